@@ -1,0 +1,154 @@
+//! Digests as written in workflows: `sha256:HEX` or `sha512:HEX`, the spelling of the OCI image specification
+//! (descriptor.md, "Digests").
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A hash function slipway computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// SHA-256, 64 hexadecimal digits.
+    Sha256,
+    /// SHA-512, 128 hexadecimal digits.
+    Sha512,
+}
+
+impl Algorithm {
+    /// The name used before the colon.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha512 => "sha512",
+        }
+    }
+
+    /// Digits of the value in hexadecimal.
+    pub fn hex_len(self) -> usize {
+        match self {
+            Algorithm::Sha256 => 64,
+            Algorithm::Sha512 => 128,
+        }
+    }
+}
+
+/// A digest: algorithm and lower-case hexadecimal value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Digest {
+    algorithm: Algorithm,
+    hex: String,
+}
+
+/// Why a text is not a digest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DigestError {
+    /// No `algorithm:` prefix, or one slipway does not compute.
+    #[error("digest {text:?} starts with neither \"sha256:\" nor \"sha512:\"")]
+    Algorithm {
+        /// The text as given.
+        text: String,
+    },
+    /// The value has the wrong number of digits.
+    #[error("digest {text:?} has {found} digits after the colon, {algorithm} has {expected}")]
+    Length {
+        /// The text as given.
+        text: String,
+        /// The algorithm named.
+        algorithm: &'static str,
+        /// Digits found.
+        found: usize,
+        /// Digits needed.
+        expected: usize,
+    },
+    /// Something other than 0-9, a-f, A-F.
+    #[error("digest {text:?} has {found:?} at position {position}, which is no hexadecimal digit")]
+    Digit {
+        /// The text as given.
+        text: String,
+        /// The offending character.
+        found: char,
+        /// Its position in the text, counted in characters from 1.
+        position: usize,
+    },
+}
+
+impl Digest {
+    /// A digest from its algorithm and hexadecimal value, in either case.
+    pub fn new(algorithm: Algorithm, hex: &str) -> Result<Self, DigestError> {
+        let text = format!("{}:{hex}", algorithm.name());
+        let prefix = algorithm.name().len() + 1;
+        if let Some(at) = hex.chars().position(|c| !c.is_ascii_hexdigit()) {
+            let found = hex.chars().nth(at).unwrap_or_default();
+            return Err(DigestError::Digit { text, found, position: prefix + at + 1 });
+        }
+        if hex.len() != algorithm.hex_len() {
+            let (found, expected) = (hex.len(), algorithm.hex_len());
+            return Err(DigestError::Length { text, algorithm: algorithm.name(), found, expected });
+        }
+        Ok(Self { algorithm, hex: hex.to_ascii_lowercase() })
+    }
+
+    /// The hash function.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The value in lower-case hexadecimal.
+    pub fn hex(&self) -> &str {
+        &self.hex
+    }
+}
+
+impl FromStr for Digest {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        match text.split_once(':') {
+            Some(("sha256", hex)) => Self::new(Algorithm::Sha256, hex),
+            Some(("sha512", hex)) => Self::new(Algorithm::Sha512, hex),
+            _ => Err(DigestError::Algorithm { text: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.algorithm.name(), self.hex)
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expect: Result<String, &str>) {
+        match (text.parse::<Digest>(), expect) {
+            (Ok(digest), Ok(expect)) => assert_eq!(digest.to_string(), expect),
+            (Err(error), Err(expect)) => assert_eq!(error.to_string(), expect),
+            (found, expect) => panic!("{text:?} gave {found:?}, expected {expect:?}"),
+        }
+    }
+
+    #[test]
+    fn a_digest_is_an_algorithm_and_its_hexadecimal_value() {
+        let hex = "0123456789ABCDEF".repeat(4);
+        check(&format!("sha256:{hex}"), Ok(format!("sha256:{}", hex.to_lowercase())));
+        check(&format!("sha512:{hex}{hex}"), Ok(format!("sha512:{}", hex.to_lowercase().repeat(2))));
+        check("md5:00", Err("digest \"md5:00\" starts with neither \"sha256:\" nor \"sha512:\""));
+        check("sha256:00", Err("digest \"sha256:00\" has 2 digits after the colon, sha256 has 64"));
+        check("sha256:0g", Err("digest \"sha256:0g\" has 'g' at position 9, which is no hexadecimal digit"));
+    }
+}

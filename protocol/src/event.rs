@@ -1,0 +1,135 @@
+//! What a node says about its steps: `POST /v1/node/events`.
+
+use serde::{Deserialize, Serialize};
+
+/// Body of `POST /v1/node/events`. Events already stored, by (run, seq), are skipped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventBatch {
+    /// The run the events belong to.
+    pub run: String,
+    /// In ascending order of `seq`; at most [`crate::MAX_EVENTS_PER_BATCH`].
+    pub events: Vec<Event>,
+}
+
+/// 200 of `POST /v1/node/events`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventAck {
+    /// Highest sequence number stored for the run.
+    pub seq: u64,
+}
+
+/// One thing that happened in a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// Grows by at least one from event to event of a run, starting at 1. Progress that was dropped leaves a gap.
+    pub seq: u64,
+    /// When, in milliseconds since 1970 by the node's clock.
+    pub at: u64,
+    /// Index of the step in the workflow, from 0.
+    pub step: u32,
+    /// Which try, from 1.
+    pub attempt: u32,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened in a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventKind {
+    /// An attempt began.
+    Started,
+    /// How far the attempt is. May be dropped when the server is away; only the newest matters.
+    Progress(Progress),
+    /// Something worth keeping that is neither progress nor the end, such as the disk chosen and why.
+    Note(String),
+    /// The attempt failed and another follows.
+    Retrying(Failure),
+    /// The step is done.
+    Succeeded(Outcome),
+    /// The step failed for good; no later step runs.
+    Failed(Failure),
+    /// The last attempt took longer than allowed; no later step runs.
+    TimedOut(Failure),
+    /// The step did not run, because an earlier one failed.
+    Skipped,
+}
+
+impl EventKind {
+    /// True for what ends a step.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Succeeded(_) | Self::Failed(_) | Self::TimedOut(_) | Self::Skipped)
+    }
+}
+
+/// How far an attempt is. Bytes are counted from the start of the attempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// Bytes done: written to the disk, for an image.
+    pub bytes: u64,
+    /// Bytes there are to do, when known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    /// Bytes received from the network, for an image.
+    #[serde(default)]
+    pub fetched: u64,
+    /// Bytes there are to receive, when known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch_total: Option<u64>,
+    /// Bytes done a second, over the last seconds.
+    #[serde(default)]
+    pub rate: u64,
+    /// The stage of the pipeline the others wait for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<Stage>,
+}
+
+/// A stage of the image pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Receiving from the source.
+    Fetch,
+    /// Decompressing.
+    Decode,
+    /// Hashing the raw image.
+    Digest,
+    /// Writing to the disk.
+    Write,
+}
+
+/// How a step that succeeded went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outcome {
+    /// One sentence: what was done to what.
+    pub summary: String,
+    /// What the operator should know although the step succeeded.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// What was being done, to what.
+    pub reason: String,
+    /// Why, outermost first.
+    #[serde(default)]
+    pub causes: Vec<String>,
+    /// The last lines of the node's log.
+    #[serde(default)]
+    pub log_tail: Vec<String>,
+}
+
+impl Failure {
+    /// The failure of an error: its message, and its chain of sources as causes.
+    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string).collect();
+        Self { reason: error.to_string(), causes, log_tail: Vec::new() }
+    }
+}

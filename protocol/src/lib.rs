@@ -1,0 +1,39 @@
+//! What slipway's node and server say to each other.
+//!
+//! JSON over HTTPS under `/v1`; see `docs/protocol.md` for the exchange. This crate holds the shapes and the few pure
+//! functions both sides must agree on (what counts as a missing serial, how a digest is spelled). It does no I/O and
+//! depends on nothing of ours.
+//!
+//! Enums are externally tagged. Requests and workflows reject unknown fields, so that a misspelt key is an error and never
+//! a silently ignored wish.
+
+pub mod digest;
+pub mod disk;
+pub mod enrolment;
+pub mod error;
+pub mod event;
+pub mod identity;
+pub mod inventory;
+pub mod status;
+pub mod workflow;
+
+pub use digest::{Algorithm, Digest};
+pub use disk::{DiskChoice, DiskHints};
+pub use enrolment::{EnrolRequest, Enrolment, RenewRequest, Wait, WaitReason};
+pub use error::{ErrorBody, ErrorCode};
+pub use event::{Event, EventAck, EventBatch, EventKind, Failure, Outcome, Progress, Stage};
+pub use identity::Identity;
+pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
+pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
+pub use workflow::{
+    Action, EraseDisk, EraseMode, KernelArgs, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage, Workflow,
+};
+
+/// Largest request body the server reads from a node, in bytes, after decompression.
+pub const MAX_REQUEST_BYTES: usize = 4 << 20;
+/// Most events one batch may carry.
+pub const MAX_EVENTS_PER_BATCH: usize = 256;
+/// Seconds between two signs of life of a node that has nothing else to say.
+pub const HEARTBEAT_SECONDS: u64 = 30;
+/// Seconds the server holds a workflow poll open before it answers 204.
+pub const POLL_SECONDS: u64 = 30;

@@ -1,0 +1,161 @@
+//! What a node is told to do. Written by operators as YAML, sent as JSON.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Digest, DiskHints};
+
+/// 200 of `GET /v1/node/workflow`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workflow {
+    /// The run these steps belong to.
+    pub run: String,
+    /// Sequence number the first event of this agent must have: one more than the highest stored.
+    pub next_seq: u64,
+    /// In the order they are run.
+    pub steps: Vec<Step>,
+}
+
+/// One step of a workflow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Shown to operators; unique in its workflow.
+    pub name: String,
+    /// What is done.
+    pub action: Action,
+    /// How often the action is tried again after a failure that may pass.
+    #[serde(default)]
+    pub retries: u32,
+    /// Seconds one attempt may take; without it the action has no limit but its own stall detection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<u64>,
+}
+
+/// The closed set of actions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// Take away what is on the disk.
+    EraseDisk(EraseDisk),
+    /// Put an image on the disk.
+    StreamImage(StreamImage),
+    /// Give the installed system its user-data.
+    SeedCloudInit(SeedCloudInit),
+    /// Add kernel arguments to the installed system's boot entries.
+    KernelArgs(KernelArgs),
+    /// Leave for the installed system.
+    Reboot(Reboot),
+}
+
+impl Action {
+    /// The action's name in workflows and on the command line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::EraseDisk(_) => "erase-disk",
+            Action::StreamImage(_) => "stream-image",
+            Action::SeedCloudInit(_) => "seed-cloud-init",
+            Action::KernelArgs(_) => "kernel-args",
+            Action::Reboot(_) => "reboot",
+        }
+    }
+}
+
+/// Inputs of `erase-disk`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EraseDisk {
+    /// Which disk.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// How thoroughly.
+    #[serde(default)]
+    pub mode: EraseMode,
+}
+
+/// How thoroughly a disk is erased.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EraseMode {
+    /// Head, tail and every partition's signatures: nothing is recognised afterwards, data can be recovered.
+    #[default]
+    Metadata,
+    /// Every byte is written with zeros.
+    Zero,
+}
+
+/// Inputs of `stream-image`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamImage {
+    /// `https://`, `file://` or an absolute path; `http://` only with a digest.
+    pub url: String,
+    /// Digest of the stream as delivered, compressed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// Digest of the raw image, after decompression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_digest: Option<Digest>,
+    /// Size of the raw image in bytes, for the progress display; the image may not be larger or smaller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_size: Option<u64>,
+    /// CA certificates in PEM to trust for this URL beside the server's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// Which disk.
+    #[serde(default)]
+    pub disk: DiskHints,
+}
+
+/// Inputs of `seed-cloud-init`: a NoCloud seed in the root file system of the installed image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeedCloudInit {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// `instance-id` of the meta-data. cloud-init runs once for each; a new run needs a new one.
+    pub instance_id: String,
+    /// `local-hostname` of the meta-data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// User-data as the operator wrote it.
+    #[serde(default)]
+    pub user_data: String,
+    /// Vendor-data: what the site adds below the user's own; its keys yield to the user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_data: Option<String>,
+    /// Network configuration, version 1 or 2, as YAML.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_config: Option<String>,
+    /// Have the installed system report that it is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home: Option<PhoneHome>,
+}
+
+/// The `phone_home` block put into the user-data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PhoneHome {
+    /// Where cloud-init posts to.
+    pub url: String,
+    /// How often it tries, 3 s apart; cloud-init's own default is 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tries: Option<u32>,
+}
+
+/// Inputs of `kernel-args`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelArgs {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Arguments to have at the end of the command line, each once.
+    pub append: Vec<String>,
+}
+
+/// Inputs of `reboot`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reboot {}
