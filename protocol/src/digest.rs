@@ -130,6 +130,16 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Digest {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        String::schema()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Digest {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Without any hint the machine must have exactly one candidate. Removable disks, read-only disks and the medium slipway
 /// booted from are never candidates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DiskHints {
     /// Kernel path, such as `/dev/nvme0n1`, or any link to it under `/dev/disk`. By hand also a regular file.
@@ -31,6 +32,7 @@ pub struct DiskHints {
 
 /// Which of several matching disks is meant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskChoice {
     /// None: more than one match is an error.

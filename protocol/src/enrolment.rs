@@ -6,6 +6,7 @@ use crate::{Identity, Inventory};
 
 /// Body of `POST /v1/enrol`, the only request a machine sends unauthenticated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EnrolRequest {
     /// The keys the operator knows the machine by.
@@ -21,10 +22,24 @@ pub struct EnrolRequest {
     /// Single-use token that stands for the operator's consent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap_token: Option<String>,
+    /// How long the machine took to get here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<BootTiming>,
+}
+
+/// How long the machine took to reach the server, in milliseconds of its own monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BootTiming {
+    /// From the start of the kernel to the start of PID 1.
+    pub kernel_to_init: u64,
+    /// From the start of PID 1 to this request.
+    pub init_to_enrol: u64,
 }
 
 /// 200 of enrol and renew: the node's credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Enrolment {
     /// The node's id, also the common name of its certificate.
     pub node: String,
@@ -38,6 +53,7 @@ pub struct Enrolment {
 
 /// Body of `POST /v1/node/renew`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewRequest {
     /// A new PKCS #10 request in PEM.
@@ -46,6 +62,7 @@ pub struct RenewRequest {
 
 /// 202 of enrol, with `Retry-After`: the machine must wait for an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Wait {
     /// What it waits for.
     pub reason: WaitReason,
@@ -55,6 +72,7 @@ pub struct Wait {
 
 /// Why a machine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitReason {
     /// Registered, and not yet released.

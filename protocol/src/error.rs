@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The body of every response that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[error("{message}")]
 pub struct ErrorBody {
     /// For programs.
@@ -17,6 +18,7 @@ pub struct ErrorBody {
 
 /// The closed set of reasons a request is refused for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorCode {
     /// 401: the bootstrap token was never issued, or was used before.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Body of `POST /v1/node/events`. Events already stored, by (run, seq), are skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EventBatch {
     /// The run the events belong to.
@@ -14,6 +15,7 @@ pub struct EventBatch {
 
 /// 200 of `POST /v1/node/events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EventAck {
     /// Highest sequence number stored for the run.
     pub seq: u64,
@@ -21,6 +23,7 @@ pub struct EventAck {
 
 /// One thing that happened in a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Event {
     /// Grows by at least one from event to event of a run, starting at 1. Progress that was dropped leaves a gap.
@@ -37,6 +40,7 @@ pub struct Event {
 
 /// What happened in a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
     /// An attempt began.
@@ -66,6 +70,7 @@ impl EventKind {
 
 /// How far an attempt is. Bytes are counted from the start of the attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
     /// Bytes done: written to the disk, for an image.
@@ -89,6 +94,7 @@ pub struct Progress {
 
 /// A stage of the image pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
     /// Receiving from the source.
@@ -103,6 +109,7 @@ pub enum Stage {
 
 /// How a step that succeeded went.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
     /// One sentence: what was done to what.
@@ -110,10 +117,14 @@ pub struct Outcome {
     /// What the operator should know although the step succeeded.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Most memory in use in the whole micro-OS during the step, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
 }
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
     /// What was being done, to what.

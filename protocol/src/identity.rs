@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The keys a node is known by. Absent means the machine has none worth the name, not that reading failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
     /// SMBIOS system UUID, lower case with hyphens.

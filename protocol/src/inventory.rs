@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Everything discovery found. Sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Inventory {
     /// Vendor, model and serials from SMBIOS.
@@ -28,6 +29,7 @@ pub struct Inventory {
 
 /// SMBIOS types 1, 2 and 3 (DSP0134, 7.2 to 7.4); fillers left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct System {
     /// Manufacturer of the system.
@@ -49,6 +51,7 @@ pub struct System {
 
 /// Processors, from /proc/cpuinfo.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
     /// Name of the first processor.
@@ -64,6 +67,7 @@ pub struct Cpu {
 
 /// A whole disk, from /sys/block.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
     /// Kernel path, such as `/dev/nvme0n1`.
@@ -95,6 +99,7 @@ pub struct Disk {
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
     /// Kernel name.
@@ -118,6 +123,7 @@ pub struct Nic {
 
 /// How the machine booted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Firmware {
     /// True for UEFI, false for BIOS.

@@ -19,7 +19,7 @@ pub mod workflow;
 
 pub use digest::{Algorithm, Digest};
 pub use disk::{DiskChoice, DiskHints};
-pub use enrolment::{EnrolRequest, Enrolment, RenewRequest, Wait, WaitReason};
+pub use enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait, WaitReason};
 pub use error::{ErrorBody, ErrorCode};
 pub use event::{Event, EventAck, EventBatch, EventKind, Failure, Outcome, Progress, Stage};
 pub use identity::Identity;

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Failure, Identity, Inventory, Outcome, Progress};
+use crate::{BootTiming, Failure, Identity, Inventory, Outcome, Progress};
 
 /// Where a node stands. Stored; silent, stuck and looping are derived from times and counts and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeState {
     /// An operator registered it; it has not been seen.
@@ -32,6 +33,7 @@ pub enum NodeState {
 
 /// A node as operators see it. Times in milliseconds since 1970, by the server's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeStatus {
     /// The node's id.
     pub id: String,
@@ -56,6 +58,9 @@ pub struct NodeStatus {
     /// When it first enrolled in the boot it is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enrolled_at: Option<u64>,
+    /// How long it took to boot, as it said when it enrolled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<BootTiming>,
     /// Its newest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunStatus>,
@@ -63,6 +68,7 @@ pub struct NodeStatus {
 
 /// Where a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
     /// The node has not fetched it.
@@ -77,6 +83,7 @@ pub enum RunState {
 
 /// A run as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunStatus {
     /// The run's id.
     pub id: String,
@@ -104,6 +111,7 @@ pub struct RunStatus {
 
 /// Where a step stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StepState {
     /// Its turn has not come.
@@ -122,6 +130,7 @@ pub enum StepState {
 
 /// A step as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StepStatus {
     /// Name in the workflow.
     pub name: String,

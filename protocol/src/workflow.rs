@@ -6,6 +6,7 @@ use crate::{Digest, DiskHints};
 
 /// 200 of `GET /v1/node/workflow`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Workflow {
     /// The run these steps belong to.
@@ -18,6 +19,7 @@ pub struct Workflow {
 
 /// One step of a workflow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     /// Shown to operators; unique in its workflow.
@@ -34,6 +36,7 @@ pub struct Step {
 
 /// The closed set of actions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Take away what is on the disk.
@@ -63,6 +66,7 @@ impl Action {
 
 /// Inputs of `erase-disk`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EraseDisk {
     /// Which disk.
@@ -75,6 +79,7 @@ pub struct EraseDisk {
 
 /// How thoroughly a disk is erased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum EraseMode {
     /// Head, tail and every partition's signatures: nothing is recognised afterwards, data can be recovered.
@@ -86,6 +91,7 @@ pub enum EraseMode {
 
 /// Inputs of `stream-image`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamImage {
     /// `https://`, `file://` or an absolute path; `http://` only with a digest.
@@ -109,6 +115,7 @@ pub struct StreamImage {
 
 /// Inputs of `seed-cloud-init`: a NoCloud seed in the root file system of the installed image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SeedCloudInit {
     /// The disk that carries the image.
@@ -135,6 +142,7 @@ pub struct SeedCloudInit {
 
 /// The `phone_home` block put into the user-data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PhoneHome {
     /// Where cloud-init posts to.
@@ -146,6 +154,7 @@ pub struct PhoneHome {
 
 /// Inputs of `kernel-args`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KernelArgs {
     /// The disk that carries the image.
@@ -157,5 +166,6 @@ pub struct KernelArgs {
 
 /// Inputs of `reboot`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reboot {}
