@@ -1,0 +1,59 @@
+//! Bounded reads of the small files in which the kernel speaks.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+/// What could not be read and why, a sentence each.
+pub(super) type Notes = Vec<String>;
+
+/// Longest attribute taken, in bytes. sysfs gives a page at most, and no value used here comes near it.
+const ATTRIBUTE_BYTES: u64 = 4096;
+
+/// The one line of an attribute, without surrounding white space and control characters: firmware strings end up on
+/// consoles. Nothing if the file is absent or has no value at present, which is no fault.
+pub(super) fn attribute(path: &Path, notes: &mut Notes) -> Option<String> {
+    match read(path) {
+        Ok(bytes) => {
+            let text: String = String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect();
+            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+        }
+        // sysfs answers EINVAL for values that do not exist now, such as the speed of a link that is down.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => None,
+        Err(error) => {
+            note(path, &error, notes);
+            None
+        }
+    }
+}
+
+/// All bytes of a file that should be there.
+pub(super) fn bytes(path: &Path, notes: &mut Notes) -> Option<Vec<u8>> {
+    read(path).map_err(|error| note(path, &error, notes)).ok()
+}
+
+/// The first `limit` bytes of a file that should be there; the rest is not wanted.
+pub(super) fn head(path: &Path, limit: u64, notes: &mut Notes) -> Option<String> {
+    let bytes = start(path, limit).map_err(|error| note(path, &error, notes)).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Notes why the file is of no use.
+pub(super) fn note(path: &Path, why: &dyn std::fmt::Display, notes: &mut Notes) {
+    notes.push(format!("reading {}: {why}", path.display()));
+}
+
+/// All of a file of at most [`ATTRIBUTE_BYTES`]. A longer one is an error, as half a serial number is a wrong one.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let bytes = start(path, ATTRIBUTE_BYTES + 1)?;
+    if bytes.len() as u64 > ATTRIBUTE_BYTES {
+        return Err(io::Error::other(format!("longer than {ATTRIBUTE_BYTES} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn start(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

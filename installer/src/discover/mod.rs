@@ -1,0 +1,87 @@
+//! Which machine this is, and what is inside it, as the kernel tells.
+//!
+//! Nothing here fails: what cannot be read is left out and noted, because a machine with a broken SMBIOS table must still
+//! come up and say so. Everything read is bounded in size and may hold anything, since firmware writes most of it.
+
+mod cpu;
+mod files;
+mod firmware;
+mod links;
+mod memory;
+mod nics;
+mod smbios;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use slipway_protocol::{Disk, Identity, Inventory};
+
+use files::Notes;
+use links::Link;
+
+/// Where the kernel's file systems are mounted. What only netlink tells about network interfaces is asked of the running
+/// kernel, and matched by name with the interfaces found in `sys`.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    /// sysfs, with efivarfs in its usual place below.
+    pub sys: PathBuf,
+    /// procfs.
+    pub proc: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self { sys: "/sys".into(), proc: "/proc".into() }
+    }
+}
+
+/// The keys an operator registers the machine by. A key that is absent, a filler or unreadable is left out; the notes of
+/// [`inventory`] say which could not be read.
+pub fn identity(roots: &Roots) -> Identity {
+    identify(roots, &ask_links(&mut Vec::new()), &mut Vec::new())
+}
+
+/// What is inside the machine, and a sentence for each thing that could not be read, identity included. The disks are
+/// the caller's, listed by the code that also writes to them.
+pub fn inventory(roots: &Roots, disks: Vec<Disk>) -> (Inventory, Vec<String>) {
+    let mut notes = Notes::new();
+    let links = ask_links(&mut notes);
+    let inventory = take_stock(roots, &links, disks, &mut notes);
+    (inventory, notes)
+}
+
+fn ask_links(notes: &mut Notes) -> BTreeMap<String, Link> {
+    links::links(notes).unwrap_or_else(|error| {
+        notes.push(format!("asking the kernel for network interfaces: {error}"));
+        BTreeMap::new()
+    })
+}
+
+fn identify(roots: &Roots, links: &BTreeMap<String, Link>, notes: &mut Notes) -> Identity {
+    Identity {
+        uuid: smbios::uuid(roots, notes),
+        serial: smbios::serial(roots, notes),
+        macs: nics::identifying_macs(&nics::nics(&roots.sys, links, notes)),
+    }
+}
+
+fn take_stock(roots: &Roots, links: &BTreeMap<String, Link>, mut disks: Vec<Disk>, notes: &mut Notes) -> Inventory {
+    let Identity { uuid, serial, macs } = identify(roots, links, notes);
+    if uuid.is_none() && serial.is_none() {
+        let left = if macs.is_empty() { "nothing" } else { "its MAC addresses only" };
+        notes.push(format!("the firmware gives neither UUID nor serial number: the machine can be told by {left}"));
+    }
+    disks.sort_by(|a, b| a.path.cmp(&b.path));
+    Inventory {
+        system: smbios::system(roots, notes),
+        cpu: cpu::cpu(roots, notes),
+        memory: memory::total(&roots.proc, notes),
+        disks,
+        // Their faults were noted with the identity.
+        nics: nics::nics(&roots.sys, links, &mut Vec::new()),
+        firmware: firmware::firmware(&roots.sys, notes),
+    }
+}
+
+#[cfg(test)]
+mod tests;
