@@ -1,0 +1,200 @@
+//! The static musl binary `slipway`, by the first way that works: the musl target of the Rust toolchain at hand, or
+//! Debian's compiler with a std built from source. Either way zig, through cargo-zigbuild, compiles the C code of
+//! dependencies (zstd, xz, ring) and links.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::cache::{self, Key};
+use crate::command::{command, run, run_quietly, stdout};
+use crate::{elf, host, python, workspace};
+
+/// A processor architecture slipway runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Arch {
+    /// 64-bit x86.
+    #[default]
+    #[value(name = "x86_64")]
+    X86_64,
+    /// 64-bit ARM.
+    Aarch64,
+}
+
+impl Arch {
+    /// The name as in target triples.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64",
+            Arch::Aarch64 => "aarch64",
+        }
+    }
+
+    fn target(self) -> String {
+        format!("{}-unknown-linux-musl", self.name())
+    }
+}
+
+/// Where compiler and std come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Toolchain {
+    /// The compiler cargo uses, with a musl target that is installed or that rustup can add.
+    Rustup,
+    /// Debian's `rustc-web`, and a std built from `rust-web-src`.
+    Debian,
+}
+
+/// The cargo profile the binary is built with.
+const PROFILE: &str = "static";
+
+/// Builds the binary and returns its path in the cache. With the same sources, compiler and flags nothing runs but a look at
+/// the cache. Without a toolchain the first that works is taken.
+pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
+    let toolchain = match toolchain {
+        Some(toolchain) => toolchain,
+        None if has_target(arch) => Toolchain::Rustup,
+        None => Toolchain::Debian,
+    };
+    match toolchain {
+        Toolchain::Rustup if !has_target(arch) => {
+            bail!("looking for a Rust std for {}: not installed, and rustup could not add it", arch.target())
+        }
+        Toolchain::Rustup => {}
+        Toolchain::Debian => host::ensure(host::DEBIAN_RUST)?,
+    }
+
+    let folders = workspace::folders_of("slipway")?;
+    let date = workspace::source_date(&folders)?;
+    let flags = flags(toolchain)?;
+    let root = workspace::root();
+    let mut key = Key::new("binary-1")
+        .with("target", arch.target())
+        .with("rustc", stdout(command(rustc(toolchain), ["-vV"]).current_dir(&root))?)
+        .with("flags", flags.join("\n"))
+        .with("zig", python::ZIG.join("\n"))
+        .with("date", date.to_string());
+    for shared in ["Cargo.toml", "Cargo.lock"] {
+        key = key.with_path(&root.join(shared))?;
+    }
+    for folder in &folders {
+        let name = folder.strip_prefix(&root).unwrap_or(folder);
+        key = key.with("folder", name.to_string_lossy().as_bytes()).with_path(folder)?;
+    }
+
+    let folder = cache::keyed("binary", key, |folder| {
+        let built = compile(arch, toolchain, &flags, date)?;
+        check(&built)?;
+        fs::copy(&built, folder.join("slipway")).with_context(|| format!("copying {}", built.display())).map(drop)
+    })?;
+    Ok(folder.join("slipway"))
+}
+
+/// Whether the toolchain at hand has a std for the target, after asking rustup for it.
+fn has_target(arch: Arch) -> bool {
+    let installed = || {
+        let query = ["--print", "target-libdir", "--target", &arch.target()];
+        let folder = stdout(command(rustc(Toolchain::Rustup), query).current_dir(workspace::root()));
+        folder.is_ok_and(|folder| Path::new(folder.trim()).is_dir())
+    };
+    installed() || {
+        let add = ["target", "add", &arch.target()];
+        run_quietly(command("rustup", add).current_dir(workspace::root())).is_ok() && installed()
+    }
+}
+
+fn rustc(toolchain: Toolchain) -> &'static str {
+    match toolchain {
+        Toolchain::Rustup => "rustc",
+        Toolchain::Debian => "/usr/bin/rustc",
+    }
+}
+
+/// Compiler flags. Workspace crates are compiled by paths relative to its root; the other paths of this machine that would
+/// end up in panic messages are the sources of the registry and the output of build scripts.
+fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
+    let mut flags = vec![
+        format!("--remap-path-prefix={}=/cargo", cargo_home()?.display()),
+        format!("--remap-path-prefix={}=/target", target_folder(toolchain)?.display()),
+    ];
+    if toolchain == Toolchain::Debian {
+        // Debian's compiler carries no musl start files; zig does.
+        flags.push("-Clink-self-contained=no".to_owned());
+    }
+    Ok(flags)
+}
+
+/// The folder of what was compiled for musl, shared by all clones: dependencies and std are compiled once.
+fn target_folder(toolchain: Toolchain) -> Result<PathBuf> {
+    cache::folder(match toolchain {
+        Toolchain::Rustup => "target-rustup",
+        Toolchain::Debian => "target-debian",
+    })
+}
+
+fn cargo_home() -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("CARGO_HOME") {
+        return Ok(folder.into());
+    }
+    let home = std::env::var_os("HOME").context("finding cargo's home: neither CARGO_HOME nor HOME is set")?;
+    Ok(Path::new(&home).join(".cargo"))
+}
+
+fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Result<PathBuf> {
+    let tools = python::environment(python::ZIG)?;
+    let target_folder = target_folder(toolchain)?;
+    let mut cargo = Command::new(tools.join("cargo-zigbuild"));
+    cargo
+        .args([
+            "zigbuild",
+            "--package",
+            "slipway",
+            "--bin",
+            "slipway",
+            "--profile",
+            PROFILE,
+            "--target",
+            &arch.target(),
+        ])
+        .current_dir(workspace::root())
+        .env("PATH", path_with(&tools))
+        .env("CARGO_TARGET_DIR", &target_folder)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+        .env("SOURCE_DATE_EPOCH", date.to_string());
+    if toolchain == Toolchain::Debian {
+        cargo
+            .arg("-Zbuild-std=std,panic_abort")
+            .env("RUSTC", rustc(toolchain))
+            // -Zbuild-std is for nightly compilers; the option works in this one, which Debian builds browsers with.
+            .env("RUSTC_BOOTSTRAP", "1");
+    }
+    run(&mut cargo)?;
+    Ok(target_folder.join(arch.target()).join(PROFILE).join("slipway"))
+}
+
+/// The search path with our tools first.
+fn path_with(tools: &Path) -> std::ffi::OsString {
+    let mut path = tools.as_os_str().to_owned();
+    if let Some(rest) = std::env::var_os("PATH") {
+        path.push(":");
+        path.push(rest);
+    }
+    path
+}
+
+/// The binary runs on any Linux, and says nothing about the machine that built it.
+fn check(binary: &Path) -> Result<()> {
+    let bytes = fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
+    if let Some(reason) = elf::why_not_static(&bytes) {
+        bail!("checking that {} is static: {reason}", binary.display());
+    }
+    for private in [workspace::root(), cargo_home()?, cache::root()?] {
+        let needle = private.as_os_str().as_encoded_bytes();
+        if bytes.windows(needle.len()).any(|window| window == needle) {
+            bail!("checking {}: it holds the path {} of this machine", binary.display(), private.display());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! What was built once is kept in the user's cache folder, under the digest of what it was built from, so that any clone
+//! of the repository finds it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use sha2::{Digest as _, Sha256};
+
+/// The folder all caches are in: `$XDG_CACHE_HOME/slipway`, or `~/.cache/slipway`.
+pub fn root() -> Result<PathBuf> {
+    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
+        Some(folder) => PathBuf::from(folder),
+        None => {
+            Path::new(&std::env::var_os("HOME").context("finding the cache folder: HOME is not set")?).join(".cache")
+        }
+    };
+    let root = base.join("slipway");
+    fs::create_dir_all(&root).with_context(|| format!("creating {}", root.display()))?;
+    Ok(root)
+}
+
+/// A folder of the cache that is not keyed, such as a cargo target directory.
+pub fn folder(name: &str) -> Result<PathBuf> {
+    let folder = root()?.join(name);
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// The digest of the inputs of something built.
+pub struct Key(Sha256);
+
+impl Key {
+    /// A key for one kind of thing. Raise the number in the name when the recipe changes in a way its inputs do not show.
+    pub fn new(kind: &str) -> Self {
+        Self(Sha256::new()).with("kind", kind)
+    }
+
+    /// Adds one input. Lengths go in too, so that no two lists of inputs run together.
+    pub fn with(mut self, label: &str, value: impl AsRef<[u8]>) -> Self {
+        for part in [label.as_bytes(), value.as_ref()] {
+            self.0.update((part.len() as u64).to_le_bytes());
+            self.0.update(part);
+        }
+        self
+    }
+
+    /// Adds a file's bytes, or every file below a folder with its path from there.
+    pub fn with_path(mut self, path: &Path) -> Result<Self> {
+        for file in files_below(path)? {
+            let name = file.strip_prefix(path).unwrap_or(&file).to_string_lossy().into_owned();
+            let bytes = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
+            self = self.with(&name, bytes);
+        }
+        Ok(self)
+    }
+
+    /// The key as the cache spells it: 32 hexadecimal digits are plenty for a cache.
+    pub fn hex(self) -> String {
+        hex(&self.0.finalize())[..32].to_owned()
+    }
+}
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// All files below a path, sorted; the path itself if it is a file.
+pub fn files_below(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = fs::read_dir(path).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+    let mut entries: Vec<PathBuf> =
+        entries.with_context(|| format!("reading {}", path.display()))?.iter().map(fs::DirEntry::path).collect();
+    entries.sort();
+    let mut files = Vec::new();
+    for entry in entries {
+        files.extend(files_below(&entry)?);
+    }
+    Ok(files)
+}
+
+/// The folder `name/key` of the cache. If it is not there, `build` fills a fresh folder that takes its place only when all
+/// went well, so that an interrupted build leaves nothing that looks finished. A second process waits for the first.
+pub fn keyed(name: &str, key: Key, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let parent = folder(name)?;
+    let key = key.hex();
+    let finished = parent.join(&key);
+    if finished.exists() {
+        return Ok(finished);
+    }
+    let _lock = lock(&finished)?;
+    if !finished.exists() {
+        let unfinished = parent.join(format!("{key}.unfinished"));
+        if unfinished.exists() {
+            fs::remove_dir_all(&unfinished).with_context(|| format!("removing {}", unfinished.display()))?;
+        }
+        fs::create_dir(&unfinished).with_context(|| format!("creating {}", unfinished.display()))?;
+        build(&unfinished)?;
+        fs::rename(&unfinished, &finished).with_context(|| format!("creating {}", finished.display()))?;
+    }
+    Ok(finished)
+}
+
+/// Waits until no other process builds this path, and keeps others waiting until the result is dropped.
+pub fn lock(path: &Path) -> Result<File> {
+    let lock_path = path.with_extension("lock");
+    let file = File::create(&lock_path).with_context(|| format!("creating {}", lock_path.display()))?;
+    file.lock().with_context(|| format!("locking {}", lock_path.display()))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_tells_inputs_apart_that_only_differ_in_their_borders() {
+        let one = Key::new("test").with("a", "bc").hex();
+        assert_ne!(one, Key::new("test").with("ab", "c").hex());
+        assert_ne!(one, Key::new("test").with("a", "b").with("", "c").hex());
+        assert_eq!(one, Key::new("test").with("a", "bc").hex());
+    }
+
+    #[test]
+    fn a_folder_is_keyed_by_names_and_contents() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let key = || Ok::<_, anyhow::Error>(Key::new("test").with_path(folder.path())?.hex());
+        fs::create_dir(folder.path().join("sub"))?;
+        fs::write(folder.path().join("sub/a"), "1")?;
+        let first = key()?;
+        fs::write(folder.path().join("sub/a"), "2")?;
+        let second = key()?;
+        fs::rename(folder.path().join("sub/a"), folder.path().join("sub/b"))?;
+        let third = key()?;
+        assert!(first != second && second != third && first != third);
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! `cargo xtask build`
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use xtask::binary::{self, Arch, Toolchain};
+use xtask::workspace;
+
+/// Build the static musl binary.
+#[derive(Args)]
+pub struct Build {
+    /// Processor architecture.
+    #[arg(long, value_enum, default_value_t)]
+    arch: Arch,
+    /// Where compiler and std come from [default: rustup if it has or can add the musl target, else Debian's packages].
+    #[arg(long, value_enum)]
+    toolchain: Option<Toolchain>,
+}
+
+impl Build {
+    pub fn run(self) -> Result<()> {
+        let built = binary::build(self.arch, self.toolchain)?;
+        let folder = workspace::root().join("target/slipway").join(self.arch.name());
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        let binary = folder.join("slipway");
+        // Not overwritten in place: it may be running.
+        let fresh = folder.join("slipway.new");
+        fs::copy(&built, &fresh).with_context(|| format!("copying {}", built.display()))?;
+        fs::rename(&fresh, &binary).with_context(|| format!("creating {}", binary.display()))?;
+        println!("{}  {} bytes, static", binary.display(), fs::metadata(&binary)?.len());
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! Running other programs: a failure names the program and shows what it said.
+
+use std::ffi::OsStr;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// The program with its arguments, ready for the functions below.
+pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+/// Runs the command with its output on our terminal.
+pub fn run(command: &mut Command) -> Result<()> {
+    let name = name(command);
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting {name}"))?;
+    if !status.success() {
+        bail!("running {name}: {status}");
+    }
+    Ok(())
+}
+
+/// Runs the command and says nothing unless it fails; then the error holds the end of what it wrote.
+pub fn run_quietly(command: &mut Command) -> Result<()> {
+    captured(command).map(drop)
+}
+
+/// Runs the command and returns its standard output, which must be UTF-8.
+pub fn stdout(command: &mut Command) -> Result<String> {
+    let name = name(command);
+    let output = captured(command)?;
+    String::from_utf8(output.stdout).with_context(|| format!("reading the output of {name}"))
+}
+
+fn captured(command: &mut Command) -> Result<Output> {
+    let name = name(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting {name}"))?;
+    if !output.status.success() {
+        let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+        bail!("running {name}: {}\n{}", output.status, tail(&String::from_utf8_lossy(&said), 30));
+    }
+    Ok(output)
+}
+
+/// The last lines of a text.
+pub fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.trim_end().lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+fn name(command: &Command) -> String {
+    command.get_program().to_string_lossy().into_owned()
+}

@@ -1,0 +1,71 @@
+//! The host: a Debian that lacks packages gets them installed, and is told which.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::command::{command, run_quietly, stdout};
+
+/// For a virtual environment of Python programs.
+pub const PYTHON: &[&str] = &["python3-venv"];
+/// For the static build where rustup has no musl target: Debian's newest compiler and the sources of its std.
+pub const DEBIAN_RUST: &[&str] = &["rustc-web", "rust-web-src"];
+/// For the boot image: depmod, zstd, and the stub that makes kernel and initramfs one EFI program.
+pub const BOOT_IMAGE: &[&str] = &["kmod", "zstd", "systemd-boot-efi"];
+/// For the target image.
+pub const TARGET_IMAGE: &[&str] =
+    &["mmdebstrap", "debian-archive-keyring", "uidmap", "e2fsprogs", "gdisk", "dosfstools", "mtools", "zstd"];
+/// For machines in QEMU, with UEFI firmware and the network boot loader a rack would chain.
+pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
+
+/// Installs those of the packages that are missing, without asking anything; as root, or through sudo.
+pub fn ensure(packages: &[&str]) -> Result<()> {
+    let missing = missing(packages)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!("installing on this host: {}", missing.join(" "));
+    let install = ["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
+    if run_quietly(apt_get()?.args(install).args(&missing)).is_err() {
+        // The package lists may be missing or old; only a second failure is one.
+        refresh_lists()?;
+        run_quietly(apt_get()?.args(install).args(&missing))?;
+    }
+    Ok(())
+}
+
+/// `apt-get update`.
+pub fn refresh_lists() -> Result<()> {
+    run_quietly(apt_get()?.arg("update"))
+}
+
+/// Whether this is a Debian (or a derivative), where packages can be looked up and installed.
+pub fn is_debian() -> bool {
+    Command::new("dpkg-query").arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
+    if !is_debian() {
+        bail!(
+            "looking for {}: this host has no dpkg; install what they hold and a Debian's tools first",
+            packages.join(", ")
+        );
+    }
+    let mut missing = Vec::new();
+    for package in packages {
+        let query = ["--show", "--showformat", "${db:Status-Status}", package];
+        let installed = command("dpkg-query", query).output()?.stdout == b"installed";
+        if !installed {
+            missing.push(*package);
+        }
+    }
+    Ok(missing)
+}
+
+/// apt-get that asks nothing.
+fn apt_get() -> Result<Command> {
+    let is_root = stdout(&mut command("id", ["-u"]))?.trim() == "0";
+    let mut apt_get = if is_root { Command::new("env") } else { command("sudo", ["env"]) };
+    apt_get.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet"]);
+    Ok(apt_get)
+}

@@ -1,0 +1,37 @@
+//! Programs from the Python package index, at pinned versions, each set in a virtual environment of its own in the cache.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::cache::{self, Key};
+use crate::command::{command, run_quietly, stdout};
+use crate::host;
+
+/// cargo-zigbuild and zig: compile the C code of dependencies for musl and link.
+pub const ZIG: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.17.0"];
+/// virt-fw-vars: writes boot entries into the firmware's variables.
+pub const FIRMWARE: &[&str] = &["virt-firmware==26.10"];
+
+/// The `bin` folder of an environment that holds the packages.
+pub fn environment(packages: &[&str]) -> Result<PathBuf> {
+    // A Debian's own interpreter, not one that happens to come first on the path: its version is part of the key.
+    let python = if host::is_debian() { "/usr/bin/python3" } else { "python3" };
+    if host::is_debian() {
+        host::ensure(host::PYTHON)?;
+    }
+    let version = stdout(&mut command(python, ["--version"]))?;
+    let key = Key::new("python-1").with("version", version).with("packages", packages.join("\n"));
+    // A virtual environment holds its own path, so it is made where it stays; the stamp says that it is complete.
+    let folder = cache::folder("python")?.join(key.hex());
+    let _lock = cache::lock(&folder)?;
+    let stamp = folder.join("complete");
+    if !stamp.exists() {
+        eprintln!("fetching {}", packages.join(" "));
+        run_quietly(command(python, ["-m", "venv", "--clear"]).arg(&folder))?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        run_quietly(command(folder.join("bin/python"), pip).args(packages))?;
+        std::fs::write(&stamp, "")?;
+    }
+    Ok(folder.join("bin"))
+}

@@ -1,0 +1,81 @@
+//! Where the repository is, and what a package of it is built from.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::command::{command, stdout};
+
+/// The root of the repository this program was built from.
+pub fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_owned()
+}
+
+/// The cargo that runs us, or the one on the path.
+pub fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+}
+
+/// The folders of a package and of every package of the workspace it is built with, sorted.
+pub fn folders_of(package: &str) -> Result<Vec<PathBuf>> {
+    let arguments = ["metadata", "--no-deps", "--format-version", "1"];
+    let text = stdout(command(cargo(), arguments).current_dir(root()))?;
+    let metadata: Metadata = serde_json::from_str(&text).context("reading the output of cargo metadata")?;
+    let (mut folders, mut names) = (BTreeSet::new(), vec![package.to_owned()]);
+    while let Some(name) = names.pop() {
+        let Some(package) = metadata.packages.iter().find(|package| package.name == name) else { continue };
+        if folders.insert(package.manifest_path.parent().unwrap_or(Path::new("")).to_owned()) {
+            let built = package.dependencies.iter().filter(|dependency| dependency.kind.as_deref() != Some("dev"));
+            names.extend(built.map(|dependency| dependency.name.clone()));
+        }
+    }
+    Ok(folders.into_iter().collect())
+}
+
+/// Seconds since 1970 that stand for the date of what is built: `SOURCE_DATE_EPOCH` if set
+/// (<https://reproducible-builds.org/specs/source-date-epoch/>), else the last commit that touched these paths.
+pub fn source_date(paths: &[PathBuf]) -> Result<u64> {
+    if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
+        return text.parse().with_context(|| format!("reading SOURCE_DATE_EPOCH {text:?}"));
+    }
+    let mut git = command("git", ["log", "-1", "--format=%ct", "--"]);
+    let commit = stdout(git.args(paths).current_dir(root()));
+    // A source archive has no history; what it holds is newer than this all the same.
+    const ANY_RELEASE: u64 = 1_767_225_600; // 2026-01-01
+    Ok(commit.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(ANY_RELEASE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_is_built_from_its_own_folder_and_the_crates_below_it() -> Result<()> {
+        let folders = folders_of("slipway")?;
+        let names: Vec<_> = folders.iter().filter_map(|folder| folder.file_name()?.to_str()).collect();
+        assert!(names.contains(&"init"), "{names:?}");
+        assert!(!names.contains(&"server") && !names.contains(&"xtask"), "{names:?}");
+        Ok(())
+    }
+}
