@@ -215,6 +215,18 @@ fn an_unknown_speed_is_none() {
 }
 
 #[test]
+fn a_value_the_kernel_does_not_have_now_is_no_fault() {
+    let machine = Machine::server();
+    machine.remove("sys/class/net/test0/speed");
+    let without_speed = "/sys/class/net/lo/speed";
+    let error = fs::read(without_speed).expect_err("loopback has no speed");
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    symlink(without_speed, machine.folder.path().join("sys/class/net/test0/speed")).expect("linking the speed");
+    let (_, inventory, notes) = machine.discover();
+    assert_eq!((inventory.nics[0].speed, notes), (None, Vec::new()));
+}
+
+#[test]
 fn secure_boot_is_on_off_or_unknown() {
     let cases: [(&[u8], Option<bool>, usize); 5] = [
         (&[6, 0, 0, 0, 0], Some(false), 0),
@@ -229,8 +241,9 @@ fn secure_boot_is_on_off_or_unknown() {
         let (_, inventory, found) = machine.discover();
         assert_eq!((inventory.firmware.secure_boot, found.len()), (expect, notes), "{content:?}: {found:?}");
     }
-    let bios = Machine::empty();
-    assert_eq!(bios.discover().1.firmware, Firmware::default());
+    let (_, bios, notes) = Machine::empty().discover();
+    assert_eq!(bios.firmware, Firmware::default());
+    assert!(!notes.iter().any(|note| note.contains("SecureBoot")), "a BIOS has no variables: {notes:?}");
 }
 
 #[test]
