@@ -29,6 +29,7 @@ pub struct EnrolRequest {
 
 /// How long the machine took to reach the server, in milliseconds of its own monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BootTiming {
     /// From the start of the kernel to the start of PID 1.

@@ -17,6 +17,37 @@ pub struct Workflow {
     pub steps: Vec<Step>,
 }
 
+/// What is wrong with these steps as a whole, a sentence each; nothing when they can be run.
+pub fn problems(steps: &[Step]) -> Vec<String> {
+    let mut problems = Vec::new();
+    if steps.is_empty() {
+        problems.push("the workflow has no steps".to_owned());
+    }
+    for (index, step) in steps.iter().enumerate() {
+        let place = format!("step {} ({:?})", index + 1, step.name);
+        if step.name.trim().is_empty() {
+            problems.push(format!("{place} has no name"));
+        }
+        if steps.iter().take(index).any(|earlier| earlier.name == step.name) {
+            problems.push(format!("{place} has the name of an earlier step"));
+        }
+        if step.timeout == Some(0) {
+            problems.push(format!("{place} has a timeout of 0 seconds: leave it out for no limit"));
+        }
+        if matches!(step.action, Action::Reboot(_)) && index + 1 < steps.len() {
+            problems.push(format!("{place} reboots, and {} more steps follow", steps.len() - index - 1));
+        }
+        if let Action::StreamImage(image) = &step.action
+            && image.url.starts_with("http://")
+            && image.digest.is_none()
+            && image.raw_digest.is_none()
+        {
+            problems.push(format!("{place} fetches over http:// without a digest: give one, or use https://"));
+        }
+    }
+    problems
+}
+
 /// One step of a workflow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -169,3 +200,31 @@ pub struct KernelArgs {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reboot {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reboot(name: &str) -> Step {
+        Step { name: name.to_owned(), action: Action::Reboot(Reboot {}), retries: 0, timeout: None }
+    }
+
+    #[test]
+    fn a_workflow_that_cannot_be_run_is_told_why() {
+        assert_eq!(problems(&[]), ["the workflow has no steps"]);
+        assert_eq!(problems(&[reboot("a")]), [""; 0]);
+        assert_eq!(
+            problems(&[reboot("a"), reboot("a")]),
+            ["step 1 (\"a\") reboots, and 1 more steps follow", "step 2 (\"a\") has the name of an earlier step"]
+        );
+        let never = Step { timeout: Some(0), ..reboot("a") };
+        assert_eq!(problems(&[never]), ["step 1 (\"a\") has a timeout of 0 seconds: leave it out for no limit"]);
+    }
+
+    #[test]
+    fn a_misspelt_key_is_an_error() {
+        let text = r#"{"stream-image": {"url": "https://s/x", "sha265": "00"}}"#;
+        let error = serde_json::from_str::<Action>(text).expect_err("misspelt");
+        assert!(error.to_string().contains("unknown field `sha265`"), "{error}");
+    }
+}
