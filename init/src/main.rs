@@ -1,2 +1,25 @@
-//! Skeleton.
-fn main() {}
+//! slipway: the machine's side.
+//!
+//! The same static file is three things, told apart by how it is started: PID 1 of the micro-OS ([`pid1`]), the kernel's
+//! `modprobe` ([`drivers`]), and a command line ([`cli`]). From here to the first action: `main.rs`, `pid1/mod.rs` (starts
+//! `slipway installer`), `cli/mod.rs`, `installer/src/lib.rs`, `installer/src/run.rs`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+mod cli;
+mod drivers;
+mod network;
+mod pid1;
+
+fn main() -> ExitCode {
+    if std::process::id() == 1 {
+        pid1::run();
+    }
+    let mut arguments = std::env::args_os();
+    let called_as = arguments.next().unwrap_or_default();
+    if Path::new(&called_as).file_name().is_some_and(|name| name == "modprobe") {
+        return drivers::modprobe(arguments.map(|a| a.to_string_lossy().into_owned()));
+    }
+    cli::run()
+}

@@ -1,0 +1,295 @@
+//! One action by hand: `slipway action NAME ...`, with a progress bar on a terminal and plain lines elsewhere.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
+use slipway_actions::{Cancel, Done, Host, HostOptions, Machine, Next, Report};
+use slipway_protocol::{
+    Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, KernelArgs, PhoneHome, Progress,
+    SeedCloudInit, StreamImage,
+};
+
+/// How often a plain line tells the progress.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub struct ActionArguments {
+    #[command(subcommand)]
+    action: ActionCommand,
+    /// Print reports and the result as JSON lines
+    #[arg(long, global = true)]
+    json: bool,
+    /// Do not ask before a disk is overwritten
+    #[arg(long, global = true)]
+    yes: bool,
+}
+
+#[derive(Subcommand)]
+enum ActionCommand {
+    /// Take away what is on a disk
+    EraseDisk {
+        /// The disk, such as /dev/nvme0n1
+        #[arg(long)]
+        disk: String,
+        /// How thoroughly
+        #[arg(long, value_enum, default_value_t = Mode::Metadata)]
+        mode: Mode,
+    },
+    /// Put an image on a disk, verified
+    StreamImage(StreamArguments),
+    /// Give the installed system its user-data
+    SeedCloudInit(SeedArguments),
+    /// Add kernel arguments to the installed system's boot entries
+    KernelArgs {
+        /// The disk that carries the image
+        #[arg(long)]
+        disk: String,
+        /// An argument to have at the end of the command line; may be given several times
+        #[arg(long, required = true, allow_hyphen_values = true)]
+        append: Vec<String>,
+    },
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Mode {
+    /// Head, tail and every signature
+    Metadata,
+    /// Every byte
+    Zero,
+}
+
+#[derive(Args)]
+struct StreamArguments {
+    /// https://, file:// or a path; http:// only with a digest
+    #[arg(long)]
+    url: String,
+    /// File with CA certificates to trust instead of the system's
+    #[arg(long)]
+    ca: Option<PathBuf>,
+    /// SHA-256 of the stream as delivered
+    #[arg(long, conflicts_with = "sha512")]
+    sha256: Option<String>,
+    /// SHA-512 of the stream as delivered
+    #[arg(long)]
+    sha512: Option<String>,
+    /// SHA-256 of the raw image
+    #[arg(long, conflicts_with = "raw_sha512")]
+    raw_sha256: Option<String>,
+    /// SHA-512 of the raw image
+    #[arg(long)]
+    raw_sha512: Option<String>,
+    /// Size of the raw image in bytes
+    #[arg(long)]
+    raw_size: Option<u64>,
+    /// The disk, such as /dev/nvme0n1
+    #[arg(long)]
+    disk: String,
+}
+
+#[derive(Args)]
+struct SeedArguments {
+    /// The disk that carries the image
+    #[arg(long)]
+    disk: String,
+    /// instance-id of the meta-data; a new one has cloud-init run again
+    #[arg(long)]
+    instance_id: String,
+    /// local-hostname of the meta-data
+    #[arg(long)]
+    hostname: Option<String>,
+    /// File with user-data
+    #[arg(long)]
+    user_data: Option<PathBuf>,
+    /// File with vendor-data
+    #[arg(long)]
+    vendor_data: Option<PathBuf>,
+    /// File with a network configuration
+    #[arg(long)]
+    network_config: Option<PathBuf>,
+    /// Have the installed system report here that it is up
+    #[arg(long)]
+    phone_home_url: Option<String>,
+}
+
+/// Runs the action and tells how it went; exit status 0 only when it succeeded.
+pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
+    super::log::start(None);
+    let overwrites = matches!(arguments.action, ActionCommand::EraseDisk { .. } | ActionCommand::StreamImage(_));
+    let (action, disk, trust) = action(arguments.action)?;
+    let options = HostOptions { trust, cancel: Cancel::default(), owns_machine: false };
+    let mut machine = Host::new(options)?;
+    if overwrites && !arguments.yes && !confirmed(&machine, &disk)? {
+        bail!("{disk} was left as it is");
+    }
+    let mut display = Display::new(arguments.json);
+    let result = slipway_actions::run(&action, &mut machine, &mut |report| display.report(&report));
+    display.finish(&result);
+    match result {
+        Ok(Done { outcome, next }) => {
+            if !arguments.json {
+                for warning in &outcome.warnings {
+                    eprintln!("warning: {warning}");
+                }
+                println!("{}", outcome.summary);
+                if next == Next::Reboot {
+                    println!("restart the machine to go on");
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        // Already told as JSON.
+        Err(_) if arguments.json => Ok(ExitCode::FAILURE),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The action, the disk it works on, and the CA certificates to trust.
+fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
+    let hints = |disk: &str| DiskHints { device: Some(disk.to_owned()), ..DiskHints::default() };
+    let optional = |path: &Option<PathBuf>| path.as_ref().map(super::read_file).transpose();
+    Ok(match command {
+        ActionCommand::EraseDisk { disk, mode } => {
+            let mode = match mode {
+                Mode::Metadata => EraseMode::Metadata,
+                Mode::Zero => EraseMode::Zero,
+            };
+            (Action::EraseDisk(EraseDisk { disk: hints(&disk), mode }), disk, Vec::new())
+        }
+        ActionCommand::StreamImage(a) => {
+            let image = StreamImage {
+                url: a.url,
+                digest: digest("--sha", a.sha256.as_deref(), a.sha512.as_deref())?,
+                raw_digest: digest("--raw-sha", a.raw_sha256.as_deref(), a.raw_sha512.as_deref())?,
+                raw_size: a.raw_size,
+                ca: None,
+                disk: hints(&a.disk),
+            };
+            (Action::StreamImage(image), a.disk, optional(&a.ca)?.into_iter().collect())
+        }
+        ActionCommand::SeedCloudInit(a) => {
+            let seed = SeedCloudInit {
+                disk: hints(&a.disk),
+                instance_id: a.instance_id,
+                hostname: a.hostname,
+                user_data: optional(&a.user_data)?.unwrap_or_default(),
+                vendor_data: optional(&a.vendor_data)?,
+                network_config: optional(&a.network_config)?,
+                phone_home: a.phone_home_url.map(|url| PhoneHome { url, tries: None }),
+            };
+            (Action::SeedCloudInit(seed), a.disk, Vec::new())
+        }
+        ActionCommand::KernelArgs { disk, append } => {
+            (Action::KernelArgs(KernelArgs { disk: hints(&disk), append }), disk, Vec::new())
+        }
+    })
+}
+
+fn digest(option: &str, sha256: Option<&str>, sha512: Option<&str>) -> Result<Option<Digest>> {
+    let (algorithm, bits, hex) = match (sha256, sha512) {
+        (Some(hex), _) => (Algorithm::Sha256, 256, hex),
+        (None, Some(hex)) => (Algorithm::Sha512, 512, hex),
+        (None, None) => return Ok(None),
+    };
+    Digest::new(algorithm, hex).map(Some).with_context(|| format!("reading {option}{bits}"))
+}
+
+/// Shows what the disk is and asks. Without a terminal nobody can answer, which means no.
+fn confirmed(machine: &Host, path: &str) -> Result<bool> {
+    let listed = machine.disks()?;
+    match listed.iter().find(|candidate| candidate.disk.path == path) {
+        Some(found) => {
+            let disk = &found.disk;
+            eprintln!(
+                "{path}: {}, model {}, serial {}{}",
+                HumanBytes(disk.size),
+                disk.model.as_deref().unwrap_or("unknown"),
+                disk.serial.as_deref().unwrap_or("unknown"),
+                found.in_use.as_ref().map(|by| format!(", {by}")).unwrap_or_default()
+            );
+        }
+        None => eprintln!("{path}: not a disk of this machine"),
+    }
+    if !std::io::stdin().is_terminal() {
+        bail!("asking whether to overwrite {path}: standard input is no terminal; say --yes to go on without asking");
+    }
+    eprint!("everything on {path} will be lost; type \"yes\" to go on: ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).context("reading the answer")?;
+    Ok(answer.trim() == "yes")
+}
+
+/// How reports are shown.
+enum Display {
+    Json,
+    Bar(ProgressBar),
+    Lines { next: Instant },
+}
+
+impl Display {
+    fn new(json: bool) -> Self {
+        if json {
+            return Self::Json;
+        }
+        if !super::log::has_audience() {
+            return Self::Lines { next: Instant::now() };
+        }
+        let bar = ProgressBar::no_length();
+        let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {msg}");
+        Self::Bar(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
+    }
+
+    fn report(&mut self, report: &Report) {
+        match (self, report) {
+            (Self::Json, Report::Note(text)) => print_json(&serde_json::json!({ "note": text })),
+            (Self::Json, Report::Progress(progress)) => print_json(&serde_json::json!({ "progress": progress })),
+            (Self::Bar(bar), Report::Note(text)) => bar.suspend(|| eprintln!("{text}")),
+            (Self::Bar(bar), Report::Progress(progress)) => {
+                if let Some(total) = progress.total {
+                    bar.set_length(total);
+                }
+                bar.set_position(progress.bytes);
+                bar.set_message(rate(progress));
+            }
+            (Self::Lines { .. }, Report::Note(text)) => eprintln!("{text}"),
+            (Self::Lines { next }, Report::Progress(progress)) => {
+                if Instant::now() >= *next {
+                    *next = Instant::now() + LINE_EVERY;
+                    let total = progress.total.map_or("?".to_owned(), |total| HumanBytes(total).to_string());
+                    eprintln!("{} of {total} {}", HumanBytes(progress.bytes), rate(progress));
+                }
+            }
+        }
+    }
+
+    fn finish(&self, result: &Result<Done, slipway_actions::Error>) {
+        match (self, result) {
+            (Self::Json, Ok(done)) => print_json(&serde_json::json!({ "succeeded": done.outcome })),
+            (Self::Json, Err(error)) => print_json(&serde_json::json!({ "failed": Failure::of(error) })),
+            (Self::Bar(bar), _) => bar.finish_and_clear(),
+            (Self::Lines { .. }, _) => {}
+        }
+    }
+}
+
+fn rate(progress: &Progress) -> String {
+    let mut text = format!("at {}/s", HumanBytes(progress.rate));
+    if let Some(left) = progress.total.and_then(|total| total.checked_sub(progress.bytes))
+        && let Some(seconds) = left.checked_div(progress.rate)
+    {
+        text.push_str(&format!(", {} left", HumanDuration(Duration::from_secs(seconds))));
+    }
+    if let Some(stage) = progress.waiting_for {
+        text.push_str(&format!(", waiting for {stage:?}").to_lowercase());
+    }
+    text
+}
+
+fn print_json(value: &serde_json::Value) {
+    println!("{value}");
+}

@@ -1,0 +1,136 @@
+//! `slipway installer` under PID 1, and `slipway install` on a running system: the same flow, another surrounding.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use slipway_actions::{Cancel, Host, HostOptions, Machine, disks};
+use slipway_installer::config::{self, Config};
+use slipway_installer::enrol::Facts;
+use slipway_installer::log_book::LogBook;
+use slipway_installer::run::MakeMachine;
+use slipway_installer::{End, Options, discover, link, wait_for_disks};
+use tracing::{info, warn};
+
+use crate::pid1::exit;
+
+/// State of this boot: a tmpfs in the micro-OS, and on every Linux.
+const STATE: &str = "/run/slipway";
+/// How long the machine may take to show its first disk before it enrols without one.
+const DISK_PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(clap::Args)]
+pub struct InstallerArguments {
+    #[command(flatten)]
+    child: super::Supervised,
+    /// Seconds from the start of the kernel to the start of PID 1
+    #[arg(long)]
+    init_at: Option<f64>,
+}
+
+#[derive(clap::Args)]
+pub struct InstallArguments {
+    /// Base URL of the server
+    #[arg(long)]
+    server: String,
+    /// File with the CA certificate that signed the server's
+    #[arg(long)]
+    ca: PathBuf,
+    /// File with a bootstrap token
+    #[arg(long)]
+    token_file: Option<PathBuf>,
+}
+
+/// Under PID 1: everything comes from the boot medium, everything is told by the exit status.
+pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
+    super::log::start(None);
+    if let Some(how) = &arguments.child.previous_exit {
+        warn!("started again, the last one ended: {how}");
+    }
+    let (config, warnings) = config::load()?;
+    for warning in warnings {
+        warn!("{warning}");
+    }
+    let log = LogBook::of_kernel(&PathBuf::from(STATE).join("log.json")).context("reading /dev/kmsg")?;
+    let end = super::runtime()?.block_on(async {
+        let link = link::wait().await;
+        info!("network: {} on {}", link.address, link.interface);
+        let sys = discover::Roots::default().sys;
+        if !wait_for_disks(|| disks::list_disks(&sys).len(), DISK_PATIENCE).await {
+            warn!("no disk has shown up in {} s, enrolling without", DISK_PATIENCE.as_secs());
+        }
+        let options = Options {
+            facts: facts(arguments.init_at.map(|seconds| (seconds * 1000.0) as u64)),
+            set_clock: true,
+            state: STATE.into(),
+            previous_exit: arguments.child.previous_exit,
+            log,
+            machine: machine(&config, true),
+            once: false,
+        };
+        slipway_installer::run(config, options).await
+    })?;
+    Ok(ExitCode::from(match end {
+        End::Reboot => exit::REBOOT,
+        End::Done | End::Failed => 0,
+    }))
+}
+
+/// On a running system: one run, and nobody restarts the machine but its owner.
+pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
+    let log = LogBook::default();
+    super::log::start(Some(log.clone()));
+    let mut values = std::collections::BTreeMap::from([
+        ("server".to_owned(), arguments.server),
+        ("ca".to_owned(), super::read_file(&arguments.ca)?),
+    ]);
+    if let Some(path) = &arguments.token_file {
+        values.insert("token".to_owned(), super::read_file(path)?.trim().to_owned());
+    }
+    let source = config::Source { place: "the command line".to_owned(), values };
+    let (config, _) = config::merge(&[source])?;
+    let options = Options {
+        facts: facts(None),
+        set_clock: false,
+        state: STATE.into(),
+        previous_exit: None,
+        log,
+        machine: machine(&config, false),
+        once: true,
+    };
+    let end = super::runtime()?.block_on(slipway_installer::run(config, options))?;
+    match end {
+        End::Reboot => println!("the system is installed: restart the machine to start it"),
+        End::Done => println!("the run is done"),
+        End::Failed => return Ok(ExitCode::FAILURE),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn facts(kernel_to_init: Option<u64>) -> Facts {
+    let roots = discover::Roots::default();
+    let (inventory, notes) = discover::inventory(&roots, disks::list_disks(&roots.sys));
+    for note in notes {
+        info!("discovery: {note}");
+    }
+    let identity = discover::identity(&roots);
+    info!(
+        "this machine: uuid {}, serial {}, MACs {}",
+        identity.uuid.as_deref().unwrap_or("none"),
+        identity.serial.as_deref().unwrap_or("none"),
+        identity.macs.join(" ")
+    );
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
+    Facts { identity, inventory, boot_id, kernel_to_init }
+}
+
+/// The real machine. Images come from wherever the server's CA vouches for, and what a step adds.
+fn machine(config: &Config, owns_machine: bool) -> MakeMachine {
+    let ca = config.ca.clone();
+    Arc::new(move |cancel: &Cancel| {
+        let options = HostOptions { trust: vec![ca.clone()], cancel: cancel.clone(), owns_machine };
+        Ok(Box::new(Host::new(options)?) as Box<dyn Machine + Send>)
+    })
+}

@@ -1,0 +1,131 @@
+//! The command line: the two children of PID 1, the whole flow on a running system, and each action by hand.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use slipway_installer::{config, discover, tls};
+use slipway_protocol::PhoneHome;
+
+mod action;
+mod install;
+mod log;
+
+/// Puts an operating system on a bare-metal machine.
+#[derive(Parser)]
+#[command(name = "slipway", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Bring up the network; the child of PID 1
+    #[command(hide = true)]
+    Network(Supervised),
+    /// Enrol and work; the child of PID 1
+    #[command(hide = true)]
+    Installer(install::InstallerArguments),
+    /// Enrol this running system with a server and do what it says
+    Install(install::InstallArguments),
+    /// Run one action by hand
+    Action(action::ActionArguments),
+    /// Show the keys and the inventory this machine would enrol with, as JSON
+    Identity,
+    /// Check and rewrite cloud-init user-data
+    #[command(subcommand)]
+    UserData(UserData),
+}
+
+/// What PID 1 tells a child.
+#[derive(clap::Args)]
+struct Supervised {
+    /// How the child before this one ended
+    #[arg(long)]
+    previous_exit: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum UserData {
+    /// Put a phone_home block in: standard input to standard output
+    Inject {
+        /// Where cloud-init reports to
+        #[arg(long)]
+        phone_home_url: String,
+        /// How often cloud-init tries, 3 s apart
+        #[arg(long)]
+        tries: Option<u32>,
+    },
+}
+
+/// Runs the command and prints the one error there may be, with its causes, once.
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    tls::install_provider();
+    let result = match arguments.command {
+        Command::Network(child) => network(child),
+        Command::Installer(arguments) => install::installer(arguments),
+        Command::Install(arguments) => install::install(arguments),
+        Command::Action(arguments) => action::run(arguments),
+        Command::Identity => identity(),
+        Command::UserData(UserData::Inject { phone_home_url, tries }) => {
+            inject(PhoneHome { url: phone_home_url, tries })
+        }
+    };
+    result.unwrap_or_else(|error| {
+        log::fatal(&error);
+        ExitCode::FAILURE
+    })
+}
+
+/// A runtime for waiting on the network. Blocking work has threads of its own.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")
+}
+
+fn network(child: Supervised) -> Result<ExitCode> {
+    log::start(None);
+    if let Some(how) = child.previous_exit {
+        tracing::warn!("started again, the last one ended: {how}");
+    }
+    let (config, _) = config::load()?;
+    let host = config.server.host_str().context("the server's URL has no host")?.to_owned();
+    let port = config.server.port_or_known_default().unwrap_or(443);
+    runtime()?.block_on(crate::network::run(&host, port))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn identity() -> Result<ExitCode> {
+    let roots = discover::Roots::default();
+    let disks = slipway_actions::disks::list_disks(&roots.sys);
+    let (inventory, notes) = discover::inventory(&roots, disks);
+    for note in notes {
+        eprintln!("note: {note}");
+    }
+    let all = serde_json::json!({ "identity": discover::identity(&roots), "inventory": inventory });
+    println!("{}", serde_json::to_string_pretty(&all)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inject(phone_home: PhoneHome) -> Result<ExitCode> {
+    let mut user_data = String::new();
+    std::io::stdin().read_to_string(&mut user_data).context("reading user-data from standard input")?;
+    match slipway_user_data::inject_phone_home(&user_data, &phone_home) {
+        Ok(text) => {
+            print!("{text}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(refusal) => {
+            eprintln!("{}:{}: {}", refusal.line, refusal.column, refusal.reason);
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Reads a file named on the command line.
+fn read_file(path: &PathBuf) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}

@@ -1,0 +1,339 @@
+//! `slipway network`: DHCP on every interface at once; the first that reaches the server wins.
+//!
+//! Each interface with a device behind it, present or plugged in later, gets a task of its own: link up, lease (kept and
+//! renewed for as long as the task lives), address, a default route of low preference, and a connection to the server bound
+//! to that very interface. The one whose connection comes first gets the preferred route and the name servers, and is
+//! written to [`slipway_installer::link::PATH`], which the installer waits for.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use futures_util::TryStreamExt;
+use mozim::{DhcpV4Client, DhcpV4Config, DhcpV4Lease, DhcpV4State};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags};
+use rtnetlink::packet_route::route::RouteAttribute;
+use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
+use rustix::net::sockopt;
+use slipway_installer::link::{self, Link};
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+/// How often new interfaces and cables are looked for.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a connection to the server may take before it is tried again.
+const CONNECT: Duration = Duration::from_secs(3);
+/// Wait after a failed lease or connection.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Route metric of the interface that won, and of the others (plus the interface's index).
+const METRIC_WINNER: u32 = 10;
+const METRIC_OTHERS: u32 = 1000;
+
+/// What the tasks share.
+struct Network {
+    netlink: Handle,
+    server: Server,
+    /// Held while names are looked up, because the name servers and the route to them are the machine's, not an
+    /// interface's; and while the winner is decided.
+    winner: Mutex<Option<String>>,
+}
+
+/// Where the server is, from its URL.
+#[derive(Clone, Debug)]
+struct Server {
+    host: String,
+    port: u16,
+}
+
+/// Runs until it is killed.
+pub async fn run(host: &str, port: u16) -> Result<()> {
+    let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
+    tokio::spawn(connection);
+    let server = Server { host: host.to_owned(), port };
+    let network = Arc::new(Network { netlink, server, winner: Mutex::new(None) });
+    network.set_up("lo").await.context("bringing up lo")?;
+    // An interface without a cable must not attract packets.
+    if let Err(error) = std::fs::write("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown", "1\n") {
+        warn!("taking routes of dead links out of use: {error}");
+    }
+    let mut known = BTreeSet::new();
+    loop {
+        for name in interfaces() {
+            if known.insert(name.clone()) {
+                tokio::spawn(serve_interface(Arc::clone(&network), name));
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Interfaces with a device behind them; bridges, tunnels and lo have none.
+fn interfaces() -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    entries.filter(|e| e.path().join("device").exists()).filter_map(|e| e.file_name().into_string().ok()).collect()
+}
+
+async fn serve_interface(network: Arc<Network>, name: String) {
+    loop {
+        if let Err(error) = network.keep_lease(&name).await {
+            warn!("{name}: {error:#}; trying again in {} s", PAUSE.as_secs());
+            network.give_up(&name).await;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+impl Network {
+    async fn set_up(&self, name: &str) -> Result<()> {
+        self.netlink.link().set(LinkUnspec::new_with_name(name).up().build()).execute().await?;
+        Ok(())
+    }
+
+    /// Takes a lease and renews it. Returns only with an error.
+    async fn keep_lease(self: &Arc<Self>, name: &str) -> Result<()> {
+        self.set_up(name).await.with_context(|| format!("bringing up {name}"))?;
+        let (index, mac) = self.wait_for_carrier(name).await?;
+        let mut config = DhcpV4Config::new(name);
+        config.set_iface_index(index);
+        config.set_iface_mac_raw(&mac).map_err(|e| anyhow!("{}", e.msg()))?;
+        config.use_mac_as_client_id();
+        let mut dhcp = DhcpV4Client::init(config, None).await.map_err(|e| anyhow!("starting DHCP: {}", e.msg()))?;
+        info!("{name}: link is up, asking for an address by DHCP");
+        let mut held: Option<Ipv4Addr> = None;
+        loop {
+            let state = dhcp.run().await.map_err(|e| anyhow!("DHCP: {}", e.msg()))?;
+            let DhcpV4State::Done(lease) = state else { continue };
+            self.apply(index, &lease).await?;
+            if held.replace(lease.yiaddr) != Some(lease.yiaddr) {
+                info!("{name}: {}/{} from {}", lease.yiaddr, prefix(lease.subnet_mask), lease.srv_id);
+                let network = Arc::clone(self);
+                let name = name.to_owned();
+                tokio::spawn(async move { network.reach_server(&name, index, &lease).await });
+            }
+        }
+    }
+
+    async fn wait_for_carrier(&self, name: &str) -> Result<(u32, Vec<u8>)> {
+        let mut said = false;
+        loop {
+            let mut links = self.netlink.link().get().match_name(name.to_owned()).execute();
+            let link = links.try_next().await.with_context(|| format!("reading the state of {name}"))?;
+            let link = link.with_context(|| format!("{name} is gone"))?;
+            let mac = link.attributes.iter().find_map(|a| match a {
+                LinkAttribute::Address(mac) => Some(mac.clone()),
+                _ => None,
+            });
+            if link.header.flags.contains(LinkFlags::LowerUp)
+                && let Some(mac) = mac
+            {
+                return Ok((link.header.index, mac));
+            }
+            if !std::mem::replace(&mut said, true) {
+                info!("{name}: waiting for a cable");
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Puts the lease's address and a default route of low preference on the interface.
+    async fn apply(&self, index: u32, lease: &DhcpV4Lease) -> Result<()> {
+        self.netlink
+            .address()
+            .add(index, IpAddr::V4(lease.yiaddr), prefix(lease.subnet_mask))
+            .replace()
+            .execute()
+            .await
+            .with_context(|| format!("setting address {}", lease.yiaddr))?;
+        if let Some(mtu) = lease.mtu.filter(|mtu| *mtu >= 576) {
+            self.netlink.link().set(LinkUnspec::new_with_index(index).mtu(mtu.into()).build()).execute().await?;
+        }
+        self.route(index, lease, METRIC_OTHERS + index).await
+    }
+
+    /// Adds the lease's routes (RFC 3442: classless routes replace the gateways) with this metric.
+    async fn route(&self, index: u32, lease: &DhcpV4Lease, metric: u32) -> Result<()> {
+        for (destination, length, gateway) in routes(lease) {
+            let mut route = RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(destination, length)
+                .output_interface(index)
+                .priority(metric);
+            if !gateway.is_unspecified() {
+                route = route.gateway(gateway);
+            }
+            self.netlink
+                .route()
+                .add(route.build())
+                .replace()
+                .execute()
+                .await
+                .with_context(|| format!("setting route {destination}/{length} by {gateway}"))?;
+        }
+        Ok(())
+    }
+
+    /// Tries to reach the server through this interface until one interface has.
+    async fn reach_server(&self, name: &str, index: u32, lease: &DhcpV4Lease) {
+        loop {
+            match self.try_server(name, index, lease).await {
+                Ok(()) => return,
+                Err(error) => {
+                    if self.winner.lock().await.is_some() {
+                        return;
+                    }
+                    warn!("{name}: {error:#}");
+                }
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn try_server(&self, name: &str, index: u32, lease: &DhcpV4Lease) -> Result<()> {
+        let addresses = self.look_up(index, lease).await?;
+        let address = connect_any(name, &addresses).await.with_context(|| {
+            format!("reaching the server at {}:{} through {name}", self.server.host, self.server.port)
+        })?;
+        let mut winner = self.winner.lock().await;
+        if winner.is_some() {
+            return Ok(());
+        }
+        self.route(index, lease, METRIC_WINNER).await?;
+        write_resolv_conf(lease)?;
+        let link = Link {
+            interface: name.to_owned(),
+            address: format!("{}/{}", lease.yiaddr, prefix(lease.subnet_mask)),
+            gateway: lease.gateways.iter().flatten().next().map(ToString::to_string),
+            name_servers: lease.dns_srvs.iter().flatten().map(ToString::to_string).collect(),
+        };
+        link::announce(&link).context("announcing the network")?;
+        info!("{name}: reached the server at {address}");
+        *winner = Some(name.to_owned());
+        Ok(())
+    }
+
+    async fn look_up(&self, index: u32, lease: &DhcpV4Lease) -> Result<Vec<SocketAddr>> {
+        if let Ok(address) = self.server.host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, self.server.port)]);
+        }
+        let winner = self.winner.lock().await;
+        if winner.is_none() {
+            self.route(index, lease, METRIC_WINNER).await?;
+            write_resolv_conf(lease)?;
+        }
+        let found = tokio::net::lookup_host((self.server.host.as_str(), self.server.port)).await;
+        if winner.is_none() {
+            self.unroute(index, METRIC_WINNER).await;
+        }
+        let servers: Vec<_> = lease.dns_srvs.iter().flatten().map(ToString::to_string).collect();
+        let found = found
+            .with_context(|| format!("looking up the server's name {} at {}", self.server.host, servers.join(", ")))?;
+        Ok(found.collect())
+    }
+
+    /// Takes the routes of this metric off an interface.
+    async fn unroute(&self, index: u32, metric: u32) {
+        let mut routes = self.netlink.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build()).execute();
+        while let Ok(Some(route)) = routes.try_next().await {
+            let of_interface = route.attributes.contains(&RouteAttribute::Oif(index));
+            let of_metric = route.attributes.contains(&RouteAttribute::Priority(metric));
+            if of_interface && of_metric {
+                // It may be gone with its link, which is what we want.
+                let _ = self.netlink.route().del(route).execute().await;
+            }
+        }
+    }
+
+    /// Lets another interface win when this one lost its lease.
+    async fn give_up(&self, name: &str) {
+        let mut winner = self.winner.lock().await;
+        if winner.as_deref() == Some(name) {
+            *winner = None;
+            if let Err(error) = link::withdraw() {
+                warn!("withdrawing the network: {error}");
+            }
+        }
+    }
+}
+
+/// Connects to the first address that answers, through this interface only.
+async fn connect_any(interface: &str, addresses: &[SocketAddr]) -> Result<SocketAddr> {
+    let mut last = anyhow!("its name has no address");
+    for address in addresses {
+        let socket = match address {
+            SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4(),
+            SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6(),
+        }?;
+        socket.bind_device(Some(interface.as_bytes()))?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        match tokio::time::timeout(CONNECT, socket.connect(*address)).await {
+            Ok(Ok(_)) => return Ok(*address),
+            Ok(Err(error)) => last = error.into(),
+            Err(_) => last = anyhow!("no answer from {address} in {} s", CONNECT.as_secs()),
+        }
+    }
+    Err(last)
+}
+
+/// Destination, prefix length and gateway of each route of a lease.
+fn routes(lease: &DhcpV4Lease) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
+    match &lease.classless_routes {
+        Some(routes) => routes.iter().map(|r| (r.destination, r.prefix_length, r.router)).collect(),
+        None => lease.gateways.iter().flatten().take(1).map(|g| (Ipv4Addr::UNSPECIFIED, 0, *g)).collect(),
+    }
+}
+
+fn prefix(mask: Ipv4Addr) -> u8 {
+    // 32 at most, so the conversion cannot fail.
+    u8::try_from(u32::from(mask).leading_ones()).unwrap_or(32)
+}
+
+fn write_resolv_conf(lease: &DhcpV4Lease) -> Result<()> {
+    let mut text = String::new();
+    // A search list comes from the network; only what looks like a domain goes into the file.
+    if let Some(domain) = lease.domain_name.as_deref().filter(|d| is_domain(d)) {
+        text.push_str(&format!("search {domain}\n"));
+    }
+    for server in lease.dns_srvs.iter().flatten().take(3) {
+        text.push_str(&format!("nameserver {server}\n"));
+    }
+    // Two questions in parallel and short patience: the resolver's default is five seconds a try.
+    text.push_str("options timeout:2 attempts:2\n");
+    if let Err(error) = std::fs::create_dir_all("/etc").and_then(|()| std::fs::write("/etc/resolv.conf", text)) {
+        bail!("writing /etc/resolv.conf: {error}");
+    }
+    Ok(())
+}
+
+fn is_domain(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 253 && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_has_a_prefix_length() {
+        assert_eq!(prefix(Ipv4Addr::new(255, 255, 255, 0)), 24);
+        assert_eq!(prefix(Ipv4Addr::new(255, 255, 255, 255)), 32);
+        assert_eq!(prefix(Ipv4Addr::UNSPECIFIED), 0);
+    }
+
+    #[test]
+    fn only_domains_reach_resolv_conf() {
+        assert!(is_domain("rack1.example.net"));
+        assert!(!is_domain("x\nnameserver 192.0.2.66"));
+        assert!(!is_domain(""));
+    }
+
+    #[test]
+    fn classless_routes_replace_gateways() {
+        let mut lease = DhcpV4Lease::default();
+        lease.gateways = Some(vec![Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)]);
+        assert_eq!(routes(&lease), [(Ipv4Addr::UNSPECIFIED, 0, Ipv4Addr::new(192, 0, 2, 1))]);
+        lease.classless_routes = Some(Vec::new());
+        assert_eq!(routes(&lease), []);
+    }
+}

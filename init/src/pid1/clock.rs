@@ -1,0 +1,19 @@
+//! The clock before anyone can be asked: never earlier than the moment this file was built.
+
+use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
+
+use super::kmsg::{Kmsg, Level};
+
+/// Puts a clock that is behind the build forward to it. The kernel has read the RTC by now; a machine with an empty battery
+/// starts in 1970, when no certificate is valid.
+pub fn never_before_build(log: &Kmsg) {
+    let built = slipway_installer::clock::build_time();
+    let now = clock_gettime(ClockId::Realtime).tv_sec;
+    if now >= built {
+        return;
+    }
+    match clock_settime(ClockId::Realtime, Timespec { tv_sec: built, tv_nsec: 0 }) {
+        Ok(()) => log.write(Level::Warning, &format!("the clock was {} s before the build, put forward", built - now)),
+        Err(error) => log.write(Level::Error, &format!("setting the clock: {error}")),
+    }
+}

@@ -1,0 +1,19 @@
+//! Standard input, output and error of PID 1.
+
+use rustix::fs::{Mode, OFlags};
+
+/// Makes sure 0, 1 and 2 are open, on the console if there is one, else on /dev/null. The kernel opens /dev/console before it starts PID 1, but
+/// only if the image holds the node; a descriptor left free would be taken by the first file opened.
+pub fn open() {
+    open_on("/dev/null");
+    open_on("/dev/console");
+}
+
+fn open_on(path: &str) {
+    if let Ok(console) = rustix::fs::open(path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()) {
+        // dup2 cannot fail on an open descriptor; without a console there is nothing better to do.
+        let _ = rustix::stdio::dup2_stdin(&console);
+        let _ = rustix::stdio::dup2_stdout(&console);
+        let _ = rustix::stdio::dup2_stderr(&console);
+    }
+}

@@ -1,0 +1,124 @@
+//! PID 1 of the micro-OS: mounts, drivers, two supervised children, an orderly end.
+//!
+//! It speaks no TLS and parses nothing that comes from the network; whatever does, runs in a child, so that a crash of
+//! theirs never takes PID 1 along. Its only log is the kernel's: /dev/kmsg reaches every console the kernel was given and is
+//! what the installer uploads.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use self::kmsg::{Kmsg, Level};
+use self::supervise::{Children, Ended};
+
+mod clock;
+mod coldplug;
+mod console;
+mod kmsg;
+mod mounts;
+mod shutdown;
+mod supervise;
+
+/// What the installer's exit status asks PID 1 to do. The values lie outside those of sysexits.h and of a shell.
+pub mod exit {
+    /// Restart the machine.
+    pub const REBOOT: u8 = 100;
+    /// Switch the machine off.
+    pub const POWER_OFF: u8 = 101;
+}
+
+/// Boots the micro-OS and stays until the machine is restarted or switched off.
+pub fn run() -> ! {
+    std::panic::set_hook(Box::new(|info| {
+        shutdown::last_resort(&format!("pid 1 panicked: {info}"));
+    }));
+    let reason = match boot() {
+        Ok(end) => shutdown::orderly(end),
+        Err(error) => error,
+    };
+    shutdown::last_resort(&format!("pid 1 cannot go on: {reason}"))
+}
+
+/// Everything up to the moment the machine is to be left. The error is a whole sentence for the console.
+fn boot() -> Result<shutdown::End, String> {
+    let mount_errors = mounts::mount_all();
+    console::open();
+    let log = Kmsg::open();
+    let since_kernel = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    log.write(
+        Level::Info,
+        &format!(
+            "slipway {} is pid 1, {}.{:03} s after the kernel began",
+            env!("CARGO_PKG_VERSION"),
+            since_kernel.tv_sec,
+            since_kernel.tv_nsec / 1_000_000
+        ),
+    );
+    for error in mount_errors {
+        log.write(Level::Error, &error);
+    }
+    clock::never_before_build(&log);
+    shutdown::catch_ctrl_alt_del(&log);
+
+    // Blocked before any thread or child exists, so that no one else takes them; Command unblocks them in children.
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGPWR] {
+        signals.add(signal);
+    }
+    signals.thread_block().map_err(|e| format!("blocking signals: {e}"))?;
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .map_err(|e| format!("opening a signalfd: {e}"))?;
+
+    coldplug::start(log.clone());
+
+    let init = format!("{}.{:03}", since_kernel.tv_sec, since_kernel.tv_nsec / 1_000_000);
+    let mut children = Children::new(log.clone());
+    children.add("network", &["network"]);
+    children.add("installer", &["installer", "--init-at", &init]);
+    loop {
+        children.start_due();
+        wait_for_news(&signals, &children)?;
+        children.pass_output_on();
+        while let Ok(Some(signal)) = signals.read_signal() {
+            match Signal::try_from(signal.ssi_signo as i32) {
+                Ok(Signal::SIGTERM | Signal::SIGINT) => {
+                    log.write(Level::Notice, "asked to restart the machine");
+                    children.stop_all();
+                    return Ok(shutdown::End::Reboot);
+                }
+                Ok(Signal::SIGPWR) => {
+                    log.write(Level::Notice, "asked to switch the machine off");
+                    children.stop_all();
+                    return Ok(shutdown::End::PowerOff);
+                }
+                _ => {}
+            }
+        }
+        for Ended { name, status } in children.reap() {
+            let end = match (name, status.exit_status().and_then(|s| u8::try_from(s).ok())) {
+                ("installer", Some(exit::REBOOT)) => shutdown::End::Reboot,
+                ("installer", Some(exit::POWER_OFF)) => shutdown::End::PowerOff,
+                _ => continue,
+            };
+            children.stop_all();
+            return Ok(end);
+        }
+    }
+}
+
+/// Sleeps until a signal, a line of a child, or the moment a child is to be started again.
+fn wait_for_news(signals: &SignalFd, children: &Children) -> Result<(), String> {
+    let mut fds = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
+    fds.extend(children.outputs().map(|output| PollFd::from_borrowed_fd(output, PollFlags::IN)));
+    let timeout = children.next_start().map(|wait: Duration| Timespec {
+        tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(wait.subsec_nanos()),
+    });
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(format!("waiting on signalfd {}: {error}", signals.as_raw_fd())),
+    }
+}

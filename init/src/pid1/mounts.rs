@@ -1,0 +1,57 @@
+//! The file systems of the micro-OS.
+
+use std::path::Path;
+
+use rustix::mount::{MountFlags, mount};
+
+struct Mount {
+    source: &'static str,
+    target: &'static str,
+    kind: &'static str,
+    flags: MountFlags,
+    data: &'static str,
+}
+
+const NO_PROGRAMS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
+
+/// In order: /dev first, because the log is there; /proc next, because its settings are.
+const MOUNTS: &[Mount] = &[
+    Mount {
+        source: "devtmpfs",
+        target: "/dev",
+        kind: "devtmpfs",
+        flags: MountFlags::NOSUID.union(MountFlags::NOEXEC),
+        data: "mode=0755",
+    },
+    Mount { source: "proc", target: "/proc", kind: "proc", flags: NO_PROGRAMS, data: "" },
+    Mount { source: "sysfs", target: "/sys", kind: "sysfs", flags: NO_PROGRAMS, data: "" },
+    Mount { source: "tmpfs", target: "/run", kind: "tmpfs", flags: NO_PROGRAMS, data: "mode=0755,size=16m" },
+    Mount { source: "tmpfs", target: "/tmp", kind: "tmpfs", flags: NO_PROGRAMS, data: "mode=1777,size=16m" },
+];
+
+/// The EFI variables, there only when the firmware is UEFI, and late: efivarfs may be a module.
+const EFIVARS: &str = "/sys/firmware/efi/efivars";
+
+/// Mounts what can be mounted and returns a sentence for each that could not.
+pub fn mount_all() -> Vec<String> {
+    MOUNTS.iter().filter_map(|m| mount_one(m).err()).collect()
+}
+
+/// Mounts the EFI variables where there are any. Called once modules can be loaded.
+pub fn mount_efivars() -> Result<(), String> {
+    if !Path::new(EFIVARS).is_dir() {
+        return Ok(());
+    }
+    mount_one(&Mount { source: "efivarfs", target: EFIVARS, kind: "efivarfs", flags: NO_PROGRAMS, data: "" })
+}
+
+fn mount_one(m: &Mount) -> Result<(), String> {
+    // sysfs has its own mount points; everywhere else the image should have brought the folder.
+    let _ = std::fs::create_dir_all(m.target);
+    let data = std::ffi::CString::new(m.data).unwrap_or_default();
+    match mount(m.source, m.target, m.kind, m.flags, Some(data.as_c_str())) {
+        // Kernels with CONFIG_DEVTMPFS_MOUNT have done it already.
+        Ok(()) | Err(rustix::io::Errno::BUSY) => Ok(()),
+        Err(error) => Err(format!("mounting {} on {}: {error}", m.kind, m.target)),
+    }
+}

@@ -1,0 +1,68 @@
+//! The end: orderly if possible, by sysrq if not. Nothing else in slipway calls reboot(2).
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::system::{RebootCommand, reboot};
+
+use super::kmsg::{Kmsg, Level};
+
+/// How the machine is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Reboot,
+    PowerOff,
+}
+
+/// How long sync(2) may take: a disk that has died would hold it for ever.
+const SYNC: Duration = Duration::from_secs(20);
+/// How long the console shows a fatal error, and the installer has to upload it.
+const FATAL: Duration = Duration::from_secs(15);
+
+/// Has ctrl-alt-del sent to PID 1 as SIGINT instead of restarting the machine on the spot.
+pub fn catch_ctrl_alt_del(log: &Kmsg) {
+    if let Err(error) = reboot(RebootCommand::CadOff) {
+        log.write(Level::Warning, &format!("taking over ctrl-alt-del: {error}"));
+    }
+}
+
+/// Ends every process, flushes every disk, and leaves. Returns only if the kernel refused, with the reason.
+pub fn orderly(end: End) -> String {
+    let log = Kmsg::open();
+    // Every process but this one: kill(-1).
+    if let Some(everybody) = Pid::from_raw(1) {
+        let _ = kill_process_group(everybody, Signal::KILL);
+    }
+    let (done, finished) = mpsc::channel();
+    let spawned = std::thread::Builder::new().spawn(move || {
+        rustix::fs::sync();
+        let _ = done.send(());
+    });
+    if spawned.is_err() || finished.recv_timeout(SYNC).is_err() {
+        log.write(Level::Error, "a disk did not take its last writes in 20 s, leaving without it");
+    }
+    let (command, word) = match end {
+        End::Reboot => (RebootCommand::Restart, "restarting"),
+        End::PowerOff => (RebootCommand::PowerOff, "switching off"),
+    };
+    log.write(Level::Notice, word);
+    match reboot(command) {
+        Ok(()) => format!("{word}: the kernel came back from reboot(2)"),
+        Err(error) => format!("{word}: {error}"),
+    }
+}
+
+/// Says why, leaves time for people to read and for the installer to upload it, and restarts the machine by whatever works.
+/// Never returns: the kernel would panic.
+pub fn last_resort(reason: &str) -> ! {
+    let log = Kmsg::open();
+    log.write(Level::Error, reason);
+    log.write(Level::Error, &format!("restarting the machine in {} s", FATAL.as_secs()));
+    std::thread::sleep(FATAL);
+    let _ = reboot(RebootCommand::Restart);
+    let _ = std::fs::write("/proc/sysrq-trigger", "b");
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}

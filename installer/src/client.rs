@@ -1,0 +1,288 @@
+//! The requests a node makes, one function each.
+
+use std::time::Duration;
+
+use reqwest::{Method, Response, StatusCode, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use slipway_protocol::{
+    EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, POLL_SECONDS, RenewRequest, Wait, Workflow,
+};
+
+use crate::config::Config;
+use crate::tls::{self, NodeCertificate, TlsError};
+
+/// Time to connect, and time without a byte.
+const CONNECT: Duration = Duration::from_secs(10);
+const SILENCE: Duration = Duration::from_secs(15);
+/// Largest answer read from the server, in bytes.
+const LARGEST_ANSWER: usize = 8 << 20;
+
+/// Why a request got no answer that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No connection, or it broke.
+    #[error("{what} at {url}")]
+    Transport {
+        /// What was asked.
+        what: &'static str,
+        /// Of whom.
+        url: String,
+        /// The cause.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The server is not the one the boot medium knows.
+    #[error("{what} at {url}: the server is not trusted, nothing was sent: {verdict}")]
+    Untrusted {
+        /// What was to be asked.
+        what: &'static str,
+        /// Of whom.
+        url: String,
+        /// What the certificate check said.
+        verdict: String,
+    },
+    /// The server said no.
+    #[error("{what} at {url}: refused with status {status}")]
+    Refused {
+        /// What was asked.
+        what: &'static str,
+        /// Of whom.
+        url: String,
+        /// HTTP status.
+        status: StatusCode,
+        /// Its reason.
+        #[source]
+        source: Box<ErrorBody>,
+    },
+    /// The answer is not what the protocol says.
+    #[error("{what} at {url}: the answer with status {status} cannot be read")]
+    Answer {
+        /// What was asked.
+        what: &'static str,
+        /// Of whom.
+        url: String,
+        /// HTTP status.
+        status: StatusCode,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No request could be made at all.
+    #[error("setting up TLS")]
+    Tls {
+        /// The cause.
+        #[from]
+        source: TlsError,
+    },
+}
+
+impl ClientError {
+    pub(crate) fn transport(what: &'static str, url: &Url, source: reqwest::Error) -> Self {
+        let url = url.to_string();
+        match tls::certificate_verdict(&source) {
+            Some(verdict) => Self::Untrusted { what, url, verdict },
+            // The URL is in our own message.
+            None => Self::Transport { what, url, source: source.without_url() },
+        }
+    }
+
+    /// The server's reason, if it gave one.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Refused { source, .. } => Some(source.code),
+            _ => None,
+        }
+    }
+
+    /// True when asking the same again can help: the server is away, overloaded or faulty.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Transport { .. } | Self::Untrusted { .. } => true,
+            Self::Refused { status, .. } | Self::Answer { status, .. } => {
+                status.is_server_error() || matches!(status.as_u16(), 408 | 429)
+            }
+            Self::Tls { .. } => false,
+        }
+    }
+}
+
+/// The answer to an enrolment.
+#[derive(Debug)]
+pub enum Enrolled {
+    /// Credentials.
+    Yes(Enrolment),
+    /// An operator must act; ask again after this time.
+    Wait(Wait, Duration),
+}
+
+/// Speaks to the server as an unknown machine, or as a node.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    server: Url,
+    jwt: Option<crate::config::Secret>,
+}
+
+pub(crate) fn builder(tls: rustls::ClientConfig) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .https_only(true)
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT)
+        .user_agent(concat!("slipway/", env!("CARGO_PKG_VERSION")))
+}
+
+pub(crate) fn join(server: &Url, path: &str) -> Url {
+    let mut url = server.clone();
+    url.set_path(&format!("{}/{path}", server.path().trim_end_matches('/')));
+    url.set_query(None);
+    url
+}
+
+impl Client {
+    /// A client without credentials.
+    pub fn new(config: &Config) -> Result<Self, ClientError> {
+        Self::build(config, None, None)
+    }
+
+    /// A client with a node's credentials.
+    pub fn of_node(config: &Config, node: &NodeCertificate, jwt: String) -> Result<Self, ClientError> {
+        Self::build(config, Some(node), Some(jwt.into()))
+    }
+
+    fn build(
+        config: &Config,
+        node: Option<&NodeCertificate>,
+        jwt: Option<crate::config::Secret>,
+    ) -> Result<Self, ClientError> {
+        let http = builder(tls::client(&config.ca, node)?).build();
+        let http = http.map_err(|e| ClientError::transport("setting up a connection", &config.server, e))?;
+        Ok(Self { http, server: config.server.clone(), jwt })
+    }
+
+    /// `POST /v1/enrol`.
+    pub async fn enrol(&self, request: &EnrolRequest) -> Result<Enrolled, ClientError> {
+        let ask = Ask::new("enrolling", Method::POST, "v1/enrol");
+        let answer = self.send(&ask, |r| r.json(request)).await?;
+        if answer.status() == StatusCode::ACCEPTED {
+            let after = answer.headers().get(reqwest::header::RETRY_AFTER);
+            let seconds = after.and_then(|v| v.to_str().ok()).and_then(|t| t.parse().ok()).unwrap_or(5u64);
+            let wait = self.read(&ask, answer).await?;
+            return Ok(Enrolled::Wait(wait, Duration::from_secs(seconds.clamp(1, 300))));
+        }
+        Ok(Enrolled::Yes(self.read(&ask, answer).await?))
+    }
+
+    /// `POST /v1/node/renew`.
+    pub async fn renew(&self, request: &RenewRequest) -> Result<Enrolment, ClientError> {
+        let ask = Ask::new("renewing the credentials", Method::POST, "v1/node/renew");
+        let answer = self.send(&ask, |r| r.json(request)).await?;
+        self.read(&ask, answer).await
+    }
+
+    /// `GET /v1/node/workflow`: a long poll; nothing when there is nothing to do.
+    pub async fn workflow(&self) -> Result<Option<Workflow>, ClientError> {
+        let patience = Duration::from_secs(POLL_SECONDS) + SILENCE;
+        let ask = Ask { patience, ..Ask::new("asking for work", Method::GET, "v1/node/workflow") };
+        let answer = self.send(&ask, |r| r).await?;
+        if answer.status() == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        self.read(&ask, answer).await.map(Some)
+    }
+
+    /// `POST /v1/node/events`.
+    pub async fn events(&self, batch: &EventBatch) -> Result<EventAck, ClientError> {
+        let ask = Ask::new("reporting", Method::POST, "v1/node/events");
+        let answer = self.send(&ask, |r| r.json(batch)).await?;
+        self.read(&ask, answer).await
+    }
+
+    /// `POST /v1/node/logs`: text that begins `offset` bytes after the first of this boot.
+    pub async fn logs(&self, boot_id: &str, offset: u64, run: Option<&str>, text: &str) -> Result<(), ClientError> {
+        #[derive(Serialize)]
+        struct Query<'a> {
+            boot_id: &'a str,
+            offset: u64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            run: Option<&'a str>,
+        }
+        let ask = Ask::new("sending the log", Method::POST, "v1/node/logs");
+        let body = zstd::bulk::compress(text.as_bytes(), 3).map_err(|source| ClientError::Answer {
+            what: "compressing the log for",
+            url: self.server.to_string(),
+            status: StatusCode::OK,
+            source: Box::new(source),
+        })?;
+        let request = |r: reqwest::RequestBuilder| {
+            r.query(&Query { boot_id, offset, run })
+                .header(reqwest::header::CONTENT_ENCODING, "zstd")
+                .header(reqwest::header::CONTENT_TYPE, "text/plain; charset=utf-8")
+                .body(body)
+        };
+        self.send(&ask, request).await.map(drop)
+    }
+
+    /// `POST /v1/node/heartbeat`.
+    pub async fn heartbeat(&self) -> Result<(), ClientError> {
+        self.send(&Ask::new("giving a sign of life", Method::POST, "v1/node/heartbeat"), |r| r).await.map(drop)
+    }
+
+    /// Sends a request and turns every answer that is not a success into an error.
+    async fn send(
+        &self,
+        ask: &Ask,
+        fill: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
+    ) -> Result<Response, ClientError> {
+        let url = join(&self.server, ask.path);
+        let mut request = self.http.request(ask.method.clone(), url.clone()).timeout(ask.patience);
+        if let Some(jwt) = &self.jwt {
+            request = request.bearer_auth(jwt.reveal());
+        }
+        let answer = fill(request).send().await.map_err(|source| ClientError::transport(ask.what, &url, source))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        match self.read::<ErrorBody>(ask, answer).await {
+            Ok(body) => {
+                let (what, url) = (ask.what, url.to_string());
+                Err(ClientError::Refused { what, url, status, source: Box::new(body) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn read<T: DeserializeOwned>(&self, ask: &Ask, mut answer: Response) -> Result<T, ClientError> {
+        let url = join(&self.server, ask.path);
+        let status = answer.status();
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await.map_err(|e| ClientError::transport(ask.what, &url, e))? {
+            body.extend_from_slice(&chunk);
+            if body.len() > LARGEST_ANSWER {
+                let source = format!("it is larger than {LARGEST_ANSWER} bytes").into();
+                return Err(ClientError::Answer { what: ask.what, url: url.to_string(), status, source });
+            }
+        }
+        serde_json::from_slice(&body).map_err(|e| ClientError::Answer {
+            what: ask.what,
+            url: url.to_string(),
+            status,
+            source: Box::new(e),
+        })
+    }
+}
+
+struct Ask {
+    what: &'static str,
+    method: Method,
+    path: &'static str,
+    patience: Duration,
+}
+
+impl Ask {
+    fn new(what: &'static str, method: Method, path: &'static str) -> Self {
+        Self { what, method, path, patience: SILENCE }
+    }
+}

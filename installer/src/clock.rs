@@ -1,0 +1,50 @@
+//! The clock, which certificates are judged by: at least the build time, then what the verified server says.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use reqwest::Url;
+use rustix::time::{ClockId, Timespec, clock_settime};
+use tracing::{info, warn};
+
+use crate::client::ClientError;
+use crate::tls;
+
+/// A clock this near the server's is left alone.
+const CLOSE_ENOUGH: Duration = Duration::from_secs(2);
+
+/// When this program was built, in seconds since 1970: `SLIPWAY_BUILD_TIME` of the build, else 2026-01-01.
+pub fn build_time() -> i64 {
+    option_env!("SLIPWAY_BUILD_TIME").and_then(|text| text.parse().ok()).unwrap_or(1_767_225_600)
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Asks the server for the time by its `Date` header and sets the clock, never before the build time.
+pub async fn set_from_server(server: &Url, ca: &str) -> Result<(), ClientError> {
+    let url = crate::client::join(server, "v1/time");
+    let what = "asking for the time";
+    let http = crate::client::builder(tls::client_for_clock(ca)?).build();
+    let http = http.map_err(|source| ClientError::transport(what, &url, source))?;
+    let answer = http.get(url.clone()).send().await.map_err(|source| ClientError::transport(what, &url, source))?;
+    let date = answer.headers().get(reqwest::header::DATE).and_then(|value| value.to_str().ok());
+    let Some(time) = date.and_then(|text| httpdate::parse_http_date(text).ok()) else {
+        warn!("{url} gave no usable Date; the clock stays as it is");
+        return Ok(());
+    };
+    let ours = SystemTime::now();
+    let off = time.duration_since(ours).or_else(|_| ours.duration_since(time)).unwrap_or_default();
+    let seconds = time.duration_since(UNIX_EPOCH).map(|d| d.as_secs()).unwrap_or_default();
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX).max(build_time());
+    if off < CLOSE_ENOUGH {
+        return Ok(());
+    }
+    match clock_settime(ClockId::Realtime, Timespec { tv_sec: seconds, tv_nsec: 0 }) {
+        Ok(()) => info!("the clock was {} s off, set to the server's", off.as_secs()),
+        Err(error) => warn!("setting the clock, which is {} s off: {error}", off.as_secs()),
+    }
+    Ok(())
+}

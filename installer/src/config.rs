@@ -1,0 +1,272 @@
+//! What the machine is told before it can ask: where the server is and how to know it.
+//!
+//! Four sources, later wins: the file baked into the initramfs, SMBIOS OEM strings (type 11, `slipway.KEY=VALUE`), QEMU's
+//! fw_cfg (`opt/slipway/KEY`), the kernel command line (`slipway.KEY=VALUE`). One set of keys for all of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use reqwest::Url;
+
+/// The file in the initramfs.
+pub const BAKED: &str = "/etc/slipway/config.yaml";
+/// Largest value read from any source, in bytes; a CA bundle of a hundred certificates fits.
+const LARGEST: u64 = 1 << 20;
+
+/// A value that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The value, for the one place that sends it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(value: String) -> Self {
+        Self(value)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// The merged configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Key `server`: base URL of the server, `https` only.
+    pub server: Url,
+    /// Key `ca`: PEM certificates that may sign the server's. Nothing else is trusted.
+    pub ca: String,
+    /// Key `token`: bootstrap token.
+    pub token: Option<Secret>,
+}
+
+/// What one source says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Where it was found, for messages.
+    pub place: String,
+    /// Keys without the `slipway.` prefix.
+    pub values: BTreeMap<String, String>,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file is not YAML, or not a mapping of words to words.
+    #[error("reading the configuration in {place}")]
+    Syntax {
+        /// The file.
+        place: String,
+        /// With line and column.
+        #[source]
+        source: Box<serde_saphyr::Error>,
+    },
+    /// A source exists and cannot be read.
+    #[error("reading the configuration in {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A key nobody set.
+    #[error("no {key} is configured: set `{key}:` in {BAKED} or slipway.{key}= on the kernel command line")]
+    Missing {
+        /// The key.
+        key: &'static str,
+    },
+    /// A value that means nothing.
+    #[error("{key} from {place} is {value:?}, which {wrong}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// Where it was set.
+        place: String,
+        /// What was set.
+        value: String,
+        /// What is wrong and what would be right.
+        wrong: String,
+    },
+}
+
+/// Reads every source of this machine and merges them. The strings are warnings for the operator.
+pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
+    let root = Path::new("/");
+    let baked = root.join(BAKED.trim_start_matches('/'));
+    let mut sources = Vec::new();
+    if let Some(text) = read_if_there(&baked)? {
+        sources.push(from_yaml(BAKED, &text)?);
+    }
+    sources.push(Source {
+        place: "the SMBIOS OEM strings".to_owned(),
+        // Root alone may read the table; on a machine without SMBIOS there is none.
+        values: crate::oem_strings::parse(&std::fs::read(root.join("sys/firmware/dmi/tables/DMI")).unwrap_or_default())
+            .iter()
+            .filter_map(|word| key_and_value(word))
+            .collect(),
+    });
+    sources.push(from_fw_cfg(&root.join("sys/firmware/qemu_fw_cfg/by_name/opt/slipway")));
+    if let Some(text) = read_if_there(&root.join("proc/cmdline"))? {
+        sources.push(from_command_line(&text));
+    }
+    merge(&sources)
+}
+
+fn read_if_there(path: &Path) -> Result<Option<String>, ConfigError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// A mapping of words to words.
+pub fn from_yaml(place: &str, text: &str) -> Result<Source, ConfigError> {
+    let values = if text.trim().is_empty() {
+        BTreeMap::new()
+    } else {
+        serde_saphyr::from_str(text)
+            .map_err(|source| ConfigError::Syntax { place: place.to_owned(), source: Box::new(source) })?
+    };
+    Ok(Source { place: place.to_owned(), values })
+}
+
+/// `slipway.KEY=VALUE` words; a value in double quotes may hold blanks, as in the kernel's own parser
+/// (lib/cmdline.c, `next_arg`). Only the first `=` divides.
+pub fn from_command_line(text: &str) -> Source {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for c in text.trim().chars() {
+        match (c, words.last_mut()) {
+            ('"', _) => quoted = !quoted,
+            (c, _) if c.is_whitespace() && !quoted => words.push(String::new()),
+            (c, Some(word)) => word.push(c),
+            (_, None) => {}
+        }
+    }
+    let values = words.iter().filter_map(|word| key_and_value(word)).collect();
+    Source { place: "the kernel command line".to_owned(), values }
+}
+
+fn key_and_value(word: &str) -> Option<(String, String)> {
+    let (key, value) = word.strip_prefix("slipway.")?.split_once('=')?;
+    Some((key.to_owned(), value.to_owned()))
+}
+
+fn from_fw_cfg(folder: &Path) -> Source {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let value = |entry: std::fs::DirEntry| {
+        use std::io::Read;
+        let mut text = String::new();
+        let raw = std::fs::File::open(entry.path().join("raw")).ok()?;
+        raw.take(LARGEST).read_to_string(&mut text).ok()?;
+        Some((entry.file_name().into_string().ok()?, text.trim_end_matches(['\n', '\0']).to_owned()))
+    };
+    Source { place: "fw_cfg opt/slipway".to_owned(), values: entries.filter_map(value).collect() }
+}
+
+/// Merges the sources, later ones over earlier ones.
+pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
+    let mut warnings = Vec::new();
+    let mut found: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
+    for source in sources {
+        for (key, value) in &source.values {
+            if !["server", "ca", "token"].contains(&key.as_str()) {
+                warnings.push(format!("{} sets {key:?}, which slipway does not know", source.place));
+                continue;
+            }
+            if key == "token" && source.place == "the kernel command line" {
+                warnings.push(format!(
+                    "the bootstrap token came by {}, where every program can read it: put it into {BAKED} or fw_cfg",
+                    source.place
+                ));
+            }
+            found.insert(key, (&source.place, value));
+        }
+    }
+    let required = |key: &'static str| found.get(key).copied().ok_or(ConfigError::Missing { key });
+    let (place, value) = required("server")?;
+    let server = parse_server(place, value)?;
+    let (place, ca) = required("ca")?;
+    if !ca.contains("-----BEGIN CERTIFICATE-----") {
+        let wrong = "holds no \"-----BEGIN CERTIFICATE-----\": give the CA's certificate in PEM".to_owned();
+        let value = ca.chars().take(40).collect();
+        return Err(ConfigError::Value { key: "ca", place: place.to_owned(), value, wrong });
+    }
+    let token = found.get("token").map(|(_, value)| Secret((*value).to_owned()));
+    Ok((Config { server, ca: ca.to_owned(), token }, warnings))
+}
+
+fn parse_server(place: &str, value: &str) -> Result<Url, ConfigError> {
+    let wrong =
+        |wrong: String| ConfigError::Value { key: "server", place: place.to_owned(), value: value.to_owned(), wrong };
+    let url =
+        Url::parse(value).map_err(|e| wrong(format!("is no URL ({e}): write it as https://server.example:8443")))?;
+    if url.scheme() != "https" {
+        return Err(wrong("does not begin with https://: slipway speaks to its server over TLS only".to_owned()));
+    }
+    if url.host_str().is_none_or(str::is_empty) || !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("must be a host without user name and password: https://server.example:8443".to_owned()));
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CA: &str = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n";
+
+    fn source(place: &str, values: &[(&str, &str)]) -> Source {
+        let values = values.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Source { place: place.to_owned(), values }
+    }
+
+    #[test]
+    fn later_sources_win() {
+        let baked = source(BAKED, &[("server", "https://a.example"), ("ca", CA), ("token", "t")]);
+        let later = from_command_line("quiet slipway.server=https://b.example:8443/x?y=z slipway.colour=red");
+        let (config, warnings) = merge(&[baked, later]).unwrap();
+        assert_eq!(config.server.as_str(), "https://b.example:8443/x?y=z");
+        assert_eq!(warnings, ["the kernel command line sets \"colour\", which slipway does not know"]);
+        assert!(!format!("{config:?}").contains("\"t\""), "a token must not be printed");
+    }
+
+    #[test]
+    fn the_command_line_is_split_at_the_first_equals_sign() {
+        let source = from_command_line("a=b slipway.token=\"x=y z==\" slipway.server=https://s/?a=b\n");
+        assert_eq!(source.values["token"], "x=y z==");
+        assert_eq!(source.values["server"], "https://s/?a=b");
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_its_place() {
+        let check = |server: &str, expect: &str| {
+            let error = merge(&[source(BAKED, &[("server", server), ("ca", CA)])]).unwrap_err();
+            assert!(error.to_string().contains(expect), "{error}");
+        };
+        check("http://s.example", "does not begin with https://");
+        check("s.example", "is no URL");
+        check("https://user:pw@s.example", "without user name");
+        let error = merge(&[source(BAKED, &[("server", "https://s")])]).unwrap_err();
+        assert!(error.to_string().starts_with("no ca is configured"), "{error}");
+        let error = merge(&[source(BAKED, &[("server", "https://s"), ("ca", "x")])]).unwrap_err();
+        assert!(error.to_string().contains("holds no"), "{error}");
+    }
+
+    #[test]
+    fn bad_yaml_is_reported_with_its_line() {
+        let error = from_yaml(BAKED, "server: https://s\nca: [\n").unwrap_err();
+        let failure = slipway_protocol::Failure::of(&error);
+        assert!(failure.causes.join(" ").contains("line"), "{failure:?}");
+    }
+}

@@ -1,0 +1,172 @@
+//! From a machine to a node: key, request, wait, credentials, and their renewal.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use rcgen::{CertificateParams, KeyPair};
+use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, ErrorCode, Identity, Inventory, RenewRequest, WaitReason};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{error, info, warn};
+
+use crate::backoff::Backoff;
+use crate::client::{Client, ClientError, Enrolled};
+use crate::config::Config;
+use crate::tls::NodeCertificate;
+
+/// How often a refused machine asks again: an operator may have put things right.
+const AFTER_REFUSAL: Duration = Duration::from_secs(15);
+
+/// What the machine says of itself when it enrols.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The keys it is known by.
+    pub identity: Identity,
+    /// What is inside it.
+    pub inventory: Inventory,
+    /// Which boot this is.
+    pub boot_id: String,
+    /// Milliseconds from the start of the kernel to the start of PID 1, in the micro-OS.
+    pub kernel_to_init: Option<u64>,
+}
+
+/// A node's way to its server. Clones share the credentials, which are replaced when they are renewed.
+#[derive(Clone, Debug)]
+pub struct Session {
+    config: Arc<Config>,
+    facts: Arc<Facts>,
+    client: Arc<RwLock<Client>>,
+}
+
+impl Session {
+    /// Enrols, however long it takes an operator to let the machine in, and keeps the credentials fresh from then on.
+    pub async fn open(config: Config, facts: Facts) -> Result<Self, ClientError> {
+        let (client, renew_in) = enrol(&config, &facts).await?;
+        let session = Self { config: Arc::new(config), facts: Arc::new(facts), client: Arc::new(RwLock::new(client)) };
+        tokio::spawn(session.clone().keep_fresh(renew_in));
+        Ok(session)
+    }
+
+    /// A client with the newest credentials.
+    pub fn client(&self) -> Client {
+        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Which boot this is.
+    pub fn boot_id(&self) -> &str {
+        &self.facts.boot_id
+    }
+
+    /// Enrols anew, because the server no longer accepts the credentials.
+    pub async fn reopen(&self) -> Result<(), ClientError> {
+        warn!("the server does not accept this node's credentials any more, enrolling again");
+        let (client, _) = enrol(&self.config, &self.facts).await?;
+        self.replace(client);
+        Ok(())
+    }
+
+    fn replace(&self, client: Client) {
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+    }
+
+    async fn keep_fresh(self, first: Duration) {
+        let mut due = Instant::now() + first;
+        loop {
+            sleep_until(due).await;
+            let wait = match self.renew().await {
+                Ok(wait) => wait,
+                Err(error) => {
+                    warn!("{}", crate::one_line(&error));
+                    Duration::from_secs(30)
+                }
+            };
+            due = Instant::now() + wait;
+        }
+    }
+
+    async fn renew(&self) -> Result<Duration, ClientError> {
+        let (key, csr) = key_and_request()?;
+        let (client, wait) = match self.client().renew(&RenewRequest { csr }).await {
+            Ok(enrolment) => credentials(&self.config, &key, enrolment)?,
+            Err(error) if error.code() == Some(ErrorCode::Unauthenticated) => enrol(&self.config, &self.facts).await?,
+            Err(error) => return Err(error),
+        };
+        self.replace(client);
+        Ok(wait)
+    }
+}
+
+/// Asks until the server says yes. Gives up only on what asking again cannot change.
+async fn enrol(config: &Config, facts: &Facts) -> Result<(Client, Duration), ClientError> {
+    let anonymous = Client::new(config)?;
+    let (key, csr) = key_and_request()?;
+    let mut request = EnrolRequest {
+        identity: facts.identity.clone(),
+        inventory: facts.inventory.clone(),
+        csr,
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: facts.boot_id.clone(),
+        bootstrap_token: config.token.as_ref().map(|token| token.reveal().to_owned()),
+        timing: None,
+    };
+    let mut backoff = Backoff::default();
+    let mut told = String::new();
+    loop {
+        request.timing = facts.kernel_to_init.map(timing);
+        let wait = match anonymous.enrol(&request).await {
+            Ok(Enrolled::Yes(enrolment)) => {
+                info!("enrolled as node {}", enrolment.node);
+                return credentials(config, &key, enrolment);
+            }
+            Ok(Enrolled::Wait(wait, after)) => {
+                let why = match wait.reason {
+                    WaitReason::NotReleased => "this machine is registered and waits for release",
+                    WaitReason::Unregistered => "this machine is not registered and waits for approval",
+                };
+                tell(&mut told, format!("{why}: claim code {}", wait.claim_code), false);
+                backoff.reset();
+                after
+            }
+            Err(error) => {
+                // The same sentence once is enough; a machine may wait for days.
+                tell(&mut told, crate::one_line(&error), true);
+                if error.code().is_some() && !error.may_pass() { AFTER_REFUSAL } else { backoff.next_wait() }
+            }
+        };
+        sleep(wait).await;
+    }
+}
+
+fn tell(told: &mut String, sentence: String, is_error: bool) {
+    if *told == sentence {
+        return;
+    }
+    if is_error {
+        error!("{sentence}");
+    } else {
+        // On the console, where somebody stands in front of the machine and looks for it.
+        warn!("{sentence}");
+    }
+    *told = sentence;
+}
+
+fn timing(kernel_to_init: u64) -> BootTiming {
+    let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = u64::try_from(since.tv_sec).unwrap_or(0) * 1000 + u64::try_from(since.tv_nsec / 1_000_000).unwrap_or(0);
+    BootTiming { kernel_to_init, init_to_enrol: now.saturating_sub(kernel_to_init) }
+}
+
+/// A fresh P-256 key, which never leaves the machine, and the request for its certificate. The server names the subject.
+fn key_and_request() -> Result<(KeyPair, String), ClientError> {
+    let wrong = |source: rcgen::Error| crate::tls::TlsError::Identity { source: Box::new(source) };
+    let key = KeyPair::generate().map_err(wrong)?;
+    let request = CertificateParams::default().serialize_request(&key).map_err(wrong)?;
+    let pem = request.pem().map_err(wrong)?;
+    Ok((key, pem))
+}
+
+fn credentials(config: &Config, key: &KeyPair, enrolment: Enrolment) -> Result<(Client, Duration), ClientError> {
+    let node = NodeCertificate { chain: enrolment.certificate, key: key.serialize_pem().into() };
+    let client = Client::of_node(config, &node, enrolment.jwt)?;
+    // Half of the life, and never so often that a server with a wrong idea of time is flooded.
+    Ok((client, Duration::from_secs((enrolment.expires_in / 2).max(10))))
+}

@@ -1,0 +1,55 @@
+//! The one word `slipway network` says to `slipway installer`: which interface reaches the server.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tracing::info;
+
+/// Where the word is left.
+pub const PATH: &str = "/run/slipway/link.json";
+
+/// The interface that reached the server first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Kernel name.
+    pub interface: String,
+    /// Address and prefix length.
+    pub address: String,
+    /// Default gateway, if the network has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+    /// Name servers, in order.
+    #[serde(default)]
+    pub name_servers: Vec<String>,
+}
+
+/// Leaves the word, whole or not at all.
+pub fn announce(link: &Link) -> io::Result<()> {
+    crate::files::write_whole(Path::new(PATH), &serde_json::to_vec(link)?)
+}
+
+/// Takes the word back.
+pub fn withdraw() -> io::Result<()> {
+    match std::fs::remove_file(PATH) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the word.
+pub async fn wait() -> Link {
+    let mut waited = 0u32;
+    loop {
+        let read = std::fs::read(PATH).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        if let Some(link) = read {
+            return link;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        waited += 1;
+        if waited.is_multiple_of(100) {
+            info!("waiting for a network that reaches the server ({} s)", waited / 10);
+        }
+    }
+}

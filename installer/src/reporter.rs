@@ -1,0 +1,263 @@
+//! Reports to the server: step events in order until they are stored, the log, a sign of life.
+//!
+//! The queue is bounded by what a run can say: of progress only the newest is kept, and every other event ends something.
+//! A server that is away is asked again for as long as it takes; the node works on meanwhile.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use slipway_protocol::{ErrorCode, Event, EventBatch, EventKind, HEARTBEAT_SECONDS, MAX_EVENTS_PER_BATCH};
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+use tracing::{error, warn};
+
+use crate::backoff::Backoff;
+use crate::client::ClientError;
+use crate::clock::now_ms;
+use crate::enrol::Session;
+use crate::log_book::LogBook;
+
+/// How often the log is sent.
+const LOG_EVERY: Duration = Duration::from_secs(2);
+/// Longest note or log line taken into an event, in characters.
+const LONGEST_TEXT: usize = 2000;
+/// Most notes of one run; an action that says more is at fault.
+const MOST_NOTES: usize = 1000;
+/// How long the log may keep a machine from its reboot. Events may for ever.
+const LOG_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes events from the workflow and sends them. Clones share the queue.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    session: Session,
+    log: LogBook,
+    queue: Arc<Mutex<Queue>>,
+    more: Arc<Notify>,
+    /// How many events wait; a watch, so that the last acknowledgement is never missed.
+    waiting: Arc<watch::Sender<usize>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    run: String,
+    next_seq: u64,
+    /// Up to here events are on their way and must not change.
+    sending: u64,
+    notes: usize,
+    events: VecDeque<Event>,
+}
+
+impl Reporter {
+    /// Starts the tasks that send.
+    pub fn start(session: Session, log: LogBook) -> Self {
+        let reporter = Self {
+            session,
+            log,
+            queue: Arc::default(),
+            more: Arc::default(),
+            waiting: Arc::new(watch::Sender::new(0)),
+        };
+        tokio::spawn(reporter.clone().send_events());
+        tokio::spawn(reporter.clone().send_log());
+        tokio::spawn(reporter.clone().send_heartbeats());
+        reporter
+    }
+
+    /// Begins a run. Whatever an earlier one had to say must have been flushed.
+    pub fn begin(&self, run: &str, next_seq: u64) {
+        let mut queue = self.lock();
+        *queue = Queue { run: run.to_owned(), next_seq: next_seq.max(1), ..Queue::default() };
+        self.waiting.send_replace(0);
+    }
+
+    /// Takes an event of a step.
+    pub fn event(&self, step: u32, attempt: u32, kind: EventKind) {
+        let mut queue = self.lock();
+        queue.push(step, attempt, shorten(kind));
+        self.waiting.send_replace(queue.events.len());
+        drop(queue);
+        self.more.notify_one();
+    }
+
+    /// Waits until the server has stored every event, and has the log or had time to take it.
+    pub async fn flush(&self) {
+        let mut waiting = self.waiting.subscribe();
+        // The sender lives in self, so waiting cannot fail.
+        let _ = waiting.wait_for(|events| *events == 0).await;
+        let log = async {
+            while let Some(chunk) = self.log.chunk() {
+                self.send_chunk(&chunk).await?;
+            }
+            Ok::<_, ClientError>(())
+        };
+        match timeout(LOG_PATIENCE, log).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!("{}", crate::one_line(&error)),
+            Err(_) => warn!("sending the log took longer than {} s", LOG_PATIENCE.as_secs()),
+        }
+    }
+
+    async fn send_events(self) {
+        let mut backoff = Backoff::default();
+        loop {
+            let Some(batch) = self.next_batch() else {
+                self.more.notified().await;
+                continue;
+            };
+            let result = self.session.client().events(&batch).await;
+            match result {
+                Ok(ack) => {
+                    self.acknowledge(&batch.run, ack.seq);
+                    backoff.reset();
+                }
+                Err(error) if error.code() == Some(ErrorCode::Unauthenticated) => {
+                    if let Err(error) = self.session.reopen().await {
+                        warn!("{}", crate::one_line(&error));
+                        sleep(backoff.next_wait()).await;
+                    }
+                }
+                Err(error) if error.code().is_some() && !error.may_pass() => {
+                    // The run is gone or over on the server's side. Asking again would never end.
+                    error!("{}; these events are dropped", crate::one_line(&error));
+                    self.acknowledge(&batch.run, batch.events.last().map_or(0, |event| event.seq));
+                }
+                Err(error) => {
+                    warn!("{}", crate::one_line(&error));
+                    sleep(backoff.next_wait()).await;
+                }
+            }
+        }
+    }
+
+    fn next_batch(&self) -> Option<EventBatch> {
+        let mut queue = self.lock();
+        let events: Vec<Event> = queue.events.iter().take(MAX_EVENTS_PER_BATCH).cloned().collect();
+        queue.sending = events.last()?.seq;
+        Some(EventBatch { run: queue.run.clone(), events })
+    }
+
+    fn acknowledge(&self, run: &str, seq: u64) {
+        let mut queue = self.lock();
+        if queue.run == run {
+            queue.events.retain(|event| event.seq > seq);
+            self.waiting.send_replace(queue.events.len());
+        }
+    }
+
+    async fn send_log(self) {
+        let mut backoff = Backoff::default();
+        loop {
+            sleep(LOG_EVERY).await;
+            while let Some(chunk) = self.log.chunk() {
+                match self.send_chunk(&chunk).await {
+                    Ok(()) => backoff.reset(),
+                    // Not logged: that would be one more line to send.
+                    Err(_) => sleep(backoff.next_wait()).await,
+                }
+            }
+        }
+    }
+
+    async fn send_chunk(&self, chunk: &crate::log_book::Chunk) -> Result<(), ClientError> {
+        let run = Some(self.lock().run.clone()).filter(|run| !run.is_empty());
+        let session = &self.session;
+        match session.client().logs(session.boot_id(), chunk.offset, run.as_deref(), &chunk.text).await {
+            // A chunk the server will never take must not hold up the next.
+            Err(error) if error.code().is_none_or(|code| code == ErrorCode::Unauthenticated) || error.may_pass() => {
+                Err(error)
+            }
+            _ => {
+                self.log.acknowledge(chunk);
+                Ok(())
+            }
+        }
+    }
+
+    async fn send_heartbeats(self) {
+        loop {
+            sleep(Duration::from_secs(HEARTBEAT_SECONDS)).await;
+            // A missed sign of life speaks for itself; the tasks that carry something say what is wrong.
+            let _ = self.session.client().heartbeat().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn push(&mut self, step: u32, attempt: u32, kind: EventKind) {
+        let is_progress = matches!(kind, EventKind::Progress(_));
+        if matches!(kind, EventKind::Note(_)) {
+            self.notes += 1;
+            if self.notes > MOST_NOTES {
+                return;
+            }
+        }
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let event = Event { seq, at: now_ms(), step, attempt, kind };
+        let newest = self.events.back_mut().filter(|last| {
+            is_progress && last.seq > self.sending && matches!(last.kind, EventKind::Progress(_)) && last.step == step
+        });
+        match newest {
+            Some(last) => *last = event,
+            None => self.events.push_back(event),
+        }
+    }
+}
+
+/// Cuts texts that are longer than an event should carry.
+fn shorten(mut kind: EventKind) -> EventKind {
+    let cut = |text: &mut String| {
+        if let Some((at, _)) = text.char_indices().nth(LONGEST_TEXT) {
+            text.truncate(at);
+        }
+    };
+    match &mut kind {
+        EventKind::Note(text) => cut(text),
+        EventKind::Retrying(failure) | EventKind::Failed(failure) | EventKind::TimedOut(failure) => {
+            let texts = failure.log_tail.iter_mut().chain(&mut failure.causes);
+            texts.chain([&mut failure.reason]).for_each(cut);
+        }
+        _ => {}
+    }
+    kind
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::{Outcome, Progress};
+
+    use super::*;
+
+    fn progress(bytes: u64) -> EventKind {
+        EventKind::Progress(Progress { bytes, ..Progress::default() })
+    }
+
+    #[test]
+    fn of_progress_only_the_newest_waits() {
+        let mut queue = Queue { next_seq: 1, ..Queue::default() };
+        queue.push(0, 1, EventKind::Started);
+        for bytes in 0..1000 {
+            queue.push(0, 1, progress(bytes));
+        }
+        queue.push(0, 1, EventKind::Succeeded(Outcome::default()));
+        assert_eq!(queue.events.len(), 3);
+        assert_eq!(queue.events[1].kind, progress(999));
+        assert!(queue.events.iter().zip(queue.events.iter().skip(1)).all(|(a, b)| a.seq < b.seq));
+    }
+
+    #[test]
+    fn progress_on_its_way_is_not_changed() {
+        let mut queue = Queue { next_seq: 1, ..Queue::default() };
+        queue.push(0, 1, progress(1));
+        queue.sending = 1;
+        queue.push(0, 1, progress(2));
+        queue.push(0, 1, progress(3));
+        let waiting: Vec<_> = queue.events.iter().map(|event| event.kind.clone()).collect();
+        assert_eq!(waiting, [progress(1), progress(3)]);
+    }
+}

@@ -1,0 +1,238 @@
+//! A run: the steps of a workflow in order, each tried as often as it may be, each reported.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use slipway_actions::{Cancel, Done, Machine, Next, Report};
+use slipway_protocol::{EventKind, Failure, Step, Workflow, workflow};
+use tokio::time::{sleep, timeout};
+use tracing::{error, info, warn};
+
+use crate::backoff::Backoff;
+use crate::files;
+use crate::log_book::LogBook;
+use crate::reporter::Reporter;
+
+/// How long a cancelled action may take to let go of the disk before it is reported as stuck.
+const LET_GO: Duration = Duration::from_secs(60);
+
+/// Makes the machine the actions work on, once for each attempt. The handle stops that attempt.
+pub type MakeMachine = Arc<dyn Fn(&Cancel) -> Result<Box<dyn Machine + Send>, slipway_actions::Error> + Send + Sync>;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Every step succeeded and none left the machine.
+    Done,
+    /// A step failed: the machine holds.
+    Failed,
+    /// Every step succeeded, and the machine is to be restarted.
+    Reboot,
+}
+
+/// What runs need beside the workflow.
+pub struct Runner {
+    /// Where reports go.
+    pub reporter: Reporter,
+    /// Where the last log lines are.
+    pub log: LogBook,
+    /// Where the step in progress is noted, so that a restarted installer knows what it interrupted. Must not survive
+    /// a restart of the machine.
+    pub note: PathBuf,
+    /// How the installer before this one ended, if there was one in this boot.
+    pub previous_exit: Option<String>,
+    /// Makes the machine.
+    pub machine: MakeMachine,
+}
+
+/// The step in progress.
+#[derive(Debug, Serialize, Deserialize)]
+struct InProgress {
+    run: String,
+    step: u32,
+    attempt: u32,
+}
+
+/// Why a step did not succeed.
+enum Unsuccessful {
+    Failed { failure: Failure, may_pass: bool },
+    TimedOut(Failure),
+}
+
+impl Runner {
+    /// Runs a workflow to its end. Returns once every event is queued; the caller flushes before it leaves the machine.
+    pub async fn run(&self, workflow: &Workflow) -> End {
+        self.reporter.flush().await;
+        self.reporter.begin(&workflow.run, workflow.next_seq);
+        if let Some(interrupted) = self.interrupted(&workflow.run) {
+            return self.report_interruption(workflow, &interrupted);
+        }
+        let problems = workflow::problems(&workflow.steps);
+        if !problems.is_empty() {
+            let failure =
+                Failure { reason: "reading the workflow".to_owned(), causes: problems, log_tail: self.log.tail() };
+            return self.fail(workflow, 0, 1, EventKind::Failed(failure));
+        }
+        info!("run {} has {} steps", workflow.run, workflow.steps.len());
+        for (index, step) in (0u32..).zip(&workflow.steps) {
+            match self.run_step(workflow, index, step).await {
+                Ok(Next::Continue) => {}
+                Ok(Next::Reboot) => return End::Reboot,
+                Err(()) => return End::Failed,
+            }
+        }
+        self.forget();
+        End::Done
+    }
+
+    /// Runs one step; whatever happens is reported.
+    async fn run_step(&self, workflow: &Workflow, index: u32, step: &Step) -> Result<Next, ()> {
+        let place = format!("step {}/{} {}", index + 1, workflow.steps.len(), step.name);
+        let mut backoff = Backoff::default();
+        for attempt in 1.. {
+            self.remember(&InProgress { run: workflow.run.clone(), step: index, attempt });
+            info!("{place}: started{}", if attempt > 1 { format!(", attempt {attempt}") } else { String::new() });
+            self.reporter.event(index, attempt, EventKind::Started);
+            match self.attempt(index, attempt, step).await {
+                Ok(done) => {
+                    for warning in &done.outcome.warnings {
+                        warn!("{place}: {warning}");
+                    }
+                    info!("{place}: {}", done.outcome.summary);
+                    self.reporter.event(index, attempt, EventKind::Succeeded(done.outcome));
+                    return Ok(done.next);
+                }
+                Err(Unsuccessful::Failed { failure, may_pass }) if may_pass && attempt <= step.retries => {
+                    warn!("{place}: {}; trying again", sentence(&failure));
+                    self.reporter.event(index, attempt, EventKind::Retrying(failure));
+                    sleep(backoff.next_wait()).await;
+                }
+                Err(Unsuccessful::Failed { failure, .. }) => {
+                    error!("{place}: {}", sentence(&failure));
+                    self.fail(workflow, index, attempt, EventKind::Failed(failure));
+                    return Err(());
+                }
+                Err(Unsuccessful::TimedOut(failure)) => {
+                    error!("{place}: {}", sentence(&failure));
+                    self.fail(workflow, index, attempt, EventKind::TimedOut(failure));
+                    return Err(());
+                }
+            }
+        }
+        Err(())
+    }
+
+    async fn attempt(&self, index: u32, attempt: u32, step: &Step) -> Result<Done, Unsuccessful> {
+        let cancel = Cancel::default();
+        let memory = Arc::new(AtomicU64::new(memory_in_use()));
+        let mut task = tokio::task::spawn_blocking({
+            let (make, cancel, action) = (Arc::clone(&self.machine), cancel.clone(), step.action.clone());
+            let (reporter, memory) = (self.reporter.clone(), Arc::clone(&memory));
+            move || {
+                let mut machine = make(&cancel)?;
+                slipway_actions::run(&action, machine.as_mut(), &mut |report| {
+                    memory.fetch_max(memory_in_use(), Ordering::Relaxed);
+                    reporter.event(index, attempt, event(report));
+                })
+            }
+        });
+        let limit = step.timeout.map_or(Duration::MAX, Duration::from_secs);
+        let Ok(ended) = timeout(limit, &mut task).await else {
+            cancel.set();
+            let stuck = timeout(LET_GO, task).await.is_err();
+            return Err(Unsuccessful::TimedOut(self.timed_out(step, stuck)));
+        };
+        match ended {
+            Ok(Ok(mut done)) => {
+                memory.fetch_max(memory_in_use(), Ordering::Relaxed);
+                done.outcome.peak_memory = Some(memory.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0);
+                Ok(done)
+            }
+            Ok(Err(error)) => {
+                let failure = Failure { log_tail: self.log.tail(), ..Failure::of(&error) };
+                Err(Unsuccessful::Failed { failure, may_pass: slipway_actions::is_retryable(&error) })
+            }
+            Err(panic) => {
+                let reason = format!("running {}", step.action.name());
+                let failure = Failure { reason, causes: vec![panic.to_string()], log_tail: self.log.tail() };
+                Err(Unsuccessful::Failed { failure, may_pass: false })
+            }
+        }
+    }
+
+    fn timed_out(&self, step: &Step, stuck: bool) -> Failure {
+        let limit = step.timeout.unwrap_or_default();
+        let mut causes = vec![format!("it took longer than the {limit} s the workflow allows")];
+        if stuck {
+            causes.push(format!("it did not stop when asked to, for {} s: a disk may hang", LET_GO.as_secs()));
+        }
+        Failure { reason: format!("running {}", step.action.name()), causes, log_tail: self.log.tail() }
+    }
+
+    /// Reports the end of a run at a step, and that no later one runs.
+    fn fail(&self, workflow: &Workflow, index: u32, attempt: u32, kind: EventKind) -> End {
+        self.reporter.event(index, attempt, kind);
+        for (later, _) in (0u32..).zip(&workflow.steps).skip(index as usize + 1) {
+            self.reporter.event(later, 0, EventKind::Skipped);
+        }
+        self.forget();
+        error!("run {} failed; the machine holds and waits for another", workflow.run);
+        End::Failed
+    }
+
+    fn report_interruption(&self, workflow: &Workflow, interrupted: &InProgress) -> End {
+        let name = workflow.steps.get(interrupted.step as usize).map_or("", |step| step.name.as_str());
+        let how = self.previous_exit.clone().unwrap_or_else(|| "nobody saw how".to_owned());
+        let failure = Failure {
+            reason: format!("the installer ended in the middle of step {} {name}", interrupted.step + 1),
+            causes: vec![how],
+            log_tail: self.log.tail(),
+        };
+        error!("{}", sentence(&failure));
+        self.fail(workflow, interrupted.step, interrupted.attempt, EventKind::Failed(failure))
+    }
+
+    fn interrupted(&self, run: &str) -> Option<InProgress> {
+        let text = std::fs::read(&self.note).ok()?;
+        serde_json::from_slice(&text).ok().filter(|found: &InProgress| found.run == run)
+    }
+
+    fn remember(&self, step: &InProgress) {
+        let written = serde_json::to_vec(step).map_err(std::io::Error::from);
+        if let Err(error) = written.and_then(|text| files::write_whole(&self.note, &text)) {
+            warn!("noting the step in {}: {error}", self.note.display());
+        }
+    }
+
+    fn forget(&self) {
+        // A note left behind names a run that is over, and is ignored.
+        let _ = std::fs::remove_file(&self.note);
+    }
+}
+
+fn event(report: Report) -> EventKind {
+    match report {
+        Report::Note(text) => {
+            info!("{text}");
+            EventKind::Note(text)
+        }
+        Report::Progress(progress) => EventKind::Progress(progress),
+    }
+}
+
+fn sentence(failure: &Failure) -> String {
+    std::iter::once(&failure.reason).chain(&failure.causes).cloned().collect::<Vec<_>>().join(": ")
+}
+
+/// Bytes in use in the whole machine, 0 if it cannot be told.
+fn memory_in_use() -> u64 {
+    let text = std::fs::read_to_string(Path::new("/proc/meminfo")).unwrap_or_default();
+    let kib = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().ok()
+    };
+    kib("MemTotal").zip(kib("MemAvailable")).map_or(0, |(total, free)| total.saturating_sub(free) * 1024)
+}

@@ -1,0 +1,161 @@
+//! TLS as slipway speaks it: the CA that came with the boot medium and no other, always verified.
+
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+/// Why no TLS connection can be set up at all.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The configured CA is not PEM, holds no certificate, or one that cannot sign others.
+    #[error("reading the CA certificate the configuration holds")]
+    Ca {
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The node's own certificate or key cannot be used.
+    #[error("using the node's certificate")]
+    Identity {
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// A node's certificate chain and key, both in PEM.
+#[derive(Clone, Debug)]
+pub struct NodeCertificate {
+    /// Leaf first.
+    pub chain: String,
+    /// PKCS #8.
+    pub key: crate::config::Secret,
+}
+
+/// Makes ring the process's cryptography. Call it once, before anything else of TLS.
+pub fn install_provider() {
+    // An error means it was installed before, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// The roots in a PEM text.
+pub fn roots(ca: &str) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
+        let certificate = certificate.map_err(|e| TlsError::Ca { source: Box::new(e) })?;
+        roots.add(certificate).map_err(|e| TlsError::Ca { source: Box::new(e) })?;
+    }
+    if roots.is_empty() {
+        return Err(TlsError::Ca { source: "it holds no certificate".into() });
+    }
+    Ok(roots)
+}
+
+/// A client that trusts these roots, and shows this certificate when asked.
+pub fn client(ca: &str, node: Option<&NodeCertificate>) -> Result<ClientConfig, TlsError> {
+    let builder = ClientConfig::builder().with_root_certificates(roots(ca)?);
+    let Some(node) = node else { return Ok(builder.with_no_client_auth()) };
+    let wrong = |source: Box<dyn std::error::Error + Send + Sync>| TlsError::Identity { source };
+    let chain = CertificateDer::pem_slice_iter(node.chain.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let key = PrivateKeyDer::from_pem_slice(node.key.reveal().as_bytes());
+    builder
+        .with_client_auth_cert(chain.map_err(|e| wrong(Box::new(e)))?, key.map_err(|e| wrong(Box::new(e)))?)
+        .map_err(|e| wrong(Box::new(e)))
+}
+
+/// A client for one question only, "what time is it": chain and name are verified as ever, but a certificate that is not
+/// valid *now* is judged at the nearest moment it was valid. The machine's own clock may be wrong by years, and what the
+/// verified server says of the time is better than that.
+pub fn client_for_clock(ca: &str) -> Result<ClientConfig, TlsError> {
+    let strict = WebPkiServerVerifier::builder(Arc::new(roots(ca)?))
+        .build()
+        .map_err(|e| TlsError::Ca { source: Box::new(e) })?;
+    let verifier = Arc::new(AnyTime { strict });
+    Ok(ClientConfig::builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
+}
+
+#[derive(Debug)]
+struct AnyTime {
+    strict: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for AnyTime {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verify = |at| self.strict.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, at);
+        match verify(now) {
+            Err(Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })) => {
+                verify(not_before)
+            }
+            Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => verify(not_after),
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.strict.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.strict.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.strict.supported_verify_schemes()
+    }
+}
+
+/// What the certificate check said, when that is why a request failed.
+pub fn certificate_verdict(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // rustls errors travel inside io::Error, which hides them from `source`.
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let found = error.downcast_ref::<Error>().or_else(|| inner.and_then(|e| e.downcast_ref::<Error>()));
+        if let Some(Error::InvalidCertificate(reason)) = found {
+            return Some(explain(reason));
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn explain(reason: &CertificateError) -> String {
+    match reason {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "its certificate is not signed by the CA this boot medium holds; make the medium again with this server's CA, \
+             or look who answers at this address"
+                .to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("its certificate is for another name ({reason}); start the server with --san or change the URL")
+        }
+        CertificateError::NotValidYet
+        | CertificateError::NotValidYetContext { .. }
+        | CertificateError::Expired
+        | CertificateError::ExpiredContext { .. } => {
+            format!("its certificate is not valid at this machine's time ({reason}); look at both clocks")
+        }
+        other => format!("its certificate is refused: {other}"),
+    }
+}
