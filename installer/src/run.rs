@@ -20,7 +20,7 @@ use crate::reporter::Reporter;
 const LET_GO: Duration = Duration::from_secs(60);
 
 /// Makes the machine the actions work on, once for each attempt. The handle stops that attempt.
-pub type MakeMachine = Arc<dyn Fn(&Cancel) -> Result<Box<dyn Machine + Send>, slipway_actions::Error> + Send + Sync>;
+pub type MakeMachine = Arc<dyn Fn(&Cancel) -> Box<dyn Machine + Send> + Send + Sync>;
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,8 +132,8 @@ impl Runner {
             let (make, cancel, action) = (Arc::clone(&self.machine), cancel.clone(), step.action.clone());
             let (reporter, memory) = (self.reporter.clone(), Arc::clone(&memory));
             move || {
-                let mut machine = make(&cancel)?;
-                slipway_actions::run(&action, machine.as_mut(), &mut |report| {
+                let machine = make(&cancel);
+                slipway_actions::run(&action, machine.as_ref(), &mut |report| {
                     memory.fetch_max(memory_in_use(), Ordering::Relaxed);
                     reporter.event(index, attempt, event(report));
                 })

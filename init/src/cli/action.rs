@@ -121,13 +121,12 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
     let overwrites = matches!(arguments.action, ActionCommand::EraseDisk { .. } | ActionCommand::StreamImage(_));
     let (action, disk, trust) = action(arguments.action)?;
-    let options = HostOptions { trust, cancel: Cancel::default(), owns_machine: false };
-    let mut machine = Host::new(options)?;
+    let machine = Host::new(HostOptions { trust, cancel: Cancel::default() });
     if overwrites && !arguments.yes && !confirmed(&machine, &disk)? {
         bail!("{disk} was left as it is");
     }
     let mut display = Display::new(arguments.json);
-    let result = slipway_actions::run(&action, &mut machine, &mut |report| display.report(&report));
+    let result = slipway_actions::run(&action, &machine, &mut |report| display.report(&report));
     display.finish(&result);
     match result {
         Ok(Done { outcome, next }) => {

@@ -67,7 +67,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
             state: STATE.into(),
             previous_exit: arguments.child.previous_exit,
             log,
-            machine: machine(&config, true),
+            machine: machine(&config),
             once: false,
         };
         slipway_installer::run(config, options).await
@@ -97,7 +97,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
         state: STATE.into(),
         previous_exit: None,
         log,
-        machine: machine(&config, false),
+        machine: machine(&config),
         once: true,
     };
     let end = super::runtime()?.block_on(slipway_installer::run(config, options))?;
@@ -127,10 +127,10 @@ fn facts(kernel_to_init: Option<u64>) -> Facts {
 }
 
 /// The real machine. Images come from wherever the server's CA vouches for, and what a step adds.
-fn machine(config: &Config, owns_machine: bool) -> MakeMachine {
+fn machine(config: &Config) -> MakeMachine {
     let ca = config.ca.clone();
     Arc::new(move |cancel: &Cancel| {
-        let options = HostOptions { trust: vec![ca.clone()], cancel: cancel.clone(), owns_machine };
-        Ok(Box::new(Host::new(options)?) as Box<dyn Machine + Send>)
+        let options = HostOptions { trust: vec![ca.clone()], cancel: cancel.clone() };
+        Box::new(Host::new(options)) as Box<dyn Machine + Send>
     })
 }
