@@ -18,6 +18,9 @@ pub const TARGET_IMAGE: &[&str] =
 /// For machines in QEMU, with UEFI firmware and the network boot loader a rack would chain.
 pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
 
+/// For our own tests: other people's readers of what we write.
+pub const TESTS: &[&str] = &["cpio", "binutils"];
+
 /// Installs those of the packages that are missing, without asking anything; as root, or through sudo.
 pub fn ensure(packages: &[&str]) -> Result<()> {
     let missing = missing(packages)?;

@@ -4,7 +4,12 @@
 pub mod binary;
 pub mod cache;
 pub mod command;
+pub mod cpio;
 mod elf;
 pub mod host;
+pub mod image;
+pub mod kernel;
+pub mod modules;
 pub mod python;
+pub mod uki;
 pub mod workspace;

@@ -3,12 +3,15 @@
 use clap::Subcommand;
 
 mod build;
+mod image;
 
 /// What `cargo xtask` can do.
 #[derive(Subcommand)]
 pub enum Command {
     /// Build the static musl binary.
     Build(build::Build),
+    /// Build kernel, initramfs and unified kernel image for one server.
+    Image(image::Image),
 }
 
 impl Command {
@@ -16,6 +19,7 @@ impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Command::Build(command) => command.run(),
+            Command::Image(command) => command.run(),
         }
     }
 }

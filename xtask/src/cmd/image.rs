@@ -1,0 +1,53 @@
+//! `cargo xtask image`
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use xtask::binary::{self, Arch};
+use xtask::image::{self, CMDLINE, ImageConfig, build_image};
+use xtask::kernel;
+
+/// Build kernel, initramfs and unified kernel image for one server.
+#[derive(Args)]
+pub struct Image {
+    /// HTTPS URL of the server, as machines reach it.
+    #[arg(long, value_name = "URL")]
+    server_url: String,
+    /// File with the CA of the server's certificate, in PEM.
+    #[arg(long, value_name = "FILE")]
+    ca: PathBuf,
+    /// File with a bootstrap token to bake in.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Kernel, by its name in initramfs/kernels.txt [default: the first there].
+    #[arg(long, value_name = "NAME")]
+    kernel: Option<String>,
+    /// Command line of the unified kernel image.
+    #[arg(long, default_value = CMDLINE)]
+    cmdline: String,
+    /// Folder for vmlinuz, initramfs and slipway.efi.
+    #[arg(long, value_name = "DIR", default_value = "target/slipway/image")]
+    out: PathBuf,
+}
+
+impl Image {
+    pub fn run(self) -> Result<()> {
+        let read = |path: &PathBuf| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+        let config = ImageConfig {
+            binary: binary::build(Arch::X86_64, None)?,
+            kernel: kernel::fetch(self.kernel.as_deref())?,
+            server_url: self.server_url,
+            ca: read(&self.ca)?,
+            token: self.token_file.as_ref().map(read).transpose()?.map(|token| token.trim().to_owned()),
+            cmdline: self.cmdline,
+            date: image::source_date()?,
+        };
+        let paths = build_image(&config, &self.out)?;
+        for path in [&config.binary, &paths.vmlinuz, &paths.initramfs, &paths.uki] {
+            println!("{:>10} bytes  {}", fs::metadata(path)?.len(), path.display());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! The boot image: kernel, initramfs, and both in one EFI program.
+//!
+//! The initramfs is two archives one behind the other, which the kernel unpacks in turn
+//! (Documentation/driver-api/early-userspace/buffer-format.rst): a compressed one that is the same for every server, and a
+//! small plain one with the configuration. So a new server or token costs milliseconds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache::{self, Key};
+use crate::command::{command, run_quietly};
+use crate::cpio::{self, Archive, Entry, Node};
+use crate::kernel::Kernel;
+use crate::modules::Index;
+use crate::{uki, workspace};
+
+/// What an image is made of.
+#[derive(Clone, Debug)]
+pub struct ImageConfig {
+    /// The static binary.
+    pub binary: PathBuf,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// HTTPS URL of the server.
+    pub server_url: String,
+    /// The CA the server's certificate must come from: certificates in PEM (RFC 7468).
+    pub ca: String,
+    /// Bootstrap token to be baked in.
+    pub token: Option<String>,
+    /// Command line of the unified kernel image.
+    pub cmdline: String,
+    /// Seconds since 1970: the date of every file inside.
+    pub date: u64,
+}
+
+/// Where the parts of an image are.
+#[derive(Clone, Debug)]
+pub struct ImagePaths {
+    /// The kernel.
+    pub vmlinuz: PathBuf,
+    /// The initramfs.
+    pub initramfs: PathBuf,
+    /// The unified kernel image.
+    pub uki: PathBuf,
+}
+
+/// The consoles a machine is likely to have; the kernel's messages go to all of them, PID 1 talks to the last.
+pub const CMDLINE: &str = "console=tty0 console=ttyS0,115200";
+
+/// Where systemd-boot-efi puts its stub.
+const STUB: &str = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub";
+
+/// The date of an image nobody gave one: that of the last change to what goes into it.
+pub fn source_date() -> Result<u64> {
+    let mut sources = workspace::folders_of("slipway")?;
+    sources.push(workspace::root().join("initramfs"));
+    workspace::source_date(&sources)
+}
+
+/// Builds the image in a folder. The same configuration gives the same bytes.
+pub fn build_image(config: &ImageConfig, out: &Path) -> Result<ImagePaths> {
+    let mut initramfs = common_archive(config)?;
+    cpio::pad(&mut initramfs);
+    initramfs.extend(config_archive(config)?.to_bytes(config.date));
+
+    let vmlinuz = read(&config.kernel.vmlinuz())?;
+    let release = &config.kernel.release;
+    let sections: [(&str, &[u8]); 5] = [
+        (".osrel", b"ID=slipway\nNAME=slipway\nPRETTY_NAME=slipway\n"),
+        (".cmdline", config.cmdline.as_bytes()),
+        (".uname", release.as_bytes()),
+        (".linux", &vmlinuz),
+        (".initrd", &initramfs),
+    ];
+    let uki = uki::assemble(&read(Path::new(STUB))?, &sections)?;
+
+    fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
+    let paths =
+        ImagePaths { vmlinuz: out.join("vmlinuz"), initramfs: out.join("initramfs"), uki: out.join("slipway.efi") };
+    for (path, bytes) in [(&paths.vmlinuz, &vmlinuz), (&paths.initramfs, &initramfs), (&paths.uki, &uki)] {
+        fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(paths)
+}
+
+/// The archive with binary and modules, compressed; from the cache if it is there.
+fn common_archive(config: &ImageConfig) -> Result<Vec<u8>> {
+    let sources = workspace::root().join("initramfs");
+    let key = Key::new("initramfs-1")
+        .with("date", config.date.to_string())
+        .with("kernel", config.kernel.root.as_os_str().as_encoded_bytes())
+        .with("release", &config.kernel.release)
+        .with_path(&config.binary)?
+        .with_path(&sources)?;
+    let folder = cache::keyed("initramfs", key, |folder| write_common_archive(config, folder).map(drop))?;
+    read(&folder.join(COMMON_ARCHIVE))
+}
+
+/// Name of the compressed archive in its folder.
+const COMMON_ARCHIVE: &str = "common.cpio.zst";
+
+/// Builds the archive with binary and modules, whether or not it is in the cache, and returns its path in the folder.
+pub fn write_common_archive(config: &ImageConfig, folder: &Path) -> Result<PathBuf> {
+    let sources = workspace::root().join("initramfs");
+    let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, &config.binary)?;
+    add_modules(&mut archive, &config.kernel, &read_text(&sources.join("drivers.txt"))?)?;
+    let plain = folder.join("common.cpio");
+    fs::write(&plain, archive.to_bytes(config.date)).with_context(|| format!("writing {}", plain.display()))?;
+    // One thread: how zstd splits the work among more is no promise.
+    let finished = folder.join(COMMON_ARCHIVE);
+    run_quietly(command("zstd", ["-19", "--single-thread", "--quiet", "--rm"]).arg(&plain).arg("-o").arg(&finished))?;
+    Ok(finished)
+}
+
+/// The archive with `/etc/slipway`.
+fn config_archive(config: &ImageConfig) -> Result<Archive> {
+    if !config.ca.contains("-----BEGIN CERTIFICATE-----") {
+        bail!("reading the CA: it holds no certificate in PEM");
+    }
+    // JSON strings are YAML strings (YAML 1.2.2, section 1.2), quotes and all.
+    let mut yaml = format!("server: {}\n", serde_json::to_string(&config.server_url)?);
+    if let Some(token) = &config.token {
+        yaml.push_str(&format!("token: {}\n", serde_json::to_string(token)?));
+    }
+    yaml.push_str("ca: |\n");
+    for line in config.ca.trim().lines() {
+        yaml.push_str(&format!("  {}\n", line.trim()));
+    }
+    let mut archive = Archive::default();
+    archive.add_file("/etc/slipway/config.yaml", 0o600, yaml.into_bytes());
+    Ok(archive)
+}
+
+/// The entries of a gen_init_cpio list.
+fn manifest(text: &str, binary: &Path) -> Result<Archive> {
+    let mut archive = Archive::default();
+    for (number, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let octal =
+            |mode| u32::from_str_radix(mode, 8).with_context(|| format!("manifest.txt:{}: mode {mode:?}", number + 1));
+        let (path, mode, node) = match words[..] {
+            [] => continue,
+            [word, ..] if word.starts_with('#') => continue,
+            ["dir", path, mode, "0", "0"] => (path, mode, Node::Directory),
+            ["slink", path, target, mode, "0", "0"] => (path, mode, Node::Symlink(target.to_owned())),
+            ["nod", path, mode, "0", "0", "c", major, minor] => {
+                (path, mode, Node::CharDevice(major.parse()?, minor.parse()?))
+            }
+            ["file", path, "${SLIPWAY}", mode, "0", "0"] => (path, mode, Node::File(read(binary)?)),
+            _ => bail!("manifest.txt:{}: {line:?} is no dir, nod, slink or file of root's", number + 1),
+        };
+        archive.add(path, Entry { node, mode: octal(mode)? });
+    }
+    Ok(archive)
+}
+
+/// Adds the modules a driver list selects, and depmod's index of just those.
+fn add_modules(archive: &mut Archive, kernel: &Kernel, drivers: &str) -> Result<()> {
+    let modules = kernel.modules();
+    let index = |name: &str| read_text(&modules.join(name));
+    let (dep, softdep) = (index("modules.dep")?, index("modules.softdep")?);
+    let (alias, builtin) = (index("modules.alias")?, index("modules.builtin")?);
+    let selection = Index::parse(&dep, &softdep, &alias, &builtin).select(drivers);
+    if !selection.absent.is_empty() {
+        eprintln!("kernel {} is made without {}", kernel.release, selection.absent.join(", "));
+    }
+
+    let staging = tempfile::tempdir().context("creating a temporary folder")?;
+    let below = Path::new("lib/modules").join(&kernel.release);
+    let own = ["modules.order", "modules.builtin", "modules.builtin.modinfo"].map(str::to_owned);
+    for file in selection.files.iter().chain(&own) {
+        let to = staging.path().join(&below).join(file);
+        let folder = to.parent().unwrap_or(staging.path());
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        fs::copy(modules.join(file), &to).with_context(|| format!("copying {file}"))?;
+    }
+    run_quietly(command("depmod", ["--basedir"]).arg(staging.path()).arg(&kernel.release))?;
+    let indexes = ["modules.dep", "modules.alias", "modules.softdep", "modules.builtin"].map(str::to_owned);
+    for file in selection.files.iter().chain(&indexes) {
+        let path = below.join(file);
+        archive.add_file(&path.to_string_lossy(), 0o644, read(&staging.path().join(&path))?);
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}

@@ -1,0 +1,133 @@
+//! Which kernel modules go into the initramfs: those `initramfs/drivers.txt` names, and all they depend on.
+//!
+//! The index files are depmod's, in their text form (modules.dep(5), modprobe.d(5) for `softdep` and `alias`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// depmod's index of a kernel.
+pub struct Index<'a> {
+    /// Each module's file and the files it needs, in full.
+    needs: BTreeMap<&'a str, Vec<&'a str>>,
+    /// Names of modules that work better with others: module, names of the others.
+    soft: Vec<(&'a str, Vec<&'a str>)>,
+    /// Other names of modules, without those that are patterns for hardware.
+    aliases: Vec<(&'a str, &'a str)>,
+    built_in: BTreeSet<String>,
+}
+
+/// What was found for a list of drivers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// Module files by their path below `/lib/modules/VERSION/`.
+    pub files: BTreeSet<String>,
+    /// Lines that name nothing this kernel has.
+    pub absent: Vec<String>,
+}
+
+impl<'a> Index<'a> {
+    /// Reads `modules.dep`, `modules.softdep`, `modules.alias` and `modules.builtin`.
+    pub fn parse(dep: &'a str, softdep: &'a str, alias: &'a str, builtin: &'a str) -> Self {
+        let needs =
+            |line: &'a str| line.split_once(':').map(|(file, needs)| (file, needs.split_whitespace().collect()));
+        let soft = |line: &'a str| {
+            let mut words = line.strip_prefix("softdep ")?.split_whitespace();
+            Some((words.next()?, words.filter(|word| !matches!(*word, "pre:" | "post:")).collect()))
+        };
+        let alias_line = |line: &'a str| {
+            let (name, module) = line.strip_prefix("alias ")?.split_once(' ')?;
+            (!name.contains([':', '*'])).then_some((name, module))
+        };
+        Self {
+            needs: dep.lines().filter_map(needs).collect(),
+            soft: softdep.lines().filter_map(soft).collect(),
+            aliases: alias.lines().filter_map(alias_line).collect(),
+            built_in: builtin.lines().map(name_of).collect(),
+        }
+    }
+
+    /// The modules of a driver list, with all they need.
+    pub fn select(&self, drivers: &str) -> Selection {
+        let mut selection = Selection { files: BTreeSet::new(), absent: Vec::new() };
+        for line in drivers.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+            if line.is_empty() {
+                continue;
+            }
+            let found: Vec<&str> = match line.ends_with('/') {
+                true => self.needs.keys().copied().filter(|file| file.starts_with(line)).collect(),
+                false => self.files_of(line),
+            };
+            if found.is_empty() && !self.built_in.contains(&spelled(line)) {
+                selection.absent.push(line.to_owned());
+            }
+            found.into_iter().for_each(|file| self.add(file, &mut selection.files));
+        }
+        selection
+    }
+
+    /// The files of the modules that have this name, or go by it.
+    fn files_of(&self, name: &str) -> Vec<&'a str> {
+        let mut names = BTreeSet::from([spelled(name)]);
+        names.extend(self.aliases.iter().filter(|(alias, _)| *alias == name).map(|(_, module)| spelled(module)));
+        self.needs.keys().copied().filter(|file| names.contains(&name_of(file))).collect()
+    }
+
+    fn add(&self, file: &str, files: &mut BTreeSet<String>) {
+        if !files.insert(file.to_owned()) {
+            return;
+        }
+        self.needs.get(file).into_iter().flatten().for_each(|needed| self.add(needed, files));
+        let name = name_of(file);
+        for (_, others) in self.soft.iter().filter(|(module, _)| spelled(module) == name) {
+            others.iter().flat_map(|other| self.files_of(other)).for_each(|other| self.add(other, files));
+        }
+    }
+}
+
+/// The name of the module in a file, spelled the kernel's way.
+fn name_of(file: &str) -> String {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    spelled(name.split(".ko").next().unwrap_or(name))
+}
+
+/// Module names are written with `-` and `_` alike.
+fn spelled(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEP: &str = "kernel/fs/btrfs/btrfs.ko: kernel/lib/xor.ko\nkernel/lib/xor.ko:\nkernel/fs/nls/nls_iso8859-1.ko:\n\
+        kernel/crypto/crc32c_generic.ko:\nkernel/net/intel/igb/igb.ko: kernel/net/dca.ko\nkernel/net/intel/ice/ice.ko:\n\
+        kernel/net/dca.ko:\nkernel/net/other.ko:\n";
+    const SOFTDEP: &str = "# comment\nsoftdep btrfs pre: crypto-crc32c pre: sha256\n";
+    const ALIAS: &str = "alias pci:v00008086d* igb\nalias crypto-crc32c crc32c_generic\n";
+    const BUILTIN: &str = "kernel/drivers/nvme/host/nvme.ko\n";
+
+    fn check(drivers: &str, files: &[&str], absent: &[&str]) {
+        let found = Index::parse(DEP, SOFTDEP, ALIAS, BUILTIN).select(drivers);
+        let found_files: Vec<&str> = found.files.iter().map(String::as_str).collect();
+        assert_eq!((found_files.as_slice(), found.absent), (files, absent.iter().map(|s| (*s).to_owned()).collect()));
+    }
+
+    #[test]
+    fn modules_come_with_what_they_need() {
+        check("btrfs", &["kernel/crypto/crc32c_generic.ko", "kernel/fs/btrfs/btrfs.ko", "kernel/lib/xor.ko"], &[]);
+        check(
+            "kernel/net/intel/ # all of them",
+            &["kernel/net/dca.ko", "kernel/net/intel/ice/ice.ko", "kernel/net/intel/igb/igb.ko"],
+            &[],
+        );
+    }
+
+    #[test]
+    fn names_are_found_in_either_spelling() {
+        check("nls-iso8859_1", &["kernel/fs/nls/nls_iso8859-1.ko"], &[]);
+    }
+
+    #[test]
+    fn what_is_built_in_is_no_loss_and_what_is_absent_is_named() {
+        check("# comment\n\nnvme\nahci\nkernel/nowhere/\n", &[], &["ahci", "kernel/nowhere/"]);
+    }
+}

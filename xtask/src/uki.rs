@@ -1,0 +1,119 @@
+//! The unified kernel image: kernel, initramfs and command line as sections of one EFI program
+//! (<https://uapi-group.org/specifications/specs/unified_kernel_image/>), behind systemd's stub.
+//!
+//! Offsets are those of the PE format ("PE Format", section 3, "File Headers" and section 4, "Section Table").
+
+use anyhow::{Context, Result, bail};
+
+/// Room one entry of the section table takes, in bytes.
+const SECTION_ENTRY: usize = 40;
+/// IMAGE_SCN_CNT_INITIALIZED_DATA | IMAGE_SCN_MEM_READ.
+const READ_ONLY_DATA: u32 = 0x4000_0040;
+
+/// The stub with the sections added behind its own, in the order given.
+pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>> {
+    let mut image = stub.to_vec();
+    let pe = get(&image, 0x3c, 4)?;
+    if image.get(pe..pe + 4) != Some(b"PE\0\0") {
+        bail!("reading the stub: it is no PE file");
+    }
+    let (count_at, optional) = (pe + 6, pe + 24);
+    let mut count = get(&image, count_at, 2)?;
+    let table = optional + get(&image, pe + 20, 2)?;
+    let section_alignment = get(&image, optional + 32, 4)?;
+    let file_alignment = get(&image, optional + 36, 4)?;
+    let headers_end = get(&image, optional + 60, 4)?;
+
+    // Each section goes behind the one before it, in memory and in the file.
+    let mut address = 0;
+    for index in 0..count {
+        let entry = table + index * SECTION_ENTRY;
+        address = address.max(get(&image, entry + 8, 4)? + get(&image, entry + 12, 4)?);
+    }
+    // A signature would be at the end of the file; the stub has none, and what follows would make it wrong anyway.
+    for (name, content) in sections {
+        let entry = table + count * SECTION_ENTRY;
+        if entry + SECTION_ENTRY > headers_end {
+            bail!("adding section {name}: the stub's header has no room for it");
+        }
+        // The kernel wants a page of its own, whatever the stub makes do with.
+        address = address.next_multiple_of(section_alignment.max(4096));
+        image.resize(image.len().next_multiple_of(file_alignment), 0);
+        let offset = image.len();
+        let padded = content.len().next_multiple_of(file_alignment);
+        image.extend_from_slice(content);
+        image.resize(offset + padded, 0);
+
+        let Some(name_field) = image.get_mut(entry..entry + 8) else { bail!("reading the stub: it is cut off") };
+        name_field.fill(0);
+        name_field[..name.len()].copy_from_slice(name.as_bytes());
+        for (field, value) in [(8, content.len()), (12, address), (16, padded), (20, offset)] {
+            put(&mut image, entry + field, value)?;
+        }
+        image[entry + 24..entry + 36].fill(0);
+        put(&mut image, entry + 36, READ_ONLY_DATA as usize)?;
+        address += content.len();
+        count += 1;
+    }
+    image[count_at..count_at + 2].copy_from_slice(&u16::try_from(count)?.to_le_bytes());
+    put(&mut image, optional + 56, address.next_multiple_of(section_alignment))?; // SizeOfImage
+    put(&mut image, optional + 64, 0)?; // CheckSum: firmware looks at it only in drivers
+    Ok(image)
+}
+
+fn get(image: &[u8], at: usize, length: usize) -> Result<usize> {
+    let field = image.get(at..at + length).context("reading the stub: it is cut off")?;
+    Ok(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
+}
+
+fn put(image: &mut [u8], at: usize, value: usize) -> Result<()> {
+    let bytes = u32::try_from(value).context("assembling the image: it is larger than 4 GiB")?.to_le_bytes();
+    image.get_mut(at..at + 4).context("reading the stub: it is cut off")?.copy_from_slice(&bytes);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The smallest stub: headers of 512 bytes, one section in memory from 0x1000 to 0x1234.
+    fn stub() -> Vec<u8> {
+        let mut stub = vec![0; 1024];
+        stub[0x3c] = 0x40;
+        stub[0x40..0x44].copy_from_slice(b"PE\0\0");
+        for (at, value) in [
+            (0x46, 1),
+            (0x54, 112),
+            (0x58 + 32, 0x1000),
+            (0x58 + 36, 512),
+            (0x58 + 60, 512),
+            (0xd0, 0x234),
+            (0xd4, 0x1000),
+        ] {
+            assert!(put(&mut stub, at, value).is_ok());
+        }
+        stub
+    }
+
+    #[test]
+    fn sections_follow_the_stub_in_memory_and_in_the_file() -> Result<()> {
+        let image = assemble(&stub(), &[(".cmdline", b"quiet"), (".linux", &[7; 700])])?;
+        assert_eq!(get(&image, 0x46, 2)?, 3);
+        let field = |section: usize, at: usize| get(&image, 0xc8 + section * 40 + at, 4);
+        assert_eq!(&image[0xc8 + 40..][..8], b".cmdline");
+        assert_eq!((field(1, 8)?, field(1, 12)?, field(1, 16)?, field(1, 20)?), (5, 0x2000, 512, 1024));
+        assert_eq!((field(2, 8)?, field(2, 12)?, field(2, 16)?, field(2, 20)?), (700, 0x3000, 1024, 1536));
+        assert_eq!(get(&image, 0x58 + 56, 4)?, 0x4000);
+        assert_eq!(&image[1024..1029], b"quiet");
+        assert_eq!(image.len(), 1536 + 1024);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_no_stub_or_has_no_room_is_refused() {
+        let message = |result: Result<Vec<u8>>| result.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(message(assemble(b"#!/bin/sh", &[])), "reading the stub: it is cut off");
+        let many = [(".section", &b""[..]); 8];
+        assert_eq!(message(assemble(&stub(), &many)), "adding section .section: the stub's header has no room for it");
+    }
+}

@@ -1,0 +1,111 @@
+//! The boot image: reproducible, complete, and made for one server.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use xtask::image::{CMDLINE, ImageConfig, build_image, write_common_archive};
+use xtask::kernel;
+
+const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+
+fn config() -> Result<ImageConfig> {
+    Ok(ImageConfig {
+        binary: "/bin/true".into(),
+        kernel: kernel::fetch(None)?,
+        server_url: "https://10.0.2.2:8443".to_owned(),
+        ca: CA.to_owned(),
+        token: None,
+        cmdline: CMDLINE.to_owned(),
+        date: 1_767_225_600,
+    })
+}
+
+fn shell(script: &str, file: &Path) -> Result<String> {
+    let output = Command::new("sh").args(["-euc", script, "sh"]).arg(file).output()?;
+    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn two_builds_from_nothing_give_the_same_bytes() -> Result<()> {
+    let config = config()?;
+    let (one, other) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let first = fs::read(write_common_archive(&config, one.path())?)?;
+    let second = fs::read(write_common_archive(&config, other.path())?)?;
+    assert!(first == second, "the archives of binary and modules differ");
+
+    let first = build_image(&config, one.path())?;
+    let second = build_image(&config, other.path())?;
+    for (a, b) in [(&first.vmlinuz, &second.vmlinuz), (&first.initramfs, &second.initramfs), (&first.uki, &second.uki)]
+    {
+        assert!(fs::read(a)? == fs::read(b)?, "{} and {} differ", a.display(), b.display());
+    }
+    Ok(())
+}
+
+#[test]
+fn the_initramfs_holds_binary_console_and_modules_with_their_index() -> Result<()> {
+    let config = config()?;
+    let folder = tempfile::tempdir()?;
+    let archive = write_common_archive(&config, folder.path())?;
+    let listed = shell("zstd --decompress --stdout \"$1\" | cpio --list --quiet", &archive)?;
+    let names: Vec<&str> = listed.lines().collect();
+    let modules = format!("lib/modules/{}", config.kernel.release);
+    for name in ["init", "bin/slipway", "dev/console", "proc", "sys"] {
+        assert!(names.contains(&name), "no {name} in {listed}");
+    }
+    for name in
+        ["kernel/drivers/block/virtio_blk.ko", "kernel/drivers/virtio/virtio_ring.ko", "modules.dep", "modules.alias"]
+    {
+        let path = format!("{modules}/{name}");
+        assert!(names.contains(&path.as_str()), "no {path} in {listed}");
+    }
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    assert_eq!(names, sorted);
+    Ok(())
+}
+
+#[test]
+fn only_the_tail_of_the_initramfs_depends_on_the_server() -> Result<()> {
+    let one = config()?;
+    let other =
+        ImageConfig { server_url: "https://other:1".to_owned(), token: Some("s3\"cret".to_owned()), ..one.clone() };
+    let (first, second) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let first = fs::read(build_image(&one, first.path())?.initramfs)?;
+    let second = fs::read(build_image(&other, second.path())?.initramfs)?;
+    let same = first.iter().zip(&second).take_while(|(a, b)| a == b).count();
+    assert!(first.len() - same < 4096, "only {same} of {} bytes are the same", first.len());
+
+    let tail = String::from_utf8_lossy(&second[same - same.min(512)..]).into_owned();
+    let from = tail.find("server: ").context("finding the configuration")?;
+    let expected = "server: \"https://other:1\"\ntoken: \"s3\\\"cret\"\nca: |\n  -----BEGIN CERTIFICATE-----\n  MIIB\n";
+    assert_eq!(tail[from..].get(..expected.len()), Some(expected));
+    Ok(())
+}
+
+#[test]
+fn the_kernel_image_shows_its_sections_to_objdump() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let paths = build_image(&config()?, folder.path())?;
+    let listed = shell("objdump --section-headers \"$1\"", &paths.uki)?;
+    let size = |name: &str| {
+        let line = listed.lines().find(|line| line.contains(name)).with_context(|| format!("no {name} in {listed}"))?;
+        Ok::<_, anyhow::Error>(u64::from_str_radix(line.split_whitespace().nth(2).unwrap_or_default(), 16)?)
+    };
+    assert_eq!(size(".linux")?, fs::metadata(&paths.vmlinuz)?.len());
+    assert_eq!(size(".initrd")?, fs::metadata(&paths.initramfs)?.len());
+    assert_eq!(size(".cmdline")?, CMDLINE.len() as u64);
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_no_ca_is_refused() -> Result<()> {
+    let config = ImageConfig { ca: "hello".to_owned(), ..config()? };
+    let folder = tempfile::tempdir()?;
+    let error = build_image(&config, folder.path()).err().context("it was taken")?;
+    assert_eq!(error.to_string(), "reading the CA: it holds no certificate in PEM");
+    Ok(())
+}
