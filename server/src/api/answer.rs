@@ -1,0 +1,87 @@
+//! Bodies in, bodies out: JSON, and [`ErrorBody`] for everything that is not a success.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
+
+use crate::Error;
+use crate::error::chain;
+
+/// An error on its way to the caller.
+pub struct ApiError(Error);
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body: ErrorBody = self.0.body();
+        if body.code == ErrorCode::Internal {
+            tracing::error!(error = chain(&self.0), "request failed");
+        } else {
+            tracing::info!(code = ?body.code, message = body.message, "request refused");
+        }
+        let status = StatusCode::from_u16(body.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(body)).into_response()
+    }
+}
+
+/// The bytes of a request body, at most [`MAX_REQUEST_BYTES`].
+pub struct Raw(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Raw {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        match Bytes::from_request(request, state).await {
+            Ok(bytes) => Ok(Self(bytes)),
+            Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(too_large().into()),
+            Err(rejection) => {
+                let message = format!("the body ended early: {}", rejection.body_text());
+                Err(Error::refused(ErrorCode::InvalidRequest, message).into())
+            }
+        }
+    }
+}
+
+/// A body beyond what the server reads.
+pub fn too_large() -> Error {
+    Error::refused(ErrorCode::TooLarge, format!("the body has more than {MAX_REQUEST_BYTES} bytes"))
+}
+
+/// A JSON request body. What cannot be read is refused with line and column.
+pub struct JsonBody<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let Raw(bytes) = Raw::from_request(request, state).await?;
+        let value = serde_json::from_slice(&bytes).map_err(|error| {
+            Error::refused(ErrorCode::InvalidRequest, format!("the body is not as it should be: {error}"))
+        })?;
+        Ok(Self(value))
+    }
+}
+
+/// The query of a URL.
+pub struct UrlQuery<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for UrlQuery<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match Query::from_request_parts(parts, state).await {
+            Ok(Query(value)) => Ok(Self(value)),
+            Err(rejection) => Err(Error::refused(ErrorCode::InvalidRequest, rejection.body_text()).into()),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Who is calling.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use slipway_protocol::{ErrorCode, NodeState};
+
+use crate::api::App;
+use crate::api::answer::ApiError;
+use crate::random::same_secret;
+use crate::store::nodes;
+use crate::time::now;
+use crate::Error;
+
+/// The other end of the connection; put into every request by the listener.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Common name of its certificate, if it showed one that our authority signed and that is valid.
+    pub certificate_name: Option<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Peer {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let unauthenticated = || unauthenticated("the connection has no known other end");
+        Ok(parts.extensions.get::<Peer>().cloned().ok_or_else(unauthenticated)?)
+    }
+}
+
+/// The node that calls, by its certificate or its JWT. Its record is looked up every time, so that credentials of a node
+/// that was taken out of service are worth nothing.
+pub struct NodeCaller(pub String);
+
+impl FromRequestParts<Arc<App>> for NodeCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let by_certificate = parts.extensions.get::<Peer>().and_then(|peer| peer.certificate_name.clone());
+        let by_token = || bearer(parts).and_then(|token| app.signer.verify(token, now()));
+        let Some(id) = by_certificate.or_else(by_token) else {
+            return Err(unauthenticated("this needs a node's certificate, or its JWT while that is valid").into());
+        };
+        let mut connection = app.store.read().await?;
+        let Some(node) = nodes::get_by_id(&mut connection, &id).await? else {
+            return Err(unauthenticated("the credentials are of a node that is not known any more").into());
+        };
+        if node.state == NodeState::Decommissioned {
+            let message = format!("node {} was taken out of service by an operator", node.label());
+            return Err(Error::refused(ErrorCode::Decommissioned, message).into());
+        }
+        if !node.released {
+            let message = format!("node {} is not released", node.label());
+            return Err(Error::refused(ErrorCode::Forbidden, message).into());
+        }
+        nodes::seen(&mut connection, &id, now()).await?;
+        Ok(Self(id))
+    }
+}
+
+/// An operator calls, with the operators' token.
+pub struct OperatorCaller;
+
+impl FromRequestParts<Arc<App>> for OperatorCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        match bearer(parts) {
+            Some(token) if same_secret(token, &app.operator_token) => Ok(Self),
+            _ => {
+                let message = "this needs the operators' token, as `Authorization: Bearer`; `operator-token` prints it";
+                Err(unauthenticated(message).into())
+            }
+        }
+    }
+}
+
+fn bearer(parts: &Parts) -> Option<&str> {
+    let (scheme, token) = parts.headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+}
+
+fn unauthenticated(message: &str) -> Error {
+    Error::refused(ErrorCode::Unauthenticated, message)
+}

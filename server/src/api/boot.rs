@@ -1,0 +1,110 @@
+//! Boot files and iPXE scripts: all that the plain HTTP listener gives out.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path as FilePath};
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use slipway_protocol::{ErrorBody, ErrorCode, Identity};
+use utoipa::IntoParams;
+
+use crate::api::App;
+use crate::api::answer::{ApiError, UrlQuery};
+use crate::api::files::{self, Served};
+use crate::ipxe::{self, Known};
+use crate::store::runs;
+use crate::{Error, enrol};
+
+/// What iPXE knows of its machine. Anyone may ask this for any machine: the script tells the node's name and whether it
+/// installs, nothing more.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Machine {
+    uuid: Option<String>,
+    serial: Option<String>,
+    mac: Option<String>,
+    /// iPXE's `buildarch`: `x86_64`, `i386` or `arm64`.
+    arch: Option<String>,
+}
+
+/// Get an iPXE script: without a query the one that asks again with it, with a query the machine's own.
+#[utoipa::path(get, path = "/boot/ipxe", params(Machine), responses((status = 200, content_type = "text/plain")))]
+pub async fn script(
+    State(app): State<Arc<App>>,
+    UrlQuery(machine): UrlQuery<Machine>,
+) -> Result<Response, ApiError> {
+    let Some(arch) = machine.arch.clone() else { return Ok(text(ipxe::FIRST.to_owned())) };
+    let known = known(&app, machine).await?;
+    Ok(text(ipxe::script(&known, &arch)))
+}
+
+async fn known(app: &App, machine: Machine) -> Result<Known, Error> {
+    let macs = machine.mac.into_iter().collect();
+    let identity = enrol::normalise(&Identity { uuid: machine.uuid, serial: machine.serial, macs });
+    let mut connection = app.store.read().await?;
+    let node = match enrol::recognise(&mut connection, &identity).await {
+        Ok(Some(node)) if node.registered => node,
+        Ok(_) => return Ok(Known::No),
+        Err(error) if error.body().code == ErrorCode::IdentityConflict => {
+            tracing::warn!(%error, "a machine asks for its boot script under contradicting keys");
+            return Ok(Known::No);
+        }
+        Err(error) => return Err(error),
+    };
+    let run = runs::newest_of(&mut connection, &node.id).await?;
+    Ok(Known::Node { label: node.label().to_owned(), state: node.state, run: run.map(|run| run.progress.state) })
+}
+
+fn text(script: String) -> Response {
+    ([(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")], script).into_response()
+}
+
+/// Get a boot file: kernel, initramfs, unified kernel image, or iPXE itself.
+#[utoipa::path(get, path = "/boot/{path}", params(("path" = String, Path, description = "Path in the boot folder.")),
+    responses((status = 200, content_type = "application/octet-stream"),
+        (status = 206, content_type = "application/octet-stream"),
+        (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
+pub async fn file(
+    State(app): State<Arc<App>>,
+    Path(path): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let not_found = || Error::refused(ErrorCode::NotFound, format!("there is no boot file {path:?}"));
+    let folder = app.boot.as_deref().ok_or_else(not_found)?;
+    if !stays_inside(&path) {
+        return Err(not_found().into());
+    }
+    let (file, metadata) = files::open(&folder.join(&path)).await?.ok_or_else(not_found)?;
+    // A file put in place of another differs in one of these; one written to while it is served is nobody's wish.
+    let etag = format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+    let served = Served {
+        file,
+        size: metadata.len(),
+        etag,
+        cache: "no-cache",
+        content_type: "application/octet-stream",
+    };
+    files::respond(served, &headers).await
+}
+
+/// A relative path of plain names. Links inside the folder are the operator's own doing and are followed.
+fn stays_inside(path: &str) -> bool {
+    !path.contains('\0') && FilePath::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_do_not_leave_the_boot_folder() {
+        assert!(stays_inside("x86_64/vmlinuz"));
+        for bad in ["../ca.key", "x86_64/../../ca.key", "/etc/passwd", "./x", "a\0b"] {
+            assert!(!stays_inside(bad), "{bad:?}");
+        }
+    }
+}

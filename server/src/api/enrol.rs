@@ -1,0 +1,54 @@
+//! A machine becomes a node.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::response::{IntoResponse, Response};
+use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, RenewRequest, Wait};
+
+use crate::api::App;
+use crate::api::answer::{ApiError, JsonBody};
+use crate::api::auth::{NodeCaller, Peer};
+use crate::ca::NodeRequest;
+use crate::enrol::{self, Answer, Credentials};
+use crate::time::now;
+
+/// Seconds after which a machine that waits asks again.
+const RETRY_SECONDS: &str = "2";
+
+/// Ask to be let in.
+#[utoipa::path(post, path = "/v1/enrol", request_body = EnrolRequest, responses(
+    (status = 200, body = Enrolment, description = "The machine is in; these are its credentials."),
+    (status = 202, body = Wait, description = "An operator must act first. Ask again after Retry-After."),
+    (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read."),
+    (status = 401, body = ErrorBody, description = "token-unknown: never issued, or used before."),
+    (status = 409, body = ErrorBody, description = "identity-conflict: the keys are those of different nodes."),
+    (status = 410, body = ErrorBody, description = "token-expired, or decommissioned."),
+    (status = 422, body = ErrorBody, description = "identity-missing: no usable key.")))]
+pub async fn enrol(
+    State(app): State<Arc<App>>,
+    peer: Peer,
+    JsonBody(request): JsonBody<EnrolRequest>,
+) -> Result<Response, ApiError> {
+    let credentials = Credentials { authority: &app.authority, signer: &app.signer };
+    Ok(match enrol::enrol(&app.store, &credentials, &request, peer.address.ip(), now()).await? {
+        Answer::Enrolled(enrolment) => Json(enrolment).into_response(),
+        Answer::Wait(wait) => (StatusCode::ACCEPTED, [(RETRY_AFTER, RETRY_SECONDS)], Json(wait)).into_response(),
+    })
+}
+
+/// Get new credentials before the old ones expire.
+#[utoipa::path(post, path = "/v1/node/renew", request_body = RenewRequest, security(("node" = [])), responses(
+    (status = 200, body = Enrolment), (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
+pub async fn renew(
+    State(app): State<Arc<App>>,
+    NodeCaller(node): NodeCaller,
+    JsonBody(request): JsonBody<RenewRequest>,
+) -> Result<Json<Enrolment>, ApiError> {
+    let csr = NodeRequest::from_pem(&request.csr)?;
+    let credentials = Credentials { authority: &app.authority, signer: &app.signer };
+    Ok(Json(credentials.issue(&node, &csr, now())?))
+}

@@ -1,0 +1,90 @@
+//! Files over HTTP: ranges, entity tags, and no more than a chunk of a file in memory.
+
+use std::path::Path;
+
+use axum::body::Body;
+use axum::http::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE,
+};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use slipway_protocol::ErrorCode;
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncSeekExt, SeekFrom};
+use tokio_util::io::ReaderStream;
+
+use crate::Error;
+use crate::api::answer::ApiError;
+use crate::range::{self, Wanted};
+
+/// Read from disk and given to the connection at once; large, so that the cost of handing over does not count.
+const CHUNK_BYTES: usize = 512 << 10;
+
+/// A file that is open, and what to say of it.
+pub struct Served {
+    /// The file.
+    pub file: File,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its strong entity tag, with quotes.
+    pub etag: String,
+    /// How caches may keep it.
+    pub cache: &'static str,
+    /// Its media type.
+    pub content_type: &'static str,
+}
+
+/// Opens a regular file and gives its size; nothing if there is none.
+pub async fn open(path: &Path) -> Result<Option<(File, std::fs::Metadata)>, Error> {
+    let failed = |source| Error::File { doing: "opening", path: path.to_owned(), source };
+    let file = match File::open(path).await {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let metadata = file.metadata().await.map_err(failed)?;
+    Ok(metadata.is_file().then_some((file, metadata)))
+}
+
+/// Answers a GET or HEAD.
+pub async fn respond(mut served: Served, request: &HeaderMap) -> Result<Response, ApiError> {
+    let header = |name: HeaderName| request.get(name).and_then(|value| value.to_str().ok());
+    let common = [(ETAG, served.etag.clone()), (CACHE_CONTROL, served.cache.to_owned())];
+    if header(IF_NONE_MATCH).is_some_and(|tags| range::none_match_has(tags, &served.etag)) {
+        return Ok((StatusCode::NOT_MODIFIED, common).into_response());
+    }
+    let wanted = match header(RANGE) {
+        Some(wanted) if range::if_range_holds(header(IF_RANGE), &served.etag) => range::parse(wanted, served.size),
+        _ => Wanted::Whole,
+    };
+    let (status, bytes) = match wanted {
+        Wanted::Whole => (StatusCode::OK, 0..served.size),
+        Wanted::Part(bytes) => (StatusCode::PARTIAL_CONTENT, bytes),
+        Wanted::Outside => return Ok(outside(served.size)),
+    };
+    if bytes.start > 0 {
+        let sought = served.file.seek(SeekFrom::Start(bytes.start)).await;
+        sought.map_err(|source| Error::File { doing: "seeking in", path: "the file served".into(), source })?;
+    }
+    let length = bytes.end - bytes.start;
+    let body = Body::from_stream(ReaderStream::with_capacity(served.file.take(length), CHUNK_BYTES));
+    let headers = [
+        (ACCEPT_RANGES, "bytes".to_owned()),
+        (CONTENT_TYPE, served.content_type.to_owned()),
+        (CONTENT_LENGTH, length.to_string()),
+    ];
+    let mut response = (status, common, headers, body).into_response();
+    if status == StatusCode::PARTIAL_CONTENT {
+        let range = format!("bytes {}-{}/{}", bytes.start, bytes.end.saturating_sub(1), served.size);
+        response.headers_mut().extend(range.parse().ok().map(|range| (CONTENT_RANGE, range)));
+    }
+    Ok(response)
+}
+
+fn outside(size: u64) -> Response {
+    let message = format!("the range lies outside of the object's {size} bytes");
+    let refused = ApiError::from(Error::refused(ErrorCode::RangeNotSatisfiable, message));
+    ([(CONTENT_RANGE, format!("bytes */{size}"))], refused).into_response()
+}

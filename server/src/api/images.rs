@@ -1,0 +1,38 @@
+//! Images by digest. Who knows the digest may have the image, so that any cache can stand in front.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use slipway_protocol::{Digest, ErrorBody, ErrorCode};
+
+use crate::api::App;
+use crate::api::answer::ApiError;
+use crate::api::files::{self, Served};
+use crate::Error;
+
+/// Get an image, or a range of it. It never changes: its name is its digest.
+#[utoipa::path(get, path = "/images/{digest}", params(("digest" = String, Path, description = "`sha256:HEX`.")), responses(
+    (status = 200, content_type = "application/octet-stream"),
+    (status = 206, content_type = "application/octet-stream"),
+    (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
+pub async fn get(
+    State(app): State<Arc<App>>,
+    Path(digest): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let digest: Digest =
+        digest.parse().map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("{error}")))?;
+    let Some((file, metadata)) = files::open(&app.data.image(&digest)).await? else {
+        return Err(Error::refused(ErrorCode::NotFound, format!("there is no image {digest}")).into());
+    };
+    let served = Served {
+        file,
+        size: metadata.len(),
+        etag: format!("\"{digest}\""),
+        cache: "public, max-age=31536000, immutable",
+        content_type: "application/octet-stream",
+    };
+    files::respond(served, &headers).await
+}

@@ -1,0 +1,136 @@
+//! The HTTP API. One file a kind of caller; handlers only translate between HTTP and the functions that do the work.
+
+pub mod answer;
+pub mod auth;
+pub mod boot;
+pub mod enrol;
+pub mod files;
+pub mod images;
+pub mod node;
+pub mod openapi;
+pub mod operator;
+pub mod phone_home;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use slipway_protocol::{ErrorCode, MAX_REQUEST_BYTES};
+use tokio::sync::watch;
+
+use crate::ca::Authority;
+use crate::data::DataDir;
+use crate::jwt::Signer;
+use crate::store::Store;
+use crate::Error;
+use answer::ApiError;
+use auth::Peer;
+
+/// Longest a request may take to its first byte of response; longer than a workflow poll.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What handlers work with.
+pub struct App {
+    /// Everything that is stored.
+    pub store: Store,
+    /// The data folder.
+    pub data: DataDir,
+    /// Signs the nodes' certificates.
+    pub authority: Authority,
+    /// Signs the nodes' JWTs.
+    pub signer: Signer,
+    /// The operators' token.
+    pub operator_token: String,
+    /// The folder of boot files.
+    pub boot: Option<PathBuf>,
+    /// Becomes true when the server stops.
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// Everything, for the TLS listener.
+pub fn router(app: Arc<App>) -> Router {
+    let operator = Router::new()
+        .route("/nodes", get(operator::nodes).post(operator::add_node))
+        .route("/nodes/{node}", get(operator::node))
+        .route("/nodes/{node}/release", post(operator::release))
+        .route("/nodes/{node}/decommission", post(operator::decommission))
+        .route("/nodes/{node}/runs", post(operator::start_run))
+        .route("/nodes/{node}/log", get(operator::log))
+        .route("/runs/{run}", get(operator::run))
+        .route("/runs/{run}/events", get(operator::events))
+        .route("/images", get(operator::images))
+        .route("/os", get(operator::systems).post(operator::add_system))
+        .route("/tokens", post(operator::add_token));
+    let routes = boot_routes()
+        .route("/images/{digest}", get(images::get))
+        .route("/v1/enrol", post(enrol::enrol))
+        .route("/v1/node/renew", post(enrol::renew))
+        .route("/v1/node/workflow", get(node::workflow))
+        .route("/v1/node/events", post(node::events))
+        .route("/v1/node/logs", post(node::logs))
+        .route("/v1/node/heartbeat", post(node::heartbeat))
+        .route("/v1/time", get(node::time))
+        .route("/v1/phone-home/{token}", post(phone_home::by_token))
+        .route("/latest/meta-data/phone_home", post(phone_home::by_instance))
+        .route("/v1/openapi.json", get(openapi::get))
+        .nest("/v1/operator", operator);
+    finish(routes, app)
+}
+
+/// Boot files alone, for the plain HTTP listener.
+pub fn boot_router(app: Arc<App>) -> Router {
+    finish(boot_routes(), app)
+}
+
+fn boot_routes() -> Router<Arc<App>> {
+    Router::new().route("/boot/ipxe", get(boot::script)).route("/boot/{*path}", get(boot::file))
+}
+
+fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
+    routes
+        .fallback(no_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
+        .layer(middleware::from_fn(limit_and_log))
+        .with_state(app)
+}
+
+async fn no_route(request: Request) -> ApiError {
+    let message = format!("there is nothing at {}", request.uri().path());
+    Error::refused(ErrorCode::NotFound, message).into()
+}
+
+async fn wrong_method(method: Method) -> Response {
+    let refused = ApiError::from(Error::refused(ErrorCode::InvalidRequest, format!("{method} has no meaning here")));
+    (StatusCode::METHOD_NOT_ALLOWED, refused).into_response()
+}
+
+/// Ends requests that take too long, and logs them all: by their route, because paths may carry tokens.
+async fn limit_and_log(request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip().to_string());
+    let response = match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let message = format!("the request took longer than {} s", REQUEST_TIMEOUT.as_secs());
+            ApiError::from(Error::refused(ErrorCode::Unavailable, message)).into_response()
+        }
+    };
+    tracing::debug!(
+        %method,
+        route = route.as_deref().unwrap_or("none"),
+        peer = peer.as_deref().unwrap_or("unknown"),
+        status = response.status().as_u16(),
+        ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        "request"
+    );
+    response
+}

@@ -1,0 +1,141 @@
+//! What an enrolled node asks for and reports.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::header::CONTENT_ENCODING;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use slipway_protocol::{ErrorBody, ErrorCode, EventAck, EventBatch, MAX_REQUEST_BYTES, POLL_SECONDS, Workflow};
+use tokio::time::Instant;
+use utoipa::IntoParams;
+
+use crate::api::App;
+use crate::api::answer::{ApiError, JsonBody, Raw, UrlQuery, too_large};
+use crate::api::auth::NodeCaller;
+use crate::store::logs::Chunk;
+use crate::store::{self, logs};
+use crate::time::now;
+use crate::{Error, report};
+
+/// How often a poll looks into the database. Looking there, and not at a signal of this process, lets any other process on
+/// the same database start a run.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Most log text of one boot that is kept, in bytes.
+const MAX_LOG_BYTES: u64 = 64 << 20;
+
+/// How long a poll may be held.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Poll {
+    /// Seconds to wait for work, at most and by default 30.
+    wait: Option<u64>,
+}
+
+/// Ask for work; held open until there is some.
+#[utoipa::path(get, path = "/v1/node/workflow", params(Poll), security(("node" = [])), responses(
+    (status = 200, body = Workflow), (status = 204, description = "No work; ask again."),
+    (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
+pub async fn workflow(
+    State(app): State<Arc<App>>,
+    NodeCaller(node): NodeCaller,
+    UrlQuery(poll): UrlQuery<Poll>,
+) -> Result<Response, ApiError> {
+    let wait = Duration::from_secs(poll.wait.unwrap_or(POLL_SECONDS).min(POLL_SECONDS));
+    let deadline = Instant::now() + wait;
+    let mut stopping = app.stopping.clone();
+    loop {
+        if let Some(workflow) = report::fetch_workflow(&app.store, &node, now()).await? {
+            return Ok(Json(workflow).into_response());
+        }
+        let look_again = (Instant::now() + LOOK_INTERVAL).min(deadline);
+        tokio::select! {
+            () = tokio::time::sleep_until(look_again) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return Ok(StatusCode::NO_CONTENT.into_response()),
+        }
+        if Instant::now() >= deadline {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+    }
+}
+
+/// Report what happened in the steps of a run. May be repeated: events already stored are skipped.
+#[utoipa::path(post, path = "/v1/node/events", request_body = EventBatch, security(("node" = [])), responses(
+    (status = 200, body = EventAck), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 404, body = ErrorBody, description = "The node has no such run.")))]
+pub async fn events(
+    State(app): State<Arc<App>>,
+    NodeCaller(node): NodeCaller,
+    JsonBody(batch): JsonBody<EventBatch>,
+) -> Result<Json<EventAck>, ApiError> {
+    Ok(Json(report::store_events(&app.store, &node, &batch, now()).await?))
+}
+
+/// Where a chunk of log belongs.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct LogPlace {
+    /// The boot, `/proc/sys/kernel/random/boot_id`.
+    boot_id: String,
+    /// Bytes of log since boot before this chunk.
+    offset: u64,
+    /// The run the node was working on.
+    run: Option<String>,
+}
+
+/// Upload a chunk of the log. May be repeated: a chunk already stored is skipped.
+#[utoipa::path(post, path = "/v1/node/logs", params(LogPlace), security(("node" = [])),
+    request_body(content = String, content_type = "text/plain", description = "As it is, or with Content-Encoding: zstd."),
+    responses((status = 204), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 413, body = ErrorBody)))]
+pub async fn logs(
+    State(app): State<Arc<App>>,
+    NodeCaller(node): NodeCaller,
+    UrlQuery(place): UrlQuery<LogPlace>,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Result<StatusCode, ApiError> {
+    let data = decode(&headers, body)?;
+    if data.is_empty() || place.offset.saturating_add(data.len() as u64) > MAX_LOG_BYTES {
+        // Taken and forgotten: a node cannot do anything about it, and a full log must not stop it.
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    let chunk = Chunk { first_byte: place.offset, data };
+    let mut transaction = app.store.write().await?;
+    logs::insert(&mut transaction, &node, &place.boot_id, place.run.as_deref(), &chunk, now()).await?;
+    store::commit(transaction).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
+    let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
+    match headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
+        None | Some("identity") => Ok(body.into()),
+        Some("zstd") => {
+            let bad = |error: std::io::Error| invalid(format!("the body is not valid zstd: {error}"));
+            let mut data = Vec::new();
+            let decoder = zstd::stream::read::Decoder::new(body.as_ref()).map_err(bad)?;
+            decoder.take(MAX_REQUEST_BYTES as u64 + 1).read_to_end(&mut data).map_err(bad)?;
+            if data.len() > MAX_REQUEST_BYTES { Err(too_large()) } else { Ok(data) }
+        }
+        Some(other) => Err(invalid(format!("content encoding {other:?} is not known; use zstd or none"))),
+    }
+}
+
+/// Say that the node is alive. Every other request of a node says so too.
+#[utoipa::path(post, path = "/v1/node/heartbeat", security(("node" = [])), responses(
+    (status = 204), (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
+pub async fn heartbeat(_: NodeCaller) -> StatusCode {
+    StatusCode::NO_CONTENT
+}
+
+/// Ask for the time, which is in the Date header; for machines whose clock is wrong.
+#[utoipa::path(get, path = "/v1/time", responses((status = 204)))]
+pub async fn time() -> StatusCode {
+    StatusCode::NO_CONTENT
+}

@@ -1,0 +1,65 @@
+//! The API's description of itself, derived from the handlers and the protocol's types. `openapi.json` beside `src` is the
+//! same document; a test holds the two together, so that a change to the API is seen in review.
+
+use axum::Json;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "slipway", description = "Enrols machines, hands them workflows, and shows where each stands."),
+    paths(
+        super::enrol::enrol,
+        super::enrol::renew,
+        super::node::workflow,
+        super::node::events,
+        super::node::logs,
+        super::node::heartbeat,
+        super::node::time,
+        super::phone_home::by_token,
+        super::phone_home::by_instance,
+        super::images::get,
+        super::boot::script,
+        super::boot::file,
+        super::operator::nodes,
+        super::operator::add_node,
+        super::operator::node,
+        super::operator::release,
+        super::operator::decommission,
+        super::operator::start_run,
+        super::operator::log,
+        super::operator::run,
+        super::operator::events,
+        super::operator::images,
+        super::operator::systems,
+        super::operator::add_system,
+        super::operator::add_token,
+    ),
+    modifiers(&Security)
+)]
+struct Document;
+
+struct Security;
+
+impl Modify for Security {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = |description: &str| {
+            let mut http = Http::new(HttpAuthScheme::Bearer);
+            http.description = Some(description.to_owned());
+            SecurityScheme::Http(http)
+        };
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("node", scheme("The node's JWT; or no header and its certificate over TLS."));
+        components.add_security_scheme("operator", scheme("The operators' token."));
+    }
+}
+
+/// The document.
+pub fn document() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
+
+/// `GET /v1/openapi.json`.
+pub async fn get() -> Json<utoipa::openapi::OpenApi> {
+    Json(document())
+}

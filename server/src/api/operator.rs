@@ -1,0 +1,179 @@
+//! The operators' commands over HTTPS. `{node}` is an id, a name or a claim code.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, StatusCode};
+use serde::{Deserialize, Serialize};
+use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
+use utoipa::ToSchema;
+
+use crate::api::App;
+use crate::api::answer::{ApiError, JsonBody};
+use crate::api::auth::OperatorCaller;
+use crate::operate::{self, IssuedToken, NewNode, NewRun};
+use crate::store::images::Image;
+use crate::store::runs::Run;
+use crate::store::systems::System;
+use crate::store::{events as event_store, images as image_store, runs, systems as system_store};
+use crate::{Error, status};
+
+/// A bootstrap token to issue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewToken {
+    /// Seconds it is good for; without it, until it is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in: Option<u64>,
+}
+
+/// List the nodes.
+#[utoipa::path(get, path = "/v1/operator/nodes", security(("operator" = [])), responses(
+    (status = 200, body = [NodeStatus]), (status = 401, body = ErrorBody)))]
+pub async fn nodes(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<NodeStatus>>, ApiError> {
+    Ok(Json(status::all(&app.store).await?))
+}
+
+/// Register a node.
+#[utoipa::path(post, path = "/v1/operator/nodes", request_body = NewNode, security(("operator" = [])), responses(
+    (status = 201, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub async fn add_node(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    JsonBody(new): JsonBody<NewNode>,
+) -> Result<(StatusCode, Json<NodeStatus>), ApiError> {
+    Ok((StatusCode::CREATED, Json(operate::add_node(&app.store, new).await?)))
+}
+
+/// Look at a node.
+#[utoipa::path(get, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), security(("operator" = [])),
+    responses((status = 200, body = NodeStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn node(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    Path(node): Path<String>,
+) -> Result<Json<NodeStatus>, ApiError> {
+    Ok(Json(operate::show_node(&app.store, &node).await?))
+}
+
+/// Let a node in.
+#[utoipa::path(post, path = "/v1/operator/nodes/{node}/release", params(("node" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 200, body = NodeStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn release(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    Path(node): Path<String>,
+) -> Result<Json<NodeStatus>, ApiError> {
+    Ok(Json(operate::release_node(&app.store, &node).await?))
+}
+
+/// Take a node out of service.
+#[utoipa::path(post, path = "/v1/operator/nodes/{node}/decommission", params(("node" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 200, body = NodeStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn decommission(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    Path(node): Path<String>,
+) -> Result<Json<NodeStatus>, ApiError> {
+    Ok(Json(operate::decommission_node(&app.store, &node).await?))
+}
+
+/// Start a run on a node.
+#[utoipa::path(post, path = "/v1/operator/nodes/{node}/runs", params(("node" = String, Path)), request_body = NewRun,
+    security(("operator" = [])),
+    responses((status = 201, body = RunStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn start_run(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    Path(node): Path<String>,
+    JsonBody(new): JsonBody<NewRun>,
+) -> Result<(StatusCode, Json<RunStatus>), ApiError> {
+    let run = operate::start_run(&app.store, app.authority.pem(), &node, new).await?;
+    Ok((StatusCode::CREATED, Json(run)))
+}
+
+/// Read the log of a node's newest boot.
+#[utoipa::path(get, path = "/v1/operator/nodes/{node}/log", params(("node" = String, Path)),
+    security(("operator" = [])), responses((status = 200, body = String, content_type = "text/plain"),
+        (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn log(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    Path(node): Path<String>,
+) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
+    let log = operate::node_log(&app.store, &node).await?;
+    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], log))
+}
+
+/// Look at a run.
+#[utoipa::path(get, path = "/v1/operator/runs/{run}", params(("run" = String, Path)), security(("operator" = [])),
+    responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn run(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    Path(run): Path<String>,
+) -> Result<Json<RunStatus>, ApiError> {
+    Ok(Json(status::of_run(known_run(&app, &run).await?)))
+}
+
+/// Read the history of a run, without its progress.
+#[utoipa::path(get, path = "/v1/operator/runs/{run}/events", params(("run" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 200, body = [Event]), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn events(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    Path(run): Path<String>,
+) -> Result<Json<Vec<Event>>, ApiError> {
+    let run = known_run(&app, &run).await?;
+    Ok(Json(event_store::of_run(&mut *app.store.read().await?, &run.id).await?))
+}
+
+async fn known_run(app: &App, id: &str) -> Result<Run, Error> {
+    let run = runs::get_by_id(&mut *app.store.read().await?, id).await?;
+    run.ok_or_else(|| Error::refused(ErrorCode::NotFound, format!("there is no run {id:?}")))
+}
+
+/// List the images.
+#[utoipa::path(get, path = "/v1/operator/images", security(("operator" = [])), responses(
+    (status = 200, body = [Image]), (status = 401, body = ErrorBody)))]
+pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<Image>>, ApiError> {
+    Ok(Json(image_store::all(&mut *app.store.read().await?).await?))
+}
+
+/// List the operating systems.
+#[utoipa::path(get, path = "/v1/operator/os", security(("operator" = [])), responses(
+    (status = 200, body = [System]), (status = 401, body = ErrorBody)))]
+pub async fn systems(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<System>>, ApiError> {
+    Ok(Json(system_store::all(&mut *app.store.read().await?).await?))
+}
+
+/// Add an operating system, or replace the one of the same name.
+#[utoipa::path(post, path = "/v1/operator/os", request_body = System, security(("operator" = [])), responses(
+    (status = 201, body = System), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 404, body = ErrorBody, description = "There is no such image.")))]
+pub async fn add_system(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    JsonBody(system): JsonBody<System>,
+) -> Result<(StatusCode, Json<System>), ApiError> {
+    Ok((StatusCode::CREATED, Json(operate::add_system(&app.store, system).await?)))
+}
+
+/// Issue a bootstrap token, good for one machine.
+#[utoipa::path(post, path = "/v1/operator/tokens", request_body = NewToken, security(("operator" = [])), responses(
+    (status = 201, body = IssuedToken), (status = 401, body = ErrorBody)))]
+pub async fn add_token(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    JsonBody(new): JsonBody<NewToken>,
+) -> Result<(StatusCode, Json<IssuedToken>), ApiError> {
+    let lifetime = new.expires_in.map(|seconds| seconds.saturating_mul(1000));
+    Ok((StatusCode::CREATED, Json(operate::add_token(&app.store, lifetime).await?)))
+}

@@ -1,0 +1,53 @@
+//! `slipway-server serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use slipway_server::serve::{Config, Server, ServerUrl};
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(Args)]
+pub struct Options {
+    /// URL under which machines reach this server, https://HOST:PORT.
+    #[arg(long, env = "SLIPWAY_URL")]
+    url: ServerUrl,
+    /// Where to listen for HTTPS.
+    #[arg(long, default_value = "127.0.0.1:8443")]
+    listen: SocketAddr,
+    /// Where to give out boot files without TLS, for loaders that cannot do better. Off unless given.
+    #[arg(long)]
+    boot_listen: Option<SocketAddr>,
+    /// Folder of boot files: x86_64/vmlinuz, x86_64/initramfs, and what else is to be had under /boot.
+    #[arg(long)]
+    boot: Option<PathBuf>,
+    /// Further host name or address the server's certificate is for; may be given several times.
+    #[arg(long = "san")]
+    names: Vec<String>,
+}
+
+/// The one line on standard output, once everything is bound.
+#[derive(Serialize)]
+struct Ready {
+    https: SocketAddr,
+    boot: Option<SocketAddr>,
+}
+
+pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
+    let Options { url, listen, boot_listen, boot, names } = options;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let server = Server::bind(Config { data, url, listen, boot_listen, boot, names }).await?;
+    let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
+    println!("{}", serde_json::to_string(&ready)?);
+    server
+        .serve(async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        })
+        .await;
+    Ok(())
+}

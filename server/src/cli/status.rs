@@ -1,0 +1,246 @@
+//! `slipway-server status`: where each machine stands.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use slipway_protocol::{NodeState, NodeStatus, RunStatus, StepState, StepStatus};
+use slipway_server::store::Store;
+use slipway_server::time::{Millis, now};
+use slipway_server::{operate, status};
+
+/// How often `--watch` looks for changes.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Longest last message in the table, in characters.
+const MESSAGE_WIDTH: usize = 60;
+/// Back to the top left and clear (ECMA-48, CUP and ED).
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+#[derive(Args)]
+pub struct Options {
+    /// Only this machine, by id, name or claim code.
+    node: Option<String>,
+    /// One JSON object a line and machine.
+    #[arg(long)]
+    json: bool,
+    /// Go on, and show every change: as JSON the machine that changed, else the table anew.
+    #[arg(long)]
+    watch: bool,
+}
+
+pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
+    let mut shown: Option<Vec<NodeStatus>> = None;
+    loop {
+        let nodes = match &options.node {
+            Some(node) => vec![operate::show_node(store, node).await?],
+            None => status::all(store).await?,
+        };
+        let before = shown.as_deref().unwrap_or_default();
+        if options.json {
+            for node in nodes.iter().filter(|node| !before.contains(node)) {
+                println!("{}", serde_json::to_string(node)?);
+            }
+        } else if shown.as_ref() != Some(&nodes) {
+            let clear = if options.watch && std::io::stdout().is_terminal() { CLEAR } else { "" };
+            print!("{clear}{}", status_table(&nodes, now()));
+        }
+        std::io::stdout().flush()?;
+        if !options.watch {
+            return Ok(());
+        }
+        shown = Some(nodes);
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+fn status_table(nodes: &[NodeStatus], now: Millis) -> String {
+    let header = ["Machine", "State", "Action", "Progress", "Last message", "Last update", "Total duration"];
+    let rows = nodes.iter().map(|node| {
+        let run = node.run.as_ref();
+        let step = run.and_then(current);
+        vec![
+            node.name.clone().unwrap_or_else(|| node.id.clone()),
+            word(&node.state),
+            step.map_or_else(dash, |(_, step)| step.action.clone()),
+            run.zip(step).map_or_else(dash, |(run, (index, step))| progress(run, index, step)),
+            message(node, step.map(|(_, step)| step)),
+            node.last_seen.map_or_else(dash, |seen| format!("{} ago", duration(now.saturating_sub(seen)))),
+            run.map_or_else(dash, |run| total(run, now)),
+        ]
+    });
+    table(&header, rows.collect())
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// The step a run is in: the one that runs or failed, else the last that is done, else the first.
+fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
+    let steps = || run.steps.iter().enumerate();
+    let now = |step: &StepStatus| matches!(step.state, StepState::Running | StepState::Failed | StepState::TimedOut);
+    let done = || steps().rev().find(|(_, step)| step.state == StepState::Succeeded);
+    steps().find(|(_, step)| now(step)).or_else(done).or_else(|| steps().next())
+}
+
+fn progress(run: &RunStatus, index: usize, step: &StepStatus) -> String {
+    let mut text = format!("{}/{}", index + 1, run.steps.len());
+    if let Some(progress) = step.progress.as_ref().filter(|_| step.state == StepState::Running) {
+        match progress.total.filter(|total| *total > 0) {
+            Some(total) => {
+                let percent = u128::from(progress.bytes) * 100 / u128::from(total);
+                text += &format!(" {percent} % of {}", bytes(total));
+            }
+            None => text += &format!(" {}", bytes(progress.bytes)),
+        }
+        text += &format!(", {}/s", bytes(progress.rate));
+    }
+    if step.attempt > 1 {
+        text += &format!(", attempt {}", step.attempt);
+    }
+    text
+}
+
+fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
+    if node.state == NodeState::Held
+        && let Some(code) = &node.claim_code
+    {
+        return format!("waits to be released, claim code {code}");
+    }
+    let said = step.and_then(|step| {
+        let failed = step.failure.as_ref().map(|failure| match failure.causes.last() {
+            Some(cause) => format!("{}: {cause}", failure.reason),
+            None => failure.reason.clone(),
+        });
+        failed.or_else(|| step.outcome.as_ref().map(|outcome| outcome.summary.clone())).or(step.notes.last().cloned())
+    });
+    let said = said.filter(|said| !said.is_empty()).unwrap_or_else(dash).replace('\n', " ");
+    match said.char_indices().nth(MESSAGE_WIDTH) {
+        Some((end, _)) => format!("{}…", &said[..end]),
+        None => said,
+    }
+}
+
+/// From the start of the run to its end: the report of the installed system where one is awaited and has come.
+fn total(run: &RunStatus, now: Millis) -> String {
+    let end = run.phoned_home_at.or(run.finished_at).unwrap_or(now);
+    duration(end.saturating_sub(run.created_at))
+}
+
+fn duration(millis: Millis) -> String {
+    let seconds = millis / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// Bytes in the largest decimal unit with at least one whole.
+fn bytes(count: u64) -> String {
+    let units = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
+    match units.iter().find(|(_, size)| count >= *size) {
+        Some((unit, size)) => format!("{}.{} {unit}", count / size, count % size * 10 / size),
+        None => format!("{count} B"),
+    }
+}
+
+/// An enum without data by its name in the protocol.
+pub fn word<T: Serialize>(value: &T) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// Columns as wide as their widest cell.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::{Failure, Identity, Progress, RunState};
+
+    use super::*;
+
+    fn step(action: &str, state: StepState) -> StepStatus {
+        StepStatus {
+            name: action.to_owned(),
+            action: action.to_owned(),
+            state,
+            attempt: 1,
+            started_at: None,
+            finished_at: None,
+            progress: None,
+            notes: Vec::new(),
+            outcome: None,
+            failure: None,
+        }
+    }
+
+    fn node(state: NodeState, steps: Vec<StepStatus>) -> NodeStatus {
+        NodeStatus {
+            id: "0123".to_owned(),
+            name: Some("web1".to_owned()),
+            state,
+            released: true,
+            claim_code: None,
+            identity: Identity::default(),
+            inventory: None,
+            timing: None,
+            last_seen: Some(100_000),
+            enrolled_at: None,
+            run: Some(RunStatus {
+                id: "r".to_owned(),
+                node: "0123".to_owned(),
+                state: RunState::Running,
+                created_at: 10_000,
+                started_at: None,
+                finished_at: None,
+                phoned_home_at: None,
+                phone_home: Default::default(),
+                steps,
+            }),
+        }
+    }
+
+    fn check(node: NodeStatus, expect: &[&str]) {
+        let table = status_table(&[node], 103_000);
+        let row = table.lines().nth(1).expect("one row");
+        let cells: Vec<&str> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells, expect, "{table}");
+    }
+
+    #[test]
+    fn the_table_shows_the_step_a_machine_is_in() {
+        let mut stream = step("stream-image", StepState::Running);
+        stream.progress =
+            Some(Progress { bytes: 1_500_000, total: Some(3_000_000), rate: 250_000, ..Progress::default() });
+        stream.notes.push("/dev/sda, the only disk".to_owned());
+        let node = node(NodeState::Installing, vec![step("erase-disk", StepState::Succeeded), stream]);
+        let progress = "2/2 50 % of 3.0 MB, 250.0 kB/s";
+        let expect =
+            ["web1", "installing", "stream-image", progress, "/dev/sda, the only disk", "3 s ago", "1 min 33 s"];
+        check(node, &expect);
+    }
+
+    #[test]
+    fn the_table_shows_why_a_run_failed() {
+        let mut erase = step("erase-disk", StepState::Failed);
+        let causes = vec!["opening /dev/sda".to_owned(), "no such device".to_owned()];
+        erase.failure = Some(Failure { reason: "erasing".to_owned(), causes, log_tail: Vec::new() });
+        let node = node(NodeState::Failed, vec![erase, step("reboot", StepState::Skipped)]);
+        check(node, &["web1", "failed", "erase-disk", "1/2", "erasing: no such device", "3 s ago", "1 min 33 s"]);
+    }
+}

@@ -1,0 +1,174 @@
+//! Composes the workflow that installs an operating system.
+
+use slipway_protocol::{
+    Action, Digest, EraseDisk, EraseMode, ErrorCode, KernelArgs, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage,
+};
+
+use crate::store::systems::System;
+use crate::{Error, random};
+
+const MINUTE: u64 = 60;
+/// A 100 GB image over 1 Gbit/s takes a quarter of an hour; two hours leave room for a busy site.
+const STREAM_TIMEOUT: u64 = 120 * MINUTE;
+const STREAM_RETRIES: u32 = 2;
+const SHORT_TIMEOUT: u64 = 10 * MINUTE;
+
+/// The steps that install a system on a node, without phone-home; see [`ask_to_phone_home`].
+///
+/// `server` is the URL machines reach the server under, `hostname` the node's name and `user_data` what the run brings.
+/// The run's user-data wins over the system's, which is used only if the run has none.
+pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data: Option<&str>) -> Vec<Step> {
+    let disk = || system.disk.clone();
+    let user_data = user_data.or(system.user_data.as_deref()).unwrap_or_default().to_owned();
+    let mut steps = vec![
+        step("erase-disk", Action::EraseDisk(EraseDisk { disk: disk(), mode: EraseMode::Metadata }), SHORT_TIMEOUT),
+        Step {
+            retries: STREAM_RETRIES,
+            ..step(
+                "stream-image",
+                Action::StreamImage(StreamImage {
+                    url: image_url(server, &system.image),
+                    digest: Some(system.image.clone()),
+                    raw_digest: system.raw_digest.clone(),
+                    raw_size: system.raw_size,
+                    ca: None,
+                    disk: disk(),
+                }),
+                STREAM_TIMEOUT,
+            )
+        },
+        step(
+            "seed-cloud-init",
+            Action::SeedCloudInit(SeedCloudInit {
+                disk: disk(),
+                instance_id: format!("slipway-{}", random::unguessable_id()),
+                hostname: hostname.map(str::to_owned),
+                user_data,
+                vendor_data: system.vendor_data.clone(),
+                network_config: None,
+                phone_home: None,
+            }),
+            SHORT_TIMEOUT,
+        ),
+    ];
+    if !system.kernel_args.is_empty() {
+        let action = Action::KernelArgs(KernelArgs { disk: disk(), append: system.kernel_args.clone() });
+        steps.push(step("kernel-args", action, SHORT_TIMEOUT));
+    }
+    steps.push(step("reboot", Action::Reboot(Reboot::default()), SHORT_TIMEOUT));
+    steps
+}
+
+/// Where an image of this server is fetched from.
+pub fn image_url(server: &str, digest: &Digest) -> String {
+    format!("{server}/images/{digest}")
+}
+
+/// Has every `seed-cloud-init` step make the installed system report to `url`, over TLS that trusts `ca`.
+pub fn ask_to_phone_home(steps: &mut [Step], url: &str, ca: &str) -> Result<(), Error> {
+    let mut seeds = 0;
+    for step in steps {
+        if let Action::SeedCloudInit(seed) = &mut step.action {
+            seed.phone_home = Some(PhoneHome { url: url.to_owned(), tries: None });
+            seed.vendor_data = Some(trusting(ca, seed.vendor_data.as_deref()));
+            seeds += 1;
+        }
+    }
+    if seeds == 0 {
+        let message = "the workflow has no seed-cloud-init step through which the system could be asked to report";
+        return Err(Error::refused(ErrorCode::InvalidRequest, message));
+    }
+    Ok(())
+}
+
+/// Vendor-data that has the system trust a CA, and does what the operator's vendor-data says.
+///
+/// Two parts make an archive (cloud-init's `#cloud-config-archive`), written as JSON, which is YAML. The operator's part comes
+/// second, so its keys win; its kind is told from its first line, as if it stood alone.
+fn trusting(ca: &str, operators: Option<&str>) -> String {
+    let config = serde_json::json!({ "ca_certs": { "trusted": [ca] } });
+    let config = format!("#cloud-config\n{config}\n");
+    match operators {
+        None => config,
+        Some(operators) => {
+            let archive = serde_json::json!([
+                { "type": "text/cloud-config", "content": config },
+                { "content": operators },
+            ]);
+            format!("#cloud-config-archive\n{archive}\n")
+        }
+    }
+}
+
+fn step(name: &str, action: Action, timeout: u64) -> Step {
+    Step { name: name.to_owned(), action, retries: 0, timeout: Some(timeout) }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::{Algorithm, DiskHints};
+
+    use super::*;
+
+    fn system() -> System {
+        System {
+            name: "debian".to_owned(),
+            image: Digest::new(Algorithm::Sha256, &"a".repeat(64)).expect("digest"),
+            raw_size: None,
+            raw_digest: None,
+            user_data: Some("#cloud-config\n".to_owned()),
+            vendor_data: None,
+            kernel_args: vec!["quiet".to_owned()],
+            phone_home: true,
+            disk: DiskHints { serial: Some("S1".to_owned()), ..DiskHints::default() },
+        }
+    }
+
+    fn seed(steps: &[Step]) -> &SeedCloudInit {
+        let seed = steps.iter().find_map(|step| match &step.action {
+            Action::SeedCloudInit(seed) => Some(seed),
+            _ => None,
+        });
+        seed.expect("a seed step")
+    }
+
+    #[test]
+    fn a_system_becomes_five_steps_on_one_disk() {
+        let steps = install(&system(), "https://s", Some("web1"), None);
+        let names: Vec<&str> = steps.iter().map(|step| step.action.name()).collect();
+        assert_eq!(names, ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "reboot"]);
+        let text = serde_json::to_string(&steps).expect("JSON");
+        assert_eq!(text.matches(r#""serial":"S1""#).count(), 4, "{text}");
+        assert!(text.contains(&format!("https://s/images/sha256:{}", "a".repeat(64))));
+    }
+
+    #[test]
+    fn the_runs_user_data_wins_over_the_systems() {
+        assert_eq!(seed(&install(&system(), "https://s", None, None)).user_data, "#cloud-config\n");
+        assert_eq!(seed(&install(&system(), "https://s", None, Some("#!/bin/sh\n"))).user_data, "#!/bin/sh\n");
+    }
+
+    #[test]
+    fn every_run_has_an_instance_id_of_its_own() {
+        let first = install(&system(), "https://s", None, None);
+        let second = install(&system(), "https://s", None, None);
+        assert_ne!(seed(&first).instance_id, seed(&second).instance_id);
+    }
+
+    #[test]
+    fn phone_home_brings_the_ca_and_keeps_the_operators_vendor_data() {
+        let mut steps = install(&system(), "https://s", None, None);
+        ask_to_phone_home(&mut steps, "https://s/v1/phone-home/T", "PEM\n").expect("there is a seed step");
+        let expect = "#cloud-config\n{\"ca_certs\":{\"trusted\":[\"PEM\\n\"]}}\n";
+        assert_eq!(seed(&steps).vendor_data.as_deref(), Some(expect));
+
+        let own = System { vendor_data: Some("#!/bin/sh\n".to_owned()), ..system() };
+        let mut steps = install(&own, "https://s", None, None);
+        ask_to_phone_home(&mut steps, "https://s/v1/phone-home/T", "PEM\n").expect("there is a seed step");
+        let vendor_data = seed(&steps).vendor_data.clone().unwrap_or_default();
+        let archive = vendor_data.strip_prefix("#cloud-config-archive\n").expect("an archive");
+        let parts: serde_json::Value = serde_json::from_str(archive).expect("JSON");
+        assert_eq!(parts[0]["content"], expect);
+        assert_eq!(parts[1]["content"], "#!/bin/sh\n");
+    }
+}

@@ -1,0 +1,267 @@
+//! Which node a machine is, and whether it may come in.
+
+use std::net::IpAddr;
+
+use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
+use slipway_protocol::{EnrolRequest, Enrolment, ErrorCode, Identity, NodeState, Wait, WaitReason};
+
+use crate::ca::{Authority, NODE_LIFETIME, NodeRequest};
+use crate::jwt::Signer;
+use crate::state::{self, Happening};
+use crate::store::nodes::{self, KeyMatch, Node};
+use crate::store::{self, Connection, Store, tokens};
+use crate::time::Millis;
+use crate::{Error, random};
+
+/// Unknown machines remembered at once. More than these push the longest silent out.
+pub const MAX_UNREGISTERED: u32 = 1000;
+
+/// What a machine that asked to enrol is told.
+pub enum Answer {
+    /// It is in.
+    Enrolled(Enrolment),
+    /// An operator must act first.
+    Wait(Wait),
+}
+
+/// Issues the nodes' credentials.
+pub struct Credentials<'a> {
+    /// Signs certificates.
+    pub authority: &'a Authority,
+    /// Signs JWTs.
+    pub signer: &'a Signer,
+}
+
+impl Credentials<'_> {
+    /// A new certificate and JWT.
+    pub fn issue(&self, node: &str, request: &NodeRequest, now: Millis) -> Result<Enrolment, Error> {
+        Ok(Enrolment {
+            node: node.to_owned(),
+            certificate: self.authority.sign_node(node, request)?,
+            jwt: self.signer.issue(node, now, NODE_LIFETIME),
+            expires_in: NODE_LIFETIME,
+        })
+    }
+}
+
+/// Handles `POST /v1/enrol`.
+pub async fn enrol(
+    store: &Store,
+    credentials: &Credentials<'_>,
+    request: &EnrolRequest,
+    from: IpAddr,
+    now: Millis,
+) -> Result<Answer, Error> {
+    let csr = NodeRequest::from_pem(&request.csr)?;
+    let identity = normalise(&request.identity);
+    if nodes::keys(&identity).next().is_none() {
+        let message = "the machine has no usable UUID, serial number or MAC address to be known by";
+        return Err(Error::refused(ErrorCode::IdentityMissing, message));
+    }
+
+    let mut transaction = store.write().await?;
+    let mut node = match recognise(&mut transaction, &identity).await? {
+        Some(known) => known,
+        None => unknown(now),
+    };
+    if node.state == NodeState::Decommissioned {
+        let message = format!("node {} was taken out of service by an operator", node.label());
+        return Err(Error::refused(ErrorCode::Decommissioned, message));
+    }
+    learn(&mut node, identity, request, now);
+    // A node that was let in needs no further consent: its token may long have been used, by itself.
+    let token = request.bootstrap_token.as_deref().filter(|_| !node.released);
+    let token = match token {
+        Some(token) => Some(usable_token(&mut transaction, token, now).await?),
+        None => None,
+    };
+    if token.is_some() {
+        let_in(&mut node);
+    }
+    let answer = answer(&mut node, credentials, &csr, request, now)?;
+    nodes::save(&mut transaction, &node).await?;
+    if let Some(hash) = token {
+        tokens::consume(&mut transaction, &hash, &node.id, &from.to_string(), now).await?;
+    }
+    if !node.registered {
+        nodes::forget_unregistered(&mut transaction, MAX_UNREGISTERED).await?;
+    }
+    store::commit(transaction).await?;
+    Ok(answer)
+}
+
+/// Marks a node as released.
+pub fn let_in(node: &mut Node) {
+    node.registered = true;
+    node.released = true;
+    node.claim_code = None;
+}
+
+/// The identity in the one spelling of each key, without fillers.
+pub fn normalise(identity: &Identity) -> Identity {
+    let mut macs: Vec<String> = identity.macs.iter().filter_map(|mac| normalise_mac(mac)).collect();
+    macs.sort();
+    macs.dedup();
+    Identity {
+        uuid: identity.uuid.as_deref().and_then(normalise_uuid),
+        serial: identity.serial.as_deref().and_then(meaningful).map(str::to_owned),
+        macs,
+    }
+}
+
+/// The node a machine with these keys is: by UUID, else by serial number, else by MAC address.
+pub async fn recognise(connection: &mut Connection, identity: &Identity) -> Result<Option<Node>, Error> {
+    let matches = nodes::matching(connection, identity).await?;
+    let Some(id) = agreed(&matches)? else { return Ok(None) };
+    let Some(node) = nodes::get_by_id(connection, &id).await? else { return Ok(None) };
+    match contradiction(&node.identity, identity) {
+        None => Ok(Some(node)),
+        Some((kind, known, found)) => {
+            let by = matches.first().map_or("", |by| by.kind);
+            let label = node.label();
+            let message = format!("the {by} is that of node {label}, whose {kind} is {known} and not {found}");
+            Err(Error::refused(ErrorCode::IdentityConflict, message))
+        }
+    }
+}
+
+/// The one node all matches agree on.
+fn agreed(matches: &[KeyMatch]) -> Result<Option<String>, Error> {
+    let Some(first) = matches.first() else { return Ok(None) };
+    match matches.iter().find(|other| other.node != first.node) {
+        None => Ok(Some(first.node.clone())),
+        Some(other) => {
+            let message = format!(
+                "{} {} is that of node {}, but {} {} is that of node {}",
+                first.kind, first.value, first.node, other.kind, other.value, other.node
+            );
+            Err(Error::refused(ErrorCode::IdentityConflict, message))
+        }
+    }
+}
+
+/// A key of which a machine has only one, and which differs: its kind, the known value, the one found.
+fn contradiction<'a>(known: &'a Identity, found: &'a Identity) -> Option<(&'static str, &'a str, &'a str)> {
+    let differs = |kind, known: &'a Option<String>, found: &'a Option<String>| match (known, found) {
+        (Some(known), Some(found)) if known != found => Some((kind, known.as_str(), found.as_str())),
+        _ => None,
+    };
+    differs("uuid", &known.uuid, &found.uuid).or_else(|| differs("serial", &known.serial, &found.serial))
+}
+
+fn unknown(now: Millis) -> Node {
+    Node {
+        id: random::id(),
+        name: None,
+        state: NodeState::Held,
+        registered: false,
+        released: false,
+        claim_code: Some(random::claim_code()),
+        identity: Identity::default(),
+        inventory: None,
+        timing: None,
+        agent_version: None,
+        boot_id: None,
+        created_at: now,
+        last_seen: None,
+        enrolled_at: None,
+        run: None,
+    }
+}
+
+/// Adds to the node what the machine says of itself. Keys once known are kept: a network card may come back.
+fn learn(node: &mut Node, identity: Identity, request: &EnrolRequest, now: Millis) {
+    join(&mut node.identity, identity);
+    if node.boot_id.as_deref() != Some(&request.boot_id) {
+        node.enrolled_at = None;
+    }
+    node.boot_id = Some(request.boot_id.clone());
+    node.inventory = Some(request.inventory.clone());
+    node.timing = request.timing;
+    node.agent_version = Some(request.agent_version.clone());
+    node.last_seen = Some(now);
+}
+
+/// Adds the keys of one identity to another of the same machine.
+pub fn join(known: &mut Identity, found: Identity) {
+    known.uuid = known.uuid.take().or(found.uuid);
+    known.serial = known.serial.take().or(found.serial);
+    known.macs.extend(found.macs);
+    known.macs.sort();
+    known.macs.dedup();
+}
+
+/// The token's hash, if it is good.
+async fn usable_token(connection: &mut Connection, token: &str, now: Millis) -> Result<String, Error> {
+    let hash = random::token_hash(token);
+    match tokens::get_by_hash(connection, &hash).await? {
+        Some(token) if token.used_at.is_none() => {
+            if token.expires_at.is_some_and(|expires| expires <= now) {
+                let message = "the bootstrap token has expired; an operator can issue another with `token add`";
+                return Err(Error::refused(ErrorCode::TokenExpired, message));
+            }
+            Ok(hash)
+        }
+        _ => {
+            let message = "the bootstrap token was never issued or was used before";
+            Err(Error::refused(ErrorCode::TokenUnknown, message))
+        }
+    }
+}
+
+fn answer(
+    node: &mut Node,
+    credentials: &Credentials<'_>,
+    csr: &NodeRequest,
+    request: &EnrolRequest,
+    now: Millis,
+) -> Result<Answer, Error> {
+    if node.released {
+        node.state = state::next(node.state, Happening::Enrolled);
+        node.enrolled_at.get_or_insert(now);
+        tracing::info!(node = node.label(), boot = request.boot_id, "node enrolled");
+        return credentials.issue(&node.id, csr, now).map(Answer::Enrolled);
+    }
+    node.state = state::next(node.state, Happening::ToldToWait);
+    let claim_code = node.claim_code.get_or_insert_with(random::claim_code).clone();
+    let reason = if node.registered { WaitReason::NotReleased } else { WaitReason::Unregistered };
+    tracing::debug!(node = node.label(), claim_code, ?reason, "machine waits for an operator");
+    Ok(Answer::Wait(Wait { reason, claim_code }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(uuid: &str, serial: &str, macs: &[&str]) -> Identity {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
+        Identity { uuid: given(uuid), serial: given(serial), macs }
+    }
+
+    #[test]
+    fn fillers_are_not_keys() {
+        let found = identity("00000000-0000-0000-0000-000000000000", "Default string", &["00:00:00:00:00:00"]);
+        assert_eq!(normalise(&found), Identity::default());
+        let found = identity("4C4C4544004230108058B7C04F503432", " 7CZ1 ", &["52-54-00-AB-CD-01", "52:54:00:ab:cd:01"]);
+        let expect = identity("4c4c4544-0042-3010-8058-b7c04f503432", "7CZ1", &["52:54:00:ab:cd:01"]);
+        assert_eq!(normalise(&found), expect);
+    }
+
+    #[test]
+    fn keys_of_different_nodes_are_a_conflict() {
+        let key = |kind, node: &str| KeyMatch { kind, value: "v".to_owned(), node: node.to_owned() };
+        assert_eq!(agreed(&[]).expect("no conflict"), None);
+        assert_eq!(agreed(&[key("uuid", "a"), key("mac", "a")]).expect("no conflict").as_deref(), Some("a"));
+        let conflict = agreed(&[key("uuid", "a"), key("mac", "b")]).expect_err("conflict");
+        assert_eq!(conflict.to_string(), "uuid v is that of node a, but mac v is that of node b");
+    }
+
+    #[test]
+    fn another_uuid_or_serial_contradicts_but_other_macs_do_not() {
+        let known = identity("u1", "s1", &["m1"]);
+        assert_eq!(contradiction(&known, &identity("", "s1", &["m2"])), None);
+        assert_eq!(contradiction(&known, &identity("u2", "s1", &[])), Some(("uuid", "u1", "u2")));
+        assert_eq!(contradiction(&known, &identity("u1", "s2", &[])), Some(("serial", "s1", "s2")));
+    }
+}

@@ -1,0 +1,104 @@
+//! What goes wrong in the server, and which of it is the caller's to mend.
+
+use std::path::PathBuf;
+
+use slipway_protocol::{ErrorBody, ErrorCode};
+
+/// An operation of the server that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The caller asked for something that is not there, not allowed or not meaningful. The message says what would be right.
+    #[error("{message}")]
+    Refused {
+        /// For programs.
+        code: ErrorCode,
+        /// For people, one sentence.
+        message: String,
+        /// Causes, outermost first.
+        causes: Vec<String>,
+    },
+    /// The database did not do what it was asked.
+    #[error("{doing}")]
+    Database {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: sqlx::Error,
+    },
+    /// The database has a schema that cannot be brought up to date.
+    #[error("migrating the database")]
+    Migrate {
+        /// Why it failed.
+        source: sqlx::migrate::MigrateError,
+    },
+    /// A record does not have the shape this version writes.
+    #[error("decoding {what} from the database")]
+    Record {
+        /// The column.
+        what: &'static str,
+        /// Why it failed.
+        source: serde_json::Error,
+    },
+    /// A file or folder.
+    #[error("{doing} {path:?}")]
+    File {
+        /// What was being done.
+        doing: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// A certificate could not be made.
+    #[error("{doing}")]
+    Certificate {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: rcgen::Error,
+    },
+    /// The keys and certificates of the data folder do not make a TLS server.
+    #[error("{doing}")]
+    Tls {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// An address could not be listened on.
+    #[error("listening on {address}")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// A refusal without causes.
+    pub fn refused(code: ErrorCode, message: impl Into<String>) -> Self {
+        Error::Refused { code, message: message.into(), causes: Vec::new() }
+    }
+
+    /// What the caller of the HTTP API gets. Faults of the server are named, their causes stay in its log.
+    pub fn body(&self) -> ErrorBody {
+        match self {
+            Error::Refused { code, message, causes } => {
+                ErrorBody { code: *code, message: message.clone(), causes: causes.clone() }
+            }
+            fault => ErrorBody {
+                code: ErrorCode::Internal,
+                message: format!("the server failed at {fault}; its log says why"),
+                causes: Vec::new(),
+            },
+        }
+    }
+}
+
+/// The error with its causes in one line, outermost first.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

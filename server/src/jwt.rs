@@ -1,0 +1,87 @@
+//! The nodes' JSON Web Tokens (RFC 7519), signed with HMAC SHA-256 (RFC 7515, "HS256").
+//!
+//! The server alone issues and checks them, so there is one algorithm and one header, compared byte for byte: a token that
+//! names another algorithm is no token of ours.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+use crate::time::Millis;
+
+/// `{"alg":"HS256","typ":"JWT"}`.
+const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
+const AUDIENCE: &str = "slipway-node";
+
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    sub: String,
+    aud: String,
+    /// Seconds since 1970.
+    iat: u64,
+    exp: u64,
+}
+
+/// Issues and checks tokens.
+#[derive(Clone)]
+pub struct Signer {
+    mac: Hmac<Sha256>,
+}
+
+impl Signer {
+    /// A signer with this secret, which should have at least 256 bits.
+    pub fn new(secret: &str) -> Self {
+        // HMAC takes keys of any length (RFC 2104, section 2).
+        Self { mac: Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length") }
+    }
+
+    /// A token for the node, valid for so many seconds.
+    pub fn issue(&self, node: &str, now: Millis, lifetime: u64) -> String {
+        let issued = now / 1000;
+        let claims =
+            Claims { sub: node.to_owned(), aud: AUDIENCE.to_owned(), iat: issued, exp: issued + lifetime };
+        let claims = serde_json::to_vec(&claims).expect("text and numbers are always JSON");
+        let signed = format!("{HEADER}.{}", BASE64.encode(claims));
+        let signature = self.mac.clone().chain_update(&signed).finalize().into_bytes();
+        format!("{signed}.{}", BASE64.encode(signature))
+    }
+
+    /// The node a token was issued for, if we issued it and it has not expired.
+    pub fn verify(&self, token: &str, now: Millis) -> Option<String> {
+        let (signed, signature) = token.rsplit_once('.')?;
+        let (header, claims) = signed.split_once('.')?;
+        let signature = BASE64.decode(signature).ok()?;
+        self.mac.clone().chain_update(signed).verify_slice(&signature).ok()?;
+        let claims: Claims = serde_json::from_slice(&BASE64.decode(claims).ok()?).ok()?;
+        (header == HEADER && claims.aud == AUDIENCE && now / 1000 < claims.exp).then_some(claims.sub)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_holds_until_it_expires_and_only_as_issued() {
+        let signer = Signer::new("secret");
+        let token = signer.issue("n1", 5_000, 10);
+        assert_eq!(signer.verify(&token, 14_999).as_deref(), Some("n1"));
+        assert_eq!(signer.verify(&token, 15_000), None, "expired");
+        assert_eq!(Signer::new("other").verify(&token, 5_000), None, "another key");
+        assert_eq!(signer.verify(&token[..token.len() - 1], 5_000), None, "cut");
+        for bad in ["", ".", "..", "a.b.c"] {
+            assert_eq!(signer.verify(bad, 5_000), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_with_another_algorithm_is_refused() {
+        let signer = Signer::new("secret");
+        let token = signer.issue("n1", 5_000, 10);
+        let claims = token.split('.').nth(1).expect("three parts");
+        let none = format!("{}.{claims}.", BASE64.encode(r#"{"alg":"none","typ":"JWT"}"#));
+        assert_eq!(signer.verify(&none, 5_000), None);
+    }
+}

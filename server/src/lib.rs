@@ -1,0 +1,29 @@
+//! slipway's companion server: hands out boot files and workflows, and shows where each machine stands.
+//!
+//! [`serve::Server`] is the server, [`operate`] what operators do, on the command line and over HTTPS alike. Decisions are
+//! pure functions ([`state`], [`ipxe`], [`compose`], [`range`]); [`store`] keeps what they return; [`api`] translates
+//! between HTTP and both.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
+
+pub mod api;
+pub mod ca;
+pub mod compose;
+pub mod data;
+pub mod enrol;
+mod error;
+pub mod image;
+pub mod ipxe;
+pub mod jwt;
+mod listener;
+pub mod operate;
+pub mod random;
+pub mod range;
+pub mod report;
+pub mod serve;
+pub mod state;
+pub mod status;
+pub mod store;
+pub mod time;
+
+pub use error::{Error, chain};

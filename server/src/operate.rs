@@ -1,0 +1,462 @@
+//! What operators do, whether on the command line or over HTTPS.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
+use slipway_protocol::{Action, ErrorCode, Identity, NodeState, NodeStatus, RunState, RunStatus, Step};
+
+use crate::enrol::{join, let_in};
+use crate::state::{self, Happening};
+use crate::store::nodes::{self, Node};
+use crate::store::runs::{self, Run};
+use crate::store::systems::{self, System};
+use crate::store::{self, Connection, Store, images, logs, settings, tokens};
+use crate::time::{Millis, now};
+use crate::{Error, compose, enrol, random, status};
+
+/// A node to register.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewNode {
+    /// Name, also the installed system's host name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The keys it will be recognised by; at least one.
+    #[serde(default)]
+    pub identity: Identity,
+    /// Let it in as soon as it knocks.
+    #[serde(default)]
+    pub release: bool,
+}
+
+/// What a node is to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// Install the operating system of this name.
+    Os(String),
+    /// Run these steps.
+    Workflow(WorkflowFile),
+}
+
+/// A workflow as operators write it, in YAML or JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkflowFile {
+    /// In the order they are run.
+    pub steps: Vec<Step>,
+    /// Have the installed system report, through every `seed-cloud-init` step there is.
+    #[serde(default)]
+    pub phone_home: bool,
+}
+
+/// A run to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewRun {
+    /// What the node is to do.
+    pub task: Task,
+    /// User-data in place of the operating system's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
+    /// End a run that is still going on, as failed, instead of refusing.
+    #[serde(default)]
+    pub replace: bool,
+}
+
+/// A bootstrap token that was issued. It is shown this once and stored as its hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct IssuedToken {
+    /// The token.
+    pub token: String,
+    /// When it stops being good, in milliseconds since 1970, if ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Millis>,
+}
+
+/// Registers a node. A machine that is already waiting with one of its keys becomes that node.
+pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> {
+    let identity = valid_identity(&new.identity)?;
+    if let Some(name) = &new.name {
+        check_name("node", name)?;
+    }
+    let mut transaction = store.write().await?;
+    if let Some(name) = &new.name
+        && let Some(other) = nodes::find(&mut transaction, name).await?
+    {
+        let message = format!("the name {name:?} already means node {}", other.id);
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let mut node = match enrol::recognise(&mut transaction, &identity).await? {
+        Some(node) if node.registered => {
+            let message = format!("node {} ({}) already has these keys", node.label(), node.id);
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        }
+        Some(waiting) => waiting,
+        None => registered(now()),
+    };
+    join(&mut node.identity, identity);
+    node.registered = true;
+    node.name = new.name;
+    if new.release {
+        let_in(&mut node);
+    }
+    nodes::save(&mut transaction, &node).await?;
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+fn registered(now: Millis) -> Node {
+    Node {
+        id: random::id(),
+        name: None,
+        state: NodeState::Registered,
+        registered: true,
+        released: false,
+        claim_code: Some(random::claim_code()),
+        identity: Identity::default(),
+        inventory: None,
+        timing: None,
+        agent_version: None,
+        boot_id: None,
+        created_at: now,
+        last_seen: None,
+        enrolled_at: None,
+        run: None,
+    }
+}
+
+/// The keys in their one spelling. Unlike a machine, an operator is told of a key that means nothing.
+fn valid_identity(given: &Identity) -> Result<Identity, Error> {
+    let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
+    let uuid = given.uuid.as_deref().map(|text| {
+        normalise_uuid(text).ok_or_else(|| invalid(format!("{text:?} is no UUID, or one that many machines share")))
+    });
+    let serial = given.serial.as_deref().map(|text| {
+        let usable = meaningful(text).map(str::to_owned);
+        usable.ok_or_else(|| invalid(format!("{text:?} is no serial number, but what vendors put in place of one")))
+    });
+    let macs = given.macs.iter().map(|text| {
+        normalise_mac(text).ok_or_else(|| invalid(format!("{text:?} is no MAC address such as 52:54:00:12:34:56")))
+    });
+    let identity = Identity {
+        uuid: uuid.transpose()?,
+        serial: serial.transpose()?,
+        macs: macs.collect::<Result<_, _>>()?,
+    };
+    if nodes::keys(&identity).next().is_none() {
+        return Err(invalid("a node needs at least one of UUID, serial number and MAC address".to_owned()));
+    }
+    Ok(enrol::normalise(&identity))
+}
+
+/// Names become host names: labels of letters, digits and hyphens, joined by dots (RFC 1123, section 2.1).
+fn check_name(what: &str, name: &str) -> Result<(), Error> {
+    let label = |label: &str| {
+        let letters = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        letters && (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    if name.len() <= 253 && name.split('.').all(label) {
+        return Ok(());
+    }
+    let message = format!("{name:?} cannot name a {what}: use letters, digits, hyphens and dots, as in host names");
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
+}
+
+/// The node meant by an id, a name or a claim code.
+pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
+    let mut connection = store.read().await?;
+    let node = known_node(&mut connection, reference).await?;
+    status::one(&mut connection, node).await
+}
+
+/// Lets a node in.
+pub async fn release_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
+    change_node(store, reference, |node| match node.state {
+        NodeState::Decommissioned => {
+            let message = format!("node {} was taken out of service", node.label());
+            Err(Error::refused(ErrorCode::Decommissioned, message))
+        }
+        _ => {
+            let_in(node);
+            Ok(())
+        }
+    })
+    .await
+}
+
+/// Takes a node out of service: its credentials are refused from now on.
+pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
+    change_node(store, reference, |node| {
+        node.released = false;
+        node.claim_code = None;
+        node.state = state::next(node.state, Happening::Decommissioned);
+        Ok(())
+    })
+    .await
+}
+
+async fn change_node(
+    store: &Store,
+    reference: &str,
+    change: impl FnOnce(&mut Node) -> Result<(), Error>,
+) -> Result<NodeStatus, Error> {
+    let mut transaction = store.write().await?;
+    let mut node = known_node(&mut transaction, reference).await?;
+    change(&mut node)?;
+    nodes::save(&mut transaction, &node).await?;
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+async fn known_node(connection: &mut Connection, reference: &str) -> Result<Node, Error> {
+    let node = nodes::find(connection, reference).await?;
+    node.ok_or_else(|| {
+        let message = format!("no node has the id, name or claim code {reference:?}");
+        Error::refused(ErrorCode::NotFound, message)
+    })
+}
+
+/// The log of a node's newest boot.
+pub async fn node_log(store: &Store, reference: &str) -> Result<String, Error> {
+    let mut connection = store.read().await?;
+    let node = known_node(&mut connection, reference).await?;
+    Ok(logs::text(&logs::newest_of(&mut connection, &node.id).await?))
+}
+
+/// Issues a bootstrap token. `lifetime` is in milliseconds.
+pub async fn add_token(store: &Store, lifetime: Option<Millis>) -> Result<IssuedToken, Error> {
+    let now = now();
+    let issued = IssuedToken {
+        token: random::token(),
+        expires_at: lifetime.map(|lifetime| now.saturating_add(lifetime).min(i64::MAX.cast_unsigned())),
+    };
+    let mut transaction = store.write().await?;
+    tokens::insert(&mut transaction, &random::token_hash(&issued.token), now, issued.expires_at).await?;
+    store::commit(transaction).await?;
+    Ok(issued)
+}
+
+/// Adds an operating system, or replaces the one of the same name.
+pub async fn add_system(store: &Store, mut system: System) -> Result<System, Error> {
+    check_name("operating system", &system.name)?;
+    let mut transaction = store.write().await?;
+    let Some(image) = images::get_by_digest(&mut transaction, &system.image).await? else {
+        let message = format!("there is no image {}; add it with `image add`", system.image);
+        return Err(Error::refused(ErrorCode::NotFound, message));
+    };
+    system.raw_size = system.raw_size.or(image.raw_size);
+    system.raw_digest = system.raw_digest.or(image.raw_digest);
+    if let (Some(user_data), true) = (&system.user_data, system.phone_home) {
+        check_user_data(user_data)?;
+    }
+    systems::save(&mut transaction, &system, now()).await?;
+    store::commit(transaction).await?;
+    Ok(system)
+}
+
+/// Starts a run on a node. The node fetches it when it next polls, at once if it is polling.
+///
+/// `ca` is the certificate the installed system must trust to report.
+pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
+    let now = now();
+    let mut transaction = store.write().await?;
+    let mut node = known_node(&mut transaction, reference).await?;
+    if matches!(node.state, NodeState::Decommissioned | NodeState::Draining) {
+        let message = format!("node {} is out of service or about to be", node.label());
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let id = random::id();
+    make_room(&mut transaction, &node, &id, new.replace, now).await?;
+
+    let (mut steps, phone_home) = steps(&mut transaction, &node, new).await?;
+    let token = phone_home.then(random::token);
+    if let Some(token) = &token {
+        let url = format!("{}/v1/phone-home/{token}", server_url(&mut transaction).await?);
+        compose::ask_to_phone_home(&mut steps, &url, ca)?;
+    }
+    check_steps(&steps)?;
+    let run = Run {
+        id: id.clone(),
+        node: node.id.clone(),
+        progress: state::pending(&steps),
+        workflow: steps,
+        last_seq: 0,
+        phone_home_hash: token.as_deref().map(random::token_hash),
+        phone_home: std::collections::BTreeMap::new(),
+        created_at: now,
+        started_at: None,
+        phoned_home_at: None,
+    };
+    runs::insert(&mut transaction, &run, &instances(&run.workflow)).await?;
+    node.run = Some(id);
+    nodes::save(&mut transaction, &node).await?;
+    store::commit(transaction).await?;
+    tracing::info!(node = node.label(), run = run.id, "run started");
+    Ok(status::of_run(run))
+}
+
+/// Refuses, or ends, a run that is still going on.
+async fn make_room(
+    connection: &mut Connection,
+    node: &Node,
+    by: &str,
+    replace: bool,
+    now: Millis,
+) -> Result<(), Error> {
+    let Some(mut run) = runs::newest_of(connection, &node.id).await? else { return Ok(()) };
+    if !matches!(run.progress.state, RunState::Pending | RunState::Running) {
+        return Ok(());
+    }
+    if !replace {
+        let message =
+            format!("node {} still has run {} to finish; replace it to end it as failed", node.label(), run.id);
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    state::replace(&mut run.progress, by, now);
+    runs::update(connection, &run).await
+}
+
+/// The steps of a task, and whether the installed system is to report.
+async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, bool), Error> {
+    match new.task {
+        Task::Os(name) => {
+            let Some(system) = systems::get_by_name(connection, &name).await? else {
+                let message = format!("there is no operating system {name:?}; add it with `os add`");
+                return Err(Error::refused(ErrorCode::NotFound, message));
+            };
+            let server = server_url(connection).await?;
+            let steps = compose::install(&system, &server, node.name.as_deref(), new.user_data.as_deref());
+            Ok((steps, system.phone_home))
+        }
+        Task::Workflow(_) if new.user_data.is_some() => {
+            let message = "a workflow brings its own user-data, in its seed-cloud-init step";
+            Err(Error::refused(ErrorCode::InvalidRequest, message))
+        }
+        Task::Workflow(workflow) => Ok((workflow.steps, workflow.phone_home)),
+    }
+}
+
+async fn server_url(connection: &mut Connection) -> Result<String, Error> {
+    let url = settings::read(connection, settings::SERVER_URL).await?;
+    url.ok_or_else(|| {
+        let message = "the server's URL is not known yet; start it once with `serve --url`";
+        Error::refused(ErrorCode::Conflict, message)
+    })
+}
+
+/// What can be wrong with steps and is better found now than on the machine.
+fn check_steps(steps: &[Step]) -> Result<(), Error> {
+    let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
+    if steps.is_empty() {
+        return invalid("the workflow has no steps".to_owned());
+    }
+    let mut names = std::collections::BTreeSet::new();
+    for step in steps {
+        if !names.insert(&step.name) {
+            return invalid(format!("two steps of the workflow have the name {:?}", step.name));
+        }
+        if step.timeout == Some(0) {
+            return invalid(format!("step {:?} has a time-out of 0 s; leave it out for none", step.name));
+        }
+        match &step.action {
+            Action::SeedCloudInit(seed) => {
+                if let Some(phone_home) = &seed.phone_home {
+                    edit_user_data(&seed.user_data, phone_home)?;
+                }
+            }
+            Action::StreamImage(image) if image.url.starts_with("http://") && image.digest.is_none() => {
+                return invalid(format!("step {:?} fetches {} without TLS, so it needs a digest", step.name, image.url));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether the node will be able to put its phone-home block into the user-data.
+fn check_user_data(user_data: &str) -> Result<(), Error> {
+    let phone_home = slipway_protocol::PhoneHome { url: "https://localhost/".to_owned(), tries: None };
+    edit_user_data(user_data, &phone_home)
+}
+
+fn edit_user_data(user_data: &str, phone_home: &slipway_protocol::PhoneHome) -> Result<(), Error> {
+    slipway_user_data::inject_phone_home(user_data, phone_home).map(drop).map_err(|refusal| {
+        let message = format!("the user-data cannot be made to report: {refusal}");
+        Error::refused(ErrorCode::InvalidRequest, message)
+    })
+}
+
+fn instances(steps: &[Step]) -> Vec<&str> {
+    let instances = steps.iter().filter_map(|step| match &step.action {
+        Action::SeedCloudInit(seed) => Some(seed.instance_id.as_str()),
+        _ => None,
+    });
+    instances.collect()
+}
+
+/// Reads a workflow file. Errors name line and column.
+pub fn parse_workflow(yaml: &str) -> Result<WorkflowFile, Error> {
+    serde_saphyr::from_str(yaml).map_err(|error| {
+        let place = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
+        let reason = error.without_snippet().to_string();
+        let message = format!("the workflow is not valid: {}{reason}", place.unwrap_or_default());
+        Error::refused(ErrorCode::InvalidRequest, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_host_names() {
+        for good in ["web1", "web-1.example", "debian-12"] {
+            check_name("node", good).expect(good);
+        }
+        for bad in ["", "-a", "a-", "a b", "a..b", "ä", &"a".repeat(64)] {
+            check_name("node", bad).expect_err(bad);
+        }
+    }
+
+    #[test]
+    fn an_operator_is_told_of_a_key_that_means_nothing() {
+        let keys = |uuid: Option<&str>, macs: &[&str]| Identity {
+            uuid: uuid.map(str::to_owned),
+            serial: None,
+            macs: macs.iter().map(|mac| (*mac).to_owned()).collect(),
+        };
+        let refused = |identity: &Identity| valid_identity(identity).expect_err("refused").to_string();
+        assert_eq!(refused(&keys(Some("12"), &[])), "\"12\" is no UUID, or one that many machines share");
+        let expect = "\"zz\" is no MAC address such as 52:54:00:12:34:56";
+        assert_eq!(refused(&keys(None, &["zz"])), expect);
+        let expect = "a node needs at least one of UUID, serial number and MAC address";
+        assert_eq!(refused(&keys(None, &[])), expect);
+    }
+
+    #[test]
+    fn a_workflow_error_names_its_place() {
+        let yaml = "steps:\n  - name: go\n    action:\n      reboot: {}\n    retrys: 2\n";
+        let error = parse_workflow(yaml).expect_err("retrys is no key").to_string();
+        assert!(error.starts_with("the workflow is not valid: line 5, column 5: "), "{error}");
+        assert!(error.contains("retrys"), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+
+        let yaml = "steps:\n  - name: go\n    action:\n      reboot: {}\n";
+        let workflow = parse_workflow(yaml).expect("valid");
+        assert_eq!(workflow.steps[0].action.name(), "reboot");
+    }
+
+    #[test]
+    fn steps_that_cannot_work_are_refused_before_the_machine_sees_them() {
+        let parse = |text: &str| check_steps(&parse_workflow(text).expect("YAML").steps);
+        let error = parse("steps: []").expect_err("no steps");
+        assert_eq!(error.to_string(), "the workflow has no steps");
+        let twice = "steps:\n- {name: a, action: {reboot: {}}}\n- {name: a, action: {reboot: {}}}\n";
+        let error = parse(twice).expect_err("same name");
+        assert_eq!(error.to_string(), "two steps of the workflow have the name \"a\"");
+        let clear = "steps:\n- {name: a, action: {stream-image: {url: 'http://x/y'}}}\n";
+        parse(clear).expect_err("no digest");
+    }
+}

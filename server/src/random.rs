@@ -1,0 +1,84 @@
+//! Ids, codes and tokens nobody can guess, and how tokens are stored and compared.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// Letters and digits that cannot be taken for one another when read from a console: no I, L, O, 0, 1.
+const CLAIM_ALPHABET: &[u8; 31] = b"ABCDEFGHJKMNPQRSTUVWXYZ23456789";
+const CLAIM_LENGTH: usize = 6;
+
+/// Bytes from the kernel's random number generator.
+///
+/// # Panics
+/// If the kernel has none, which no supported system lacks; going on without would mean guessable keys.
+pub fn bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
+    bytes
+}
+
+/// An id for a node or a run: 64 random bits in hexadecimal.
+pub fn id() -> String {
+    hex(&bytes::<8>())
+}
+
+/// 128 random bits in hexadecimal: an id that must not be guessable.
+pub fn unguessable_id() -> String {
+    hex(&bytes::<16>())
+}
+
+/// A secret of 256 bits in URL-safe base64.
+pub fn token() -> String {
+    URL_SAFE_NO_PAD.encode(bytes::<32>())
+}
+
+/// The short code a machine shows on its console while it waits for an operator.
+pub fn claim_code() -> String {
+    let mut code = String::with_capacity(CLAIM_LENGTH);
+    while code.len() < CLAIM_LENGTH {
+        // Values beyond the last full multiple of the alphabet are thrown away, so that every letter is equally likely.
+        let [byte] = bytes::<1>();
+        if let Some(letter) = CLAIM_ALPHABET.get(usize::from(byte % 32)) {
+            code.push(char::from(*letter));
+        }
+    }
+    code
+}
+
+/// SHA-256 of a token in hexadecimal: what is stored in its place. Tokens are random, so no salt is needed.
+pub fn token_hash(token: &str) -> String {
+    hex(&Sha256::digest(token))
+}
+
+/// Compares secrets in a time that does not depend on where they differ.
+pub fn same_secret(left: &str, right: &str) -> bool {
+    left.as_bytes().ct_eq(right.as_bytes()).into()
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_code_is_six_letters_that_cannot_be_confused() {
+        for _ in 0..1000 {
+            let code = claim_code();
+            assert_eq!(code.len(), 6);
+            assert!(!code.contains(['I', 'L', 'O', '0', '1']), "{code}");
+        }
+    }
+
+    #[test]
+    fn secrets_compare_by_content() {
+        assert!(same_secret("abc", "abc"));
+        assert!(!same_secret("abc", "abd"));
+        assert!(!same_secret("abc", "abcd"));
+    }
+}

@@ -1,0 +1,135 @@
+//! What nodes, and the systems they install, report.
+
+use std::collections::BTreeMap;
+
+use slipway_protocol::{
+    ErrorCode, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, RunState, Workflow,
+};
+
+use crate::state::{self, AfterRun, Happening, Turn};
+use crate::store::runs::{self, Run};
+use crate::store::{self, Connection, Store, events, nodes};
+use crate::time::Millis;
+use crate::Error;
+use crate::random::token_hash;
+
+/// The work there is for a node, which counts as fetched from now on. A run that has ended is not handed out again; one that
+/// goes on is, because the machine may have been power-cycled.
+pub async fn fetch_workflow(store: &Store, node: &str, now: Millis) -> Result<Option<Workflow>, Error> {
+    let open = |run: &Run| matches!(run.progress.state, RunState::Pending | RunState::Running);
+    // Looking needs no right to write, and most polls find nothing.
+    let found = runs::newest_of(&mut *store.read().await?, node).await?;
+    if !found.as_ref().is_some_and(open) {
+        return Ok(None);
+    }
+    let mut transaction = store.write().await?;
+    let Some(mut run) = runs::newest_of(&mut transaction, node).await?.filter(open) else { return Ok(None) };
+    run.progress.state = RunState::Running;
+    run.started_at.get_or_insert(now);
+    runs::update(&mut transaction, &run).await?;
+    store::commit(transaction).await?;
+    Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
+}
+
+/// Stores events of a node's run. Those at or below the highest sequence number stored are skipped.
+pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Millis) -> Result<EventAck, Error> {
+    check_batch(batch)?;
+    let mut transaction = store.write().await?;
+    let Some(mut run) = runs::get_by_id(&mut transaction, &batch.run).await?.filter(|run| run.node == node) else {
+        return Err(Error::refused(ErrorCode::NotFound, format!("this node has no run {:?}", batch.run)));
+    };
+    for event in &batch.events {
+        if event.seq <= run.last_seq {
+            continue;
+        }
+        let turn = state::apply(&mut run.progress, event, now);
+        let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
+        run.last_seq = event.seq;
+        if !matches!(event.kind, EventKind::Progress(_)) {
+            events::insert(&mut transaction, &run.id, event).await?;
+        }
+        if let Some(happening) = happening(turn, &run) {
+            tell_node(&mut transaction, &run, happening).await?;
+        }
+    }
+    runs::update(&mut transaction, &run).await?;
+    store::commit(transaction).await?;
+    Ok(EventAck { seq: run.last_seq })
+}
+
+fn check_batch(batch: &EventBatch) -> Result<(), Error> {
+    let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
+    if batch.events.len() > MAX_EVENTS_PER_BATCH {
+        return invalid(format!("{} events in one batch; at most {MAX_EVENTS_PER_BATCH}", batch.events.len()));
+    }
+    if let Some(pair) = batch.events.windows(2).find(|pair| pair[0].seq >= pair[1].seq) {
+        return invalid(format!("event {} follows event {}; sequence numbers must grow", pair[1].seq, pair[0].seq));
+    }
+    if let Some(event) = batch.events.iter().find(|event| event.seq == 0 || i64::try_from(event.seq).is_err()) {
+        return invalid(format!("{} is no sequence number; they start at 1", event.seq));
+    }
+    Ok(())
+}
+
+fn happening(turn: Turn, run: &Run) -> Option<Happening> {
+    match turn {
+        Turn::None => None,
+        Turn::StepStarted => Some(Happening::StepStarted),
+        Turn::Failed => Some(Happening::RunFailed),
+        Turn::Succeeded => Some(Happening::RunSucceeded(match (&run.phone_home_hash, run.phoned_home_at) {
+            (_, Some(_)) => AfterRun::Reported,
+            (Some(_), None) => AfterRun::Awaited,
+            (None, None) => AfterRun::NotAsked,
+        })),
+    }
+}
+
+/// Moves the node, if this run is its newest: what an old run does says nothing about the node.
+async fn tell_node(connection: &mut Connection, run: &Run, what: Happening) -> Result<(), Error> {
+    let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
+    if node.run.as_deref() != Some(&run.id) {
+        return Ok(());
+    }
+    let next = state::next(node.state, what);
+    if next != node.state {
+        tracing::info!(node = node.label(), run = run.id, from = ?node.state, to = ?next, "node changed its state");
+        node.state = next;
+        nodes::save(connection, &node).await?;
+    }
+    Ok(())
+}
+
+/// How the installed system says which run it comes from.
+pub enum Caller<'a> {
+    /// By the token in the URL its run gave it.
+    Token(&'a str),
+    /// By the cloud-init instance id its run gave it, which is as hard to guess.
+    Instance(&'a str),
+}
+
+/// Stores what an installed system posted. Only the first post of a run is kept; later ones change nothing.
+pub async fn phone_home(
+    store: &Store,
+    caller: Caller<'_>,
+    form: BTreeMap<String, String>,
+    now: Millis,
+) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    let run = match caller {
+        Caller::Token(token) => runs::by_phone_home_hash(&mut transaction, &token_hash(token)).await?,
+        Caller::Instance(id) => runs::by_instance(&mut transaction, id).await?,
+    };
+    let Some(mut run) = run else {
+        let message = "no run gave out the token or instance id this system reports with";
+        return Err(Error::refused(ErrorCode::NotFound, message));
+    };
+    if run.phoned_home_at.is_some() {
+        return Ok(());
+    }
+    run.phoned_home_at = Some(now);
+    run.phone_home = form;
+    runs::update(&mut transaction, &run).await?;
+    nodes::seen(&mut transaction, &run.node, now).await?;
+    tell_node(&mut transaction, &run, Happening::PhonedHome).await?;
+    store::commit(transaction).await
+}

@@ -1,0 +1,188 @@
+//! The server: binds, serves, stops.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::http::Uri;
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use slipway_protocol::ErrorCode;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use crate::api::{self, App};
+use crate::ca::Authority;
+use crate::data::DataDir;
+use crate::jwt::Signer;
+use crate::store::{self, Store, settings};
+use crate::{Error, listener, random};
+
+/// What a server is started with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The data folder.
+    pub data: PathBuf,
+    /// URL under which machines reach the server.
+    pub url: ServerUrl,
+    /// Where to listen for HTTPS.
+    pub listen: SocketAddr,
+    /// Where to give out boot files without TLS, if anywhere.
+    pub boot_listen: Option<SocketAddr>,
+    /// The folder of boot files.
+    pub boot: Option<PathBuf>,
+    /// Host names and addresses the certificate is for, beside those that follow from `url` and `listen`.
+    pub names: Vec<String>,
+}
+
+/// `https://HOST[:PORT]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerUrl {
+    text: String,
+    host: String,
+}
+
+/// The text is not the URL of a server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not of the form https://HOST or https://HOST:PORT")]
+pub struct ServerUrlError {
+    text: String,
+}
+
+impl FromStr for ServerUrl {
+    type Err = ServerUrlError;
+
+    fn from_str(text: &str) -> Result<Self, ServerUrlError> {
+        let error = || ServerUrlError { text: text.to_owned() };
+        let uri: Uri = text.parse().map_err(|_| error())?;
+        let plain = uri.scheme_str() == Some("https") && uri.path() == "/" && uri.query().is_none();
+        let authority = uri.authority().filter(|authority| plain && !authority.as_str().contains('@'));
+        let authority = authority.ok_or_else(error)?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { text: format!("https://{authority}"), host })
+    }
+}
+
+/// A server that listens and does not yet answer.
+pub struct Server {
+    https: TcpListener,
+    boot: Option<TcpListener>,
+    tls: TlsAcceptor,
+    app: Arc<App>,
+    stop: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Opens the data folder, makes what it lacks, and binds the sockets.
+    pub async fn bind(config: Config) -> Result<Self, Error> {
+        let data = DataDir::open(&config.data)?;
+        let store = Store::open(&data.database()).await?;
+        let mut transaction = store.write().await?;
+        settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
+        store::commit(transaction).await?;
+
+        let authority = Authority::open(&data)?;
+        let tls = tls(&authority, &data, &names(&config))?;
+        let signer = Signer::new(&data.read_or_create("jwt.key", || Ok(random::token()))?);
+        let operator_token = data.operator_token()?;
+        let https = listen(config.listen).await?;
+        let boot = match config.boot_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let (stop, stopping) = watch::channel(false);
+        let app = App { store, data, authority, signer, operator_token, boot: config.boot, stopping };
+        Ok(Self { https, boot, tls, app: Arc::new(app), stop })
+    }
+
+    /// Where it listens for HTTPS.
+    pub fn https_address(&self) -> Result<SocketAddr, Error> {
+        address(&self.https)
+    }
+
+    /// Where it gives out boot files without TLS.
+    pub fn boot_address(&self) -> Result<Option<SocketAddr>, Error> {
+        self.boot.as_ref().map(address).transpose()
+    }
+
+    /// Answers until `shutdown` completes; then polls are answered at once, and other requests get ten seconds to finish.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) {
+        let stopping = &self.app.stopping;
+        let https =
+            listener::run(self.https, Some(self.tls), api::router(Arc::clone(&self.app)), stopping.clone());
+        let boot_router = api::boot_router(Arc::clone(&self.app));
+        let boot = async {
+            if let Some(listener) = self.boot {
+                listener::run(listener, None, boot_router, stopping.clone()).await;
+            }
+        };
+        let stop = async {
+            shutdown.await;
+            tracing::info!("stopping");
+            self.stop.send_replace(true);
+        };
+        tokio::join!(https, boot, stop);
+        self.app.store.close().await;
+    }
+}
+
+fn names(config: &Config) -> BTreeSet<String> {
+    let mut names = BTreeSet::from(["localhost".to_owned(), config.url.host.clone()]);
+    names.extend(config.names.iter().cloned());
+    if !config.listen.ip().is_unspecified() {
+        names.insert(config.listen.ip().to_string());
+    }
+    names
+}
+
+fn tls(authority: &Authority, data: &DataDir, names: &BTreeSet<String>) -> Result<TlsAcceptor, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.der()?).map_err(failed("trusting ca.pem"))?;
+    // Without a certificate a machine can enrol and a node can show its JWT. With one it must be ours.
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        .allow_unauthenticated()
+        .build()
+        .map_err(failed("checking client certificates"))?;
+    let identity = authority.server_identity(data, names)?;
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(failed("choosing TLS versions"))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(identity.chain, identity.key)
+        .map_err(failed("using server.pem with server.key"))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn failed<E: std::error::Error + Send + Sync + 'static>(doing: &'static str) -> impl FnOnce(E) -> Error {
+    move |source| Error::Tls { doing, source: Box::new(source) }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
+}
+
+fn address(listener: &TcpListener) -> Result<SocketAddr, Error> {
+    listener.local_addr().map_err(|error| Error::refused(ErrorCode::Internal, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_url_is_https_and_nothing_but_a_host() {
+        let host = |text: &str| text.parse::<ServerUrl>().map(|url| (url.text, url.host)).ok();
+        let url = |text: &str, host: &str| Some((text.to_owned(), host.to_owned()));
+        assert_eq!(host("https://10.0.2.2:8443"), url("https://10.0.2.2:8443", "10.0.2.2"));
+        assert_eq!(host("https://slipway.example/"), url("https://slipway.example", "slipway.example"));
+        assert_eq!(host("https://[fd00::1]:8443"), url("https://[fd00::1]:8443", "fd00::1"));
+        for bad in ["http://a", "https://a/b", "a:1", "https://", "https://a?b", "https://u@a", ""] {
+            assert_eq!(host(bad), None, "{bad:?}");
+        }
+    }
+}

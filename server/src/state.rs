@@ -1,0 +1,347 @@
+//! Where nodes, runs and steps stand, and what moves them. Pure: the store keeps what these functions return.
+
+use slipway_protocol::{Action, Event, EventKind, Failure, NodeState, RunState, Step, StepState, StepStatus};
+
+use crate::time::Millis;
+
+/// Most notes kept of one step; the rest stays in the event history.
+const MAX_NOTES: usize = 100;
+
+/// What can happen to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// It asked to enrol and was told to wait.
+    ToldToWait,
+    /// It got its credentials.
+    Enrolled,
+    /// It began a step.
+    StepStarted,
+    /// Every step of its run succeeded.
+    RunSucceeded(AfterRun),
+    /// A step failed for good.
+    RunFailed,
+    /// The system its newest run installed has reported.
+    PhonedHome,
+    /// The operator took it out of service.
+    Decommissioned,
+}
+
+/// What is known of the installed system when its run succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterRun {
+    /// It was not asked to report.
+    NotAsked,
+    /// It is asked to report and has not yet.
+    Awaited,
+    /// It has reported already.
+    Reported,
+}
+
+/// Where a node stands after something happened.
+pub fn next(state: NodeState, what: Happening) -> NodeState {
+    use NodeState as S;
+    match (state, what) {
+        (_, Happening::Decommissioned) => S::Decommissioned,
+        // Out of service and being emptied are the operator's word; nothing the machine does changes them.
+        (S::Decommissioned | S::Draining, _) => state,
+        (S::Registered | S::Held | S::Enrolled, Happening::ToldToWait) => S::Held,
+        (S::Registered | S::Held, Happening::Enrolled) => S::Enrolled,
+        // A machine that was power-cycled enrols again; that alone changes nothing.
+        (_, Happening::ToldToWait | Happening::Enrolled) => state,
+        (_, Happening::StepStarted) => S::Installing,
+        (_, Happening::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
+        (_, Happening::RunSucceeded(AfterRun::Awaited)) => S::Booting,
+        (_, Happening::RunSucceeded(AfterRun::Reported)) => S::Running,
+        (_, Happening::RunFailed) => S::Failed,
+        (S::Booting | S::Installed, Happening::PhonedHome) => S::Running,
+        // While the run goes on the report is only noted; see AfterRun::Reported.
+        (_, Happening::PhonedHome) => state,
+    }
+}
+
+/// The part of a run that events change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunProgress {
+    /// Where the run stands.
+    pub state: RunState,
+    /// Where each step stands.
+    pub steps: Vec<StepStatus>,
+    /// When the last step ended.
+    pub finished_at: Option<Millis>,
+}
+
+/// What an event made of its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The run goes on, or had ended before.
+    None,
+    /// A step began.
+    StepStarted,
+    /// This was the last step.
+    Succeeded,
+    /// This ended the run.
+    Failed,
+}
+
+/// The event names a step its workflow does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("event {seq} is about step {step}, and the run has {steps} steps, counted from 0")]
+pub struct NoSuchStep {
+    /// The event.
+    pub seq: u64,
+    /// The step it names.
+    pub step: u32,
+    /// How many there are.
+    pub steps: usize,
+}
+
+/// A run nobody has fetched.
+pub fn pending(steps: &[Step]) -> RunProgress {
+    let steps = steps.iter().map(|step| pending_step(&step.name, &step.action)).collect();
+    RunProgress { state: RunState::Pending, steps, finished_at: None }
+}
+
+fn pending_step(name: &str, action: &Action) -> StepStatus {
+    blank(name.to_owned(), action.name().to_owned())
+}
+
+fn blank(name: String, action: String) -> StepStatus {
+    StepStatus {
+        name,
+        action,
+        state: StepState::Pending,
+        attempt: 0,
+        started_at: None,
+        finished_at: None,
+        progress: None,
+        notes: Vec::new(),
+        outcome: None,
+        failure: None,
+    }
+}
+
+/// Applies one event to its run. `now` is the server's clock.
+///
+/// A run that has ended only takes notes and skipped steps. The first attempt of a step takes back whatever was known of it
+/// and of the later ones: the machine was power-cycled and starts over.
+pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<Turn, NoSuchStep> {
+    let at = usize::try_from(event.step).unwrap_or(usize::MAX);
+    let steps = run.steps.len();
+    if at >= steps {
+        return Err(NoSuchStep { seq: event.seq, step: event.step, steps });
+    }
+    let ended = matches!(run.state, RunState::Succeeded | RunState::Failed);
+    if ended && !matches!(event.kind, EventKind::Note(_) | EventKind::Skipped) {
+        return Ok(Turn::None);
+    }
+    if matches!(event.kind, EventKind::Started) && event.attempt == 1 {
+        for step in &mut run.steps[at..] {
+            *step = blank(std::mem::take(&mut step.name), std::mem::take(&mut step.action));
+        }
+    }
+    let turn = apply_to_step(&mut run.steps[at], event);
+    match turn {
+        Turn::StepStarted => run.state = RunState::Running,
+        Turn::Failed => {
+            end_as_failed(run, now);
+        }
+        Turn::Succeeded if run.steps.iter().all(|step| step.state == StepState::Succeeded) => {
+            run.state = RunState::Succeeded;
+            run.finished_at = Some(now);
+        }
+        Turn::Succeeded | Turn::None => return Ok(Turn::None),
+    }
+    Ok(turn)
+}
+
+fn apply_to_step(step: &mut StepStatus, event: &Event) -> Turn {
+    step.attempt = step.attempt.max(event.attempt);
+    match &event.kind {
+        EventKind::Started => {
+            step.state = StepState::Running;
+            step.started_at.get_or_insert(event.at);
+            step.progress = None;
+            return Turn::StepStarted;
+        }
+        EventKind::Progress(progress) => step.progress = Some(progress.clone()),
+        EventKind::Note(note) => {
+            if step.notes.len() < MAX_NOTES {
+                step.notes.push(note.clone());
+            }
+        }
+        EventKind::Retrying(failure) => step.failure = Some(failure.clone()),
+        EventKind::Skipped => step.state = StepState::Skipped,
+        EventKind::Succeeded(outcome) => {
+            step.state = StepState::Succeeded;
+            step.finished_at = Some(event.at);
+            step.outcome = Some(outcome.clone());
+            step.failure = None;
+            return Turn::Succeeded;
+        }
+        EventKind::Failed(failure) => return end_step(step, StepState::Failed, failure, event.at),
+        EventKind::TimedOut(failure) => return end_step(step, StepState::TimedOut, failure, event.at),
+    }
+    Turn::None
+}
+
+fn end_step(step: &mut StepStatus, state: StepState, failure: &Failure, at: Millis) -> Turn {
+    step.state = state;
+    step.finished_at = Some(at);
+    step.failure = Some(failure.clone());
+    Turn::Failed
+}
+
+/// Ends a run the operator replaced by another: the step whose turn it was fails with that reason.
+pub fn replace(run: &mut RunProgress, by: &str, now: Millis) {
+    let current = run.steps.iter_mut().find(|step| matches!(step.state, StepState::Running | StepState::Pending));
+    if let Some(step) = current {
+        let reason = format!("replaced by run {by}");
+        end_step(step, StepState::Failed, &Failure { reason, ..Failure::default() }, now);
+    }
+    end_as_failed(run, now);
+}
+
+fn end_as_failed(run: &mut RunProgress, now: Millis) {
+    run.state = RunState::Failed;
+    run.finished_at = Some(now);
+    for step in run.steps.iter_mut().filter(|step| step.state == StepState::Pending) {
+        step.state = StepState::Skipped;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::{EraseDisk, Outcome, Progress, Reboot};
+
+    use super::*;
+
+    #[test]
+    fn a_node_goes_from_registered_to_running() {
+        use Happening as H;
+        use NodeState as S;
+        let table = [
+            (S::Registered, H::ToldToWait, S::Held),
+            (S::Registered, H::Enrolled, S::Enrolled),
+            (S::Held, H::Enrolled, S::Enrolled),
+            (S::Enrolled, H::StepStarted, S::Installing),
+            (S::Installing, H::Enrolled, S::Installing),
+            (S::Installing, H::RunSucceeded(AfterRun::NotAsked), S::Installed),
+            (S::Installing, H::RunSucceeded(AfterRun::Awaited), S::Booting),
+            (S::Installing, H::RunSucceeded(AfterRun::Reported), S::Running),
+            (S::Installing, H::PhonedHome, S::Installing),
+            (S::Installing, H::RunFailed, S::Failed),
+            (S::Booting, H::PhonedHome, S::Running),
+            (S::Installed, H::PhonedHome, S::Running),
+            (S::Running, H::PhonedHome, S::Running),
+            (S::Running, H::Enrolled, S::Running),
+            (S::Running, H::StepStarted, S::Installing),
+            (S::Failed, H::PhonedHome, S::Failed),
+            (S::Failed, H::Enrolled, S::Failed),
+            (S::Failed, H::StepStarted, S::Installing),
+            (S::Draining, H::StepStarted, S::Draining),
+            (S::Running, H::Decommissioned, S::Decommissioned),
+            (S::Decommissioned, H::Enrolled, S::Decommissioned),
+        ];
+        for (state, what, expect) in table {
+            assert_eq!(next(state, what), expect, "{state:?} after {what:?}");
+        }
+    }
+
+    fn two_steps() -> RunProgress {
+        let step = |name: &str, action| Step { name: name.to_owned(), action, retries: 0, timeout: None };
+        pending(&[
+            step("erase", Action::EraseDisk(EraseDisk::default())),
+            step("reboot", Action::Reboot(Reboot::default())),
+        ])
+    }
+
+    fn event(step: u32, attempt: u32, kind: EventKind) -> Event {
+        Event { seq: 1, at: 7, step, attempt, kind }
+    }
+
+    fn failure(reason: &str) -> Failure {
+        Failure { reason: reason.to_owned(), ..Failure::default() }
+    }
+
+    /// Applies the events and returns the states of the run and of its two steps, and the last turn.
+    fn check(events: &[Event], expect: (RunState, [StepState; 2], Turn)) -> RunProgress {
+        let mut run = two_steps();
+        let mut turn = Turn::None;
+        for event in events {
+            turn = apply(&mut run, event, 9).expect("the step exists");
+        }
+        let states = [run.steps[0].state, run.steps[1].state];
+        assert_eq!((run.state, states, turn), expect, "{events:?}");
+        run
+    }
+
+    #[test]
+    fn events_move_a_run_to_its_end() {
+        use EventKind as K;
+        use StepState as S;
+        let done = || K::Succeeded(Outcome::default());
+        let first = [event(0, 1, K::Started), event(0, 1, done())];
+        check(&first[..1], (RunState::Running, [S::Running, S::Pending], Turn::StepStarted));
+        check(&first, (RunState::Running, [S::Succeeded, S::Pending], Turn::None));
+
+        let both = [first.as_slice(), &[event(1, 1, K::Started), event(1, 1, done())]].concat();
+        let run = check(&both, (RunState::Succeeded, [S::Succeeded, S::Succeeded], Turn::Succeeded));
+        assert_eq!(run.finished_at, Some(9));
+
+        let failed = [event(0, 1, K::Started), event(0, 1, K::Failed(failure("no disk")))];
+        let run = check(&failed, (RunState::Failed, [S::Failed, S::Skipped], Turn::Failed));
+        assert_eq!(run.steps[0].failure, Some(failure("no disk")));
+
+        let late = [failed.as_slice(), &[event(1, 1, K::Started)]].concat();
+        check(&late, (RunState::Failed, [S::Failed, S::Skipped], Turn::None));
+
+        let timed_out = [event(0, 1, K::TimedOut(failure("took 600 s")))];
+        check(&timed_out, (RunState::Failed, [S::TimedOut, S::Skipped], Turn::Failed));
+    }
+
+    #[test]
+    fn a_retry_keeps_why_the_last_attempt_failed_and_starts_its_progress_anew() {
+        let progress = Progress { bytes: 5, ..Progress::default() };
+        let events = [
+            event(0, 1, EventKind::Started),
+            event(0, 1, EventKind::Progress(progress)),
+            event(0, 1, EventKind::Retrying(failure("reset"))),
+            event(0, 2, EventKind::Started),
+        ];
+        let expect = (RunState::Running, [StepState::Running, StepState::Pending], Turn::StepStarted);
+        let run = check(&events, expect);
+        assert_eq!(run.steps[0].attempt, 2);
+        assert_eq!(run.steps[0].progress, None);
+        assert_eq!(run.steps[0].failure, Some(failure("reset")));
+    }
+
+    #[test]
+    fn a_machine_that_was_power_cycled_starts_over() {
+        let events = [
+            event(0, 1, EventKind::Started),
+            event(0, 1, EventKind::Succeeded(Outcome::default())),
+            event(1, 1, EventKind::Started),
+            event(1, 1, EventKind::Note("half-way".to_owned())),
+            event(0, 1, EventKind::Started),
+        ];
+        let expect = (RunState::Running, [StepState::Running, StepState::Pending], Turn::StepStarted);
+        let run = check(&events, expect);
+        assert_eq!(run.steps[0].outcome, None);
+        assert_eq!(run.steps[1], two_steps().steps[1]);
+    }
+
+    #[test]
+    fn an_event_about_a_step_that_does_not_exist_is_refused() {
+        let refused = apply(&mut two_steps(), &event(2, 1, EventKind::Started), 9);
+        assert_eq!(refused, Err(NoSuchStep { seq: 1, step: 2, steps: 2 }));
+    }
+
+    #[test]
+    fn a_replaced_run_says_by_which() {
+        let mut run = two_steps();
+        replace(&mut run, "r2", 9);
+        assert_eq!(run.state, RunState::Failed);
+        assert_eq!(run.steps[0].failure, Some(failure("replaced by run r2")));
+        assert_eq!(run.steps[1].state, StepState::Skipped);
+    }
+}

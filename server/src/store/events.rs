@@ -1,0 +1,20 @@
+//! The history of a run's steps.
+
+use slipway_protocol::Event;
+
+use super::{Connection, database, json, to_json};
+use crate::Error;
+
+/// Keeps an event.
+pub async fn insert(connection: &mut Connection, run: &str, event: &Event) -> Result<(), Error> {
+    let sql = "INSERT INTO events (run, seq, event_json) VALUES ($1, $2, $3)";
+    let done = sqlx::query(sql).bind(run).bind(event.seq.cast_signed()).bind(to_json(event)).execute(connection).await;
+    done.map(drop).map_err(database("storing an event"))
+}
+
+/// The events of a run in order.
+pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Vec<Event>, Error> {
+    let sql = "SELECT event_json FROM events WHERE run = $1 ORDER BY seq";
+    let rows = sqlx::query(sql).bind(run).fetch_all(connection).await.map_err(database("reading a run's events"))?;
+    rows.iter().map(|row| json(row, "event_json")).collect()
+}

@@ -1,0 +1,73 @@
+//! What is known of the images in the data folder.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::{Digest, ErrorCode};
+use sqlx::sqlite::SqliteRow;
+
+use super::{Connection, database, get, number, optional_number};
+use crate::Error;
+use crate::time::Millis;
+
+/// An image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Image {
+    /// Digest of the file as delivered.
+    pub digest: Digest,
+    /// Name of the file it was added from, for people.
+    pub file_name: String,
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// Size after decompression in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_size: Option<u64>,
+    /// Digest after decompression.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_digest: Option<Digest>,
+    /// When it was added, in milliseconds since 1970.
+    pub added_at: Millis,
+}
+
+/// Stores an image. Adding it again refreshes what is known of it.
+pub async fn save(connection: &mut Connection, image: &Image) -> Result<(), Error> {
+    let sql = "INSERT INTO images (digest, file_name, size, raw_size, raw_digest, added_at) \
+               VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (digest) DO UPDATE SET file_name = excluded.file_name, \
+               raw_size = COALESCE(excluded.raw_size, images.raw_size), \
+               raw_digest = COALESCE(excluded.raw_digest, images.raw_digest)";
+    let done = sqlx::query(sql)
+        .bind(image.digest.to_string())
+        .bind(&image.file_name)
+        .bind(image.size.cast_signed())
+        .bind(image.raw_size.map(u64::cast_signed))
+        .bind(image.raw_digest.as_ref().map(ToString::to_string))
+        .bind(image.added_at.cast_signed())
+        .execute(connection)
+        .await;
+    done.map(drop).map_err(database("storing an image"))
+}
+
+/// The image with this digest.
+pub async fn get_by_digest(connection: &mut Connection, digest: &Digest) -> Result<Option<Image>, Error> {
+    let query = sqlx::query("SELECT * FROM images WHERE digest = $1").bind(digest.to_string());
+    let row = query.fetch_optional(connection).await.map_err(database("reading an image"))?;
+    row.as_ref().map(from_row).transpose()
+}
+
+/// Every image, oldest first.
+pub async fn all(connection: &mut Connection) -> Result<Vec<Image>, Error> {
+    let rows = sqlx::query("SELECT * FROM images ORDER BY added_at, digest").fetch_all(connection).await;
+    rows.map_err(database("reading the images"))?.iter().map(from_row).collect()
+}
+
+fn from_row(row: &SqliteRow) -> Result<Image, Error> {
+    let digest = |text: String| {
+        text.parse::<Digest>().map_err(|error| Error::refused(ErrorCode::Internal, error.to_string()))
+    };
+    Ok(Image {
+        digest: digest(get(row, "digest")?)?,
+        file_name: get(row, "file_name")?,
+        size: number(row, "size")?,
+        raw_size: optional_number(row, "raw_size")?,
+        raw_digest: get::<Option<String>>(row, "raw_digest")?.map(digest).transpose()?,
+        added_at: number(row, "added_at")?,
+    })
+}

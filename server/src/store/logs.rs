@@ -1,0 +1,88 @@
+//! The nodes' logs, in chunks as they were uploaded.
+
+use super::{Connection, database, get, number};
+use crate::Error;
+use crate::time::Millis;
+
+/// Boots of a node whose logs are kept.
+const MAX_BOOTS: i64 = 8;
+
+/// A piece of a node's log.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    /// Bytes of log since boot before this chunk.
+    pub first_byte: u64,
+    /// The bytes.
+    pub data: Vec<u8>,
+}
+
+/// Stores a chunk; one that starts at the same byte of the same boot is already there and stays.
+pub async fn insert(
+    connection: &mut Connection,
+    node: &str,
+    boot_id: &str,
+    run: Option<&str>,
+    chunk: &Chunk,
+    now: Millis,
+) -> Result<(), Error> {
+    let sql = "INSERT INTO logs (node, boot_id, first_byte, run, data, at) VALUES ($1, $2, $3, $4, $5, $6) \
+               ON CONFLICT (node, boot_id, first_byte) DO NOTHING";
+    let query = sqlx::query(sql).bind(node).bind(boot_id).bind(chunk.first_byte.cast_signed()).bind(run);
+    let query = query.bind(&chunk.data).bind(now.cast_signed());
+    query.execute(&mut *connection).await.map_err(database("storing a log"))?;
+    if chunk.first_byte == 0 {
+        let sql = "DELETE FROM logs WHERE node = $1 AND boot_id NOT IN \
+                   (SELECT boot_id FROM logs WHERE node = $1 GROUP BY boot_id ORDER BY MAX(at) DESC LIMIT $2)";
+        let query = sqlx::query(sql).bind(node).bind(MAX_BOOTS);
+        query.execute(&mut *connection).await.map_err(database("forgetting old logs"))?;
+    }
+    Ok(())
+}
+
+/// The chunks of a node's newest boot, in order.
+pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Vec<Chunk>, Error> {
+    let sql = "SELECT first_byte, data FROM logs WHERE node = $1 AND boot_id = \
+               (SELECT boot_id FROM logs WHERE node = $1 ORDER BY at DESC, first_byte DESC LIMIT 1) ORDER BY first_byte";
+    let rows = sqlx::query(sql).bind(node).fetch_all(connection).await.map_err(database("reading a log"))?;
+    rows.iter().map(|row| Ok(Chunk { first_byte: number(row, "first_byte")?, data: get(row, "data")? })).collect()
+}
+
+/// The text the chunks make: what is in two of them once, and where one is missing a line that says so.
+pub fn text(chunks: &[Chunk]) -> String {
+    let mut log = Vec::new();
+    let mut end = 0;
+    for chunk in chunks {
+        if chunk.first_byte > end {
+            let gap = format!("\n[{} bytes of the log are missing here]\n", chunk.first_byte - end);
+            log.extend_from_slice(gap.as_bytes());
+            end = chunk.first_byte;
+        }
+        let known = usize::try_from(end - chunk.first_byte).unwrap_or(usize::MAX);
+        let new = chunk.data.get(known..).unwrap_or_default();
+        log.extend_from_slice(new);
+        end += new.len() as u64;
+    }
+    String::from_utf8_lossy(&log).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_make_one_text() {
+        let chunk = |first_byte, data: &str| Chunk { first_byte, data: data.as_bytes().to_vec() };
+        let log = text(&[chunk(0, "one\ntw"), chunk(4, "two\n"), chunk(5, "wo"), chunk(10, "four\n")]);
+        assert_eq!(log, "one\ntwo\n\n[2 bytes of the log are missing here]\nfour\n");
+    }
+
+    #[test]
+    fn a_chunk_may_end_within_a_character() {
+        let bytes = "é".as_bytes();
+        let halves = [
+            Chunk { first_byte: 0, data: bytes[..1].to_vec() },
+            Chunk { first_byte: 1, data: bytes[1..].to_vec() },
+        ];
+        assert_eq!(text(&halves), "é");
+    }
+}

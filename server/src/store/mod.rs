@@ -1,0 +1,126 @@
+//! What the server keeps, in SQLite. One file a table; each has plain functions of a connection, so that callers decide what
+//! goes into one transaction.
+//!
+//! Statements keep to what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, no functions of either.
+
+pub mod events;
+pub mod images;
+pub mod logs;
+pub mod nodes;
+pub mod runs;
+pub mod settings;
+pub mod systems;
+pub mod tokens;
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
+use sqlx::{Row, Sqlite, SqlitePool, SqlSafeStr, Transaction};
+
+use crate::Error;
+
+/// A connection, inside a transaction or not.
+pub type Connection = sqlx::SqliteConnection;
+
+/// How long a statement waits for another process that writes.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_CONNECTIONS: u32 = 8;
+
+/// The database.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pool: SqlitePool,
+}
+
+impl Store {
+    /// Opens the database file, making it if it is not there, and brings its schema up to date.
+    pub async fn open(file: &Path) -> Result<Self, Error> {
+        // Synchronous in full: what a node was told is stored must survive a power cut.
+        let options = SqliteConnectOptions::new()
+            .filename(file)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(BUSY_TIMEOUT);
+        let pool = SqlitePoolOptions::new().max_connections(MAX_CONNECTIONS).connect_with(options).await;
+        let pool = pool.map_err(database("opening the database"))?;
+        migrations().run(&pool).await.map_err(|source| Error::Migrate { source })?;
+        Ok(Self { pool })
+    }
+
+    /// A connection for reading.
+    pub async fn read(&self) -> Result<PoolConnection<Sqlite>, Error> {
+        self.pool.acquire().await.map_err(database("connecting to the database"))
+    }
+
+    /// A transaction that holds the right to write from its start, so that what it reads cannot change under it.
+    pub async fn write(&self) -> Result<Transaction<'static, Sqlite>, Error> {
+        self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(database("beginning a transaction"))
+    }
+
+    /// Closes all connections; waits for those in use.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// Makes a transaction's changes permanent.
+pub async fn commit(transaction: Transaction<'static, Sqlite>) -> Result<(), Error> {
+    transaction.commit().await.map_err(database("committing a transaction"))
+}
+
+/// In order; a migration that was released is never changed.
+fn migrations() -> Migrator {
+    let migration = |version, name: &'static str, sql: &'static str| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations(vec![migration(1, "first", include_str!("../../migrations/0001_first.sql"))])
+}
+
+fn database(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
+    move |source| Error::Database { doing, source }
+}
+
+fn get<'r, T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>>(row: &'r SqliteRow, column: &str) -> Result<T, Error> {
+    row.try_get(column).map_err(database("reading a column"))
+}
+
+/// A count or a time. They are never negative.
+fn number(row: &SqliteRow, column: &str) -> Result<u64, Error> {
+    get::<i64>(row, column).map(i64::cast_unsigned)
+}
+
+fn optional_number(row: &SqliteRow, column: &str) -> Result<Option<u64>, Error> {
+    get::<Option<i64>>(row, column).map(|value| value.map(i64::cast_unsigned))
+}
+
+fn json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T, Error> {
+    let text: String = get(row, column)?;
+    serde_json::from_str(&text).map_err(|source| Error::Record { what: column, source })
+}
+
+fn optional_json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<Option<T>, Error> {
+    let text: Option<String> = get(row, column)?;
+    let value = text.map(|text| serde_json::from_str(&text)).transpose();
+    value.map_err(|source| Error::Record { what: column, source })
+}
+
+/// An enum without data, stored as its bare name in the protocol.
+fn word<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T, Error> {
+    let text: String = get(row, column)?;
+    serde_json::from_value(serde_json::Value::String(text)).map_err(|source| Error::Record { what: column, source })
+}
+
+fn to_json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("protocol values have text keys and so are always JSON")
+}
+
+fn to_word<T: Serialize>(value: &T) -> String {
+    to_json(value).trim_matches('"').to_owned()
+}

@@ -1,0 +1,180 @@
+//! Nodes and the keys they are recognised by.
+
+use slipway_protocol::{BootTiming, Identity, Inventory, NodeState};
+use sqlx::sqlite::SqliteRow;
+
+use super::{Connection, database, get, json, number, optional_json, optional_number, to_json, to_word, word};
+use crate::Error;
+use crate::time::Millis;
+
+/// A node as stored.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its id, also the common name of its certificate.
+    pub id: String,
+    /// Name the operator gave it; unique.
+    pub name: Option<String>,
+    /// Where it stands.
+    pub state: NodeState,
+    /// An operator knows of it. False for a machine that merely knocked.
+    pub registered: bool,
+    /// The operator let it in.
+    pub released: bool,
+    /// Code on its console while it waits; unique.
+    pub claim_code: Option<String>,
+    /// The keys it is known by.
+    pub identity: Identity,
+    /// What discovery found last.
+    pub inventory: Option<Inventory>,
+    /// How long its last boot took.
+    pub timing: Option<BootTiming>,
+    /// Version of its agent.
+    pub agent_version: Option<String>,
+    /// The boot it was last seen in.
+    pub boot_id: Option<String>,
+    /// When it became known.
+    pub created_at: Millis,
+    /// When it last said anything.
+    pub last_seen: Option<Millis>,
+    /// When it first enrolled in the boot it is in.
+    pub enrolled_at: Option<Millis>,
+    /// Its newest run.
+    pub run: Option<String>,
+}
+
+impl Node {
+    /// How people call it: by its name, else by its id.
+    pub fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.id)
+    }
+}
+
+/// A key that is known, and the node it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyMatch {
+    /// `uuid`, `serial` or `mac`.
+    pub kind: &'static str,
+    /// The value.
+    pub value: String,
+    /// Id of the node.
+    pub node: String,
+}
+
+/// The keys of an identity, strongest first.
+pub fn keys(identity: &Identity) -> impl Iterator<Item = (&'static str, &str)> {
+    let uuid = identity.uuid.iter().map(|value| ("uuid", value.as_str()));
+    let serial = identity.serial.iter().map(|value| ("serial", value.as_str()));
+    let macs = identity.macs.iter().map(|value| ("mac", value.as_str()));
+    uuid.chain(serial).chain(macs)
+}
+
+/// Which nodes the keys of an identity belong to, strongest key first.
+pub async fn matching(connection: &mut Connection, identity: &Identity) -> Result<Vec<KeyMatch>, Error> {
+    let mut matches = Vec::new();
+    for (kind, value) in keys(identity) {
+        let row = sqlx::query("SELECT node FROM node_keys WHERE kind = $1 AND value = $2").bind(kind).bind(value);
+        let row = row.fetch_optional(&mut *connection).await.map_err(database("looking a key up"))?;
+        if let Some(row) = row {
+            matches.push(KeyMatch { kind, value: value.to_owned(), node: get(&row, "node")? });
+        }
+    }
+    Ok(matches)
+}
+
+/// The node with this id.
+pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<Node>, Error> {
+    let row = sqlx::query("SELECT * FROM nodes WHERE id = $1").bind(id).fetch_optional(connection).await;
+    row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
+}
+
+/// The node an operator means by an id, a name or a claim code; if a text is more than one of these, in this order.
+pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Node>, Error> {
+    for sql in ["SELECT * FROM nodes WHERE id = $1", "SELECT * FROM nodes WHERE name = $1"] {
+        let row = sqlx::query(sql).bind(reference).fetch_optional(&mut *connection).await;
+        if let Some(row) = row.map_err(database("reading a node"))? {
+            return from_row(&row).map(Some);
+        }
+    }
+    let code = reference.trim().to_ascii_uppercase();
+    let row = sqlx::query("SELECT * FROM nodes WHERE claim_code = $1").bind(code).fetch_optional(connection).await;
+    row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
+}
+
+/// Every node, oldest first.
+pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
+    let rows = sqlx::query("SELECT * FROM nodes ORDER BY created_at, id").fetch_all(connection).await;
+    rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
+}
+
+/// Stores the node and all its keys. A key that belongs to another node is left there: whoever calls has looked before, in
+/// the same transaction.
+pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
+    let sql = "INSERT INTO nodes (id, name, state, registered, released, claim_code, identity_json, inventory_json, \
+               timing_json, agent_version, boot_id, created_at, last_seen, enrolled_at, run) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
+               ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state, \
+               registered = excluded.registered, released = excluded.released, claim_code = excluded.claim_code, \
+               identity_json = excluded.identity_json, inventory_json = excluded.inventory_json, \
+               timing_json = excluded.timing_json, agent_version = excluded.agent_version, boot_id = excluded.boot_id, \
+               last_seen = excluded.last_seen, enrolled_at = excluded.enrolled_at, run = excluded.run";
+    let done = sqlx::query(sql)
+        .bind(&node.id)
+        .bind(&node.name)
+        .bind(to_word(&node.state))
+        .bind(node.registered)
+        .bind(node.released)
+        .bind(&node.claim_code)
+        .bind(to_json(&node.identity))
+        .bind(node.inventory.as_ref().map(to_json))
+        .bind(node.timing.as_ref().map(to_json))
+        .bind(&node.agent_version)
+        .bind(&node.boot_id)
+        .bind(node.created_at.cast_signed())
+        .bind(node.last_seen.map(u64::cast_signed))
+        .bind(node.enrolled_at.map(u64::cast_signed))
+        .bind(&node.run)
+        .execute(&mut *connection)
+        .await;
+    done.map_err(database("storing a node"))?;
+    for (kind, value) in keys(&node.identity) {
+        let sql = "INSERT INTO node_keys (kind, value, node) VALUES ($1, $2, $3) ON CONFLICT (kind, value) DO NOTHING";
+        let done = sqlx::query(sql).bind(kind).bind(value).bind(&node.id).execute(&mut *connection).await;
+        done.map_err(database("storing a node's keys"))?;
+    }
+    Ok(())
+}
+
+/// Notes that the node was heard of.
+pub async fn seen(connection: &mut Connection, id: &str, now: Millis) -> Result<(), Error> {
+    let sql = "UPDATE nodes SET last_seen = $1 WHERE id = $2";
+    let done = sqlx::query(sql).bind(now.cast_signed()).bind(id).execute(connection).await;
+    done.map(drop).map_err(database("noting a sign of life"))
+}
+
+/// Forgets the machines that merely knocked, all but the newest `keep`.
+pub async fn forget_unregistered(connection: &mut Connection, keep: u32) -> Result<(), Error> {
+    let sql = "DELETE FROM nodes WHERE NOT registered AND id NOT IN \
+               (SELECT id FROM nodes WHERE NOT registered ORDER BY last_seen DESC, id LIMIT $1)";
+    let done = sqlx::query(sql).bind(i64::from(keep)).execute(connection).await;
+    done.map(drop).map_err(database("forgetting unknown machines"))
+}
+
+fn from_row(row: &SqliteRow) -> Result<Node, Error> {
+    Ok(Node {
+        id: get(row, "id")?,
+        name: get(row, "name")?,
+        state: word(row, "state")?,
+        registered: get(row, "registered")?,
+        released: get(row, "released")?,
+        claim_code: get(row, "claim_code")?,
+        identity: json(row, "identity_json")?,
+        inventory: optional_json(row, "inventory_json")?,
+        timing: optional_json(row, "timing_json")?,
+        agent_version: get(row, "agent_version")?,
+        boot_id: get(row, "boot_id")?,
+        created_at: number(row, "created_at")?,
+        last_seen: optional_number(row, "last_seen")?,
+        enrolled_at: optional_number(row, "enrolled_at")?,
+        run: get(row, "run")?,
+    })
+}

@@ -1,0 +1,132 @@
+//! Runs: one workflow given to one node, kept for good.
+
+use std::collections::BTreeMap;
+
+use slipway_protocol::Step;
+use sqlx::sqlite::SqliteRow;
+
+use super::{Connection, database, get, json, number, optional_number, to_json, to_word, word};
+use crate::Error;
+use crate::state::RunProgress;
+use crate::time::Millis;
+
+/// A run as stored.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its id.
+    pub id: String,
+    /// The node's id.
+    pub node: String,
+    /// What the node is told to do.
+    pub workflow: Vec<Step>,
+    /// How far it is.
+    pub progress: RunProgress,
+    /// Highest event sequence number stored; 0 before the first.
+    pub last_seq: u64,
+    /// SHA-256 of the token in its phone-home URL, if the installed system is asked to report.
+    pub phone_home_hash: Option<String>,
+    /// What the installed system posted first.
+    pub phone_home: BTreeMap<String, String>,
+    /// When the operator started it.
+    pub created_at: Millis,
+    /// When the node fetched it.
+    pub started_at: Option<Millis>,
+    /// When the installed system reported for the first time.
+    pub phoned_home_at: Option<Millis>,
+}
+
+/// Stores a new run, and the cloud-init instance ids its workflow gives out.
+pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) -> Result<(), Error> {
+    let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, phone_home_json, \
+               created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    let done = sqlx::query(sql)
+        .bind(&run.id)
+        .bind(&run.node)
+        .bind(to_word(&run.progress.state))
+        .bind(to_json(&run.workflow))
+        .bind(to_json(&run.progress.steps))
+        .bind(run.last_seq.cast_signed())
+        .bind(&run.phone_home_hash)
+        .bind(to_json(&run.phone_home))
+        .bind(run.created_at.cast_signed())
+        .execute(&mut *connection)
+        .await;
+    done.map_err(database("storing a run"))?;
+    for instance in instances {
+        // An instance id an operator uses again means the newest run.
+        let sql = "INSERT INTO run_instances (instance_id, run) VALUES ($1, $2) \
+                   ON CONFLICT (instance_id) DO UPDATE SET run = excluded.run";
+        let done = sqlx::query(sql).bind(instance).bind(&run.id).execute(&mut *connection).await;
+        done.map_err(database("storing a run's instance id"))?;
+    }
+    Ok(())
+}
+
+/// Stores what changes of a run while it goes on.
+pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
+    let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
+               finished_at = $6, phoned_home_at = $7 WHERE id = $8";
+    let done = sqlx::query(sql)
+        .bind(to_word(&run.progress.state))
+        .bind(to_json(&run.progress.steps))
+        .bind(run.last_seq.cast_signed())
+        .bind(to_json(&run.phone_home))
+        .bind(run.started_at.map(u64::cast_signed))
+        .bind(run.progress.finished_at.map(u64::cast_signed))
+        .bind(run.phoned_home_at.map(u64::cast_signed))
+        .bind(&run.id)
+        .execute(connection)
+        .await;
+    done.map(drop).map_err(database("storing a run"))
+}
+
+/// The run with this id.
+pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<Run>, Error> {
+    one(connection, "SELECT * FROM runs WHERE id = $1", id).await
+}
+
+/// The newest run of a node.
+pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Option<Run>, Error> {
+    one(connection, "SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id WHERE nodes.id = $1", node).await
+}
+
+/// The newest run of every node that has one.
+pub async fn newest(connection: &mut Connection) -> Result<Vec<Run>, Error> {
+    let rows = sqlx::query("SELECT runs.* FROM runs JOIN nodes ON nodes.run = runs.id").fetch_all(connection).await;
+    rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
+}
+
+/// The run whose phone-home token has this hash.
+pub async fn by_phone_home_hash(connection: &mut Connection, hash: &str) -> Result<Option<Run>, Error> {
+    one(connection, "SELECT * FROM runs WHERE phone_home_hash = $1", hash).await
+}
+
+/// The run that gave out this cloud-init instance id.
+pub async fn by_instance(connection: &mut Connection, instance: &str) -> Result<Option<Run>, Error> {
+    let sql = "SELECT runs.* FROM runs JOIN run_instances ON run_instances.run = runs.id WHERE instance_id = $1";
+    one(connection, sql, instance).await
+}
+
+async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Result<Option<Run>, Error> {
+    let row = sqlx::query(sql).bind(key).fetch_optional(connection).await;
+    row.map_err(database("reading a run"))?.as_ref().map(from_row).transpose()
+}
+
+fn from_row(row: &SqliteRow) -> Result<Run, Error> {
+    Ok(Run {
+        id: get(row, "id")?,
+        node: get(row, "node")?,
+        workflow: json(row, "workflow_json")?,
+        progress: RunProgress {
+            state: word(row, "state")?,
+            steps: json(row, "steps_json")?,
+            finished_at: optional_number(row, "finished_at")?,
+        },
+        last_seq: number(row, "last_seq")?,
+        phone_home_hash: get(row, "phone_home_hash")?,
+        phone_home: json(row, "phone_home_json")?,
+        created_at: number(row, "created_at")?,
+        started_at: optional_number(row, "started_at")?,
+        phoned_home_at: optional_number(row, "phoned_home_at")?,
+    })
+}

@@ -1,0 +1,20 @@
+//! Single values every process on this database must agree on.
+
+use super::{Connection, database, get};
+use crate::Error;
+
+/// The URL under which machines reach the server, without a slash at its end.
+pub const SERVER_URL: &str = "server-url";
+
+/// The value of a setting.
+pub async fn read(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
+    let row = sqlx::query("SELECT value FROM settings WHERE name = $1").bind(name).fetch_optional(connection).await;
+    row.map_err(database("reading a setting"))?.map(|row| get(&row, "value")).transpose()
+}
+
+/// Sets a setting.
+pub async fn write(connection: &mut Connection, name: &str, value: &str) -> Result<(), Error> {
+    let sql = "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    let done = sqlx::query(sql).bind(name).bind(value).execute(connection).await;
+    done.map(drop).map_err(database("writing a setting"))
+}

@@ -1,0 +1,61 @@
+//! Operating systems: what an operator installs by name.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::{Digest, DiskHints};
+
+use super::{Connection, database, json, to_json};
+use crate::Error;
+use crate::time::Millis;
+
+/// An operating system: an image and how it is set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct System {
+    /// Its name.
+    pub name: String,
+    /// The image, by the digest it was added under.
+    pub image: Digest,
+    /// Size of the raw image in bytes; the image's own when it is known there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_size: Option<u64>,
+    /// Digest of the raw image; the image's own when it is known there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_digest: Option<Digest>,
+    /// User-data for nodes whose run brings none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
+    /// Vendor-data: what the site adds below the user's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_data: Option<String>,
+    /// Kernel arguments to add to the installed system's boot entries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_args: Vec<String>,
+    /// Have the installed system report that it is up.
+    #[serde(default)]
+    pub phone_home: bool,
+    /// Which disk it goes to.
+    #[serde(default)]
+    pub disk: DiskHints,
+}
+
+/// Stores a system; one of the same name is replaced.
+pub async fn save(connection: &mut Connection, system: &System, now: Millis) -> Result<(), Error> {
+    let sql = "INSERT INTO systems (name, system_json, added_at) VALUES ($1, $2, $3) \
+               ON CONFLICT (name) DO UPDATE SET system_json = excluded.system_json";
+    let query = sqlx::query(sql).bind(&system.name).bind(to_json(system)).bind(now.cast_signed());
+    query.execute(connection).await.map(drop).map_err(database("storing an operating system"))
+}
+
+/// The system with this name.
+pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<System>, Error> {
+    let query = sqlx::query("SELECT system_json FROM systems WHERE name = $1").bind(name);
+    let row = query.fetch_optional(connection).await.map_err(database("reading an operating system"))?;
+    row.map(|row| json(&row, "system_json")).transpose()
+}
+
+/// Every system by name.
+pub async fn all(connection: &mut Connection) -> Result<Vec<System>, Error> {
+    let rows = sqlx::query("SELECT system_json FROM systems ORDER BY name").fetch_all(connection).await;
+    let rows = rows.map_err(database("reading the operating systems"))?;
+    rows.iter().map(|row| json(row, "system_json")).collect()
+}

@@ -1,0 +1,50 @@
+//! Bootstrap tokens: an operator's consent given in advance, good for one machine.
+
+use super::{Connection, database, get, optional_number};
+use crate::Error;
+use crate::time::Millis;
+
+/// A bootstrap token as stored.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// When it stops being good, if ever.
+    pub expires_at: Option<Millis>,
+    /// When a machine used it.
+    pub used_at: Option<Millis>,
+    /// The node that used it.
+    pub node: Option<String>,
+}
+
+/// Stores a new token by its hash.
+pub async fn insert(
+    connection: &mut Connection,
+    hash: &str,
+    now: Millis,
+    expires_at: Option<Millis>,
+) -> Result<(), Error> {
+    let sql = "INSERT INTO tokens (hash, created_at, expires_at) VALUES ($1, $2, $3)";
+    let expires_at = expires_at.map(u64::cast_signed);
+    let done = sqlx::query(sql).bind(hash).bind(now.cast_signed()).bind(expires_at).execute(connection).await;
+    done.map(drop).map_err(database("storing a token"))
+}
+
+/// The token with this hash.
+pub async fn get_by_hash(connection: &mut Connection, hash: &str) -> Result<Option<Token>, Error> {
+    let row = sqlx::query("SELECT * FROM tokens WHERE hash = $1").bind(hash).fetch_optional(connection).await;
+    let Some(row) = row.map_err(database("reading a token"))? else { return Ok(None) };
+    let expires_at = optional_number(&row, "expires_at")?;
+    Ok(Some(Token { expires_at, used_at: optional_number(&row, "used_at")?, node: get(&row, "node")? }))
+}
+
+/// Notes who used a token, from where.
+pub async fn consume(
+    connection: &mut Connection,
+    hash: &str,
+    node: &str,
+    address: &str,
+    now: Millis,
+) -> Result<(), Error> {
+    let sql = "UPDATE tokens SET used_at = $1, used_by_address = $2, node = $3 WHERE hash = $4";
+    let done = sqlx::query(sql).bind(now.cast_signed()).bind(address).bind(node).bind(hash).execute(connection).await;
+    done.map(drop).map_err(database("consuming a token"))
+}
