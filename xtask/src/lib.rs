@@ -11,5 +11,7 @@ pub mod image;
 pub mod kernel;
 pub mod modules;
 pub mod python;
+pub mod qemu;
+pub mod target_image;
 pub mod uki;
 pub mod workspace;

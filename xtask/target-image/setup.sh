@@ -13,7 +13,8 @@ printf 'timeout 0\n' > "$esp/loader/loader.conf"
 
 # The kernel goes to the ESP the same way every later kernel will: by kernel-install, with /etc/kernel/cmdline.
 kernel-install add "$version" "/boot/vmlinuz-$version" "/boot/initrd.img-$version"
-test -s "$esp"/loader/entries/*.conf
+# Paths in an entry start at the root of the ESP, which is not mounted yet.
+sed -i "s,$esp/,/," "$esp"/loader/entries/*.conf
 
 # What would only cost time at the first boot, or would be the same on every machine made from the image.
 systemctl mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service

@@ -25,7 +25,7 @@ impl Build {
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         let binary = folder.join("slipway");
         // Not overwritten in place: it may be running.
-        let fresh = folder.join("slipway.new");
+        let fresh = folder.join(format!("slipway.{}", std::process::id()));
         fs::copy(&built, &fresh).with_context(|| format!("copying {}", built.display()))?;
         fs::rename(&fresh, &binary).with_context(|| format!("creating {}", binary.display()))?;
         println!("{}  {} bytes, static", binary.display(), fs::metadata(&binary)?.len());

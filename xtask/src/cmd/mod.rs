@@ -4,6 +4,7 @@ use clap::Subcommand;
 
 mod build;
 mod image;
+mod target_image;
 
 /// What `cargo xtask` can do.
 #[derive(Subcommand)]
@@ -12,6 +13,8 @@ pub enum Command {
     Build(build::Build),
     /// Build kernel, initramfs and unified kernel image for one server.
     Image(image::Image),
+    /// Build the small Debian image that the demo and the tests install.
+    TargetImage(target_image::TargetImage),
 }
 
 impl Command {
@@ -20,6 +23,7 @@ impl Command {
         match self {
             Command::Build(command) => command.run(),
             Command::Image(command) => command.run(),
+            Command::TargetImage(command) => command.run(),
         }
     }
 }

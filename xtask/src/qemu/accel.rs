@@ -1,0 +1,83 @@
+//! How guests are run: `/dev/kvm` may be there and still hang every guest (a nested, software KVM), so it is tried, and the
+//! answer remembered.
+
+use std::fs::{self, File};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache::{self, Key};
+use crate::command::{command, stdout};
+
+use super::{POLL, QEMU, console::Console};
+
+/// What executes a guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accel {
+    /// The processor.
+    Kvm,
+    /// QEMU's translator.
+    Tcg,
+}
+
+impl Accel {
+    /// QEMU's arguments.
+    pub fn arguments(self) -> [&'static str; 4] {
+        match self {
+            Accel::Kvm => ["-accel", "kvm", "-cpu", "host"],
+            Accel::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max"],
+        }
+    }
+}
+
+/// How long a guest may take to show that it lives. One that does needs a tenth of it.
+const PROBE: Duration = Duration::from_secs(5);
+/// What the BIOS of a machine without disks comes to say.
+const ALIVE: &str = "No bootable device.";
+
+/// KVM if a guest lives under it, or what `SLIPWAY_ACCEL` (`kvm` or `tcg`) says.
+pub fn choose() -> Result<Accel> {
+    match std::env::var("SLIPWAY_ACCEL").as_deref() {
+        Ok("kvm") => return Ok(Accel::Kvm),
+        Ok("tcg") => return Ok(Accel::Tcg),
+        Ok(other) => bail!("reading SLIPWAY_ACCEL {other:?}: it is neither kvm nor tcg"),
+        Err(_) if File::options().read(true).write(true).open("/dev/kvm").is_err() => return Ok(Accel::Tcg),
+        Err(_) => {}
+    }
+    let processor = fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
+    let key = Key::new("accel-1")
+        .with("kernel", stdout(&mut command("uname", ["-rv"]))?)
+        .with("qemu", stdout(&mut command(QEMU, ["--version"]))?)
+        .with("processor", processor.lines().find(|line| line.starts_with("model name")).unwrap_or_default());
+    let folder = cache::keyed("accel", key, |folder| {
+        let answer = if lives_under_kvm()? { "kvm" } else { "tcg" };
+        eprintln!("guests run under {answer}");
+        fs::write(folder.join("answer"), answer).context("writing the answer")
+    })?;
+    let answer = fs::read_to_string(folder.join("answer")).context("reading the answer")?;
+    Ok(if answer == "kvm" { Accel::Kvm } else { Accel::Tcg })
+}
+
+fn lives_under_kvm() -> Result<bool> {
+    let folder = tempfile::tempdir().context("creating a temporary folder")?;
+    let log = folder.path().join("log");
+    let debug = format!("file,id=debug,path={}", log.display());
+    let machine = ["-machine", "q35", "-m", "64", "-display", "none", "-nodefaults", "-chardev", &debug];
+    let mut qemu = command(QEMU, machine);
+    qemu.args(["-device", "isa-debugcon,iobase=0x402,chardev=debug"]).args(Accel::Kvm.arguments());
+    let mut probe =
+        qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting QEMU")?;
+    let mut console = Console::new(&log);
+    let mut lives = false;
+    for _ in 0..PROBE.as_millis() / POLL.as_millis() {
+        lives = console.find(ALIVE)?.is_some();
+        if lives || probe.try_wait().context("waiting for QEMU")?.is_some() {
+            break;
+        }
+        std::thread::sleep(POLL);
+    }
+    probe.kill().context("stopping QEMU")?;
+    probe.wait().context("waiting for QEMU")?;
+    Ok(lives)
+}

@@ -1,0 +1,91 @@
+//! What a machine wrote to its serial port, as the log file of the port holds it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The log of a serial port, read from where the last search ended.
+pub struct Console {
+    log: PathBuf,
+    /// Characters of the text that earlier searches went past.
+    seen: usize,
+}
+
+impl Console {
+    /// The console logged to this file, which may not be there yet.
+    pub fn new(log: &Path) -> Self {
+        Self { log: log.to_owned(), seen: 0 }
+    }
+
+    /// The log file.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Everything written so far, without terminal control sequences.
+    pub fn text(&self) -> Result<String> {
+        match fs::read(&self.log) {
+            Ok(bytes) => Ok(plain(&String::from_utf8_lossy(&bytes))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+            Err(error) => Err(error).with_context(|| format!("reading {}", self.log.display())),
+        }
+    }
+
+    /// The line that holds the wanted text, the first behind what earlier searches found; nothing if it is not there yet.
+    pub fn find(&mut self, wanted: &str) -> Result<Option<String>> {
+        let text = self.text()?;
+        let Some(at) = text.get(self.seen..).and_then(|rest| rest.find(wanted)).map(|at| self.seen + at) else {
+            return Ok(None);
+        };
+        self.seen = at + wanted.len();
+        let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        let end = text[at..].find('\n').map_or(text.len(), |newline| at + newline);
+        Ok(Some(text[start..end].trim_end().to_owned()))
+    }
+}
+
+/// The text without control sequences (ECMA-48, section 5.4: CSI, parameters, final byte) and carriage returns. One that has
+/// not arrived whole stays out, so that the text only ever grows.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '\x1b' => {
+                if rest.next() == Some('[') {
+                    rest.find(|c| ('\x40'..='\x7e').contains(c));
+                }
+            }
+            '\r' | '\0' => {}
+            c => plain.push(c),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_sequences_do_not_hide_text() {
+        assert_eq!(
+            plain("[\x1b[0;32m  OK  \x1b[0m] Star\x1b[1Kted\r\n\x1b[2J\x1b[01;01Hlogin:\x1b[0"),
+            "[  OK  ] Started\nlogin:"
+        );
+    }
+
+    #[test]
+    fn each_search_goes_on_behind_the_last() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let log = folder.path().join("log");
+        let mut console = Console::new(&log);
+        assert_eq!(console.find("boot")?, None);
+        fs::write(&log, "first boot\r\nsecond \x1b[1mboot\x1b[0m now\r\n")?;
+        assert_eq!(console.find("boot")?.as_deref(), Some("first boot"));
+        assert_eq!(console.find("boot")?.as_deref(), Some("second boot now"));
+        assert_eq!(console.find("boot")?, None);
+        Ok(())
+    }
+}

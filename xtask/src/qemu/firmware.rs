@@ -1,0 +1,31 @@
+//! UEFI firmware from Debian's `ovmf` package, and the variables it starts with.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::command::{command, run_quietly};
+use crate::python;
+
+/// The firmware's code, without Secure Boot.
+pub const CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
+/// Variables as they come from the factory.
+const VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
+/// The network boot loader a rack chains, from Debian's `ipxe` package: over HTTP only, and it asks DHCP what to boot next.
+pub const IPXE: &str = "/usr/lib/ipxe/ipxe.efi";
+
+/// Makes a machine's own variables, unless it has them from an earlier start. With an URI the firmware boots from there the
+/// next time it starts, and that time only, as if an operator had chosen it; then from disk.
+pub fn variables(path: &Path, boot_uri: Option<&str>) -> Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let fresh = path.with_extension("fresh");
+    fs::copy(VARIABLES, &fresh).with_context(|| format!("copying {VARIABLES}"))?;
+    if let Some(uri) = boot_uri {
+        let tools = python::environment(python::FIRMWARE)?;
+        run_quietly(command(tools.join("virt-fw-vars"), ["--set-boot-uri", uri, "--inplace"]).arg(&fresh))?;
+    }
+    fs::rename(&fresh, path).with_context(|| format!("creating {}", path.display()))
+}

@@ -1,0 +1,275 @@
+//! Whole machines in QEMU: firmware or a kernel of ours, disks in files, network cards on QEMU's user network, from which the
+//! loopback of this host is 10.0.2.2.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::command::{command, tail};
+use crate::host;
+
+pub mod accel;
+mod console;
+pub mod firmware;
+mod qmp;
+
+use accel::Accel;
+use console::Console;
+use qmp::Qmp;
+
+const QEMU: &str = "qemu-system-x86_64";
+/// Time between two looks at something a machine does.
+const POLL: Duration = Duration::from_millis(50);
+
+/// How a machine starts.
+#[derive(Clone, Debug)]
+pub enum Boot {
+    /// By UEFI firmware. Its variables are kept in the machine's folder; with an URI it boots from there once, then from disk.
+    Uefi {
+        /// HTTP or HTTPS URL of an EFI program.
+        uri: Option<String>,
+    },
+    /// By a kernel QEMU puts into memory: seconds faster, where the way to the kernel is not the matter.
+    Kernel {
+        /// The kernel.
+        vmlinuz: PathBuf,
+        /// The initramfs.
+        initramfs: PathBuf,
+        /// The kernel's command line.
+        cmdline: String,
+    },
+}
+
+/// A virtio disk.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// File with the raw content.
+    pub path: PathBuf,
+    /// Serial number, at most 20 characters.
+    pub serial: String,
+}
+
+/// A virtio network card on a network of its own.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    /// MAC address.
+    pub mac: String,
+    /// What DHCP tells a boot loader to fetch: an URL.
+    pub bootfile: Option<String>,
+}
+
+/// A machine to be started.
+#[derive(Clone, Debug)]
+pub struct MachineConfig {
+    /// How it starts.
+    pub boot: Boot,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// SMBIOS system UUID.
+    pub uuid: String,
+    /// SMBIOS system serial number.
+    pub serial: String,
+    /// Disks, in the order the guest finds them.
+    pub disks: Vec<Disk>,
+    /// Network cards; their QEMU ids are `nic0`, `nic1` and so on.
+    pub nics: Vec<Nic>,
+    /// Further arguments for QEMU.
+    pub extra: Vec<String>,
+}
+
+/// A running machine. It ends with this value; its console log stays in the folder it was started in.
+pub struct Machine {
+    qemu: Child,
+    qmp: Qmp,
+    console: Console,
+    /// Unix sockets live in a folder of their own, for their paths must be short (sun_path in unix(7)).
+    _sockets: TempDir,
+}
+
+/// Makes an empty disk of `size` bytes: a sparse file that reads as zeros. A disk that was there is replaced.
+pub fn create_disk(path: &Path, size: u64) -> Result<()> {
+    let created = File::create(path).and_then(|file| file.set_len(size));
+    created.with_context(|| format!("creating {}", path.display()))
+}
+
+impl Machine {
+    /// Starts a machine. Its folder keeps `console.log`, which grows over restarts, and the firmware's variables.
+    pub fn start(config: &MachineConfig, folder: &Path) -> Result<Self> {
+        host::ensure(host::QEMU)?;
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        let sockets = tempfile::Builder::new().prefix("slipway-").tempdir().context("creating a folder for sockets")?;
+        let variables = folder.join("vars.fd");
+        if let Boot::Uefi { uri } = &config.boot {
+            firmware::variables(&variables, uri.as_deref())?;
+        }
+        let console = Console::new(&folder.join("console.log"));
+        let errors = folder.join("qemu.log");
+        let log = File::create(&errors).with_context(|| format!("creating {}", errors.display()))?;
+        let arguments = arguments(config, accel::choose()?, &variables, console.log(), sockets.path());
+        let qemu = command(QEMU, arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        let mut qemu = qemu.context("starting QEMU")?;
+        let qmp = match Qmp::connect(&sockets.path().join("qmp")) {
+            Ok(qmp) => qmp,
+            Err(error) => {
+                // What QEMU has to say about its arguments explains more than a missing socket.
+                qemu.kill().and_then(|()| qemu.wait()).context("stopping QEMU")?;
+                let said = fs::read_to_string(&errors).unwrap_or_default();
+                return Err(error.context(format!("starting QEMU: {}", said.trim())));
+            }
+        };
+        Ok(Self { qemu, qmp, console, _sockets: sockets })
+    }
+
+    /// Everything the machine wrote to its console so far, over all restarts, without terminal control sequences.
+    pub fn console(&self) -> Result<String> {
+        self.console.text()
+    }
+
+    /// The console's log file.
+    pub fn console_log(&self) -> &Path {
+        self.console.log()
+    }
+
+    /// Waits until the console shows a text, and returns its line. What earlier calls found, and what came before it, is not
+    /// looked at again.
+    pub fn wait_for_console(&mut self, wanted: &str, limit: Duration) -> Result<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let ended = self.qemu.try_wait().context("waiting for QEMU")?;
+            if let Some(line) = self.console.find(wanted)? {
+                return Ok(line);
+            }
+            let why = match ended {
+                Some(status) => format!("the machine ended ({status})"),
+                None if Instant::now() > deadline => format!("it did not come in {} s", limit.as_secs()),
+                None => {
+                    std::thread::sleep(POLL);
+                    continue;
+                }
+            };
+            let (log, last) = (self.console.log().display(), tail(&self.console.text()?, 15));
+            bail!("waiting for {wanted:?} on the console: {why}; the end of {log}:\n{last}");
+        }
+    }
+
+    /// Whether the machine still runs.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.qemu.try_wait().context("waiting for QEMU")?.is_none())
+    }
+
+    /// Waits until the machine has powered itself off, or has reset if it was started with `-no-reboot`.
+    pub fn wait_for_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.qemu.try_wait().context("waiting for QEMU")? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                let (log, last) = (self.console.log().display(), tail(&self.console.text()?, 15));
+                bail!("waiting for the machine to end: it runs after {} s; the end of {log}:\n{last}", limit.as_secs());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Sends a command of QEMU's machine protocol.
+    pub fn qmp(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        self.qmp.execute(command, arguments)
+    }
+
+    /// Presses the reset button.
+    pub fn reset(&mut self) -> Result<()> {
+        self.qmp("system_reset", json!({})).map(drop)
+    }
+
+    /// Presses the power button.
+    pub fn press_power(&mut self) -> Result<()> {
+        self.qmp("system_powerdown", json!({})).map(drop)
+    }
+
+    /// Plugs or unplugs the cable of a network card.
+    pub fn set_link(&mut self, nic: usize, up: bool) -> Result<()> {
+        self.qmp("set_link", json!({ "name": format!("nic{nic}"), "up": up })).map(drop)
+    }
+
+    /// Sends a BREAK on the serial line, which the kernel takes for the SysRq key.
+    pub fn send_break(&mut self) -> Result<()> {
+        self.qmp("chardev-send-break", json!({ "id": "console" })).map(drop)
+    }
+
+    /// Types on the serial line.
+    pub fn type_text(&mut self, text: &str) -> Result<()> {
+        use std::io::Write as _;
+        let socket = self._sockets.path().join("console");
+        let mut line = std::os::unix::net::UnixStream::connect(socket).context("connecting to the serial line")?;
+        line.write_all(text.as_bytes()).context("typing on the serial line")
+    }
+
+    /// Process id of QEMU.
+    pub fn pid(&self) -> u32 {
+        self.qemu.id()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Both fail only where QEMU has ended by itself.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if std::thread::panicking() {
+            eprintln!("the machine's console is in {}", self.console.log().display());
+        }
+    }
+}
+
+fn arguments(config: &MachineConfig, accel: Accel, variables: &Path, log: &Path, sockets: &Path) -> Vec<String> {
+    let mut arguments: Vec<String> = accel.arguments().map(str::to_owned).to_vec();
+    let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
+    // One processor: under TCG two are slower for firmware and kernel alike.
+    add(&["-machine", "q35", "-smp", "1", "-m", &config.memory_mib.to_string(), "-nodefaults", "-display", "none"]);
+    add(&[
+        "-uuid",
+        &config.uuid,
+        "-smbios",
+        &format!("type=1,manufacturer=QEMU,product=slipway,serial={}", config.serial),
+    ]);
+    let (console, log) = (option(&sockets.join("console")), option(log));
+    add(&["-chardev", &format!("socket,id=console,path={console},server=on,wait=off,logfile={log},logappend=on")]);
+    add(&["-serial", "chardev:console", "-qmp", &format!("unix:{},server=on,wait=off", option(&sockets.join("qmp")))]);
+    add(&["-device", "virtio-rng-pci"]);
+    match &config.boot {
+        Boot::Uefi { .. } => {
+            add(&["-drive", &format!("if=pflash,unit=0,format=raw,readonly=on,file={}", firmware::CODE)]);
+            add(&["-drive", &format!("if=pflash,unit=1,format=raw,file={}", option(variables))]);
+            // Nobody here answers PXE; waiting for it would take a minute.
+            for protocol in ["IPv4PXESupport", "IPv6PXESupport"] {
+                add(&["-fw_cfg", &format!("name=opt/org.tianocore/{protocol},string=n")]);
+            }
+        }
+        Boot::Kernel { vmlinuz, initramfs, cmdline } => {
+            add(&["-kernel", &vmlinuz.to_string_lossy(), "-initrd", &initramfs.to_string_lossy(), "-append", cmdline]);
+        }
+    }
+    for (index, disk) in config.disks.iter().enumerate() {
+        add(&["-drive", &format!("if=none,id=disk{index},format=raw,discard=unmap,file={}", option(&disk.path))]);
+        add(&["-device", &format!("virtio-blk-pci,drive=disk{index},serial={}", disk.serial)]);
+    }
+    for (index, nic) in config.nics.iter().enumerate() {
+        let bootfile = nic.bootfile.as_ref().map(|url| format!(",bootfile={}", url.replace(',', ",,")));
+        add(&["-netdev", &format!("user,id=net{index}{}", bootfile.unwrap_or_default())]);
+        // Without an option ROM: Debian's QEMU would load one of 2019, and the firmware has drivers of its own.
+        add(&["-device", &format!("virtio-net-pci,id=nic{index},netdev=net{index},mac={},romfile=", nic.mac)]);
+    }
+    arguments.extend(config.extra.iter().cloned());
+    arguments
+}
+
+/// A path inside a QEMU option, where a comma is written twice.
+fn option(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
