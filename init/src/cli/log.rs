@@ -7,24 +7,27 @@ use std::io::IsTerminal;
 use slipway_installer::log_book::LogBook;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
-/// Starts logging. `SLIPWAY_LOG=kmsg` is how PID 1 asks for marked lines; any other value is a filter.
+/// Starts logging. `SLIPWAY_LOG=kmsg` is how PID 1 asks for marked lines; any other value is a filter such as
+/// `warn,slipway_actions=debug`.
 pub fn start(book: Option<LogBook>) {
     let wanted = std::env::var("SLIPWAY_LOG").unwrap_or_default();
     let marked = wanted == "kmsg";
-    let filter = if marked || wanted.is_empty() { "warn,slipway=info" } else { &wanted };
-    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
-    // The crates are named slipway_*, which the filter's prefix covers.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    // Our own crates are named slipway and slipway_*; the others speak only when something is wrong.
+    let ours = || Targets::new().with_default(LevelFilter::WARN).with_target("slipway", LevelFilter::INFO);
+    let filter = if marked || wanted.is_empty() { ours() } else { wanted.parse().unwrap_or_else(|_| ours()) };
+    let lines = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .with_writer(std::io::stderr)
-        .event_format(Lines { marked, book })
-        .try_init();
+        .event_format(Lines { marked, book });
+    // Fails only when logging was started before.
+    let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
 }
 
 /// Prints the error a command ended with.
