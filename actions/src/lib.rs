@@ -1,1 +1,82 @@
-//! Skeleton.
+//! What slipway does to a machine's disks, one file an action.
+//!
+//! This is the only crate that touches disks, and it knows nothing of the server: an [`Action`] goes in, [`Report`]s come
+//! out while it runs, and [`Done`] or an [`Error`] at the end. It runs as root in an initramfs with nothing else in it, and
+//! by hand on a running system.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
+
+mod boot_config;
+mod choose;
+pub mod disks;
+mod erase_disk;
+mod error;
+mod fetch;
+mod host;
+mod kernel_args;
+mod machine;
+mod mount;
+mod open_disk;
+mod partitions;
+mod probe;
+mod reboot;
+mod seed_cloud_init;
+mod stream;
+mod stream_image;
+mod sys;
+mod target_root;
+mod text;
+
+use slipway_protocol::{Action, Outcome, Progress};
+
+pub use choose::choose;
+pub use disks::list_disks;
+pub use error::{Error, is_retryable};
+pub use fetch::{FetchError, Request};
+pub use host::{Host, HostOptions};
+pub use machine::{Cancel, Candidate, Machine, Response};
+pub use mount::MountError;
+
+/// What an action says while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// Something worth keeping, such as the disk chosen and why.
+    Note(String),
+    /// How far it is; only the newest matters.
+    Progress(Progress),
+}
+
+/// What an action that succeeded leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// For the operator.
+    pub outcome: Outcome,
+    /// For the workflow.
+    pub next: Next,
+}
+
+/// What follows an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The next step.
+    Continue,
+    /// A reboot, once everything has been reported. Actions never reboot by themselves.
+    Reboot,
+}
+
+impl Done {
+    fn go_on(summary: String, warnings: Vec<String>) -> Self {
+        Self { outcome: Outcome { summary, warnings, ..Outcome::default() }, next: Next::Continue }
+    }
+}
+
+/// Runs one action to its end on the calling thread.
+pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    match action {
+        Action::EraseDisk(inputs) => erase_disk::run(inputs, machine, report),
+        Action::StreamImage(inputs) => stream_image::run(inputs, machine, report),
+        Action::SeedCloudInit(inputs) => seed_cloud_init::run(inputs, machine, report),
+        Action::KernelArgs(inputs) => kernel_args::run(inputs, machine, report),
+        Action::Reboot(_) => Ok(reboot::run()),
+    }
+}

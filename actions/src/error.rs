@@ -1,0 +1,229 @@
+//! What can go wrong in an action.
+
+use std::io;
+
+use slipway_protocol::Digest;
+
+use crate::fetch::FetchError;
+use crate::mount::MountError;
+
+/// Why an action failed. Messages name operation and object; the cause is the source.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// sysfs or procfs could not be read.
+    #[error("listing the disks of this machine")]
+    ListDisks {
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The hints do not lead to exactly one disk.
+    #[error("choosing a disk: {reason}")]
+    ChooseDisk {
+        /// What was asked for, and each disk with what stands against it.
+        reason: String,
+    },
+    /// The disk could not be opened.
+    #[error("opening {disk}")]
+    OpenDisk {
+        /// Path of the disk.
+        disk: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A read from the disk failed.
+    #[error("reading {disk} at byte {offset}")]
+    ReadDisk {
+        /// Path of the disk.
+        disk: String,
+        /// Byte offset of the read.
+        offset: u64,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A write to the disk failed.
+    #[error("writing {disk} at byte {offset}")]
+    WriteDisk {
+        /// Path of the disk.
+        disk: String,
+        /// Byte offset of the write.
+        offset: u64,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The disk did not confirm that it has everything.
+    #[error("flushing {disk}")]
+    FlushDisk {
+        /// Path of the disk.
+        disk: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// An erased place does not read as zeros.
+    #[error("verifying that {disk} is erased: byte {offset} is not zero")]
+    NotErased {
+        /// Path of the disk.
+        disk: String,
+        /// Byte offset of the first byte that is not zero.
+        offset: u64,
+    },
+    /// The partition table makes no sense, or there is none where one is needed.
+    #[error("reading the partition table of {disk}")]
+    PartitionTable {
+        /// Path of the disk.
+        disk: String,
+        /// The cause.
+        #[source]
+        source: gpt::GptError,
+    },
+    /// The source could not be fetched.
+    #[error("fetching {url}")]
+    Fetch {
+        /// The URL as given.
+        url: String,
+        /// The cause.
+        #[source]
+        source: FetchError,
+    },
+    /// Too many failures in a row without a byte received.
+    #[error("fetching {url}: stopped at byte {offset} after {failures} failures in a row")]
+    FetchGaveUp {
+        /// The URL as given.
+        url: String,
+        /// Bytes received until then.
+        offset: u64,
+        /// How many failures.
+        failures: u32,
+        /// The last of them.
+        #[source]
+        source: FetchError,
+    },
+    /// The source is empty, or decompresses to nothing.
+    #[error("reading the image from {url}: it is empty")]
+    EmptyImage {
+        /// The URL as given.
+        url: String,
+    },
+    /// The source is something that must not be written to a disk as it is.
+    #[error("reading the image from {url}: it is {format}; raw images, plain or in zstd, gzip or xz, can be written")]
+    Format {
+        /// The URL as given.
+        url: String,
+        /// What its first bytes say it is.
+        format: &'static str,
+    },
+    /// The source is damaged or ends too early.
+    #[error("decoding the {format} image after {raw_bytes} bytes of raw data")]
+    Decode {
+        /// Compression found.
+        format: &'static str,
+        /// Raw bytes decoded until then.
+        raw_bytes: u64,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The image does not fit the disk.
+    #[error("writing the image to {disk}: the disk has {size} bytes, the image needs {needed}")]
+    ImageTooLarge {
+        /// Path of the disk.
+        disk: String,
+        /// Size of the disk in bytes.
+        size: u64,
+        /// What the image needs: its size where known, else how far it got.
+        needed: String,
+    },
+    /// The raw image is not as long as the workflow says.
+    #[error("checking the size of the raw image: expected {expected} bytes, got {found}")]
+    RawSize {
+        /// Size in the workflow, in bytes.
+        expected: u64,
+        /// Size found, in bytes; when larger than expected, where the writer stopped.
+        found: String,
+    },
+    /// The bytes are not those the workflow names.
+    #[error("checking the digest of {what}: expected {expected}, got {found} over {bytes} bytes")]
+    Digest {
+        /// The stream as delivered, or the raw image.
+        what: &'static str,
+        /// Digest in the workflow.
+        expected: Digest,
+        /// Digest found.
+        found: Digest,
+        /// Bytes hashed.
+        bytes: u64,
+    },
+    /// No partition holds what the action works on.
+    #[error("looking for {what} on {disk}: {looked_at}")]
+    NotFound {
+        /// What was looked for.
+        what: &'static str,
+        /// Path of the disk.
+        disk: String,
+        /// Every place looked at, with what was there.
+        looked_at: String,
+    },
+    /// A file system could not be mounted.
+    #[error("mounting {partition}")]
+    Mount {
+        /// The partition, in words.
+        partition: String,
+        /// The cause.
+        #[source]
+        source: MountError,
+    },
+    /// A file of the installed system could not be read or written.
+    #[error("{operation} /{path} of the installed system")]
+    TargetFile {
+        /// What was done: "reading", "writing", "removing".
+        operation: &'static str,
+        /// Path relative to the root of its file system.
+        path: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A boot loader's configuration cannot be edited.
+    #[error("editing /{path} of the installed system: line {line}: {reason}")]
+    BootConfig {
+        /// Path relative to the root of its file system.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is there and what would be right.
+        reason: String,
+    },
+    /// An argument cannot be a kernel argument.
+    #[error("adding kernel argument {argument:?}: {reason}")]
+    KernelArgument {
+        /// The argument as given.
+        argument: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The user-data cannot take what was to be put in.
+    #[error("putting phone_home into the user-data")]
+    UserData {
+        /// The cause, with line and column.
+        #[source]
+        source: slipway_user_data::Refusal,
+    },
+    /// Something asked the action to stop, such as the end of its time.
+    #[error("stopping on request")]
+    Cancelled,
+}
+
+/// Whether the same action may succeed if it is run again: true for faults of the network and for a disk in use, false
+/// for a wrong digest, a missing disk, a damaged image or a disk that fails.
+pub fn is_retryable(error: &Error) -> bool {
+    match error {
+        Error::Fetch { source, .. } | Error::FetchGaveUp { source, .. } => source.may_pass(),
+        Error::OpenDisk { source, .. } => source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()),
+        Error::Mount { source, .. } => matches!(source, MountError::NoNode { .. }),
+        _ => false,
+    }
+}

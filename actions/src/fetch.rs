@@ -1,0 +1,313 @@
+//! Opening a source: HTTPS, HTTP, or a file.
+
+use std::error::Error as StdError;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, RANGE};
+use reqwest::redirect::Policy;
+use reqwest::{Client, StatusCode};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::runtime::Runtime;
+
+use crate::machine::{Cancel, Response};
+
+/// A connection that is not made in this time has failed.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection that delivers nothing for this long is dropped.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a waiting read looks whether it should stop.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+/// Most redirects followed.
+const MAX_REDIRECTS: usize = 5;
+
+/// What to fetch.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// `https://`, `http://`, `file://` or an absolute path.
+    pub url: &'a str,
+    /// CA certificates in PEM to trust beside the machine's own.
+    pub ca: Option<&'a str>,
+    /// First byte wanted.
+    pub offset: u64,
+    /// Entity tag the source must still have when `offset` is not 0.
+    pub etag: Option<&'a str>,
+}
+
+/// Why a source could not be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// Plain HTTP proves nothing about what arrives, so a digest must.
+    #[error("http:// needs a digest; without one use https://")]
+    PlainHttp,
+    /// Not a URL slipway fetches.
+    #[error("a URL starts with https://, http:// or file://, or is an absolute path")]
+    Scheme,
+    /// The CA certificates given cannot be used.
+    #[error("reading the CA certificates to trust: {reason}")]
+    Trust {
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// A local file could not be opened.
+    #[error("opening the file")]
+    OpenFile {
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// No client could be made, or no answer came.
+    #[error("sending the request")]
+    Send {
+        /// The cause.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The server answered with something other than the content.
+    #[error("the server answered {status}")]
+    Status {
+        /// The status line's code and phrase.
+        status: StatusCode,
+    },
+    /// The source is not what it was when the first bytes came, or cannot be resumed.
+    #[error("resuming at byte {offset}: {reason}")]
+    NotResumable {
+        /// First byte wanted.
+        offset: u64,
+        /// What the server said instead.
+        reason: String,
+    },
+    /// The connection was dropped or stalled before the end.
+    #[error("reading the body")]
+    Body {
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The body ended before its announced size.
+    #[error("the source ended at byte {offset} of {total}")]
+    Short {
+        /// Bytes received.
+        offset: u64,
+        /// Size announced.
+        total: u64,
+    },
+    /// Something asked to stop.
+    #[error("stopping on request")]
+    Stopped,
+}
+
+impl FetchError {
+    /// Whether the same request may succeed later: true for dropped, refused and stalled connections and for 408, 429 and
+    /// 5xx; false for other statuses, for certificates that do not verify, and for local files.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            FetchError::Send { source } => !source.is_builder() && !source.is_redirect() && !is_untrusted(source),
+            FetchError::Status { status } => {
+                status.is_server_error()
+                    || matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+            }
+            FetchError::NotResumable { .. } | FetchError::Body { .. } | FetchError::Short { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// Whether a certificate that does not verify is at the bottom of an error.
+fn is_untrusted(error: &reqwest::Error) -> bool {
+    let first: &(dyn StdError + 'static) = error;
+    std::iter::successors(Some(first), |error| (*error).source()).any(|error| {
+        let inner = error.downcast_ref::<io::Error>().and_then(|error| error.get_ref());
+        let tls = error.downcast_ref().or_else(|| inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()));
+        matches!(tls, Some(rustls::Error::InvalidCertificate(_)))
+    })
+}
+
+/// Opens a source. `trust` are the machine's own CA certificates, each a text in PEM.
+pub(crate) fn open(request: &Request<'_>, trust: &[String], stop: &Cancel) -> Result<Response, FetchError> {
+    if let Some(path) = local_path(request.url) {
+        return open_file(path, request.offset);
+    }
+    if !(request.url.starts_with("https://") || request.url.starts_with("http://")) {
+        return Err(FetchError::Scheme);
+    }
+    open_http(request, trust, stop)
+}
+
+/// The path of a `file://` URL or an absolute path; `file://` URLs are taken as written, without percent-decoding.
+fn local_path(url: &str) -> Option<&str> {
+    url.strip_prefix("file://").or_else(|| url.starts_with('/').then_some(url))
+}
+
+fn open_file(path: &str, offset: u64) -> Result<Response, FetchError> {
+    let failed = |source| FetchError::OpenFile { source };
+    let mut file = File::open(path).map_err(failed)?;
+    let total = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    file.seek(SeekFrom::Start(offset)).map_err(failed)?;
+    Ok(Response { total: Some(total), etag: None, body: Box::new(file) })
+}
+
+fn open_http(request: &Request<'_>, trust: &[String], stop: &Cancel) -> Result<Response, FetchError> {
+    let client = client(trust, request.ca)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| FetchError::Body { source })?;
+    let mut builder = client.get(request.url).header(ACCEPT_ENCODING, "identity");
+    if request.offset > 0 {
+        builder = builder.header(RANGE, format!("bytes={}-", request.offset));
+        if let Some(etag) = request.etag {
+            builder = builder.header(IF_RANGE, etag);
+        }
+    }
+    let response = runtime.block_on(async {
+        tokio::select! {
+            response = builder.send() => response.map_err(|source| FetchError::Send { source: source.without_url() }),
+            () = stopped(stop) => Err(FetchError::Stopped),
+        }
+    })?;
+    let (status, headers) = (response.status(), response.headers());
+    let etag = strong_etag(headers);
+    let total = match (request.offset, status) {
+        (0, StatusCode::OK) => response.content_length(),
+        (offset, StatusCode::PARTIAL_CONTENT) if offset > 0 => {
+            let range = headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            resumed_total(offset, range, request.etag, etag.as_deref())
+                .map_err(|reason| FetchError::NotResumable { offset, reason })?
+        }
+        (offset, StatusCode::OK | StatusCode::RANGE_NOT_SATISFIABLE) if offset > 0 => {
+            let reason = format!("the server answered {status} to a request for the rest");
+            return Err(FetchError::NotResumable { offset, reason });
+        }
+        _ => return Err(FetchError::Status { status }),
+    };
+    let body = HttpBody { runtime: Some(runtime), response, chunk: Bytes::new(), stop: stop.clone() };
+    Ok(Response { total, etag, body: Box::new(body) })
+}
+
+/// The total size out of a 206's `Content-Range` (RFC 9110, 14.4), when it continues what was asked for.
+fn resumed_total(offset: u64, range: &str, wanted: Option<&str>, found: Option<&str>) -> Result<Option<u64>, String> {
+    if wanted.is_some() && found.is_some() && wanted != found {
+        return Err("the entity tag has changed".to_owned());
+    }
+    let parsed = range.strip_prefix("bytes ").and_then(|range| range.split_once('/'));
+    match parsed.and_then(|(range, total)| Some((range.split_once('-')?.0.parse::<u64>().ok()?, total))) {
+        Some((first, total)) if first == offset => Ok(total.parse().ok()),
+        _ => Err(format!("the server answered with Content-Range {range:?}")),
+    }
+}
+
+/// The entity tag, unless it is a weak one, which says nothing about bytes.
+fn strong_etag(headers: &HeaderMap) -> Option<String> {
+    let etag = headers.get(ETAG)?.to_str().ok()?;
+    etag.starts_with('"').then(|| etag.to_owned())
+}
+
+fn client(trust: &[String], ca: Option<&str>) -> Result<Client, FetchError> {
+    let mut roots = RootCertStore::empty();
+    for pem in trust.iter().map(String::as_str).chain(ca) {
+        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            let certificate = certificate.map_err(|error| FetchError::Trust { reason: error.to_string() })?;
+            roots.add(certificate).map_err(|error| FetchError::Trust { reason: error.to_string() })?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| FetchError::Trust { reason: error.to_string() })?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .redirect(Policy::custom(|attempt| {
+            let downgrade =
+                attempt.url().scheme() != "https" && attempt.previous().iter().any(|url| url.scheme() == "https");
+            match downgrade {
+                true => attempt.error("the server redirects from https:// to http://"),
+                false if attempt.previous().len() > MAX_REDIRECTS => attempt.error("the server redirects too often"),
+                false => attempt.follow(),
+            }
+        }))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(STALL_TIMEOUT)
+        .build()
+        .map_err(|source| FetchError::Send { source })
+}
+
+async fn stopped(stop: &Cancel) {
+    while !stop.is_set() {
+        tokio::time::sleep(STOP_CHECK).await;
+    }
+}
+
+/// The body of an answer as a blocking reader. It brings its own single-threaded runtime, so that TLS is done on the
+/// thread that reads.
+struct HttpBody {
+    runtime: Option<Runtime>,
+    response: reqwest::Response,
+    chunk: Bytes,
+    stop: Cancel,
+}
+
+impl Read for HttpBody {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.chunk.is_empty() {
+            let Some(runtime) = &self.runtime else { return Ok(0) };
+            let next = runtime.block_on(async {
+                tokio::select! {
+                    chunk = self.response.chunk() => chunk.map_err(|error| io::Error::other(error.without_url())),
+                    () = stopped(&self.stop) => Err(io::Error::other(FetchError::Stopped)),
+                }
+            });
+            match next {
+                Ok(Some(chunk)) => self.chunk = chunk,
+                Ok(None) => return Ok(0),
+                Err(error) => return Err(error),
+            }
+        }
+        let n = self.chunk.len().min(buffer.len());
+        buffer[..n].copy_from_slice(&self.chunk.split_to(n));
+        Ok(n)
+    }
+}
+
+impl Drop for HttpBody {
+    fn drop(&mut self) {
+        // A name lookup that hangs must not hold up the end of the fetch.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_resumed_only_where_it_was_asked_for() {
+        let check = |range: &str, found: Option<&str>, expect: Option<Option<u64>>| {
+            assert_eq!(resumed_total(10, range, Some("\"a\""), found).ok(), expect, "{range} {found:?}");
+        };
+        check("bytes 10-99/100", Some("\"a\""), Some(Some(100)));
+        check("bytes 10-99/100", None, Some(Some(100)));
+        check("bytes 10-99/*", None, Some(None));
+        check("bytes 10-99/100", Some("\"b\""), None);
+        check("bytes 9-99/100", None, None);
+        check("bytes */100", None, None);
+        check("", None, None);
+    }
+
+    #[test]
+    fn only_schemes_that_are_known_are_fetched() {
+        let open = |url| open(&Request { url, ca: None, offset: 0, etag: None }, &[], &Cancel::new());
+        assert!(matches!(open("ftp://x/y"), Err(FetchError::Scheme)));
+        assert!(matches!(open("image.raw"), Err(FetchError::Scheme)));
+        assert!(matches!(open("file:///nowhere/at/all"), Err(FetchError::OpenFile { .. })));
+    }
+}

@@ -1,0 +1,53 @@
+//! The machine this process runs on.
+
+use std::fs;
+use std::path::Path;
+
+use crate::disks;
+use crate::error::Error;
+use crate::fetch::{self, FetchError, Request};
+use crate::machine::{Cancel, Candidate, Machine, Response};
+
+/// CA certificates of the running system, used only where nobody gave any: when an action is run by hand.
+const SYSTEM_TRUST: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// How the host is used.
+#[derive(Clone, Debug, Default)]
+pub struct HostOptions {
+    /// CA certificates to trust, each a text in PEM. Empty: those of the running system.
+    pub trust: Vec<String>,
+    /// Set to stop the running action.
+    pub cancel: Cancel,
+}
+
+/// The machine this process runs on.
+#[derive(Debug)]
+pub struct Host {
+    trust: Vec<String>,
+    cancel: Cancel,
+}
+
+impl Host {
+    /// The host, trusting the given certificates and no others.
+    pub fn new(options: HostOptions) -> Self {
+        let mut trust = options.trust;
+        if trust.is_empty() {
+            trust.extend(fs::read_to_string(SYSTEM_TRUST));
+        }
+        Self { trust, cancel: options.cancel }
+    }
+}
+
+impl Machine for Host {
+    fn disks(&self) -> Result<Vec<Candidate>, Error> {
+        disks::candidates(Path::new("/sys"), Path::new("/proc")).map_err(|source| Error::ListDisks { source })
+    }
+
+    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
+        fetch::open(request, &self.trust, stop)
+    }
+
+    fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+}

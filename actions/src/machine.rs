@@ -1,0 +1,72 @@
+//! The machine an action works on: the seam between actions and the world.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use slipway_protocol::Disk;
+
+use crate::error::Error;
+use crate::fetch::{FetchError, Request};
+
+/// What actions need of a machine. [`crate::Host`] is the real one; tests put files in place of its disks.
+pub trait Machine: Sync {
+    /// Every whole disk, with what forbids writing to it.
+    fn disks(&self) -> Result<Vec<Candidate>, Error>;
+
+    /// Opens a source at an offset. `stop` ends the body's reads early, with an error.
+    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError>;
+
+    /// Asks the running action to stop; checked by every stage.
+    fn cancel(&self) -> &Cancel;
+}
+
+/// A disk, and whether it may be written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The disk.
+    pub disk: Disk,
+    /// Why it must not be touched beside what [`Disk`] says: mounted, held, the boot medium.
+    pub in_use: Option<String>,
+}
+
+/// A source opened at an offset.
+pub struct Response {
+    /// Size of the whole source in bytes, when known.
+    pub total: Option<u64>,
+    /// Strong entity tag (RFC 9110, 8.8.3), quotes included.
+    pub etag: Option<String>,
+    /// The bytes from the offset on. An end before `total` is a dropped connection.
+    pub body: Box<dyn Read + Send>,
+}
+
+/// A request to stop, shared by all who must hear it.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// A handle nobody has set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks to stop.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Takes the request back, before the next action.
+    pub fn clear(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    /// Whether a stop was asked for.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// An error once a stop was asked for.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.is_set() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,160 @@
+//! Mounts a partition without a mount point, a mount program or udev.
+//!
+//! The mount is a file descriptor (fsopen(2), fsmount(2)) that is attached nowhere: it goes away with the descriptor, even
+//! if the process is killed.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
+
+use crate::error::Error;
+use crate::open_disk::OpenDisk;
+use crate::partitions::Partition;
+use crate::probe::{self, FileSystem};
+use crate::sys;
+use crate::target_root::TargetRoot;
+
+/// How long the node of a partition may take to appear after the table was read.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+const NODE_CHECK: Duration = Duration::from_millis(20);
+/// Another process may take the free loop device first.
+const LOOP_TRIES: u32 = 10;
+/// File systems that can be mounted by what the probe calls them.
+const MOUNTABLE: &[&str] = &["ext2", "ext3", "ext4", "xfs", "btrfs", "vfat"];
+/// Partition starts in sysfs are counted in these, whatever the disk's block size.
+const SECTOR: u64 = 512;
+
+/// Why a file system could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel made no node for the partition.
+    #[error("waiting for the device node of the partition at byte {offset}: it did not appear")]
+    NoNode {
+        /// Where the partition starts, in bytes.
+        offset: u64,
+    },
+    /// No loop device could be bound to the place in the file.
+    #[error("binding a loop device")]
+    Loop {
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refused the file system.
+    #[error("mounting {kind} from {source_path}")]
+    Refused {
+        /// File system type.
+        kind: &'static str,
+        /// What was mounted.
+        source_path: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The file system of a partition, if it holds one.
+pub(crate) fn probe(disk: &OpenDisk, partition: &Partition) -> Result<Option<FileSystem>, Error> {
+    let len = (partition.bytes.end - partition.bytes.start).min(probe::HEAD as u64);
+    let mut head = vec![0; len as usize];
+    disk.read_at(&mut head, partition.bytes.start)?;
+    Ok(probe::probe(&head))
+}
+
+/// Whether a file system of this kind can be mounted.
+pub(crate) fn is_mountable(kind: &str) -> bool {
+    MOUNTABLE.contains(&kind)
+}
+
+/// Mounts a partition of a disk.
+pub(crate) fn mount(disk: &OpenDisk, partition: &Partition, kind: &'static str) -> Result<TargetRoot, MountError> {
+    let (node, _loop_device) = match node(disk, partition) {
+        Some(node) => (node, None),
+        None => {
+            let (node, device) = bind_loop(disk.path(), &partition.bytes)?;
+            (node, Some(device))
+        }
+    };
+    let refused =
+        |errno: Errno| MountError::Refused { kind, source_path: node.display().to_string(), source: errno.into() };
+    attach(&node, kind).map(TargetRoot::new).map_err(refused)
+}
+
+fn attach(node: &Path, kind: &str) -> Result<OwnedFd, Errno> {
+    // ext2 and ext3 are mounted by the ext4 driver, which is the one a kernel has.
+    let kind = if kind.starts_with("ext") { "ext4" } else { kind };
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "source", node)?;
+    fsconfig_set_flag(context.as_fd(), "rw")?;
+    fsconfig_create(context.as_fd())?;
+    let flags =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
+
+/// The device node of a partition. None where the kernel keeps no partitions of the disk: a file, a loop device.
+fn node(disk: &OpenDisk, partition: &Partition) -> Option<PathBuf> {
+    let name = disk.path().strip_prefix("/dev/")?;
+    if partition.number == 0 {
+        return Some(PathBuf::from(disk.path()));
+    }
+    let dir = Path::new("/sys/block").join(name.replace('/', "!"));
+    if !dir.exists() || name.starts_with("loop") {
+        return None;
+    }
+    let deadline = Instant::now() + NODE_TIMEOUT;
+    loop {
+        let found = partition_at(&dir, partition.bytes.start).filter(|node| node.exists());
+        if found.is_some() || Instant::now() >= deadline {
+            return found;
+        }
+        // The table may have been written by a step before this one and not been read yet.
+        _ = disk.reread_partitions();
+        thread::sleep(NODE_CHECK);
+    }
+}
+
+fn partition_at(dir: &Path, offset: u64) -> Option<PathBuf> {
+    let entries = fs::read_dir(dir).ok()?.flatten();
+    let starts_here = |path: &Path| {
+        let start = fs::read_to_string(path.join("start")).ok()?.trim().parse::<u64>().ok()?;
+        (start * SECTOR == offset).then_some(())
+    };
+    let found = entries.map(|entry| entry.path()).find(|path| starts_here(path).is_some())?;
+    Some(Path::new("/dev").join(found.file_name()?.to_str()?.replace('!', "/")))
+}
+
+/// Binds a free loop device to a part of a file. It is freed when both the file returned and the mount are gone.
+fn bind_loop(path: &str, bytes: &Range<u64>) -> Result<(PathBuf, File), MountError> {
+    let failed = |source| MountError::Loop { source };
+    let read_write = |path: &Path| File::options().read(true).write(true).open(path);
+    let backing = read_write(Path::new(path)).map_err(failed)?;
+    let control = match read_write(Path::new("/dev/loop-control")) {
+        Ok(control) => control,
+        // Without the loop driver the kernel's own partition node was the only way.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(MountError::NoNode { offset: bytes.start });
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let mut tries = 0;
+    loop {
+        let number = sys::free_loop_device(&control).map_err(|errno| failed(errno.into()))?;
+        let node = PathBuf::from(format!("/dev/loop{number}"));
+        let device = read_write(&node).map_err(failed)?;
+        match sys::configure_loop(&device, &backing, bytes.start, bytes.end - bytes.start) {
+            Ok(()) => return Ok((node, device)),
+            Err(Errno::BUSY) if tries < LOOP_TRIES => tries += 1,
+            Err(errno) => return Err(failed(errno.into())),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! An open disk: reads and writes at offsets, past the page cache where the disk allows it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+
+use crate::error::Error;
+use crate::stream::buffers::Buffer;
+use crate::sys;
+
+/// What an opened disk is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Looking at it.
+    Read,
+    /// Overwriting it; fails while anything else (a mount, a RAID) holds it.
+    Write,
+}
+
+/// A block device, or a regular file in place of one.
+#[derive(Debug)]
+pub(crate) struct OpenDisk {
+    path: String,
+    size: u64,
+    logical_block: u32,
+    is_block_device: bool,
+    /// For reads, and for writes that are not aligned.
+    cached: File,
+    /// Opened with O_DIRECT: writing images through the page cache is several times slower.
+    direct: Option<File>,
+}
+
+/// A regular file stands for a disk with blocks of this many bytes.
+const FILE_BLOCK: u32 = 512;
+/// Direct writes to a regular file must be aligned to the block size of the file system it is on, at most this.
+const FILE_ALIGNMENT: u64 = 4096;
+/// Zeros are written in pieces of this many bytes where the disk has no command for it.
+const ZERO_CHUNK: usize = 1 << 20;
+
+impl OpenDisk {
+    /// Opens a disk. Its size is asked of the kernel, never assumed.
+    pub(crate) fn open(path: &str, access: Access) -> Result<Self, Error> {
+        let failed = |source| Error::OpenDisk { disk: path.to_owned(), source };
+        let is_block_device = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
+        let writing = access == Access::Write;
+        // O_EXCL without O_CREAT, on a block device, fails while it is mounted or held (open(2)).
+        let exclusive = if writing && is_block_device { OFlags::EXCL.bits() } else { 0 };
+        let open =
+            |flags: u32| OpenOptions::new().read(true).write(writing).custom_flags(flags.cast_signed()).open(path);
+        let mut cached = open(exclusive).map_err(failed)?;
+        let direct = if writing { open(OFlags::DIRECT.bits()).ok() } else { None };
+        let size = cached.seek(SeekFrom::End(0)).map_err(failed)?;
+        let logical_block = match is_block_device {
+            true => rustix::fs::ioctl_blksszget(&cached).map_err(|errno| failed(errno.into()))?,
+            false => FILE_BLOCK,
+        };
+        Ok(Self { path: path.to_owned(), size, logical_block, is_block_device, cached, direct })
+    }
+
+    /// Path it was opened by.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Size in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Logical block size in bytes.
+    pub(crate) fn logical_block(&self) -> u32 {
+        self.logical_block
+    }
+
+    /// The file behind it, for crates that want to read and seek.
+    pub(crate) fn file(&self) -> &File {
+        &self.cached
+    }
+
+    /// Fills the buffer from an offset in bytes.
+    pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
+        let failed = |source| Error::ReadDisk { disk: self.path.clone(), offset, source };
+        self.cached.read_exact_at(buffer, offset).map_err(failed)
+    }
+
+    /// Writes all bytes at an offset in bytes: the aligned part directly, the rest through the page cache.
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+        let failed = |source| Error::WriteDisk { disk: self.path.clone(), offset, source };
+        let alignment = if self.is_block_device { u64::from(self.logical_block) } else { FILE_ALIGNMENT };
+        let aligned = offset.is_multiple_of(alignment) && bytes.as_ptr().addr().is_multiple_of(FILE_ALIGNMENT as usize);
+        let split = if aligned { bytes.len() - bytes.len() % alignment as usize } else { 0 };
+        let (head, rest) = bytes.split_at(split);
+        match self.direct.as_ref().map(|direct| direct.write_all_at(head, offset)) {
+            Some(Ok(())) => {}
+            Some(Err(error)) if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) => return Err(failed(error)),
+            // No direct access, or a file system that takes the flag and refuses the write.
+            None | Some(Err(_)) => self.cached.write_all_at(head, offset).map_err(failed)?,
+        }
+        self.cached.write_all_at(rest, offset + split as u64).map_err(failed)
+    }
+
+    /// Makes a range of bytes, aligned to logical blocks, read as zeros.
+    pub(crate) fn zero(&self, range: Range<u64>) -> Result<(), Error> {
+        let len = range.end.saturating_sub(range.start);
+        if len == 0 {
+            return Ok(());
+        }
+        let done = match self.is_block_device {
+            true => sys::zero_out(&self.cached, range.start, len),
+            false => {
+                let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&self.cached, flags, range.start, len)
+            }
+        };
+        match done {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => self.write_zeros(range),
+            Err(errno) => Err(Error::WriteDisk { disk: self.path.clone(), offset: range.start, source: errno.into() }),
+        }
+    }
+
+    fn write_zeros(&self, range: Range<u64>) -> Result<(), Error> {
+        let zeros = Buffer::zeroed(ZERO_CHUNK);
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(ZERO_CHUNK as u64);
+            self.write_at(&zeros.filled()[..len as usize], at)?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Returns once the disk has everything.
+    pub(crate) fn flush(&self) -> Result<(), Error> {
+        self.cached.sync_data().map_err(|source| Error::FlushDisk { disk: self.path.clone(), source })
+    }
+
+    /// Has the kernel forget the old partitions and find the new ones. A disk that cannot have partition nodes, such as
+    /// a file or a loop device, is not an error.
+    pub(crate) fn reread_partitions(&self) -> Result<(), Errno> {
+        if !self.is_block_device {
+            return Ok(());
+        }
+        match sys::reread_partitions(&self.cached) {
+            Err(Errno::INVAL) => Ok(()),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The image pipeline: blocking threads joined by queues of buffers that go round.
+//!
+//! ```text
+//! fetch -> [digest] -> decode -> [digest] -> write, write
+//! ```
+//!
+//! Memory is what the two pools hold and what the decoder keeps of its past, whatever the size of the image. The first
+//! failure stops every stage; only when all have ended well is the head of the disk written.
+
+pub(crate) mod buffers;
+mod decode;
+mod digest;
+mod fetch;
+pub(crate) mod progress;
+pub(crate) mod write;
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use slipway_protocol::{Stage, StreamImage};
+
+use self::buffers::Queue;
+use self::progress::{Counters, Meter, Watch};
+use self::write::Target;
+use crate::Report;
+use crate::error::Error;
+use crate::machine::{Cancel, Machine};
+use crate::open_disk::OpenDisk;
+
+/// Buffers between network and decoder: 4 MiB.
+const FETCHED: (usize, usize) = (4, 1 << 20);
+/// Buffers between decoder and disk: 16 MiB. Larger direct writes are faster, up to some MiB.
+const RAW: (usize, usize) = (8, 2 << 20);
+/// Direct writes by two threads keep a disk busy that one leaves idle half of the time.
+const WRITERS: u64 = 2;
+/// Time between two reports of progress.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(500);
+
+/// How a stage ends early.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// Because another stage failed or a stop was asked for.
+    Stopped,
+    /// Because of this.
+    Failed(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Halt::Failed(error)
+    }
+}
+
+/// What was written.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// Compression of the source.
+    pub(crate) format: &'static str,
+    /// Size of the raw image in bytes.
+    pub(crate) raw_size: u64,
+    /// Bytes received.
+    pub(crate) fetched: u64,
+    /// Connections that were dropped and resumed.
+    pub(crate) resumes: u64,
+}
+
+/// What the stages share.
+struct Shared {
+    stop: Cancel,
+    failure: Mutex<Option<Error>>,
+}
+
+impl Shared {
+    fn fail(&self, error: Error) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.stop.set();
+    }
+}
+
+/// Writes an image to a disk, and the head of the disk only after everything was written and checked. After an error
+/// the disk is as it was, or has no partition table.
+pub(crate) fn run(
+    image: &StreamImage,
+    disk: &OpenDisk,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Written, Error> {
+    let target = Target::new(disk);
+    let written = stages(image, disk, &target, machine, report).and_then(|written| {
+        target.commit()?;
+        Ok(written)
+    });
+    if written.is_err() {
+        match target.abandon() {
+            Ok(true) => report(Report::Note(format!("{} has no partition table now and will not boot", disk.path()))),
+            Ok(false) => {}
+            Err(error) => {
+                let failure = slipway_protocol::Failure::of(&error);
+                let reason = [vec![failure.reason], failure.causes].concat().join(": ");
+                report(Report::Note(format!("the head of {} could not be cleared again: {reason}", disk.path())));
+            }
+        }
+    }
+    written
+}
+
+fn stages(
+    image: &StreamImage,
+    disk: &OpenDisk,
+    target: &Target,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Written, Error> {
+    let shared = Shared { stop: Cancel::new(), failure: Mutex::new(None) };
+    let stop = &shared.stop;
+    let counters = Counters::default();
+    let fetch_meter = Meter::new(Stage::Fetch, 1);
+    let stream_meter = Meter::new(Stage::Digest, 1);
+    let decode_meter = Meter::new(Stage::Decode, 1);
+    let raw_meter = Meter::new(Stage::Digest, 1);
+    let write_meter = Meter::new(Stage::Write, WRITERS);
+    let mut meters = vec![&fetch_meter, &decode_meter, &write_meter];
+    meters.extend(image.digest.iter().map(|_| &stream_meter).chain(image.raw_digest.iter().map(|_| &raw_meter)));
+
+    let (fetched_pool, fetched, checked) =
+        (Queue::pool(stop, FETCHED.0, FETCHED.1), Queue::new(stop), Queue::new(stop));
+    let (raw_pool, raw, raw_checked) = (Queue::pool(stop, RAW.0, RAW.1), Queue::new(stop), Queue::new(stop));
+    let to_decode = if image.digest.is_some() { &checked } else { &fetched };
+    let to_write = if image.raw_digest.is_some() { &raw_checked } else { &raw };
+
+    let decoded = thread::scope(|scope| {
+        let (notes, told) = mpsc::channel::<String>();
+        let fetch_notes = notes.clone();
+        let (counters, fetch_meter) = (&counters, &fetch_meter);
+        let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
+        spawn(scope, &shared, &notes, move || {
+            let note = |text| _ = fetch_notes.send(text);
+            let (url, ca, verified) = (image.url.as_str(), image.ca.as_deref(), image.digest.is_some());
+            let pause = fetch::back_off;
+            fetch::Fetch { machine, url, ca, verified, counters, meter: fetch_meter, stop, note: &note, pause }
+                .run(fetched_pool, fetched)
+        });
+        if let Some(digest) = &image.digest {
+            let (checked, meter) = (&checked, &stream_meter);
+            spawn(scope, &shared, &notes, move || digest::run("the stream", digest, fetched, checked, meter));
+        }
+        let decode_meter = &decode_meter;
+        let decoded = spawn(scope, &shared, &notes, move || {
+            let limits =
+                decode::Limits { url: &image.url, disk: disk.path(), disk_size: disk.size(), raw_size: image.raw_size };
+            let input = decode::Input::new(to_decode, fetched_pool, decode_meter);
+            decode::run(&limits, input, raw_pool, raw, decode_meter)
+        });
+        if let Some(digest) = &image.raw_digest {
+            let (raw_checked, meter) = (&raw_checked, &raw_meter);
+            spawn(scope, &shared, &notes, move || digest::run("the raw image", digest, raw, raw_checked, meter));
+        }
+        for _ in 0..WRITERS {
+            let write_meter = &write_meter;
+            spawn(scope, &shared, &notes, move || target.run(to_write, raw_pool, counters, write_meter));
+        }
+        drop(notes);
+        watch(&told, Watch::new(counters, &meters, image.raw_size), machine, &shared, report);
+        decoded.join().ok().flatten()
+    });
+    if let Some(error) = shared.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let (format, raw_size) = decoded.ok_or(Error::Cancelled)?;
+    let (fetched, resumes) = (counters.fetched.into_inner(), counters.resumes.into_inner());
+    Ok(Written { format: format.name(), raw_size, fetched, resumes })
+}
+
+/// Starts a stage. Its failure stops the others; it holds a sender of notes for as long as it runs.
+fn spawn<'scope, 'env, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, 'env>,
+    shared: &'scope Shared,
+    notes: &mpsc::Sender<String>,
+    work: impl FnOnce() -> Result<T, Halt> + Send + 'scope,
+) -> ScopedJoinHandle<'scope, Option<T>> {
+    let running = notes.clone();
+    scope.spawn(move || {
+        let _stop_on_panic = StopOnPanic(&shared.stop);
+        let result = work();
+        drop(running);
+        match result {
+            Ok(value) => Some(value),
+            Err(Halt::Stopped) => None,
+            Err(Halt::Failed(error)) => {
+                shared.fail(error);
+                None
+            }
+        }
+    })
+}
+
+/// Lets the other stages end when one panics; the scope then passes the panic on.
+struct StopOnPanic<'a>(&'a Cancel);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.set();
+        }
+    }
+}
+
+/// Passes notes and progress on until every stage has ended.
+fn watch(
+    told: &mpsc::Receiver<String>,
+    mut watch: Watch,
+    machine: &dyn Machine,
+    shared: &Shared,
+    report: &mut dyn FnMut(Report),
+) {
+    let check_every = REPORT_EVERY / 5;
+    let mut next = Instant::now() + REPORT_EVERY;
+    loop {
+        match told.recv_timeout(check_every) {
+            Ok(note) => report(Report::Note(note)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if machine.cancel().is_set() {
+            shared.fail(Error::Cancelled);
+        }
+        if Instant::now() >= next {
+            report(Report::Progress(watch.look(Instant::now())));
+            next += REPORT_EVERY;
+        }
+    }
+    report(Report::Progress(watch.look(Instant::now())));
+}

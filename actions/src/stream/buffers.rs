@@ -1,0 +1,133 @@
+//! What passes between the stages: buffers that are allocated once and go round, and the queues they wait in.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Halt;
+use super::progress::Meter;
+use crate::machine::Cancel;
+
+/// Direct I/O wants memory aligned to the logical block size, which is at most a page.
+const ALIGNMENT: usize = 4096;
+/// How often a waiting stage looks whether it should stop.
+const STOP_CHECK: Duration = Duration::from_millis(50);
+
+/// A piece of a stream, in memory aligned for direct I/O.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    capacity: usize,
+    len: usize,
+    /// Offset of its first byte in the stream.
+    pub(crate) offset: u64,
+}
+
+impl Buffer {
+    /// An empty buffer that holds up to `capacity` bytes.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let memory = vec![0; capacity + ALIGNMENT];
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        Self { memory, start, capacity, len: 0, offset: 0 }
+    }
+
+    /// A buffer filled with zeros.
+    pub(crate) fn zeroed(capacity: usize) -> Self {
+        Self { len: capacity, ..Self::new(capacity) }
+    }
+
+    /// The bytes in it.
+    pub(crate) fn filled(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+
+    /// The room left in it.
+    pub(crate) fn spare(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start + self.len..self.start + self.capacity]
+    }
+
+    /// Counts `n` bytes of the room as filled.
+    pub(crate) fn advance(&mut self, n: usize) {
+        self.len = (self.len + n).min(self.capacity);
+    }
+
+    fn cleared(mut self) -> Self {
+        self.len = 0;
+        self
+    }
+}
+
+/// Buffers on their way from one stage to the next. A queue has no bound of its own: there are only as many buffers as
+/// its pool has, and a stage that finds the pool empty waits.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+    stop: Cancel,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    buffers: VecDeque<Buffer>,
+    closed: bool,
+}
+
+impl Queue {
+    /// An empty queue; waiting in it ends when `stop` is set.
+    pub(crate) fn new(stop: &Cancel) -> Self {
+        Self { state: Mutex::default(), changed: Condvar::new(), stop: stop.clone() }
+    }
+
+    /// A queue of empty buffers.
+    pub(crate) fn pool(stop: &Cancel, count: usize, capacity: usize) -> Self {
+        let pool = Self::new(stop);
+        pool.lock().buffers.extend((0..count).map(|_| Buffer::new(capacity)));
+        pool
+    }
+
+    /// Puts a buffer at the end.
+    pub(crate) fn send(&self, buffer: Buffer) {
+        self.lock().buffers.push_back(buffer);
+        self.changed.notify_one();
+    }
+
+    /// Puts a buffer back into its pool, emptied.
+    pub(crate) fn recycle(&self, buffer: Buffer) {
+        self.send(buffer.cleared());
+    }
+
+    /// Says that nothing more will come.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// The first buffer, waiting for one; `None` when the queue is closed and empty. The wait is put on the meter.
+    pub(crate) fn recv(&self, meter: &Meter) -> Result<Option<Buffer>, Halt> {
+        let mut state = self.lock();
+        loop {
+            if self.stop.is_set() {
+                return Err(Halt::Stopped);
+            }
+            if let Some(buffer) = state.buffers.pop_front() {
+                return Ok(Some(buffer));
+            }
+            if state.closed {
+                return Ok(None);
+            }
+            let since = Instant::now();
+            state = self.changed.wait_timeout(state, STOP_CHECK).unwrap_or_else(PoisonError::into_inner).0;
+            meter.waited(since.elapsed());
+        }
+    }
+
+    /// An empty buffer from a pool, waiting for one.
+    pub(crate) fn take(&self, meter: &Meter) -> Result<Buffer, Halt> {
+        self.recv(meter)?.ok_or(Halt::Stopped)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

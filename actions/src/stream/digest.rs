@@ -1,0 +1,62 @@
+//! Hashes what passes by: the stream as delivered, and the raw image.
+
+use sha2::{Digest as _, Sha256, Sha512};
+use slipway_protocol::{Algorithm, Digest};
+
+use super::Halt;
+use super::buffers::Queue;
+use super::progress::Meter;
+use crate::error::Error;
+
+enum Hasher {
+    Sha256(Sha256),
+    Sha512(Sha512),
+}
+
+impl Hasher {
+    fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
+            Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Hasher::Sha256(hasher) => hasher.update(bytes),
+            Hasher::Sha512(hasher) => hasher.update(bytes),
+        }
+    }
+
+    fn is(self, expected: &Digest) -> Result<(), Digest> {
+        let bytes = match self {
+            Hasher::Sha256(hasher) => hasher.finalize().to_vec(),
+            Hasher::Sha512(hasher) => hasher.finalize().to_vec(),
+        };
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        match Digest::new(expected.algorithm(), &hex) {
+            Ok(found) if found != *expected => Err(found),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Passes every buffer on, and fails at the end if the bytes were not those of the digest.
+pub(super) fn run(
+    what: &'static str,
+    expected: &Digest,
+    input: &Queue,
+    out: &Queue,
+    meter: &Meter,
+) -> Result<(), Halt> {
+    let mut hasher = Hasher::new(expected.algorithm());
+    let mut bytes = 0;
+    while let Some(buffer) = input.recv(meter)? {
+        hasher.update(buffer.filled());
+        bytes += buffer.filled().len() as u64;
+        out.send(buffer);
+    }
+    out.close();
+    let wrong = |found| Error::Digest { what, expected: expected.clone(), found, bytes };
+    hasher.is(expected).map_err(|found| Halt::Failed(wrong(found)))
+}

@@ -1,0 +1,65 @@
+//! `stream-image`: puts an image on a disk while it is fetched.
+
+use slipway_protocol::StreamImage;
+
+use crate::error::Error;
+use crate::fetch::FetchError;
+use crate::machine::Machine;
+use crate::open_disk::{Access, OpenDisk};
+use crate::partitions::{self, Moved};
+use crate::stream::{self, Written};
+use crate::{Done, Report, choose, text};
+
+/// How often a source that cannot be resumed is fetched from its beginning again.
+const RESTARTS: u32 = 3;
+
+pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    if inputs.url.starts_with("http://") && inputs.digest.is_none() && inputs.raw_digest.is_none() {
+        return Err(Error::Fetch { url: inputs.url.clone(), source: FetchError::PlainHttp });
+    }
+    let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
+    if let Some(raw_size) = inputs.raw_size.filter(|raw_size| *raw_size > disk.size()) {
+        let needed = format!("{raw_size}");
+        return Err(Error::ImageTooLarge { disk: disk.path().to_owned(), size: disk.size(), needed });
+    }
+    let written = write(inputs, &disk, machine, report)?;
+    let mut warnings = Vec::new();
+    if inputs.digest.is_none() && inputs.raw_digest.is_none() {
+        warnings.push("the image was written without a digest to check it against".to_owned());
+    }
+    if written.resumes > 0 {
+        warnings.push(format!("the connection was dropped and resumed {} times", written.resumes));
+    }
+    if partitions::move_backup(&disk)? == Moved::NotPossible {
+        warnings.push("the backup partition table stays at the end of the image, not of the disk".to_owned());
+    }
+    if let Err(errno) = disk.reread_partitions() {
+        warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
+    }
+    let summary = format!(
+        "wrote {} to {} from {} of {} data",
+        text::size(written.raw_size),
+        disk.path(),
+        text::size(written.fetched),
+        written.format
+    );
+    Ok(Done::go_on(summary, warnings))
+}
+
+fn write(
+    inputs: &StreamImage,
+    disk: &OpenDisk,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Written, Error> {
+    let mut restarts = 0;
+    loop {
+        match stream::run(inputs, disk, machine, report) {
+            Err(Error::Fetch { source: source @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
+                restarts += 1;
+                report(Report::Note(format!("starting over: {source}")));
+            }
+            other => return other,
+        }
+    }
+}

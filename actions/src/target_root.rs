@@ -1,0 +1,247 @@
+//! Files of the installed system. Paths are resolved inside its root (openat2(2), RESOLVE_IN_ROOT): no symbolic link of the
+//! image leads outside.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fstat, mkdirat, openat, openat2};
+use rustix::fs::{fchmod, fchown, fsync, renameat, statat, syncfs, unlinkat};
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+/// The root of a mounted file system. Dropping it unmounts.
+#[derive(Debug)]
+pub(crate) struct TargetRoot(OwnedFd);
+
+/// Configuration files larger than this are not what they are taken for.
+const MAX_FILE: u64 = 16 << 20;
+
+impl TargetRoot {
+    pub(crate) fn new(root: OwnedFd) -> Self {
+        Self(root)
+    }
+
+    /// Whether there is a file or directory at a path.
+    pub(crate) fn exists(&self, path: &str) -> bool {
+        self.open(path, OFlags::PATH).is_ok()
+    }
+
+    /// The text of a file, or none where there is no such file.
+    pub(crate) fn read(&self, path: &str) -> Result<Option<String>, Error> {
+        let read = || {
+            let mut text = String::new();
+            File::from(self.open(path, OFlags::RDONLY)?).take(MAX_FILE).read_to_string(&mut text)?;
+            Ok(text)
+        };
+        match read() {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(source) => Err(target_file("reading", path, source)),
+        }
+    }
+
+    /// Names of the regular files in a directory, sorted; none where there is no such directory.
+    pub(crate) fn list(&self, path: &str) -> Result<Vec<String>, Error> {
+        let list = || -> io::Result<Vec<String>> {
+            let dir = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            let mut names = Vec::new();
+            for entry in Dir::new(dir)? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if entry.file_type() != FileType::Directory && !name.starts_with('.') {
+                    names.push(name);
+                }
+            }
+            names.sort();
+            Ok(names)
+        };
+        match list() {
+            Ok(names) => Ok(names),
+            Err(error) if is_missing(&error) => Ok(Vec::new()),
+            Err(source) => Err(target_file("reading", path, source)),
+        }
+    }
+
+    /// Writes a file of root's with the given mode, whole or not at all, and makes the directories above it.
+    pub(crate) fn write(&self, path: &str, content: &[u8], mode: u32) -> Result<(), Error> {
+        let (parent, name) = split(path);
+        self.create_dirs(parent)
+            .and_then(|()| self.replace_file(parent, name, content, Mode::from_raw_mode(mode), Some((0, 0))))
+            .map_err(|source| target_file("writing", path, source))
+    }
+
+    /// Writes an existing file anew, whole or not at all, with the mode and owner it had.
+    pub(crate) fn rewrite(&self, path: &str, content: &[u8]) -> Result<(), Error> {
+        let rewrite = || {
+            let stat = fstat(self.open(path, OFlags::PATH)?)?;
+            let (parent, name) = split(path);
+            self.replace_file(
+                parent,
+                name,
+                content,
+                Mode::from_raw_mode(stat.st_mode),
+                Some((stat.st_uid, stat.st_gid)),
+            )
+        };
+        rewrite().map_err(|source| target_file("writing", path, source))
+    }
+
+    /// Removes a file, a symbolic link, or a directory and everything in it. Nothing there is no error.
+    pub(crate) fn remove(&self, path: &str) -> Result<(), Error> {
+        let (parent, name) = split(path);
+        let remove = || -> io::Result<()> {
+            let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            remove_at(parent.as_fd(), OsStr::new(name))?;
+            Ok(fsync(parent)?)
+        };
+        match remove() {
+            Err(error) if !is_missing(&error) => Err(target_file("removing", path, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns once the file system has everything on the disk.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        syncfs(&self.0).map_err(|errno| target_file("writing", "", errno.into()))
+    }
+
+    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let path = if path.is_empty() { "." } else { path };
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+    }
+
+    fn create_dirs(&self, path: &str) -> io::Result<()> {
+        if path.is_empty() || self.exists(path) {
+            return Ok(());
+        }
+        let (parent, name) = split(path);
+        self.create_dirs(parent)?;
+        let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
+        Ok(fsync(parent)?)
+    }
+
+    fn replace_file(
+        &self,
+        parent: &str,
+        name: &str,
+        content: &[u8],
+        mode: Mode,
+        owner: Option<(u32, u32)>,
+    ) -> io::Result<()> {
+        let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let temporary = format!(".{name}.slipway");
+        _ = unlinkat(&parent, &*temporary, AtFlags::empty());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&parent, &*temporary, flags, mode)?);
+        file.write_all(content)?;
+        let stat = fstat(&file)?;
+        // FAT keeps neither; it is asked only for what differs.
+        if let Some((uid, gid)) = owner.filter(|owner| *owner != (stat.st_uid, stat.st_gid)) {
+            fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        }
+        if Mode::from_raw_mode(stat.st_mode) != mode {
+            fchmod(&file, mode)?;
+        }
+        file.sync_all()?;
+        renameat(&parent, &*temporary, &parent, name)?;
+        Ok(fsync(parent)?)
+    }
+}
+
+/// Removes a name in a directory without following it.
+fn remove_at(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Ok(unlinkat(parent, name, AtFlags::empty())?);
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = openat(parent, name, flags, Mode::empty())?;
+    for entry in Dir::read_from(&dir)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            remove_at(dir.as_fd(), OsStr::from_bytes(entry.file_name().to_bytes()))?;
+        }
+    }
+    Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+/// Parent directory and last name of a path without a leading slash.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn target_file(operation: &'static str, path: &str, source: io::Error) -> Error {
+    Error::TargetFile { operation, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn root() -> (tempfile::TempDir, TargetRoot) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = TargetRoot::new(File::open(dir.path()).unwrap().into());
+        (dir, root)
+    }
+
+    #[test]
+    fn a_link_of_the_image_never_leads_outside() {
+        let (dir, root) = root();
+        let outside = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("etc")).unwrap();
+        symlink(outside.path(), dir.path().join("etc/absolute")).unwrap();
+        symlink("../../../../../../../etc", dir.path().join("etc/relative")).unwrap();
+        assert!(
+            root.write("etc/absolute/x", b"x", 0o600).is_err(),
+            "the target of the link does not exist in the root"
+        );
+        root.write("etc/relative/x", b"x", 0o600).unwrap();
+        assert_eq!(fs::read(dir.path().join("etc/x")).unwrap(), b"x");
+        root.remove("etc/absolute").unwrap();
+        assert!(outside.path().exists() && !dir.path().join("etc/absolute").exists());
+    }
+
+    #[test]
+    fn a_file_is_written_with_its_directories_and_mode() {
+        let (dir, root) = root();
+        root.write("a/b/c", b"1", 0o600).unwrap();
+        root.write("a/b/c", b"22", 0o600).unwrap();
+        let path = dir.path().join("a/b/c");
+        assert_eq!(
+            (fs::read(&path).unwrap(), fs::metadata(&path).unwrap().permissions().mode() & 0o777),
+            (b"22".to_vec(), 0o600)
+        );
+        assert_eq!(root.list("a/b").unwrap(), ["c"], "no temporary file is left");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        root.rewrite("a/b/c", b"333").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(root.read("a/b/c").unwrap().as_deref(), Some("333"));
+        assert_eq!(root.read("a/b/d").unwrap(), None);
+        assert_eq!(root.read("a/b/c/d").unwrap(), None);
+    }
+
+    #[test]
+    fn a_directory_is_removed_without_following_its_links() {
+        let (dir, root) = root();
+        fs::create_dir_all(dir.path().join("gone/deep")).unwrap();
+        fs::create_dir(dir.path().join("kept")).unwrap();
+        fs::write(dir.path().join("kept/file"), "").unwrap();
+        fs::write(dir.path().join("gone/deep/file"), "").unwrap();
+        symlink("../kept", dir.path().join("gone/link")).unwrap();
+        root.remove("gone").unwrap();
+        root.remove("gone").unwrap();
+        assert!(!dir.path().join("gone").exists() && dir.path().join("kept/file").exists());
+    }
+}

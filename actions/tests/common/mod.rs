@@ -1,0 +1,244 @@
+//! What the tests share: a machine whose disks are files, and an HTTP server that misbehaves as told.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it; tests may unwrap")]
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use sha2::{Digest as _, Sha256};
+use slipway_actions::{
+    Cancel, Candidate, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response, run,
+};
+use slipway_protocol::{Action, Digest, Disk, Progress, StreamImage};
+use tempfile::TempDir;
+
+pub const MIB: usize = 1 << 20;
+
+/// A machine with file-backed disks. Everything else is the real host.
+pub struct Bench {
+    pub dir: TempDir,
+    host: Host,
+    cancel: Cancel,
+    disks: Vec<Candidate>,
+}
+
+impl Bench {
+    /// A machine with one disk of this size, filled with 0xAA so that what is left of it is seen.
+    pub fn new(size: usize) -> Self {
+        let mut bench = Self::without_disks();
+        bench.add_disk("disk", size);
+        bench
+    }
+
+    pub fn without_disks() -> Self {
+        Self::with_trust(Vec::new())
+    }
+
+    pub fn with_trust(trust: Vec<String>) -> Self {
+        let cancel = Cancel::new();
+        let host = Host::new(HostOptions { trust, cancel: cancel.clone() });
+        // Not on a tmpfs where that can be helped: it may not take direct writes.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        Self { dir, host, cancel, disks: Vec::new() }
+    }
+
+    pub fn add_disk(&mut self, name: &str, size: usize) {
+        let path = self.path(name);
+        let file = File::create(&path).unwrap();
+        for at in (0..size).step_by(MIB) {
+            file.write_all_at(&vec![0xAA; MIB.min(size - at)], at as u64).unwrap();
+        }
+        let disk = Disk { path: path.to_str().unwrap().to_owned(), size: size as u64, ..Disk::default() };
+        self.disks.push(Candidate { disk, in_use: None });
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn disk(&self) -> Vec<u8> {
+        fs::read(self.path("disk")).unwrap()
+    }
+
+    pub fn run(&self, action: &Action) -> (Result<Done, Error>, Reports) {
+        let mut reports = Reports::default();
+        let result = run(action, self, &mut |report| match report {
+            Report::Note(note) => reports.notes.push(note),
+            Report::Progress(progress) => reports.progress.push(progress),
+        });
+        (result, reports)
+    }
+}
+
+impl Machine for Bench {
+    fn disks(&self) -> Result<Vec<Candidate>, Error> {
+        Ok(self.disks.clone())
+    }
+
+    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
+        self.host.fetch(request, stop)
+    }
+
+    fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Reports {
+    pub notes: Vec<String>,
+    pub progress: Vec<Progress>,
+}
+
+/// An error as people see it: every message of its chain.
+pub fn chain(error: &Error) -> String {
+    let failure = slipway_protocol::Failure::of(error);
+    [vec![failure.reason], failure.causes].concat().join(": ")
+}
+
+/// Data that compresses somewhat and never repeats with the size of a block.
+pub fn image(size: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut bytes = Vec::with_capacity(size + 64);
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+        bytes.extend_from_slice(&[(state & 0xFF) as u8; 24]);
+    }
+    bytes.truncate(size);
+    bytes
+}
+
+pub fn sha256(bytes: &[u8]) -> Digest {
+    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}").parse().unwrap()
+}
+
+pub fn zstd(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 1).unwrap()
+}
+
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+pub fn xz(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 0);
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A step that streams `url` and checks nothing.
+pub fn stream(url: impl Into<String>) -> StreamImage {
+    StreamImage {
+        url: url.into(),
+        digest: None,
+        raw_digest: None,
+        raw_size: None,
+        ca: None,
+        disk: slipway_protocol::DiskHints::default(),
+    }
+}
+
+/// A request as the server sees it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub path: String,
+    pub range: Option<u64>,
+    pub if_range: Option<String>,
+}
+
+/// What the server does with a connection.
+pub enum Answer {
+    /// These bytes, head and all, then the connection is closed.
+    Bytes(Vec<u8>),
+    /// A head that announces the rest of the file from the offset asked for, and the file up to byte `until`.
+    File { body: Arc<Vec<u8>>, etag: Option<&'static str>, until: usize },
+    /// These bytes, then silence.
+    Stall(Vec<u8>),
+}
+
+/// Serves one connection after another on a port of its own; connection number n, from 0, gets `answer(n, request)`.
+pub struct Server {
+    pub url: String,
+    pub asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Server {
+    pub fn start(answer: impl Fn(usize, &Asked) -> Answer + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/image", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&asked);
+        thread::spawn(move || {
+            let mut silent = Vec::new();
+            for (n, connection) in listener.incoming().enumerate() {
+                let mut connection = connection.unwrap();
+                let Some(request) = read_request(&connection) else { continue };
+                log.lock().unwrap().push(request.clone());
+                let sent = match answer(n, &request) {
+                    Answer::Bytes(bytes) => connection.write_all(&bytes),
+                    Answer::File { body, etag, until } => {
+                        connection.write_all(&file_answer(&request, &body, etag, until))
+                    }
+                    Answer::Stall(bytes) => {
+                        let sent = connection.write_all(&bytes);
+                        silent.push(connection);
+                        sent
+                    }
+                };
+                // The client may hang up at any time.
+                drop(sent);
+            }
+        });
+        Self { url, asked }
+    }
+
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn read_request(connection: &TcpStream) -> Option<Asked> {
+    let mut lines = BufReader::new(connection.take(65536)).lines();
+    let path = lines.next()?.ok()?.split(' ').nth(1)?.to_owned();
+    let mut asked = Asked { path, range: None, if_range: None };
+    for line in lines {
+        let line = line.ok()?;
+        let Some((name, value)) = line.split_once(':') else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "range" => asked.range = value.trim().strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok(),
+            "if-range" => asked.if_range = Some(value.trim().to_owned()),
+            _ => {}
+        }
+    }
+    Some(asked)
+}
+
+fn file_answer(request: &Asked, body: &[u8], etag: Option<&str>, until: usize) -> Vec<u8> {
+    let from = request.range.unwrap_or(0) as usize;
+    let status = match request.range {
+        Some(_) => format!("206 Partial Content\r\nContent-Range: bytes {from}-{}/{}", body.len() - 1, body.len()),
+        None => "200 OK".to_owned(),
+    };
+    let etag = etag.map(|etag| format!("ETag: {etag}\r\n")).unwrap_or_default();
+    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{etag}\r\n", body.len() - from);
+    let mut bytes = head.into_bytes();
+    bytes.extend_from_slice(&body[from..until.clamp(from, body.len())]);
+    bytes
+}
+
+/// A plain 200 with this body and nothing else.
+pub fn ok(body: &[u8]) -> Vec<u8> {
+    let mut bytes = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
+}
