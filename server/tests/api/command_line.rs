@@ -1,0 +1,135 @@
+//! The program itself, as operators and scripts run it.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use slipway_protocol::{NodeState, NodeStatus};
+
+use crate::support::UUID;
+
+fn command(data: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slipway-server"));
+    command.arg("--data").arg(data).args(arguments).env_remove("SLIPWAY_LOG");
+    command
+}
+
+fn run(data: &Path, arguments: &[&str]) -> Output {
+    command(data, arguments).output().unwrap()
+}
+
+fn succeed(data: &Path, arguments: &[&str]) -> String {
+    let output = run(data, arguments);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The one line on standard error.
+fn fail(data: &Path, arguments: &[&str]) -> String {
+    let output = run(data, arguments);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    assert_eq!(output.stdout, b"", "{arguments:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr.trim_end().to_owned()
+}
+
+/// Ends a program that a failed test leaves behind.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn serve(data: &Path) -> (Ended, serde_json::Value) {
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+    let mut child = command(data, &arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (Ended(child), serde_json::from_str(&line).unwrap())
+}
+
+#[test]
+fn the_server_says_where_it_listens_and_stops_when_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, ready) = serve(folder.path());
+    assert!(ready["https"].as_str().unwrap().starts_with("127.0.0.1:"), "{ready}");
+    assert!(ready["boot"].is_null(), "{ready}");
+    let kill = Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
+    assert!(kill.success());
+    assert!(server.0.wait().unwrap().success());
+}
+
+#[test]
+fn operators_set_a_machine_up_beside_a_running_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let _server = serve(data);
+    let id = succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID, "--mac", "52:54:00:12:34:56"]);
+    assert_eq!(succeed(data, &["node", "release", "web1"]), "web1 is released\n");
+    let node: NodeStatus = serde_json::from_str(&succeed(data, &["node", "show", id.trim()])).unwrap();
+    assert_eq!((node.state, node.released), (NodeState::Registered, true));
+    assert!(succeed(data, &["node", "list"]).contains("52:54:00:12:34:56"));
+
+    let image = folder.path().join("disk.img");
+    std::fs::write(&image, "image").unwrap();
+    let digest = succeed(data, &["image", "add", image.to_str().unwrap(), "--raw-size", "5"]);
+    let expect = "sha256:6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d\n";
+    assert_eq!(digest, expect);
+    let add = ["os", "add", "debian", "--image", digest.trim(), "--phone-home", "--kernel-arg", "-quiet", "--disk-choose", "smallest"];
+    assert_eq!(succeed(data, &add), "debian\n");
+    let run = succeed(data, &["run", "start", "web1", "--os", "debian"]);
+    let line = succeed(data, &["status", "--json", "web1"]);
+    let node: NodeStatus = serde_json::from_str(&line).unwrap();
+    assert_eq!(node.run.unwrap().id, run.trim());
+    let table = succeed(data, &["status"]);
+    assert!(table.starts_with("Machine  State"), "{table}");
+    assert!(table.contains("erase-disk"), "{table}");
+    assert!(succeed(data, &["ca"]).starts_with("-----BEGIN CERTIFICATE-----"));
+    assert_eq!(succeed(data, &["operator-token"]), succeed(data, &["operator-token"]));
+    assert_ne!(succeed(data, &["token", "add"]), succeed(data, &["token", "add", "--expires", "1h"]));
+}
+
+#[test]
+fn watching_shows_every_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    let mut child = command(data, &["status", "--watch", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let _child = Ended(child);
+    let mut next = || serde_json::from_str::<NodeStatus>(&lines.next().unwrap().unwrap()).unwrap();
+    assert!(!next().released);
+    succeed(data, &["node", "release", "web1"]);
+    assert!(next().released);
+}
+
+#[test]
+fn mistakes_get_one_clear_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let workflow = folder.path().join("bad.yaml");
+    std::fs::write(&workflow, "steps:\n- name: go\n  action: {explode: {}}\n").unwrap();
+    let workflow = workflow.to_str().unwrap();
+    let zeros = format!("sha256:{}", "0".repeat(64));
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    let table: [(&[&str], &str); 7] = [
+        (&["node", "show", "web2"], "no node has the id, name or claim code \"web2\""),
+        (&["node", "add", "--name", "web2"], "a node needs at least one of UUID, serial number and MAC address"),
+        (&["node", "add", "--name", "web1", "--serial", "7CZ1"], "the name \"web1\" already means node "),
+        (&["image", "add", "/nonexistent"], "opening \"/nonexistent\": No such file or directory (os error 2)"),
+        (&["os", "add", "debian", "--image", &zeros], "there is no image sha256:0000"),
+        (&["run", "start", "web1", "--os", "debian"], "there is no operating system \"debian\""),
+        (&["run", "start", "web1", "--workflow", workflow], "reading "),
+    ];
+    for (arguments, expect) in table {
+        let message = fail(data, arguments);
+        assert!(message.starts_with(&format!("slipway-server: {expect}")), "{message}");
+    }
+    let message = fail(data, &["run", "start", "web1", "--workflow", workflow]);
+    assert!(message.contains("line 3, column ") && message.contains("explode"), "{message}");
+}

@@ -1,0 +1,216 @@
+//! Which machine comes in, and as which node.
+
+use reqwest::StatusCode;
+use reqwest::header::RETRY_AFTER;
+use slipway_protocol::{Enrolment, ErrorCode, Identity, NodeState, RenewRequest, Wait, WaitReason};
+use slipway_server::operate::{self, NewNode};
+use slipway_server::{jwt, random, status, time};
+
+use crate::support::{Machine, Node, TestServer, UUID, refusal, trusting, with_certificate};
+
+const OTHER_UUID: &str = "5d5d4544-0042-3010-8058-b7c04f503432";
+
+async fn waits(server: &TestServer, machine: &Machine) -> Wait {
+    let response = machine.try_enrol(server).await;
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
+    assert_eq!(response.headers()[RETRY_AFTER], "2");
+    response.json().await.unwrap()
+}
+
+async fn refused(server: &TestServer, machine: &Machine) -> ErrorCode {
+    refusal(machine.try_enrol(server).await).await.code
+}
+
+#[tokio::test]
+async fn an_unknown_machine_waits_until_its_claim_code_is_released() {
+    let server = TestServer::start().await;
+    let machine = Machine::with_uuid(UUID);
+    let wait = waits(&server, &machine).await;
+    assert_eq!(wait.reason, WaitReason::Unregistered);
+    assert_eq!(waits(&server, &machine).await, wait, "the code stays the same");
+
+    let store = server.store().await;
+    let released = operate::release_node(&store, &wait.claim_code.to_lowercase()).await.unwrap();
+    assert_eq!(released.state, NodeState::Held);
+    let node = Node::enrol(&server, machine).await;
+    assert_eq!(node.enrolment.node, released.id);
+    let shown = operate::show_node(&store, &released.id).await.unwrap();
+    assert_eq!((shown.state, shown.claim_code), (NodeState::Enrolled, None));
+    assert!(shown.enrolled_at.is_some() && shown.inventory.is_some());
+}
+
+#[tokio::test]
+async fn a_registered_machine_waits_until_it_is_released() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    let identity = Identity { serial: Some("7CZ1".to_owned()), ..Identity::default() };
+    let new = NewNode { name: Some("web1".to_owned()), identity, release: false };
+    operate::add_node(&store, new).await.unwrap();
+
+    let identity = Identity { uuid: Some(UUID.to_owned()), serial: Some(" 7CZ1".to_owned()), macs: Vec::new() };
+    let machine = Machine::new(identity);
+    assert_eq!(waits(&server, &machine).await.reason, WaitReason::NotReleased);
+    assert_eq!(operate::show_node(&store, "web1").await.unwrap().state, NodeState::Held);
+    operate::release_node(&store, "web1").await.unwrap();
+    Node::enrol(&server, machine).await;
+
+    // What it said of itself is a key from now on.
+    Node::enrol(&server, Machine::with_uuid(UUID)).await;
+}
+
+#[tokio::test]
+async fn a_machine_without_a_usable_key_is_refused() {
+    let server = TestServer::start().await;
+    let identity = Identity {
+        uuid: Some("ffffffff-ffff-ffff-ffff-ffffffffffff".to_owned()),
+        serial: Some("Default string".to_owned()),
+        macs: vec!["00:00:00:00:00:00".to_owned()],
+    };
+    assert_eq!(refused(&server, &Machine::new(identity)).await, ErrorCode::IdentityMissing);
+}
+
+#[tokio::test]
+async fn keys_of_two_nodes_are_a_conflict() {
+    let server = TestServer::start().await;
+    server.add_released("web1").await;
+    let mac = "52:54:00:12:34:56".to_owned();
+    let identity = Identity { macs: vec![mac.clone()], ..Identity::default() };
+    let new = NewNode { name: Some("web2".to_owned()), identity, release: true };
+    operate::add_node(&server.store().await, new).await.unwrap();
+
+    let both = Identity { uuid: Some(UUID.to_owned()), serial: None, macs: vec![mac.clone()] };
+    assert_eq!(refused(&server, &Machine::new(both)).await, ErrorCode::IdentityConflict);
+
+    let own = Identity { uuid: Some(OTHER_UUID.to_owned()), serial: None, macs: vec![mac.clone()] };
+    Node::enrol(&server, Machine::new(own)).await;
+    let third = Identity { uuid: Some("6e6e4544-0042-3010-8058-b7c04f503432".to_owned()), serial: None, macs: vec![mac] };
+    assert_eq!(refused(&server, &Machine::new(third)).await, ErrorCode::IdentityConflict, "another UUID than known");
+}
+
+#[tokio::test]
+async fn a_bootstrap_token_lets_one_machine_in() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    let token = operate::add_token(&store, None).await.unwrap().token;
+    let mut machine = Machine::with_uuid(UUID);
+    machine.token = Some(token.clone());
+    let node = Node::enrol(&server, machine).await;
+    Node::enrol(&server, node.machine).await; // Its answer may have been lost.
+
+    let mut second = Machine::with_uuid(OTHER_UUID);
+    second.token = Some(token);
+    assert_eq!(refused(&server, &second).await, ErrorCode::TokenUnknown, "used before");
+    second.token = Some("nonsense".to_owned());
+    assert_eq!(refused(&server, &second).await, ErrorCode::TokenUnknown);
+    second.token = Some(operate::add_token(&store, Some(0)).await.unwrap().token);
+    assert_eq!(refused(&server, &second).await, ErrorCode::TokenExpired);
+    let database = std::fs::read(server.data().database()).unwrap();
+    let token = second.token.unwrap();
+    assert!(!database.windows(token.len()).any(|part| part == token.as_bytes()), "only hashes are stored");
+}
+
+#[tokio::test]
+async fn a_csr_that_is_none_is_refused_and_costs_no_token() {
+    let server = TestServer::start().await;
+    let token = operate::add_token(&server.store().await, None).await.unwrap().token;
+    let body = serde_json::json!({
+        "identity": { "uuid": UUID }, "inventory": {}, "csr": "nonsense", "agent_version": "1", "boot_id": "b",
+        "bootstrap_token": token,
+    });
+    let response = server.client().post(server.url("/v1/enrol")).json(&body).send().await.unwrap();
+    assert_eq!(refusal(response).await.code, ErrorCode::InvalidRequest);
+    let mut machine = Machine::with_uuid(UUID);
+    machine.token = Some(token);
+    Node::enrol(&server, machine).await;
+}
+
+#[tokio::test]
+async fn a_misspelt_field_is_refused_with_its_place() {
+    let server = TestServer::start().await;
+    let response = server.client().post(server.url("/v1/enrol")).body("{\n  \"identty\": {}\n}").send().await.unwrap();
+    let refusal = refusal(response).await;
+    assert_eq!(refusal.code, ErrorCode::InvalidRequest);
+    assert!(refusal.message.contains("identty") && refusal.message.contains("line 2"), "{}", refusal.message);
+}
+
+#[tokio::test]
+async fn a_node_shows_its_certificate_or_its_jwt() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let heartbeat = server.url("/v1/node/heartbeat");
+    assert_eq!(node.client.post(&heartbeat).send().await.unwrap().status(), StatusCode::NO_CONTENT);
+
+    let plain = server.client();
+    let with_jwt = plain.post(&heartbeat).bearer_auth(&node.enrolment.jwt).send().await.unwrap();
+    assert_eq!(with_jwt.status(), StatusCode::NO_CONTENT);
+    let nothing = plain.post(&heartbeat).send().await.unwrap();
+    assert_eq!(refusal(nothing).await.code, ErrorCode::Unauthenticated);
+
+    let signer = jwt::Signer::new(&server.data().read("jwt.key").unwrap().unwrap());
+    let expired = signer.issue(&node.enrolment.node, time::now() - 60_000, 30);
+    let expired = plain.post(&heartbeat).bearer_auth(expired).send().await.unwrap();
+    assert_eq!(refusal(expired).await.code, ErrorCode::Unauthenticated);
+    let forgotten = signer.issue(&random::id(), time::now(), 30);
+    let forgotten = plain.post(&heartbeat).bearer_auth(forgotten).send().await.unwrap();
+    assert_eq!(refusal(forgotten).await.code, ErrorCode::Unauthenticated);
+}
+
+#[tokio::test]
+async fn a_node_renews_its_credentials() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let machine = Machine::with_uuid(UUID);
+    let request = RenewRequest { csr: machine.csr() };
+    let response = node.client.post(server.url("/v1/node/renew")).json(&request).send().await.unwrap();
+    let renewed: Enrolment = response.json().await.unwrap();
+    assert_eq!(renewed.node, node.enrolment.node);
+    let client = with_certificate(&server.ca(), &machine.key, &renewed.certificate);
+    let heartbeat = client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
+    assert_eq!(heartbeat.status(), StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn certificates_of_another_installation_are_worth_nothing() {
+    let server = TestServer::start().await;
+    let other = TestServer::start().await;
+    let node = other.enrolled("web1").await;
+    let foreign = with_certificate(&server.ca(), &node.machine.key, &node.enrolment.certificate);
+    foreign.post(server.url("/v1/node/heartbeat")).send().await.expect_err("the handshake fails");
+
+    let deceived = trusting(&other.ca()).build().unwrap();
+    deceived.get(server.url("/v1/time")).send().await.expect_err("the node refuses the server");
+}
+
+#[tokio::test]
+async fn a_node_out_of_service_is_refused_at_every_request() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    operate::decommission_node(&server.store().await, "web1").await.unwrap();
+    let heartbeat = node.client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
+    assert_eq!(refusal(heartbeat).await.code, ErrorCode::Decommissioned);
+    assert_eq!(refused(&server, &node.machine).await, ErrorCode::Decommissioned);
+}
+
+#[tokio::test]
+async fn a_restarted_server_knows_its_nodes() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let (ca, before) = (server.ca(), status::all(&server.store().await).await.unwrap());
+    let server = server.restart().await;
+    assert_eq!(server.ca(), ca);
+    assert_eq!(status::all(&server.store().await).await.unwrap(), before);
+    let heartbeat = node.client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
+    assert_eq!(heartbeat.status(), StatusCode::NO_CONTENT);
+    let with_jwt = server.client().post(server.url("/v1/node/heartbeat")).bearer_auth(&node.enrolment.jwt);
+    assert_eq!(with_jwt.send().await.unwrap().status(), StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn a_machine_that_waits_becomes_the_node_registered_later() {
+    let server = TestServer::start().await;
+    let machine = Machine::with_uuid(UUID);
+    waits(&server, &machine).await;
+    let id = server.add_released("web1").await;
+    assert_eq!(Node::enrol(&server, machine).await.enrolment.node, id);
+    assert_eq!(status::all(&server.store().await).await.unwrap().len(), 1);
+}

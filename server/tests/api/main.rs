@@ -1,0 +1,12 @@
+//! The server over real TLS, driven as nodes, installed systems and operators drive it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod command_line;
+mod enrolment;
+mod files;
+mod openapi;
+mod operator;
+mod phone_home;
+mod support;
+mod work;

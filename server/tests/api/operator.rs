@@ -1,0 +1,66 @@
+//! What operators do over HTTPS.
+
+use reqwest::{RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use slipway_protocol::ErrorCode;
+
+use crate::support::{Machine, Node, TestServer, UUID, refusal};
+
+#[tokio::test]
+async fn operators_need_their_token() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let url = server.url("/v1/operator/nodes");
+    let requests = [
+        server.client().get(&url),
+        server.client().get(&url).bearer_auth("nonsense"),
+        server.client().get(&url).bearer_auth(&node.enrolment.jwt),
+        node.client.get(&url),
+    ];
+    for request in requests {
+        assert_eq!(refusal(request.send().await.unwrap()).await.code, ErrorCode::Unauthenticated);
+    }
+}
+
+#[tokio::test]
+async fn operators_do_everything_over_https() {
+    let server = TestServer::start().await;
+    let token = server.data().operator_token().unwrap();
+    let client = server.client();
+    let call = async |request: RequestBuilder, expect: StatusCode| -> Value {
+        let response = request.bearer_auth(&token).send().await.unwrap();
+        assert_eq!(response.status(), expect);
+        response.json().await.unwrap()
+    };
+    let url = |path: &str| server.url(&format!("/v1/operator{path}"));
+
+    let new = json!({ "name": "web1", "identity": { "uuid": UUID } });
+    let node = call(client.post(url("/nodes")).json(&new), StatusCode::CREATED).await;
+    assert_eq!((&node["state"], &node["released"]), (&json!("registered"), &json!(false)));
+    let again = client.post(url("/nodes")).json(&new);
+    assert_eq!(call(again, StatusCode::CONFLICT).await["code"], "conflict");
+    let released = call(client.post(url("/nodes/web1/release")), StatusCode::OK).await;
+    assert_eq!(released["released"], true);
+
+    let no_image = json!({ "name": "debian", "image": format!("sha256:{}", "0".repeat(64)) });
+    let refused = call(client.post(url("/os")).json(&no_image), StatusCode::NOT_FOUND).await;
+    assert!(refused["message"].as_str().unwrap().starts_with("there is no image sha256:00"));
+
+    let steps = json!([{ "name": "leave", "action": { "reboot": {} } }]);
+    let new = json!({ "task": { "workflow": { "steps": steps } } });
+    let run = call(client.post(url("/nodes/web1/runs")).json(&new), StatusCode::CREATED).await;
+    assert_eq!(run["steps"][0]["state"], "pending");
+    let run_url = url(&format!("/runs/{}", run["id"].as_str().unwrap()));
+    assert_eq!(call(client.get(&run_url), StatusCode::OK).await["node"], node["id"]);
+    assert_eq!(call(client.get(run_url + "/events"), StatusCode::OK).await, json!([]));
+    assert_eq!(call(client.get(url("/nodes")), StatusCode::OK).await[0]["run"]["id"], run["id"]);
+    assert_eq!(call(client.get(url("/nodes/web1")), StatusCode::OK).await["name"], "web1");
+    assert_eq!(call(client.get(url("/images")), StatusCode::OK).await, json!([]));
+    assert_eq!(call(client.get(url("/os")), StatusCode::OK).await, json!([]));
+    call(client.get(url("/nodes/web2")), StatusCode::NOT_FOUND).await;
+
+    let issued = call(client.post(url("/tokens")).json(&json!({ "expires_in": 60 })), StatusCode::CREATED).await;
+    let mut machine = Machine::with_uuid("5d5d4544-0042-3010-8058-b7c04f503432");
+    machine.token = issued["token"].as_str().map(str::to_owned);
+    Node::enrol(&server, machine).await;
+}

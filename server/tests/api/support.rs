@@ -1,0 +1,223 @@
+//! A server on a free port, and machines that talk to it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use rcgen::{CertificateParams, KeyPair};
+use reqwest::{Certificate, Client, ClientBuilder, Response, StatusCode};
+use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Identity, Inventory, Workflow};
+use slipway_server::ca::Authority;
+use slipway_server::data::DataDir;
+use slipway_server::operate::{self, NewNode};
+use slipway_server::serve::{Config, Server};
+use slipway_server::store::Store;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+pub const UUID: &str = "4c4c4544-0042-3010-8058-b7c04f503432";
+
+/// A server with a data folder of its own.
+pub struct TestServer {
+    pub folder: TempDir,
+    running: Running,
+}
+
+/// A server that listens.
+pub struct Running {
+    pub url: String,
+    pub boot_url: String,
+    stop: oneshot::Sender<()>,
+    done: JoinHandle<()>,
+}
+
+impl TestServer {
+    pub async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("boot/x86_64")).unwrap();
+        let running = Running::start(folder.path()).await;
+        Self { folder, running }
+    }
+
+    /// Stops the server and starts another on the same folder.
+    pub async fn restart(self) -> Self {
+        self.running.stop().await;
+        let running = Running::start(self.folder.path()).await;
+        Self { folder: self.folder, running }
+    }
+
+    pub async fn stop(self) {
+        self.running.stop().await;
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.running.url)
+    }
+
+    pub fn boot_url(&self, path: &str) -> String {
+        format!("{}{path}", self.running.boot_url)
+    }
+
+    pub fn data_path(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub fn data(&self) -> DataDir {
+        DataDir::open(&self.data_path()).unwrap()
+    }
+
+    /// The database as another process, such as a command, sees it.
+    pub async fn store(&self) -> Store {
+        Store::open(&self.data().database()).await.unwrap()
+    }
+
+    pub fn ca(&self) -> String {
+        Authority::open(&self.data()).unwrap().pem().to_owned()
+    }
+
+    /// A client that trusts this server and shows nothing of itself.
+    pub fn client(&self) -> Client {
+        trusting(&self.ca()).build().unwrap()
+    }
+
+    /// Registers and releases a node with the usual UUID.
+    pub async fn add_released(&self, name: &str) -> String {
+        let identity = Identity { uuid: Some(UUID.to_owned()), ..Identity::default() };
+        let new = NewNode { name: Some(name.to_owned()), identity, release: true };
+        operate::add_node(&self.store().await, new).await.unwrap().id
+    }
+
+    /// A machine that is enrolled as a new, released node.
+    pub async fn enrolled(&self, name: &str) -> Node {
+        self.add_released(name).await;
+        Node::enrol(self, Machine::with_uuid(UUID)).await
+    }
+}
+
+impl Running {
+    async fn start(folder: &Path) -> Self {
+        let config = Config {
+            data: folder.join("data"),
+            url: "https://server.test:8443".parse().unwrap(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            boot_listen: Some("127.0.0.1:0".parse().unwrap()),
+            boot: Some(folder.join("boot")),
+            names: Vec::new(),
+        };
+        let server = Server::bind(config).await.unwrap();
+        let url = format!("https://{}", server.https_address().unwrap());
+        let boot_url = format!("http://{}", server.boot_address().unwrap().unwrap());
+        let (stop, stopped) = oneshot::channel();
+        let done = tokio::spawn(server.serve(async { drop(stopped.await) }));
+        Self { url, boot_url, stop, done }
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.done.await.unwrap();
+    }
+}
+
+/// The start of a client that trusts one CA and no other.
+pub fn trusting(ca: &str) -> ClientBuilder {
+    static PROVIDER: Once = Once::new();
+    PROVIDER.call_once(|| rustls::crypto::ring::default_provider().install_default().unwrap());
+    Client::builder().tls_certs_only([Certificate::from_pem(ca.as_bytes()).unwrap()])
+}
+
+/// A machine that wants to enrol.
+pub struct Machine {
+    pub key: KeyPair,
+    pub identity: Identity,
+    pub boot_id: String,
+    pub token: Option<String>,
+}
+
+impl Machine {
+    pub fn with_uuid(uuid: &str) -> Self {
+        Self::new(Identity { uuid: Some(uuid.to_owned()), ..Identity::default() })
+    }
+
+    pub fn new(identity: Identity) -> Self {
+        let key = KeyPair::generate().unwrap();
+        Self { key, identity, boot_id: "boot-1".to_owned(), token: None }
+    }
+
+    pub fn csr(&self) -> String {
+        CertificateParams::new(Vec::new()).unwrap().serialize_request(&self.key).unwrap().pem().unwrap()
+    }
+
+    pub async fn try_enrol(&self, server: &TestServer) -> Response {
+        let request = EnrolRequest {
+            identity: self.identity.clone(),
+            inventory: Inventory::default(),
+            csr: self.csr(),
+            agent_version: "test".to_owned(),
+            boot_id: self.boot_id.clone(),
+            bootstrap_token: self.token.clone(),
+            timing: None,
+        };
+        server.client().post(server.url("/v1/enrol")).json(&request).send().await.unwrap()
+    }
+}
+
+/// A machine that is enrolled.
+pub struct Node {
+    pub machine: Machine,
+    pub enrolment: Enrolment,
+    /// Shows the node's certificate.
+    pub client: Client,
+}
+
+impl Node {
+    pub async fn enrol(server: &TestServer, machine: Machine) -> Self {
+        let response = machine.try_enrol(server).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let enrolment: Enrolment = response.json().await.unwrap();
+        let client = with_certificate(&server.ca(), &machine.key, &enrolment.certificate);
+        Self { machine, enrolment, client }
+    }
+
+    /// Asks for work without waiting.
+    pub async fn workflow(&self, server: &TestServer) -> Option<Workflow> {
+        let response = self.client.get(server.url("/v1/node/workflow?wait=0")).send().await.unwrap();
+        match response.status() {
+            StatusCode::NO_CONTENT => None,
+            StatusCode::OK => Some(response.json().await.unwrap()),
+            other => panic!("{other}"),
+        }
+    }
+
+    pub async fn post_events(&self, server: &TestServer, run: &str, events: &[Event]) -> Response {
+        let body = serde_json::json!({ "run": run, "events": events });
+        self.client.post(server.url("/v1/node/events")).json(&body).send().await.unwrap()
+    }
+
+    /// Reports every step of a run as done.
+    pub async fn finish(&self, server: &TestServer, workflow: &Workflow) {
+        let mut seq = workflow.next_seq;
+        let mut events = Vec::new();
+        for step in 0..workflow.steps.len() as u32 {
+            for kind in [EventKind::Started, EventKind::Succeeded(Default::default())] {
+                events.push(Event { seq, at: 1, step, attempt: 1, kind });
+                seq += 1;
+            }
+        }
+        let response = self.post_events(server, &workflow.run, &events).await;
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+}
+
+pub fn with_certificate(ca: &str, key: &KeyPair, certificate: &str) -> Client {
+    let pem = key.serialize_pem() + certificate;
+    let identity = reqwest::Identity::from_pem(pem.as_bytes()).unwrap();
+    trusting(ca).identity(identity).build().unwrap()
+}
+
+/// The code of a refusal, whose status must be the code's own.
+pub async fn refusal(response: Response) -> ErrorBody {
+    let status = response.status();
+    let body: ErrorBody = response.json().await.unwrap();
+    assert_eq!(body.code.status(), status.as_u16());
+    body
+}

@@ -1,0 +1,190 @@
+//! Workflows handed out, events and logs taken in.
+
+use std::time::{Duration, Instant};
+
+use reqwest::StatusCode;
+use slipway_protocol::{ErrorCode, Event, EventAck, EventKind, Failure, NodeState, Progress, RunState, StepState};
+use slipway_server::operate::{self, NewRun, Task};
+use slipway_server::store::events;
+
+use crate::support::{Node, TestServer, refusal};
+
+pub fn new_run(yaml: &str) -> NewRun {
+    NewRun { task: Task::Workflow(operate::parse_workflow(yaml).unwrap()), user_data: None, replace: false }
+}
+
+const TWO_STEPS: &str = "steps:\n- {name: erase, action: {erase-disk: {}}}\n- {name: leave, action: {reboot: {}}}\n";
+
+async fn start(server: &TestServer) -> String {
+    operate::start_run(&server.store().await, &server.ca(), "web1", new_run(TWO_STEPS)).await.unwrap().id
+}
+
+async fn state(server: &TestServer) -> (NodeState, RunState) {
+    let node = operate::show_node(&server.store().await, "web1").await.unwrap();
+    (node.state, node.run.unwrap().state)
+}
+
+fn event(seq: u64, step: u32, kind: EventKind) -> Event {
+    Event { seq, at: 1, step, attempt: 1, kind }
+}
+
+async fn ack(server: &TestServer, node: &Node, run: &str, events: &[Event]) -> u64 {
+    let response = node.post_events(server, run, events).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    response.json::<EventAck>().await.unwrap().seq
+}
+
+#[tokio::test]
+async fn a_poll_wakes_when_a_run_starts() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    assert_eq!(node.workflow(&server).await, None);
+
+    let began = Instant::now();
+    let poll = node.client.get(server.url("/v1/node/workflow")).send();
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        start(&server).await
+    };
+    let (response, run) = tokio::join!(poll, later);
+    let workflow: slipway_protocol::Workflow = response.unwrap().json().await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!((workflow.run.as_str(), workflow.next_seq, workflow.steps.len()), (run.as_str(), 1, 2));
+    assert_eq!(state(&server).await, (NodeState::Enrolled, RunState::Running));
+}
+
+#[tokio::test]
+async fn a_poll_ends_after_the_time_it_asked_for() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let began = Instant::now();
+    let response = node.client.get(server.url("/v1/node/workflow?wait=1")).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::NO_CONTENT);
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(5), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_stopping_server_answers_its_polls() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let poll = tokio::spawn(node.client.get(server.url("/v1/node/workflow")).send());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let began = Instant::now();
+    server.stop().await;
+    assert_eq!(poll.await.unwrap().unwrap().status(), StatusCode::NO_CONTENT);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn events_are_stored_once_and_a_restart_loses_none() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let run = start(&server).await;
+    node.workflow(&server).await.unwrap();
+    let progress = EventKind::Progress(Progress { bytes: 5, total: Some(10), ..Progress::default() });
+    let first = [
+        event(1, 0, EventKind::Started),
+        event(2, 0, EventKind::Note("/dev/sda".to_owned())),
+        event(4, 0, progress),
+    ];
+    assert_eq!(ack(&server, &node, &run, &first).await, 4);
+    assert_eq!(ack(&server, &node, &run, &first).await, 4);
+    assert_eq!(state(&server).await, (NodeState::Installing, RunState::Running));
+
+    let server = server.restart().await;
+    assert_eq!(ack(&server, &node, &run, &first[..1]).await, 4);
+    let again = node.workflow(&server).await.unwrap();
+    assert_eq!((again.run.as_str(), again.next_seq), (run.as_str(), 5), "a power-cycled machine gets its run again");
+    let status = operate::show_node(&server.store().await, "web1").await.unwrap().run.unwrap();
+    assert_eq!(status.steps[0].notes, ["/dev/sda"]);
+    assert_eq!(status.steps[0].progress.as_ref().unwrap().bytes, 5);
+    let history = events::of_run(&mut server.store().await.read().await.unwrap(), &run).await.unwrap();
+    assert_eq!(history, first[..2], "progress is not history");
+}
+
+#[tokio::test]
+async fn a_run_that_ended_is_not_handed_out_again() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let run = start(&server).await;
+    node.workflow(&server).await.unwrap();
+    let failure = Failure { reason: "choosing a disk".to_owned(), ..Failure::default() };
+    let failed = [event(1, 0, EventKind::Started), event(2, 0, EventKind::Failed(failure.clone()))];
+    ack(&server, &node, &run, &failed).await;
+    assert_eq!(state(&server).await, (NodeState::Failed, RunState::Failed));
+    assert_eq!(node.workflow(&server).await, None);
+    let status = operate::show_node(&server.store().await, "web1").await.unwrap().run.unwrap();
+    assert_eq!(status.steps[0].failure, Some(failure));
+    assert_eq!(status.steps[1].state, StepState::Skipped);
+
+    // Without a power cycle the node gets the next one, which here goes well.
+    start(&server).await;
+    let workflow = node.workflow(&server).await.unwrap();
+    node.finish(&server, &workflow).await;
+    assert_eq!(state(&server).await, (NodeState::Installed, RunState::Succeeded));
+    assert_eq!(node.workflow(&server).await, None);
+}
+
+#[tokio::test]
+async fn a_second_run_needs_the_first_to_end_or_to_be_replaced() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let (first, store) = (start(&server).await, server.store().await);
+    let refused = operate::start_run(&store, &server.ca(), "web1", new_run(TWO_STEPS)).await.expect_err("conflict");
+    assert_eq!(refused.body().code, ErrorCode::Conflict);
+    let replacing = NewRun { replace: true, ..new_run(TWO_STEPS) };
+    let second = operate::start_run(&store, &server.ca(), "web1", replacing).await.unwrap().id;
+    let response = server.client().get(server.url(&format!("/v1/operator/runs/{first}")));
+    let response = response.bearer_auth(server.data().operator_token().unwrap()).send().await.unwrap();
+    let replaced: slipway_protocol::RunStatus = response.json().await.unwrap();
+    assert_eq!(replaced.state, RunState::Failed);
+    assert_eq!(replaced.steps[0].failure.as_ref().unwrap().reason, format!("replaced by run {second}"));
+}
+
+#[tokio::test]
+async fn events_that_mean_nothing_are_refused() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let run = start(&server).await;
+    let code = async |run: &str, events: &[Event]| refusal(node.post_events(&server, run, events).await).await.code;
+    assert_eq!(code("nonsense", &[event(1, 0, EventKind::Started)]).await, ErrorCode::NotFound);
+    assert_eq!(code(&run, &[event(1, 2, EventKind::Started)]).await, ErrorCode::InvalidRequest);
+    let backwards = [event(2, 0, EventKind::Started), event(1, 0, EventKind::Started)];
+    assert_eq!(code(&run, &backwards).await, ErrorCode::InvalidRequest);
+    assert_eq!(code(&run, &[event(0, 0, EventKind::Started)]).await, ErrorCode::InvalidRequest);
+}
+
+#[tokio::test]
+async fn logs_are_put_together_and_may_be_compressed() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let post = async |offset: usize, body: Vec<u8>, encoding: Option<&str>| {
+        let url = server.url(&format!("/v1/node/logs?boot_id=b1&offset={offset}"));
+        let request = encoding.iter().fold(node.client.post(url), |request, encoding| {
+            request.header("content-encoding", *encoding)
+        });
+        request.body(body).send().await.unwrap()
+    };
+    let ok = StatusCode::NO_CONTENT;
+    assert_eq!(post(0, b"one\n".to_vec(), None).await.status(), ok);
+    let compressed = zstd::encode_all(b"two\n".as_slice(), 3).unwrap();
+    assert_eq!(post(4, compressed.clone(), Some("zstd")).await.status(), ok);
+    assert_eq!(post(4, compressed, Some("zstd")).await.status(), ok, "sent again");
+    assert_eq!(operate::node_log(&server.store().await, "web1").await.unwrap(), "one\ntwo\n");
+
+    let bomb = zstd::encode_all(vec![0; slipway_protocol::MAX_REQUEST_BYTES + 1].as_slice(), 3).unwrap();
+    assert_eq!(refusal(post(8, bomb, Some("zstd")).await).await.code, ErrorCode::TooLarge);
+    let big = vec![b'a'; slipway_protocol::MAX_REQUEST_BYTES + 1];
+    assert_eq!(refusal(post(8, big, None).await).await.code, ErrorCode::TooLarge);
+    assert_eq!(refusal(post(8, b"x".to_vec(), Some("zstd")).await).await.code, ErrorCode::InvalidRequest);
+    assert_eq!(refusal(post(8, b"x".to_vec(), Some("br")).await).await.code, ErrorCode::InvalidRequest);
+}
+
+#[tokio::test]
+async fn the_time_is_told_to_anyone() {
+    let server = TestServer::start().await;
+    let response = server.client().get(server.url("/v1/time")).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::NO_CONTENT);
+    assert!(response.headers().contains_key("date"));
+}
