@@ -121,11 +121,16 @@ impl FetchError {
 /// Whether a certificate that does not verify is at the bottom of an error.
 fn is_untrusted(error: &reqwest::Error) -> bool {
     let first: &(dyn StdError + 'static) = error;
-    std::iter::successors(Some(first), |error| (*error).source()).any(|error| {
-        let inner = error.downcast_ref::<io::Error>().and_then(|error| error.get_ref());
-        let tls = error.downcast_ref().or_else(|| inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()));
-        matches!(tls, Some(rustls::Error::InvalidCertificate(_)))
-    })
+    std::iter::successors(Some(first), |error| cause(*error))
+        .any(|error| matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))))
+}
+
+/// The cause of an error. The source of an [`io::Error`] is that of the error it wraps, which would pass that one by.
+fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
+    match error.downcast_ref::<io::Error>().and_then(|error| error.get_ref()) {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    }
 }
 
 /// Opens a source. `trust` are the machine's own CA certificates, each a text in PEM.

@@ -106,7 +106,9 @@ impl TargetRoot {
 
     /// Returns once the file system has everything on the disk.
     pub(crate) fn sync(&self) -> Result<(), Error> {
-        syncfs(&self.0).map_err(|errno| target_file("writing", "", errno.into()))
+        // The descriptor of a mount itself is a mere path, which syncfs(2) does not take.
+        let sync = || syncfs(self.open("", OFlags::RDONLY | OFlags::DIRECTORY)?);
+        sync().map_err(|errno| target_file("writing", "", errno.into()))
     }
 
     fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {

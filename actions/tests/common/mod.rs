@@ -1,6 +1,8 @@
 //! What the tests share: a machine whose disks are files, and an HTTP server that misbehaves as told.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it; tests may unwrap")]
 
+pub mod disk_image;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -53,6 +55,12 @@ impl Bench {
             file.write_all_at(&vec![0xAA; MIB.min(size - at)], at as u64).unwrap();
         }
         let disk = Disk { path: path.to_str().unwrap().to_owned(), size: size as u64, ..Disk::default() };
+        self.disks.push(Candidate { disk, in_use: None });
+    }
+
+    /// A real block device in place of a file.
+    pub fn add_device(&mut self, path: &str, size: usize) {
+        let disk = Disk { path: path.to_owned(), size: size as u64, ..Disk::default() };
         self.disks.push(Candidate { disk, in_use: None });
     }
 

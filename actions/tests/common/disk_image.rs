@@ -1,0 +1,93 @@
+//! Disk images with real partition tables and real file systems, made by the programs operators use.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::MIB;
+
+/// Type GUIDs as sgdisk takes them.
+pub const ESP: &str = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B";
+pub const ROOT: &str = if cfg!(target_arch = "aarch64") {
+    "B921B045-1DF0-41C3-AF44-4C6F280D3FAE"
+} else {
+    "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709"
+};
+pub const LINUX: &str = "0FC63DAF-8483-4772-8E79-3D69D8477DE4";
+
+/// A partition of an image: its place in MiB, its type and name, and the tree of files its ext4 file system holds.
+pub struct Part<'a> {
+    pub mib: std::ops::Range<usize>,
+    pub type_guid: &'a str,
+    pub name: &'a str,
+    pub files: &'a [(&'a str, &'a str)],
+}
+
+/// Makes a GPT image of `size` MiB at a path.
+pub fn make(path: &Path, size: usize, parts: &[Part]) {
+    File::create(path).unwrap().set_len((size * MIB) as u64).unwrap();
+    let mut sgdisk = Command::new("sgdisk");
+    for (index, part) in parts.iter().enumerate() {
+        let (number, mib) = (index + 1, &part.mib);
+        sgdisk.arg(format!("--new={number}:{}:{}", mib.start * MIB / 512, mib.end * MIB / 512 - 1));
+        sgdisk
+            .arg(format!("--typecode={number}:{}", part.type_guid))
+            .arg(format!("--change-name={number}:{}", part.name));
+    }
+    run(sgdisk.arg(path));
+    for part in parts {
+        make_ext4(path, part);
+    }
+}
+
+fn make_ext4(path: &Path, part: &Part) {
+    let tree = tempfile::tempdir().unwrap();
+    for (file, content) in part.files {
+        let file = tree.path().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        match content.strip_prefix("-> ") {
+            Some(target) => std::os::unix::fs::symlink(target, file).unwrap(),
+            None => fs::write(file, content).unwrap(),
+        }
+    }
+    let offset = format!("offset={}", part.mib.start * MIB);
+    let blocks = format!("{}", (part.mib.end - part.mib.start) * 1024);
+    let mut mkfs = Command::new("mkfs.ext4");
+    mkfs.args(["-q", "-F", "-b", "1024", "-E", &offset, "-d"]).arg(tree.path()).arg(path).arg(blocks);
+    run(&mut mkfs);
+}
+
+/// A file inside the ext4 file system at an offset in MiB, read by debugfs and not by the code under test: its content,
+/// and mode, user and group as debugfs prints them. None if it is not there.
+pub fn read_file(image: &Path, mib: usize, file: &str) -> Option<(String, String)> {
+    let target = format!("{}?offset={}", image.display(), mib * MIB);
+    let debugfs = |request: String| {
+        let output = Command::new("debugfs").args(["-R", &request, &target]).output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (stat, missing) = debugfs(format!("stat {file}"));
+    if missing.contains("File not found") {
+        return None;
+    }
+    let words: Vec<&str> = stat.split_whitespace().collect();
+    let after =
+        |key: &str| words.iter().position(|word| *word == key).and_then(|at| words.get(at + 1)).unwrap().to_string();
+    let owner = format!("{} {}:{}", after("Mode:"), after("User:"), after("Group:"));
+    Some((debugfs(format!("cat {file}")).0, owner))
+}
+
+/// Runs a program and returns what it printed.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Whether file systems inside files can be mounted here; says why not.
+pub fn can_mount() -> bool {
+    let (root, loops) = (rustix::process::geteuid().is_root(), PathBuf::from("/dev/loop-control").exists());
+    if !(root && loops) {
+        eprintln!("not checked: mounting needs root ({root}) and loop devices ({loops})");
+    }
+    root && loops
+}

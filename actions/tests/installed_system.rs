@@ -1,0 +1,148 @@
+//! `seed-cloud-init` and `kernel-args` on a disk that carries an image.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file};
+use common::{Bench, MIB, chain};
+use slipway_actions::Error;
+use slipway_protocol::{Action, KernelArgs, PhoneHome, SeedCloudInit};
+
+const ESP_AT: usize = 1;
+const ROOT_AT: usize = 20;
+
+fn installed(root: &[(&str, &str)], esp: &[(&str, &str)]) -> Bench {
+    let bench = Bench::new(MIB);
+    let parts = [
+        Part { mib: ESP_AT..9, type_guid: ESP, name: "esp", files: esp },
+        Part { mib: 10..19, type_guid: LINUX, name: "data", files: &[("etc/os-release", "NAME=other")] },
+        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: root },
+    ];
+    make(&bench.path("disk"), 40, &parts);
+    bench
+}
+
+fn seed() -> SeedCloudInit {
+    SeedCloudInit {
+        instance_id: "run-7".to_owned(),
+        hostname: Some("node7".to_owned()),
+        user_data: "#cloud-config\nhostname: x\n".to_owned(),
+        ..SeedCloudInit::default()
+    }
+}
+
+#[test]
+fn the_seed_is_what_cloud_init_reads_and_the_leftovers_are_gone() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(
+        &[
+            ("etc/os-release", "NAME=Debian"),
+            ("usr/bin/cloud-init", ""),
+            ("etc/cloud/cloud-init.disabled", ""),
+            ("etc/cloud/cloud.cfg", "kept: true\n"),
+            ("var/lib/cloud/instance", "-> instances/old"),
+            ("var/lib/cloud/instances/old/sem/x", ""),
+            ("var/lib/cloud/sem/y", ""),
+            ("var/lib/cloud/data/instance-id", "old"),
+            ("var/lib/cloud/seed/nocloud/vendor-data", "of another run"),
+        ],
+        &[],
+    );
+    let inputs = SeedCloudInit {
+        network_config: Some("version: 2\n".to_owned()),
+        phone_home: Some(PhoneHome { url: "https://s.example/p".to_owned(), tries: Some(3) }),
+        ..seed()
+    };
+    let (result, reports) = bench.run(&Action::SeedCloudInit(inputs));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert_eq!(done.outcome.warnings, [""; 0]);
+    assert!(reports.notes[1].contains("partition 3 (system)"), "{:?}", reports.notes);
+
+    let disk = bench.path("disk");
+    let found = |path: &str| read_file(&disk, ROOT_AT, path);
+    let secret = |content: &str| Some((content.to_owned(), "0600 0:0".to_owned()));
+    let user_data =
+        "#cloud-config\nhostname: x\nphone_home:\n  url: \"https://s.example/p\"\n  post: all\n  tries: 3\n";
+    assert_eq!(found("/var/lib/cloud/seed/nocloud/user-data"), secret(user_data));
+    let meta_data = "instance-id: \"run-7\"\nlocal-hostname: \"node7\"\n";
+    assert_eq!(found("/var/lib/cloud/seed/nocloud/meta-data"), secret(meta_data));
+    assert_eq!(found("/var/lib/cloud/seed/nocloud/network-config"), secret("version: 2\n"));
+    assert_eq!(found("/var/lib/cloud/seed/nocloud/vendor-data"), None);
+    let gate = Some(("datasource_list: [ NoCloud, None ]\n".to_owned(), "0644 0:0".to_owned()));
+    assert_eq!(found("/etc/cloud/cloud.cfg.d/99_slipway.cfg"), gate);
+    assert!(found("/etc/cloud/cloud.cfg").is_some());
+    for gone in
+        ["/etc/cloud/cloud-init.disabled", "/var/lib/cloud/instance", "/var/lib/cloud/instances", "/var/lib/cloud/sem"]
+    {
+        assert_eq!(found(gone), None, "{gone}");
+    }
+}
+
+#[test]
+fn user_data_that_cannot_take_the_block_is_refused_before_the_disk_is_looked_at() {
+    let bench = Bench::without_disks();
+    let phone_home = Some(PhoneHome { url: "https://s.example/p".to_owned(), tries: None });
+    let inputs = SeedCloudInit { user_data: "#cloud-config\n- a\n".to_owned(), phone_home, ..seed() };
+    let error = bench.run(&Action::SeedCloudInit(inputs)).0.unwrap_err();
+    let expect = "putting phone_home into the user-data: line 2, column 1: the root of the document is a list";
+    assert!(chain(&error).starts_with(expect), "{}", chain(&error));
+}
+
+#[test]
+fn without_a_root_file_system_every_place_looked_at_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new(MIB);
+    let parts = [Part { mib: 1..9, type_guid: LINUX, name: "data", files: &[] }];
+    make(&bench.path("disk"), 10, &parts);
+    let error = bench.run(&Action::SeedCloudInit(seed())).0.unwrap_err();
+    assert!(matches!(error, Error::NotFound { .. }));
+    assert!(chain(&error).contains("partition 1 (data) of "), "{}", chain(&error));
+    assert!(chain(&error).ends_with("(ext4) has no /etc/os-release"), "{}", chain(&error));
+}
+
+#[test]
+fn kernel_arguments_reach_every_entry_and_the_template_once() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(
+        &[("etc/os-release", ""), ("etc/kernel/cmdline", "root=PARTLABEL=system ro\n")],
+        &[
+            ("loader/loader.conf", "timeout 3\n"),
+            ("loader/entries/a.conf", "title a\nlinux /a\noptions root=PARTLABEL=system ro\n"),
+            ("loader/entries/b.conf", "title b\nlinux /b\noptions root=PARTLABEL=system ro quiet\n"),
+        ],
+    );
+    let append = vec!["quiet".to_owned(), "console=ttyS0,115200".to_owned()];
+    let action = Action::KernelArgs(KernelArgs { append, ..KernelArgs::default() });
+    for summary in ["to 3 files", "was there in all of 2 boot files"] {
+        let done = bench.run(&action).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert!(done.outcome.summary.ends_with(summary), "{}", done.outcome.summary);
+        assert_eq!(done.outcome.warnings, [""; 0]);
+    }
+    let disk = bench.path("disk");
+    let line = "root=PARTLABEL=system ro quiet console=ttyS0,115200\n";
+    let content = |at: usize, path: &str| read_file(&disk, at, path).unwrap().0;
+    assert_eq!(content(ESP_AT, "/loader/entries/a.conf"), format!("title a\nlinux /a\noptions {line}"));
+    assert_eq!(content(ESP_AT, "/loader/entries/b.conf"), format!("title b\nlinux /b\noptions {line}"));
+    assert_eq!(content(ROOT_AT, "/etc/kernel/cmdline"), line);
+    assert_eq!(content(ESP_AT, "/loader/loader.conf"), "timeout 3\n");
+}
+
+#[test]
+fn without_boot_entries_kernel_arguments_are_an_error() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(&[("etc/os-release", "")], &[]);
+    let action = Action::KernelArgs(KernelArgs { append: vec!["a".to_owned()], ..KernelArgs::default() });
+    let error = bench.run(&action).0.unwrap_err();
+    assert!(chain(&error).starts_with("looking for a boot loader's configuration on "), "{}", chain(&error));
+    let action = Action::KernelArgs(KernelArgs { append: vec!["a b".to_owned()], ..KernelArgs::default() });
+    let error = bench.run(&action).0.unwrap_err();
+    assert!(chain(&error).starts_with("adding kernel argument \"a b\": it has a space"), "{}", chain(&error));
+}
