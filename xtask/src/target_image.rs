@@ -31,7 +31,7 @@ const ROOT_TYPE: &str = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709";
 /// The image in the cache, and what is to be known about it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetImage {
-    /// The image, compressed by zstd.
+    /// The image, compressed by zstd. In `image.json` beside it, its name.
     pub path: PathBuf,
     /// Bytes of the image on the disk.
     pub raw_size: u64,
@@ -55,7 +55,7 @@ pub fn build() -> Result<TargetImage> {
         let root = bootstrap(folder, &recipe, &sources)?;
         let raw = folder.join("image.raw");
         assemble(&raw, &root, folder)?;
-        let image = compress(&raw, &folder.join("image.raw.zst"))?;
+        let image = compress(&raw, folder, "image.raw.zst")?;
         for left in [&root, &raw] {
             fs::remove_file(left).with_context(|| format!("removing {}", left.display()))?;
         }
@@ -64,9 +64,17 @@ pub fn build() -> Result<TargetImage> {
     })?;
     let path = folder.join("image.json");
     let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-    let image = serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?;
-    // The folder had another name while the image was made.
-    Ok(TargetImage { path: folder.join("image.raw.zst"), ..image })
+    let image: TargetImage = serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?;
+    Ok(TargetImage { path: folder.join(&image.path), ..image })
+}
+
+impl TargetImage {
+    /// Unpacks the image to a sparse file.
+    pub fn unpack(&self, to: &Path) -> Result<()> {
+        run_quietly(
+            command("zstd", ["--decompress", "--sparse", "--force", "--quiet"]).arg(&self.path).arg("-o").arg(to),
+        )
+    }
 }
 
 /// Where packages come from.
@@ -160,7 +168,8 @@ fn assemble(raw: &Path, root: &Path, folder: &Path) -> Result<()> {
 }
 
 /// Compresses a file and takes both digests on the way.
-fn compress(raw: &Path, to: &Path) -> Result<TargetImage> {
+fn compress(raw: &Path, folder: &Path, name: &str) -> Result<TargetImage> {
+    let to = &folder.join(name);
     let input = File::open(raw).with_context(|| format!("opening {}", raw.display()))?;
     let output = File::create(to).with_context(|| format!("creating {}", to.display()))?;
     let mut zstd = Command::new("zstd");
@@ -174,7 +183,7 @@ fn compress(raw: &Path, to: &Path) -> Result<TargetImage> {
     }
     let written = File::open(to).with_context(|| format!("opening {}", to.display()))?;
     let (size, sha256) = digest(written, std::io::sink())?;
-    Ok(TargetImage { path: to.to_owned(), raw_size, size, sha256, raw_sha256 })
+    Ok(TargetImage { path: name.into(), raw_size, size, sha256, raw_sha256 })
 }
 
 /// Copies, and returns the number of bytes and their SHA-256.

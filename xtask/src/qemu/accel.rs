@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail};
 use crate::cache::{self, Key};
 use crate::command::{command, stdout};
 
-use super::{POLL, QEMU, console::Console};
+use super::console::Console;
+use super::{POLL, QEMU, firmware};
 
 /// What executes a guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +32,11 @@ impl Accel {
     }
 }
 
-/// How long a guest may take to show that it lives. One that does needs a tenth of it.
-const PROBE: Duration = Duration::from_secs(5);
-/// What the BIOS of a machine without disks comes to say.
-const ALIVE: &str = "No bootable device.";
+/// How long a guest may take to show that it lives. One that does needs a fifth of it.
+const PROBE: Duration = Duration::from_secs(10);
+/// What the firmware of a machine without disks comes to say. A BIOS would not do: it does without the instructions that a
+/// half-working KVM stumbles over.
+const ALIVE: &str = "UEFI Interactive Shell";
 
 /// KVM if a guest lives under it, or what `SLIPWAY_ACCEL` (`kvm` or `tcg`) says.
 pub fn choose() -> Result<Accel> {
@@ -46,7 +48,7 @@ pub fn choose() -> Result<Accel> {
         Err(_) => {}
     }
     let processor = fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
-    let key = Key::new("accel-1")
+    let key = Key::new("accel-2")
         .with("kernel", stdout(&mut command("uname", ["-rv"]))?)
         .with("qemu", stdout(&mut command(QEMU, ["--version"]))?)
         .with("processor", processor.lines().find(|line| line.starts_with("model name")).unwrap_or_default());
@@ -61,11 +63,11 @@ pub fn choose() -> Result<Accel> {
 
 fn lives_under_kvm() -> Result<bool> {
     let folder = tempfile::tempdir().context("creating a temporary folder")?;
-    let log = folder.path().join("log");
-    let debug = format!("file,id=debug,path={}", log.display());
-    let machine = ["-machine", "q35", "-m", "64", "-display", "none", "-nodefaults", "-chardev", &debug];
-    let mut qemu = command(QEMU, machine);
-    qemu.args(["-device", "isa-debugcon,iobase=0x402,chardev=debug"]).args(Accel::Kvm.arguments());
+    let (log, variables) = (folder.path().join("log"), folder.path().join("vars.fd"));
+    firmware::variables(&variables, None)?;
+    let mut qemu = command(QEMU, ["-machine", "q35", "-m", "256", "-display", "none", "-nodefaults"]);
+    qemu.args(firmware::drives(&variables)).args(Accel::Kvm.arguments());
+    qemu.arg("-serial").arg(format!("file:{}", log.display()));
     let mut probe =
         qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting QEMU")?;
     let mut console = Console::new(&log);

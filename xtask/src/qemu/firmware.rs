@@ -8,10 +8,12 @@ use anyhow::{Context, Result};
 use crate::command::{command, run_quietly};
 use crate::python;
 
+use super::option;
+
 /// The firmware's code, without Secure Boot.
-pub const CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
+const CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 /// Variables as they come from the factory.
-const VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
+const FACTORY: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 /// The network boot loader a rack chains, from Debian's `ipxe` package: over HTTP only, and it asks DHCP what to boot next.
 pub const IPXE: &str = "/usr/lib/ipxe/ipxe.efi";
 
@@ -22,10 +24,18 @@ pub fn variables(path: &Path, boot_uri: Option<&str>) -> Result<()> {
         return Ok(());
     }
     let fresh = path.with_extension("fresh");
-    fs::copy(VARIABLES, &fresh).with_context(|| format!("copying {VARIABLES}"))?;
+    fs::copy(FACTORY, &fresh).with_context(|| format!("copying {FACTORY}"))?;
     if let Some(uri) = boot_uri {
         let tools = python::environment(python::FIRMWARE)?;
         run_quietly(command(tools.join("virt-fw-vars"), ["--set-boot-uri", uri, "--inplace"]).arg(&fresh))?;
     }
     fs::rename(&fresh, path).with_context(|| format!("creating {}", path.display()))
+}
+
+/// QEMU's arguments for the two flash chips: code, and a machine's own variables.
+pub fn drives(variables: &Path) -> [String; 4] {
+    let drive = "-drive".to_owned();
+    let code = format!("if=pflash,unit=0,format=raw,readonly=on,file={CODE}");
+    let variables = format!("if=pflash,unit=1,format=raw,file={}", option(variables));
+    [drive.clone(), code, drive, variables]
 }

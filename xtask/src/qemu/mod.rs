@@ -244,8 +244,7 @@ fn arguments(config: &MachineConfig, accel: Accel, variables: &Path, log: &Path,
     add(&["-device", "virtio-rng-pci"]);
     match &config.boot {
         Boot::Uefi { .. } => {
-            add(&["-drive", &format!("if=pflash,unit=0,format=raw,readonly=on,file={}", firmware::CODE)]);
-            add(&["-drive", &format!("if=pflash,unit=1,format=raw,file={}", option(variables))]);
+            add(&firmware::drives(variables).each_ref().map(String::as_str));
             // Nobody here answers PXE; waiting for it would take a minute.
             for protocol in ["IPv4PXESupport", "IPv6PXESupport"] {
                 add(&["-fw_cfg", &format!("name=opt/org.tianocore/{protocol},string=n")]);

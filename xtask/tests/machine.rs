@@ -1,0 +1,99 @@
+//! Whole machines as the tests of slipway use them: the target image boots by its own firmware, and a network boot goes the
+//! way a rack's does.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, firmware};
+use xtask::target_image;
+
+/// Firmware and systemd take their time under emulation on a busy host.
+const MINUTES: Duration = Duration::from_secs(300);
+
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn config(boot: Boot) -> MachineConfig {
+    MachineConfig {
+        boot,
+        memory_mib: 512,
+        uuid: "4c4c4544-0042-3010-8058-b7c04f503432".to_owned(),
+        serial: "7CZ1234".to_owned(),
+        disks: Vec::new(),
+        nics: Vec::new(),
+        extra: Vec::new(),
+    }
+}
+
+#[test]
+fn the_target_image_boots_from_its_disk_to_a_login_prompt() -> Result<()> {
+    let folder = folder("target-image");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join("disk.raw");
+    target_image::build()?.unpack(&path)?;
+    let disks = vec![Disk { path, serial: "target".to_owned() }];
+    let mut machine = Machine::start(&MachineConfig { disks, ..config(Boot::Uefi { uri: None }) }, &folder)?;
+    machine.wait_for_console("Linux version", MINUTES)?;
+    machine.wait_for_console("login:", MINUTES)?;
+
+    machine.press_power()?;
+    assert!(machine.wait_for_exit(MINUTES)?.success());
+    Ok(())
+}
+
+#[test]
+fn firmware_fetches_the_boot_loader_which_fetches_the_script_dhcp_names() -> Result<()> {
+    let folder = folder("network-boot");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    let server = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://10.0.2.2:{}", server.local_addr()?.port());
+    std::thread::spawn(move || server.incoming().flatten().try_for_each(|stream| serve(stream).or(Ok::<_, ()>(()))));
+
+    let nics = vec![Nic { mac: "52:54:00:ab:cd:01".to_owned(), bootfile: Some(format!("{url}/boot/ipxe")) }];
+    let boot = Boot::Uefi { uri: Some(format!("{url}/ipxe.efi")) };
+    let mut machine = Machine::start(&MachineConfig { nics, ..config(boot) }, &folder)?;
+    let line = machine.wait_for_console("the script runs on", MINUTES)?;
+    assert_eq!(line, "the script runs on 4c4c4544-0042-3010-8058-b7c04f503432 7CZ1234 52:54:00:ab:cd:01");
+    Ok(())
+}
+
+#[test]
+fn a_machine_that_cannot_start_says_why() -> Result<()> {
+    let path = folder("nowhere").join("disk.raw");
+    let disks = vec![Disk { path, serial: "gone".to_owned() }];
+    let started = Machine::start(&MachineConfig { disks, ..config(Boot::Uefi { uri: None }) }, &folder("refused"));
+    let error = format!("{:#}", started.err().context("it started")?);
+    assert!(error.starts_with("starting QEMU: ") && error.contains("No such file or directory"), "{error}");
+    Ok(())
+}
+
+/// Answers one request for the boot loader or the script.
+fn serve(mut stream: std::net::TcpStream) -> Result<()> {
+    let mut request = BufReader::new(stream.try_clone()?);
+    let mut first = String::new();
+    request.read_line(&mut first)?;
+    let mut header = String::new();
+    while request.read_line(&mut header)? > 2 {
+        header.clear();
+    }
+    let mut body = b"#!ipxe\necho the script runs on ${uuid} ${serial} ${net0/mac}\nshell\n".to_vec();
+    if first.contains("/ipxe.efi") {
+        body = std::fs::read(firmware::IPXE)?;
+    }
+    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
+    if first.starts_with("GET") {
+        stream.write_all(&body)?;
+    }
+    stream.shutdown(std::net::Shutdown::Write)?;
+    std::io::copy(&mut stream.take(1 << 16), &mut std::io::sink())?;
+    Ok(())
+}
