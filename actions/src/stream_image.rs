@@ -30,7 +30,11 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     if written.resumes > 0 {
         warnings.push(format!("the connection was dropped and resumed {} times", written.resumes));
     }
-    if partitions::move_backup(&disk)? == Moved::NotPossible {
+    let moved = partitions::move_backup(&disk).inspect_err(|_| {
+        // A step that failed must not leave a disk that boots. If even this fails, the disk's first error says it.
+        _ = stream::write::blank(&disk);
+    })?;
+    if moved == Moved::NotPossible {
         warnings.push("the backup partition table stays at the end of the image, not of the disk".to_owned());
     }
     if let Err(errno) = disk.reread_partitions() {

@@ -100,6 +100,11 @@ impl<'a> Target<'a> {
     }
 }
 
+/// Clears what a disk is known by, so that nothing boots from it.
+pub(crate) fn blank(disk: &OpenDisk) -> Result<(), Error> {
+    Target::new(disk).blank()
+}
+
 /// Copies bytes to an offset of a piece held back; blocks may arrive in any order.
 fn place(held: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     if bytes.is_empty() {
