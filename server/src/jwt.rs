@@ -40,8 +40,7 @@ impl Signer {
     /// A token for the node, valid for so many seconds.
     pub fn issue(&self, node: &str, now: Millis, lifetime: u64) -> String {
         let issued = now / 1000;
-        let claims =
-            Claims { sub: node.to_owned(), aud: AUDIENCE.to_owned(), iat: issued, exp: issued + lifetime };
+        let claims = Claims { sub: node.to_owned(), aud: AUDIENCE.to_owned(), iat: issued, exp: issued + lifetime };
         let claims = serde_json::to_vec(&claims).expect("text and numbers are always JSON");
         let signed = format!("{HEADER}.{}", BASE64.encode(claims));
         let signature = self.mac.clone().chain_update(&signed).finalize().into_bytes();

@@ -139,11 +139,8 @@ fn valid_identity(given: &Identity) -> Result<Identity, Error> {
     let macs = given.macs.iter().map(|text| {
         normalise_mac(text).ok_or_else(|| invalid(format!("{text:?} is no MAC address such as 52:54:00:12:34:56")))
     });
-    let identity = Identity {
-        uuid: uuid.transpose()?,
-        serial: serial.transpose()?,
-        macs: macs.collect::<Result<_, _>>()?,
-    };
+    let identity =
+        Identity { uuid: uuid.transpose()?, serial: serial.transpose()?, macs: macs.collect::<Result<_, _>>()? };
     if nodes::keys(&identity).next().is_none() {
         return Err(invalid("a node needs at least one of UUID, serial number and MAC address".to_owned()));
     }
@@ -291,6 +288,8 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     };
     runs::insert(&mut transaction, &run, &instances(&run.workflow)).await?;
     node.run = Some(id);
+    // Who gives a machine work knows of it.
+    node.registered = true;
     nodes::save(&mut transaction, &node).await?;
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
@@ -367,7 +366,10 @@ fn check_steps(steps: &[Step]) -> Result<(), Error> {
                 }
             }
             Action::StreamImage(image) if image.url.starts_with("http://") && image.digest.is_none() => {
-                return invalid(format!("step {:?} fetches {} without TLS, so it needs a digest", step.name, image.url));
+                return invalid(format!(
+                    "step {:?} fetches {} without TLS, so it needs a digest",
+                    step.name, image.url
+                ));
             }
             _ => {}
         }

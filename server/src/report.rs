@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{
-    ErrorCode, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, RunState, Workflow,
-};
+use slipway_protocol::{ErrorCode, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, RunState, Workflow};
 
+use crate::Error;
+use crate::random::token_hash;
 use crate::state::{self, AfterRun, Happening, Turn};
 use crate::store::runs::{self, Run};
 use crate::store::{self, Connection, Store, events, nodes};
 use crate::time::Millis;
-use crate::Error;
-use crate::random::token_hash;
 
 /// The work there is for a node, which counts as fetched from now on. A run that has ended is not handed out again; one that
 /// goes on is, because the machine may have been power-cycled.

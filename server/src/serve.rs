@@ -111,8 +111,7 @@ impl Server {
     /// Answers until `shutdown` completes; then polls are answered at once, and other requests get ten seconds to finish.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
         let stopping = &self.app.stopping;
-        let https =
-            listener::run(self.https, Some(self.tls), api::router(Arc::clone(&self.app)), stopping.clone());
+        let https = listener::run(self.https, Some(self.tls), api::router(Arc::clone(&self.app)), stopping.clone());
         let boot_router = api::boot_router(Arc::clone(&self.app));
         let boot = async {
             if let Some(listener) = self.boot {

@@ -47,7 +47,13 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     let nodes = nodes::all(&mut connection).await?;
     let runs = runs::newest(&mut connection).await?;
     let mut runs: HashMap<String, Run> = runs.into_iter().map(|run| (run.node.clone(), run)).collect();
-    Ok(nodes.into_iter().map(|node| { let run = runs.remove(&node.id); of_node(node, run) }).collect())
+    Ok(nodes
+        .into_iter()
+        .map(|node| {
+            let run = runs.remove(&node.id);
+            of_node(node, run)
+        })
+        .collect())
 }
 
 /// One node.

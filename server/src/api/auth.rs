@@ -8,12 +8,12 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use slipway_protocol::{ErrorCode, NodeState};
 
+use crate::Error;
 use crate::api::App;
 use crate::api::answer::ApiError;
 use crate::random::same_secret;
 use crate::store::nodes;
 use crate::time::now;
-use crate::Error;
 
 /// The other end of the connection; put into every request by the listener.
 #[derive(Clone, Debug)]

@@ -33,10 +33,7 @@ pub struct Machine {
 
 /// Get an iPXE script: without a query the one that asks again with it, with a query the machine's own.
 #[utoipa::path(get, path = "/boot/ipxe", params(Machine), responses((status = 200, content_type = "text/plain")))]
-pub async fn script(
-    State(app): State<Arc<App>>,
-    UrlQuery(machine): UrlQuery<Machine>,
-) -> Result<Response, ApiError> {
+pub async fn script(State(app): State<Arc<App>>, UrlQuery(machine): UrlQuery<Machine>) -> Result<Response, ApiError> {
     let Some(arch) = machine.arch.clone() else { return Ok(text(ipxe::FIRST.to_owned())) };
     let known = known(&app, machine).await?;
     Ok(text(ipxe::script(&known, &arch)))
@@ -80,14 +77,10 @@ pub async fn file(
     }
     let (file, metadata) = files::open(&folder.join(&path)).await?.ok_or_else(not_found)?;
     // A file put in place of another differs in one of these; one written to while it is served is nobody's wish.
-    let etag = format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
-    let served = Served {
-        file,
-        size: metadata.len(),
-        etag,
-        cache: "no-cache",
-        content_type: "application/octet-stream",
-    };
+    let etag =
+        format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+    let served =
+        Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: "application/octet-stream" };
     files::respond(served, &headers).await
 }
 

@@ -24,11 +24,11 @@ use axum::routing::{get, post};
 use slipway_protocol::{ErrorCode, MAX_REQUEST_BYTES};
 use tokio::sync::watch;
 
+use crate::Error;
 use crate::ca::Authority;
 use crate::data::DataDir;
 use crate::jwt::Signer;
 use crate::store::Store;
-use crate::Error;
 use answer::ApiError;
 use auth::Peer;
 

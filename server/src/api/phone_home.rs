@@ -7,11 +7,11 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use slipway_protocol::{ErrorBody, ErrorCode};
 
+use crate::Error;
 use crate::api::App;
 use crate::api::answer::{ApiError, Raw};
 use crate::report::{self, Caller};
 use crate::time::now;
-use crate::Error;
 
 /// Bounds of what is kept of a form; cloud-init's has seven fields, the longest an RSA host key.
 const MAX_FIELDS: usize = 32;

@@ -31,6 +31,7 @@ pub struct Options {
 
 pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     let mut shown: Option<Vec<NodeStatus>> = None;
+    let mut output = std::io::stdout();
     loop {
         let nodes = match &options.node {
             Some(node) => vec![operate::show_node(store, node).await?],
@@ -39,13 +40,13 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
         let before = shown.as_deref().unwrap_or_default();
         if options.json {
             for node in nodes.iter().filter(|node| !before.contains(node)) {
-                println!("{}", serde_json::to_string(node)?);
+                writeln!(output, "{}", serde_json::to_string(node)?)?;
             }
         } else if shown.as_ref() != Some(&nodes) {
-            let clear = if options.watch && std::io::stdout().is_terminal() { CLEAR } else { "" };
-            print!("{clear}{}", status_table(&nodes, now()));
+            let clear = if options.watch && output.is_terminal() { CLEAR } else { "" };
+            write!(output, "{clear}{}", status_table(&nodes, now()))?;
         }
-        std::io::stdout().flush()?;
+        output.flush()?;
         if !options.watch {
             return Ok(());
         }

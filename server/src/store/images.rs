@@ -59,9 +59,8 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Image>, Error> {
 }
 
 fn from_row(row: &SqliteRow) -> Result<Image, Error> {
-    let digest = |text: String| {
-        text.parse::<Digest>().map_err(|error| Error::refused(ErrorCode::Internal, error.to_string()))
-    };
+    let digest =
+        |text: String| text.parse::<Digest>().map_err(|error| Error::refused(ErrorCode::Internal, error.to_string()));
     Ok(Image {
         digest: digest(get(row, "digest")?)?,
         file_name: get(row, "file_name")?,

@@ -79,10 +79,8 @@ mod tests {
     #[test]
     fn a_chunk_may_end_within_a_character() {
         let bytes = "é".as_bytes();
-        let halves = [
-            Chunk { first_byte: 0, data: bytes[..1].to_vec() },
-            Chunk { first_byte: 1, data: bytes[1..].to_vec() },
-        ];
+        let halves =
+            [Chunk { first_byte: 0, data: bytes[..1].to_vec() }, Chunk { first_byte: 1, data: bytes[1..].to_vec() }];
         assert_eq!(text(&halves), "é");
     }
 }

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
-use sqlx::{Row, Sqlite, SqlitePool, SqlSafeStr, Transaction};
+use sqlx::{Row, SqlSafeStr, Sqlite, SqlitePool, Transaction};
 
 use crate::Error;
 

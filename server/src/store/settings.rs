@@ -14,7 +14,8 @@ pub async fn read(connection: &mut Connection, name: &str) -> Result<Option<Stri
 
 /// Sets a setting.
 pub async fn write(connection: &mut Connection, name: &str, value: &str) -> Result<(), Error> {
-    let sql = "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    let sql =
+        "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     let done = sqlx::query(sql).bind(name).bind(value).execute(connection).await;
     done.map(drop).map_err(database("writing a setting"))
 }

@@ -80,7 +80,18 @@ fn operators_set_a_machine_up_beside_a_running_server() {
     let digest = succeed(data, &["image", "add", image.to_str().unwrap(), "--raw-size", "5"]);
     let expect = "sha256:6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d\n";
     assert_eq!(digest, expect);
-    let add = ["os", "add", "debian", "--image", digest.trim(), "--phone-home", "--kernel-arg", "-quiet", "--disk-choose", "smallest"];
+    let add = [
+        "os",
+        "add",
+        "debian",
+        "--image",
+        digest.trim(),
+        "--phone-home",
+        "--kernel-arg",
+        "-quiet",
+        "--disk-choose",
+        "smallest",
+    ];
     assert_eq!(succeed(data, &add), "debian\n");
     let run = succeed(data, &["run", "start", "web1", "--os", "debian"]);
     let line = succeed(data, &["status", "--json", "web1"]);

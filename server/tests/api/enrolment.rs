@@ -4,6 +4,7 @@ use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
 use slipway_protocol::{Enrolment, ErrorCode, Identity, NodeState, RenewRequest, Wait, WaitReason};
 use slipway_server::operate::{self, NewNode};
+use slipway_server::store::nodes;
 use slipway_server::{jwt, random, status, time};
 
 use crate::support::{Machine, Node, TestServer, UUID, refusal, trusting, with_certificate};
@@ -83,7 +84,8 @@ async fn keys_of_two_nodes_are_a_conflict() {
 
     let own = Identity { uuid: Some(OTHER_UUID.to_owned()), serial: None, macs: vec![mac.clone()] };
     Node::enrol(&server, Machine::new(own)).await;
-    let third = Identity { uuid: Some("6e6e4544-0042-3010-8058-b7c04f503432".to_owned()), serial: None, macs: vec![mac] };
+    let third =
+        Identity { uuid: Some("6e6e4544-0042-3010-8058-b7c04f503432".to_owned()), serial: None, macs: vec![mac] };
     assert_eq!(refused(&server, &Machine::new(third)).await, ErrorCode::IdentityConflict, "another UUID than known");
 }
 
@@ -213,4 +215,24 @@ async fn a_machine_that_waits_becomes_the_node_registered_later() {
     let id = server.add_released("web1").await;
     assert_eq!(Node::enrol(&server, machine).await.enrolment.node, id);
     assert_eq!(status::all(&server.store().await).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn unknown_machines_make_room_for_newer_ones() {
+    let server = TestServer::start().await;
+    let registered = server.add_released("web1").await;
+    let uuid = |n: u8| format!("5d5d4544-0042-3010-8058-b7c04f5034{n:02x}");
+    for n in 0..4 {
+        waits(&server, &Machine::with_uuid(&uuid(n))).await;
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    // The one that knocked first knocked last, too.
+    waits(&server, &Machine::with_uuid(&uuid(0))).await;
+    let store = server.store().await;
+    let mut transaction = store.write().await.unwrap();
+    nodes::forget_unregistered(&mut transaction, 2).await.unwrap();
+    slipway_server::store::commit(transaction).await.unwrap();
+    let left = status::all(&store).await.unwrap();
+    let keys: Vec<_> = left.into_iter().map(|node| (node.id == registered, node.identity.uuid.unwrap())).collect();
+    assert_eq!(keys, [(true, UUID.to_owned()), (false, uuid(0)), (false, uuid(3))]);
 }

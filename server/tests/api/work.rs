@@ -83,11 +83,8 @@ async fn events_are_stored_once_and_a_restart_loses_none() {
     let run = start(&server).await;
     node.workflow(&server).await.unwrap();
     let progress = EventKind::Progress(Progress { bytes: 5, total: Some(10), ..Progress::default() });
-    let first = [
-        event(1, 0, EventKind::Started),
-        event(2, 0, EventKind::Note("/dev/sda".to_owned())),
-        event(4, 0, progress),
-    ];
+    let first =
+        [event(1, 0, EventKind::Started), event(2, 0, EventKind::Note("/dev/sda".to_owned())), event(4, 0, progress)];
     assert_eq!(ack(&server, &node, &run, &first).await, 4);
     assert_eq!(ack(&server, &node, &run, &first).await, 4);
     assert_eq!(state(&server).await, (NodeState::Installing, RunState::Running));
@@ -161,9 +158,9 @@ async fn logs_are_put_together_and_may_be_compressed() {
     let node = server.enrolled("web1").await;
     let post = async |offset: usize, body: Vec<u8>, encoding: Option<&str>| {
         let url = server.url(&format!("/v1/node/logs?boot_id=b1&offset={offset}"));
-        let request = encoding.iter().fold(node.client.post(url), |request, encoding| {
-            request.header("content-encoding", *encoding)
-        });
+        let request = encoding
+            .iter()
+            .fold(node.client.post(url), |request, encoding| request.header("content-encoding", *encoding));
         request.body(body).send().await.unwrap()
     };
     let ok = StatusCode::NO_CONTENT;
