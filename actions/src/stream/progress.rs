@@ -71,7 +71,7 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(counters: &'a Counters, meters: &'a [&'a Meter], total: Option<u64>) -> Self {
-        Self { counters, meters, total, samples: VecDeque::new(), waited: vec![0; meters.len()] }
+        Self { counters, meters, total, samples: VecDeque::from([(Instant::now(), 0)]), waited: vec![0; meters.len()] }
     }
 
     /// What to report now.
