@@ -12,7 +12,8 @@ pub mod settings;
 pub mod systems;
 pub mod tokens;
 
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -50,7 +51,10 @@ impl Store {
             .busy_timeout(BUSY_TIMEOUT);
         let pool = SqlitePoolOptions::new().max_connections(MAX_CONNECTIONS).connect_with(options).await;
         let pool = pool.map_err(database("opening the database"))?;
+        // Of several processes that find an empty database, one fills it.
+        let lock = lock(file.with_extension("lock")).await?;
         migrations().run(&pool).await.map_err(|source| Error::Migrate { source })?;
+        drop(lock);
         Ok(Self { pool })
     }
 
@@ -68,6 +72,15 @@ impl Store {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Waits for an exclusive lock, which the file holds until it is closed.
+async fn lock(path: PathBuf) -> Result<File, Error> {
+    let locking = tokio::task::spawn_blocking(move || {
+        let locked = File::create(&path).and_then(|file| file.lock().map(|()| file));
+        locked.map_err(|source| Error::File { doing: "locking", path, source })
+    });
+    locking.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
 }
 
 /// Makes a transaction's changes permanent.

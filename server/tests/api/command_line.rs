@@ -106,6 +106,16 @@ fn operators_set_a_machine_up_beside_a_running_server() {
 }
 
 #[test]
+fn programs_that_start_at_once_on_an_empty_folder_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let start = || command(data, &["node", "list"]).stdout(Stdio::null()).spawn().unwrap();
+    let programs: Vec<Child> = (0..8).map(|_| start()).collect();
+    let succeeded = programs.into_iter().map(|mut program| program.wait().unwrap().success());
+    assert_eq!(succeeded.filter(|success| *success).count(), 8);
+}
+
+#[test]
 fn watching_shows_every_change() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path();
