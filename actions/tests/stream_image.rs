@@ -32,6 +32,13 @@ fn check_untouched(bench: &Bench) {
     assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
 }
 
+/// For small images: the fault may be found before the first block is written.
+fn check_untouched_or_does_not_boot(bench: &Bench) {
+    if !bench.disk().iter().all(|byte| *byte == 0xAA) {
+        check_does_not_boot(bench);
+    }
+}
+
 fn file(bench: &Bench, bytes: &[u8]) -> StreamImage {
     fs::write(bench.path("image"), bytes).unwrap();
     stream(bench.path("image").to_str().unwrap())
@@ -105,8 +112,7 @@ fn a_truncated_stream_is_an_error_without_any_digest() {
             let error = fails(&bench, file(&bench, &stream[..kept]));
             assert!(matches!(error, Error::Decode { .. }), "{format} without {cut}: {}", chain(&error));
             assert!(!is_retryable(&error));
-            let disk = bench.disk();
-            assert!(disk[..MIB].iter().all(|byte| *byte == 0) || disk.iter().all(|byte| *byte == 0xAA));
+            check_untouched_or_does_not_boot(&bench);
         }
     }
 }
@@ -134,7 +140,7 @@ fn what_follows_the_stream_is_an_error() {
         let bench = Bench::new(DISK);
         let error = fails(&bench, file(&bench, &[stream.as_slice(), b"trailing garbage"].concat()));
         assert!(matches!(error, Error::Decode { .. }), "{}", chain(&error));
-        check_does_not_boot(&bench);
+        check_untouched_or_does_not_boot(&bench);
     }
 }
 
