@@ -129,13 +129,15 @@ impl ServerCertVerifier for AnyTime {
 pub fn certificate_verdict(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
-        // rustls errors travel inside io::Error, which hides them from `source`.
-        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let found = error.downcast_ref::<Error>().or_else(|| inner.and_then(|e| e.downcast_ref::<Error>()));
-        if let Some(Error::InvalidCertificate(reason)) = found {
+        if let Some(Error::InvalidCertificate(reason)) = error.downcast_ref::<Error>() {
             return Some(explain(reason));
         }
-        next = error.source();
+        // io::Error passes over the error it wraps when it is asked for its source.
+        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        next = match wrapped {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        };
     }
     None
 }

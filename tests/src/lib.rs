@@ -1,1 +1,174 @@
-//! Skeleton.
+//! A server and a machine on one host, for the tests beside this crate: real TLS on loopback, a file for a disk.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slipway_actions::{Host, HostOptions};
+use slipway_installer::client::ClientError;
+use slipway_installer::config::Config;
+use slipway_installer::enrol::Facts;
+use slipway_installer::log_book::LogBook;
+use slipway_installer::{End, Options, tls};
+use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Step};
+use slipway_server::ca::Authority;
+use slipway_server::data::DataDir;
+use slipway_server::image::{self, Known};
+use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
+use slipway_server::serve;
+use slipway_server::store::Store;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// The machine's UUID.
+pub const UUID: &str = "4c4c4544-0042-3010-8058-b7c04f503432";
+/// Size of its disk in bytes.
+pub const DISK: u64 = 16 << 20;
+
+/// A server, and a folder for it and the machine.
+pub struct Lab {
+    /// Scratch.
+    pub folder: TempDir,
+    address: SocketAddr,
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Lab {
+    /// Starts a server with an empty store.
+    pub async fn start() -> Self {
+        tls::install_provider();
+        let folder = tempfile::tempdir().unwrap();
+        let mut lab = Self { folder, address: "127.0.0.1:0".parse().unwrap(), running: None };
+        lab.start_server().await;
+        std::fs::File::create(lab.disk()).unwrap().set_len(DISK).unwrap();
+        lab
+    }
+
+    /// Starts the server again at the address it had.
+    pub async fn start_server(&mut self) {
+        let config = serve::Config {
+            data: self.folder.path().join("server"),
+            url: "https://127.0.0.1:8443".parse().unwrap(),
+            listen: self.address,
+            boot_listen: None,
+            boot: None,
+            names: Vec::new(),
+        };
+        let server = serve::Server::bind(config).await.unwrap();
+        self.address = server.https_address().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        self.running = Some((stop, tokio::spawn(server.serve(async { drop(stopped.await) }))));
+    }
+
+    /// Stops the server and returns once its socket is closed.
+    pub async fn stop_server(&mut self) {
+        let (stop, done) = self.running.take().unwrap();
+        stop.send(()).unwrap();
+        done.await.unwrap();
+    }
+
+    /// Base URL of the server.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// The file that is the machine's disk.
+    pub fn disk(&self) -> PathBuf {
+        self.folder.path().join("disk")
+    }
+
+    /// Hints that name the machine's disk.
+    pub fn disk_hints(&self) -> DiskHints {
+        DiskHints { device: Some(self.disk().to_str().unwrap().to_owned()), ..DiskHints::default() }
+    }
+
+    /// The store as the operator's commands see it: from outside the server.
+    pub async fn store(&self) -> Store {
+        Store::open(&self.data().database()).await.unwrap()
+    }
+
+    fn data(&self) -> DataDir {
+        DataDir::open(&self.folder.path().join("server")).unwrap()
+    }
+
+    /// The server's CA in PEM.
+    pub fn ca(&self) -> String {
+        Authority::open(&self.data()).unwrap().pem().to_owned()
+    }
+
+    /// Registers the machine.
+    pub async fn register(&self, release: bool) {
+        let identity = Identity { uuid: Some(UUID.to_owned()), ..Identity::default() };
+        let new = NewNode { name: Some("m1".to_owned()), identity, release };
+        operate::add_node(&self.store().await, new).await.unwrap();
+    }
+
+    /// Starts a run of these steps on the machine.
+    pub async fn start_run(&self, steps: Vec<Step>) {
+        let task = Task::Workflow(WorkflowFile { steps, phone_home: false });
+        let new = NewRun { task, user_data: None, replace: false };
+        operate::start_run(&self.store().await, &self.ca(), "m1", new).await.unwrap();
+    }
+
+    /// Puts an image on the server and returns its URL and digest.
+    pub async fn add_image(&self, content: &[u8]) -> (String, Digest) {
+        let file = self.folder.path().join("image");
+        std::fs::write(&file, content).unwrap();
+        let known = Known { raw_digest: None, raw_size: None };
+        let image = image::add(&self.store().await, &self.data(), &file, known).await.unwrap();
+        (format!("{}/images/{}", self.url(), image.digest), image.digest)
+    }
+
+    /// Where the machine stands.
+    pub async fn status(&self) -> NodeStatus {
+        operate::show_node(&self.store().await, "m1").await.unwrap()
+    }
+
+    /// Waits, bounded, until the machine's status is as wanted.
+    pub async fn wait_for(&self, what: &str, wanted: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
+        let store = self.store().await;
+        for _ in 0..600 {
+            let nodes = slipway_server::status::all(&store).await.unwrap();
+            if let Some(node) = nodes.into_iter().find(&wanted) {
+                return node;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("waited 30 s for a machine that is {what}");
+    }
+
+    /// What the machine is configured with.
+    pub fn config(&self) -> Config {
+        Config { server: self.url().parse().unwrap(), ca: self.ca(), token: None }
+    }
+
+    /// Runs the installer on the machine until its first run ends.
+    pub async fn install(&self) -> Result<End, ClientError> {
+        slipway_installer::run(self.config(), self.options(None)).await
+    }
+
+    /// What the installer is told of the machine.
+    pub fn options(&self, previous_exit: Option<&str>) -> Options {
+        let facts = Facts {
+            identity: Identity { uuid: Some(UUID.to_owned()), ..Identity::default() },
+            inventory: Inventory::default(),
+            boot_id: "0b0b0b0b".to_owned(),
+            kernel_to_init: Some(1000),
+        };
+        let ca = self.ca();
+        Options {
+            facts,
+            set_clock: false,
+            state: self.folder.path().join("run"),
+            previous_exit: previous_exit.map(str::to_owned),
+            log: LogBook::default(),
+            machine: Arc::new(move |cancel| {
+                Box::new(Host::new(HostOptions { trust: vec![ca.clone()], cancel: cancel.clone() }))
+            }),
+            once: true,
+        }
+    }
+}

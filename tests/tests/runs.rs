@@ -1,0 +1,185 @@
+//! What a run leaves behind at the server, step by step.
+
+use std::time::Duration;
+
+use slipway_installer::{End, clock};
+use slipway_protocol::{Action, EraseDisk, NodeState, Reboot, RunState, Step, StepState, StreamImage};
+use slipway_tests::{DISK, Lab};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn step(name: &str, action: Action) -> Step {
+    Step { name: name.to_owned(), action, retries: 0, timeout: Some(60) }
+}
+
+fn stream(lab: &Lab, url: &str, digest: &slipway_protocol::Digest) -> Step {
+    let image = StreamImage {
+        url: url.to_owned(),
+        digest: Some(digest.clone()),
+        raw_digest: None,
+        raw_size: None,
+        ca: None,
+        disk: lab.disk_hints(),
+    };
+    step("write", Action::StreamImage(image))
+}
+
+fn image() -> Vec<u8> {
+    (0..8u32 << 20).map(|i| (i / 4096 + i % 251) as u8).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_step_of_a_run_is_stored_before_the_machine_leaves() {
+    let lab = Lab::start().await;
+    let image = image();
+    let (url, digest) = lab.add_image(&image).await;
+    lab.register(true).await;
+    let erase = Action::EraseDisk(EraseDisk { disk: lab.disk_hints(), ..EraseDisk::default() });
+    let reboot = Action::Reboot(Reboot::default());
+    lab.start_run(vec![step("erase", erase), stream(&lab, &url, &digest), step("leave", reboot)]).await;
+
+    assert_eq!(lab.install().await.unwrap(), End::Reboot);
+
+    let node = lab.status().await;
+    assert_eq!(node.state, NodeState::Installed);
+    assert_eq!(node.timing.map(|t| t.kernel_to_init), Some(1000));
+    let run = node.run.unwrap();
+    assert_eq!(run.state, RunState::Succeeded);
+    assert!(run.steps.iter().all(|s| s.state == StepState::Succeeded && s.attempt == 1), "{run:#?}");
+    assert_eq!(run.steps[1].progress.as_ref().map(|p| p.bytes), Some(image.len() as u64));
+    assert!(run.steps[1].notes.iter().any(|note| note.contains(lab.disk().to_str().unwrap())), "{run:#?}");
+    assert!(std::fs::read(lab.disk()).unwrap().starts_with(&image));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_step_says_why_and_no_later_one_runs() {
+    let lab = Lab::start().await;
+    let (url, _) = lab.add_image(&image()).await;
+    let wrong = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+    lab.register(true).await;
+    lab.start_run(vec![stream(&lab, &url, &wrong), step("leave", Action::Reboot(Reboot::default()))]).await;
+
+    assert_eq!(lab.install().await.unwrap(), End::Failed);
+
+    let node = lab.status().await;
+    assert_eq!(node.state, NodeState::Failed);
+    let steps = node.run.unwrap().steps;
+    let failure = steps[0].failure.as_ref().unwrap();
+    assert!(failure.reason.contains("digest"), "{failure:?}");
+    assert_eq!(steps[0].state, StepState::Failed);
+    assert_eq!(steps[1].state, StepState::Skipped);
+    let head = &std::fs::read(lab.disk()).unwrap()[..1 << 20];
+    assert!(head.iter().all(|byte| *byte == 0), "a disk with a wrong image must not boot");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_takes_too_long_is_stopped_and_reported() {
+    let lab = Lab::start().await;
+    // Takes connections and never answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/image", silent.local_addr().unwrap());
+    let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+    lab.register(true).await;
+    lab.start_run(vec![Step { timeout: Some(1), ..stream(&lab, &url, &digest) }]).await;
+
+    assert_eq!(lab.install().await.unwrap(), End::Failed);
+
+    let step = lab.status().await.run.unwrap().steps.remove(0);
+    assert_eq!(step.state, StepState::TimedOut);
+    assert!(step.failure.unwrap().causes[0].contains("longer than the 1 s"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_may_be_tried_again_is() {
+    let lab = Lab::start().await;
+    let breaking = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = breaking.local_addr().unwrap();
+    // Sends a piece of the image and hangs up, without an ETag to go on by: a fault that may pass.
+    let server = tokio::spawn(async move {
+        while let Ok((mut connection, _)) = breaking.accept().await {
+            let _ = connection.read(&mut [0; 4096]).await;
+            let _ = connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\npiece").await;
+        }
+    });
+    let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+    lab.register(true).await;
+    let step = stream(&lab, &format!("http://{address}/image"), &digest);
+    lab.start_run(vec![Step { retries: 1, timeout: None, ..step }]).await;
+
+    assert_eq!(lab.install().await.unwrap(), End::Failed);
+    server.abort();
+
+    let step = lab.status().await.run.unwrap().steps.remove(0);
+    assert_eq!((step.state, step.attempt), (StepState::Failed, 2));
+    assert!(step.failure.unwrap().reason.contains(&address.to_string()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installer_that_was_killed_in_a_step_is_reported_by_the_next() {
+    let lab = Lab::start().await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/image", silent.local_addr().unwrap());
+    let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+    lab.register(true).await;
+    lab.start_run(vec![stream(&lab, &url, &digest)]).await;
+    let first = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
+    lab.wait_for("installing", |node| node.state == NodeState::Installing).await;
+    first.abort();
+
+    let next = lab.options(Some("killed by signal 9 (SIGKILL)"));
+    assert_eq!(slipway_installer::run(lab.config(), next).await.unwrap(), End::Failed);
+
+    let failure = lab.status().await.run.unwrap().steps.remove(0).failure.unwrap();
+    assert_eq!(failure.reason, "the installer ended in the middle of step 1 write");
+    assert_eq!(failure.causes, ["killed by signal 9 (SIGKILL)"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_for_a_while_misses_nothing() {
+    let mut lab = Lab::start().await;
+    let image = image();
+    // The image comes from elsewhere, so that only the reports have to wait.
+    let file = lab.folder.path().join("elsewhere");
+    std::fs::write(&file, &image).unwrap();
+    let (_, digest) = lab.add_image(&image).await;
+    lab.register(true).await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hold =
+        Step { timeout: Some(2), ..stream(&lab, &format!("http://{}/image", silent.local_addr().unwrap()), &digest) };
+    lab.start_run(vec![stream(&lab, file.to_str().unwrap(), &digest), Step { name: "hold".to_owned(), ..hold }]).await;
+    let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
+    lab.wait_for("at its second step", |node| {
+        node.run.as_ref().is_some_and(|run| run.steps[1].state == StepState::Running)
+    })
+    .await;
+    lab.stop_server().await;
+    // The note of the step in progress goes when the step has ended, which happens while nobody listens.
+    while lab.folder.path().join("run/step.json").exists() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    lab.start_server().await;
+
+    assert_eq!(installing.await.unwrap().unwrap(), End::Failed);
+    let steps = lab.status().await.run.unwrap().steps;
+    assert_eq!(steps[0].state, StepState::Succeeded);
+    assert_eq!(steps[1].state, StepState::TimedOut);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unregistered_machine_goes_on_when_it_is_released() {
+    let lab = Lab::start().await;
+    let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
+    let held = lab.wait_for("held", |node| node.state == NodeState::Held).await;
+    let store = lab.store().await;
+    slipway_server::operate::release_node(&store, held.claim_code.as_deref().unwrap()).await.unwrap();
+    lab.wait_for("enrolled", |node| node.state == NodeState::Enrolled).await;
+    installing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_another_ca_is_refused_before_anything_is_sent() {
+    let (lab, other) = (Lab::start().await, Lab::start().await);
+    let error = clock::set_from_server(&lab.url().parse().unwrap(), &other.ca()).await.unwrap_err();
+    assert!(error.to_string().contains("nothing was sent"), "{error}");
+    assert!(error.to_string().contains("not signed by the CA"), "{error}");
+    assert_eq!(DISK, std::fs::metadata(lab.disk()).unwrap().len());
+}
