@@ -9,6 +9,7 @@ mod elf;
 pub mod host;
 pub mod image;
 pub mod kernel;
+pub mod lab;
 pub mod modules;
 pub mod python;
 pub mod qemu;

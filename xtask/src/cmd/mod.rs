@@ -3,8 +3,10 @@
 use clap::Subcommand;
 
 mod build;
+mod demo;
 mod image;
 mod target_image;
+mod test;
 
 /// What `cargo xtask` can do.
 #[derive(Subcommand)]
@@ -13,6 +15,10 @@ pub enum Command {
     Build(build::Build),
     /// Build kernel, initramfs and unified kernel image for one server.
     Image(image::Image),
+    /// Install a real Debian in an empty machine, from power-on to its report that it runs.
+    Demo(demo::Demo),
+    /// Run every check there is.
+    Test(test::Test),
     /// Build the small Debian image that the demo and the tests install.
     TargetImage(target_image::TargetImage),
 }
@@ -23,6 +29,8 @@ impl Command {
         match self {
             Command::Build(command) => command.run(),
             Command::Image(command) => command.run(),
+            Command::Demo(command) => command.run(),
+            Command::Test(command) => command.run(),
             Command::TargetImage(command) => command.run(),
         }
     }

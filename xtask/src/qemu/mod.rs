@@ -210,6 +210,14 @@ impl Machine {
         line.write_all(text.as_bytes()).context("typing on the serial line")
     }
 
+    /// Lets the machine run on after this process, and returns QEMU's process id.
+    pub fn keep(self) -> u32 {
+        let pid = self.pid();
+        // Neither killed nor parted from its sockets.
+        std::mem::forget(self);
+        pid
+    }
+
     /// Process id of QEMU.
     pub fn pid(&self) -> u32 {
         self.qemu.id()

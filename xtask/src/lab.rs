@@ -1,0 +1,207 @@
+//! A server of ours on this host's loopback, with boot files for machines in QEMU, which reach it as 10.0.2.2.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use slipway_protocol::NodeStatus;
+
+use crate::binary::{self, Arch};
+use crate::cache;
+use crate::command::{command, run_quietly, stdout, tail};
+use crate::image::{self, CMDLINE, ImageConfig, ImagePaths, build_image};
+use crate::qemu::firmware;
+use crate::{kernel, workspace};
+
+/// This host's loopback, as a machine on QEMU's user network sees it.
+const HOST: &str = "10.0.2.2";
+
+/// Server, data and boot files in one folder.
+pub struct Lab {
+    folder: PathBuf,
+    program: PathBuf,
+    https_port: u16,
+    boot_port: u16,
+    server: Option<Child>,
+}
+
+/// What the server prints once it listens.
+#[derive(Deserialize)]
+struct Ready {}
+
+/// Builds `slipway-server` for this host and returns its path. Dependencies are compiled once for all clones.
+pub fn build_server() -> Result<PathBuf> {
+    let target = cache::folder("target-host")?;
+    let arguments = ["build", "--quiet", "--release", "--package", "slipway-server"];
+    let mut cargo = command(workspace::cargo(), arguments);
+    run_quietly(cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root()))?;
+    Ok(target.join("release/slipway-server"))
+}
+
+impl Lab {
+    /// A lab in a folder, which is made; the server does not run yet. Its ports stay the same over restarts.
+    pub fn new(folder: &Path) -> Result<Self> {
+        let program = build_server()?;
+        fs::create_dir_all(folder.join("boot")).with_context(|| format!("creating {}", folder.display()))?;
+        Ok(Self { folder: folder.to_owned(), program, https_port: free_port()?, boot_port: free_port()?, server: None })
+    }
+
+    /// The server's HTTPS URL for machines.
+    pub fn url(&self) -> String {
+        format!("https://{HOST}:{}", self.https_port)
+    }
+
+    /// The URL of the plain boot files for machines.
+    pub fn boot_url(&self) -> String {
+        format!("http://{HOST}:{}/boot", self.boot_port)
+    }
+
+    /// The URL the firmware boots from: the network boot loader.
+    pub fn loader_url(&self) -> String {
+        format!("{}/ipxe.efi", self.boot_url())
+    }
+
+    /// The URL of the boot script, which DHCP tells the network boot loader.
+    pub fn script_url(&self) -> String {
+        format!("{}/ipxe", self.boot_url())
+    }
+
+    /// Runs an operator's command and returns what it prints.
+    pub fn operator(&self, arguments: &[&str]) -> Result<String> {
+        stdout(self.command().args(arguments))
+            .with_context(|| format!("running slipway-server {}", arguments.join(" ")))
+    }
+
+    /// What a node is doing, now and whenever it changes, until the receiver is dropped or the command ends.
+    pub fn watch(&self, node: &str) -> Result<Watch> {
+        let mut status = self.command();
+        status.args(["status", "--json", "--watch", node]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = status.spawn().context("starting slipway-server status")?;
+        let out = process.stdout.take().context("starting slipway-server status")?;
+        let (send, changes) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                let status = serde_json::from_str(&line).with_context(|| format!("reading the status {line}"));
+                if send.send(status).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Watch { process, changes })
+    }
+
+    /// Puts boot files for this server in place, with its own CA baked in and the network boot loader beside them.
+    pub fn make_boot_files(&self) -> Result<ImagePaths> {
+        let config = ImageConfig {
+            binary: binary::build(Arch::X86_64, None)?,
+            kernel: kernel::fetch(None)?,
+            server_url: self.url(),
+            ca: self.operator(&["ca"])?,
+            token: None,
+            cmdline: CMDLINE.to_owned(),
+            date: image::source_date()?,
+        };
+        let boot = self.folder.join("boot");
+        fs::copy(firmware::IPXE, boot.join("ipxe.efi")).with_context(|| format!("copying {}", firmware::IPXE))?;
+        build_image(&config, &boot.join(Arch::X86_64.name()))
+    }
+
+    /// Starts the server and waits until it listens.
+    pub fn start_server(&mut self) -> Result<()> {
+        let path = self.server_log();
+        let log = File::options().create(true).append(true).open(&path);
+        let log = log.with_context(|| format!("opening {}", path.display()))?;
+        let mut serve = self.command();
+        serve.args(["serve", "--url", &self.url(), "--listen", &format!("127.0.0.1:{}", self.https_port)]);
+        serve.args(["--boot-listen", &format!("127.0.0.1:{}", self.boot_port), "--boot"]).arg(self.folder.join("boot"));
+        serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let server = self.server.insert(serve.spawn().context("starting slipway-server")?);
+        let mut line = String::new();
+        let out = server.stdout.take().context("starting slipway-server")?;
+        BufReader::new(out).read_line(&mut line).context("reading from slipway-server")?;
+        if serde_json::from_str::<Ready>(&line).is_err() {
+            let said = fs::read_to_string(&path).unwrap_or_default();
+            bail!("starting slipway-server: it does not listen; the end of {}:\n{}", path.display(), tail(&said, 10));
+        }
+        Ok(())
+    }
+
+    /// Stops the server as an operator would, and waits for its end.
+    pub fn stop_server(&mut self) -> Result<()> {
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        run_quietly(&mut command("kill", ["-TERM", &server.id().to_string()]))?;
+        let status = server.wait().context("waiting for slipway-server")?;
+        if !status.success() {
+            bail!("stopping slipway-server: {status}");
+        }
+        Ok(())
+    }
+
+    /// The server's log, which grows over restarts.
+    pub fn server_log(&self) -> PathBuf {
+        self.folder.join("server.log")
+    }
+
+    /// Lets the server run on when this value ends, and returns its process id.
+    pub fn keep_server(&mut self) -> Option<u32> {
+        self.server.take().map(|server| server.id())
+    }
+
+    /// The server's program.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--data").arg(self.folder.join("data"));
+        command
+    }
+}
+
+/// A node that is watched.
+pub struct Watch {
+    process: Child,
+    changes: mpsc::Receiver<Result<NodeStatus>>,
+}
+
+impl Watch {
+    /// The next change, or nothing if there is none within the limit.
+    pub fn next(&self, limit: Duration) -> Result<Option<NodeStatus>> {
+        match self.changes.recv_timeout(limit) {
+            Ok(status) => status.map(Some),
+            Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
+            Err(mpsc::RecvTimeoutError::Disconnected) => bail!("watching the node: slipway-server status has ended"),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Both fail only where it has ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            // Both fail only where the server has ended by itself.
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// A port of the loopback nobody uses. Machines must know it before the server can listen on it.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
+    Ok(listener.local_addr().context("looking for a free port")?.port())
+}
