@@ -14,8 +14,10 @@ use super::option;
 const CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 /// Variables as they come from the factory.
 const FACTORY: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
-/// The network boot loader a rack chains, from Debian's `ipxe` package: over HTTP only, and it asks DHCP what to boot next.
-pub const IPXE: &str = "/usr/lib/ipxe/ipxe.efi";
+/// The network boot loader a rack chains, from Debian's `ipxe` package: it speaks HTTP only, and asks DHCP what to boot next.
+/// This is the one that uses the firmware's network driver; `ipxe.efi`, with its own, never returns to this firmware when its
+/// script ends in `exit 1`, so the machine would not go on to its disk.
+pub const IPXE: &str = "/usr/lib/ipxe/snponly.efi";
 
 /// Makes a machine's own variables, unless it has them from an earlier start. With an URI the firmware boots from there the
 /// next time it starts, and that time only, as if an operator had chosen it; then from disk.
