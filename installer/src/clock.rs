@@ -12,9 +12,9 @@ use crate::tls;
 /// A clock this near the server's is left alone.
 const CLOSE_ENOUGH: Duration = Duration::from_secs(2);
 
-/// When this program was built, in seconds since 1970: `SLIPWAY_BUILD_TIME` of the build, else 2026-01-01.
+/// When this program was built, in seconds since 1970: `SOURCE_DATE_EPOCH` of the build, else 2026-01-01.
 pub fn build_time() -> i64 {
-    option_env!("SLIPWAY_BUILD_TIME").and_then(|text| text.parse().ok()).unwrap_or(1_767_225_600)
+    option_env!("SOURCE_DATE_EPOCH").and_then(|text| text.parse().ok()).unwrap_or(1_767_225_600)
 }
 
 /// Milliseconds since 1970.
