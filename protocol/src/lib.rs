@@ -1,8 +1,8 @@
 //! What slipway's node and server say to each other.
 //!
-//! JSON over HTTPS under `/v1`; see `docs/protocol.md` for the exchange. This crate holds the shapes and the few pure
-//! functions both sides must agree on (what counts as a missing serial, how a digest is spelled). It does no I/O and
-//! depends on nothing of ours.
+//! JSON over HTTPS under `/v1`; the exchange is described by the OpenAPI document the server serves. This crate holds the
+//! shapes and the few pure functions both sides must agree on (what counts as a missing serial, how a digest is spelled). It
+//! does no I/O and depends on nothing of ours.
 //!
 //! Enums are externally tagged. Requests and workflows reject unknown fields, so that a misspelt key is an error and never
 //! a silently ignored wish.
