@@ -1,7 +1,7 @@
 //! What happens between power-on and the installed system, seen from the machine: find out who it is, enrol, wait for work,
 //! do it, report it.
 //!
-//! Nothing here opens a disk: that is `slipway-actions`. Nothing here restarts the machine: [`run`] returns that it is to be.
+//! Nothing here opens a disk: that is `slipway-actions`. Nothing here restarts the machine: [`run()`] returns that it is to be.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub mod reporter;
 pub mod run;
 pub mod tls;
 
-/// What [`run`] needs to know of the machine it runs on.
+/// What [`run()`] needs to know of the machine it runs on.
 pub struct Options {
     /// Who and what the machine is.
     pub facts: Facts,
