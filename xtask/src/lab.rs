@@ -87,8 +87,7 @@ impl Lab {
         let (send, changes) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                let status = serde_json::from_str(&line).with_context(|| format!("reading the status {line}"));
-                if send.send(status).is_err() {
+                if send.send(parse_status(&line)).is_err() {
                     break;
                 }
             }
@@ -163,6 +162,11 @@ impl Lab {
         command.arg("--data").arg(self.folder.join("data"));
         command
     }
+}
+
+/// A line of `slipway-server status --json`.
+pub fn parse_status(line: &str) -> Result<NodeStatus> {
+    serde_json::from_str(line).with_context(|| format!("reading the status {line}"))
 }
 
 /// A node that is watched.
