@@ -49,21 +49,12 @@ impl Bench {
 
     /// Boots the micro-OS without firmware, which is not the claim.
     pub fn power_on(&self) -> Result<Machine> {
-        self.start(Boot::Kernel {
-            vmlinuz: self.boot.vmlinuz.clone(),
-            initramfs: self.boot.initramfs.clone(),
-            cmdline: "console=ttyS0,115200 panic=30".to_owned(),
-        })
-    }
-
-    /// Boots what is on the disk, by the firmware.
-    pub fn power_on_by_firmware(&self) -> Result<Machine> {
-        self.start(Boot::Uefi { uri: None })
-    }
-
-    fn start(&self, boot: Boot) -> Result<Machine> {
         let config = MachineConfig {
-            boot,
+            boot: Boot::Kernel {
+                vmlinuz: self.boot.vmlinuz.clone(),
+                initramfs: self.boot.initramfs.clone(),
+                cmdline: "console=ttyS0,115200 panic=30".to_owned(),
+            },
             memory_mib: 512,
             uuid: UUID.to_owned(),
             serial: "BENCH0001".to_owned(),

@@ -62,7 +62,7 @@ pub async fn enrol(
     let mut transaction = store.write().await?;
     let mut node = match recognise(&mut transaction, &identity).await? {
         Some(known) => known,
-        None => unknown(now),
+        None => Node::new(NodeState::Held, now),
     };
     if node.state == NodeState::Decommissioned {
         let message = format!("node {} was taken out of service by an operator", node.label());
@@ -147,26 +147,6 @@ fn contradiction<'a>(known: &'a Identity, found: &'a Identity) -> Option<(&'stat
         _ => None,
     };
     differs("uuid", &known.uuid, &found.uuid).or_else(|| differs("serial", &known.serial, &found.serial))
-}
-
-fn unknown(now: Millis) -> Node {
-    Node {
-        id: random::id(),
-        name: None,
-        state: NodeState::Held,
-        registered: false,
-        released: false,
-        claim_code: Some(random::claim_code()),
-        identity: Identity::default(),
-        inventory: None,
-        timing: None,
-        agent_version: None,
-        boot_id: None,
-        created_at: now,
-        last_seen: None,
-        enrolled_at: None,
-        run: None,
-    }
 }
 
 /// Adds to the node what the machine says of itself. Keys once known are kept: a network card may come back.

@@ -92,7 +92,7 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
             return Err(Error::refused(ErrorCode::Conflict, message));
         }
         Some(waiting) => waiting,
-        None => registered(now()),
+        None => Node::new(NodeState::Registered, now()),
     };
     join(&mut node.identity, identity);
     node.registered = true;
@@ -104,26 +104,6 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
-}
-
-fn registered(now: Millis) -> Node {
-    Node {
-        id: random::id(),
-        name: None,
-        state: NodeState::Registered,
-        registered: true,
-        released: false,
-        claim_code: Some(random::claim_code()),
-        identity: Identity::default(),
-        inventory: None,
-        timing: None,
-        agent_version: None,
-        boot_id: None,
-        created_at: now,
-        last_seen: None,
-        enrolled_at: None,
-        run: None,
-    }
 }
 
 /// The keys in their one spelling. Unlike a machine, an operator is told of a key that means nothing.

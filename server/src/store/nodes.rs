@@ -4,8 +4,8 @@ use slipway_protocol::{BootTiming, Identity, Inventory, NodeState};
 use sqlx::sqlite::SqliteRow;
 
 use super::{Connection, database, get, json, number, optional_json, optional_number, to_json, to_word, word};
-use crate::Error;
 use crate::time::Millis;
+use crate::{Error, random};
 
 /// A node as stored.
 #[derive(Clone, Debug)]
@@ -43,6 +43,27 @@ pub struct Node {
 }
 
 impl Node {
+    /// A node nobody knows anything of yet, with a fresh id and claim code. It counts as registered in that state only.
+    pub fn new(state: NodeState, now: Millis) -> Self {
+        Self {
+            id: random::id(),
+            name: None,
+            state,
+            registered: state == NodeState::Registered,
+            released: false,
+            claim_code: Some(random::claim_code()),
+            identity: Identity::default(),
+            inventory: None,
+            timing: None,
+            agent_version: None,
+            boot_id: None,
+            created_at: now,
+            last_seen: None,
+            enrolled_at: None,
+            run: None,
+        }
+    }
+
     /// How people call it: by its name, else by its id.
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
