@@ -126,12 +126,15 @@ fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-/// The folder of what was compiled for musl, shared by all clones: dependencies and std are compiled once.
+/// The folder of what was compiled for musl.
 fn target_folder(toolchain: Toolchain) -> Result<PathBuf> {
-    cache::folder(match toolchain {
+    let name = match toolchain {
         Toolchain::Rustup => "target-rustup",
         Toolchain::Debian => "target-debian",
-    })
+    };
+    let targets = [Arch::X86_64, Arch::Aarch64].map(Arch::target);
+    let profiles = targets.each_ref().map(|target| ["--profile", PROFILE, "--target", target.as_str()]);
+    cache::cargo_target(name, &profiles.each_ref().map(|profile| profile.as_slice()))
 }
 
 fn cargo_home() -> Result<PathBuf> {

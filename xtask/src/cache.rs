@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use sha2::{Digest as _, Sha256};
 
+use crate::command::{command, run_quietly};
+use crate::workspace;
+
 /// The folder all caches are in: `$XDG_CACHE_HOME/slipway`, or `~/.cache/slipway`.
 pub fn root() -> Result<PathBuf> {
     let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
@@ -25,6 +28,37 @@ pub fn folder(name: &str) -> Result<PathBuf> {
     let folder = root()?.join(name);
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     Ok(folder)
+}
+
+/// A cargo target directory that all clones of the repository share, so that dependencies are compiled once. What another
+/// clone compiled of the repository's own crates is removed, in each of these profiles (arguments of `cargo clean`): cargo tells
+/// fresh from stale by the times of files, which say nothing about another clone's.
+pub fn cargo_target(name: &str, profiles: &[&[&str]]) -> Result<PathBuf> {
+    let target = folder(name)?;
+    let (owner, clone) = (target.join("clone"), clone_id()?);
+    let _lock = lock(&owner)?;
+    if fs::read_to_string(&owner).is_ok_and(|id| id == clone) {
+        return Ok(target);
+    }
+    for profile in profiles {
+        let mut clean = command(workspace::cargo(), ["clean", "--quiet", "--workspace", "--target-dir"]);
+        run_quietly(clean.arg(&target).args(*profile).current_dir(workspace::root()))?;
+    }
+    fs::write(&owner, &clone).with_context(|| format!("writing {}", owner.display()))?;
+    Ok(target)
+}
+
+/// What tells this clone from every other, one that was in the same place before included.
+fn clone_id() -> Result<String> {
+    let root = workspace::root();
+    let path = root.join("target/slipway/clone");
+    if !path.exists() {
+        let nonce = format!("{:?} {}", std::time::SystemTime::now(), std::process::id());
+        fs::create_dir_all(root.join("target/slipway")).with_context(|| format!("creating {}", path.display()))?;
+        fs::write(&path, nonce).with_context(|| format!("writing {}", path.display()))?;
+    }
+    let nonce = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(format!("{} {nonce}", root.display()))
 }
 
 /// The digest of the inputs of something built.

@@ -8,10 +8,12 @@ use serde::Deserialize;
 
 use crate::command::{command, stdout};
 
-/// The root of the repository this program was built from.
+/// The root of the repository: that of the package cargo runs, else the one we are in. Not the one this program was compiled
+/// in, which may have been another clone.
 pub fn root() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own).to_owned()
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).or_else(|| std::env::current_dir().ok());
+    let here = here.unwrap_or_default();
+    here.ancestors().find(|folder| folder.join("Cargo.lock").is_file()).unwrap_or(&here).to_owned()
 }
 
 /// The cargo that runs us, or the one on the path.
