@@ -1,40 +1,54 @@
 //! A machine and its server, for the tests beside this crate: one claim a file, the file's name is the claim.
 
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use slipway_protocol::NodeStatus;
+use anyhow::{Context, Result, bail};
+use slipway_protocol::{Action, Digest, DiskHints, NodeStatus, Step, StreamImage};
 use tempfile::TempDir;
+use xtask::command::{command, run_quietly};
+use xtask::host;
 use xtask::image::ImagePaths;
-use xtask::lab::Lab;
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
+use xtask::lab::{Lab, parse_status};
+use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
 
 /// SMBIOS UUID of the machine.
 pub const UUID: &str = "7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01";
+/// Serial number of its disk.
+pub const DISK_SERIAL: &str = "bench-disk-1";
 /// Size of its disk in bytes.
-pub const DISK: u64 = 256 << 20;
+const DISK_SIZE: u64 = 256 << 20;
 /// How long anything may take that is waited for; emulated processors are slow.
-const LIMIT: Duration = Duration::from_secs(180);
+pub const LIMIT: Duration = Duration::from_secs(180);
 
-/// A server, its boot files, and a machine that is switched off.
+/// A server, boot files for it, and a machine that is switched off.
 pub struct Bench {
     /// The server.
     pub lab: Lab,
     boot: ImagePaths,
     folder: TempDir,
-    began: Instant,
 }
 
 impl Bench {
     /// Starts a server and makes boot files for it.
     pub fn new() -> Result<Self> {
+        Self::with_boot_files(|lab| lab.make_boot_files())
+    }
+
+    /// Starts a server; the machine gets boot files of the caller's making.
+    pub fn with_boot_files(make: impl FnOnce(&Lab) -> Result<ImagePaths>) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut lab = Lab::new(&folder.path().join("lab"))?;
         lab.start_server()?;
-        let boot = lab.make_boot_files()?;
-        create_disk(&folder.path().join("disk"), DISK)?;
-        Ok(Self { lab, boot, folder, began: Instant::now() })
+        let boot = make(&lab)?;
+        create_disk(&folder.path().join("disk"), DISK_SIZE)?;
+        Ok(Self { lab, boot, folder })
+    }
+
+    /// A folder for the test's own use.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The machine's disk.
@@ -42,57 +56,134 @@ impl Bench {
         self.folder.path().join("disk")
     }
 
-    /// A file for the test's own use.
-    pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+    /// Adds an image to the server. Returns its URL for machines and its digest.
+    pub fn add_image(&self, image: &[u8]) -> Result<(String, Digest)> {
+        let file = self.folder.path().join("image");
+        std::fs::write(&file, image)?;
+        let digest = self.lab.operator(&["image", "add", path(&file)?])?.trim().to_owned();
+        Ok((format!("{}/images/{digest}", self.lab.url()), digest.parse()?))
     }
 
-    /// Boots the micro-OS without firmware, which is not the claim.
-    pub fn power_on(&self) -> Result<Machine> {
-        let config = MachineConfig {
+    /// Registers the machine by its UUID, released.
+    pub fn register(&self) -> Result<()> {
+        self.lab.operator(&["node", "add", "--name", "m1", "--uuid", UUID, "--release"]).map(drop)
+    }
+
+    /// Starts a run of these steps on the registered machine.
+    pub fn start_run(&self, steps: &[Step]) -> Result<()> {
+        let file = self.folder.path().join("workflow");
+        std::fs::write(&file, serde_json::to_vec(&serde_json::json!({ "steps": steps }))?)?;
+        self.lab.operator(&["run", "start", "m1", "--workflow", path(&file)?]).map(drop)
+    }
+
+    /// The machine, which boots the micro-OS without firmware: that is not the claim of most tests.
+    pub fn machine(&self) -> MachineConfig {
+        MachineConfig {
             boot: Boot::Kernel {
                 vmlinuz: self.boot.vmlinuz.clone(),
                 initramfs: self.boot.initramfs.clone(),
-                cmdline: "console=ttyS0,115200 panic=30".to_owned(),
+                // SysRq is how a test reaches into a running machine.
+                cmdline: "console=ttyS0,115200 sysrq_always_enabled=1".to_owned(),
             },
             memory_mib: 512,
             uuid: UUID.to_owned(),
             serial: "BENCH0001".to_owned(),
-            disks: vec![Disk { path: self.disk(), serial: "bench-disk-1".to_owned() }],
+            disks: vec![Disk { path: self.disk(), serial: DISK_SERIAL.to_owned() }],
             nics: vec![Nic { mac: "52:54:00:7d:2f:01".to_owned(), bootfile: None }],
             extra: Vec::new(),
-        };
-        Machine::start(&config, &self.folder.path().join("machine"))
+        }
+    }
+
+    /// The machine as UEFI firmware boots it from its disk, with no network to go on to.
+    pub fn machine_with_firmware(&self, disk: &Path) -> MachineConfig {
+        let disks = vec![Disk { path: disk.to_owned(), serial: DISK_SERIAL.to_owned() }];
+        MachineConfig { boot: Boot::Uefi { uri: None }, nics: Vec::new(), disks, ..self.machine() }
+    }
+
+    /// Switches the machine on.
+    pub fn power_on(&self, machine: &MachineConfig) -> Result<Machine> {
+        Machine::start(machine, &self.folder.path().join("machine"))
+    }
+
+    /// What the server knows of all nodes.
+    pub fn status(&self) -> Result<Vec<NodeStatus>> {
+        self.lab.operator(&["status", "--json"])?.lines().map(parse_status).collect()
     }
 
     /// Waits until the server shows the machine as wanted.
     pub fn wait_for(&self, machine: &Machine, what: &str, wanted: impl Fn(&NodeStatus) -> bool) -> Result<NodeStatus> {
         let deadline = Instant::now() + LIMIT;
-        let mut last = String::new();
-        while Instant::now() < deadline {
-            // Without a name: the machine may not be known yet.
-            for line in self.lab.operator(&["status", "--json"])?.lines() {
-                let status: NodeStatus = xtask::lab::parse_status(line)?;
-                if wanted(&status) {
-                    return Ok(status);
-                }
-                last = line.to_owned();
+        loop {
+            let nodes = self.status()?;
+            if let Some(node) = nodes.iter().find(|node| wanted(node)) {
+                return Ok(node.clone());
+            }
+            if Instant::now() > deadline {
+                bail!("waiting for a machine that is {what}: there is {nodes:#?}\n{}", machine.console()?);
             }
             std::thread::sleep(Duration::from_millis(200));
         }
-        bail!("waiting for a machine that is {what}; last: {last}\n{}", machine.console()?)
     }
+}
 
-    /// Says how long the test took.
-    pub fn done(&self, claim: &str) {
-        println!("{claim}: {:.1} s", self.began.elapsed().as_secs_f64());
-    }
+/// A step that writes an image to the machine's disk.
+pub fn stream(name: &str, url: &str, digest: Digest) -> Step {
+    let (url, digest, disk) = (url.to_owned(), Some(digest), DiskHints::default());
+    step(name, Action::StreamImage(StreamImage { url, digest, raw_digest: None, raw_size: None, ca: None, disk }))
+}
 
-    /// Whether a file begins with zeros only, for this many bytes.
-    pub fn starts_with_zeros(path: &Path, length: usize) -> Result<bool> {
-        use std::io::Read;
-        let mut head = vec![1; length];
-        std::fs::File::open(path)?.read_exact(&mut head)?;
-        Ok(head.iter().all(|byte| *byte == 0))
-    }
+/// A step that is tried once.
+pub fn step(name: &str, action: Action) -> Step {
+    Step { name: name.to_owned(), action, retries: 0, timeout: None }
+}
+
+/// Bytes no compression makes smaller and no two places share: a xorshift generator's (Marsaglia, 2003).
+pub fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.flatten().take(length).collect()
+}
+
+/// A disk image that UEFI firmware boots: a GUID partition table, and a file system with the network boot loader, which greets
+/// and, without a network, gives up.
+pub fn bootable_image(folder: &Path) -> Result<PathBuf> {
+    host::ensure(host::TARGET_IMAGE)?;
+    let image = folder.join("bootable");
+    create_disk(&image, 64 << 20)?;
+    run_quietly(command("sgdisk", ["--new=1:2048:0", "--typecode=1:ef00"]).arg(&image))?;
+    // mtools' way to name a partition: the image and where it starts.
+    let partition = format!("{}@@1M", path(&image)?);
+    run_quietly(&mut command("mformat", ["-i", &partition, "-F", "-h", "64", "-s", "32", "-T", "126000", "::"]))?;
+    run_quietly(&mut command("mmd", ["-i", &partition, "::EFI", "::EFI/BOOT"]))?;
+    run_quietly(&mut command("mcopy", ["-i", &partition, firmware::IPXE, "::EFI/BOOT/BOOTX64.EFI"]))?;
+    Ok(image)
+}
+
+/// Bytes a step of the newest run has done.
+pub fn progress(node: &NodeStatus, step: usize) -> Option<u64> {
+    node.run.as_ref()?.steps.get(step)?.progress.as_ref().map(|progress| progress.bytes)
+}
+
+/// Whether a disk begins with a mebibyte of zeros.
+pub fn has_empty_head(disk: &Path) -> Result<bool> {
+    let mut head = vec![1; 1 << 20];
+    std::fs::File::open(disk)?.read_exact(&mut head)?;
+    Ok(head.iter().all(|byte| *byte == 0))
+}
+
+/// Runs a test, and says how long it took past the test runner, which shows nothing of tests that pass.
+pub fn timed(claim: &str, test: impl FnOnce() -> Result<()>) -> Result<()> {
+    let began = Instant::now();
+    let result = test();
+    writeln!(std::io::stderr(), "{claim}: {:.1} s", began.elapsed().as_secs_f64())?;
+    result
+}
+
+fn path(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }

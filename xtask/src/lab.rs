@@ -35,9 +35,14 @@ pub struct Lab {
 #[derive(Deserialize)]
 struct Ready {}
 
+/// The cargo target directory of what runs on this host.
+pub fn host_target() -> Result<PathBuf> {
+    cache::cargo_target("target-host", &[&["--profile", "dev"], &["--release"]])
+}
+
 /// Builds `slipway-server` for this host and returns its path. Dependencies are compiled once for all clones.
 pub fn build_server() -> Result<PathBuf> {
-    let target = cache::folder("target-host")?;
+    let target = host_target()?;
     let arguments = ["build", "--quiet", "--release", "--package", "slipway-server"];
     let mut cargo = command(workspace::cargo(), arguments);
     run_quietly(cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root()))?;
@@ -97,11 +102,16 @@ impl Lab {
 
     /// Puts boot files for this server in place, with its own CA baked in and the network boot loader beside them.
     pub fn make_boot_files(&self) -> Result<ImagePaths> {
+        self.make_boot_files_with_ca(self.operator(&["ca"])?)
+    }
+
+    /// The same with a CA in PEM of another's choice.
+    pub fn make_boot_files_with_ca(&self, ca: String) -> Result<ImagePaths> {
         let config = ImageConfig {
             binary: binary::build(Arch::X86_64, None)?,
             kernel: kernel::fetch(None)?,
             server_url: self.url(),
-            ca: self.operator(&["ca"])?,
+            ca,
             token: None,
             cmdline: CMDLINE.to_owned(),
             date: image::source_date()?,
@@ -119,6 +129,7 @@ impl Lab {
         let mut serve = self.command();
         serve.args(["serve", "--url", &self.url(), "--listen", &format!("127.0.0.1:{}", self.https_port)]);
         serve.args(["--boot-listen", &format!("127.0.0.1:{}", self.boot_port), "--boot"]).arg(self.folder.join("boot"));
+        serve.env("SLIPWAY_LOG", "info,slipway_server=debug");
         serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let server = self.server.insert(serve.spawn().context("starting slipway-server")?);
         let mut line = String::new();
@@ -142,7 +153,13 @@ impl Lab {
         Ok(())
     }
 
-    /// The server's log, which grows over restarts.
+    /// Ends the server the way a power cut does.
+    pub fn kill_server(&mut self) -> Result<()> {
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        server.kill().and_then(|()| server.wait()).context("killing slipway-server").map(drop)
+    }
+
+    /// The server's log with every request, which grows over restarts.
     pub fn server_log(&self) -> PathBuf {
         self.folder.join("server.log")
     }

@@ -5,6 +5,7 @@ pub mod binary;
 pub mod cache;
 pub mod command;
 pub mod cpio;
+pub mod demo;
 mod elf;
 pub mod host;
 pub mod image;

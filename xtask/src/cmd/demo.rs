@@ -1,27 +1,19 @@
-//! `cargo xtask demo`: the main job, end to end, with nothing pretended.
+//! `cargo xtask demo`: the main job, end to end, on the terminal.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 use slipway_protocol::{Failure, NodeState, NodeStatus, Progress, StepState, StepStatus};
+use xtask::demo::{self, NAME};
 use xtask::lab::Lab;
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
-use xtask::{target_image, workspace};
+use xtask::qemu::Machine;
+use xtask::workspace;
 
-/// The machine the operator registers and the rack powers on.
-const UUID: &str = "5b1c6f6e-90e9-4a0f-8c1e-2d6f0f6e1a01";
-const NAME: &str = "demo";
-const DISK_SIZE: u64 = 4 << 30;
-/// The smallest machine the demo is promised to work in.
-const MEMORY_MIB: u32 = 512;
-/// Emulated processors are slow; a demo that takes longer than this hangs.
-const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// How often progress is told where nobody's screen can be redrawn.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
@@ -47,71 +39,20 @@ struct Summary {
 impl Demo {
     pub fn run(self) -> Result<()> {
         let folder = workspace::root().join("target/slipway/demo");
-        if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
-        }
-        say("building the target image (kept for the next time)");
-        let image = target_image::build()?;
-        say("building slipway and its server (kept for the next time)");
-        let mut lab = Lab::new(&folder)?;
-        lab.start_server()?;
-        let boot = lab.make_boot_files()?;
-        let initramfs_bytes = fs::metadata(&boot.initramfs)?.len();
-        say(&format!("server at {}, initramfs of {}", lab.url(), bytes(initramfs_bytes)));
-
-        let digest = lab.operator(&["image", "add", path(&image.path)?])?.trim().to_owned();
-        let (size, raw_digest) = (image.raw_size.to_string(), format!("sha256:{}", image.raw_sha256));
-        let system = ["os", "add", "debian-12", "--image", &digest, "--raw-size", &size, "--raw-digest", &raw_digest];
-        lab.operator(&[&system[..], &["--phone-home", "--kernel-arg", "slipway.demo=1"]].concat())?;
-        let node = lab.operator(&["node", "add", "--name", NAME, "--uuid", UUID, "--release"])?.trim().to_owned();
-        lab.operator(&["run", "start", NAME, "--os", "debian-12"])?;
-        say(&format!("node {node} is registered by its UUID and has a run that installs debian-12"));
-
-        let disk = folder.join("disk.raw");
-        create_disk(&disk, DISK_SIZE)?;
-        let config = MachineConfig {
-            boot: Boot::Uefi { uri: Some(lab.loader_url()) },
-            memory_mib: MEMORY_MIB,
-            uuid: UUID.to_owned(),
-            serial: "DEMO0001".to_owned(),
-            disks: vec![Disk { path: disk, serial: "demo-disk-1".to_owned() }],
-            nics: vec![Nic { mac: "52:54:00:5b:1c:01".to_owned(), bootfile: Some(lab.script_url()) }],
-            extra: Vec::new(),
-        };
-        let mut machine = Machine::start(&config, &folder.join("machine"))?;
+        let demo = demo::Demo::prepare(&folder, &say)?;
+        let mut machine = demo.power_on()?;
         say(&format!("power on: UEFI firmware, iPXE, micro-OS; console in {}", machine.console_log().display()));
-        let status = watch(&lab, &mut machine)?;
-        let summary = summary(&status, initramfs_bytes);
+        let mut screen = Screen::new();
+        let status = demo.watch(&mut machine, |status| screen.show(status))?;
+        let summary = summary(&status, demo.initramfs_bytes);
         if self.keep {
-            keep(lab, machine, &folder);
+            keep(demo.lab, machine, &folder);
         }
         println!("{}", serde_json::to_string(&summary)?);
         if status.state != NodeState::Running {
             bail!("the node is {:?} and not running", status.state);
         }
         Ok(())
-    }
-}
-
-/// Shows what happens until the node runs, has failed, or takes too long.
-fn watch(lab: &Lab, machine: &mut Machine) -> Result<NodeStatus> {
-    let changes = lab.watch(NAME)?;
-    let mut screen = Screen::new();
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(status) = changes.next(Duration::from_secs(1))? {
-            screen.show(&status);
-            if matches!(status.state, NodeState::Running | NodeState::Failed) {
-                return Ok(status);
-            }
-        }
-        let log = machine.console_log().display().to_string();
-        if !machine.is_running()? {
-            bail!("watching the machine: QEMU has ended; its console is in {log}");
-        }
-        if Instant::now() > deadline {
-            bail!("watching the machine: not running after {} minutes; its console is in {log}", LIMIT.as_secs() / 60);
-        }
     }
 }
 
@@ -259,8 +200,4 @@ fn bytes(count: u64) -> String {
         1_000_000..1_000_000_000 => format!("{:.1} MB", count as f64 / 1e6),
         _ => format!("{:.2} GB", count as f64 / 1e9),
     }
-}
-
-fn path(path: &Path) -> Result<&str> {
-    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }

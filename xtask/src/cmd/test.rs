@@ -7,7 +7,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use xtask::command::{command, run};
-use xtask::{cache, host, workspace};
+use xtask::lab::host_target;
+use xtask::{host, workspace};
 
 /// Run every check there is.
 #[derive(Args)]
@@ -33,7 +34,7 @@ impl Test {
             check("lints", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
             check("manual of the code", &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"])?;
         }
-        let mut test = cargo(&["test", "--workspace", "--no-fail-fast"])?;
+        let mut test = cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"])?;
         if let Some(filter) = &self.filter {
             test.arg(filter);
         }
@@ -58,7 +59,7 @@ fn check(what: &str, arguments: &[&str]) -> Result<()> {
 /// cargo, with what it compiles kept where the next clone finds it.
 fn cargo(arguments: &[&str]) -> Result<Command> {
     let mut cargo = command(workspace::cargo(), arguments);
-    cargo.current_dir(workspace::root()).env("CARGO_TARGET_DIR", cache::folder("target-host")?);
+    cargo.current_dir(workspace::root()).env("CARGO_TARGET_DIR", host_target()?);
     cargo.env("RUSTDOCFLAGS", "--deny warnings");
     Ok(cargo)
 }

@@ -1,0 +1,26 @@
+//! The machine's boot medium vouches for one CA, and the server has its certificate from another.
+
+use anyhow::Result;
+use qemu_tests::{Bench, LIMIT, timed};
+use xtask::lab::Lab;
+
+#[test]
+fn a_server_with_another_ca_is_refused_before_anything_is_sent() -> Result<()> {
+    timed("a server with another CA is refused before anything is sent", || {
+        let folder = tempfile::tempdir()?;
+        let other = Lab::new(folder.path())?;
+        let bench = Bench::with_boot_files(|lab| lab.make_boot_files_with_ca(other.operator(&["ca"])?))?;
+        bench.register()?;
+
+        let mut machine = bench.power_on(&bench.machine())?;
+        let line = machine.wait_for_console("not signed by the CA", LIMIT)?;
+        assert!(line.contains(&bench.lab.url()) && line.contains("nothing was sent"), "{line}");
+
+        let node = bench.status()?.remove(0);
+        assert_eq!((node.last_seen, node.inventory), (None, None));
+        let log = std::fs::read_to_string(bench.lab.server_log())?;
+        assert!(log.contains("TLS handshake"), "the server saw nobody:\n{log}");
+        assert!(!log.contains("request"), "the server was asked something:\n{log}");
+        Ok(())
+    })
+}

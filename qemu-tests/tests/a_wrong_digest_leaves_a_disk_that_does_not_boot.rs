@@ -1,0 +1,38 @@
+//! An image that boots arrives, but it is not the one the workflow names.
+
+use anyhow::{Context, Result};
+use qemu_tests::{Bench, LIMIT, bootable_image, has_empty_head, step, stream, timed};
+use slipway_protocol::{Action, NodeState, Reboot, StepState};
+
+/// What the boot loader on the image greets with.
+const GREETING: &str = "iPXE initialising devices";
+
+#[test]
+fn a_wrong_digest_leaves_a_disk_that_does_not_boot() -> Result<()> {
+    timed("a wrong digest leaves a disk that does not boot", || {
+        let bench = Bench::new()?;
+        let image = bootable_image(bench.folder())?;
+        bench.power_on(&bench.machine_with_firmware(&image))?.wait_for_console(GREETING, LIMIT)?;
+
+        let (url, _) = bench.add_image(&std::fs::read(&image)?)?;
+        bench.register()?;
+        let wrong = format!("sha256:{}", "0".repeat(64)).parse()?;
+        bench.start_run(&[stream("write", &url, wrong), step("leave", Action::Reboot(Reboot {}))])?;
+        let mut machine = bench.power_on(&bench.machine())?;
+        let status = bench.wait_for(&machine, "failed", |node| node.state == NodeState::Failed)?;
+        let run = status.run.context("a run")?;
+        let failure = run.steps[0].failure.as_ref().context("a failure")?;
+        assert!(failure.reason.starts_with("checking the digest"), "{failure:?}");
+        assert!(failure.log_tail.iter().any(|line| line.contains("step 1/2 write: started")), "{failure:?}");
+        assert_eq!(run.steps[1].state, StepState::Skipped);
+        machine.wait_for_console("the machine holds and waits for another", LIMIT)?;
+        drop(machine);
+
+        assert!(has_empty_head(&bench.disk())?);
+        let mut machine = bench.power_on(&bench.machine_with_firmware(&bench.disk()))?;
+        // The firmware starts its shell when it has tried everything else.
+        machine.wait_for_console("UEFI Interactive Shell", LIMIT)?;
+        assert_eq!(machine.console()?.matches(GREETING).count(), 1, "only the untouched image boots");
+        Ok(())
+    })
+}

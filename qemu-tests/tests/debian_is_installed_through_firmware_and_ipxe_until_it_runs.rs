@@ -1,0 +1,32 @@
+//! The demo: from power-on by UEFI firmware and iPXE to the installed system's report that it runs.
+
+use anyhow::{Context, Result};
+use qemu_tests::timed;
+use slipway_protocol::{NodeState, RunState, StepState};
+use xtask::demo::{Demo, KERNEL_ARGUMENT};
+
+#[test]
+fn debian_is_installed_through_firmware_and_ipxe_until_it_runs() -> Result<()> {
+    timed("Debian is installed through firmware and iPXE until it runs", || {
+        let folder = tempfile::tempdir()?;
+        let demo = Demo::prepare(&folder.path().join("demo"), &|_| ())?;
+        let mut machine = demo.power_on()?;
+        let node = demo.watch(&mut machine, |_| ())?;
+
+        assert_eq!(node.state, NodeState::Running, "{node:#?}\n{}", machine.console()?);
+        assert!(node.inventory.context("an inventory")?.firmware.uefi);
+        let run = node.run.context("a run")?;
+        assert_eq!(run.state, RunState::Succeeded);
+        let actions: Vec<_> = run.steps.iter().map(|step| step.action.as_str()).collect();
+        assert_eq!(actions, ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "reboot"]);
+        assert!(run.steps.iter().all(|step| step.state == StepState::Succeeded && step.attempt == 1), "{run:#?}");
+        assert_eq!(run.phone_home.get("hostname").map(String::as_str), Some("demo"));
+        assert!(run.phone_home.values().any(|key| key.starts_with("ssh-ed25519 ")), "{:?}", run.phone_home);
+
+        let console = machine.console()?;
+        let installed = console.rsplit("Linux version").next().context("a second kernel")?;
+        assert!(console.contains("iPXE initialising devices"));
+        assert!(installed.contains(KERNEL_ARGUMENT), "{installed}");
+        Ok(())
+    })
+}

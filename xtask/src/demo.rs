@@ -1,0 +1,100 @@
+//! The main job, end to end, with nothing pretended: a real Debian goes into an empty machine, from power-on by UEFI firmware and
+//! iPXE to its report that it runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use slipway_protocol::{NodeState, NodeStatus};
+
+use crate::lab::Lab;
+use crate::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
+use crate::target_image;
+
+/// What the operator calls the machine.
+pub const NAME: &str = "demo";
+/// What the operator has added to the kernel arguments of the installed system.
+pub const KERNEL_ARGUMENT: &str = "slipway.demo=1";
+/// SMBIOS UUID by which the operator registers the machine before it is switched on.
+const UUID: &str = "5b1c6f6e-90e9-4a0f-8c1e-2d6f0f6e1a01";
+const DISK_SIZE: u64 = 4 << 30;
+/// The smallest machine an installation is promised to work in.
+const MEMORY_MIB: u32 = 512;
+/// Emulated processors are slow; an installation that takes longer than this hangs.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// A server with something to install, and the machine it is for, switched off.
+pub struct Demo {
+    /// The server.
+    pub lab: Lab,
+    /// Size of the initramfs in bytes.
+    pub initramfs_bytes: u64,
+    folder: PathBuf,
+}
+
+impl Demo {
+    /// Builds what is not yet built, starts the server, and has an operator prepare the installation. Everything is kept in the
+    /// folder, which is made anew. `say` is told what is going on.
+    pub fn prepare(folder: &Path, say: &dyn Fn(&str)) -> Result<Self> {
+        if folder.exists() {
+            fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
+        }
+        say("building the target image (kept for the next time)");
+        let image = target_image::build()?;
+        say("building slipway and its server (kept for the next time)");
+        let mut lab = Lab::new(folder)?;
+        lab.start_server()?;
+        let boot = lab.make_boot_files()?;
+        let initramfs_bytes = fs::metadata(&boot.initramfs).context("looking at the initramfs")?.len();
+        say(&format!("server at {}, initramfs of {:.2} MB", lab.url(), initramfs_bytes as f64 / 1e6));
+
+        let path = image.path.to_str().with_context(|| format!("{} is not UTF-8", image.path.display()))?;
+        let digest = lab.operator(&["image", "add", path])?.trim().to_owned();
+        let (size, raw_digest) = (image.raw_size.to_string(), format!("sha256:{}", image.raw_sha256));
+        let system = ["os", "add", "debian-12", "--image", &digest, "--raw-size", &size, "--raw-digest", &raw_digest];
+        lab.operator(&[&system[..], &["--phone-home", "--kernel-arg", KERNEL_ARGUMENT]].concat())?;
+        let node = lab.operator(&["node", "add", "--name", NAME, "--uuid", UUID, "--release"])?.trim().to_owned();
+        lab.operator(&["run", "start", NAME, "--os", "debian-12"])?;
+        say(&format!("node {node} is registered by its UUID and has a run that installs debian-12"));
+        Ok(Self { lab, initramfs_bytes, folder: folder.to_owned() })
+    }
+
+    /// Switches the machine on.
+    pub fn power_on(&self) -> Result<Machine> {
+        let disk = self.folder.join("disk.raw");
+        create_disk(&disk, DISK_SIZE)?;
+        let config = MachineConfig {
+            boot: Boot::Uefi { uri: Some(self.lab.loader_url()) },
+            memory_mib: MEMORY_MIB,
+            uuid: UUID.to_owned(),
+            serial: "DEMO0001".to_owned(),
+            disks: vec![Disk { path: disk, serial: "demo-disk-1".to_owned() }],
+            nics: vec![Nic { mac: "52:54:00:5b:1c:01".to_owned(), bootfile: Some(self.lab.script_url()) }],
+            extra: Vec::new(),
+        };
+        Machine::start(&config, &self.folder.join("machine"))
+    }
+
+    /// Tells `show` what the server knows, whenever it changes, until the node runs or has failed. A machine that takes too long
+    /// is an error.
+    pub fn watch(&self, machine: &mut Machine, mut show: impl FnMut(&NodeStatus)) -> Result<NodeStatus> {
+        let changes = self.lab.watch(NAME)?;
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = changes.next(Duration::from_secs(1))? {
+                show(&status);
+                if matches!(status.state, NodeState::Running | NodeState::Failed) {
+                    return Ok(status);
+                }
+            }
+            let log = machine.console_log().display().to_string();
+            if !machine.is_running()? {
+                bail!("watching the machine: QEMU has ended; its console is in {log}");
+            }
+            if Instant::now() > deadline {
+                bail!("watching the machine: not running after {} s; its console is in {log}", LIMIT.as_secs());
+            }
+        }
+    }
+}
