@@ -1,7 +1,6 @@
 //! From hints to exactly one disk, with the reason in words.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
 
 use slipway_protocol::{Disk, DiskChoice, DiskHints};
 
@@ -18,35 +17,79 @@ pub(crate) fn open(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<OpenDisk, Error> {
-    let mut candidates = machine.disks()?;
     let mut hints = hints.clone();
-    if let Some(device) = &mut hints.device {
-        // A link under /dev/disk, or a regular file when the action is run by hand.
-        if let Ok(path) = fs::canonicalize(&*device) {
-            *device = path.to_string_lossy().into_owned();
+    let candidates = match &mut hints.device {
+        Some(device) => {
+            let (path, candidates) = with_named(device, machine)?;
+            *device = path;
+            candidates
         }
-        candidates.extend(file_candidate(device));
-    }
+        None => machine.disks()?,
+    };
     let (disk, reason) = choose(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
     report(Report::Note(format!("chose {}: {reason}", describe(disk))));
     OpenDisk::open(&disk.path, access)
 }
 
-fn file_candidate(path: &str) -> Option<Candidate> {
-    let metadata = fs::metadata(path).ok()?;
-    if metadata.file_type().is_block_device() || !metadata.is_file() {
-        return None;
+/// What is at a path given by hand, or why that is no disk.
+pub fn named(device: &str, machine: &dyn Machine) -> Result<Candidate, Error> {
+    let (path, candidates) = with_named(device, machine)?;
+    let found = candidates.iter().find(|candidate| candidate.disk.path == path);
+    found.cloned().ok_or_else(|| Error::ChooseDisk { reason: no_disk(&path, &candidates) })
+}
+
+/// The path without links, such as those under /dev/disk, and the machine's disks; with the path, if it is a regular file: an
+/// image of a disk, when an action is run by hand.
+fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candidate>), Error> {
+    let mut candidates = machine.disks()?;
+    let path = match fs::canonicalize(device) {
+        Ok(path) => path.to_string_lossy().into_owned(),
+        // A disk may have no node: the machine knows what it has.
+        Err(_) if candidates.iter().any(|candidate| candidate.disk.path == device) => device.to_owned(),
+        Err(error) => {
+            let reason = format!("looking for {device}: {error}; {}", those_there_are(&candidates));
+            return Err(Error::ChooseDisk { reason });
+        }
+    };
+    let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file);
+    candidates.extend(metadata.map(|metadata| {
+        let read_only = metadata.permissions().readonly();
+        let disk = Disk { path: path.clone(), size: metadata.len(), read_only, ..Disk::default() };
+        Candidate { disk, in_use: None, by_name_only: true }
+    }));
+    Ok((path, candidates))
+}
+
+fn no_disk(path: &str, candidates: &[Candidate]) -> String {
+    let is_partition_of = |disk: &&str| {
+        let number = path.strip_prefix(disk).map(|rest| rest.trim_start_matches('p'));
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
+    };
+    let whole = candidates.iter().map(|candidate| candidate.disk.path.as_str()).find(is_partition_of);
+    let advice = whole.map_or_else(|| those_there_are(candidates), |whole| format!("did you mean {whole}?"));
+    format!("{path} is no whole disk; {advice}")
+}
+
+fn those_there_are(candidates: &[Candidate]) -> String {
+    let disks: Vec<String> = candidates.iter().map(|candidate| describe(&candidate.disk)).collect();
+    if disks.is_empty() {
+        return "this machine has no disk".to_owned();
     }
-    let read_only = metadata.permissions().readonly();
-    let disk = Disk { path: path.to_owned(), size: metadata.len(), read_only, ..Disk::default() };
-    Some(Candidate { disk, in_use: None })
+    format!("there is {}", disks.join(", "))
 }
 
 /// The one disk the hints mean and why it is that one, or why there is none, disk by disk. `hints.device` must be a path
 /// as in [`Disk::path`].
 pub fn choose<'a>(hints: &DiskHints, candidates: &'a [Candidate]) -> Result<(&'a Disk, String), String> {
+    let judged: Vec<&Candidate> = match &hints.device {
+        Some(device) => candidates.iter().filter(|candidate| candidate.disk.path == *device).collect(),
+        None => candidates.iter().collect(),
+    };
+    if let (Some(device), []) = (&hints.device, judged.as_slice()) {
+        return Err(no_disk(device, candidates));
+    }
     let judged: Vec<(&Disk, Option<String>)> =
-        candidates.iter().map(|candidate| (&candidate.disk, objection(hints, candidate))).collect();
+        judged.into_iter().map(|candidate| (&candidate.disk, objection(hints, candidate))).collect();
     let mut matching: Vec<&Disk> = judged.iter().filter(|(_, no)| no.is_none()).map(|(disk, _)| *disk).collect();
     matching.sort_by(|a, b| a.path.cmp(&b.path));
     let wanted = wanted(hints);
@@ -61,6 +104,7 @@ pub fn choose<'a>(hints: &DiskHints, candidates: &'a [Candidate]) -> Result<(&'a
                 false => format!("{wanted} is wanted, and {}", objections.join("; ")),
             })
         }
+        ([only], _) if hints.device.is_some() => Ok((only, "it is named by device".to_owned())),
         ([only], _) => Ok((only, format!("{wanted} is wanted, and it is the only one"))),
         (several, DiskChoice::Only) => {
             let list: Vec<String> = several.iter().map(|disk| describe(disk)).collect();
@@ -90,14 +134,15 @@ fn objection(hints: &DiskHints, candidate: &Candidate) -> Option<String> {
         let found = found.as_ref().map_or_else(|| "none".to_owned(), |found| format!("{found:?}"));
         Some(format!("has {what} {found}, not {wanted:?}"))
     };
-    if hints.device.as_ref().is_some_and(|device| *device != disk.path) {
-        return Some("is another device".to_owned());
+    if candidate.by_name_only && hints.device.is_none() {
+        return Some("is no disk of its own, and is not named by device".to_owned());
     }
     if let Some(reason) = &candidate.in_use {
         return Some(format!("is in use: {reason}"));
     }
-    if disk.removable {
-        return Some("is removable".to_owned());
+    // A card in a reader is what somebody names who wants it written; nobody means it who names nothing.
+    if disk.removable && hints.device.is_none() && hints.serial.is_none() && hints.wwn.is_none() {
+        return Some("is removable, and is not named by device, serial or wwn".to_owned());
     }
     if disk.read_only {
         return Some("is write-protected".to_owned());
@@ -146,7 +191,7 @@ mod tests {
 
     fn machine() -> Vec<Candidate> {
         let disk = |path: &str, gib: u64| Disk { path: path.to_owned(), size: gib << 30, ..Disk::default() };
-        let free = |disk| Candidate { disk, in_use: None };
+        let free = |disk| Candidate { disk, in_use: None, by_name_only: false };
         vec![
             free(Disk {
                 serial: Some("S1".to_owned()),
@@ -158,7 +203,8 @@ mod tests {
             free(Disk { model: Some("Slow".to_owned()), ..disk("/dev/sdb", 10) }),
             free(Disk { removable: true, ..disk("/dev/sdc", 5) }),
             free(Disk { read_only: true, ..disk("/dev/sdd", 200) }),
-            Candidate { disk: disk("/dev/sde", 500), in_use: Some("/dev/sde1 is mounted at /".to_owned()) },
+            Candidate { in_use: Some("/dev/sde1 is mounted at /".to_owned()), ..free(disk("/dev/sde", 500)) },
+            Candidate { by_name_only: true, ..free(disk("/dev/loop0", 900)) },
         ]
     }
 
@@ -180,6 +226,8 @@ mod tests {
         let hints = DiskHints::default;
         check(DiskHints { serial: text("S2"), ..hints() }, Ok("/dev/sda"));
         check(DiskHints { device: text("/dev/sdb"), ..hints() }, Ok("/dev/sdb"));
+        check(DiskHints { device: text("/dev/sdc"), ..hints() }, Ok("/dev/sdc"));
+        check(DiskHints { device: text("/dev/loop0"), ..hints() }, Ok("/dev/loop0"));
         check(DiskHints { model: text("Fast"), ..hints() }, Ok("/dev/nvme0n1"));
         check(DiskHints { min_size: Some(50 << 30), ..hints() }, Ok("/dev/nvme0n1"));
         for wwn in ["naa.5000c500ab", "0x5000C500AB", "5000c500ab"] {
@@ -196,10 +244,17 @@ mod tests {
         check(DiskHints { serial: text("S9"), ..hints() }, Err("a disk with serial S9 is wanted"));
         check(DiskHints { serial: text("S9"), ..hints() }, Err("/dev/sda has serial \"S2\", not \"S9\""));
         check(DiskHints { serial: text("S9"), ..hints() }, Err("/dev/sdb has serial none, not \"S9\""));
-        check(DiskHints { serial: text("S9"), ..hints() }, Err("/dev/sdc is removable"));
+        check(DiskHints { model: text("none"), ..hints() }, Err("/dev/sdc is removable, and is not named"));
+        check(DiskHints { serial: text("S9"), ..hints() }, Err("/dev/loop0 is no disk of its own"));
+        check(DiskHints { device: text("/dev/sda1"), ..hints() }, Err("no whole disk; did you mean /dev/sda?"));
+        check(
+            DiskHints { device: text("/dev/null"), ..hints() },
+            Err("/dev/null is no whole disk; there is /dev/nvme0n1"),
+        );
         check(DiskHints { device: text("/dev/sdd"), ..hints() }, Err("/dev/sdd is write-protected"));
         check(DiskHints { device: text("/dev/sde"), ..hints() }, Err("/dev/sde is in use: /dev/sde1 is mounted at /"));
         check(DiskHints { min_size: Some(300 << 30), ..hints() }, Err("/dev/sda has 10 GiB, less than 300 GiB"));
+        check(DiskHints { serial: text("S1"), model: text("Slow"), ..hints() }, Err("has model \"Fast\""));
         assert_eq!(choose(&hints(), &[]), Err("a disk is wanted, and this machine has no disk".to_owned()));
     }
 

@@ -11,27 +11,34 @@ use crate::machine::Candidate;
 
 /// `size` counts sectors of this many bytes, whatever the disk's own block size.
 const SECTOR: u64 = 512;
-/// Names of block devices that are no disks of their own: built on others, in memory, optical, floppy.
-const NOT_DISKS: &[&str] = &["loop", "ram", "zram", "dm-", "md", "sr", "fd", "mtdblock"];
+/// Names of block devices that are built on others and can stand in for a disk.
+const LAYERS: &[&str] = &["loop", "dm-", "md"];
+/// Names of block devices that are never written: in memory, optical, floppy, flash chips.
+const NEVER: &[&str] = &["ram", "zram", "sr", "fd", "mtdblock"];
 /// Vendors that are a bus and not a maker.
 const EMPTY_VENDORS: &[&str] = &["ATA", "NVMe"];
 
 /// Every whole disk with a size, sorted by path. `sys` is where sysfs is mounted. What cannot be read is left out: a disk
 /// may vanish at any time.
 pub fn list_disks(sys: &Path) -> Vec<Disk> {
+    block_devices(sys).into_iter().filter(|disk| !is_layer(disk)).collect()
+}
+
+/// The same, and what stands in for a disk.
+fn block_devices(sys: &Path) -> Vec<Disk> {
     let Ok(entries) = fs::read_dir(sys.join("block")) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let boot_partition = |name: &str| name.starts_with("mmcblk") && (name.contains("boot") || name.ends_with("rpmb"));
     let mut disks: Vec<Disk> = names
-        .filter(|name| is_disk_name(name))
+        .filter(|name| !boot_partition(name) && !NEVER.iter().any(|prefix| name.starts_with(prefix)))
         .filter_map(|name| disk(&sys.join("block").join(&name), &name))
         .collect();
     disks.sort_by(|a, b| a.path.cmp(&b.path));
     disks
 }
 
-fn is_disk_name(name: &str) -> bool {
-    let boot_partition = name.starts_with("mmcblk") && (name.contains("boot") || name.ends_with("rpmb"));
-    !boot_partition && !NOT_DISKS.iter().any(|prefix| name.starts_with(prefix))
+fn is_layer(disk: &Disk) -> bool {
+    LAYERS.iter().any(|prefix| disk.path.trim_start_matches("/dev/").starts_with(prefix))
 }
 
 fn disk(dir: &Path, name: &str) -> Option<Disk> {
@@ -78,19 +85,18 @@ fn attribute(path: &Path) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Every whole disk, and what holds it: a mount, swap, a device built on it, the medium slipway booted from.
+/// Every disk and what stands in for one, and what holds it: a mount, swap, a device built on it, the medium slipway booted from.
 pub(crate) fn candidates(sys: &Path, proc: &Path) -> io::Result<Vec<Candidate>> {
     let mounts = mounted(&fs::read_to_string(proc.join("self/mountinfo"))?);
     let swaps = fs::read_to_string(proc.join("swaps")).unwrap_or_default();
     let booted_from = boot_partition(&sys.join("firmware/efi/efivars"));
-    let disks = list_disks(sys);
-    Ok(disks
+    Ok(block_devices(sys)
         .into_iter()
         .map(|disk| {
             let in_use = in_use(sys, &disk, &mounts, &swaps).or_else(|| {
                 is_boot_medium(&disk, booted_from.as_deref()?).then(|| "slipway booted from it".to_owned())
             });
-            Candidate { disk, in_use }
+            Candidate { by_name_only: is_layer(&disk), disk, in_use }
         })
         .collect())
 }

@@ -28,6 +28,8 @@ pub struct Candidate {
     pub disk: Disk,
     /// Why it must not be touched beside what [`Disk`] says: mounted, held, the boot medium.
     pub in_use: Option<String>,
+    /// Whether it counts only where it is named by device: a loop device, an array, a mapping, a file.
+    pub by_name_only: bool,
 }
 
 /// A source opened at an offset.

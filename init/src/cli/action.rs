@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
-use slipway_actions::{Cancel, Done, Host, HostOptions, Machine, Next, Report};
+use slipway_actions::{Cancel, Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
     Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, KernelArgs, PhoneHome, Progress,
     SeedCloudInit, StreamImage,
@@ -199,20 +199,16 @@ fn digest(option: &str, sha256: Option<&str>, sha512: Option<&str>) -> Result<Op
 
 /// Shows what the disk is and asks. Without a terminal nobody can answer, which means no.
 fn confirmed(machine: &Host, path: &str) -> Result<bool> {
-    let listed = machine.disks()?;
-    match listed.iter().find(|candidate| candidate.disk.path == path) {
-        Some(found) => {
-            let disk = &found.disk;
-            eprintln!(
-                "{path}: {}, model {}, serial {}{}",
-                HumanBytes(disk.size),
-                disk.model.as_deref().unwrap_or("unknown"),
-                disk.serial.as_deref().unwrap_or("unknown"),
-                found.in_use.as_ref().map(|by| format!(", {by}")).unwrap_or_default()
-            );
-        }
-        None => eprintln!("{path}: not a disk of this machine"),
-    }
+    let found = slipway_actions::named(path, machine)?;
+    let disk = &found.disk;
+    eprintln!(
+        "{}: {}, model {}, serial {}{}",
+        disk.path,
+        HumanBytes(disk.size),
+        disk.model.as_deref().unwrap_or("unknown"),
+        disk.serial.as_deref().unwrap_or("unknown"),
+        found.in_use.as_ref().map(|by| format!(", {by}")).unwrap_or_default()
+    );
     if !std::io::stdin().is_terminal() {
         bail!("asking whether to overwrite {path}: standard input is no terminal; say --yes to go on without asking");
     }
