@@ -146,14 +146,14 @@ pub enum Error {
         found: String,
     },
     /// The bytes are not those the workflow names.
-    #[error("checking the digest of {what}: expected {expected}, got {found} over {bytes} bytes")]
+    #[error("checking the digest of {what}: expected {expected}, got {}:{found} over {bytes} bytes", expected.algorithm().name())]
     Digest {
         /// The stream as delivered, or the raw image.
         what: &'static str,
         /// Digest in the workflow.
         expected: Digest,
-        /// Digest found.
-        found: Digest,
+        /// Hexadecimal digits found.
+        found: String,
         /// Bytes hashed.
         bytes: u64,
     },
