@@ -289,8 +289,11 @@ async fn make_room(
         return Ok(());
     }
     if !replace {
-        let message =
-            format!("node {} still has run {} to finish; replace it to end it as failed", node.label(), run.id);
+        let message = format!(
+            "node {} still has run {} to finish; have it replaced (--replace) to end it as failed",
+            node.label(),
+            run.id
+        );
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     state::replace(&mut run.progress, by, now);
@@ -381,10 +384,9 @@ fn instances(steps: &[Step]) -> Vec<&str> {
 /// Reads a workflow file. Errors name line and column.
 pub fn parse_workflow(yaml: &str) -> Result<WorkflowFile, Error> {
     serde_saphyr::from_str(yaml).map_err(|error| {
-        let place = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
-        let reason = error.without_snippet().to_string();
-        let message = format!("the workflow is not valid: {}{reason}", place.unwrap_or_default());
-        Error::refused(ErrorCode::InvalidRequest, message)
+        // Which ends with line and column.
+        let reason = error.without_snippet();
+        Error::refused(ErrorCode::InvalidRequest, format!("the workflow is not valid: {reason}"))
     })
 }
 
@@ -421,8 +423,8 @@ mod tests {
     fn a_workflow_error_names_its_place() {
         let yaml = "steps:\n  - name: go\n    action:\n      reboot: {}\n    retrys: 2\n";
         let error = parse_workflow(yaml).expect_err("retrys is no key").to_string();
-        assert!(error.starts_with("the workflow is not valid: line 5, column 5: "), "{error}");
-        assert!(error.contains("retrys"), "{error}");
+        assert!(error.starts_with("the workflow is not valid: unknown field `retrys`"), "{error}");
+        assert!(error.ends_with(" at line 5, column 5"), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
 
         let yaml = "steps:\n  - name: go\n    action:\n      reboot: {}\n";

@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -148,19 +147,10 @@ fn cargo_home() -> Result<PathBuf> {
 fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Result<PathBuf> {
     let tools = python::environment(python::ZIG)?;
     let target_folder = target_folder(toolchain)?;
-    let mut cargo = Command::new(tools.join("cargo-zigbuild"));
+    let target = arch.target();
+    let arguments = ["zigbuild", "--package", "slipway", "--bin", "slipway", "--profile", PROFILE, "--target", &target];
+    let mut cargo = command(tools.join("cargo-zigbuild"), arguments);
     cargo
-        .args([
-            "zigbuild",
-            "--package",
-            "slipway",
-            "--bin",
-            "slipway",
-            "--profile",
-            PROFILE,
-            "--target",
-            &arch.target(),
-        ])
         .current_dir(workspace::root())
         .env("PATH", path_with(&tools))
         .env("CARGO_TARGET_DIR", &target_folder)
@@ -174,7 +164,7 @@ fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Res
             .env("RUSTC_BOOTSTRAP", "1");
     }
     run(&mut cargo)?;
-    Ok(target_folder.join(arch.target()).join(PROFILE).join("slipway"))
+    Ok(target_folder.join(target).join(PROFILE).join("slipway"))
 }
 
 /// The search path with our tools first.

@@ -5,10 +5,16 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The program with its arguments, ready for the functions below.
+/// The program with its arguments, ready for the functions below. What cargo says of the package it runs, ours, is kept from
+/// it: another cargo would take it for a change and compile again what looks at it.
 pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
     command.args(arguments);
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|ours| name.as_encoded_bytes().starts_with(ours.as_bytes())) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

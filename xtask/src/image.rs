@@ -13,7 +13,7 @@ use crate::cache::{self, Key};
 use crate::command::{command, run_quietly};
 use crate::cpio::{self, Archive, Entry, Node};
 use crate::kernel::Kernel;
-use crate::modules::Index;
+use crate::modules::{Index, Selection};
 use crate::{uki, workspace};
 
 /// What an image is made of.
@@ -156,17 +156,22 @@ fn manifest(text: &str, binary: &Path) -> Result<Archive> {
     Ok(archive)
 }
 
+/// Entries of the driver list that a kernel was made without.
+pub fn absent_drivers(kernel: &Kernel) -> Result<Vec<String>> {
+    Ok(select(kernel, &read_text(&workspace::root().join("initramfs/drivers.txt"))?)?.absent)
+}
+
+fn select(kernel: &Kernel, drivers: &str) -> Result<Selection> {
+    let index = |name: &str| read_text(&kernel.modules().join(name));
+    let (dep, softdep) = (index("modules.dep")?, index("modules.softdep")?);
+    let (alias, builtin) = (index("modules.alias")?, index("modules.builtin")?);
+    Ok(Index::parse(&dep, &softdep, &alias, &builtin).select(drivers))
+}
+
 /// Adds the modules a driver list selects, and depmod's index of just those.
 fn add_modules(archive: &mut Archive, kernel: &Kernel, drivers: &str) -> Result<()> {
     let modules = kernel.modules();
-    let index = |name: &str| read_text(&modules.join(name));
-    let (dep, softdep) = (index("modules.dep")?, index("modules.softdep")?);
-    let (alias, builtin) = (index("modules.alias")?, index("modules.builtin")?);
-    let selection = Index::parse(&dep, &softdep, &alias, &builtin).select(drivers);
-    if !selection.absent.is_empty() {
-        eprintln!("kernel {} is made without {}", kernel.release, selection.absent.join(", "));
-    }
-
+    let selection = select(kernel, drivers)?;
     let staging = tempfile::tempdir().context("creating a temporary folder")?;
     let below = Path::new("lib/modules").join(&kernel.release);
     let own = ["modules.order", "modules.builtin", "modules.builtin.modinfo"].map(str::to_owned);

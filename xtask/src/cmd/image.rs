@@ -44,6 +44,10 @@ impl Image {
             cmdline: self.cmdline,
             date: image::source_date()?,
         };
+        let absent = image::absent_drivers(&config.kernel)?;
+        if !absent.is_empty() {
+            println!("kernel {} is made without {}", config.kernel.release, absent.join(", "));
+        }
         let paths = build_image(&config, &self.out)?;
         for path in [&config.binary, &paths.vmlinuz, &paths.initramfs, &paths.uki] {
             println!("{:>10} bytes  {}", fs::metadata(path)?.len(), path.display());

