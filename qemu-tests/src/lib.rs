@@ -11,7 +11,7 @@ use xtask::command::{command, run_quietly};
 use xtask::host;
 use xtask::image::ImagePaths;
 use xtask::lab::{Lab, parse_status};
-use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
+use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 
 /// SMBIOS UUID of the machine.
 pub const UUID: &str = "7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01";
@@ -56,6 +56,11 @@ impl Bench {
         self.folder.path().join("disk")
     }
 
+    /// The micro-OS as one EFI program.
+    pub fn uki(&self) -> &Path {
+        &self.boot.uki
+    }
+
     /// Adds an image to the server. Returns its URL for machines and its digest.
     pub fn add_image(&self, image: &[u8]) -> Result<(String, Digest)> {
         let file = self.folder.path().join("image");
@@ -94,7 +99,7 @@ impl Bench {
         }
     }
 
-    /// The machine as UEFI firmware boots it from its disk, with no network to go on to.
+    /// The machine with nothing but firmware and a disk.
     pub fn machine_with_firmware(&self, disk: &Path) -> MachineConfig {
         let disks = vec![Disk { path: disk.to_owned(), serial: DISK_SERIAL.to_owned() }];
         MachineConfig { boot: Boot::Uefi { uri: None }, nics: Vec::new(), disks, ..self.machine() }
@@ -149,9 +154,9 @@ pub fn noise(length: usize) -> Vec<u8> {
     words.flatten().take(length).collect()
 }
 
-/// A disk image that UEFI firmware boots: a GUID partition table, and a file system with the network boot loader, which greets
-/// and, without a network, gives up.
-pub fn bootable_image(folder: &Path) -> Result<PathBuf> {
+/// An image of a disk from which UEFI firmware starts a program: a GUID partition table and an EFI system partition. Without a
+/// network the network boot loader, [`xtask::qemu::firmware::IPXE`], greets and gives up.
+pub fn bootable_image(folder: &Path, program: &Path) -> Result<PathBuf> {
     host::ensure(host::TARGET_IMAGE)?;
     let image = folder.join("bootable");
     create_disk(&image, 64 << 20)?;
@@ -160,7 +165,7 @@ pub fn bootable_image(folder: &Path) -> Result<PathBuf> {
     let partition = format!("{}@@1M", path(&image)?);
     run_quietly(&mut command("mformat", ["-i", &partition, "-F", "-h", "64", "-s", "32", "-T", "126000", "::"]))?;
     run_quietly(&mut command("mmd", ["-i", &partition, "::EFI", "::EFI/BOOT"]))?;
-    run_quietly(&mut command("mcopy", ["-i", &partition, firmware::IPXE, "::EFI/BOOT/BOOTX64.EFI"]))?;
+    run_quietly(command("mcopy", ["-i", &partition]).arg(program).arg("::EFI/BOOT/BOOTX64.EFI"))?;
     Ok(image)
 }
 

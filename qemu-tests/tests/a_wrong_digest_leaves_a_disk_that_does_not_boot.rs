@@ -1,8 +1,11 @@
 //! An image that boots arrives, but it is not the one the workflow names.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, bootable_image, has_empty_head, step, stream, timed};
 use slipway_protocol::{Action, NodeState, Reboot, StepState};
+use xtask::qemu::firmware;
 
 /// What the boot loader on the image greets with.
 const GREETING: &str = "iPXE initialising devices";
@@ -11,7 +14,7 @@ const GREETING: &str = "iPXE initialising devices";
 fn a_wrong_digest_leaves_a_disk_that_does_not_boot() -> Result<()> {
     timed("a wrong digest leaves a disk that does not boot", || {
         let bench = Bench::new()?;
-        let image = bootable_image(bench.folder())?;
+        let image = bootable_image(bench.folder(), Path::new(firmware::IPXE))?;
         bench.power_on(&bench.machine_with_firmware(&image))?.wait_for_console(GREETING, LIMIT)?;
 
         let (url, _) = bench.add_image(&std::fs::read(&image)?)?;

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use xtask::binary::{self, Arch};
 use xtask::command::{command, run};
-use xtask::lab::host_target;
-use xtask::{host, python, workspace};
+use xtask::{host, lab, python, target_image, workspace};
 
 /// Run every check there is.
 #[derive(Args)]
@@ -34,6 +34,14 @@ impl Test {
             check("lints", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
             check_dependencies()?;
             check("manual of the code", &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"])?;
+        }
+        if self.filter.is_none() {
+            // Here and not in the first test that needs them, whose time would be that of the build.
+            let began = Instant::now();
+            target_image::build()?;
+            lab::build_server()?;
+            binary::build(Arch::X86_64, None)?;
+            println!("target image, server and binary: built ({} s)", began.elapsed().as_secs());
         }
         let mut test = cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"])?;
         if let Some(filter) = &self.filter {
@@ -70,7 +78,7 @@ fn check_dependencies() -> Result<()> {
 /// cargo, with what it compiles kept where the next clone finds it.
 fn cargo(arguments: &[&str]) -> Result<Command> {
     let mut cargo = command(workspace::cargo(), arguments);
-    cargo.current_dir(workspace::root()).env("CARGO_TARGET_DIR", host_target()?);
+    cargo.current_dir(workspace::root()).env("CARGO_TARGET_DIR", lab::host_target()?);
     cargo.env("RUSTDOCFLAGS", "--deny warnings");
     Ok(cargo)
 }

@@ -1,0 +1,36 @@
+//! A technician boots the unified kernel image from a stick, and the workflow says to erase the machine's only disk.
+
+use anyhow::{Context, Result};
+use qemu_tests::{Bench, DISK_SERIAL, bootable_image, noise, step, timed};
+use slipway_protocol::{Action, EraseDisk, NodeState};
+use xtask::qemu::{Disk, MachineConfig};
+
+#[test]
+fn the_disk_slipway_booted_from_is_never_erased() -> Result<()> {
+    timed("the disk slipway booted from is never erased", || {
+        let bench = Bench::new()?;
+        let stick = bootable_image(bench.folder(), bench.uki())?;
+        let before = std::fs::read(&stick)?;
+        let mut target = noise(4 << 20);
+        target.resize(64 << 20, 0);
+        std::fs::write(bench.disk(), &target)?;
+        bench.register()?;
+        bench.start_run(&[step("erase", Action::EraseDisk(EraseDisk::default()))])?;
+
+        let alone = bench.machine_with_firmware(&bench.disk());
+        let stick_first = vec![Disk { path: stick.clone(), serial: "stick".to_owned() }];
+        let disks = stick_first.into_iter().chain(alone.disks).collect();
+        let config = MachineConfig { disks, nics: bench.machine().nics, ..alone };
+        let machine = bench.power_on(&config)?;
+        let node =
+            bench.wait_for(&machine, "done", |node| matches!(node.state, NodeState::Installed | NodeState::Failed))?;
+
+        assert_eq!(node.state, NodeState::Installed, "{node:#?}");
+        assert_eq!(node.inventory.context("an inventory")?.disks.len(), 2, "the stick is seen");
+        let note = node.run.context("a run")?.steps.remove(0).notes.remove(0);
+        assert!(note.contains(DISK_SERIAL), "{note}");
+        assert!(std::fs::read(&stick)? == before, "the stick was written to");
+        assert!(std::fs::read(bench.disk())?[..1 << 20].iter().all(|byte| *byte == 0));
+        Ok(())
+    })
+}
