@@ -107,7 +107,11 @@ impl Network {
             let state = dhcp.run().await.map_err(|e| anyhow!("DHCP: {}", e.msg()))?;
             let DhcpV4State::Done(lease) = state else { continue };
             self.apply(index, &lease).await?;
-            if held.replace(lease.yiaddr) != Some(lease.yiaddr) {
+            let before = held.replace(lease.yiaddr);
+            if before != Some(lease.yiaddr) {
+                if let Some(before) = before {
+                    self.drop_address(index, before).await;
+                }
                 info!("{name}: {}/{} from {}", lease.yiaddr, prefix(lease.subnet_mask), lease.srv_id);
                 let network = Arc::clone(self);
                 let name = name.to_owned();
@@ -151,6 +155,17 @@ impl Network {
             self.netlink.link().set(LinkUnspec::new_with_index(index).mtu(mtu.into()).build()).execute().await?;
         }
         self.route(index, lease, METRIC_OTHERS + index).await
+    }
+
+    /// Takes an address off the interface that another machine may have by now.
+    async fn drop_address(&self, index: u32, address: Ipv4Addr) {
+        let addresses = self.netlink.address();
+        let of_lease = addresses.get().set_link_index_filter(index).set_address_filter(IpAddr::V4(address));
+        let mut found = of_lease.execute();
+        while let Ok(Some(address)) = found.try_next().await {
+            // It may be gone with its link, which is what we want.
+            let _ = self.netlink.address().del(address).execute().await;
+        }
     }
 
     /// Adds the lease's routes (RFC 3442: classless routes replace the gateways) with this metric.
