@@ -74,14 +74,22 @@ impl Screen {
     }
 
     fn show(&mut self, status: &NodeStatus) {
-        if self.state != Some(status.state) {
-            self.state = Some(status.state);
-            self.line(&format!("node is {}", word(status.state)));
+        // A run begins with its state and ends with it: what its steps said comes between.
+        if status.state == NodeState::Installing {
+            self.show_state(status.state);
         }
-        let Some(run) = &status.run else { return };
-        self.steps.resize(run.steps.len(), (StepState::Pending, 0, 0));
-        for (index, step) in run.steps.iter().enumerate() {
-            self.show_step(index, run.steps.len(), step);
+        if let Some(run) = &status.run {
+            self.steps.resize(run.steps.len(), (StepState::Pending, 0, 0));
+            for (index, step) in run.steps.iter().enumerate() {
+                self.show_step(index, run.steps.len(), step);
+            }
+        }
+        self.show_state(status.state);
+    }
+
+    fn show_state(&mut self, state: NodeState) {
+        if self.state.replace(state) != Some(state) {
+            self.line(&format!("node is {}", word(state)));
         }
     }
 
