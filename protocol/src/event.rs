@@ -19,6 +19,9 @@ pub struct EventBatch {
 pub struct EventAck {
     /// Highest sequence number stored for the run.
     pub seq: u64,
+    /// An operator ended the run: what is left of it is not to be done.
+    #[serde(default)]
+    pub ended: bool,
 }
 
 /// One thing that happened in a step.
@@ -59,13 +62,6 @@ pub enum EventKind {
     TimedOut(Failure),
     /// The step did not run, because an earlier one failed.
     Skipped,
-}
-
-impl EventKind {
-    /// True for what ends a step.
-    pub fn is_final(&self) -> bool {
-        matches!(self, Self::Succeeded(_) | Self::Failed(_) | Self::TimedOut(_) | Self::Skipped)
-    }
 }
 
 /// How far an attempt is. Bytes are counted from the start of the attempt.

@@ -17,7 +17,11 @@ pub struct Workflow {
     pub steps: Vec<Step>,
 }
 
-/// What is wrong with these steps as a whole, a sentence each; nothing when they can be run.
+/// Most retries of a step; more would keep a machine that cannot do it busy for good.
+const MAX_RETRIES: u32 = 100;
+
+/// What is wrong with these steps, a sentence each; nothing when they can be run. The server asks this before it takes a run
+/// and the installer before it begins one, so that what cannot work is found before a disk is erased.
 pub fn problems(steps: &[Step]) -> Vec<String> {
     let mut problems = Vec::new();
     if steps.is_empty() {
@@ -34,18 +38,59 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
         if step.timeout == Some(0) {
             problems.push(format!("{place} has a timeout of 0 seconds: leave it out for no limit"));
         }
+        if step.retries > MAX_RETRIES {
+            problems.push(format!("{place} has {} retries: at most {MAX_RETRIES}", step.retries));
+        }
         if matches!(step.action, Action::Reboot(_)) && index + 1 < steps.len() {
             problems.push(format!("{place} reboots, and {} more steps follow", steps.len() - index - 1));
         }
-        if let Action::StreamImage(image) = &step.action
-            && image.url.starts_with("http://")
-            && image.digest.is_none()
-            && image.raw_digest.is_none()
-        {
-            problems.push(format!("{place} fetches over http:// without a digest: give one, or use https://"));
-        }
+        problems.extend(action_problems(&step.action).into_iter().map(|problem| format!("{place} {problem}")));
     }
     problems
+}
+
+/// What is wrong with one action by itself, to be read after the name of its step.
+fn action_problems(action: &Action) -> Vec<String> {
+    match action {
+        Action::StreamImage(image) => url_problem(image).into_iter().collect(),
+        Action::KernelArgs(arguments) => {
+            let problem = |argument: &String| {
+                let problem = kernel_argument_problem(argument)?;
+                Some(format!("cannot add the kernel argument {argument:?}: {problem}"))
+            };
+            arguments.append.iter().filter_map(problem).collect()
+        }
+        Action::EraseDisk(_) | Action::SeedCloudInit(_) | Action::Reboot(_) => Vec::new(),
+    }
+}
+
+fn url_problem(image: &StreamImage) -> Option<String> {
+    let url = &image.url;
+    if url.starts_with("http://") {
+        let digested = image.digest.is_some() || image.raw_digest.is_some();
+        return (!digested).then(|| "fetches over http:// without a digest: give one, or use https://".to_owned());
+    }
+    let known = ["https://", "file://", "/"].iter().any(|start| url.starts_with(start));
+    (!known).then(|| format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path"))
+}
+
+/// Why this cannot be one argument of a kernel command line; nothing if it can. The kernel splits its command line at white
+/// space outside double quotes (lib/cmdline.c, next_arg).
+pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
+    if argument.is_empty() {
+        return Some("it is empty");
+    }
+    if argument.chars().any(char::is_control) {
+        return Some("it has a control character");
+    }
+    let mut quoted = false;
+    for c in argument.chars() {
+        quoted ^= c == '"';
+        if c.is_whitespace() && !quoted {
+            return Some("it has a space outside double quotes; give each argument by itself");
+        }
+    }
+    quoted.then_some("it has a double quote without its partner")
 }
 
 /// One step of a workflow.
@@ -219,6 +264,64 @@ mod tests {
         );
         let never = Step { timeout: Some(0), ..reboot("a") };
         assert_eq!(problems(&[never]), ["step 1 (\"a\") has a timeout of 0 seconds: leave it out for no limit"]);
+    }
+
+    /// The problems of one step with this action.
+    fn check(action: Action, expect: &[&str]) {
+        let step = Step { action, ..reboot("a") };
+        let expect: Vec<String> = expect.iter().map(|problem| format!("step 1 (\"a\") {problem}")).collect();
+        assert_eq!(problems(std::slice::from_ref(&step)), expect, "{step:?}");
+    }
+
+    #[test]
+    fn names_and_retries_have_bounds() {
+        assert_eq!(problems(&[reboot(" ")]), ["step 1 (\" \") has no name"]);
+        let stubborn = |retries| Step { retries, ..reboot("a") };
+        assert_eq!(problems(&[stubborn(100)]), [""; 0]);
+        assert_eq!(problems(&[stubborn(101)]), ["step 1 (\"a\") has 101 retries: at most 100"]);
+    }
+
+    #[test]
+    fn an_image_comes_from_where_it_can_be_fetched_and_checked() {
+        let digest = || Digest::new(crate::Algorithm::Sha256, &"a".repeat(64)).ok();
+        let stream = |url: &str, digest, raw_digest| {
+            let (url, disk) = (url.to_owned(), DiskHints::default());
+            Action::StreamImage(StreamImage { url, digest, raw_digest, raw_size: None, ca: None, disk })
+        };
+        for url in ["https://s/x", "file:///x", "/x"] {
+            check(stream(url, None, None), &[]);
+        }
+        check(stream("http://s/x", digest(), None), &[]);
+        check(stream("http://s/x", None, digest()), &[]);
+        let clear = "fetches over http:// without a digest: give one, or use https://";
+        check(stream("http://s/x", None, None), &[clear]);
+        for url in ["", "x", "ftp://s/x", "s/x", "HTTP://s/x", " https://s/x"] {
+            let problem =
+                format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");
+            check(stream(url, digest(), None), &[&problem]);
+        }
+    }
+
+    #[test]
+    fn a_kernel_argument_is_one_word() {
+        let append = |arguments: &[&str]| {
+            let append = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+            Action::KernelArgs(KernelArgs { disk: DiskHints::default(), append })
+        };
+        check(append(&["quiet", "root=UUID=a=b", "dyndbg=\"file a.c +p\""]), &[]);
+        let space = "it has a space outside double quotes; give each argument by itself";
+        check(
+            append(&["", "quiet splash", "a\nb", "a=\"b"]),
+            &[
+                "cannot add the kernel argument \"\": it is empty",
+                &format!("cannot add the kernel argument \"quiet splash\": {space}"),
+                "cannot add the kernel argument \"a\\nb\": it has a control character",
+                "cannot add the kernel argument \"a=\\\"b\": it has a double quote without its partner",
+            ],
+        );
+        for argument in [" quiet", "quiet ", "\"a b\" c"] {
+            assert_eq!(kernel_argument_problem(argument), Some(space), "{argument:?}");
+        }
     }
 
     #[test]

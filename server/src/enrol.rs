@@ -16,6 +16,11 @@ use crate::{Error, random};
 /// Unknown machines remembered at once. More than these push the longest silent out.
 pub const MAX_UNREGISTERED: u32 = 1000;
 
+/// Most MAC addresses one machine may have.
+const MAX_MACS: usize = 64;
+/// Longest UUID, serial number or MAC address as it is spelled in a request, in characters.
+const MAX_KEY_CHARS: usize = 256;
+
 /// What a machine that asked to enrol is told.
 pub enum Answer {
     /// It is in.
@@ -52,6 +57,7 @@ pub async fn enrol(
     from: IpAddr,
     now: Millis,
 ) -> Result<Answer, Error> {
+    check_size(&request.identity)?;
     let csr = NodeRequest::from_pem(&request.csr)?;
     let identity = normalise(&request.identity);
     if nodes::keys(&identity).next().is_none() {
@@ -64,10 +70,6 @@ pub async fn enrol(
         Some(known) => known,
         None => Node::new(NodeState::Held, now),
     };
-    if node.state == NodeState::Decommissioned {
-        let message = format!("node {} was taken out of service by an operator", node.label());
-        return Err(Error::refused(ErrorCode::Decommissioned, message));
-    }
     learn(&mut node, identity, request, now);
     // A node that was let in needs no further consent: its token may long have been used, by itself.
     let token = request.bootstrap_token.as_deref().filter(|_| !node.released);
@@ -88,6 +90,19 @@ pub async fn enrol(
     }
     store::commit(transaction).await?;
     Ok(answer)
+}
+
+/// Refuses an identity no machine has. Anyone may ask to enrol, and every key costs the database a look and a record.
+fn check_size(identity: &Identity) -> Result<(), Error> {
+    let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
+    if identity.macs.len() > MAX_MACS {
+        return invalid(format!("the identity has {} MAC addresses; at most {MAX_MACS}", identity.macs.len()));
+    }
+    let mut texts = identity.uuid.iter().chain(&identity.serial).chain(&identity.macs);
+    if texts.any(|text| text.chars().count() > MAX_KEY_CHARS) {
+        return invalid(format!("a key of the identity is longer than {MAX_KEY_CHARS} characters"));
+    }
+    Ok(())
 }
 
 /// Marks a node as released.
@@ -149,9 +164,12 @@ fn contradiction<'a>(known: &'a Identity, found: &'a Identity) -> Option<(&'stat
     differs("uuid", &known.uuid, &found.uuid).or_else(|| differs("serial", &known.serial, &found.serial))
 }
 
-/// Adds to the node what the machine says of itself. Keys once known are kept: a network card may come back.
+/// Adds to the node what the machine says of itself. Keys once known are kept: a network card may come back. A node an
+/// operator knows of gets no new ones, because nobody vouches for them and they might be those of another machine.
 fn learn(node: &mut Node, identity: Identity, request: &EnrolRequest, now: Millis) {
-    join(&mut node.identity, identity);
+    if !node.registered {
+        join(&mut node.identity, identity);
+    }
     if node.boot_id.as_deref() != Some(&request.boot_id) {
         node.enrolled_at = None;
     }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
-use slipway_protocol::{Algorithm, Digest};
+use slipway_protocol::{Algorithm, Digest, ErrorCode};
 
 use crate::data::DataDir;
 use crate::store::images::{self, Image};
@@ -73,6 +73,10 @@ fn copy(from: &Path, to: &Path) -> Result<(Digest, u64), Error> {
         hash.update(bytes);
         target.write_all(bytes).map_err(failed("writing", to))?;
         size += bytes.len() as u64;
+    }
+    if size == 0 {
+        let message = format!("the image {from:?} is empty; nothing could be installed from it");
+        return Err(Error::refused(ErrorCode::InvalidRequest, message));
     }
     target.sync_all().map_err(failed("writing", to))?;
     let digest = Digest::new(Algorithm::Sha256, &random::hex(&hash.finalize()));

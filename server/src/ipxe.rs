@@ -27,13 +27,10 @@ pub enum Known {
 
 /// The script for a machine. `build_arch` is iPXE's own architecture, its setting `buildarch`.
 pub fn script(known: &Known, build_arch: &str) -> String {
-    if let Known::Node { label, state, .. } = known
+    if let Known::Node { label, .. } = known
         && boots_from_disk(known)
     {
-        let message = match state {
-            NodeState::Decommissioned => format!("node {label} is out of service, leaving it to its firmware"),
-            _ => format!("node {label} has nothing to install, going on with its disk"),
-        };
+        let message = format!("node {label} has nothing to install, going on with its disk");
         return DISK.replace("{{message}}", &message);
     }
     let Some((arch, serial_console)) = machine(build_arch) else {
@@ -51,7 +48,6 @@ pub fn script(known: &Known, build_arch: &str) -> String {
 fn boots_from_disk(known: &Known) -> bool {
     let Known::Node { state, run, .. } = known else { return false };
     match state {
-        NodeState::Decommissioned => true,
         NodeState::Installed | NodeState::Booting | NodeState::Running => {
             !matches!(run, Some(RunState::Pending | RunState::Running))
         }
@@ -98,7 +94,6 @@ mod tests {
             (node(N::Booting, Some(R::Succeeded)), true),
             (node(N::Running, Some(R::Succeeded)), true),
             (node(N::Running, Some(R::Pending)), false),
-            (node(N::Decommissioned, Some(R::Pending)), true),
         ];
         for (known, disk) in table {
             let script = script(&known, "x86_64");

@@ -2,13 +2,16 @@
 
 mod cli;
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::fs::Mode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    // The data folder holds keys; whoever made it, what is made in it is its owner's alone.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let arguments = cli::Arguments::parse();
     let filter = EnvFilter::try_from_env("SLIPWAY_LOG").unwrap_or_else(|_| arguments.command.default_log().into());
     tracing_subscriber::fmt()
@@ -21,9 +24,15 @@ fn main() -> ExitCode {
         .and_then(|runtime| runtime.block_on(cli::run(arguments)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // Who reads standard output, such as head(1), has enough.
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("slipway-server: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
-use slipway_protocol::{Action, ErrorCode, Identity, NodeState, NodeStatus, RunState, RunStatus, Step};
+use slipway_protocol::{Action, ErrorCode, Identity, NodeState, NodeStatus, RunStatus, Step, workflow};
 
 use crate::enrol::{join, let_in};
 use crate::state::{self, Happening};
@@ -149,39 +149,35 @@ pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Err
 
 /// Lets a node in.
 pub async fn release_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
-    change_node(store, reference, |node| match node.state {
-        NodeState::Decommissioned => {
-            let message = format!("node {} was taken out of service", node.label());
-            Err(Error::refused(ErrorCode::Decommissioned, message))
-        }
-        _ => {
-            let_in(node);
-            Ok(())
-        }
-    })
-    .await
-}
-
-/// Takes a node out of service: its credentials are refused from now on.
-pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
-    change_node(store, reference, |node| {
-        node.released = false;
-        node.claim_code = None;
-        node.state = state::next(node.state, Happening::Decommissioned);
-        Ok(())
-    })
-    .await
-}
-
-async fn change_node(
-    store: &Store,
-    reference: &str,
-    change: impl FnOnce(&mut Node) -> Result<(), Error>,
-) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
-    change(&mut node)?;
+    if node.state == NodeState::Decommissioned {
+        let message = format!(
+            "node {} was taken out of service for good; release its machine by the claim code it shows when it boots again",
+            node.label()
+        );
+        return Err(Error::refused(ErrorCode::Decommissioned, message));
+    }
+    let_in(&mut node);
     nodes::save(&mut transaction, &node).await?;
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+/// Takes a node out of service: its credentials are refused from now on, its run is ended, and its machine, should it knock
+/// again, is one nobody knows.
+pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
+    let mut transaction = store.write().await?;
+    let mut node = known_node(&mut transaction, reference).await?;
+    node.released = false;
+    node.claim_code = None;
+    node.state = state::next(node.state, Happening::Decommissioned);
+    nodes::save(&mut transaction, &node).await?;
+    if let Some(mut run) = runs::newest_of(&mut transaction, &node.id).await? {
+        state::end(&mut run.progress, "the node was taken out of service", now());
+        runs::update(&mut transaction, &run).await?;
+    }
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
@@ -225,6 +221,12 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     };
     system.raw_size = system.raw_size.or(image.raw_size);
     system.raw_digest = system.raw_digest.or(image.raw_digest);
+    for argument in &system.kernel_args {
+        if let Some(problem) = workflow::kernel_argument_problem(argument) {
+            let message = format!("the kernel argument {argument:?} cannot be used: {problem}");
+            return Err(Error::refused(ErrorCode::InvalidRequest, message));
+        }
+    }
     if let (Some(user_data), true) = (&system.user_data, system.phone_home) {
         check_user_data(user_data)?;
     }
@@ -253,7 +255,8 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
         let url = format!("{}/v1/phone-home/{token}", server_url(&mut transaction).await?);
         compose::ask_to_phone_home(&mut steps, &url, ca)?;
     }
-    check_steps(&steps)?;
+    refuse_problems(&steps)?;
+    check_phone_home(&steps)?;
     let run = Run {
         id: id.clone(),
         node: node.id.clone(),
@@ -285,7 +288,7 @@ async fn make_room(
     now: Millis,
 ) -> Result<(), Error> {
     let Some(mut run) = runs::newest_of(connection, &node.id).await? else { return Ok(()) };
-    if !matches!(run.progress.state, RunState::Pending | RunState::Running) {
+    if !state::is_open(run.progress.state) {
         return Ok(());
     }
     if !replace {
@@ -296,7 +299,7 @@ async fn make_room(
         );
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
-    state::replace(&mut run.progress, by, now);
+    state::end(&mut run.progress, &format!("replaced by run {by}"), now);
     runs::update(connection, &run).await
 }
 
@@ -328,33 +331,22 @@ async fn server_url(connection: &mut Connection) -> Result<String, Error> {
     })
 }
 
-/// What can be wrong with steps and is better found now than on the machine.
-fn check_steps(steps: &[Step]) -> Result<(), Error> {
-    let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
-    if steps.is_empty() {
-        return invalid("the workflow has no steps".to_owned());
+/// Refuses what the node would refuse, while no disk is erased yet.
+fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
+    let problems = workflow::problems(steps);
+    if problems.is_empty() {
+        return Ok(());
     }
-    let mut names = std::collections::BTreeSet::new();
+    Err(Error::refused(ErrorCode::InvalidRequest, problems.join("; ")))
+}
+
+/// Refuses user-data that the node could not put its phone-home block into.
+fn check_phone_home(steps: &[Step]) -> Result<(), Error> {
     for step in steps {
-        if !names.insert(&step.name) {
-            return invalid(format!("two steps of the workflow have the name {:?}", step.name));
-        }
-        if step.timeout == Some(0) {
-            return invalid(format!("step {:?} has a time-out of 0 s; leave it out for none", step.name));
-        }
-        match &step.action {
-            Action::SeedCloudInit(seed) => {
-                if let Some(phone_home) = &seed.phone_home {
-                    edit_user_data(&seed.user_data, phone_home)?;
-                }
-            }
-            Action::StreamImage(image) if image.url.starts_with("http://") && image.digest.is_none() => {
-                return invalid(format!(
-                    "step {:?} fetches {} without TLS, so it needs a digest",
-                    step.name, image.url
-                ));
-            }
-            _ => {}
+        if let Action::SeedCloudInit(seed) = &step.action
+            && let Some(phone_home) = &seed.phone_home
+        {
+            edit_user_data(&seed.user_data, phone_home)?;
         }
     }
     Ok(())
@@ -430,17 +422,5 @@ mod tests {
         let yaml = "steps:\n  - name: go\n    action:\n      reboot: {}\n";
         let workflow = parse_workflow(yaml).expect("valid");
         assert_eq!(workflow.steps[0].action.name(), "reboot");
-    }
-
-    #[test]
-    fn steps_that_cannot_work_are_refused_before_the_machine_sees_them() {
-        let parse = |text: &str| check_steps(&parse_workflow(text).expect("YAML").steps);
-        let error = parse("steps: []").expect_err("no steps");
-        assert_eq!(error.to_string(), "the workflow has no steps");
-        let twice = "steps:\n- {name: a, action: {reboot: {}}}\n- {name: a, action: {reboot: {}}}\n";
-        let error = parse(twice).expect_err("same name");
-        assert_eq!(error.to_string(), "two steps of the workflow have the name \"a\"");
-        let clear = "steps:\n- {name: a, action: {stream-image: {url: 'http://x/y'}}}\n";
-        parse(clear).expect_err("no digest");
     }
 }

@@ -14,7 +14,7 @@ use crate::time::Millis;
 /// The work there is for a node, which counts as fetched from now on. A run that has ended is not handed out again; one that
 /// goes on is, because the machine may have been power-cycled.
 pub async fn fetch_workflow(store: &Store, node: &str, now: Millis) -> Result<Option<Workflow>, Error> {
-    let open = |run: &Run| matches!(run.progress.state, RunState::Pending | RunState::Running);
+    let open = |run: &Run| state::is_open(run.progress.state);
     // Looking needs no right to write, and most polls find nothing.
     let found = runs::newest_of(&mut *store.read().await?, node).await?;
     if !found.as_ref().is_some_and(open) {
@@ -52,7 +52,7 @@ pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Mi
     }
     runs::update(&mut transaction, &run).await?;
     store::commit(transaction).await?;
-    Ok(EventAck { seq: run.last_seq })
+    Ok(EventAck { seq: run.last_seq, ended: run.progress.ended })
 }
 
 fn check_batch(batch: &EventBatch) -> Result<(), Error> {

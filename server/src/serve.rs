@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::http::Uri;
 use rustls::RootCertStore;
+use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use slipway_protocol::ErrorCode;
 use tokio::net::TcpListener;
@@ -76,23 +77,29 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the data folder, makes what it lacks, and binds the sockets.
+    /// Binds the sockets, opens the data folder and makes what it lacks. What another server on that folder works with is
+    /// changed last, when nothing is left that is likely to fail.
     pub async fn bind(config: Config) -> Result<Self, Error> {
-        let data = DataDir::open(&config.data)?;
-        let store = Store::open(&data.database()).await?;
-        let mut transaction = store.write().await?;
-        settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
-        store::commit(transaction).await?;
-
-        let authority = Authority::open(&data)?;
-        let tls = tls(&authority, &data, &names(&config))?;
-        let signer = Signer::new(&data.read_or_create("jwt.key", || Ok(random::token()))?);
-        let operator_token = data.operator_token()?;
+        let names = names(&config);
+        check_names(&names)?;
+        if let Some(folder) = &config.boot {
+            check_boot_folder(folder)?;
+        }
         let https = listen(config.listen).await?;
         let boot = match config.boot_listen {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
+
+        let data = DataDir::open(&config.data)?;
+        let store = Store::open(&data.database()).await?;
+        let authority = Authority::open(&data)?;
+        let signer = Signer::new(&data.read_or_create("jwt.key", || Ok(random::token()))?);
+        let operator_token = data.operator_token()?;
+        let tls = tls(&authority, &data, &names)?;
+        let mut transaction = store.write().await?;
+        settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
+        store::commit(transaction).await?;
         let (stop, stopping) = watch::channel(false);
         let app = App { store, data, authority, signer, operator_token, boot: config.boot, stopping };
         Ok(Self { https, boot, tls, app: Arc::new(app), stop })
@@ -135,6 +142,28 @@ fn names(config: &Config) -> BTreeSet<String> {
         names.insert(config.listen.ip().to_string());
     }
     names
+}
+
+/// Refuses what no certificate can be made for.
+fn check_names(names: &BTreeSet<String>) -> Result<(), Error> {
+    match names.iter().find(|name| ServerName::try_from(name.as_str()).is_err()) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("{name:?} is neither a host name nor an IP address; correct --url or --san");
+            Err(Error::refused(ErrorCode::InvalidRequest, message))
+        }
+    }
+}
+
+fn check_boot_folder(folder: &Path) -> Result<(), Error> {
+    let path = || folder.to_owned();
+    let found = std::fs::metadata(folder);
+    let found = found.map_err(|source| Error::File { doing: "opening the boot folder", path: path(), source })?;
+    if found.is_dir() {
+        return Ok(());
+    }
+    let source = std::io::ErrorKind::NotADirectory.into();
+    Err(Error::File { doing: "opening the boot folder", path: path(), source })
 }
 
 fn tls(authority: &Authority, data: &DataDir, names: &BTreeSet<String>) -> Result<TlsAcceptor, Error> {

@@ -68,6 +68,8 @@ pub struct RunProgress {
     pub steps: Vec<StepStatus>,
     /// When the last step ended.
     pub finished_at: Option<Millis>,
+    /// An operator ended it, and not what happened in its steps.
+    pub ended: bool,
 }
 
 /// What an event made of its run.
@@ -98,7 +100,7 @@ pub struct NoSuchStep {
 /// A run nobody has fetched.
 pub fn pending(steps: &[Step]) -> RunProgress {
     let steps = steps.iter().map(|step| pending_step(&step.name, &step.action)).collect();
-    RunProgress { state: RunState::Pending, steps, finished_at: None }
+    RunProgress { state: RunState::Pending, steps, finished_at: None, ended: false }
 }
 
 fn pending_step(name: &str, action: &Action) -> StepStatus {
@@ -130,8 +132,7 @@ pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<Turn, 
     if at >= steps {
         return Err(NoSuchStep { seq: event.seq, step: event.step, steps });
     }
-    let ended = matches!(run.state, RunState::Succeeded | RunState::Failed);
-    if ended && !matches!(event.kind, EventKind::Note(_) | EventKind::Skipped) {
+    if !is_open(run.state) && !matches!(event.kind, EventKind::Note(_) | EventKind::Skipped) {
         return Ok(Turn::None);
     }
     if matches!(event.kind, EventKind::Started) && event.attempt == 1 {
@@ -191,14 +192,22 @@ fn end_step(step: &mut StepStatus, state: StepState, failure: &Failure, at: Mill
     Turn::Failed
 }
 
-/// Ends a run the operator replaced by another: the step whose turn it was fails with that reason.
-pub fn replace(run: &mut RunProgress, by: &str, now: Millis) {
+/// Ends a run, if it is not over, because an operator wants it so: the step whose turn it was fails with that reason.
+pub fn end(run: &mut RunProgress, reason: &str, now: Millis) {
+    if !is_open(run.state) {
+        return;
+    }
     let current = run.steps.iter_mut().find(|step| matches!(step.state, StepState::Running | StepState::Pending));
     if let Some(step) = current {
-        let reason = format!("replaced by run {by}");
-        end_step(step, StepState::Failed, &Failure { reason, ..Failure::default() }, now);
+        end_step(step, StepState::Failed, &Failure { reason: reason.to_owned(), ..Failure::default() }, now);
     }
+    run.ended = true;
     end_as_failed(run, now);
+}
+
+/// True while there is something left to do.
+pub fn is_open(run: RunState) -> bool {
+    matches!(run, RunState::Pending | RunState::Running)
 }
 
 fn end_as_failed(run: &mut RunProgress, now: Millis) {
@@ -337,11 +346,23 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_run_says_by_which() {
+    fn a_run_an_operator_ends_says_why() {
         let mut run = two_steps();
-        replace(&mut run, "r2", 9);
-        assert_eq!(run.state, RunState::Failed);
+        end(&mut run, "replaced by run r2", 9);
+        assert_eq!((run.state, run.ended), (RunState::Failed, true));
         assert_eq!(run.steps[0].failure, Some(failure("replaced by run r2")));
         assert_eq!(run.steps[1].state, StepState::Skipped);
+        let before = run.clone();
+        end(&mut run, "again", 10);
+        assert_eq!(run, before, "it was over");
+    }
+
+    #[test]
+    fn a_run_that_failed_by_itself_was_not_ended() {
+        let failed = [event(0, 1, EventKind::Started), event(0, 1, EventKind::Failed(failure("no disk")))];
+        let mut run = check(&failed, (RunState::Failed, [StepState::Failed, StepState::Skipped], Turn::Failed));
+        end(&mut run, "replaced by run r2", 10);
+        assert!(!run.ended);
+        assert_eq!(run.steps[0].failure, Some(failure("no disk")));
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -65,10 +65,27 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let Raw(bytes) = Raw::from_request(request, state).await?;
-        let value = serde_json::from_slice(&bytes).map_err(|error| {
-            Error::refused(ErrorCode::InvalidRequest, format!("the body is not as it should be: {error}"))
-        })?;
-        Ok(Self(value))
+        Ok(Self(from_json(&bytes)?))
+    }
+}
+
+/// The value a JSON text stands for.
+pub fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(text)
+        .map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("the body is not as it should be: {error}")))
+}
+
+/// What the path of a URL names.
+pub struct UrlPath<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(value)) => Ok(Self(value)),
+            Err(rejection) => Err(Error::refused(ErrorCode::InvalidRequest, rejection.body_text()).into()),
+        }
     }
 }
 

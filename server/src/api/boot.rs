@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path as FilePath};
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -13,7 +13,7 @@ use slipway_protocol::{ErrorBody, ErrorCode, Identity};
 use utoipa::IntoParams;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, UrlQuery};
+use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::files::{self, Served};
 use crate::ipxe::{self, Known};
 use crate::store::runs;
@@ -67,7 +67,7 @@ fn text(script: String) -> Response {
         (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
 pub async fn file(
     State(app): State<Arc<App>>,
-    Path(path): Path<String>,
+    UrlPath(path): UrlPath<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let not_found = || Error::refused(ErrorCode::NotFound, format!("there is no boot file {path:?}"));

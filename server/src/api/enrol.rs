@@ -7,10 +7,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
-use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, RenewRequest, Wait};
+use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, ErrorCode, RenewRequest, Wait};
 
+use crate::Error;
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody};
+use crate::api::answer::{ApiError, JsonBody, Raw, from_json};
 use crate::api::auth::{NodeCaller, Peer};
 use crate::ca::NodeRequest;
 use crate::enrol::{self, Answer, Credentials};
@@ -18,21 +19,24 @@ use crate::time::now;
 
 /// Seconds after which a machine that waits asks again.
 const RETRY_SECONDS: &str = "2";
+/// Largest request to enrol, in bytes: anyone may send one, and its inventory is stored.
+const MAX_ENROL_BYTES: usize = 256 << 10;
 
 /// Ask to be let in.
 #[utoipa::path(post, path = "/v1/enrol", request_body = EnrolRequest, responses(
     (status = 200, body = Enrolment, description = "The machine is in; these are its credentials."),
     (status = 202, body = Wait, description = "An operator must act first. Ask again after Retry-After."),
-    (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read."),
+    (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read, or is too large."),
     (status = 401, body = ErrorBody, description = "token-unknown: never issued, or used before."),
     (status = 409, body = ErrorBody, description = "identity-conflict: the keys are those of different nodes."),
-    (status = 410, body = ErrorBody, description = "token-expired, or decommissioned."),
+    (status = 410, body = ErrorBody, description = "token-expired."),
     (status = 422, body = ErrorBody, description = "identity-missing: no usable key.")))]
-pub async fn enrol(
-    State(app): State<Arc<App>>,
-    peer: Peer,
-    JsonBody(request): JsonBody<EnrolRequest>,
-) -> Result<Response, ApiError> {
+pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, Raw(body): Raw) -> Result<Response, ApiError> {
+    if body.len() > MAX_ENROL_BYTES {
+        let message = format!("a request to enrol has at most {MAX_ENROL_BYTES} bytes, and this one {}", body.len());
+        return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
+    }
+    let request: EnrolRequest = from_json(&body)?;
     let credentials = Credentials { authority: &app.authority, signer: &app.signer };
     Ok(match enrol::enrol(&app.store, &credentials, &request, peer.address.ip(), now()).await? {
         Answer::Enrolled(enrolment) => Json(enrolment).into_response(),

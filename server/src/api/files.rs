@@ -1,5 +1,6 @@
 //! Files over HTTP: ranges, entity tags, and no more than a chunk of a file in memory.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use axum::body::Body;
@@ -39,13 +40,16 @@ pub async fn open(path: &Path) -> Result<Option<(File, std::fs::Metadata)>, Erro
     let failed = |source| Error::File { doing: "opening", path: path.to_owned(), source };
     let file = match File::open(path).await {
         Ok(file) => file,
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
+        Err(error) if is_absence(error.kind()) => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
     let metadata = file.metadata().await.map_err(failed)?;
     Ok(metadata.is_file().then_some((file, metadata)))
+}
+
+/// Whether an open that failed means that there is no such file; nothing can have a name longer than the file system takes.
+fn is_absence(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename)
 }
 
 /// Answers a GET or HEAD.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use slipway_protocol::{Digest, ErrorBody, ErrorCode};
 
 use crate::Error;
 use crate::api::App;
-use crate::api::answer::ApiError;
+use crate::api::answer::{ApiError, UrlPath};
 use crate::api::files::{self, Served};
 
 /// Get an image, or a range of it. It never changes: its name is its digest.
@@ -19,7 +19,7 @@ use crate::api::files::{self, Served};
     (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
 pub async fn get(
     State(app): State<Arc<App>>,
-    Path(digest): Path<String>,
+    UrlPath(digest): UrlPath<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let digest: Digest =

@@ -26,8 +26,8 @@ use crate::{Error, report};
 /// How often a poll looks into the database. Looking there, and not at a signal of this process, lets any other process on
 /// the same database start a run.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Most log text of one boot that is kept, in bytes.
-const MAX_LOG_BYTES: u64 = 64 << 20;
+/// Longest id of a boot or a run; the kernel's and ours have 36 characters and less.
+const MAX_ID_BYTES: usize = 64;
 
 /// How long a poll may be held.
 #[derive(Deserialize, IntoParams)]
@@ -100,9 +100,12 @@ pub async fn logs(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> Result<StatusCode, ApiError> {
+    if place.boot_id.len() > MAX_ID_BYTES || place.run.as_ref().is_some_and(|run| run.len() > MAX_ID_BYTES) {
+        let message = format!("boot_id and run have at most {MAX_ID_BYTES} bytes each");
+        return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
+    }
     let data = decode(&headers, body)?;
-    if data.is_empty() || place.offset.saturating_add(data.len() as u64) > MAX_LOG_BYTES {
-        // Taken and forgotten: a node cannot do anything about it, and a full log must not stop it.
+    if data.is_empty() {
         return Ok(StatusCode::NO_CONTENT);
     }
     let chunk = Chunk { first_byte: place.offset, data };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
 use utoipa::ToSchema;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody};
+use crate::api::answer::{ApiError, JsonBody, UrlPath};
 use crate::api::auth::OperatorCaller;
 use crate::operate::{self, IssuedToken, NewNode, NewRun};
 use crate::store::images::Image;
@@ -54,7 +54,7 @@ pub async fn add_node(
 pub async fn node(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
-    Path(node): Path<String>,
+    UrlPath(node): UrlPath<String>,
 ) -> Result<Json<NodeStatus>, ApiError> {
     Ok(Json(operate::show_node(&app.store, &node).await?))
 }
@@ -66,7 +66,7 @@ pub async fn node(
 pub async fn release(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
-    Path(node): Path<String>,
+    UrlPath(node): UrlPath<String>,
 ) -> Result<Json<NodeStatus>, ApiError> {
     Ok(Json(operate::release_node(&app.store, &node).await?))
 }
@@ -78,7 +78,7 @@ pub async fn release(
 pub async fn decommission(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
-    Path(node): Path<String>,
+    UrlPath(node): UrlPath<String>,
 ) -> Result<Json<NodeStatus>, ApiError> {
     Ok(Json(operate::decommission_node(&app.store, &node).await?))
 }
@@ -91,7 +91,7 @@ pub async fn decommission(
 pub async fn start_run(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
-    Path(node): Path<String>,
+    UrlPath(node): UrlPath<String>,
     JsonBody(new): JsonBody<NewRun>,
 ) -> Result<(StatusCode, Json<RunStatus>), ApiError> {
     let run = operate::start_run(&app.store, app.authority.pem(), &node, new).await?;
@@ -105,7 +105,7 @@ pub async fn start_run(
 pub async fn log(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
-    Path(node): Path<String>,
+    UrlPath(node): UrlPath<String>,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
     let log = operate::node_log(&app.store, &node).await?;
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], log))
@@ -117,7 +117,7 @@ pub async fn log(
 pub async fn run(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
-    Path(run): Path<String>,
+    UrlPath(run): UrlPath<String>,
 ) -> Result<Json<RunStatus>, ApiError> {
     Ok(Json(status::of_run(known_run(&app, &run).await?)))
 }
@@ -129,7 +129,7 @@ pub async fn run(
 pub async fn events(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
-    Path(run): Path<String>,
+    UrlPath(run): UrlPath<String>,
 ) -> Result<Json<Vec<Event>>, ApiError> {
     let run = known_run(&app, &run).await?;
     Ok(Json(event_store::of_run(&mut *app.store.read().await?, &run.id).await?))

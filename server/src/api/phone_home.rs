@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use slipway_protocol::{ErrorBody, ErrorCode};
 
 use crate::Error;
 use crate::api::App;
-use crate::api::answer::{ApiError, Raw};
+use crate::api::answer::{ApiError, Raw, UrlPath};
 use crate::report::{self, Caller};
 use crate::time::now;
 
@@ -23,7 +23,7 @@ const MAX_FORM_BYTES: usize = 64 << 10;
     responses((status = 200), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody)))]
 pub async fn by_token(
     State(app): State<Arc<App>>,
-    Path(token): Path<String>,
+    UrlPath(token): UrlPath<String>,
     Raw(body): Raw,
 ) -> Result<StatusCode, ApiError> {
     let form = read_form(&body)?;

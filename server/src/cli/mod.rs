@@ -3,6 +3,7 @@
 mod serve;
 mod status;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -83,7 +84,7 @@ pub enum NodeCommand {
         /// Id, name, or the claim code on its console.
         node: String,
     },
-    /// Take a machine out of service: its credentials are refused from now on.
+    /// Take a machine out of service: its credentials are refused and its run is ended. If it knocks again it is unknown.
     Decommission {
         /// Id or name.
         node: String,
@@ -234,8 +235,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let data = DataDir::open(&arguments.data)?;
     match command {
-        Command::OperatorToken => println!("{}", data.operator_token()?),
-        Command::Ca => print!("{}", Authority::open(&data)?.pem()),
+        Command::OperatorToken => print_line(&data.operator_token()?)?,
+        Command::Ca => print(Authority::open(&data)?.pem())?,
         command => {
             let store = Store::open(&data.database()).await?;
             let done = on_store(&store, &data, command).await;
@@ -249,20 +250,13 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Node(command) => node(store, command).await,
-        Command::Token(TokenCommand::Add { expires }) => {
-            println!("{}", operate::add_token(store, expires).await?.token);
-            Ok(())
-        }
+        Command::Token(TokenCommand::Add { expires }) => print_line(&operate::add_token(store, expires).await?.token),
         Command::Image(ImageCommand::Add { file, raw_digest, raw_size }) => {
             let added = image::add(store, data, &file, image::Known { raw_digest, raw_size }).await?;
-            println!("{}", added.digest);
-            Ok(())
+            print_line(&added.digest.to_string())
         }
         Command::Image(ImageCommand::List) => print_json(&images::all(&mut *store.read().await?).await?),
-        Command::Os(OsCommand::Add(add)) => {
-            println!("{}", operate::add_system(store, system(*add)?).await?.name);
-            Ok(())
-        }
+        Command::Os(OsCommand::Add(add)) => print_line(&operate::add_system(store, system(*add)?).await?.name),
         Command::Os(OsCommand::List) => print_json(&systems::all(&mut *store.read().await?).await?),
         Command::Run(RunCommand::Start(start)) => start_run(store, data, start).await,
         Command::Status(options) => status::run(store, options).await,
@@ -275,20 +269,21 @@ async fn node(store: &Store, command: NodeCommand) -> anyhow::Result<()> {
         NodeCommand::Add(add) => {
             let identity = Identity { uuid: add.uuid, serial: add.serial, macs: add.macs };
             let added = operate::add_node(store, NewNode { name: add.name, identity, release: add.release }).await?;
-            println!("{}", added.id);
+            print_line(&added.id)
         }
-        NodeCommand::List { json: true } => print_json(&node_status::all(store).await?)?,
-        NodeCommand::List { json: false } => print!("{}", node_table(&node_status::all(store).await?)),
-        NodeCommand::Show { node } => print_json(&operate::show_node(store, &node).await?)?,
+        NodeCommand::List { json: true } => print_json(&node_status::all(store).await?),
+        NodeCommand::List { json: false } => print(&node_table(&node_status::all(store).await?)),
+        NodeCommand::Show { node } => print_json(&operate::show_node(store, &node).await?),
         NodeCommand::Release { node } => {
-            println!("{} is released", label(&operate::release_node(store, &node).await?));
+            let released = operate::release_node(store, &node).await?;
+            print_line(&format!("{} is released", label(&released)))
         }
         NodeCommand::Decommission { node } => {
-            println!("{} is out of service", label(&operate::decommission_node(store, &node).await?));
+            let decommissioned = operate::decommission_node(store, &node).await?;
+            print_line(&format!("{} is out of service", label(&decommissioned)))
         }
-        NodeCommand::Log { node } => print!("{}", operate::node_log(store, &node).await?),
+        NodeCommand::Log { node } => print(&operate::node_log(store, &node).await?),
     }
-    Ok(())
 }
 
 fn label(node: &NodeStatus) -> &str {
@@ -350,8 +345,7 @@ async fn start_run(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Re
     };
     let authority = Authority::open(data)?;
     let new = NewRun { task, user_data: read_optional(start.user_data.as_deref())?, replace: start.replace };
-    println!("{}", operate::start_run(store, authority.pem(), &start.node, new).await?.id);
-    Ok(())
+    print_line(&operate::start_run(store, authority.pem(), &start.node, new).await?.id)
 }
 
 fn read_optional(file: Option<&Path>) -> anyhow::Result<Option<String>> {
@@ -363,8 +357,17 @@ fn read(file: &Path) -> anyhow::Result<String> {
 }
 
 fn print_json<T: serde::Serialize>(value: &T) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
+    print_line(&serde_json::to_string_pretty(value)?)
+}
+
+fn print_line(line: &str) -> anyhow::Result<()> {
+    print(&format!("{line}\n"))
+}
+
+/// Writes to standard output. Unlike `print!` this does not panic when nobody reads it any more.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut output = std::io::stdout().lock();
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).context("writing to standard output")
 }
 
 /// Milliseconds of a number with a unit: s, m, h or d.

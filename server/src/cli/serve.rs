@@ -40,7 +40,10 @@ pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = Server::bind(Config { data, url, listen, boot_listen, boot, names }).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
-    println!("{}", serde_json::to_string(&ready)?);
+    // Machines are served whether or not somebody reads this.
+    if let Err(error) = super::print_line(&serde_json::to_string(&ready)?) {
+        tracing::warn!("{error:#}");
+    }
     server
         .serve(async {
             tokio::select! {

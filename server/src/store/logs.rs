@@ -6,6 +6,10 @@ use crate::time::Millis;
 
 /// Boots of a node whose logs are kept.
 const MAX_BOOTS: i64 = 8;
+/// Most log of one boot that is kept, in bytes.
+const MAX_BOOT_BYTES: u64 = 64 << 20;
+/// What a chunk counts beside its bytes, so that tiny ones do not fill the disk either.
+const CHUNK_OVERHEAD: i64 = 256;
 
 /// A piece of a node's log.
 #[derive(Clone, Debug)]
@@ -16,7 +20,8 @@ pub struct Chunk {
     pub data: Vec<u8>,
 }
 
-/// Stores a chunk; one that starts at the same byte of the same boot is already there and stays.
+/// Stores a chunk; one that starts at the same byte of the same boot is already there and stays. What a boot says beyond the
+/// limit is taken and forgotten: its node can do nothing about it, and a full log must not stop it.
 pub async fn insert(
     connection: &mut Connection,
     node: &str,
@@ -25,18 +30,31 @@ pub async fn insert(
     chunk: &Chunk,
     now: Millis,
 ) -> Result<(), Error> {
+    let stored = stored_bytes(connection, node, boot_id).await?;
+    let length = chunk.data.len() as u64;
+    if chunk.first_byte.saturating_add(length) > MAX_BOOT_BYTES || stored.saturating_add(length) > MAX_BOOT_BYTES {
+        return Ok(());
+    }
     let sql = "INSERT INTO logs (node, boot_id, first_byte, run, data, at) VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (node, boot_id, first_byte) DO NOTHING";
     let query = sqlx::query(sql).bind(node).bind(boot_id).bind(chunk.first_byte.cast_signed()).bind(run);
     let query = query.bind(&chunk.data).bind(now.cast_signed());
     query.execute(&mut *connection).await.map_err(database("storing a log"))?;
-    if chunk.first_byte == 0 {
+    // Only the first chunk of a boot, wherever it starts, makes one boot more.
+    if stored == 0 {
         let sql = "DELETE FROM logs WHERE node = $1 AND boot_id NOT IN \
                    (SELECT boot_id FROM logs WHERE node = $1 GROUP BY boot_id ORDER BY MAX(at) DESC LIMIT $2)";
         let query = sqlx::query(sql).bind(node).bind(MAX_BOOTS);
         query.execute(&mut *connection).await.map_err(database("forgetting old logs"))?;
     }
     Ok(())
+}
+
+/// What the chunks of a boot take up; 0 if there are none.
+async fn stored_bytes(connection: &mut Connection, node: &str, boot_id: &str) -> Result<u64, Error> {
+    let sql = "SELECT COALESCE(SUM(LENGTH(data) + $1), 0) AS stored FROM logs WHERE node = $2 AND boot_id = $3";
+    let row = sqlx::query(sql).bind(CHUNK_OVERHEAD).bind(node).bind(boot_id).fetch_one(connection).await;
+    number(&row.map_err(database("measuring a log"))?, "stored")
 }
 
 /// The chunks of a node's newest boot, in order.

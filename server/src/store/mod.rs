@@ -93,7 +93,10 @@ fn migrations() -> Migrator {
     let migration = |version, name: &'static str, sql: &'static str| {
         Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
-    Migrator::with_migrations(vec![migration(1, "first", include_str!("../../migrations/0001_first.sql"))])
+    Migrator::with_migrations(vec![
+        migration(1, "first", include_str!("../../migrations/0001_first.sql")),
+        migration(2, "ended and forgotten", include_str!("../../migrations/0002_ended_and_forgotten.sql")),
+    ])
 }
 
 fn database(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {

@@ -127,8 +127,8 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
-/// Stores the node and all its keys. A key that belongs to another node is left there: whoever calls has looked before, in
-/// the same transaction.
+/// Stores the node and all its keys; one out of service keeps none, so that no machine is recognised as it. A key that belongs
+/// to another node is left there: whoever calls has looked before, in the same transaction.
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, registered, released, claim_code, identity_json, inventory_json, \
                timing_json, agent_version, boot_id, created_at, last_seen, enrolled_at, run) \
@@ -157,12 +157,20 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a node"))?;
+    if node.state == NodeState::Decommissioned {
+        return forget_keys(connection, &node.id).await;
+    }
     for (kind, value) in keys(&node.identity) {
         let sql = "INSERT INTO node_keys (kind, value, node) VALUES ($1, $2, $3) ON CONFLICT (kind, value) DO NOTHING";
         let done = sqlx::query(sql).bind(kind).bind(value).bind(&node.id).execute(&mut *connection).await;
         done.map_err(database("storing a node's keys"))?;
     }
     Ok(())
+}
+
+async fn forget_keys(connection: &mut Connection, id: &str) -> Result<(), Error> {
+    let done = sqlx::query("DELETE FROM node_keys WHERE node = $1").bind(id).execute(connection).await;
+    done.map(drop).map_err(database("forgetting a node's keys"))
 }
 
 /// Notes that the node was heard of.

@@ -65,7 +65,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) 
 /// Stores what changes of a run while it goes on.
 pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
-               finished_at = $6, phoned_home_at = $7 WHERE id = $8";
+               finished_at = $6, phoned_home_at = $7, ended = $8 WHERE id = $9";
     let done = sqlx::query(sql)
         .bind(to_word(&run.progress.state))
         .bind(to_json(&run.progress.steps))
@@ -74,6 +74,7 @@ pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error>
         .bind(run.started_at.map(u64::cast_signed))
         .bind(run.progress.finished_at.map(u64::cast_signed))
         .bind(run.phoned_home_at.map(u64::cast_signed))
+        .bind(run.progress.ended)
         .bind(&run.id)
         .execute(connection)
         .await;
@@ -121,6 +122,7 @@ fn from_row(row: &SqliteRow) -> Result<Run, Error> {
             state: word(row, "state")?,
             steps: json(row, "steps_json")?,
             finished_at: optional_number(row, "finished_at")?,
+            ended: get(row, "ended")?,
         },
         last_seq: number(row, "last_seq")?,
         phone_home_hash: get(row, "phone_home_hash")?,

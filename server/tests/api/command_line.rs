@@ -1,10 +1,13 @@
 //! The program itself, as operators and scripts run it.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use slipway_protocol::{NodeState, NodeStatus};
+use slipway_server::store::{Store, settings};
 
 use crate::support::UUID;
 
@@ -62,6 +65,71 @@ fn the_server_says_where_it_listens_and_stops_when_told() {
     let kill = Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
     assert!(kill.success());
     assert!(server.0.wait().unwrap().success());
+}
+
+/// What a start of the server changes for those who use it.
+fn settings(data: &Path) -> (Vec<u8>, Option<String>) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let url = runtime.block_on(async {
+        let store = Store::open(&data.join("slipway.db")).await.unwrap();
+        settings::read(&mut store.read().await.unwrap(), settings::SERVER_URL).await.unwrap()
+    });
+    (std::fs::read(data.join("server.pem")).unwrap(), url)
+}
+
+#[test]
+fn a_start_that_fails_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let (_server, ready) = serve(data);
+    let (address, before) = (ready["https"].as_str().unwrap(), settings(data));
+    let (file, free) = (file.to_str().unwrap(), "127.0.0.1:0");
+    let table: [(&str, &[&str], String); 5] = [
+        (address, &[], format!("listening on {address}: ")),
+        (free, &["--boot-listen", address], format!("listening on {address}: ")),
+        (free, &["--boot", "/nonexistent"], "opening the boot folder \"/nonexistent\": No such file".to_owned()),
+        (free, &["--boot", file], format!("opening the boot folder {file:?}: not a directory")),
+        (
+            free,
+            &["--san", "a b"],
+            "\"a b\" is neither a host name nor an IP address; correct --url or --san".to_owned(),
+        ),
+    ];
+    for (listen, further, expect) in table {
+        let arguments = [&["serve", "--url", "https://other.test", "--listen", listen], further].concat();
+        let message = fail(data, &arguments);
+        assert!(message.starts_with(&format!("slipway-server: {expect}")), "{message}");
+        assert!(settings(data) == before, "{further:?}");
+    }
+}
+
+#[test]
+fn what_is_made_in_the_data_folder_is_its_owners_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    std::fs::set_permissions(data, Permissions::from_mode(0o755)).unwrap();
+    let _server = serve(data);
+    let files = std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap());
+    let open = files.filter(|file| file.metadata().unwrap().permissions().mode() & 0o077 != 0);
+    assert_eq!(open.map(|file| file.file_name()).collect::<Vec<_>>(), [""; 0]);
+    assert!(data.join("slipway.db-wal").exists(), "the database is in use");
+}
+
+#[test]
+fn whoever_reads_the_output_may_stop_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    for arguments in [&["node", "show", "web1"] as &[&str], &["node", "list"], &["status", "--json"]] {
+        let mut child = command(data, arguments);
+        let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{arguments:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "{arguments:?}");
+    }
 }
 
 #[test]
@@ -138,11 +206,19 @@ fn mistakes_get_one_clear_sentence() {
     let workflow = workflow.to_str().unwrap();
     let zeros = format!("sha256:{}", "0".repeat(64));
     succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
-    let table: [(&[&str], &str); 7] = [
+    let (empty, image) = (folder.path().join("empty.img"), folder.path().join("disk.img"));
+    std::fs::write(&empty, "").unwrap();
+    std::fs::write(&image, "image").unwrap();
+    let empty = empty.to_str().unwrap();
+    let digest = succeed(data, &["image", "add", image.to_str().unwrap()]);
+    let two_arguments = ["os", "add", "debian", "--image", digest.trim(), "--kernel-arg", "quiet splash"];
+    let table: [(&[&str], &str); 9] = [
         (&["node", "show", "web2"], "no node has the id, name or claim code \"web2\""),
         (&["node", "add", "--name", "web2"], "a node needs at least one of UUID, serial number and MAC address"),
         (&["node", "add", "--name", "web1", "--serial", "7CZ1"], "the name \"web1\" already means node "),
         (&["image", "add", "/nonexistent"], "opening \"/nonexistent\": No such file or directory (os error 2)"),
+        (&["image", "add", empty], &format!("the image {empty:?} is empty")),
+        (&two_arguments, "the kernel argument \"quiet splash\" cannot be used: it has a space outside double quotes"),
         (&["os", "add", "debian", "--image", &zeros], "there is no image sha256:0000"),
         (&["run", "start", "web1", "--os", "debian"], "there is no operating system \"debian\""),
         (&["run", "start", "web1", "--workflow", workflow], "reading "),

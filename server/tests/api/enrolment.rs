@@ -55,8 +55,50 @@ async fn a_registered_machine_waits_until_it_is_released() {
     operate::release_node(&store, "web1").await.unwrap();
     Node::enrol(&server, machine).await;
 
-    // What it said of itself is a key from now on.
-    Node::enrol(&server, Machine::with_uuid(UUID)).await;
+    // What it said of itself is no key: the operator vouches for the serial number alone.
+    assert_eq!(waits(&server, &Machine::with_uuid(UUID)).await.reason, WaitReason::Unregistered);
+}
+
+#[tokio::test]
+async fn keys_of_another_machine_cannot_be_taken() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let mac = "52:54:00:12:34:56".to_owned();
+    let greedy = Identity { uuid: Some(UUID.to_owned()), serial: Some("7CZ1".to_owned()), macs: vec![mac.clone()] };
+    assert_eq!(Node::enrol(&server, Machine::new(greedy)).await.enrolment.node, node.enrolment.node);
+
+    let other = Identity { serial: Some("7CZ1".to_owned()), macs: vec![mac], ..Identity::default() };
+    let new = NewNode { name: Some("web2".to_owned()), identity: other.clone(), release: true };
+    let id = operate::add_node(&server.store().await, new).await.unwrap().id;
+    assert_eq!(Node::enrol(&server, Machine::new(other)).await.enrolment.node, id);
+}
+
+#[tokio::test]
+async fn a_machine_nobody_registered_is_known_by_all_its_keys() {
+    let server = TestServer::start().await;
+    let serial = Identity { serial: Some("7CZ1".to_owned()), ..Identity::default() };
+    let wait = waits(&server, &Machine::new(Identity { uuid: Some(UUID.to_owned()), ..serial.clone() })).await;
+    assert_eq!(waits(&server, &Machine::new(serial.clone())).await.claim_code, wait.claim_code);
+    let released = operate::release_node(&server.store().await, &wait.claim_code).await.unwrap();
+    assert_eq!(Node::enrol(&server, Machine::new(serial)).await.enrolment.node, released.id);
+    assert_eq!(Node::enrol(&server, Machine::with_uuid(UUID)).await.enrolment.node, released.id);
+}
+
+#[tokio::test]
+async fn an_identity_no_machine_has_is_refused() {
+    let server = TestServer::start().await;
+    let macs = |count: usize| (1..=count).map(|n| format!("52:54:00:00:00:{n:02x}")).collect();
+    let many = Machine::new(Identity { macs: macs(65), ..Identity::default() });
+    assert_eq!(refused(&server, &many).await, ErrorCode::InvalidRequest);
+    let serial = |length| Machine::new(Identity { serial: Some("7".repeat(length)), ..Identity::default() });
+    assert_eq!(refused(&server, &serial(257)).await, ErrorCode::InvalidRequest);
+    let mut long = Machine::with_uuid(UUID);
+    long.boot_id = "b".repeat(256 << 10);
+    assert_eq!(refused(&server, &long).await, ErrorCode::InvalidRequest);
+    assert_eq!(status::all(&server.store().await).await.unwrap(), [], "nothing was stored");
+
+    waits(&server, &Machine::new(Identity { macs: macs(64), ..Identity::default() })).await;
+    waits(&server, &serial(256)).await;
 }
 
 #[tokio::test]
@@ -81,12 +123,34 @@ async fn keys_of_two_nodes_are_a_conflict() {
 
     let both = Identity { uuid: Some(UUID.to_owned()), serial: None, macs: vec![mac.clone()] };
     assert_eq!(refused(&server, &Machine::new(both)).await, ErrorCode::IdentityConflict);
+}
 
-    let own = Identity { uuid: Some(OTHER_UUID.to_owned()), serial: None, macs: vec![mac.clone()] };
-    Node::enrol(&server, Machine::new(own)).await;
-    let third =
-        Identity { uuid: Some("6e6e4544-0042-3010-8058-b7c04f503432".to_owned()), serial: None, macs: vec![mac] };
-    assert_eq!(refused(&server, &Machine::new(third)).await, ErrorCode::IdentityConflict, "another UUID than known");
+#[tokio::test]
+async fn another_uuid_than_known_is_a_conflict() {
+    let server = TestServer::start().await;
+    let mac = "52:54:00:12:34:56".to_owned();
+    let identity = |uuid: &str| Identity { uuid: Some(uuid.to_owned()), serial: None, macs: vec![mac.clone()] };
+    let new = NewNode { name: Some("web1".to_owned()), identity: identity(UUID), release: true };
+    operate::add_node(&server.store().await, new).await.unwrap();
+    Node::enrol(&server, Machine::new(identity(UUID))).await;
+    assert_eq!(refused(&server, &Machine::new(identity(OTHER_UUID))).await, ErrorCode::IdentityConflict);
+}
+
+#[tokio::test]
+async fn a_swapped_board_comes_in_after_the_old_node_is_out_of_service() {
+    let server = TestServer::start().await;
+    let store = server.store().await;
+    let identity = |uuid: &str| Identity { uuid: Some(uuid.to_owned()), serial: Some("7CZ1".to_owned()), macs: vec![] };
+    let new = NewNode { name: Some("web1".to_owned()), identity: identity(UUID), release: true };
+    let old = operate::add_node(&store, new).await.unwrap();
+    let machine = Machine::new(identity(OTHER_UUID));
+    assert_eq!(refused(&server, &machine).await, ErrorCode::IdentityConflict);
+
+    operate::decommission_node(&store, "web1").await.unwrap();
+    let wait = waits(&server, &machine).await;
+    operate::release_node(&store, &wait.claim_code).await.unwrap();
+    assert_ne!(Node::enrol(&server, machine).await.enrolment.node, old.id);
+    assert_eq!(operate::show_node(&store, "web1").await.unwrap().identity, identity(UUID), "kept for the history");
 }
 
 #[tokio::test]
@@ -190,7 +254,21 @@ async fn a_node_out_of_service_is_refused_at_every_request() {
     operate::decommission_node(&server.store().await, "web1").await.unwrap();
     let heartbeat = node.client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
     assert_eq!(refusal(heartbeat).await.code, ErrorCode::Decommissioned);
-    assert_eq!(refused(&server, &node.machine).await, ErrorCode::Decommissioned);
+
+    // Its machine is one nobody knows, and comes in as such; that does not bring the old credentials back.
+    let wait = waits(&server, &node.machine).await;
+    assert_eq!(wait.reason, WaitReason::Unregistered);
+    operate::release_node(&server.store().await, "web1").await.expect_err("for good");
+    operate::release_node(&server.store().await, &wait.claim_code).await.unwrap();
+    let (old, jwt) = (node.client, node.enrolment.jwt);
+    let again = Node::enrol(&server, node.machine).await;
+    assert_ne!(again.enrolment.node, node.enrolment.node);
+    let heartbeat = server.url("/v1/node/heartbeat");
+    let by_certificate = old.post(&heartbeat).send().await.unwrap();
+    assert_eq!(refusal(by_certificate).await.code, ErrorCode::Decommissioned);
+    let by_jwt = server.client().post(&heartbeat).bearer_auth(jwt).send().await.unwrap();
+    assert_eq!(refusal(by_jwt).await.code, ErrorCode::Decommissioned);
+    assert_eq!(again.client.post(&heartbeat).send().await.unwrap().status(), StatusCode::NO_CONTENT);
 }
 
 #[tokio::test]

@@ -78,6 +78,9 @@ async fn what_is_not_there_is_refused() {
     let nonsense = server.url("/images/..%2f..%2fca.key");
     assert_eq!(refusal(get(&nonsense, &[], &client).await).await.code, ErrorCode::InvalidRequest);
     assert_eq!(refusal(get(&server.url("/nowhere"), &[], &client).await).await.code, ErrorCode::NotFound);
+    let slash = client.post(server.url("/v1/phone-home/secret/")).send().await.unwrap();
+    let slash = refusal(slash).await;
+    assert_eq!((slash.code, slash.message.contains("secret")), (ErrorCode::NotFound, false), "{}", slash.message);
     let wrong = client.delete(&url).send().await.unwrap();
     assert_eq!(wrong.status(), StatusCode::METHOD_NOT_ALLOWED);
 }
@@ -115,6 +118,16 @@ async fn paths_do_not_leave_the_boot_folder() {
     {
         let response = get(&server.boot_url(path), &[], &Client::new()).await;
         assert_eq!(refusal(response).await.code, ErrorCode::NotFound, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_boot_file_nobody_can_have_is_refused() {
+    let server = TestServer::start().await;
+    let table = [("%ff".to_owned(), ErrorCode::InvalidRequest), ("a".repeat(300), ErrorCode::NotFound)];
+    for (path, code) in table {
+        let response = get(&server.boot_url(&format!("/boot/{path}")), &[], &Client::new()).await;
+        assert_eq!(refusal(response).await.code, code, "{path}");
     }
 }
 

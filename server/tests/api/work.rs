@@ -141,6 +141,79 @@ async fn a_second_run_needs_the_first_to_end_or_to_be_replaced() {
 }
 
 #[tokio::test]
+async fn a_node_is_told_that_its_run_was_replaced() {
+    let server = TestServer::start().await;
+    let (node, store) = (server.enrolled("web1").await, server.store().await);
+    let first = start(&server).await;
+    node.workflow(&server).await.unwrap();
+    let told = async |run: &str, events: &[Event]| {
+        let response = node.post_events(&server, run, events).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        response.json::<EventAck>().await.unwrap()
+    };
+    let started = event(1, 0, EventKind::Started);
+    assert_eq!(told(&first, std::slice::from_ref(&started)).await, EventAck { seq: 1, ended: false });
+    let replacing = NewRun { replace: true, ..new_run(TWO_STEPS) };
+    let second = operate::start_run(&store, &server.ca(), "web1", replacing).await.unwrap().id;
+    let note = event(2, 0, EventKind::Note("half-way".to_owned()));
+    assert_eq!(told(&first, std::slice::from_ref(&note)).await, EventAck { seq: 2, ended: true });
+    assert_eq!(told(&second, &[started]).await, EventAck { seq: 1, ended: false });
+
+    // A run that failed by itself was not ended by the operator, whatever comes after it.
+    let failed = event(2, 0, EventKind::Failed(Failure::default()));
+    assert_eq!(told(&second, std::slice::from_ref(&failed)).await, EventAck { seq: 2, ended: false });
+    start(&server).await;
+    assert_eq!(told(&second, &[failed]).await, EventAck { seq: 2, ended: false });
+    assert_eq!(told(&first, &[note]).await, EventAck { seq: 2, ended: true });
+}
+
+#[tokio::test]
+async fn taking_a_node_out_of_service_ends_its_run() {
+    let server = TestServer::start().await;
+    let (node, store) = (server.enrolled("web1").await, server.store().await);
+    let run = start(&server).await;
+    node.workflow(&server).await.unwrap();
+    operate::decommission_node(&store, "web1").await.unwrap();
+    assert_eq!(state(&server).await, (NodeState::Decommissioned, RunState::Failed));
+    let response = node.post_events(&server, &run, &[event(1, 0, EventKind::Started)]).await;
+    assert_eq!(refusal(response).await.code, ErrorCode::Decommissioned);
+    let status = operate::show_node(&store, "web1").await.unwrap().run.unwrap();
+    assert_eq!(status.steps[0].failure.as_ref().unwrap().reason, "the node was taken out of service");
+}
+
+#[tokio::test]
+async fn steps_that_cannot_work_are_refused_before_the_machine_sees_them() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let first = start(&server).await;
+    let store = server.store().await;
+    let table = [
+        ("[]", "the workflow has no steps"),
+        (
+            "[{name: a, action: {reboot: {}}}, {name: b, action: {erase-disk: {}}}]",
+            "step 1 (\"a\") reboots, and 1 more",
+        ),
+        ("[{name: a, retries: 101, action: {reboot: {}}}]", "step 1 (\"a\") has 101 retries"),
+        (
+            "[{name: a, action: {stream-image: {url: 'ftp://s/x'}}}]",
+            "step 1 (\"a\") fetches \"ftp://s/x\", which is neither",
+        ),
+        (
+            "[{name: a, action: {kernel-args: {append: [quiet splash]}}}]",
+            "step 1 (\"a\") cannot add the kernel argument",
+        ),
+    ];
+    for (steps, expect) in table {
+        let new = NewRun { replace: true, ..new_run(&format!("steps: {steps}\n")) };
+        let refused = operate::start_run(&store, &server.ca(), "web1", new).await.expect_err(steps);
+        assert_eq!(refused.body().code, ErrorCode::InvalidRequest, "{steps}");
+        assert!(refused.to_string().starts_with(expect), "{refused}");
+    }
+    let run = operate::show_node(&store, "web1").await.unwrap().run.unwrap();
+    assert_eq!((run.id, run.state), (first, RunState::Pending), "the run there is was not replaced");
+}
+
+#[tokio::test]
 async fn events_that_mean_nothing_are_refused() {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
@@ -177,6 +250,36 @@ async fn logs_are_put_together_and_may_be_compressed() {
     assert_eq!(refusal(post(8, big, None).await).await.code, ErrorCode::TooLarge);
     assert_eq!(refusal(post(8, b"x".to_vec(), Some("gzip")).await).await.code, ErrorCode::InvalidRequest);
     assert_eq!(refusal(post(8, b"x".to_vec(), Some("br")).await).await.code, ErrorCode::InvalidRequest);
+}
+
+#[tokio::test]
+async fn the_logs_of_a_node_are_bounded() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let post = async |boot: &str, offset: usize, body: Vec<u8>| {
+        let url = server.url(&format!("/v1/node/logs?boot_id={boot}&offset={offset}"));
+        let request = node.client.post(url).header("content-encoding", "gzip").body(body);
+        request.send().await.unwrap()
+    };
+    // Each chunk repeats the one before it but for a byte, so that their offsets stay small.
+    let chunk = gzip(&vec![b'a'; slipway_protocol::MAX_REQUEST_BYTES]);
+    for offset in 0..18 {
+        assert_eq!(post("b0", offset, chunk.clone()).await.status(), StatusCode::NO_CONTENT);
+    }
+    let count = async |sql: &'static str| {
+        let mut connection = server.store().await.read().await.unwrap();
+        sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut *connection).await.unwrap()
+    };
+    let stored = count("SELECT SUM(LENGTH(data)) FROM logs").await;
+    assert!((32 << 20..=64 << 20).contains(&stored), "{stored}");
+
+    // None of these begins at the start of its boot.
+    for boot in 1..=12 {
+        assert_eq!(post(&format!("b{boot}"), 5, gzip(b"line\n")).await.status(), StatusCode::NO_CONTENT);
+    }
+    assert_eq!(count("SELECT COUNT(DISTINCT boot_id) FROM logs").await, 8);
+    let long = post(&"b".repeat(65), 0, gzip(b"line\n")).await;
+    assert_eq!(refusal(long).await.code, ErrorCode::InvalidRequest);
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
