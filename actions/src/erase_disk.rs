@@ -29,7 +29,11 @@ const SAMPLE: u64 = 4096;
 
 pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
-    let partitions = partitions::read(&disk)?;
+    let mut warnings = Vec::new();
+    let partitions = match inputs.mode {
+        EraseMode::Metadata => known_partitions(&disk, &mut warnings)?,
+        EraseMode::Zero => Vec::new(),
+    };
     let ranges = match inputs.mode {
         EraseMode::Metadata => metadata_ranges(disk.size(), &partitions),
         EraseMode::Zero => std::iter::once(0..disk.size()).collect(),
@@ -37,7 +41,6 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn Fn
     erase(&disk, &ranges, machine, report)?;
     disk.flush()?;
     verify(&disk, &ranges)?;
-    let mut warnings = Vec::new();
     if let Err(errno) = disk.reread_partitions() {
         warnings.push(format!("the kernel still knows the old partitions of {}: {errno}", disk.path()));
     }
@@ -48,6 +51,18 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn Fn
         (EraseMode::Metadata, n) => format!("head, tail and the ends of {n} partitions"),
     };
     Ok(Done::go_on(format!("erased {what} of {} ({})", disk.path(), text::size(erased)), warnings))
+}
+
+/// The partitions whose ends must go too. A disk whose table cannot be read must still be erasable.
+fn known_partitions(disk: &OpenDisk, warnings: &mut Vec<String>) -> Result<Vec<Partition>, Error> {
+    partitions::read(disk).or_else(|error| match error {
+        Error::PartitionTable { .. } => {
+            warnings
+                .push(format!("only head and tail of the disk were erased: {error}; use mode zero to erase all of it"));
+            Ok(Vec::new())
+        }
+        error => Err(error),
+    })
 }
 
 fn erase(

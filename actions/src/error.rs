@@ -5,7 +5,6 @@ use std::io;
 use slipway_protocol::Digest;
 
 use crate::fetch::FetchError;
-use crate::mount::MountError;
 
 /// Why an action failed. Messages name operation and object; the cause is the source.
 #[derive(Debug, thiserror::Error)]
@@ -71,19 +70,43 @@ pub enum Error {
         /// Byte offset of the first byte that is not zero.
         offset: u64,
     },
-    /// The partition table makes no sense, or there is none where one is needed.
-    #[error("reading the partition table of {disk}")]
+    /// The partition table is of a kind that cannot be read, or the image's cannot be made to fit the disk.
+    #[error("{operation} the partition table of {disk}: {reason}")]
     PartitionTable {
+        /// What was done: "reading", "fitting".
+        operation: &'static str,
         /// Path of the disk.
         disk: String,
-        /// The cause.
-        #[source]
-        source: gpt::GptError,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The image's partition table is not where firmware and kernel look for it on this disk.
+    #[error(
+        "checking the partition table of the image: it is made for blocks of {found} bytes, and {disk} has blocks of \
+         {expected} bytes; use an image made for {expected} bytes, or another disk"
+    )]
+    BlockSize {
+        /// Path of the disk.
+        disk: String,
+        /// Logical block size of the disk in bytes.
+        expected: u64,
+        /// Block size in bytes the table was made for.
+        found: u64,
+    },
+    /// The image would be written over itself while it is read.
+    #[error(
+        "writing {url} to {disk}: it is this disk or lies on it; take the image from elsewhere, or choose another disk"
+    )]
+    SourceOnTarget {
+        /// The local source.
+        url: String,
+        /// Path of the disk.
+        disk: String,
     },
     /// The source could not be fetched.
     #[error("fetching {url}")]
     Fetch {
-        /// The URL as given.
+        /// The URL without user, password and query, which may be secrets.
         url: String,
         /// The cause.
         #[source]
@@ -92,7 +115,7 @@ pub enum Error {
     /// Too many failures in a row without a byte received.
     #[error("fetching {url}: stopped at byte {offset} after {failures} failures in a row")]
     FetchGaveUp {
-        /// The URL as given.
+        /// The URL without user, password and query, which may be secrets.
         url: String,
         /// Bytes received until then.
         offset: u64,
@@ -105,13 +128,13 @@ pub enum Error {
     /// The source is empty, or decompresses to nothing.
     #[error("reading the image from {url}: it is empty")]
     EmptyImage {
-        /// The URL as given.
+        /// The URL without user, password and query, which may be secrets.
         url: String,
     },
     /// The source is something that must not be written to a disk as it is.
     #[error("reading the image from {url}: it is {format}; raw images, plain or in zstd, gzip or xz, can be written")]
     Format {
-        /// The URL as given.
+        /// The URL without user, password and query, which may be secrets.
         url: String,
         /// What its first bytes say it is.
         format: &'static str,
@@ -166,15 +189,8 @@ pub enum Error {
         disk: String,
         /// Every place looked at, with what was there.
         looked_at: String,
-    },
-    /// A file system could not be mounted.
-    #[error("mounting {partition}")]
-    Mount {
-        /// The partition, in words.
-        partition: String,
-        /// The cause.
-        #[source]
-        source: MountError,
+        /// A partition had no device node, which may yet appear.
+        may_pass: bool,
     },
     /// A file of the installed system could not be read or written.
     #[error("{operation} /{path} of the installed system")]
@@ -223,7 +239,7 @@ pub fn is_retryable(error: &Error) -> bool {
     match error {
         Error::Fetch { source, .. } | Error::FetchGaveUp { source, .. } => source.may_pass(),
         Error::OpenDisk { source, .. } => source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()),
-        Error::Mount { source, .. } => matches!(source, MountError::NoNode { .. }),
+        Error::NotFound { may_pass, .. } => *may_pass,
         _ => false,
     }
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, RANGE};
 use reqwest::redirect::Policy;
-use reqwest::{Client, StatusCode};
+use reqwest::{Client, StatusCode, Url};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::machine::{Cancel, Response};
@@ -25,6 +26,8 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_CHECK: Duration = Duration::from_millis(100);
 /// Most redirects followed.
 const MAX_REDIRECTS: usize = 5;
+/// Longest body of a refusal that is looked at, in bytes.
+const MAX_REASON: usize = 4096;
 
 /// What to fetch.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +57,25 @@ pub enum FetchError {
         /// What is wrong with them.
         reason: String,
     },
+    /// The server's certificate comes from an authority nobody told this machine to trust.
+    #[error(
+        "verifying the server's certificate: its CA is not trusted, only {trusted}; if the server is the right one, give its \
+         CA as `ca` of the step, or by hand with --ca FILE"
+    )]
+    UntrustedCa {
+        /// The CA certificates it was verified with, in words.
+        trusted: String,
+        /// The cause.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// A local file could not be read to its end.
+    #[error("reading the file")]
+    ReadFile {
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
     /// A local file could not be opened.
     #[error("opening the file")]
     OpenFile {
@@ -69,10 +91,12 @@ pub enum FetchError {
         source: reqwest::Error,
     },
     /// The server answered with something other than the content.
-    #[error("the server answered {status}")]
+    #[error("the server answered {status}{}", .message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
     Status {
         /// The status line's code and phrase.
         status: StatusCode,
+        /// The reason the server gave in the body, if it did in JSON.
+        message: Option<String>,
     },
     /// The source is not what it was when the first bytes came, or cannot be resumed.
     #[error("resuming at byte {offset}: {reason}")]
@@ -108,7 +132,7 @@ impl FetchError {
     pub fn may_pass(&self) -> bool {
         match self {
             FetchError::Send { source } => !source.is_builder() && !source.is_redirect() && !is_untrusted(source),
-            FetchError::Status { status } => {
+            FetchError::Status { status, .. } => {
                 status.is_server_error()
                     || matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
             }
@@ -120,9 +144,16 @@ impl FetchError {
 
 /// Whether a certificate that does not verify is at the bottom of an error.
 fn is_untrusted(error: &reqwest::Error) -> bool {
+    refused_certificate(error).is_some()
+}
+
+/// What is wrong with the certificate that is at the bottom of an error.
+fn refused_certificate(error: &reqwest::Error) -> Option<&CertificateError> {
     let first: &(dyn StdError + 'static) = error;
-    std::iter::successors(Some(first), |error| cause(*error))
-        .any(|error| matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))))
+    std::iter::successors(Some(first), |error| cause(*error)).find_map(|error| match error.downcast_ref() {
+        Some(rustls::Error::InvalidCertificate(refused)) => Some(refused),
+        _ => None,
+    })
 }
 
 /// The cause of an error. The source of an [`io::Error`] is that of the error it wraps, which would pass that one by.
@@ -133,8 +164,30 @@ fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 
     }
 }
 
-/// Opens a source. `trust` are the machine's own CA certificates, each a text in PEM.
-pub(crate) fn open(request: &Request<'_>, trust: &[String], stop: &Cancel) -> Result<Response, FetchError> {
+/// A URL for messages: without user, password, query and fragment, which may be secrets.
+pub(crate) fn shown(url: &str) -> String {
+    if local_path(url).is_some() {
+        return url.to_owned();
+    }
+    match Url::parse(url) {
+        Ok(mut url) if url.has_host() => {
+            // These fail only for URLs that cannot have a user.
+            _ = url.set_username("");
+            _ = url.set_password(None);
+            url.set_query(None);
+            url.set_fragment(None);
+            url.to_string()
+        }
+        // Whatever else it is, it will be refused.
+        _ => {
+            let bare = url.split(['?', '#']).next().unwrap_or_default();
+            bare.rsplit('@').next().unwrap_or_default().to_owned()
+        }
+    }
+}
+
+/// Opens a source. `trust` are the machine's own CA certificates.
+pub(crate) fn open(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Response, FetchError> {
     if let Some(path) = local_path(request.url) {
         return open_file(path, request.offset);
     }
@@ -145,7 +198,7 @@ pub(crate) fn open(request: &Request<'_>, trust: &[String], stop: &Cancel) -> Re
 }
 
 /// The path of a `file://` URL or an absolute path; `file://` URLs are taken as written, without percent-decoding.
-fn local_path(url: &str) -> Option<&str> {
+pub(crate) fn local_path(url: &str) -> Option<&str> {
     url.strip_prefix("file://").or_else(|| url.starts_with('/').then_some(url))
 }
 
@@ -157,8 +210,8 @@ fn open_file(path: &str, offset: u64) -> Result<Response, FetchError> {
     Ok(Response { total: Some(total), etag: None, body: Box::new(file) })
 }
 
-fn open_http(request: &Request<'_>, trust: &[String], stop: &Cancel) -> Result<Response, FetchError> {
-    let client = client(trust, request.ca)?;
+fn open_http(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Response, FetchError> {
+    let (client, trusted) = client(trust, request.ca)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -172,7 +225,7 @@ fn open_http(request: &Request<'_>, trust: &[String], stop: &Cancel) -> Result<R
     }
     let response = runtime.block_on(async {
         tokio::select! {
-            response = builder.send() => response.map_err(|source| FetchError::Send { source: source.without_url() }),
+            response = builder.send() => response.map_err(|source| not_sent(source.without_url(), trusted)),
             () = stopped(stop) => Err(FetchError::Stopped),
         }
     })?;
@@ -189,10 +242,43 @@ fn open_http(request: &Request<'_>, trust: &[String], stop: &Cancel) -> Result<R
             let reason = format!("the server answered {status} to a request for the rest");
             return Err(FetchError::NotResumable { offset, reason });
         }
-        _ => return Err(FetchError::Status { status }),
+        _ => {
+            let message = runtime.block_on(async {
+                tokio::select! {
+                    message = tokio::time::timeout(STALL_TIMEOUT, reason(response)) => message.ok().flatten(),
+                    () = stopped(stop) => None,
+                }
+            });
+            return Err(FetchError::Status { status, message });
+        }
     };
     let body = HttpBody { runtime: Some(runtime), response, chunk: Bytes::new(), stop: stop.clone() };
     Ok(Response { total, etag, body: Box::new(body) })
+}
+
+fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {
+    match refused_certificate(&source) {
+        // A CA that was made anew has the name of the old one; then it is the signature that does not fit.
+        Some(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            FetchError::UntrustedCa { trusted, source }
+        }
+        _ => FetchError::Send { source },
+    }
+}
+
+/// The `message` of a refusal whose body is a small JSON object, as slipway's server sends and others do.
+async fn reason(mut response: reqwest::Response) -> Option<String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.ok()? {
+        if body.len() + chunk.len() > MAX_REASON {
+            return None;
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let body: Value = serde_json::from_slice(&body).ok()?;
+    // It is the server's text and goes to consoles.
+    let message: String = body.get("message")?.as_str()?.chars().filter(|c| !c.is_control()).collect();
+    (!message.is_empty()).then_some(message)
 }
 
 /// The total size out of a 206's `Content-Range` (RFC 9110, 14.4), when it continues what was asked for.
@@ -213,14 +299,38 @@ fn strong_etag(headers: &HeaderMap) -> Option<String> {
     etag.starts_with('"').then(|| etag.to_owned())
 }
 
-fn client(trust: &[String], ca: Option<&str>) -> Result<Client, FetchError> {
+/// CA certificates, and where they are from.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    /// Each a text in PEM, with one certificate or more.
+    pub(crate) pem: Vec<String>,
+    /// For messages.
+    pub(crate) origin: &'static str,
+}
+
+/// A client that trusts the CA certificates of the machine and of the step, and those in words.
+fn client(trust: &Trust, ca: Option<&str>) -> Result<(Client, String), FetchError> {
     let mut roots = RootCertStore::empty();
-    for pem in trust.iter().map(String::as_str).chain(ca) {
+    let mut trusted = Vec::new();
+    let of_step = ca.map(|ca| (ca, "`ca` of the step"));
+    for (pem, origin) in trust.pem.iter().map(|pem| (pem.as_str(), trust.origin)).chain(of_step) {
+        let failed = |reason: String| FetchError::Trust { reason: format!("{origin}: {reason}") };
+        let before = roots.len();
         for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-            let certificate = certificate.map_err(|error| FetchError::Trust { reason: error.to_string() })?;
-            roots.add(certificate).map_err(|error| FetchError::Trust { reason: error.to_string() })?;
+            let certificate = certificate.map_err(|error| failed(error.to_string()))?;
+            roots.add(certificate).map_err(|error| failed(error.to_string()))?;
+        }
+        match roots.len() - before {
+            0 => {
+                return Err(failed(
+                    "there is no certificate in it; it must be PEM, BEGIN CERTIFICATE and all".to_owned(),
+                ));
+            }
+            1 => trusted.push(format!("the certificate of {origin}")),
+            n => trusted.push(format!("the {n} certificates of {origin}")),
         }
     }
+    let trusted = if trusted.is_empty() { "none at all".to_owned() } else { trusted.join(" and ") };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -241,6 +351,7 @@ fn client(trust: &[String], ca: Option<&str>) -> Result<Client, FetchError> {
         .connect_timeout(CONNECT_TIMEOUT)
         .read_timeout(STALL_TIMEOUT)
         .build()
+        .map(|client| (client, trusted))
         .map_err(|source| FetchError::Send { source })
 }
 
@@ -310,9 +421,26 @@ mod tests {
 
     #[test]
     fn only_schemes_that_are_known_are_fetched() {
-        let open = |url| open(&Request { url, ca: None, offset: 0, etag: None }, &[], &Cancel::new());
+        let trust = Trust { pem: Vec::new(), origin: "nobody" };
+        let open = |url| open(&Request { url, ca: None, offset: 0, etag: None }, &trust, &Cancel::new());
         assert!(matches!(open("ftp://x/y"), Err(FetchError::Scheme)));
         assert!(matches!(open("image.raw"), Err(FetchError::Scheme)));
         assert!(matches!(open("file:///nowhere/at/all"), Err(FetchError::OpenFile { .. })));
+    }
+
+    #[test]
+    fn a_url_is_shown_without_its_secrets() {
+        for (url, expect) in [
+            ("https://s.example/a/@b/image?X-Amz-Signature=secret#part", "https://s.example/a/@b/image"),
+            ("https://user:secret@s.example:8443/image", "https://s.example:8443/image"),
+            ("https://user:sec/ret@s.example/image?secret", "s.example/image"),
+            ("HTTPS://user:secret@s.example/image", "https://s.example/image"),
+            ("/images/a?b@c", "/images/a?b@c"),
+            ("file:///images/a?b@c", "file:///images/a?b@c"),
+            ("user:secret@s.example/image", "s.example/image"),
+            ("image.raw", "image.raw"),
+        ] {
+            assert_eq!(shown(url), expect);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::disks;
 use crate::error::Error;
-use crate::fetch::{self, FetchError, Request};
+use crate::fetch::{self, FetchError, Request, Trust};
 use crate::machine::{Cancel, Candidate, Machine, Response};
 
 /// CA certificates of the running system, used only where nobody gave any: when an action is run by hand.
@@ -23,17 +23,17 @@ pub struct HostOptions {
 /// The machine this process runs on.
 #[derive(Debug)]
 pub struct Host {
-    trust: Vec<String>,
+    trust: Trust,
     cancel: Cancel,
 }
 
 impl Host {
     /// The host, trusting the given certificates and no others.
     pub fn new(options: HostOptions) -> Self {
-        let mut trust = options.trust;
-        if trust.is_empty() {
-            trust.extend(fs::read_to_string(SYSTEM_TRUST));
-        }
+        let trust = match options.trust {
+            given if !given.is_empty() => Trust { pem: given, origin: "the CA given to this machine or by hand" },
+            _ => Trust { pem: fs::read_to_string(SYSTEM_TRUST).into_iter().collect(), origin: SYSTEM_TRUST },
+        };
         Self { trust, cancel: options.cancel }
     }
 }

@@ -1,11 +1,11 @@
 //! `kernel-args`: adds arguments to the installed system's kernel command line, wherever its boot loader keeps it.
 
-use slipway_protocol::KernelArgs;
+use slipway_protocol::{KernelArgs, workflow};
 
 use crate::boot_config::{self, Edit};
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::mount;
+use crate::mount::{self, LookedAt};
 use crate::open_disk::Access;
 use crate::partitions;
 use crate::target_root::TargetRoot;
@@ -23,31 +23,35 @@ const GRUB_DEFAULT_DIR: &str = "etc/default/grub.d";
 
 pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     for argument in &inputs.append {
-        boot_config::check_argument(argument)
-            .map_err(|reason| Error::KernelArgument { argument: argument.clone(), reason })?;
+        if let Some(reason) = workflow::kernel_argument_problem(argument) {
+            return Err(Error::KernelArgument { argument: argument.clone(), reason });
+        }
     }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let mut found = Found::default();
-    let mut looked_at = Vec::new();
+    let mut looked_at = LookedAt::default();
     for partition in partitions::read(&disk)? {
         let name = partition.describe(&disk);
         let Some(file_system) = mount::probe(&disk, &partition)?.filter(|fs| mount::is_mountable(fs.kind)) else {
-            looked_at.push(format!("{name} has no file system that can be mounted"));
+            looked_at.in_vain(format!("{name} has no file system that can be mounted"));
             continue;
         };
         machine.cancel().check()?;
-        let root = mount::mount(&disk, &partition, file_system.kind)
-            .map_err(|source| Error::Mount { partition: name.clone(), source })?;
+        let root = match mount::mount(&disk, &partition, file_system.kind) {
+            Ok(root) => root,
+            Err(error) => {
+                looked_at.refused(&name, &error);
+                continue;
+            }
+        };
         found.edit(&root, &inputs.append)?;
         root.sync()?;
-        looked_at.push(format!("{name} ({}) has no boot entries", file_system.kind));
+        looked_at.in_vain(format!("{name} ({}) has no boot entries", file_system.kind));
     }
     if found.entries == 0 {
-        let disk = disk.path().to_owned();
-        let what = "a boot loader's configuration";
-        return Err(Error::NotFound { what, disk, looked_at: looked_at.join("; ") });
+        return Err(looked_at.not_found("a boot loader's configuration", &disk));
     }
-    let mut warnings = Vec::new();
+    let mut warnings = looked_at.refusals;
     if found.templates == 0 {
         let reason = "neither /etc/kernel/cmdline nor /etc/default/grub exists";
         warnings.push(format!("a kernel installed later will not get the arguments: {reason}"));

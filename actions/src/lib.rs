@@ -35,7 +35,6 @@ pub use error::{Error, is_retryable};
 pub use fetch::{FetchError, Request};
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Response};
-pub use mount::MountError;
 
 /// What an action says while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -57,11 +57,6 @@ impl Cancel {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Takes the request back, before the next action.
-    pub fn clear(&self) {
-        self.0.store(false, Ordering::Release);
-    }
-
     /// Whether a stop was asked for.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)

@@ -22,6 +22,7 @@ use crate::partitions::Partition;
 use crate::probe::{self, FileSystem};
 use crate::sys;
 use crate::target_root::TargetRoot;
+use crate::text;
 
 /// How long the node of a partition may take to appear after the table was read.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,7 +36,7 @@ const SECTOR: u64 = 512;
 
 /// Why a file system could not be mounted.
 #[derive(Debug, thiserror::Error)]
-pub enum MountError {
+pub(crate) enum MountError {
     /// The kernel made no node for the partition.
     #[error("waiting for the device node of the partition at byte {offset}: it did not appear")]
     NoNode {
@@ -60,6 +61,36 @@ pub enum MountError {
         #[source]
         source: io::Error,
     },
+}
+
+/// Places of a disk where something was looked for.
+#[derive(Debug, Default)]
+pub(crate) struct LookedAt {
+    places: Vec<String>,
+    /// Partitions that could not be looked into, with the reason; worth a warning even if it was found elsewhere.
+    pub(crate) refusals: Vec<String>,
+    may_pass: bool,
+}
+
+impl LookedAt {
+    /// Notes a place that does not have it.
+    pub(crate) fn in_vain(&mut self, place: String) {
+        self.places.push(place);
+    }
+
+    /// Notes a partition that could not be mounted.
+    pub(crate) fn refused(&mut self, partition: &str, error: &MountError) {
+        let refusal = format!("{partition} was not looked into: {}", text::chain(error));
+        self.places.push(refusal.clone());
+        self.refusals.push(refusal);
+        self.may_pass |= matches!(error, MountError::NoNode { .. });
+    }
+
+    /// The error that it is nowhere.
+    pub(crate) fn not_found(self, what: &'static str, disk: &OpenDisk) -> Error {
+        let (disk, looked_at) = (disk.path().to_owned(), self.places.join("; "));
+        Error::NotFound { what, disk, looked_at, may_pass: self.may_pass }
+    }
 }
 
 /// The file system of a partition, if it holds one.

@@ -1,11 +1,11 @@
 //! An open disk: reads and writes at offsets, past the page cache where the disk allows it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, OFlags, major, makedev, minor};
 use rustix::io::Errno;
 
 use crate::error::Error;
@@ -45,7 +45,7 @@ impl OpenDisk {
     /// Opens a disk. Its size is asked of the kernel, never assumed.
     pub(crate) fn open(path: &str, access: Access) -> Result<Self, Error> {
         let failed = |source| Error::OpenDisk { disk: path.to_owned(), source };
-        let is_block_device = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
+        let is_block_device = fs::metadata(path).map_err(failed)?.file_type().is_block_device();
         let writing = access == Access::Write;
         // O_EXCL without O_CREAT, on a block device, fails while it is mounted or held (open(2)).
         let exclusive = if writing && is_block_device { OFlags::EXCL.bits() } else { 0 };
@@ -79,6 +79,16 @@ impl OpenDisk {
     /// The file behind it, for crates that want to read and seek.
     pub(crate) fn file(&self) -> &File {
         &self.cached
+    }
+
+    /// Whether a file is this disk, under whatever name, a partition of it, or on one.
+    pub(crate) fn holds(&self, file: &Metadata) -> bool {
+        let Ok(own) = self.cached.metadata() else { return false };
+        if !self.is_block_device {
+            return (own.dev(), own.ino()) == (file.dev(), file.ino());
+        }
+        let device = if file.file_type().is_block_device() { file.rdev() } else { file.dev() };
+        device == own.rdev() || disk_of_partition(device) == Some(own.rdev())
     }
 
     /// Fills the buffer from an offset in bytes.
@@ -150,4 +160,13 @@ impl OpenDisk {
             other => other,
         }
     }
+}
+
+/// The device number of the disk a partition is on (kernel documentation, ABI/testing/sysfs-dev).
+fn disk_of_partition(device: u64) -> Option<u64> {
+    let link = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+    let partition = fs::canonicalize(link).ok().filter(|dir| dir.join("partition").exists())?;
+    let number = fs::read_to_string(partition.parent()?.join("dev")).ok()?;
+    let (major, minor) = number.trim().split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }

@@ -5,7 +5,7 @@ use slipway_user_data::{inject_phone_home, quoted};
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::mount;
+use crate::mount::{self, LookedAt};
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions::{self, Partition};
 use crate::probe::FileSystem;
@@ -42,7 +42,7 @@ pub(crate) fn run(
         None => inputs.user_data.clone(),
     };
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
-    let (root, partition) = find_root(&disk, report)?;
+    let (root, partition, mut warnings) = find_root(&disk, report)?;
     machine.cancel().check()?;
     for path in LEFTOVERS {
         root.remove(path)?;
@@ -58,7 +58,6 @@ pub(crate) fn run(
     }
     root.write(DATASOURCE.0, DATASOURCE.1.as_bytes(), 0o644)?;
     root.sync()?;
-    let mut warnings = Vec::new();
     if !root.exists("usr/bin/cloud-init") {
         warnings.push("the installed system has no /usr/bin/cloud-init, so nothing will read the seed".to_owned());
     }
@@ -75,34 +74,38 @@ fn meta_data(inputs: &SeedCloudInit) -> String {
 }
 
 /// Mounts the root file system of the installed system: the partition whose type says so, else one whose name or label
-/// does, else the first that holds an operating system.
-fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Result<(TargetRoot, String), Error> {
+/// does, else the first that holds an operating system. With it come its name and the refusals on the way, as warnings.
+fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Result<(TargetRoot, String, Vec<String>), Error> {
     let mut found = Vec::new();
     for partition in partitions::read(disk)? {
         found.push((mount::probe(disk, &partition)?, partition));
     }
     found.sort_by_key(|(file_system, partition)| rank(partition, file_system.as_ref()));
-    let mut looked_at = Vec::new();
+    let mut looked_at = LookedAt::default();
     for (file_system, partition) in &found {
         let name = partition.describe(disk);
         let Some(file_system) = file_system else {
-            looked_at.push(format!("{name} has no file system"));
+            looked_at.in_vain(format!("{name} has no file system"));
             continue;
         };
         if !mount::is_mountable(file_system.kind) || file_system.kind == "vfat" {
-            looked_at.push(format!("{name} is {}", file_system.kind));
+            looked_at.in_vain(format!("{name} is {}", file_system.kind));
             continue;
         }
-        let root = mount::mount(disk, partition, file_system.kind)
-            .map_err(|source| Error::Mount { partition: name.clone(), source })?;
+        let root = match mount::mount(disk, partition, file_system.kind) {
+            Ok(root) => root,
+            Err(error) => {
+                looked_at.refused(&name, &error);
+                continue;
+            }
+        };
         if OS_RELEASE.iter().any(|path| root.exists(path)) {
             report(Report::Note(format!("the root file system is {} of {name}", file_system.kind)));
-            return Ok((root, name));
+            return Ok((root, name, looked_at.refusals));
         }
-        looked_at.push(format!("{name} ({}) has no /etc/os-release", file_system.kind));
+        looked_at.in_vain(format!("{name} ({}) has no /etc/os-release", file_system.kind));
     }
-    let disk = disk.path().to_owned();
-    Err(Error::NotFound { what: "a root file system", disk, looked_at: looked_at.join("; ") })
+    Err(looked_at.not_found("a root file system", disk))
 }
 
 fn rank(partition: &Partition, file_system: Option<&FileSystem>) -> u8 {

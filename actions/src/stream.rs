@@ -28,6 +28,8 @@ use crate::Report;
 use crate::error::Error;
 use crate::machine::{Cancel, Machine};
 use crate::open_disk::OpenDisk;
+use crate::partitions::Moved;
+use crate::text;
 
 /// Buffers between network and decoder: 4 MiB.
 const FETCHED: (usize, usize) = (4, 1 << 20);
@@ -79,26 +81,22 @@ impl Shared {
     }
 }
 
-/// Writes an image to a disk, and the head of the disk only after everything was written and checked. After an error
-/// the disk is as it was, or has no partition table.
+/// Writes an image to a disk, and the head of the disk only after everything was written and checked and the backup of its
+/// partition table is where it belongs. After an error the disk is as it was, or has no partition table.
 pub(crate) fn run(
     image: &StreamImage,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-) -> Result<Written, Error> {
+) -> Result<(Written, Moved), Error> {
     let target = Target::new(disk);
-    let written = stages(image, disk, &target, machine, report).and_then(|written| {
-        target.commit()?;
-        Ok(written)
-    });
+    let written = stages(image, disk, &target, machine, report).and_then(|written| Ok((written, target.commit()?)));
     if written.is_err() {
         match target.abandon() {
             Ok(true) => report(Report::Note(format!("{} has no partition table now and will not boot", disk.path()))),
             Ok(false) => {}
             Err(error) => {
-                let failure = slipway_protocol::Failure::of(&error);
-                let reason = [vec![failure.reason], failure.causes].concat().join(": ");
+                let reason = text::chain(&error);
                 report(Report::Note(format!("the head of {} could not be cleared again: {reason}", disk.path())));
             }
         }

@@ -3,10 +3,10 @@
 use slipway_protocol::StreamImage;
 
 use crate::error::Error;
-use crate::fetch::FetchError;
+use crate::fetch::{self, FetchError};
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
-use crate::partitions::{self, Moved};
+use crate::partitions::Moved;
 use crate::stream::{self, Written};
 use crate::{Done, Report, choose, text};
 
@@ -15,14 +15,18 @@ const RESTARTS: u32 = 3;
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     if inputs.url.starts_with("http://") && inputs.digest.is_none() && inputs.raw_digest.is_none() {
-        return Err(Error::Fetch { url: inputs.url.clone(), source: FetchError::PlainHttp });
+        return Err(Error::Fetch { url: fetch::shown(&inputs.url), source: FetchError::PlainHttp });
     }
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
+    let source = fetch::local_path(&inputs.url).and_then(|path| std::fs::metadata(path).ok());
+    if source.is_some_and(|source| disk.holds(&source)) {
+        return Err(Error::SourceOnTarget { url: fetch::shown(&inputs.url), disk: disk.path().to_owned() });
+    }
     if let Some(raw_size) = inputs.raw_size.filter(|raw_size| *raw_size > disk.size()) {
         let needed = format!("{raw_size}");
         return Err(Error::ImageTooLarge { disk: disk.path().to_owned(), size: disk.size(), needed });
     }
-    let written = write(inputs, &disk, machine, report)?;
+    let (written, moved) = write(inputs, &disk, machine, report)?;
     let mut warnings = Vec::new();
     if inputs.digest.is_none() && inputs.raw_digest.is_none() {
         warnings.push("the image was written without a digest to check it against".to_owned());
@@ -30,10 +34,6 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     if written.resumes > 0 {
         warnings.push(format!("the connection was dropped and resumed {} times", written.resumes));
     }
-    let moved = partitions::move_backup(&disk).inspect_err(|_| {
-        // A step that failed must not leave a disk that boots. If even this fails, the disk's first error says it.
-        _ = stream::write::blank(&disk);
-    })?;
     if moved == Moved::NotPossible {
         warnings.push("the backup partition table stays at the end of the image, not of the disk".to_owned());
     }
@@ -55,7 +55,7 @@ fn write(
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-) -> Result<Written, Error> {
+) -> Result<(Written, Moved), Error> {
     let mut restarts = 0;
     loop {
         match stream::run(inputs, disk, machine, report) {

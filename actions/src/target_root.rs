@@ -12,12 +12,13 @@ use rustix::fs::{fchmod, fchown, fsync, renameat, statat, syncfs, unlinkat};
 use rustix::io::Errno;
 
 use crate::error::Error;
+use crate::text;
 
 /// The root of a mounted file system. Dropping it unmounts.
 #[derive(Debug)]
 pub(crate) struct TargetRoot(OwnedFd);
 
-/// Configuration files larger than this are not what they are taken for.
+/// Configuration files larger than this, in bytes, are not what they are taken for.
 const MAX_FILE: u64 = 16 << 20;
 
 impl TargetRoot {
@@ -33,9 +34,14 @@ impl TargetRoot {
     /// The text of a file, or none where there is no such file.
     pub(crate) fn read(&self, path: &str) -> Result<Option<String>, Error> {
         let read = || {
-            let mut text = String::new();
-            File::from(self.open(path, OFlags::RDONLY)?).take(MAX_FILE).read_to_string(&mut text)?;
-            Ok(text)
+            let mut bytes = Vec::new();
+            File::from(self.open(path, OFlags::RDONLY)?).take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+            // Cut, it would be written back cut.
+            if bytes.len() as u64 > MAX_FILE {
+                let reason = format!("it is larger than {}, so it is not edited", text::size(MAX_FILE));
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+            }
+            String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
         };
         match read() {
             Ok(text) => Ok(Some(text)),
@@ -232,6 +238,18 @@ mod tests {
         assert_eq!(root.read("a/b/c").unwrap().as_deref(), Some("333"));
         assert_eq!(root.read("a/b/d").unwrap(), None);
         assert_eq!(root.read("a/b/c/d").unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_too_large_to_be_configuration_is_an_error_and_not_cut() {
+        let (dir, root) = root();
+        let file = File::create(dir.path().join("grub.cfg")).unwrap();
+        file.set_len(MAX_FILE).unwrap();
+        assert_eq!(root.read("grub.cfg").unwrap().map(|text| text.len() as u64), Some(MAX_FILE));
+        file.set_len(MAX_FILE + 1).unwrap();
+        let error = root.read("grub.cfg").unwrap_err();
+        let expect = "reading /grub.cfg of the installed system: it is larger than 16 MiB, so it is not edited";
+        assert_eq!(crate::text::chain(&error), expect);
     }
 
     #[test]

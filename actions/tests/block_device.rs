@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::disk_image::{can_mount, run};
 use common::{Bench, MIB, chain, image, sha256, stream, zstd};
-use slipway_actions::is_retryable;
+use slipway_actions::{Error, is_retryable};
 use slipway_protocol::{Action, EraseDisk, EraseMode, StreamImage};
 
 const DISK: usize = 40 * MIB;
@@ -17,9 +17,15 @@ struct Loop(String);
 
 impl Loop {
     fn over(bench: &Bench) -> Self {
-        let path = bench.path("backing");
-        File::create(&path).unwrap().set_len(DISK as u64).unwrap();
-        Self(run(Command::new("losetup").args(["--find", "--show"]).arg(path)).trim().to_owned())
+        Self::with_blocks(bench, "backing", 512, DISK)
+    }
+
+    fn with_blocks(bench: &Bench, name: &str, block: usize, size: usize) -> Self {
+        let path = bench.path(name);
+        File::create(&path).unwrap().set_len(size as u64).unwrap();
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show", "--sector-size", &block.to_string()]).arg(path);
+        Self(run(&mut losetup).trim().to_owned())
     }
 }
 
@@ -46,6 +52,64 @@ fn an_image_is_written_to_a_block_device_and_erased_again() {
     let action = EraseDisk { mode: EraseMode::Zero, ..EraseDisk::default() };
     bench.run(&Action::EraseDisk(action)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert!(fs::read(bench.path("backing")).unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_device_is_not_written_over_itself_nor_from_a_partition_of_its_own() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = Bench::without_disks();
+    let device = Loop::over(&bench);
+    bench.add_device(&device.0, DISK);
+    let mut sources = vec![device.0.clone()];
+    run(Command::new("sh").args(["-c", "echo start=2048 | sfdisk -q --no-reread --no-tell-kernel \"$0\"", &device.0]));
+    let partition = format!("{}p1", device.0);
+    // Not every kernel and container shows partitions of loop devices.
+    let added = Command::new("partx").args(["--add", &device.0]).status().is_ok_and(|status| status.success());
+    match added && fs::exists(&partition).unwrap() {
+        true => sources.push(partition),
+        false => eprintln!("not checked: {partition} is not there"),
+    }
+    let before = fs::read(bench.path("backing")).unwrap();
+    for source in sources {
+        let error = bench.run(&Action::StreamImage(stream(&source))).0.unwrap_err();
+        assert!(matches!(error, Error::SourceOnTarget { .. }), "{source}: {}", chain(&error));
+        assert!(fs::read(bench.path("backing")).unwrap() == before, "{source}");
+    }
+    drop(Command::new("partx").args(["--delete", &device.0]).status());
+}
+
+#[test]
+fn a_disk_with_large_blocks_takes_images_made_for_them_and_no_others() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = Bench::without_disks();
+    let device = Loop::with_blocks(&bench, "backing", 4096, DISK);
+    bench.add_device(&device.0, DISK);
+    let new = ["--new=1:0:0", "--change-name=1:root"];
+    for block in [512, 4096] {
+        let source = Loop::with_blocks(&bench, "image", block, 30 * MIB);
+        run(Command::new("sgdisk").args(new).arg(&source.0));
+        let raw = fs::read(&source.0).unwrap();
+        drop(source);
+        fs::write(bench.path("image"), &raw).unwrap();
+        let action = StreamImage { digest: Some(sha256(&raw)), ..stream(bench.path("image").to_str().unwrap()) };
+        match (block, bench.run(&Action::StreamImage(action)).0) {
+            (512, Err(error)) => {
+                assert!(matches!(error, Error::BlockSize { expected: 4096, found: 512, .. }), "{}", chain(&error));
+                let disk = fs::read(&device.0).unwrap();
+                assert!(disk[..MIB].iter().all(|byte| *byte == 0), "the head of the disk is zero");
+            }
+            (_, Ok(done)) => {
+                assert_eq!(done.outcome.warnings, [""; 0]);
+                let verdict = run(Command::new("sgdisk").arg("--verify").arg(&device.0));
+                assert!(verdict.contains("No problems found"), "{verdict}");
+            }
+            (_, result) => panic!("blocks of {block}: {result:?}"),
+        }
+    }
 }
 
 #[test]

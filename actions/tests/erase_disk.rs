@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use common::disk_image::{LINUX, Part, make};
+use common::disk_image::{LINUX, Part, claim_entries, make, run, widen_entries};
 use common::{Bench, MIB};
 use slipway_protocol::{Action, DiskHints, EraseDisk, EraseMode};
 
@@ -47,4 +47,76 @@ fn zero_clears_every_byte() {
     let bench = Bench::new(70 * MIB + 4096);
     erase(&bench, EraseMode::Zero);
     assert!(bench.disk().iter().all(|byte| *byte == 0));
+}
+
+/// Two partitions of 20 MiB and more, so that the second one's head is beyond the head of the disk.
+fn two_partitions(bench: &Bench) -> Vec<u8> {
+    let parts = [
+        Part { mib: 1..30, type_guid: LINUX, name: "a", files: &[("file", "content")] },
+        Part { mib: 40..99, type_guid: LINUX, name: "b", files: &[("file", "content")] },
+    ];
+    make(&bench.path("disk"), 100, &parts);
+    bench.disk()
+}
+
+#[test]
+fn a_disk_with_a_damaged_table_is_erased() {
+    let backup_header = 100 * MIB - 512;
+    for (damaged, expect) in [
+        (vec![512 + 60], "the ends of 2 partitions"),
+        (vec![1024 + 60], "the ends of 2 partitions"),
+        (vec![512 + 60, backup_header + 60], "head and tail"),
+        (vec![1024 + 60, backup_header - 32 * 512 + 60], "head and tail"),
+    ] {
+        let bench = Bench::new(MIB);
+        let mut disk = two_partitions(&bench);
+        damaged.iter().for_each(|at| disk[*at] ^= 1);
+        for mode in [EraseMode::Metadata, EraseMode::Zero] {
+            std::fs::write(bench.path("disk"), &disk).unwrap();
+            let done = erase(&bench, mode);
+            let expect = if mode == EraseMode::Zero { "every byte" } else { expect };
+            assert!(done.outcome.summary.contains(expect), "{damaged:?}: {}", done.outcome.summary);
+            assert_eq!(done.outcome.warnings, [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn a_disk_with_a_table_that_cannot_be_read_is_erased_with_a_warning() {
+    for (change, expect) in [
+        (widen_entries as fn(&mut [u8]), "128 entries of 256 bytes"),
+        (|disk| claim_entries(disk, u32::MAX), "4294967295 entries of 128 bytes"),
+    ] {
+        let bench = Bench::new(MIB);
+        let mut disk = two_partitions(&bench);
+        change(&mut disk);
+        std::fs::write(bench.path("disk"), &disk).unwrap();
+        let done = erase(&bench, EraseMode::Metadata);
+        assert!(done.outcome.summary.contains("head and tail"), "{}", done.outcome.summary);
+        assert!(done.outcome.warnings[0].contains(expect), "{:?}", done.outcome.warnings);
+    }
+}
+
+#[test]
+fn logical_partitions_are_erased_too_even_where_their_chain_is_a_loop() {
+    let bench = Bench::new(200 * MIB);
+    let path = bench.path("disk");
+    let script = "label: dos\nstart=2048, size=40960, type=83\nstart=43008, type=5\n\
+                  start=65536, size=131072, type=83\nstart=204800, size=180224, type=83\n";
+    run(Command::new("sh").args(["-c", "printf \"$1\" | sfdisk -q \"$2\"", "-", script]).arg(&path));
+    let with_chain = bench.disk();
+    let mut with_loop = with_chain.clone();
+    // The second record of the first link is where the next link is, counted from here.
+    let link = 43008 * 512;
+    assert_eq!(with_loop[link + 446 + 16 + 4], 5, "the chain begins where it is looked for");
+    with_loop[link + 446 + 16 + 8..link + 446 + 16 + 12].fill(0);
+    for (disk, count) in [(with_chain, 3), (with_loop, 2)] {
+        std::fs::write(&path, &disk).unwrap();
+        let done = erase(&bench, EraseMode::Metadata);
+        assert!(done.outcome.summary.contains(&format!("the ends of {count} partitions")), "{}", done.outcome.summary);
+        let erased = bench.disk();
+        let is_zero = |at: usize| erased[at..at + MIB].iter().all(|byte| *byte == 0);
+        assert!(is_zero(65536 * 512) && is_zero((65536 + 131072) * 512 - MIB), "the first logical partition");
+        assert_eq!(is_zero(204800 * 512) && is_zero((204800 + 180224) * 512 - MIB), count == 3, "the second one");
+    }
 }

@@ -19,7 +19,12 @@ use slipway_protocol::{Action, StreamImage};
 const DISK: usize = 4 * MIB;
 
 fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    authority_named("CA")
+}
+
+fn authority_named(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
@@ -70,15 +75,37 @@ fn the_machines_own_authority_is_trusted_and_one_given_with_the_image() {
 }
 
 #[test]
-fn another_authority_is_refused_at_once() {
+fn another_authority_is_refused_at_once_even_under_the_same_name() {
+    for (name, expect) in [("CA", "BadSignature"), ("another CA", "UnknownIssuer")] {
+        let (url, connections) = serve(&authority(), ok(b"never sent"));
+        let mut bench = Bench::with_trust(vec![authority_named(name).pem()]);
+        bench.add_disk("disk", DISK);
+        let error = bench.run(&Action::StreamImage(stream(&url))).0.unwrap_err();
+        assert!(chain(&error).ends_with(&format!("invalid peer certificate: {expect}")), "{}", chain(&error));
+        let remedy = "its CA is not trusted, only the certificate of the CA given to this machine or by hand; if the \
+                      server is the right one, give its CA as `ca` of the step, or by hand with --ca FILE";
+        assert!(chain(&error).contains(remedy), "{}", chain(&error));
+        assert!(!is_retryable(&error));
+        assert_eq!(connections.load(Ordering::Relaxed), 1);
+        assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
+    }
+}
+
+#[test]
+fn a_ca_without_a_certificate_is_named_before_anything_is_sent() {
     let (url, connections) = serve(&authority(), ok(b"never sent"));
-    let mut bench = Bench::with_trust(vec![authority().pem()]);
-    bench.add_disk("disk", DISK);
-    let error = bench.run(&Action::StreamImage(stream(&url))).0.unwrap_err();
-    assert!(chain(&error).contains("invalid peer certificate"), "{}", chain(&error));
-    assert!(!is_retryable(&error));
-    assert_eq!(connections.load(Ordering::Relaxed), 1);
-    assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
+    let key = KeyPair::generate().unwrap().serialize_pem();
+    for (trust, ca, expect) in [
+        (vec![key], None, "the CA given to this machine or by hand: there is no certificate in it"),
+        (vec![authority().pem()], Some("ca.pem".to_owned()), "`ca` of the step: there is no certificate in it"),
+    ] {
+        let mut bench = Bench::with_trust(trust);
+        bench.add_disk("disk", DISK);
+        let error = bench.run(&Action::StreamImage(StreamImage { ca, ..stream(&url) })).0.unwrap_err();
+        assert!(chain(&error).contains(expect), "{}", chain(&error));
+        assert!(!is_retryable(&error));
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 0);
 }
 
 #[test]

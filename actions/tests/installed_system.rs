@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file};
 use common::{Bench, MIB, chain};
 use slipway_actions::Error;
@@ -145,4 +148,49 @@ fn without_boot_entries_kernel_arguments_are_an_error() {
     let action = Action::KernelArgs(KernelArgs { append: vec!["a b".to_owned()], ..KernelArgs::default() });
     let error = bench.run(&action).0.unwrap_err();
     assert!(chain(&error).starts_with("adding kernel argument \"a b\": it has a space"), "{}", chain(&error));
+}
+
+/// Gives the ext4 file system at an offset in MiB features no kernel knows (fs/ext4/ext4.h, s_feature_incompat).
+fn spoil(bench: &Bench, mib: usize) {
+    let disk = File::options().write(true).open(bench.path("disk")).unwrap();
+    disk.write_all_at(&[0xFF; 4], (mib * MIB + 1024 + 0x60) as u64).unwrap();
+}
+
+#[test]
+fn a_partition_that_does_not_mount_is_passed_by_with_a_warning() {
+    if !can_mount() {
+        return;
+    }
+    let root = [("etc/os-release", ""), ("usr/bin/cloud-init", ""), ("etc/kernel/cmdline", "ro\n")];
+    let bench = installed(&root, &[("loader/entries/a.conf", "title a\nlinux /a\noptions ro\n")]);
+    let data = 10;
+    spoil(&bench, data);
+    let kernel_args = Action::KernelArgs(KernelArgs { append: vec!["quiet".to_owned()], ..KernelArgs::default() });
+    let done = bench.run(&kernel_args).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(done.outcome.summary.ends_with("to 2 files"), "{}", done.outcome.summary);
+    assert!(done.outcome.warnings[0].contains("partition 2 (data)"), "{:?}", done.outcome.warnings);
+
+    spoil(&bench, ROOT_AT);
+    spoil(&bench, ESP_AT);
+    for action in [kernel_args, Action::SeedCloudInit(seed())] {
+        let error = bench.run(&action).0.unwrap_err();
+        assert!(matches!(error, Error::NotFound { .. }));
+        for partition in ["partition 1 (esp)", "partition 2 (data)", "partition 3 (system)"] {
+            let refusal =
+                format!("{partition} of {} was not looked into: mounting ext4 ", bench.path("disk").display());
+            assert!(chain(&error).contains(&refusal), "{}", chain(&error));
+        }
+    }
+}
+
+#[test]
+fn a_root_that_mounts_is_found_behind_one_that_does_not() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(&[("etc/os-release", "")], &[]);
+    spoil(&bench, ROOT_AT);
+    let done = bench.run(&Action::SeedCloudInit(seed())).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(done.outcome.summary.contains("partition 2 (data)"), "{}", done.outcome.summary);
+    assert!(done.outcome.warnings[0].contains("partition 3 (system)"), "{:?}", done.outcome.warnings);
 }

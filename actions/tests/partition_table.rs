@@ -5,9 +5,23 @@ mod common;
 
 use std::process::Command;
 
-use common::disk_image::{ESP, LINUX, Part, make, run};
-use common::{Bench, MIB, sha256, stream};
-use slipway_protocol::{Action, StreamImage};
+use common::disk_image::{ESP, LINUX, Part, make, run, widen_entries};
+use common::{Bench, MIB, chain, sha256, stream};
+use slipway_actions::{Done, Error};
+use slipway_protocol::{Action, KernelArgs, StreamImage};
+
+/// Streams the image in the bench's folder to its disk.
+fn stream_image(bench: &Bench) -> Result<Done, Error> {
+    let raw = std::fs::read(bench.path("image")).unwrap();
+    let image = StreamImage { digest: Some(sha256(&raw)), ..stream(bench.path("image").to_str().unwrap()) };
+    bench.run(&Action::StreamImage(image)).0
+}
+
+fn one_partition(bench: &Bench) -> Vec<u8> {
+    let image = bench.path("image");
+    make(&image, 30, &[Part { mib: 1..29, type_guid: LINUX, name: "root", files: &[] }]);
+    std::fs::read(image).unwrap()
+}
 
 #[test]
 fn the_backup_table_moves_to_the_end_of_the_disk() {
@@ -34,4 +48,48 @@ fn the_backup_table_moves_to_the_end_of_the_disk() {
     assert_eq!(table(bench.path("disk")), table(image), "the partitions are those of the image");
     let disk = bench.disk();
     assert!(disk[MIB..29 * MIB] == raw[MIB..29 * MIB], "what is in them, too");
+}
+
+#[test]
+fn the_backup_table_is_whole_where_it_covers_the_old_one() {
+    for blocks in [1, 2, 20, 32, 33, 34] {
+        let bench = Bench::new(30 * MIB + blocks * 512);
+        one_partition(&bench);
+        let done = stream_image(&bench).unwrap_or_else(|error| panic!("{blocks} blocks: {}", chain(&error)));
+        assert_eq!(done.outcome.warnings, [""; 0]);
+        let verdict = run(Command::new("sgdisk").arg("--verify").arg(bench.path("disk")));
+        assert!(verdict.contains("No problems found"), "{blocks} blocks: {verdict}");
+    }
+}
+
+#[test]
+fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
+    let bench = Bench::new(40 * MIB);
+    let mut raw = one_partition(&bench);
+    widen_entries(&mut raw);
+    std::fs::write(bench.path("image"), &raw).unwrap();
+    let done = stream_image(&bench).unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert_eq!(
+        done.outcome.warnings,
+        ["the backup partition table stays at the end of the image, not of the disk"],
+        "nothing is known of what else such a table holds"
+    );
+    assert!(bench.disk()[..30 * MIB] == raw);
+    let error = bench.run(&Action::KernelArgs(KernelArgs::default())).0.unwrap_err();
+    let expect = "it has 128 entries of 256 bytes, and at most 8192 of 128 bytes can be read";
+    assert!(matches!(error, Error::PartitionTable { .. }) && chain(&error).ends_with(expect), "{}", chain(&error));
+}
+
+#[test]
+fn a_table_for_blocks_of_another_size_is_an_error_that_leaves_a_disk_that_does_not_boot() {
+    let bench = Bench::new(40 * MIB);
+    let mut raw = one_partition(&bench);
+    // A file in place of a disk has blocks of 512 bytes.
+    raw.copy_within(512..1024, 4096);
+    raw[512..1024].fill(0);
+    std::fs::write(bench.path("image"), &raw).unwrap();
+    let error = stream_image(&bench).unwrap_err();
+    assert!(matches!(error, Error::BlockSize { expected: 512, found: 4096, .. }), "{}", chain(&error));
+    let disk = bench.disk();
+    assert!(disk[..MIB].iter().chain(&disk[39 * MIB..]).all(|byte| *byte == 0), "head and tail are zero");
 }

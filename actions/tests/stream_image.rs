@@ -203,6 +203,61 @@ fn what_is_no_image_leaves_the_disk_as_it_was() {
 }
 
 #[test]
+fn a_disk_is_not_written_over_itself() {
+    let bench = Bench::new(DISK);
+    fs::hard_link(bench.path("disk"), bench.path("same")).unwrap();
+    std::os::unix::fs::symlink(bench.path("disk"), bench.path("link")).unwrap();
+    for name in ["disk", "same", "link"] {
+        for scheme in ["", "file://"] {
+            let error = fails(&bench, stream(format!("{scheme}{}", bench.path(name).display())));
+            assert!(matches!(error, Error::SourceOnTarget { .. }), "{name}: {}", chain(&error));
+            check_untouched(&bench);
+        }
+    }
+}
+
+#[test]
+fn a_folder_is_no_source_and_is_not_tried_again() {
+    let bench = Bench::new(DISK);
+    let started = Instant::now();
+    let error = fails(&bench, stream(bench.dir.path().to_str().unwrap()));
+    assert!(chain(&error).contains("reading the file: Is a directory"), "{}", chain(&error));
+    assert!(!is_retryable(&error) && started.elapsed() < Duration::from_secs(1));
+    check_untouched(&bench);
+}
+
+#[test]
+fn secrets_in_a_url_are_not_in_its_errors() {
+    let server = Server::start(|_, _| Answer::Bytes(b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n".to_vec()));
+    let url = server.url.replace("http://", "http://user:hidden@") + "?signature=hidden";
+    let bench = Bench::new(DISK);
+    let error = fails(&bench, StreamImage { digest: Some(sha256(b"")), ..stream(&url) });
+    assert_eq!(chain(&error), format!("fetching {}: the server answered 403 Forbidden", server.url));
+    assert_eq!(server.asked()[0].path, "/image?signature=hidden", "it was sent all the same");
+    for url in [url, "https://user:hidden@[/image?hidden".to_owned()] {
+        let error = fails(&bench, stream(&url));
+        assert!(!format!("{error:?} {}", chain(&error)).contains("hidden"), "{error:?}");
+    }
+}
+
+#[test]
+fn the_reason_a_server_gives_in_json_is_in_the_error() {
+    let long = format!("{{\"message\": \"{}\"}}", "x".repeat(5000));
+    for (body, expect) in [
+        ("{\"code\": \"gone\", \"message\": \"image 7 was\\n deleted\"}", "400 Bad Request: image 7 was deleted"),
+        ("{\"message\": 7}", "400 Bad Request"),
+        ("<html>", "400 Bad Request"),
+        (&long, "400 Bad Request"),
+    ] {
+        let answer = format!("HTTP/1.1 400 No\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes();
+        let server = Server::start(move |_, _| Answer::Bytes(answer.clone()));
+        let bench = Bench::new(DISK);
+        let error = fails(&bench, StreamImage { digest: Some(sha256(b"")), ..stream(&server.url) });
+        assert!(chain(&error).ends_with(&format!("the server answered {expect}")), "{}", chain(&error));
+    }
+}
+
+#[test]
 fn plain_http_needs_a_digest() {
     let bench = Bench::new(DISK);
     let error = fails(&bench, stream("http://127.0.0.1:1/image"));

@@ -6,6 +6,7 @@ use super::Halt;
 use super::buffers::{Buffer, Queue};
 use super::progress::Meter;
 use crate::error::Error;
+use crate::fetch;
 
 /// Compression found by the first bytes of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub(super) fn run(
     out: &Queue,
     meter: &Meter,
 ) -> Result<(Format, u64), Halt> {
-    let unsuitable = |format| Halt::Failed(Error::Format { url: limits.url.to_owned(), format });
+    let unsuitable = |format| Halt::Failed(Error::Format { url: fetch::shown(limits.url), format });
     let format = Format::of(input.head()?).map_err(unsuitable)?;
     let stopped = input.stopped.clone();
     let decode_failed = |raw_bytes, source| match stopped.get() {
@@ -122,7 +123,7 @@ impl Limits<'_> {
 
     fn check_end(&self, size: u64) -> Result<(), Halt> {
         if size == 0 {
-            return Err(Halt::Failed(Error::EmptyImage { url: self.url.to_owned() }));
+            return Err(Halt::Failed(Error::EmptyImage { url: fetch::shown(self.url) }));
         }
         match self.raw_size {
             Some(expected) if expected != size => {

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::Halt;
 use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter};
 use crate::error::Error;
-use crate::fetch::{FetchError, Request};
+use crate::fetch::{self, FetchError, Request};
 use crate::machine::{Cancel, Machine};
 
 /// Failures in a row, without a byte received between them, after which the stage gives up.
@@ -71,7 +71,7 @@ impl Fetch<'_> {
 
     /// Whether to go on after a failure; if so, the operator is told of the first of a row.
     fn resumable(&self, at: &Position, error: FetchError, failures: u32) -> Result<(), Halt> {
-        let failed = |source| Err(Halt::Failed(Error::Fetch { url: self.url.to_owned(), source }));
+        let failed = |source| Err(Halt::Failed(Error::Fetch { url: fetch::shown(self.url), source }));
         if !error.may_pass() || matches!(error, FetchError::NotResumable { .. }) {
             return failed(error);
         }
@@ -81,7 +81,7 @@ impl Fetch<'_> {
             return failed(FetchError::NotResumable { offset, reason });
         }
         if failures >= MAX_FAILURES {
-            let url = self.url.to_owned();
+            let url = fetch::shown(self.url);
             return Err(Halt::Failed(Error::FetchGaveUp { url, offset, failures, source: error }));
         }
         if failures == 1 {
@@ -94,7 +94,9 @@ impl Fetch<'_> {
 
     /// One connection: from the position to the end or the first failure.
     fn attempt(&self, at: &mut Position, buffer: &mut Buffer, pool: &Queue, out: &Queue) -> Result<(), Halt> {
-        let failed = |source| Halt::Failed(Error::Fetch { url: self.url.to_owned(), source });
+        let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(self.url), source });
+        let is_local = fetch::local_path(self.url).is_some();
+        let broken = |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } };
         let request = Request { url: self.url, ca: self.ca, offset: at.offset, etag: at.etag.as_deref() };
         let mut response = self.machine.fetch(&request, self.stop).map_err(failed)?;
         if at.offset == 0 {
@@ -111,7 +113,7 @@ impl Fetch<'_> {
             if buffer.spare().is_empty() {
                 out.send(std::mem::replace(buffer, pool.take(self.meter)?));
             }
-            let n = response.body.read(buffer.spare()).map_err(|source| failed(FetchError::Body { source }))?;
+            let n = response.body.read(buffer.spare()).map_err(|source| failed(broken(source)))?;
             if n == 0 {
                 break;
             }
@@ -120,6 +122,7 @@ impl Fetch<'_> {
             self.counters.fetched.store(at.offset, Relaxed);
         }
         match at.total {
+            Some(total) if at.offset < total && is_local => Err(failed(broken(io::ErrorKind::UnexpectedEof.into()))),
             Some(total) if at.offset < total => Err(failed(FetchError::Short { offset: at.offset, total })),
             _ => Ok(()),
         }
@@ -149,7 +152,6 @@ mod tests {
     use super::*;
     use crate::machine::{Candidate, Response};
     use slipway_protocol::Stage;
-    use std::io;
     use std::sync::atomic::AtomicU32;
 
     /// A source that fails as told, and counts how often it is asked.
@@ -200,9 +202,9 @@ mod tests {
     fn a_fault_that_may_pass_is_tried_ten_times_and_others_once() {
         let dropped = || FetchError::Body { source: io::ErrorKind::ConnectionReset.into() };
         check(dropped, 10, "fetching https://s.example/image: stopped at byte 0 after 10 failures in a row");
-        let unavailable = || FetchError::Status { status: reqwest::StatusCode::SERVICE_UNAVAILABLE };
+        let unavailable = || FetchError::Status { status: reqwest::StatusCode::SERVICE_UNAVAILABLE, message: None };
         check(unavailable, 10, "fetching https://s.example/image: stopped at byte 0 after 10 failures in a row");
-        let missing = || FetchError::Status { status: reqwest::StatusCode::NOT_FOUND };
+        let missing = || FetchError::Status { status: reqwest::StatusCode::NOT_FOUND, message: None };
         check(missing, 1, "fetching https://s.example/image");
     }
 

@@ -9,12 +9,14 @@ use super::buffers::Queue;
 use super::progress::{Counters, Meter};
 use crate::error::Error;
 use crate::open_disk::OpenDisk;
+use crate::partitions::{self, Moved};
 
 /// Held back at either end of the disk. At the head: protective MBR, GPT, and what boot loaders embed before the first
 /// partition, or the superblock of an image without partitions. At the tail: the backup GPT (UEFI specification, 5.3).
-pub(crate) const HELD_BACK: u64 = 1 << 20;
-/// The very first bytes are written after all others: they hold the MBR and the primary GPT header.
-const LAST_PIECE: usize = 4096;
+const HELD_BACK: u64 = 1 << 20;
+/// The very first bytes are written after all others: they hold the MBR and the primary GPT header, each a block of at most
+/// 4096 bytes.
+const LAST_PIECE: usize = 8192;
 
 /// A disk being written.
 pub(crate) struct Target<'a> {
@@ -74,14 +76,17 @@ impl<'a> Target<'a> {
     }
 
     /// Writes what was held back, in an order that makes a cut at any point leave either no partition table or all of it.
-    pub(crate) fn commit(&self) -> Result<(), Error> {
-        let held = lock(&self.held);
+    /// Everything that can be wrong with the table is found before its first bytes are written.
+    pub(crate) fn commit(&self) -> Result<Moved, Error> {
+        let mut held = lock(&self.held);
         self.disk.write_at(&held.tail, self.tail_start)?;
+        let moved = partitions::move_backup(&mut held.head, self.disk)?;
         let (first, rest) = held.head.split_at(LAST_PIECE.min(held.head.len()));
         self.disk.write_at(rest, first.len() as u64)?;
         self.disk.flush()?;
         self.disk.write_at(first, 0)?;
-        self.disk.flush()
+        self.disk.flush()?;
+        Ok(moved)
     }
 
     /// Makes sure a disk that was written to, and not to the end, is known by nothing. True if there was anything to do.
@@ -98,11 +103,6 @@ impl<'a> Target<'a> {
         self.disk.zero(self.tail_start..self.disk.size())?;
         self.disk.flush()
     }
-}
-
-/// Clears what a disk is known by, so that nothing boots from it.
-pub(crate) fn blank(disk: &OpenDisk) -> Result<(), Error> {
-    Target::new(disk).blank()
 }
 
 /// Copies bytes to an offset of a piece held back; blocks may arrive in any order.

@@ -57,6 +57,38 @@ fn make_ext4(path: &Path, part: &Part) {
     run(&mut mkfs);
 }
 
+/// Rewrites the primary GPT of an image for blocks of 512 bytes with entries of 256 bytes, as the UEFI specification, 5.3.2,
+/// allows.
+pub fn widen_entries(image: &mut [u8]) {
+    let entries: Vec<u8> =
+        image[1024..1024 + 128 * 128].chunks(128).flat_map(|entry| [entry, &[0; 128]].concat()).collect();
+    image[1024..1024 + entries.len()].copy_from_slice(&entries);
+    let header = &mut image[512..604];
+    header[40..48].copy_from_slice(&66_u64.to_le_bytes());
+    header[84..88].copy_from_slice(&256_u32.to_le_bytes());
+    header[88..92].copy_from_slice(&crc(&entries).to_le_bytes());
+    seal(header);
+}
+
+/// Has the primary GPT of an image for blocks of 512 bytes claim this number of entries.
+pub fn claim_entries(image: &mut [u8], count: u32) {
+    let header = &mut image[512..604];
+    header[80..84].copy_from_slice(&count.to_le_bytes());
+    seal(header);
+}
+
+fn seal(header: &mut [u8]) {
+    header[16..20].fill(0);
+    let sum = crc(header);
+    header[16..20].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
 /// A file inside the ext4 file system at an offset in MiB, read by debugfs and not by the code under test: its content,
 /// and mode, user and group as debugfs prints them. None if it is not there.
 pub fn read_file(image: &Path, mib: usize, file: &str) -> Option<(String, String)> {
