@@ -18,7 +18,8 @@ use rtnetlink::packet_route::route::RouteAttribute;
 use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 use rustix::net::sockopt;
 use slipway_installer::link::{self, Link};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -38,7 +39,9 @@ struct Network {
     server: Server,
     /// Held while names are looked up, because the name servers and the route to them are the machine's, not an
     /// interface's; and while the winner is decided.
-    winner: Mutex<Option<String>>,
+    turn: Mutex<()>,
+    /// The interface that reached the server first, for as long as it has its lease.
+    winner: watch::Sender<Option<String>>,
 }
 
 /// Where the server is, from its URL.
@@ -53,7 +56,7 @@ pub async fn run(host: &str, port: u16) -> Result<()> {
     let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
     tokio::spawn(connection);
     let server = Server { host: host.to_owned(), port };
-    let network = Arc::new(Network { netlink, server, winner: Mutex::new(None) });
+    let network = Arc::new(Network { netlink, server, turn: Mutex::new(()), winner: watch::Sender::new(None) });
     network.set_up("lo").await.context("bringing up lo")?;
     // An interface without a cable must not attract packets.
     if let Err(error) = std::fs::write("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown", "1\n") {
@@ -103,6 +106,8 @@ impl Network {
         let mut dhcp = DhcpV4Client::init(config, None).await.map_err(|e| anyhow!("starting DHCP: {}", e.msg()))?;
         info!("{name}: link is up, asking for an address by DHCP");
         let mut held: Option<Ipv4Addr> = None;
+        // Ends with the lease, or with this function.
+        let mut reaching = JoinSet::new();
         loop {
             let state = dhcp.run().await.map_err(|e| anyhow!("DHCP: {}", e.msg()))?;
             let DhcpV4State::Done(lease) = state else { continue };
@@ -115,7 +120,8 @@ impl Network {
                 info!("{name}: {}/{} from {}", lease.yiaddr, prefix(lease.subnet_mask), lease.srv_id);
                 let network = Arc::clone(self);
                 let name = name.to_owned();
-                tokio::spawn(async move { network.reach_server(&name, index, &lease).await });
+                reaching.abort_all();
+                reaching.spawn(async move { network.reach_server(&name, index, &lease).await });
             }
         }
     }
@@ -152,7 +158,10 @@ impl Network {
             .await
             .with_context(|| format!("setting address {}", lease.yiaddr))?;
         if let Some(mtu) = lease.mtu.filter(|mtu| *mtu >= 576) {
-            self.netlink.link().set(LinkUnspec::new_with_index(index).mtu(mtu.into()).build()).execute().await?;
+            let set = self.netlink.link().set(LinkUnspec::new_with_index(index).mtu(mtu.into()).build()).execute();
+            if let Err(error) = set.await {
+                warn!("setting the MTU to {mtu}, as DHCP says: {error}; it stays as it is");
+            }
         }
         self.route(index, lease, METRIC_OTHERS + index).await
     }
@@ -189,19 +198,17 @@ impl Network {
         Ok(())
     }
 
-    /// Tries to reach the server through this interface until one interface has.
+    /// Tries to reach the server through this interface whenever no interface has.
     async fn reach_server(&self, name: &str, index: u32, lease: &DhcpV4Lease) {
-        loop {
-            match self.try_server(name, index, lease).await {
-                Ok(()) => return,
-                Err(error) => {
-                    if self.winner.lock().await.is_some() {
-                        return;
-                    }
+        let mut winner = self.winner.subscribe();
+        // The sender lives in self, so waiting cannot fail.
+        while winner.wait_for(Option::is_none).await.is_ok() {
+            if let Err(error) = self.try_server(name, index, lease).await {
+                if self.winner.borrow().is_none() {
                     warn!("{name}: {error:#}");
                 }
+                sleep(PAUSE).await;
             }
-            sleep(PAUSE).await;
         }
     }
 
@@ -210,8 +217,8 @@ impl Network {
         let address = connect_any(name, &addresses).await.with_context(|| {
             format!("reaching the server at {}:{} through {name}", self.server.host, self.server.port)
         })?;
-        let mut winner = self.winner.lock().await;
-        if winner.is_some() {
+        let _turn = self.turn.lock().await;
+        if self.winner.borrow().is_some() {
             return Ok(());
         }
         self.route(index, lease, METRIC_WINNER).await?;
@@ -224,7 +231,7 @@ impl Network {
         };
         link::announce(&link).context("announcing the network")?;
         info!("{name}: reached the server at {address}");
-        *winner = Some(name.to_owned());
+        self.winner.send_replace(Some(name.to_owned()));
         Ok(())
     }
 
@@ -232,13 +239,14 @@ impl Network {
         if let Ok(address) = self.server.host.trim_matches(['[', ']']).parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, self.server.port)]);
         }
-        let winner = self.winner.lock().await;
-        if winner.is_none() {
+        let _turn = self.turn.lock().await;
+        let nobody_won = self.winner.borrow().is_none();
+        if nobody_won {
             self.route(index, lease, METRIC_WINNER).await?;
             write_resolv_conf(lease)?;
         }
         let found = tokio::net::lookup_host((self.server.host.as_str(), self.server.port)).await;
-        if winner.is_none() {
+        if nobody_won {
             self.unroute(index, METRIC_WINNER).await;
         }
         let servers: Vec<_> = lease.dns_srvs.iter().flatten().map(ToString::to_string).collect();
@@ -262,9 +270,14 @@ impl Network {
 
     /// Lets another interface win when this one lost its lease.
     async fn give_up(&self, name: &str) {
-        let mut winner = self.winner.lock().await;
-        if winner.as_deref() == Some(name) {
-            *winner = None;
+        let _turn = self.turn.lock().await;
+        // An interface that is gone took its routes along.
+        let index = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex"));
+        if let Ok(index) = index.unwrap_or_default().trim().parse() {
+            self.unroute(index, METRIC_WINNER).await;
+        }
+        if self.winner.borrow().as_deref() == Some(name) {
+            self.winner.send_replace(None);
             if let Err(error) = link::withdraw() {
                 warn!("withdrawing the network: {error}");
             }

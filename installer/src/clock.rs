@@ -12,6 +12,9 @@ use crate::tls;
 /// A clock this near the server's is left alone.
 const CLOSE_ENOUGH: Duration = Duration::from_secs(2);
 
+/// How long the server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// When this program was built, in seconds since 1970: `SOURCE_DATE_EPOCH` of the build, else 2026-01-01.
 pub fn build_time() -> i64 {
     option_env!("SOURCE_DATE_EPOCH").and_then(|text| text.parse().ok()).unwrap_or(1_767_225_600)
@@ -29,7 +32,12 @@ pub async fn set_from_server(server: &Url, ca: &str) -> Result<(), ClientError> 
     let what = "asking for the time";
     let http = crate::client::builder(tls::client_for_clock(ca)?).build();
     let http = http.map_err(|source| ClientError::transport(what, &url, source))?;
-    let answer = http.get(url.clone()).send().await.map_err(|source| ClientError::transport(what, &url, source))?;
+    let answer = http
+        .get(url.clone())
+        .timeout(PATIENCE)
+        .send()
+        .await
+        .map_err(|source| ClientError::transport(what, &url, source))?;
     let date = answer.headers().get(reqwest::header::DATE).and_then(|value| value.to_str().ok());
     let Some(time) = date.and_then(|text| httpdate::parse_http_date(text).ok()) else {
         warn!("{url} gave no usable Date; the clock stays as it is");

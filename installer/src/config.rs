@@ -207,8 +207,10 @@ pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
 }
 
 fn parse_server(place: &str, value: &str) -> Result<Url, ConfigError> {
+    // What stands before an @ may be a password.
+    let shown = value.rsplit_once('@').map_or(value.to_owned(), |(_, host)| format!("...@{host}"));
     let wrong =
-        |wrong: String| ConfigError::Value { key: "server", place: place.to_owned(), value: value.to_owned(), wrong };
+        |wrong: String| ConfigError::Value { key: "server", place: place.to_owned(), value: shown.clone(), wrong };
     let url =
         Url::parse(value).map_err(|e| wrong(format!("is no URL ({e}): write it as https://server.example:8443")))?;
     if url.scheme() != "https" {
@@ -256,7 +258,7 @@ mod tests {
         };
         check("http://s.example", "does not begin with https://");
         check("s.example", "is no URL");
-        check("https://user:pw@s.example", "without user name");
+        check("https://user:pw@s.example", "is \"...@s.example\", which must be a host without user name");
         let error = merge(&[source(BAKED, &[("server", "https://s")])]).unwrap_err();
         assert!(error.to_string().starts_with("no ca is configured"), "{error}");
         let error = merge(&[source(BAKED, &[("server", "https://s"), ("ca", "x")])]).unwrap_err();

@@ -16,6 +16,11 @@ use crate::tls::NodeCertificate;
 /// How often a refused machine asks again: an operator may have put things right.
 const AFTER_REFUSAL: Duration = Duration::from_secs(15);
 
+/// How often a renewal that failed is tried again.
+const AFTER_FAILED_RENEWAL: Duration = Duration::from_secs(30);
+/// How often a server may be out of reach when somebody waits in front of the terminal.
+const IMPATIENT_FAILURES: u32 = 3;
+
 /// What the machine says of itself when it enrols.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -38,9 +43,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// Enrols, however long it takes an operator to let the machine in, and keeps the credentials fresh from then on.
-    pub async fn open(config: Config, facts: Facts) -> Result<Self, ClientError> {
-        let (client, renew_in) = enrol(&config, &facts).await?;
+    /// Enrols, however long it takes an operator to let the machine in, and keeps the credentials fresh from then on. With
+    /// `impatient` a server that refuses, or is not to be reached in a few tries, is an error.
+    pub async fn open(config: Config, facts: Facts, impatient: bool) -> Result<Self, ClientError> {
+        let (client, renew_in) = enrol(&config, &facts, impatient).await?;
         let session = Self { config: Arc::new(config), facts: Arc::new(facts), client: Arc::new(RwLock::new(client)) };
         tokio::spawn(session.clone().keep_fresh(renew_in));
         Ok(session)
@@ -59,7 +65,7 @@ impl Session {
     /// Enrols anew, because the server no longer accepts the credentials.
     pub async fn reopen(&self) -> Result<(), ClientError> {
         warn!("the server does not accept this node's credentials any more, enrolling again");
-        let (client, _) = enrol(&self.config, &self.facts).await?;
+        let (client, _) = enrol(&self.config, &self.facts, false).await?;
         self.replace(client);
         Ok(())
     }
@@ -70,25 +76,36 @@ impl Session {
 
     async fn keep_fresh(self, first: Duration) {
         let mut due = Instant::now() + first;
+        let mut end = due + first;
         loop {
             sleep_until(due).await;
-            let wait = match self.renew().await {
-                Ok(wait) => wait,
+            due = Instant::now();
+            match self.renew(end).await {
+                Ok(wait) => {
+                    due += wait;
+                    end = due + wait;
+                }
                 Err(error) => {
                     warn!("{}", crate::one_line(&error));
-                    Duration::from_secs(30)
+                    due += AFTER_FAILED_RENEWAL;
                 }
-            };
-            due = Instant::now() + wait;
+            }
         }
     }
 
-    async fn renew(&self) -> Result<Duration, ClientError> {
-        let (key, csr) = key_and_request()?;
-        let (client, wait) = match self.client().renew(&RenewRequest { csr }).await {
-            Ok(enrolment) => credentials(&self.config, &key, enrolment)?,
-            Err(error) if error.code() == Some(ErrorCode::Unauthenticated) => enrol(&self.config, &self.facts).await?,
-            Err(error) => return Err(error),
+    /// New credentials from those at hand, while they are good. A server that was away for longer would not even shake hands
+    /// with the old ones, so then the machine enrols as it did at first.
+    async fn renew(&self, end: Instant) -> Result<Duration, ClientError> {
+        let anew = || enrol(&self.config, &self.facts, false);
+        let (client, wait) = if Instant::now() >= end {
+            anew().await?
+        } else {
+            let (key, csr) = key_and_request()?;
+            match self.client().renew(&RenewRequest { csr }).await {
+                Ok(enrolment) => credentials(&self.config, &key, enrolment)?,
+                Err(error) if error.code() == Some(ErrorCode::Unauthenticated) => anew().await?,
+                Err(error) => return Err(error),
+            }
         };
         self.replace(client);
         Ok(wait)
@@ -96,7 +113,7 @@ impl Session {
 }
 
 /// Asks until the server says yes. Gives up only on what asking again cannot change.
-async fn enrol(config: &Config, facts: &Facts) -> Result<(Client, Duration), ClientError> {
+async fn enrol(config: &Config, facts: &Facts, impatient: bool) -> Result<(Client, Duration), ClientError> {
     let anonymous = Client::new(config)?;
     let (key, csr) = key_and_request()?;
     let mut request = EnrolRequest {
@@ -110,6 +127,7 @@ async fn enrol(config: &Config, facts: &Facts) -> Result<(Client, Duration), Cli
     };
     let mut backoff = Backoff::default();
     let mut told = String::new();
+    let mut failures = 0;
     loop {
         request.timing = facts.kernel_to_init.map(timing);
         let wait = match anonymous.enrol(&request).await {
@@ -126,7 +144,9 @@ async fn enrol(config: &Config, facts: &Facts) -> Result<(Client, Duration), Cli
                 backoff.reset();
                 after
             }
+            Err(error) if impatient && (!error.is_outage() || failures == IMPATIENT_FAILURES) => return Err(error),
             Err(error) => {
+                failures += 1;
                 // The same sentence once is enough; a machine may wait for days.
                 tell(&mut told, crate::one_line(&error), true);
                 if error.code().is_some() && !error.may_pass() { AFTER_REFUSAL } else { backoff.next_wait() }

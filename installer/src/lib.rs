@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use slipway_protocol::ErrorCode;
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
@@ -48,17 +49,20 @@ pub struct Options {
     pub log: LogBook,
     /// What actions work on.
     pub machine: MakeMachine,
-    /// Return after the first run instead of waiting for the next.
+    /// Becomes true when the machine has found its disks, as far as anybody can tell. A rule that takes the smallest of them is
+    /// not asked before.
+    pub disks_settled: watch::Receiver<bool>,
+    /// Return after the first run instead of waiting for the next, and give up where the server cannot be reached or refuses.
     pub once: bool,
 }
 
 /// The whole flow. Returns when the machine is to be left, after the server has stored the last event; fails only on what
 /// no waiting can change.
-pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
+pub async fn run(config: Config, mut options: Options) -> Result<End, ClientError> {
     if options.set_clock {
         set_clock(&config).await?;
     }
-    let session = Session::open(config, options.facts).await?;
+    let session = Session::open(config, options.facts, options.once).await?;
     let reporter = Reporter::start(session.clone(), options.log.clone());
     let runner = Runner {
         reporter: reporter.clone(),
@@ -68,13 +72,22 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
         machine: options.machine,
     };
     let mut backoff = Backoff::default();
+    // A run the server takes no reports of, and may hand out again: it is not begun again.
+    let mut abandoned = None;
     info!("waiting for work");
     loop {
         match session.client().workflow().await {
+            Ok(Some(workflow)) if abandoned.as_ref() == Some(&workflow.run) => sleep(backoff.next_wait()).await,
             Ok(Some(workflow)) => {
                 backoff.reset();
-                let end = runner.run(&workflow).await;
-                reporter.flush().await;
+                // The sender lives as long as the machine; without one there is nothing to wait for.
+                let _ = options.disks_settled.wait_for(|settled| *settled).await;
+                let mut end = runner.run(&workflow).await;
+                if let Err(reason) = reporter.flush().await {
+                    error!("run {}: {reason}; the machine holds and waits for another", workflow.run);
+                    abandoned = Some(workflow.run);
+                    end = End::Failed;
+                }
                 if end == End::Reboot || options.once {
                     return Ok(end);
                 }
@@ -104,11 +117,6 @@ async fn set_clock(config: &Config) -> Result<(), ClientError> {
                     told = sentence;
                 }
                 sleep(backoff.next_wait()).await;
-            }
-            // A server without this answer still has the others.
-            Err(failure @ (ClientError::Refused { .. } | ClientError::Answer { .. })) => {
-                warn!("{}; the clock stays as it is", one_line(&failure));
-                return Ok(());
             }
             Err(failure) => return Err(failure),
         }

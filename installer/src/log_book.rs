@@ -56,6 +56,17 @@ pub struct Chunk {
     lines: usize,
 }
 
+/// The kernel logs its command line, on which somebody may have put a bootstrap token all the same.
+fn without_token(line: String) -> String {
+    const KEY: &str = "slipway.token=";
+    let Some((before, rest)) = line.split_once(KEY) else { return line };
+    let end = match rest.strip_prefix('"') {
+        Some(quoted) => quoted.find('"').map_or(rest.len(), |at| at + 2),
+        None => rest.find(char::is_whitespace).unwrap_or(rest.len()),
+    };
+    format!("{before}{KEY}(secret){}", without_token(rest.get(end..).unwrap_or_default().to_owned()))
+}
+
 impl LogBook {
     /// Follows the kernel's log from the first line the server has not seen, in a thread of its own.
     pub fn of_kernel(state: &Path) -> std::io::Result<Self> {
@@ -100,6 +111,7 @@ impl LogBook {
     }
 
     fn add(&self, number: u64, line: String) {
+        let line = without_token(line);
         let mut inner = self.lock();
         inner.tail.push_back(line.clone());
         if inner.tail.len() > TAIL {
@@ -178,6 +190,14 @@ fn parse_record(record: &str) -> Option<(u64, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_on_the_kernels_command_line_is_not_uploaded() {
+        let book = LogBook::default();
+        book.add_line("Command line: quiet slipway.token=abc= slipway.server=https://s slipway.token=\"d e\" end");
+        let expect = "Command line: quiet slipway.token=(secret) slipway.server=https://s slipway.token=(secret) end";
+        assert_eq!(book.tail(), [expect]);
+    }
 
     #[test]
     fn a_kernel_record_reads_as_dmesg_shows_it() {

@@ -36,6 +36,8 @@ pub struct Reporter {
     more: Arc<Notify>,
     /// How many events wait; a watch, so that the last acknowledgement is never missed.
     waiting: Arc<watch::Sender<usize>>,
+    /// Why the server takes nothing more of this run, once it does not.
+    over: Arc<watch::Sender<Option<String>>>,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +47,8 @@ struct Queue {
     /// Up to here events are on their way and must not change.
     sending: u64,
     notes: usize,
+    /// Events to be sent one by one, because the server refused a batch they were in.
+    suspects: usize,
     events: VecDeque<Event>,
 }
 
@@ -57,6 +61,7 @@ impl Reporter {
             queue: Arc::default(),
             more: Arc::default(),
             waiting: Arc::new(watch::Sender::new(0)),
+            over: Arc::new(watch::Sender::new(None)),
         };
         tokio::spawn(reporter.clone().send_events());
         tokio::spawn(reporter.clone().send_log());
@@ -69,19 +74,32 @@ impl Reporter {
         let mut queue = self.lock();
         *queue = Queue { run: run.to_owned(), next_seq: next_seq.max(1), ..Queue::default() };
         self.waiting.send_replace(0);
+        self.over.send_replace(None);
     }
 
-    /// Takes an event of a step.
-    pub fn event(&self, step: u32, attempt: u32, kind: EventKind) {
+    /// Takes an event of a step. One of another run comes from an action that did not stop when it was asked to.
+    pub fn event(&self, run: &str, step: u32, attempt: u32, kind: EventKind) {
         let mut queue = self.lock();
+        if queue.run != run || self.over.borrow().is_some() {
+            return;
+        }
         queue.push(step, attempt, shorten(kind));
         self.waiting.send_replace(queue.events.len());
         drop(queue);
         self.more.notify_one();
     }
 
-    /// Waits until the server has stored every event, and has the log or had time to take it.
-    pub async fn flush(&self) {
+    /// Waits until the run is over on the server's side, and returns why.
+    pub async fn over(&self) -> String {
+        let mut over = self.over.subscribe();
+        // The sender lives in self, so waiting cannot fail.
+        let reason = over.wait_for(Option::is_some).await;
+        reason.ok().and_then(|reason| reason.clone()).unwrap_or_default()
+    }
+
+    /// Waits until the server has stored every event, and has the log or had time to take it. Without success if the server
+    /// takes nothing more of this run: then it has not stored what happened, and the reason is returned.
+    pub async fn flush(&self) -> Result<(), String> {
         let mut waiting = self.waiting.subscribe();
         // The sender lives in self, so waiting cannot fail.
         let _ = waiting.wait_for(|events| *events == 0).await;
@@ -96,6 +114,7 @@ impl Reporter {
             Ok(Err(error)) => warn!("{}", crate::one_line(&error)),
             Err(_) => warn!("sending the log took longer than {} s", LOG_PATIENCE.as_secs()),
         }
+        self.over.borrow().clone().map_or(Ok(()), Err)
     }
 
     async fn send_events(self) {
@@ -108,7 +127,11 @@ impl Reporter {
             let result = self.session.client().events(&batch).await;
             match result {
                 Ok(ack) => {
-                    self.acknowledge(&batch.run, ack.seq);
+                    if ack.ended {
+                        self.end(&batch.run, "an operator ended it".to_owned());
+                    } else {
+                        self.acknowledge(&batch.run, ack.seq);
+                    }
                     backoff.reset();
                 }
                 Err(error) if error.code() == Some(ErrorCode::Unauthenticated) => {
@@ -118,9 +141,7 @@ impl Reporter {
                     }
                 }
                 Err(error) if error.code().is_some() && !error.may_pass() => {
-                    // The run is gone or over on the server's side. Asking again would never end.
-                    error!("{}; these events are dropped", crate::one_line(&error));
-                    self.acknowledge(&batch.run, batch.events.last().map_or(0, |event| event.seq));
+                    self.refused(&batch, &error);
                 }
                 Err(error) => {
                     warn!("{}", crate::one_line(&error));
@@ -132,7 +153,8 @@ impl Reporter {
 
     fn next_batch(&self) -> Option<EventBatch> {
         let mut queue = self.lock();
-        let events: Vec<Event> = queue.events.iter().take(MAX_EVENTS_PER_BATCH).cloned().collect();
+        let length = if queue.suspects > 0 { 1 } else { MAX_EVENTS_PER_BATCH };
+        let events: Vec<Event> = queue.events.iter().take(length).cloned().collect();
         queue.sending = events.last()?.seq;
         Some(EventBatch { run: queue.run.clone(), events })
     }
@@ -140,8 +162,34 @@ impl Reporter {
     fn acknowledge(&self, run: &str, seq: u64) {
         let mut queue = self.lock();
         if queue.run == run {
+            let before = queue.events.len();
             queue.events.retain(|event| event.seq > seq);
+            queue.suspects = queue.suspects.saturating_sub(before - queue.events.len());
             self.waiting.send_replace(queue.events.len());
+        }
+    }
+
+    /// What the server will never take. Of a batch one event may be the cause, so each is sent by itself; a note or progress
+    /// can be spared, but a run whose steps the server does not know of is over.
+    fn refused(&self, batch: &EventBatch, error: &ClientError) {
+        let reason = crate::one_line(error);
+        match batch.events.as_slice() {
+            [event] if matches!(event.kind, EventKind::Note(_) | EventKind::Progress(_)) && !is_gone(error) => {
+                error!("{reason}; one event is dropped");
+                self.acknowledge(&batch.run, event.seq);
+            }
+            [_, _, ..] if !is_gone(error) => self.lock().suspects = batch.events.len(),
+            _ => self.end(&batch.run, reason),
+        }
+    }
+
+    fn end(&self, run: &str, reason: String) {
+        let mut queue = self.lock();
+        if queue.run == run {
+            queue.events.clear();
+            // First why, then that nothing waits: whoever flushes must not take this for success.
+            self.over.send_replace(Some(reason));
+            self.waiting.send_replace(0);
         }
     }
 
@@ -185,6 +233,11 @@ impl Reporter {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the server has no such run or no such node any more.
+fn is_gone(error: &ClientError) -> bool {
+    matches!(error.code(), Some(ErrorCode::NotFound | ErrorCode::Decommissioned | ErrorCode::Forbidden))
 }
 
 impl Queue {

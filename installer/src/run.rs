@@ -58,14 +58,18 @@ struct InProgress {
 
 /// Why a step did not succeed.
 enum Unsuccessful {
-    Failed { failure: Failure, may_pass: bool },
+    Failed {
+        failure: Failure,
+        may_pass: bool,
+    },
     TimedOut(Failure),
+    /// The server wants nothing more of this run, for this reason.
+    Over(String),
 }
 
 impl Runner {
     /// Runs a workflow to its end. Returns once every event is queued; the caller flushes before it leaves the machine.
     pub async fn run(&self, workflow: &Workflow) -> End {
-        self.reporter.flush().await;
         self.reporter.begin(&workflow.run, workflow.next_seq);
         if let Some(interrupted) = self.interrupted(&workflow.run) {
             return self.report_interruption(workflow, &interrupted);
@@ -95,24 +99,29 @@ impl Runner {
         for attempt in 1.. {
             self.remember(&InProgress { run: workflow.run.clone(), step: index, attempt });
             info!("{place}: started{}", if attempt > 1 { format!(", attempt {attempt}") } else { String::new() });
-            self.reporter.event(index, attempt, EventKind::Started);
-            match self.attempt(index, attempt, step).await {
+            self.reporter.event(&workflow.run, index, attempt, EventKind::Started);
+            match self.attempt(workflow, index, attempt, step).await {
                 Ok(done) => {
                     for warning in &done.outcome.warnings {
                         warn!("{place}: {warning}");
                     }
                     info!("{place}: {}", done.outcome.summary);
-                    self.reporter.event(index, attempt, EventKind::Succeeded(done.outcome));
+                    self.reporter.event(&workflow.run, index, attempt, EventKind::Succeeded(done.outcome));
                     return Ok(done.next);
                 }
                 Err(Unsuccessful::Failed { failure, may_pass }) if may_pass && attempt <= step.retries => {
                     warn!("{place}: {}; trying again", sentence(&failure));
-                    self.reporter.event(index, attempt, EventKind::Retrying(failure));
+                    self.reporter.event(&workflow.run, index, attempt, EventKind::Retrying(failure));
                     sleep(backoff.next_wait()).await;
                 }
                 Err(Unsuccessful::Failed { failure, .. }) => {
                     error!("{place}: {}", sentence(&failure));
                     self.fail(workflow, index, attempt, EventKind::Failed(failure));
+                    return Err(());
+                }
+                Err(Unsuccessful::Over(reason)) => {
+                    error!("{place}: stopped, because the server takes nothing more of this run: {reason}");
+                    self.forget();
                     return Err(());
                 }
                 Err(Unsuccessful::TimedOut(failure)) => {
@@ -125,25 +134,39 @@ impl Runner {
         Err(())
     }
 
-    async fn attempt(&self, index: u32, attempt: u32, step: &Step) -> Result<Done, Unsuccessful> {
+    async fn attempt(&self, workflow: &Workflow, index: u32, attempt: u32, step: &Step) -> Result<Done, Unsuccessful> {
         let cancel = Cancel::default();
         let memory = Arc::new(AtomicU64::new(memory_in_use()));
         let mut task = tokio::task::spawn_blocking({
             let (make, cancel, action) = (Arc::clone(&self.machine), cancel.clone(), step.action.clone());
-            let (reporter, memory) = (self.reporter.clone(), Arc::clone(&memory));
+            let (reporter, memory, run) = (self.reporter.clone(), Arc::clone(&memory), workflow.run.clone());
             move || {
                 let machine = make(&cancel);
                 slipway_actions::run(&action, machine.as_ref(), &mut |report| {
                     memory.fetch_max(memory_in_use(), Ordering::Relaxed);
-                    reporter.event(index, attempt, event(report));
+                    reporter.event(&run, index, attempt, event(report));
                 })
             }
         });
         let limit = step.timeout.map_or(Duration::MAX, Duration::from_secs);
-        let Ok(ended) = timeout(limit, &mut task).await else {
-            cancel.set();
-            let stuck = timeout(LET_GO, task).await.is_err();
-            return Err(Unsuccessful::TimedOut(self.timed_out(step, stuck)));
+        let ended = tokio::select! {
+            reason = self.reporter.over() => Err(Unsuccessful::Over(reason)),
+            ended = timeout(limit, &mut task) => Ok(ended),
+        };
+        let ended = match ended {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(_)) => {
+                cancel.set();
+                let stuck = timeout(LET_GO, task).await.is_err();
+                return Err(Unsuccessful::TimedOut(self.timed_out(step, stuck)));
+            }
+            Err(over) => {
+                cancel.set();
+                if timeout(LET_GO, task).await.is_err() {
+                    warn!("{} did not stop in {} s: a disk may hang", step.action.name(), LET_GO.as_secs());
+                }
+                return Err(over);
+            }
         };
         match ended {
             Ok(Ok(mut done)) => {
@@ -174,9 +197,9 @@ impl Runner {
 
     /// Reports the end of a run at a step, and that no later one runs.
     fn fail(&self, workflow: &Workflow, index: u32, attempt: u32, kind: EventKind) -> End {
-        self.reporter.event(index, attempt, kind);
+        self.reporter.event(&workflow.run, index, attempt, kind);
         for (later, _) in (0u32..).zip(&workflow.steps).skip(index as usize + 1) {
-            self.reporter.event(later, 0, EventKind::Skipped);
+            self.reporter.event(&workflow.run, later, 0, EventKind::Skipped);
         }
         self.forget();
         error!("run {} failed; the machine holds and waits for another", workflow.run);

@@ -145,8 +145,8 @@ pub fn certificate_verdict(error: &(dyn std::error::Error + 'static)) -> Option<
 fn explain(reason: &CertificateError) -> String {
     match reason {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "its certificate is not signed by the CA this boot medium holds; make the medium again with this server's CA, \
-             or look who answers at this address"
+            "its certificate is not signed by the CA this machine was given; make the boot image again with this server's \
+             CA (or give it by --ca), or look who answers at this address"
                 .to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {

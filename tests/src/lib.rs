@@ -108,8 +108,17 @@ impl Lab {
 
     /// Starts a run of these steps on the machine.
     pub async fn start_run(&self, steps: Vec<Step>) {
+        self.begin(steps, false).await;
+    }
+
+    /// Ends the run that goes on, and starts one of these steps.
+    pub async fn replace_run(&self, steps: Vec<Step>) {
+        self.begin(steps, true).await;
+    }
+
+    async fn begin(&self, steps: Vec<Step>, replace: bool) {
         let task = Task::Workflow(WorkflowFile { steps, phone_home: false });
-        let new = NewRun { task, user_data: None, replace: false };
+        let new = NewRun { task, user_data: None, replace };
         operate::start_run(&self.store().await, &self.ca(), "m1", new).await.unwrap();
     }
 
@@ -168,6 +177,7 @@ impl Lab {
             machine: Arc::new(move |cancel| {
                 Box::new(Host::new(HostOptions { trust: vec![ca.clone()], cancel: cancel.clone() }))
             }),
+            disks_settled: tokio::sync::watch::channel(true).1,
             once: true,
         }
     }

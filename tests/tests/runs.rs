@@ -134,6 +134,50 @@ async fn an_installer_that_was_killed_in_a_step_is_reported_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_replaced_stops_on_the_machine() {
+    let lab = Lab::start().await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/image", silent.local_addr().unwrap());
+    let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+    lab.register(true).await;
+    lab.start_run(vec![stream(&lab, &url, &digest), step("leave", Action::Reboot(Reboot::default()))]).await;
+    let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
+    lab.wait_for("installing", |node| node.state == NodeState::Installing).await;
+
+    let erase = Action::EraseDisk(EraseDisk { disk: lab.disk_hints(), ..EraseDisk::default() });
+    lab.replace_run(vec![step("erase", erase)]).await;
+
+    assert_eq!(installing.await.unwrap().unwrap(), End::Failed);
+    let run = lab.status().await.run.unwrap();
+    assert_eq!((run.state, run.steps[0].name.as_str()), (RunState::Pending, "erase"));
+    assert_eq!(lab.install().await.unwrap(), End::Done);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_taken_out_of_service_stops_and_does_not_restart() {
+    let lab = Lab::start().await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/image", silent.local_addr().unwrap());
+    let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+    lab.register(true).await;
+    lab.start_run(vec![stream(&lab, &url, &digest), step("leave", Action::Reboot(Reboot::default()))]).await;
+    let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
+    let node = lab.wait_for("installing", |node| node.state == NodeState::Installing).await;
+
+    slipway_server::operate::decommission_node(&lab.store().await, &node.id).await.unwrap();
+
+    assert_eq!(installing.await.unwrap().unwrap(), End::Failed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_at_the_terminal_is_told_at_once_of_a_server_that_is_not_trusted() {
+    let (lab, other) = (Lab::start().await, Lab::start().await);
+    let config = slipway_installer::config::Config { ca: other.ca(), ..lab.config() };
+    let error = slipway_installer::run(config, lab.options(None)).await.unwrap_err();
+    assert!(error.to_string().contains("nothing was sent"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_away_for_a_while_misses_nothing() {
     let mut lab = Lab::start().await;
     let image = image();

@@ -132,11 +132,11 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
         Ok(Done { outcome, next }) => {
             if !arguments.json {
                 for warning in &outcome.warnings {
-                    eprintln!("warning: {warning}");
+                    super::tell(&format!("warning: {warning}"));
                 }
-                println!("{}", outcome.summary);
+                super::print(&format!("{}\n", outcome.summary))?;
                 if next == Next::Reboot {
-                    println!("restart the machine to go on");
+                    super::print("restart the machine to go on\n")?;
                 }
             }
             Ok(ExitCode::SUCCESS)
@@ -243,7 +243,7 @@ impl Display {
         match (self, report) {
             (Self::Json, Report::Note(text)) => print_json(&serde_json::json!({ "note": text })),
             (Self::Json, Report::Progress(progress)) => print_json(&serde_json::json!({ "progress": progress })),
-            (Self::Bar(bar), Report::Note(text)) => bar.suspend(|| eprintln!("{text}")),
+            (Self::Bar(bar), Report::Note(text)) => bar.suspend(|| super::tell(text)),
             (Self::Bar(bar), Report::Progress(progress)) => {
                 if let Some(total) = progress.total {
                     bar.set_length(total);
@@ -251,12 +251,12 @@ impl Display {
                 bar.set_position(progress.bytes);
                 bar.set_message(rate(progress));
             }
-            (Self::Lines { .. }, Report::Note(text)) => eprintln!("{text}"),
+            (Self::Lines { .. }, Report::Note(text)) => super::tell(text),
             (Self::Lines { next }, Report::Progress(progress)) => {
                 if Instant::now() >= *next {
                     *next = Instant::now() + LINE_EVERY;
                     let total = progress.total.map_or("?".to_owned(), |total| HumanBytes(total).to_string());
-                    eprintln!("{} of {total} {}", HumanBytes(progress.bytes), rate(progress));
+                    super::tell(&format!("{} of {total} {}", HumanBytes(progress.bytes), rate(progress)));
                 }
             }
         }
@@ -286,5 +286,6 @@ fn rate(progress: &Progress) -> String {
 }
 
 fn print_json(value: &serde_json::Value) {
-    println!("{value}");
+    // As with lines for people: a reader that goes away does not stop the action.
+    let _ = super::print(&format!("{value}\n"));
 }

@@ -1,9 +1,9 @@
 //! `slipway installer` under PID 1, and `slipway install` on a running system: the same flow, another surrounding.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use slipway_actions::{Cancel, Host, HostOptions, Machine, disks};
@@ -12,14 +12,19 @@ use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
 use slipway_installer::run::MakeMachine;
 use slipway_installer::{End, Options, discover, link, wait_for_disks};
+use tokio::sync::watch;
+use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::pid1::exit;
+use crate::pid1::{DRIVERS_LOADED, EXIT_REBOOT};
 
 /// State of this boot: a tmpfs in the micro-OS, and on every Linux.
 const STATE: &str = "/run/slipway";
 /// How long the machine may take to show its first disk before it enrols without one.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long no disk may have come or gone before one is chosen, and how long that is waited for.
+const DISKS_QUIET: Duration = Duration::from_secs(3);
+const DISKS_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub struct InstallerArguments {
@@ -54,7 +59,10 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
         warn!("{warning}");
     }
     let log = LogBook::of_kernel(&PathBuf::from(STATE).join("log.json")).context("reading /dev/kmsg")?;
-    let end = super::runtime()?.block_on(async {
+    let runtime = super::runtime()?;
+    let end = runtime.block_on(async {
+        let (settled, disks_settled) = watch::channel(false);
+        tokio::spawn(wait_for_all_disks(settled));
         let link = link::wait().await;
         info!("network: {} on {}", link.address, link.interface);
         let sys = discover::Roots::default().sys;
@@ -68,14 +76,33 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
             previous_exit: arguments.child.previous_exit,
             log,
             machine: machine(&config),
+            disks_settled,
             once: false,
         };
         slipway_installer::run(config, options).await
-    })?;
-    Ok(ExitCode::from(match end {
-        End::Reboot => exit::REBOOT,
-        End::Done | End::Failed => 0,
-    }))
+    });
+    // An action that hangs on a dead disk must not keep the machine.
+    runtime.shutdown_background();
+    Ok(match end? {
+        End::Reboot => ExitCode::from(EXIT_REBOOT),
+        End::Done | End::Failed => ExitCode::SUCCESS,
+    })
+}
+
+/// Disks appear one by one, those of slow controllers last. All are there, as far as anybody can tell, when drivers are loaded and
+/// none has come for a while.
+async fn wait_for_all_disks(settled: watch::Sender<bool>) {
+    let paths = || disks::list_disks(&discover::Roots::default().sys).into_iter().map(|disk| disk.path).collect();
+    let began = Instant::now();
+    let (mut known, mut since): (Vec<String>, _) = (paths(), began);
+    while since.elapsed() < DISKS_QUIET && began.elapsed() < DISKS_LIMIT {
+        sleep(Duration::from_millis(200)).await;
+        let now = paths();
+        if now != known || !Path::new(DRIVERS_LOADED).exists() {
+            (known, since) = (now, Instant::now());
+        }
+    }
+    settled.send_replace(true);
 }
 
 /// On a running system: one run, and nobody restarts the machine but its owner.
@@ -98,12 +125,16 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
         previous_exit: None,
         log,
         machine: machine(&config),
+        // The system has been up for a while.
+        disks_settled: watch::channel(true).1,
         once: true,
     };
-    let end = super::runtime()?.block_on(slipway_installer::run(config, options))?;
-    match end {
-        End::Reboot => println!("the system is installed: restart the machine to start it"),
-        End::Done => println!("the run is done"),
+    let runtime = super::runtime()?;
+    let end = runtime.block_on(slipway_installer::run(config, options));
+    runtime.shutdown_background();
+    match end? {
+        End::Reboot => super::print("the system is installed: restart the machine to start it\n")?,
+        End::Done => super::print("the run is done\n")?,
         End::Failed => return Ok(ExitCode::FAILURE),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
 //! The command line: the two children of PID 1, the whole flow on a running system, and each action by hand.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -103,10 +103,10 @@ fn identity() -> Result<ExitCode> {
     let disks = slipway_actions::disks::list_disks(&roots.sys);
     let (inventory, notes) = discover::inventory(&roots, disks);
     for note in notes {
-        eprintln!("note: {note}");
+        tell(&format!("note: {note}"));
     }
     let all = serde_json::json!({ "identity": discover::identity(&roots), "inventory": inventory });
-    println!("{}", serde_json::to_string_pretty(&all)?);
+    print(&format!("{}\n", serde_json::to_string_pretty(&all)?))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -115,14 +115,29 @@ fn inject(phone_home: PhoneHome) -> Result<ExitCode> {
     std::io::stdin().read_to_string(&mut user_data).context("reading user-data from standard input")?;
     match slipway_user_data::inject_phone_home(&user_data, &phone_home) {
         Ok(text) => {
-            print!("{text}");
+            print(&text)?;
             Ok(ExitCode::SUCCESS)
         }
         Err(refusal) => {
-            eprintln!("{}:{}: {}", refusal.line, refusal.column, refusal.reason);
+            tell(&format!("{}:{}: {}", refusal.line, refusal.column, refusal.reason));
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// Prints to standard output. A reader that has seen enough, as in `| head`, is no error.
+fn print(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("writing to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tells a line on standard error. Whether anybody reads it must not matter to a disk that is being written.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Reads a file named on the command line.

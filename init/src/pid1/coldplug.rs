@@ -12,7 +12,7 @@ use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
 
 use super::kmsg::{Kmsg, Level};
-use super::mounts;
+use super::{DRIVERS_LOADED, mounts};
 use crate::drivers::Drivers;
 
 /// Large enough for a burst of a few thousand devices.
@@ -52,11 +52,13 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
         Ok(drivers) => drivers,
         Err(error) => {
             log.write(Level::Error, &format!("no driver can be loaded: {error}"));
+            tell_loaded(log);
             return;
         }
     };
     let mut seen = BTreeSet::new();
     load_present(&drivers, &mut seen, log);
+    tell_loaded(log);
     if let Err(error) = mounts::mount_efivars() {
         log.write(Level::Warning, &error);
     }
@@ -77,6 +79,13 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
                 return;
             }
         }
+    }
+}
+
+fn tell_loaded(log: &Kmsg) {
+    let folder = Path::new(DRIVERS_LOADED).parent().unwrap_or(Path::new("/run"));
+    if let Err(error) = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(DRIVERS_LOADED, "")) {
+        log.write(Level::Error, &format!("creating {DRIVERS_LOADED}: {error}"));
     }
 }
 

@@ -22,13 +22,10 @@ mod mounts;
 mod shutdown;
 mod supervise;
 
-/// What the installer's exit status asks PID 1 to do. The values lie outside those of sysexits.h and of a shell.
-pub mod exit {
-    /// Restart the machine.
-    pub const REBOOT: u8 = 100;
-    /// Switch the machine off.
-    pub const POWER_OFF: u8 = 101;
-}
+/// Exit status by which the installer has PID 1 restart the machine. Lies outside those of sysexits.h and of a shell.
+pub const EXIT_REBOOT: u8 = 100;
+/// Is there once the drivers of every device present at the start have been loaded.
+pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
 
 /// Boots the micro-OS and stays until the machine is restarted or switched off.
 pub fn run() -> ! {
@@ -98,13 +95,10 @@ fn boot() -> Result<shutdown::End, String> {
             }
         }
         for Ended { name, status } in children.reap() {
-            let end = match (name, status.exit_status().and_then(|s| u8::try_from(s).ok())) {
-                ("installer", Some(exit::REBOOT)) => shutdown::End::Reboot,
-                ("installer", Some(exit::POWER_OFF)) => shutdown::End::PowerOff,
-                _ => continue,
-            };
-            children.stop_all();
-            return Ok(end);
+            if name == "installer" && status.exit_status() == Some(i32::from(EXIT_REBOOT)) {
+                children.stop_all();
+                return Ok(shutdown::End::Reboot);
+            }
         }
     }
 }

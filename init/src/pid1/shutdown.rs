@@ -17,6 +17,8 @@ pub enum End {
 
 /// How long sync(2) may take: a disk that has died would hold it for ever.
 const SYNC: Duration = Duration::from_secs(20);
+/// How long reboot(2) may take to shut devices down.
+const REBOOT: Duration = Duration::from_secs(30);
 /// How long the console shows a fatal error, and the installer has to upload it.
 const FATAL: Duration = Duration::from_secs(15);
 
@@ -42,11 +44,16 @@ pub fn orderly(end: End) -> String {
     if spawned.is_err() || finished.recv_timeout(SYNC).is_err() {
         log.write(Level::Error, "a disk did not take its last writes in 20 s, leaving without it");
     }
-    let (command, word) = match end {
-        End::Reboot => (RebootCommand::Restart, "restarting"),
-        End::PowerOff => (RebootCommand::PowerOff, "switching off"),
+    let (command, word, key) = match end {
+        End::Reboot => (RebootCommand::Restart, "restarting", "b"),
+        End::PowerOff => (RebootCommand::PowerOff, "switching off", "o"),
     };
     log.write(Level::Notice, word);
+    // A driver that hangs on its way out would hold reboot(2) for ever; without the thread it may.
+    let _ = std::thread::Builder::new().spawn(move || {
+        std::thread::sleep(REBOOT);
+        let _ = std::fs::write("/proc/sysrq-trigger", key);
+    });
     match reboot(command) {
         Ok(()) => format!("{word}: the kernel came back from reboot(2)"),
         Err(error) => format!("{word}: {error}"),

@@ -20,6 +20,8 @@ const SLOWEST: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(5);
 /// Bytes of a child's output held back while waiting for the end of the line.
 const LONGEST_LINE: usize = 16 << 10;
+/// Reads of a child's output before the other duties have their turn.
+const READS_AT_ONCE: usize = 16;
 
 /// A supervised child that ended.
 pub struct Ended {
@@ -207,7 +209,11 @@ impl Child {
 impl Output {
     fn pass_on(&mut self, name: &str, log: &Kmsg) {
         let mut buffer = [0u8; 4096];
-        while !self.closed {
+        // A child that never stops printing must not keep PID 1 from everything else; poll() comes back for the rest.
+        for _ in 0..READS_AT_ONCE {
+            if self.closed {
+                break;
+            }
             match rustix::io::read(&self.pipe, &mut buffer) {
                 Ok(0) => self.closed = true,
                 Ok(length) => self.unfinished.extend_from_slice(buffer.get(..length).unwrap_or_default()),
