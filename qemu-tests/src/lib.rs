@@ -96,6 +96,7 @@ impl Bench {
             disks: vec![Disk { path: self.disk(), serial: DISK_SERIAL.to_owned() }],
             nics: vec![Nic { mac: "52:54:00:7d:2f:01".to_owned(), bootfile: None }],
             extra: Vec::new(),
+            detached: false,
         }
     }
 

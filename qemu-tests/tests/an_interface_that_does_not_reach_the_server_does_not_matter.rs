@@ -1,6 +1,6 @@
 //! The first interface gets an address and a gateway by DHCP, as from a service processor's own network, and leads nowhere.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, timed};
 use slipway_protocol::NodeState;
 use xtask::qemu::MachineConfig;
@@ -24,7 +24,9 @@ fn an_interface_that_does_not_reach_the_server_does_not_matter() -> Result<()> {
         let mut machine = bench.power_on(&config)?;
         machine.wait_for_console("eth1: reached the server", LIMIT)?;
         let node = bench.wait_for(&machine, "enrolled", |node| node.state == NodeState::Enrolled)?;
-        assert_eq!(node.identity.macs, ["52:54:00:7d:2f:00", "52:54:00:7d:2f:01"]);
+        let inventory = node.inventory.context("an inventory")?;
+        let macs: Vec<_> = inventory.nics.iter().filter_map(|nic| nic.mac.as_deref()).collect();
+        assert_eq!(macs, ["52:54:00:7d:2f:00", "52:54:00:7d:2f:01"]);
         assert!(machine.console()?.contains("eth0: 10.0.2.15/24"), "the other one had no address");
         Ok(())
     })

@@ -9,7 +9,7 @@ use xtask::demo::{Demo, KERNEL_ARGUMENT};
 fn debian_is_installed_through_firmware_and_ipxe_until_it_runs() -> Result<()> {
     timed("Debian is installed through firmware and iPXE until it runs", || {
         let folder = tempfile::tempdir()?;
-        let demo = Demo::prepare(&folder.path().join("demo"), &|_| ())?;
+        let demo = Demo::prepare(&folder.path().join("demo"), false, &|_| ())?;
         let mut machine = demo.power_on()?;
         let node = demo.watch(&mut machine, |_| ())?;
 

@@ -35,8 +35,8 @@ pub struct Demo {
 
 impl Demo {
     /// Builds what is not yet built, starts the server, and has an operator prepare the installation. Everything is kept in the
-    /// folder, which is made anew. `say` is told what is going on.
-    pub fn prepare(folder: &Path, say: &dyn Fn(&str)) -> Result<Self> {
+    /// folder, which is made anew. `say` is told what is going on. With `keep` server and machine outlive the terminal.
+    pub fn prepare(folder: &Path, keep: bool, say: &dyn Fn(&str)) -> Result<Self> {
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
         }
@@ -44,6 +44,7 @@ impl Demo {
         let image = target_image::build()?;
         say("building slipway and its server (kept for the next time)");
         let mut lab = Lab::new(folder)?;
+        lab.detached = keep;
         lab.start_server()?;
         let boot = lab.make_boot_files()?;
         let initramfs_bytes = fs::metadata(&boot.initramfs).context("looking at the initramfs")?.len();
@@ -72,6 +73,7 @@ impl Demo {
             disks: vec![Disk { path: disk, serial: "demo-disk-1".to_owned() }],
             nics: vec![Nic { mac: "52:54:00:5b:1c:01".to_owned(), bootfile: Some(self.lab.script_url()) }],
             extra: Vec::new(),
+            detached: self.lab.detached,
         };
         Machine::start(&config, &self.folder.join("machine"))
     }

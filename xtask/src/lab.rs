@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -29,6 +30,8 @@ pub struct Lab {
     https_port: u16,
     boot_port: u16,
     server: Option<Child>,
+    /// Whether the server is to outlive the terminal: neither a hang-up nor ctrl-c reaches it.
+    pub detached: bool,
 }
 
 /// What the server prints once it listens.
@@ -54,7 +57,8 @@ impl Lab {
     pub fn new(folder: &Path) -> Result<Self> {
         let program = build_server()?;
         fs::create_dir_all(folder.join("boot")).with_context(|| format!("creating {}", folder.display()))?;
-        Ok(Self { folder: folder.to_owned(), program, https_port: free_port()?, boot_port: free_port()?, server: None })
+        let (https_port, boot_port) = (free_port()?, free_port()?);
+        Ok(Self { folder: folder.to_owned(), program, https_port, boot_port, server: None, detached: false })
     }
 
     /// The server's HTTPS URL for machines.
@@ -130,6 +134,9 @@ impl Lab {
         serve.args(["serve", "--url", &self.url(), "--listen", &format!("127.0.0.1:{}", self.https_port)]);
         serve.args(["--boot-listen", &format!("127.0.0.1:{}", self.boot_port), "--boot"]).arg(self.folder.join("boot"));
         serve.env("SLIPWAY_LOG", "info,slipway_server=debug");
+        if self.detached {
+            serve.process_group(0);
+        }
         serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let server = self.server.insert(serve.spawn().context("starting slipway-server")?);
         let mut line = String::new();

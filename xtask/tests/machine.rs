@@ -25,6 +25,7 @@ fn config(boot: Boot) -> MachineConfig {
         disks: Vec::new(),
         nics: Vec::new(),
         extra: Vec::new(),
+        detached: false,
     }
 }
 

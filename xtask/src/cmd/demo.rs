@@ -39,7 +39,7 @@ struct Summary {
 impl Demo {
     pub fn run(self) -> Result<()> {
         let folder = workspace::root().join("target/slipway/demo");
-        let demo = demo::Demo::prepare(&folder, &say)?;
+        let demo = demo::Demo::prepare(&folder, self.keep, &say)?;
         let mut machine = demo.power_on()?;
         say(&format!("power on: UEFI firmware, iPXE, micro-OS; console in {}", machine.console_log().display()));
         let mut screen = Screen::new();

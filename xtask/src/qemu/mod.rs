@@ -2,6 +2,7 @@
 //! loopback of this host is 10.0.2.2.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -80,6 +81,8 @@ pub struct MachineConfig {
     pub nics: Vec<Nic>,
     /// Further arguments for QEMU.
     pub extra: Vec<String>,
+    /// Whether it is to outlive the terminal: neither a hang-up nor ctrl-c reaches it.
+    pub detached: bool,
 }
 
 /// A running machine. It ends with this value; its console log stays in the folder it was started in.
@@ -111,7 +114,11 @@ impl Machine {
         let errors = folder.join("qemu.log");
         let log = File::create(&errors).with_context(|| format!("creating {}", errors.display()))?;
         let arguments = arguments(config, accel::choose()?, &variables, console.log(), sockets.path());
-        let qemu = command(QEMU, arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        let mut qemu = command(QEMU, arguments);
+        if config.detached {
+            qemu.process_group(0);
+        }
+        let qemu = qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
         let mut qemu = qemu.context("starting QEMU")?;
         let qmp = match Qmp::connect(&sockets.path().join("qmp")) {
             Ok(qmp) => qmp,
