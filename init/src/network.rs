@@ -13,8 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use futures_util::TryStreamExt;
 use mozim::{DhcpV4Client, DhcpV4Config, DhcpV4Lease, DhcpV4State};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags};
-use rtnetlink::packet_route::route::RouteAttribute;
+use rtnetlink::packet_route::route::{RouteAttribute, RouteScope};
 use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 use rustix::net::sockopt;
 use slipway_installer::link::{self, Link};
@@ -148,15 +149,15 @@ impl Network {
         }
     }
 
-    /// Puts the lease's address and a default route of low preference on the interface.
+    /// Puts the lease's address and its routes, of low preference, on the interface.
     async fn apply(&self, index: u32, lease: &DhcpV4Lease) -> Result<()> {
-        self.netlink
-            .address()
-            .add(index, IpAddr::V4(lease.yiaddr), prefix(lease.subnet_mask))
-            .replace()
-            .execute()
-            .await
-            .with_context(|| format!("setting address {}", lease.yiaddr))?;
+        let mut add = self.netlink.address().add(index, IpAddr::V4(lease.yiaddr), prefix(lease.subnet_mask));
+        // The kernel's own route to the subnet would have the same preference on every interface, and two networks may use
+        // the same addresses.
+        let flags = AddressAttribute::Flags(AddressFlags::Noprefixroute);
+        add.message_mut().attributes.push(flags);
+        let added = add.replace().execute().await;
+        added.with_context(|| format!("setting address {}", lease.yiaddr))?;
         if let Some(mtu) = lease.mtu.filter(|mtu| *mtu >= 576) {
             let set = self.netlink.link().set(LinkUnspec::new_with_index(index).mtu(mtu.into()).build()).execute();
             if let Err(error) = set.await {
@@ -177,25 +178,33 @@ impl Network {
         }
     }
 
-    /// Adds the lease's routes (RFC 3442: classless routes replace the gateways) with this metric.
+    /// Adds the route to the lease's subnet, and its further routes, with this metric. A further route that cannot be set is a
+    /// warning: the server may be reached without.
     async fn route(&self, index: u32, lease: &DhcpV4Lease, metric: u32) -> Result<()> {
+        let (network, length) = subnet(lease);
+        let to_subnet = self.add_route(index, (network, length, Ipv4Addr::UNSPECIFIED), metric).await;
+        to_subnet.with_context(|| format!("setting the route to {network}/{length}"))?;
         for (destination, length, gateway) in routes(lease) {
-            let mut route = RouteMessageBuilder::<Ipv4Addr>::new()
-                .destination_prefix(destination, length)
-                .output_interface(index)
-                .priority(metric);
-            if !gateway.is_unspecified() {
-                route = route.gateway(gateway);
+            if let Err(error) = self.add_route(index, (destination, length, gateway), metric).await {
+                warn!("setting the route to {destination}/{length} by {gateway}: {error}");
             }
-            self.netlink
-                .route()
-                .add(route.build())
-                .replace()
-                .execute()
-                .await
-                .with_context(|| format!("setting route {destination}/{length} by {gateway}"))?;
         }
         Ok(())
+    }
+
+    async fn add_route(
+        &self,
+        index: u32,
+        (destination, length, gateway): (Ipv4Addr, u8, Ipv4Addr),
+        metric: u32,
+    ) -> Result<(), rtnetlink::Error> {
+        let route = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(destination, length)
+            .output_interface(index)
+            .priority(metric);
+        // What is not behind a gateway is on the link; gateways are looked for there.
+        let route = if gateway.is_unspecified() { route.scope(RouteScope::Link) } else { route.gateway(gateway) };
+        self.netlink.route().add(route.build()).replace().execute().await
     }
 
     /// Tries to reach the server through this interface whenever no interface has.
@@ -304,7 +313,13 @@ async fn connect_any(interface: &str, addresses: &[SocketAddr]) -> Result<Socket
     Err(last)
 }
 
-/// Destination, prefix length and gateway of each route of a lease.
+/// Address and prefix length of the network a lease's address is in.
+fn subnet(lease: &DhcpV4Lease) -> (Ipv4Addr, u8) {
+    (lease.yiaddr & lease.subnet_mask, prefix(lease.subnet_mask))
+}
+
+/// Destination, prefix length and gateway of each route of a lease beside that to its subnet (RFC 3442: classless routes replace
+/// the gateways).
 fn routes(lease: &DhcpV4Lease) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
     match &lease.classless_routes {
         Some(routes) => routes.iter().map(|r| (r.destination, r.prefix_length, r.router)).collect(),
@@ -363,5 +378,7 @@ mod tests {
         assert_eq!(routes(&lease), [(Ipv4Addr::UNSPECIFIED, 0, Ipv4Addr::new(192, 0, 2, 1))]);
         lease.classless_routes = Some(Vec::new());
         assert_eq!(routes(&lease), []);
+        (lease.yiaddr, lease.subnet_mask) = (Ipv4Addr::new(192, 0, 2, 77), Ipv4Addr::new(255, 255, 255, 192));
+        assert_eq!(subnet(&lease), (Ipv4Addr::new(192, 0, 2, 64), 26));
     }
 }
