@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::api::{self, App};
 use crate::ca::Authority;
+use crate::certificate::Certificate;
 use crate::data::DataDir;
 use crate::jwt::Signer;
 use crate::store::{self, Store, settings};
@@ -72,6 +73,7 @@ pub struct Server {
     https: TcpListener,
     boot: Option<TcpListener>,
     tls: TlsAcceptor,
+    certificate: Arc<Certificate>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
 }
@@ -96,13 +98,14 @@ impl Server {
         let authority = Authority::open(&data)?;
         let signer = Signer::new(&data.read_or_create("jwt.key", || Ok(random::token()))?);
         let operator_token = data.operator_token()?;
-        let tls = tls(&authority, &data, &names)?;
+        let certificate = Arc::new(Certificate::open(&authority, &data, names)?);
+        let tls = tls(&authority, Arc::clone(&certificate))?;
         let mut transaction = store.write().await?;
         settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
         store::commit(transaction).await?;
         let (stop, stopping) = watch::channel(false);
         let app = App { store, data, authority, signer, operator_token, boot: config.boot, stopping };
-        Ok(Self { https, boot, tls, app: Arc::new(app), stop })
+        Ok(Self { https, boot, tls, certificate, app: Arc::new(app), stop })
     }
 
     /// Where it listens for HTTPS.
@@ -130,7 +133,10 @@ impl Server {
             tracing::info!("stopping");
             self.stop.send_replace(true);
         };
-        tokio::join!(https, boot, stop);
+        tokio::select! {
+            _ = async { tokio::join!(https, boot, stop) } => {}
+            () = self.certificate.keep_fresh(&self.app.authority, &self.app.data) => {}
+        }
         self.app.store.close().await;
     }
 }
@@ -166,7 +172,7 @@ fn check_boot_folder(folder: &Path) -> Result<(), Error> {
     Err(Error::File { doing: "opening the boot folder", path: path(), source })
 }
 
-fn tls(authority: &Authority, data: &DataDir, names: &BTreeSet<String>) -> Result<TlsAcceptor, Error> {
+fn tls(authority: &Authority, certificate: Arc<Certificate>) -> Result<TlsAcceptor, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(authority.der()?).map_err(failed("trusting ca.pem"))?;
@@ -175,13 +181,11 @@ fn tls(authority: &Authority, data: &DataDir, names: &BTreeSet<String>) -> Resul
         .allow_unauthenticated()
         .build()
         .map_err(failed("checking client certificates"))?;
-    let identity = authority.server_identity(data, names)?;
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(failed("choosing TLS versions"))?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(identity.chain, identity.key)
-        .map_err(failed("using server.pem with server.key"))?;
+        .with_cert_resolver(certificate);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -1,0 +1,82 @@
+//! The certificate the server shows: made anew before it runs out, without a restart.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustls::crypto::ring;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::Error;
+use crate::ca::Authority;
+use crate::data::DataDir;
+
+/// How often it is looked whether the certificate lasts; far more often than it takes to run out.
+const LOOK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The certificate in use, for these host names and addresses.
+#[derive(Debug)]
+pub struct Certificate {
+    names: BTreeSet<String>,
+    current: RwLock<Arc<CertifiedKey>>,
+}
+
+impl Certificate {
+    /// The certificate in the data folder, made or renewed as needed.
+    pub fn open(authority: &Authority, data: &DataDir, names: BTreeSet<String>) -> Result<Self, Error> {
+        let current = RwLock::new(load(authority, data, &names)?);
+        Ok(Self { names, current })
+    }
+
+    /// Renews the certificate, if it is time, and shows the new one from the next connection on.
+    pub fn renew(&self, authority: &Authority, data: &DataDir) -> Result<(), Error> {
+        let fresh = load(authority, data, &self.names)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    /// Renews it for as long as the server runs.
+    pub async fn keep_fresh(&self, authority: &Authority, data: &DataDir) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if let Err(error) = self.renew(authority, data) {
+                tracing::error!("renewing the server's certificate: {error}");
+            }
+        }
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+fn load(authority: &Authority, data: &DataDir, names: &BTreeSet<String>) -> Result<Arc<CertifiedKey>, Error> {
+    let identity = authority.server_identity(data, names)?;
+    let key = CertifiedKey::from_der(identity.chain, identity.key, &ring::default_provider());
+    let wrong = |source| Error::Tls { doing: "using server.pem with server.key", source: Box::new(source) };
+    key.map(Arc::new).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_made_anew_is_shown_without_a_restart() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let data = DataDir::open(folder.path())?;
+        let authority = Authority::open(&data)?;
+        let certificate = Certificate::open(&authority, &data, BTreeSet::from(["localhost".to_owned()]))?;
+        let shown = || certificate.current.read().map(|key| key.cert[0].clone()).map_err(|error| error.to_string());
+        let first = shown()?;
+        certificate.renew(&authority, &data)?;
+        assert_eq!(shown()?, first, "it lasts for long");
+        std::fs::remove_file(folder.path().join("server.pem"))?;
+        certificate.renew(&authority, &data)?;
+        assert_ne!(shown()?, first);
+        Ok(())
+    }
+}
