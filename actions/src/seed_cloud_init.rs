@@ -96,6 +96,10 @@ fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Result<(TargetR
             Ok(root) => root,
             Err(error) => {
                 looked_at.refused(&name, &error);
+                if rank(partition, Some(file_system)) == 0 {
+                    // This one is meant. Another system beside it must not get its user-data.
+                    break;
+                }
                 continue;
             }
         };

@@ -6,6 +6,7 @@ use slipway_installer::{End, clock};
 use slipway_protocol::{Action, EraseDisk, NodeState, Reboot, RunState, Step, StepState, StreamImage};
 use slipway_tests::{DISK, Lab};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 fn step(name: &str, action: Action) -> Step {
     Step { name: name.to_owned(), action, retries: 0, timeout: Some(60) }
@@ -21,6 +22,17 @@ fn stream(lab: &Lab, url: &str, digest: &slipway_protocol::Digest) -> Step {
         disk: lab.disk_hints(),
     };
     step("write", Action::StreamImage(image))
+}
+
+/// Starts a run on the machine, registered first, whose step "write" waits for an image that does not come while the listener
+/// lives.
+async fn start_hanging_run(lab: &Lab) -> TcpListener {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/image", silent.local_addr().expect("an address"));
+    let digest = format!("sha256:{}", "0".repeat(64)).parse().expect("a digest");
+    lab.register(true).await;
+    lab.start_run(vec![stream(lab, &url, &digest), step("leave", Action::Reboot(Reboot::default()))]).await;
+    silent
 }
 
 fn image() -> Vec<u8> {
@@ -75,7 +87,7 @@ async fn a_failed_step_says_why_and_no_later_one_runs() {
 async fn a_step_that_takes_too_long_is_stopped_and_reported() {
     let lab = Lab::start().await;
     // Takes connections and never answers.
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/image", silent.local_addr().unwrap());
     let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
     lab.register(true).await;
@@ -91,7 +103,7 @@ async fn a_step_that_takes_too_long_is_stopped_and_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_may_be_tried_again_is() {
     let lab = Lab::start().await;
-    let breaking = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let breaking = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = breaking.local_addr().unwrap();
     // Sends a piece of the image and hangs up, without an ETag to go on by: a fault that may pass.
     let server = tokio::spawn(async move {
@@ -116,11 +128,7 @@ async fn a_step_that_may_be_tried_again_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installer_that_was_killed_in_a_step_is_reported_by_the_next() {
     let lab = Lab::start().await;
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/image", silent.local_addr().unwrap());
-    let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-    lab.register(true).await;
-    lab.start_run(vec![stream(&lab, &url, &digest)]).await;
+    let _silent = start_hanging_run(&lab).await;
     let first = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
     lab.wait_for("installing", |node| node.state == NodeState::Installing).await;
     first.abort();
@@ -136,11 +144,7 @@ async fn an_installer_that_was_killed_in_a_step_is_reported_by_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_replaced_stops_on_the_machine() {
     let lab = Lab::start().await;
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/image", silent.local_addr().unwrap());
-    let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-    lab.register(true).await;
-    lab.start_run(vec![stream(&lab, &url, &digest), step("leave", Action::Reboot(Reboot::default()))]).await;
+    let _silent = start_hanging_run(&lab).await;
     let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
     lab.wait_for("installing", |node| node.state == NodeState::Installing).await;
 
@@ -156,11 +160,7 @@ async fn a_run_that_is_replaced_stops_on_the_machine() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_taken_out_of_service_stops_and_does_not_restart() {
     let lab = Lab::start().await;
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/image", silent.local_addr().unwrap());
-    let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-    lab.register(true).await;
-    lab.start_run(vec![stream(&lab, &url, &digest), step("leave", Action::Reboot(Reboot::default()))]).await;
+    let _silent = start_hanging_run(&lab).await;
     let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
     let node = lab.wait_for("installing", |node| node.state == NodeState::Installing).await;
 
@@ -186,7 +186,7 @@ async fn a_server_that_is_away_for_a_while_misses_nothing() {
     std::fs::write(&file, &image).unwrap();
     let (_, digest) = lab.add_image(&image).await;
     lab.register(true).await;
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hold =
         Step { timeout: Some(2), ..stream(&lab, &format!("http://{}/image", silent.local_addr().unwrap()), &digest) };
     lab.start_run(vec![stream(&lab, file.to_str().unwrap(), &digest), Step { name: "hold".to_owned(), ..hold }]).await;
