@@ -215,7 +215,7 @@ impl Client {
             run: Option<&'a str>,
         }
         let ask = Ask::new("sending the log", Method::POST, "v1/node/logs");
-        // gzip and not zstd, whose compressor would be a twentieth of the binary.
+        // gzip and not zstd, whose compressor nothing else in the binary needs.
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         let body =
             gzip.write_all(text.as_bytes()).and_then(|()| gzip.finish()).map_err(|source| ClientError::Answer {

@@ -115,7 +115,7 @@ fn rustc(toolchain: Toolchain) -> &'static str {
 /// end up in panic messages are the sources of the registry and the output of build scripts.
 fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
     let mut flags = vec![
-        // A panic ends the process, so nothing unwinds; the tables would be a twentieth of the binary.
+        // A panic ends the process, so nothing unwinds, and the tables for it are dead weight.
         "-Cforce-unwind-tables=no".to_owned(),
         format!("--remap-path-prefix={}=/cargo", cargo_home()?.display()),
         format!("--remap-path-prefix={}=/target", target_folder(toolchain)?.display()),

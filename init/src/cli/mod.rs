@@ -127,7 +127,9 @@ fn inject(phone_home: PhoneHome) -> Result<ExitCode> {
 
 /// Prints to standard output. A reader that has seen enough, as in `| head`, is no error.
 fn print(text: &str) -> Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
+    let mut out = std::io::stdout();
+    // A last line without its end would wait until nobody can be told any more that it did not get through.
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(error).context("writing to standard output")
         }
