@@ -101,16 +101,20 @@ impl OpenDisk {
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
         let failed = |source| Error::WriteDisk { disk: self.path.clone(), offset, source };
         let alignment = if self.is_block_device { u64::from(self.logical_block) } else { FILE_ALIGNMENT };
-        let aligned = offset.is_multiple_of(alignment) && bytes.as_ptr().addr().is_multiple_of(FILE_ALIGNMENT as usize);
-        let split = if aligned { bytes.len() - bytes.len() % alignment as usize } else { 0 };
-        let (head, rest) = bytes.split_at(split);
-        match self.direct.as_ref().map(|direct| direct.write_all_at(head, offset)) {
+        let unaligned = (offset.next_multiple_of(alignment) - offset).min(bytes.len() as u64) as usize;
+        let (first, rest) = bytes.split_at(unaligned);
+        let is_aligned = rest.as_ptr().addr().is_multiple_of(alignment as usize);
+        let split = if is_aligned { rest.len() - rest.len() % alignment as usize } else { 0 };
+        let (middle, last) = rest.split_at(split);
+        self.cached.write_all_at(first, offset).map_err(failed)?;
+        let offset = offset + first.len() as u64;
+        match self.direct.as_ref().map(|direct| direct.write_all_at(middle, offset)) {
             Some(Ok(())) => {}
             Some(Err(error)) if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) => return Err(failed(error)),
             // No direct access, or a file system that takes the flag and refuses the write.
-            None | Some(Err(_)) => self.cached.write_all_at(head, offset).map_err(failed)?,
+            None | Some(Err(_)) => self.cached.write_all_at(middle, offset).map_err(failed)?,
         }
-        self.cached.write_all_at(rest, offset + split as u64).map_err(failed)
+        self.cached.write_all_at(last, offset + split as u64).map_err(failed)
     }
 
     /// Makes a range of bytes, aligned to logical blocks, read as zeros.

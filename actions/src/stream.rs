@@ -11,8 +11,12 @@ pub(crate) mod buffers;
 mod decode;
 mod digest;
 mod fetch;
+mod parallel;
+mod pieces;
 pub(crate) mod progress;
 pub(crate) mod write;
+mod xz;
+mod zstd;
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -31,10 +35,12 @@ use crate::open_disk::OpenDisk;
 use crate::partitions::Moved;
 use crate::text;
 
-/// Buffers between network and decoder: 4 MiB.
-const FETCHED: (usize, usize) = (4, 1 << 20);
-/// Buffers between decoder and disk: 16 MiB. Larger direct writes are faster, up to some MiB.
-const RAW: (usize, usize) = (8, 2 << 20);
+/// Size of every buffer. Larger direct writes are faster, up to some MiB.
+const BUFFER: usize = 1 << 20;
+/// Buffers between network and decoder.
+const FETCHED: usize = 4;
+/// Buffers between decoder and disk.
+const RAW: usize = 8;
 /// Direct writes by two threads keep a disk busy that one leaves idle half of the time.
 const WRITERS: u64 = 2;
 /// Time between two reports of progress.
@@ -122,9 +128,8 @@ fn stages(
     let mut meters = vec![&fetch_meter, &decode_meter, &write_meter];
     meters.extend(image.digest.iter().map(|_| &stream_meter).chain(image.raw_digest.iter().map(|_| &raw_meter)));
 
-    let (fetched_pool, fetched, checked) =
-        (Queue::pool(stop, FETCHED.0, FETCHED.1), Queue::new(stop), Queue::new(stop));
-    let (raw_pool, raw, raw_checked) = (Queue::pool(stop, RAW.0, RAW.1), Queue::new(stop), Queue::new(stop));
+    let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
+    let (raw_pool, raw, raw_checked) = (Queue::pool(stop, RAW, BUFFER), Queue::new(stop), Queue::new(stop));
     let to_decode = if image.digest.is_some() { &checked } else { &fetched };
     let to_write = if image.raw_digest.is_some() { &raw_checked } else { &raw };
 
@@ -149,7 +154,9 @@ fn stages(
             let limits =
                 decode::Limits { url: &image.url, disk: disk.path(), disk_size: disk.size(), raw_size: image.raw_size };
             let input = decode::Input::new(to_decode, fetched_pool, decode_meter);
-            decode::run(&limits, input, raw_pool, raw, decode_meter)
+            let in_order = image.raw_digest.is_some();
+            let output = decode::Output { limits: &limits, pool: raw_pool, out: raw, meter: decode_meter, in_order };
+            decode::run(input, &output, || counters.fetch_total())
         });
         if let Some(digest) = &image.raw_digest {
             let (raw_checked, meter) = (&raw_checked, &raw_meter);

@@ -11,30 +11,47 @@ use crate::machine::Cancel;
 /// Direct I/O wants memory aligned to the logical block size, which is at most a page.
 const ALIGNMENT: usize = 4096;
 /// How often a waiting stage looks whether it should stop.
-const STOP_CHECK: Duration = Duration::from_millis(50);
+pub(super) const STOP_CHECK: Duration = Duration::from_millis(50);
 
 /// A piece of a stream, in memory aligned for direct I/O.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     memory: Vec<u8>,
+    /// First aligned byte of the memory.
+    base: usize,
     start: usize,
-    capacity: usize,
+    end: usize,
     len: usize,
-    /// Offset of its first byte in the stream.
-    pub(crate) offset: u64,
+    capacity: usize,
+    offset: u64,
 }
 
 impl Buffer {
-    /// An empty buffer that holds up to `capacity` bytes.
+    /// An empty buffer that holds up to `capacity` bytes, a multiple of the alignment.
     pub(crate) fn new(capacity: usize) -> Self {
         let memory = vec![0; capacity + ALIGNMENT];
-        let start = memory.as_ptr().align_offset(ALIGNMENT);
-        Self { memory, start, capacity, len: 0, offset: 0 }
+        let base = memory.as_ptr().align_offset(ALIGNMENT);
+        Self { memory, base, start: base, end: base + capacity, len: 0, capacity, offset: 0 }
     }
 
     /// A buffer filled with zeros.
     pub(crate) fn zeroed(capacity: usize) -> Self {
         Self { len: capacity, ..Self::new(capacity) }
+    }
+
+    /// Empties it for bytes from an offset of the image on, up to the next multiple of its capacity. What is aligned on the
+    /// disk is aligned in memory too, whatever the offset.
+    pub(crate) fn place(&mut self, offset: u64) {
+        self.start = self.base + (offset % ALIGNMENT as u64) as usize;
+        self.end = self.start + self.capacity - (offset % self.capacity as u64) as usize;
+        self.end = self.end.min(self.base + self.capacity);
+        self.len = 0;
+        self.offset = offset;
+    }
+
+    /// Offset of its first byte in the image.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// The bytes in it.
@@ -44,16 +61,16 @@ impl Buffer {
 
     /// The room left in it.
     pub(crate) fn spare(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start + self.len..self.start + self.capacity]
+        &mut self.memory[self.start + self.len..self.end]
     }
 
     /// Counts `n` bytes of the room as filled.
     pub(crate) fn advance(&mut self, n: usize) {
-        self.len = (self.len + n).min(self.capacity);
+        self.len = (self.len + n).min(self.end - self.start);
     }
 
     fn cleared(mut self) -> Self {
-        self.len = 0;
+        self.place(0);
         self
     }
 }
@@ -84,6 +101,11 @@ impl Queue {
         let pool = Self::new(stop);
         pool.lock().buffers.extend((0..count).map(|_| Buffer::new(capacity)));
         pool
+    }
+
+    /// What ends the waiting.
+    pub(super) fn stop(&self) -> &Cancel {
+        &self.stop
     }
 
     /// Puts a buffer at the end.

@@ -1,10 +1,13 @@
 //! Finds out how the source is compressed, and turns it into raw blocks.
 
+use std::cell::Cell;
 use std::io::{self, BufRead, Read};
+use std::rc::Rc;
 
-use super::Halt;
 use super::buffers::{Buffer, Queue};
+use super::parallel::{self, Pieces};
 use super::progress::Meter;
+use super::{Halt, xz, zstd};
 use crate::error::Error;
 use crate::fetch;
 
@@ -15,6 +18,7 @@ pub(super) enum Format {
     Zstd,
     Gzip,
     Xz,
+    Bzip2,
 }
 
 impl Format {
@@ -24,19 +28,19 @@ impl Format {
             Format::Zstd => "zstd",
             Format::Gzip => "gzip",
             Format::Xz => "xz",
+            Format::Bzip2 => "bzip2",
         }
     }
 
     /// The format, or the name of one that would end up on the disk as it is and never boot.
     pub(super) fn of(head: &[u8]) -> Result<Self, &'static str> {
         match head {
-            // RFC 8878, 3.1.1 and 3.1.2: a frame, or a skippable frame in front of it.
-            [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Ok(Format::Zstd),
+            _ if head.starts_with(&zstd::MAGIC) => Ok(Format::Zstd),
+            [0x50..=0x5F, rest @ ..] if rest.starts_with(&zstd::SKIPPABLE) => Ok(Format::Zstd),
             // RFC 1952, 2.3.1.
             [0x1F, 0x8B, ..] => Ok(Format::Gzip),
-            // The .xz file format, 2.1.1.1.
-            [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => Ok(Format::Xz),
-            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Err("a bzip2 stream"),
+            _ if head.starts_with(&xz::MAGIC) => Ok(Format::Xz),
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Ok(Format::Bzip2),
             [0x04, 0x22, 0x4D, 0x18, ..] => Err("an LZ4 stream"),
             [b'P', b'K', 3, 4, ..] => Err("a zip archive"),
             [b'Q', b'F', b'I', 0xFB, ..] => Err("a qcow2 image"),
@@ -58,58 +62,80 @@ pub(super) struct Limits<'a> {
     pub(super) raw_size: Option<u64>,
 }
 
-/// Sends the raw image block by block, each but the last as large as a buffer. Returns its format and size in bytes.
+/// Where raw blocks go.
+pub(super) struct Output<'a> {
+    pub(super) limits: &'a Limits<'a>,
+    pub(super) pool: &'a Queue,
+    pub(super) out: &'a Queue,
+    pub(super) meter: &'a Meter,
+    /// Whether blocks must be sent in the order of the image.
+    pub(super) in_order: bool,
+}
+
+/// Sends the raw image block by block. `fetch_total` is the size of the source, if it is known. Returns format and size of the
+/// image in bytes.
 ///
 /// Every end that is not the end of the compressed stream is an error, and so is anything that follows it.
 pub(super) fn run(
-    limits: &Limits,
     mut input: Input,
-    pool: &Queue,
-    out: &Queue,
-    meter: &Meter,
+    output: &Output,
+    fetch_total: impl FnOnce() -> Option<u64>,
 ) -> Result<(Format, u64), Halt> {
-    let unsuitable = |format| Halt::Failed(Error::Format { url: fetch::shown(limits.url), format });
+    let unsuitable = |format| Halt::Failed(Error::Format { url: fetch::shown(output.limits.url), format });
     let format = Format::of(input.head()?).map_err(unsuitable)?;
-    let stopped = input.stopped.clone();
-    let decode_failed = |raw_bytes, source| match stopped.get() {
-        true => Halt::Stopped,
-        false => Halt::Failed(Error::Decode { format: format.name(), raw_bytes, source }),
+    let stopped = Rc::clone(&input.stopped);
+    let size = match format {
+        Format::Raw => {
+            fetch_total().map_or(Ok(()), |total| output.limits.check(total))?;
+            input.pass_on(output)
+        }
+        Format::Zstd => parallel::run(Pieces::Zstd, input, output),
+        Format::Xz => parallel::run(Pieces::Xz, input, output),
+        Format::Gzip => output.fill(format.name(), &mut flate2::bufread::MultiGzDecoder::new(input), 0),
+        Format::Bzip2 => output.fill(format.name(), &mut bzip2::bufread::MultiBzDecoder::new(input), 0),
     };
-    let mut decoder: Box<dyn Read + '_> = match format {
-        Format::Raw => Box::new(input),
-        Format::Zstd => Box::new(zstd::Decoder::with_buffer(input).map_err(|source| decode_failed(0, source))?),
-        Format::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
-        Format::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(input)),
-    };
-    let mut size = 0;
-    loop {
-        let mut buffer = pool.take(meter)?;
-        buffer.offset = size;
-        while !buffer.spare().is_empty() {
-            match decoder.read(buffer.spare()) {
-                Ok(0) => break,
-                Ok(n) => buffer.advance(n),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(decode_failed(size + buffer.filled().len() as u64, error)),
-            }
-        }
-        size += buffer.filled().len() as u64;
-        limits.check(size)?;
-        let last = !buffer.spare().is_empty();
-        if !buffer.filled().is_empty() {
-            out.send(buffer);
-        }
-        if last {
-            break;
-        }
-    }
-    limits.check_end(size)?;
-    out.close();
+    // A decoder passes an error of its input on without its meaning.
+    let size = size.map_err(|halt| if stopped.get() { Halt::Stopped } else { halt })?;
+    output.limits.check_end(size)?;
+    output.out.close();
     Ok((format, size))
 }
 
+impl Output<'_> {
+    /// Sends all that a decoder gives, from an offset of the image on; returns the offset of its end.
+    pub(super) fn fill(&self, format: &'static str, decoder: &mut dyn Read, mut at: u64) -> Result<u64, Halt> {
+        loop {
+            let mut buffer = self.pool.take(self.meter)?;
+            buffer.place(at);
+            while !buffer.spare().is_empty() {
+                match decoder.read(buffer.spare()) {
+                    Ok(0) => break,
+                    Ok(n) => buffer.advance(n),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(source) => {
+                        let raw_bytes = at + buffer.filled().len() as u64;
+                        return Err(Halt::Failed(Error::Decode { format, raw_bytes, source }));
+                    }
+                }
+            }
+            at += buffer.filled().len() as u64;
+            self.limits.check(at)?;
+            let is_last = !buffer.spare().is_empty();
+            if buffer.filled().is_empty() {
+                self.pool.recycle(buffer);
+            } else {
+                self.out.send(buffer);
+            }
+            if is_last {
+                return Ok(at);
+            }
+        }
+    }
+}
+
 impl Limits<'_> {
-    fn check(&self, size: u64) -> Result<(), Halt> {
+    /// Whether an image may have this many bytes.
+    pub(super) fn check(&self, size: u64) -> Result<(), Halt> {
         if let Some(expected) = self.raw_size.filter(|&expected| size > expected) {
             let found = format!("at least {size}");
             return Err(Halt::Failed(Error::RawSize { expected, found }));
@@ -141,18 +167,37 @@ pub(super) struct Input<'a> {
     meter: &'a Meter,
     current: Option<Buffer>,
     at: usize,
-    /// Set when a read failed because the pipeline stops; decoders pass an error on without its meaning.
-    stopped: std::rc::Rc<std::cell::Cell<bool>>,
+    /// Set when a read failed because the pipeline stops.
+    stopped: Rc<Cell<bool>>,
 }
 
 impl<'a> Input<'a> {
     pub(super) fn new(queue: &'a Queue, pool: &'a Queue, meter: &'a Meter) -> Self {
-        Self { queue, pool, meter, current: None, at: 0, stopped: Default::default() }
+        Self { queue, pool, meter, current: None, at: 0, stopped: Rc::default() }
     }
 
     /// The first bytes, without taking them.
     fn head(&mut self) -> Result<&[u8], Halt> {
         self.fill_buf().map_err(|_| Halt::Stopped)
+    }
+
+    /// Sends an image that is not compressed: its buffers go on as they are, each in exchange for an empty one. Returns the
+    /// size of the image.
+    fn pass_on(mut self, output: &Output) -> Result<u64, Halt> {
+        let mut at = 0;
+        while let Some(buffer) =
+            self.current.take().map_or_else(|| self.queue.recv(self.meter), |first| Ok(Some(first)))?
+        {
+            at = buffer.offset() + buffer.filled().len() as u64;
+            output.limits.check(at)?;
+            self.pool.recycle(output.pool.take(output.meter)?);
+            if buffer.filled().is_empty() {
+                self.pool.recycle(buffer);
+            } else {
+                output.out.send(buffer);
+            }
+        }
+        Ok(at)
     }
 }
 

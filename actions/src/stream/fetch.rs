@@ -112,6 +112,7 @@ impl Fetch<'_> {
         loop {
             if buffer.spare().is_empty() {
                 out.send(std::mem::replace(buffer, pool.take(self.meter)?));
+                buffer.place(at.offset);
             }
             let n = response.body.read(buffer.spare()).map_err(|source| failed(broken(source)))?;
             if n == 0 {

@@ -33,7 +33,8 @@ impl Counters {
         self.fetch_total.store(total.unwrap_or(UNKNOWN), Relaxed);
     }
 
-    fn fetch_total(&self) -> Option<u64> {
+    /// Size of the source in bytes, if it is known.
+    pub(crate) fn fetch_total(&self) -> Option<u64> {
         Some(self.fetch_total.load(Relaxed)).filter(|&total| total != UNKNOWN)
     }
 }

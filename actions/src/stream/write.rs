@@ -14,6 +14,8 @@ use crate::partitions::{self, Moved};
 /// Held back at either end of the disk. At the head: protective MBR, GPT, and what boot loaders embed before the first
 /// partition, or the superblock of an image without partitions. At the tail: the backup GPT (UEFI specification, 5.3).
 const HELD_BACK: u64 = 1 << 20;
+/// Zeros are looked for in units of this many bytes. Shorter runs are not worth a command of their own.
+const ZERO_UNIT: usize = 64 << 10;
 /// The very first bytes are written after all others: they hold the MBR and the primary GPT header, each a block of at most
 /// 4096 bytes.
 const LAST_PIECE: usize = 8192;
@@ -45,7 +47,7 @@ impl<'a> Target<'a> {
     pub(super) fn run(&self, input: &Queue, pool: &Queue, counters: &Counters, meter: &Meter) -> Result<(), Halt> {
         while let Some(block) = input.recv(meter)? {
             self.begin()?;
-            self.write(block.filled(), block.offset)?;
+            self.write(block.filled(), block.offset())?;
             counters.written.fetch_add(block.filled().len() as u64, Relaxed);
             pool.recycle(block);
         }
@@ -72,7 +74,15 @@ impl<'a> Target<'a> {
             place(&mut held.head, offset, head);
             place(&mut held.tail, end - tail.len() as u64 - self.tail_start.min(end), tail);
         }
-        self.disk.write_at(middle, offset + head.len() as u64)
+        let mut at = offset + head.len() as u64;
+        for (run, is_zero) in runs(middle, at) {
+            match is_zero {
+                true => self.disk.zero(at..at + run.len() as u64)?,
+                false => self.disk.write_at(run, at)?,
+            }
+            at += run.len() as u64;
+        }
+        Ok(())
     }
 
     /// Writes what was held back, in an order that makes a cut at any point leave either no partition table or all of it.
@@ -105,6 +115,35 @@ impl<'a> Target<'a> {
     }
 }
 
+/// Cuts bytes that belong at an offset into runs of zeros, aligned units of them, and of all else.
+fn runs(mut bytes: &[u8], mut offset: u64) -> impl Iterator<Item = (&[u8], bool)> {
+    std::iter::from_fn(move || {
+        let mut len = 0;
+        let mut kind = None;
+        while len < bytes.len() {
+            let unit = ZERO_UNIT - ((offset + len as u64) % ZERO_UNIT as u64) as usize;
+            let unit = &bytes[len..bytes.len().min(len + unit)];
+            let is_zero = unit.len() == ZERO_UNIT && is_zero(unit);
+            if *kind.get_or_insert(is_zero) != is_zero {
+                break;
+            }
+            len += unit.len();
+        }
+        let (run, rest) = bytes.split_at(len);
+        (bytes, offset) = (rest, offset + len as u64);
+        kind.map(|is_zero| (run, is_zero))
+    })
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    // In pieces of a size the compiler turns into wide instructions; in most data the first of them ends the search.
+    let (pieces, rest) = bytes.as_chunks::<128>();
+    pieces.iter().all(|piece| {
+        let (words, _) = piece.as_chunks::<8>();
+        words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word)) == 0
+    }) && rest.iter().all(|byte| *byte == 0)
+}
+
 /// Copies bytes to an offset of a piece held back; blocks may arrive in any order.
 fn place(held: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     if bytes.is_empty() {
@@ -119,4 +158,28 @@ fn place(held: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_found_in_whole_aligned_units() {
+        let unit = ZERO_UNIT;
+        let check = |offset: usize, len: usize, ones: &[usize], expect: &[(usize, bool)]| {
+            let mut bytes = vec![0; len];
+            for at in ones {
+                bytes[*at] = 1;
+            }
+            let found: Vec<(usize, bool)> = runs(&bytes, offset as u64).map(|(run, zero)| (run.len(), zero)).collect();
+            assert_eq!(found, expect, "{len} bytes at {offset}, ones at {ones:?}");
+        };
+        check(0, 0, &[], &[]);
+        check(0, 4 * unit, &[], &[(4 * unit, true)]);
+        check(0, 4 * unit, &[0], &[(unit, false), (3 * unit, true)]);
+        check(0, 4 * unit, &[2 * unit - 1, 2 * unit], &[(unit, true), (2 * unit, false), (unit, true)]);
+        check(5 * unit + 512, 2 * unit, &[], &[(unit - 512, false), (unit, true), (512, false)]);
+        check(0, unit - 1, &[], &[(unit - 1, false)]);
+    }
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use liblzma::stream::{self as xz, Check, Stream};
 use sha2::{Digest as _, Sha256};
 use slipway_actions::{
     Cancel, Candidate, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response, run,
@@ -140,6 +141,35 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 pub fn xz(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 0);
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Blocks of so many bytes each, which do not say how large they are.
+pub fn xz_blocks(bytes: &[u8], block: usize) -> Vec<u8> {
+    let mut encoder = Stream::new_easy_encoder(0, Check::Crc64).unwrap();
+    let mut stream = Vec::with_capacity(2 * bytes.len() + 4096);
+    for chunk in bytes.chunks(block) {
+        let until = encoder.total_in() + chunk.len() as u64;
+        while encoder.total_in() < until {
+            let left = chunk.len() - (until - encoder.total_in()) as usize;
+            encoder.process_vec(&chunk[left..], &mut stream, xz::Action::Run).unwrap();
+        }
+        while encoder.process_vec(&[], &mut stream, xz::Action::FullFlush).unwrap() != xz::Status::StreamEnd {}
+    }
+    while encoder.process_vec(&[], &mut stream, xz::Action::Finish).unwrap() != xz::Status::StreamEnd {}
+    stream
+}
+
+/// A frame that says how large its content is.
+pub fn zstd_sized(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = zstd::bulk::Compressor::new(1).unwrap();
+    encoder.include_checksum(true).unwrap();
+    encoder.compress(bytes).unwrap()
+}
+
+pub fn bzip2(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = ::bzip2::write::BzEncoder::new(Vec::new(), ::bzip2::Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }

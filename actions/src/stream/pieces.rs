@@ -1,0 +1,89 @@
+//! Parts of a compressed stream that can be decoded by themselves: frames of zstd, blocks of xz. What lies between their
+//! borders is not looked at, so finding them costs next to nothing.
+
+use std::io::{self, BufRead, Read};
+
+/// What comes next in a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// This many bytes, at most [`MAX_HEADER`], that tell what follows them.
+    Header(usize),
+    /// This many bytes that do not matter here.
+    Body(u64),
+    /// Nothing: the piece is complete.
+    End,
+}
+
+/// The longest header, that of an xz block (The .xz file format, 3.1.1).
+pub(super) const MAX_HEADER: usize = 1024;
+
+/// Knows where a piece ends.
+pub(super) trait Walk {
+    /// Says what comes next, given the header it asked for, or nothing at the start and after a body.
+    fn next(&mut self, header: &[u8]) -> io::Result<Next>;
+}
+
+/// The compressed bytes of one piece, to its end and no further.
+pub(super) struct Piece<'a, R, W> {
+    input: &'a mut R,
+    walk: &'a mut W,
+    next: Next,
+    header: Vec<u8>,
+    /// Bytes of the header that were handed out.
+    told: usize,
+}
+
+impl<'a, R: BufRead, W: Walk> Piece<'a, R, W> {
+    /// A piece that begins with the next byte of the input.
+    pub(super) fn new(input: &'a mut R, walk: &'a mut W) -> io::Result<Self> {
+        let next = walk.next(&[])?;
+        Ok(Self { input, walk, next, header: Vec::new(), told: 0 })
+    }
+
+    /// What is known of it so far.
+    pub(super) fn walk(&self) -> &W {
+        self.walk
+    }
+
+    /// Whether all of it was read.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.next == Next::End && self.told == self.header.len()
+    }
+
+    fn take_header(&mut self, len: usize) -> io::Result<()> {
+        self.header.resize(len.min(MAX_HEADER), 0);
+        self.told = 0;
+        self.input.read_exact(&mut self.header)?;
+        self.next = self.walk.next(&self.header)?;
+        Ok(())
+    }
+}
+
+impl<R: BufRead, W: Walk> Read for Piece<'_, R, W> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.told < self.header.len() {
+                let n = buffer.len().min(self.header.len() - self.told);
+                buffer[..n].copy_from_slice(&self.header[self.told..self.told + n]);
+                self.told += n;
+                return Ok(n);
+            }
+            match self.next {
+                Next::End => return Ok(0),
+                Next::Header(len) => self.take_header(len)?,
+                Next::Body(0) => self.next = self.walk.next(&[])?,
+                Next::Body(left) => {
+                    let available = self.input.fill_buf()?;
+                    let n = available.len().min(buffer.len()).min(usize::try_from(left).unwrap_or(usize::MAX));
+                    if n == 0 && !buffer.is_empty() {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    buffer[..n].copy_from_slice(&available[..n]);
+                    self.input.consume(n);
+                    self.next = Next::Body(left - n as u64);
+                    return Ok(n);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Where the frames of a zstd stream end (RFC 8878, 3.1).
+
+use std::io;
+
+use super::pieces::{Next, Walk};
+
+/// First bytes of a frame.
+pub(super) const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+/// The rest of the first bytes of a skippable frame; the first is anything from 0x50 to 0x5F.
+pub(super) const SKIPPABLE: [u8; 3] = [0x2A, 0x4D, 0x18];
+
+/// One frame, skippable or not.
+#[derive(Debug, Default)]
+pub(super) struct Frame {
+    at: At,
+    has_checksum: bool,
+    /// Bytes the frame decodes to, where it says so. A skippable frame decodes to none.
+    pub(super) content: Option<u64>,
+    /// Bytes of its past a decoder must keep.
+    pub(super) window: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum At {
+    #[default]
+    Start,
+    Magic,
+    SkippableSize,
+    Descriptor,
+    FrameHeader(u8),
+    Blocks,
+    BlockHeader,
+    LastBlock,
+    End,
+}
+
+impl Walk for Frame {
+    fn next(&mut self, header: &[u8]) -> io::Result<Next> {
+        let (at, next) = match self.at {
+            At::Start => (At::Magic, Next::Header(4)),
+            At::Magic if header == MAGIC => (At::Descriptor, Next::Header(1)),
+            At::Magic if is_skippable(header) => (At::SkippableSize, Next::Header(4)),
+            At::Magic => return Err(invalid("what follows the last frame is no frame")),
+            At::SkippableSize => {
+                self.content = Some(0);
+                (At::End, Next::Body(little_endian(header)))
+            }
+            At::Descriptor => {
+                let descriptor = header.first().copied().unwrap_or_default();
+                match header_size(descriptor) {
+                    0 => return self.frame_header(descriptor, &[]),
+                    size => (At::FrameHeader(descriptor), Next::Header(size)),
+                }
+            }
+            At::FrameHeader(descriptor) => return self.frame_header(descriptor, header),
+            At::Blocks => (At::BlockHeader, Next::Header(3)),
+            At::BlockHeader => {
+                let block = little_endian(header);
+                let size = match (block >> 1) & 3 {
+                    0 | 2 => block >> 3,
+                    1 => 1,
+                    _ => return Err(invalid("a block is of the reserved type")),
+                };
+                (if block & 1 == 1 { At::LastBlock } else { At::Blocks }, Next::Body(size))
+            }
+            At::LastBlock => (At::End, Next::Body(if self.has_checksum { 4 } else { 0 })),
+            At::End => (At::End, Next::End),
+        };
+        self.at = at;
+        Ok(next)
+    }
+}
+
+impl Frame {
+    /// Frame header after its descriptor: window, dictionary, size of the content (RFC 8878, 3.1.1.1).
+    fn frame_header(&mut self, descriptor: u8, header: &[u8]) -> io::Result<Next> {
+        let single_segment = descriptor & 0x20 != 0;
+        self.has_checksum = descriptor & 0x04 != 0;
+        let (window, rest) = header.split_at(usize::from(!single_segment).min(header.len()));
+        let (_, content) = rest.split_at([0, 1, 2, 4][usize::from(descriptor & 3)].min(rest.len()));
+        self.content = match content.len() {
+            0 => None,
+            // 3.1.1.1.4: two bytes count from 256.
+            2 => Some(little_endian(content) + 256),
+            _ => Some(little_endian(content)),
+        };
+        self.window = match window.first() {
+            Some(byte) => {
+                let base = 1_u64 << (10 + (byte >> 3));
+                base + base / 8 * u64::from(byte & 7)
+            }
+            None => self.content.unwrap_or_default(),
+        };
+        self.at = At::BlockHeader;
+        Ok(Next::Header(3))
+    }
+}
+
+/// Bytes of the frame header after the descriptor.
+fn header_size(descriptor: u8) -> usize {
+    let single_segment = descriptor & 0x20 != 0;
+    let content = match descriptor >> 6 {
+        0 => usize::from(single_segment),
+        1 => 2,
+        2 => 4,
+        _ => 8,
+    };
+    usize::from(!single_segment) + [0, 1, 2, 4][usize::from(descriptor & 3)] + content
+}
+
+fn is_skippable(header: &[u8]) -> bool {
+    matches!(header, [0x50..=0x5F, rest @ ..] if rest == SKIPPABLE)
+}
+
+/// At most eight bytes.
+fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+fn invalid(reason: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::pieces::Piece;
+    use std::io::Read;
+
+    /// The frames of a stream: bytes, content, window.
+    fn frames(mut stream: &[u8]) -> io::Result<Vec<(usize, Option<u64>, u64)>> {
+        let mut found = Vec::new();
+        while !stream.is_empty() {
+            let mut frame = Frame::default();
+            let n = Piece::new(&mut stream, &mut frame)?.read_to_end(&mut Vec::new())?;
+            found.push((n, frame.content, frame.window));
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn frames_end_where_the_next_begins() {
+        let data: Vec<u8> = (0..300_000_u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
+        let streaming = zstd::encode_all(&data[..], 3).unwrap();
+        let sized = zstd::bulk::compress(&data, 19).unwrap();
+        let small = zstd::bulk::compress(&data[..300], 1).unwrap();
+        let skippable = [&[0x5A][..], &SKIPPABLE, &[3, 0, 0, 0, 1, 2, 3]].concat();
+        let stream = [&streaming[..], &skippable, &sized, &small].concat();
+        let found = frames(&stream).unwrap();
+        let sizes: Vec<usize> = found.iter().map(|frame| frame.0).collect();
+        assert_eq!(sizes, [streaming.len(), skippable.len(), sized.len(), small.len()]);
+        let contents: Vec<Option<u64>> = found.iter().map(|frame| frame.1).collect();
+        assert_eq!(contents, [None, Some(0), Some(1_200_000), Some(300)]);
+        assert_eq!((found[0].2, found[3].2), (2 << 20, 300));
+    }
+
+    #[test]
+    fn what_is_no_frame_or_ends_early_is_an_error() {
+        let stream = zstd::bulk::compress(&[7; 1000], 3).unwrap();
+        for kept in 1..stream.len() {
+            let error = frames(&stream[..kept]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{kept} bytes");
+        }
+        assert!(frames(&[&stream[..], b"rest"].concat()).is_err());
+        let reserved = [&MAGIC[..], &[0x20, 1], &[0x07, 0, 0]].concat();
+        assert_eq!(frames(&reserved).unwrap_err().to_string(), "a block is of the reserved type");
+    }
+}
