@@ -35,6 +35,7 @@ pub use error::{Error, is_retryable};
 pub use fetch::{FetchError, Request};
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Response};
+pub use probe::{Place, probe};
 
 /// What an action says while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]

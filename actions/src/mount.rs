@@ -95,10 +95,7 @@ impl LookedAt {
 
 /// The file system of a partition, if it holds one.
 pub(crate) fn probe(disk: &OpenDisk, partition: &Partition) -> Result<Option<FileSystem>, Error> {
-    let len = (partition.bytes.end - partition.bytes.start).min(probe::HEAD as u64);
-    let mut head = vec![0; len as usize];
-    disk.read_at(&mut head, partition.bytes.start)?;
-    Ok(probe::probe(&head))
+    probe::file_system(disk, partition)
 }
 
 /// Whether a file system of this kind can be mounted.

@@ -22,13 +22,19 @@ pub(crate) struct Partition {
     pub(crate) bytes: Range<u64>,
     /// Type GUID, lower case; none in an MBR.
     pub(crate) type_guid: Option<String>,
-    /// GUID of its own, lower case; none in an MBR.
+    /// Identity of its own, lower case, which Linux calls PARTUUID: a GUID; in an MBR the signature of the disk and the
+    /// number, none where the disk has no signature.
     pub(crate) guid: Option<String>,
     /// Name in the table.
     pub(crate) name: String,
 }
 
 impl Partition {
+    /// The whole of a disk.
+    pub(crate) fn whole(disk: &OpenDisk) -> Self {
+        Self { number: 0, bytes: 0..disk.size(), type_guid: None, guid: None, name: String::new() }
+    }
+
     /// The partition in words.
     pub(crate) fn describe(&self, disk: &OpenDisk) -> String {
         let name = if self.name.is_empty() { String::new() } else { format!(" ({})", self.name) };
@@ -43,6 +49,10 @@ impl Partition {
 const MBR_EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
 /// A protective entry covers a GPT.
 const MBR_PROTECTIVE: u8 = 0xEE;
+/// What a record begins with: this, or zero.
+const MBR_ACTIVE: u8 = 0x80;
+/// Offset of the disk's signature.
+const MBR_SIGNATURE: u64 = 440;
 /// Logical partitions are numbered from here, as the kernel does, whatever the four primary ones are.
 const MBR_FIRST_LOGICAL: u32 = 5;
 /// Links of the chain inside an extended partition that are followed; it may be damaged.
@@ -110,7 +120,13 @@ fn entries(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Op
 fn without_gpt(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<Vec<Partition>, Error> {
     let mut found = Vec::new();
     let mut first_logical = MBR_FIRST_LOGICAL;
-    for (number, record) in (1..).zip(mbr_records(disk, 0, block_size)?) {
+    let records = mbr_records(disk, 0, block_size)?;
+    // The boot sector of a FAT or NTFS file system on a whole disk has code in place of records. The kernel tells it by this.
+    if !records.iter().all(|record| matches!(record.boot_indicator, 0 | MBR_ACTIVE)) {
+        return Ok(vec![Partition::whole(disk)]);
+    }
+    let signature = if records.is_empty() { None } else { mbr_signature(disk)? };
+    for (number, record) in (1..).zip(records) {
         let start = u64::from(record.lb_start);
         if MBR_EXTENDED.contains(&record.os_type) {
             let logical = logical_partitions(disk, start, block_size)?;
@@ -125,15 +141,12 @@ fn without_gpt(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<Vec<Part
     let block = block_size.as_u64();
     let partitions = found.iter().map(|(number, start, record)| {
         let bytes = start * block..(start + u64::from(record.lb_size)) * block;
-        Partition { number: *number, bytes, type_guid: None, guid: None, name: String::new() }
+        let guid = signature.map(|signature| format!("{signature:08x}-{number:02x}"));
+        Partition { number: *number, bytes, type_guid: None, guid, name: String::new() }
     });
     let partitions: Vec<Partition> =
         partitions.filter(|partition| partition.bytes.start > 0 && partition.bytes.end <= disk.size()).collect();
-    // The boot sector of a FAT file system on a whole disk looks like an MBR without entries.
-    Ok(match partitions.is_empty() {
-        true => vec![Partition { number: 0, bytes: 0..disk.size(), type_guid: None, guid: None, name: String::new() }],
-        false => partitions,
-    })
+    Ok(if partitions.is_empty() { vec![Partition::whole(disk)] } else { partitions })
 }
 
 /// The partitions inside an extended one: a chain of boot records, each with one partition, counted from that record, and
@@ -167,6 +180,12 @@ fn mbr_records(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Resul
     disk.read_at(&mut block, offset)?;
     let Ok(mbr) = ProtectiveMBR::from_bytes(&block, block_size) else { return Ok(Vec::new()) };
     Ok((0..4).filter_map(|index| mbr.partition(index)).collect())
+}
+
+fn mbr_signature(disk: &OpenDisk) -> Result<Option<u32>, Error> {
+    let mut bytes = [0; 4];
+    disk.read_at(&mut bytes, MBR_SIGNATURE)?;
+    Ok(Some(u32::from_le_bytes(bytes)).filter(|signature| *signature != 0))
 }
 
 fn unreadable(disk: &OpenDisk, reason: String) -> Error {

@@ -1,15 +1,44 @@
-//! Which file system a partition holds, by its superblock.
+//! Which file system, or what in its place, is on a disk, a partition or an image: TYPE, UUID and LABEL as the blkid program
+//! of util-linux 2.38 prints them with `-p`.
 //!
-//! Offsets are those of the kernel's own headers (fs/ext4/ext4.h, fs/xfs/libxfs/xfs_format.h, btrfs_tree.h, swap.h) and of
-//! the FAT specification; the tests compare with the blkid program.
+//! Each format is a file that names its source. Magic strings alone prove nothing, because wiping is often half-hearted: what
+//! libblkid checks beyond them is checked here. Where signatures of several file systems are found, none is believed.
 
-/// Bytes from the start of a partition that a probe looks at: up to the end of the btrfs superblock.
-pub(crate) const HEAD: usize = 0x11000;
+mod area;
+mod crypt;
+mod exfat;
+mod fat;
+mod fields;
+mod iso9660;
+mod linux;
+mod ntfs;
+mod raid;
+mod swap;
+mod udf;
+mod volume;
+mod xfs;
+mod zfs;
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use area::Area;
+use rustix::fs::{major, minor};
+
+use crate::error::Error;
+use crate::open_disk::{Access, OpenDisk};
+use crate::partitions::{self, Partition};
+
+/// The kind of a place where signatures of several file systems are found, of which the older ones should have been wiped.
+const AMBIVALENT: &str = "ambivalent";
+/// What is not larger holds nothing, such as the boot record that stands for an extended partition.
+const MIN_SIZE: u64 = 1024;
 
 /// A file system, or what stands in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileSystem {
-    /// Name as the kernel and blkid know it.
+    /// Name as the kernel and blkid know it, or `ambivalent`.
     pub(crate) kind: &'static str,
     /// UUID as blkid prints it.
     pub(crate) uuid: Option<String>,
@@ -17,149 +46,169 @@ pub(crate) struct FileSystem {
     pub(crate) label: Option<String>,
 }
 
-/// The file system at the head of a partition.
-pub(crate) fn probe(head: &[u8]) -> Option<FileSystem> {
-    let found = luks(head).or_else(|| xfs(head)).or_else(|| btrfs(head)).or_else(|| ext(head)).or_else(|| swap(head));
-    found.or_else(|| lvm(head)).or_else(|| vfat(head))
+/// How a signature gets on with others in the same place (libblkid, superblocks.c).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Part of an array or a volume group: file systems seen through it are not its own.
+    Raid,
+    /// Encrypted or verified; likewise.
+    Crypto,
+    /// The only one, or something is wrong.
+    Sole,
+    /// Formats of optical discs, made to be on the same disc.
+    Shared,
 }
 
-fn luks(head: &[u8]) -> Option<FileSystem> {
-    at(head, 0, b"LUKS\xBA\xBE").then(|| named("crypto_LUKS"))
+type Probe = fn(&Area) -> Option<FileSystem>;
+
+/// In the order of libblkid.
+const PROBES: &[(Class, Probe)] = &[
+    (Class::Raid, raid::linux),
+    (Class::Raid, raid::ddf),
+    (Class::Raid, raid::isw),
+    (Class::Sole, volume::bcache),
+    (Class::Raid, volume::lvm2),
+    (Class::Crypto, crypt::verity),
+    (Class::Crypto, crypt::integrity),
+    (Class::Crypto, crypt::luks),
+    (Class::Sole, volume::vdo),
+    (Class::Crypto, crypt::bitlocker),
+    (Class::Sole, fat::vfat),
+    (Class::Sole, swap::suspended),
+    (Class::Sole, swap::swap),
+    (Class::Sole, xfs::xfs),
+    (Class::Sole, xfs::external_log),
+    (Class::Sole, linux::ext4dev),
+    (Class::Sole, linux::ext),
+    (Class::Shared, udf::udf),
+    (Class::Shared, iso9660::iso9660),
+    (Class::Sole, zfs::zfs),
+    (Class::Sole, ntfs::ntfs),
+    (Class::Sole, linux::squashfs),
+    (Class::Sole, linux::btrfs),
+    (Class::Sole, exfat::exfat),
+    (Class::Sole, linux::f2fs),
+    (Class::Sole, linux::erofs),
+];
+
+/// What was found in a place: a partition, or a whole disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the partition, from 1; 0 for the whole disk.
+    pub number: u32,
+    /// First byte on the disk.
+    pub start: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// What it holds, as blkid calls it; `ambivalent` where signatures of several file systems are found; none where
+    /// nothing known is.
+    pub kind: Option<&'static str>,
+    /// UUID of what it holds.
+    pub uuid: Option<String>,
+    /// Label of what it holds.
+    pub label: Option<String>,
+    /// Identity of the partition itself.
+    pub partuuid: Option<String>,
+    /// Name of the partition in a GPT.
+    pub partlabel: Option<String>,
 }
 
-fn lvm(head: &[u8]) -> Option<FileSystem> {
-    // The label is in one of the first four sectors (lvm2, lib/label/label.h).
-    let found = (0..4).any(|sector| at(head, sector * 512, b"LABELONE") && at(head, sector * 512 + 24, b"LVM2 001"));
-    found.then(|| named("LVM2_member"))
+/// What is on a disk, a partition or an image file: the whole of it, if something is found there or it has no partitions, and
+/// each of its partitions. Only reads. Fails where the disk cannot be opened or read, and on a partition table of a kind
+/// that cannot be read.
+pub fn probe(path: &str) -> Result<Vec<Place>, Error> {
+    let disk = OpenDisk::open(path, Access::Read)?;
+    let whole = Partition::whole(&disk);
+    if let Some(entry) = entry_in_table(&disk) {
+        return Ok(vec![place(entry, identify(&disk, &whole, None)?)]);
+    }
+    let partitions: Vec<_> = partitions::read(&disk)?.into_iter().filter(|partition| partition.number > 0).collect();
+    let covered: Vec<_> = partitions.iter().map(|partition| partition.bytes.clone()).collect();
+    let on_whole = identify(&disk, &whole, Some(&covered))?;
+    // The partitions of an array are seen on its members too, where they are not to be used.
+    let is_member = on_whole.as_ref().is_some_and(|(class, _)| *class == Class::Raid);
+    let mut found = Vec::new();
+    if on_whole.is_some() || partitions.is_empty() {
+        found.push(place(whole, on_whole));
+    }
+    for partition in partitions.into_iter().filter(|_| !is_member) {
+        let on_partition = identify(&disk, &partition, None)?;
+        found.push(place(partition, on_partition));
+    }
+    Ok(found)
 }
 
-fn ext(head: &[u8]) -> Option<FileSystem> {
-    const SUPERBLOCK: usize = 1024;
-    const COMPAT_HAS_JOURNAL: u32 = 0x4;
-    // Features a kernel's ext3 does not have: any but FILETYPE, RECOVER and META_BG; any but the first three read-only ones.
-    const INCOMPAT_EXT3: u32 = 0x2 | 0x4 | 0x10;
-    const RO_COMPAT_EXT3: u32 = 0x7;
-    if !at(head, SUPERBLOCK + 0x38, &[0x53, 0xEF]) {
+/// What the table of its disk says of a partition that was opened itself; none for a disk or a file.
+fn entry_in_table(partition: &OpenDisk) -> Option<Partition> {
+    let device = partition.file().metadata().ok().filter(|file| file.file_type().is_block_device())?.rdev();
+    let dir = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(device), minor(device))).ok()?;
+    let number: u32 = fs::read_to_string(dir.join("partition")).ok()?.trim().parse().ok()?;
+    let name = dir.parent()?.file_name()?.to_str()?.replace('!', "/");
+    let disk = OpenDisk::open(&format!("/dev/{name}"), Access::Read).ok()?;
+    partitions::read(&disk).ok()?.into_iter().find(|entry| entry.number == number)
+}
+
+fn place(partition: Partition, found: Option<(Class, FileSystem)>) -> Place {
+    let (kind, uuid, label) = match found {
+        Some((_, found)) => (Some(found.kind), found.uuid, found.label),
+        None => (None, None, None),
+    };
+    Place {
+        number: partition.number,
+        start: partition.bytes.start,
+        size: partition.bytes.end - partition.bytes.start,
+        kind,
+        uuid,
+        label,
+        partuuid: partition.guid,
+        partlabel: Some(partition.name).filter(|name| !name.is_empty()),
+    }
+}
+
+/// The file system of a partition, if it holds one.
+pub(crate) fn file_system(disk: &OpenDisk, partition: &Partition) -> Result<Option<FileSystem>, Error> {
+    let covered: Option<&[Range<u64>]> = (partition.number == 0).then_some(&[]);
+    Ok(identify(disk, partition, covered)?.map(|(_, found)| found))
+}
+
+/// What a partition or a whole disk holds; `covered` is where the partitions of a whole disk are.
+fn identify(
+    disk: &OpenDisk,
+    partition: &Partition,
+    covered: Option<&[Range<u64>]>,
+) -> Result<Option<(Class, FileSystem)>, Error> {
+    let start = partition.bytes.start;
+    let read = |buffer: &mut [u8], offset: u64| disk.read_at(buffer, start + offset);
+    let area = Area::new(partition.bytes.end - start, disk.logical_block(), covered, &read);
+    let found = what_is_in(&area);
+    area.into_failure().map_or(Ok(found), Err)
+}
+
+/// What an area holds. Pure but for the reads, which are the caller's.
+fn what_is_in(area: &Area) -> Option<(Class, FileSystem)> {
+    if area.size() <= MIN_SIZE {
         return None;
     }
-    let (compat, incompat, ro) =
-        (le32(head, SUPERBLOCK + 0x5C)?, le32(head, SUPERBLOCK + 0x60)?, le32(head, SUPERBLOCK + 0x64)?);
-    let kind = match (incompat & !INCOMPAT_EXT3 != 0 || ro & !RO_COMPAT_EXT3 != 0, compat & COMPAT_HAS_JOURNAL != 0) {
-        (true, _) => "ext4",
-        (false, true) => "ext3",
-        (false, false) => "ext2",
-    };
-    Some(FileSystem { kind, uuid: uuid(head, SUPERBLOCK + 0x68), label: label(head, SUPERBLOCK + 0x78, 16) })
-}
-
-fn xfs(head: &[u8]) -> Option<FileSystem> {
-    at(head, 0, b"XFSB").then(|| FileSystem { kind: "xfs", uuid: uuid(head, 32), label: label(head, 108, 12) })
-}
-
-fn btrfs(head: &[u8]) -> Option<FileSystem> {
-    const SUPERBLOCK: usize = 0x10000;
-    let found = at(head, SUPERBLOCK + 0x40, b"_BHRfS_M");
-    let label = label(head, SUPERBLOCK + 0x12B, 256);
-    found.then(|| FileSystem { kind: "btrfs", uuid: uuid(head, SUPERBLOCK + 0x20), label })
-}
-
-fn swap(head: &[u8]) -> Option<FileSystem> {
-    // The signature ends the first page, whose size is the machine's.
-    let found = [4096, 16384, 65536].iter().any(|page| at(head, page - 10, b"SWAPSPACE2"));
-    found.then(|| FileSystem { kind: "swap", uuid: uuid(head, 1036), label: label(head, 1052, 16) })
-}
-
-fn vfat(head: &[u8]) -> Option<FileSystem> {
-    // FAT12 and FAT16 have these fields at 39, 43, 54; FAT32 at 67, 71, 82. Both end the sector with 55 AA.
-    let boot_sector = at(head, 510, &[0x55, 0xAA]) && matches!(head.first(), Some(0xEB | 0xE9));
-    let fields = match boot_sector {
-        true if at(head, 82, b"FAT32   ") => (67, 71),
-        true if at(head, 54, b"FAT12   ") || at(head, 54, b"FAT16   ") || at(head, 54, b"FAT     ") => (39, 43),
-        _ => return None,
-    };
-    let serial = le32(head, fields.0)?;
-    let uuid = (serial != 0).then(|| format!("{:04X}-{:04X}", serial >> 16, serial & 0xFFFF));
-    let label = label(head, fields.1, 11).filter(|label| label != "NO NAME");
-    Some(FileSystem { kind: "vfat", uuid, label })
-}
-
-fn named(kind: &'static str) -> FileSystem {
-    FileSystem { kind, uuid: None, label: None }
-}
-
-fn at(head: &[u8], offset: usize, magic: &[u8]) -> bool {
-    head.get(offset..offset + magic.len()) == Some(magic)
-}
-
-fn le32(head: &[u8], offset: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(head.get(offset..offset + 4)?.try_into().ok()?))
-}
-
-fn uuid(head: &[u8], offset: usize) -> Option<String> {
-    let bytes = head.get(offset..offset + 16)?;
-    let mut text = String::new();
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
+    let mut found: Vec<(Class, FileSystem)> = Vec::new();
+    for (class, probe) in PROBES {
+        if *class == Class::Raid && area.is_tiny() {
+            continue;
         }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    bytes.iter().any(|byte| *byte != 0).then_some(text)
-}
-
-fn label(head: &[u8], offset: usize, len: usize) -> Option<String> {
-    let bytes = head.get(offset..offset + len)?;
-    let bytes = bytes.split(|byte| *byte == 0).next()?;
-    let text = String::from_utf8_lossy(bytes).trim_end().to_owned();
-    (!text.is_empty()).then_some(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs::File;
-    use std::os::unix::fs::FileExt;
-    use std::process::Command;
-
-    const UUID: &str = "01234567-89ab-4cde-8f01-23456789abcd";
-
-    /// Makes a file system with a program, and compares with what blkid says of it.
-    fn check(make: &[&str], size: u64) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("fs");
-        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-        file.set_len(size).unwrap();
-        let made = Command::new(make[0]).args(&make[1..]).arg(&path).output();
-        if !made.as_ref().is_ok_and(|made| made.status.success()) {
-            eprintln!("not checked, because {} cannot be run here: {made:?}", make[0]);
-            return;
+        found.extend(probe(area).map(|file_system| (*class, file_system)));
+        if !found.is_empty() && (area.is_tiny() || matches!(found.last(), Some((Class::Raid | Class::Crypto, _)))) {
+            break;
         }
-        let blkid = Command::new("blkid").args(["-p", "-o", "export"]).arg(&path).output().unwrap();
-        let blkid = String::from_utf8(blkid.stdout).unwrap();
-        let value = |key: &str| blkid.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
-        let mut head = vec![0; HEAD];
-        file.read_exact_at(&mut head, 0).unwrap();
-        let found = probe(&head).map(|fs| (fs.kind.to_owned(), fs.uuid, fs.label));
-        assert_eq!(found, value("TYPE=").map(|kind| (kind, value("UUID="), value("LABEL="))), "{make:?}");
     }
-
-    #[test]
-    fn file_systems_are_what_blkid_says_they_are() {
-        check(&["mkfs.ext4", "-q", "-U", UUID, "-L", "root-a"], 8 << 20);
-        check(&["mkfs.ext3", "-q"], 8 << 20);
-        check(&["mkfs.ext2", "-q"], 8 << 20);
-        check(&["mkfs.vfat", "-F", "32", "-n", "ESP", "-i", "1234ABCD"], 40 << 20);
-        check(&["mkfs.vfat", "-F", "16"], 16 << 20);
-        check(&["mkfs.vfat", "-F", "12"], 2 << 20);
-        check(&["mkfs.xfs", "-q", "-L", "data"], 320 << 20);
-        check(&["mkfs.btrfs", "-q", "-L", "pool", "-U", UUID], 128 << 20);
-        check(&["mkswap", "-q", "-L", "swap", "-U", UUID], 4 << 20);
+    let is_ambivalent = found.len() > 1 && found.iter().any(|(class, _)| *class == Class::Sole);
+    match found.into_iter().next() {
+        Some((class, _)) if is_ambivalent => Some((class, FileSystem::of_kind(AMBIVALENT))),
+        first => first,
     }
+}
 
-    #[test]
-    fn what_is_no_file_system_is_none() {
-        assert_eq!(probe(&[]), None);
-        assert_eq!(probe(&vec![0; HEAD]), None);
-        assert_eq!(probe(&vec![0xFF; HEAD]), None);
+impl FileSystem {
+    /// One that has neither UUID nor label.
+    fn of_kind(kind: &'static str) -> Self {
+        Self { kind, uuid: None, label: None }
     }
 }

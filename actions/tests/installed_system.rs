@@ -150,10 +150,11 @@ fn without_boot_entries_kernel_arguments_are_an_error() {
     assert!(chain(&error).starts_with("adding kernel argument \"a b\": it has a space"), "{}", chain(&error));
 }
 
-/// Gives the ext4 file system at an offset in MiB features no kernel knows (fs/ext4/ext4.h, s_feature_incompat).
+/// Gives the ext4 file system at an offset in MiB features no kernel knows (fs/ext4/ext4.h, s_feature_incompat), all but the
+/// one of a journal's device, which is no file system.
 fn spoil(bench: &Bench, mib: usize) {
     let disk = File::options().write(true).open(bench.path("disk")).unwrap();
-    disk.write_all_at(&[0xFF; 4], (mib * MIB + 1024 + 0x60) as u64).unwrap();
+    disk.write_all_at(&[0xF7, 0xFF, 0xFF, 0xFF], (mib * MIB + 1024 + 0x60) as u64).unwrap();
 }
 
 #[test]

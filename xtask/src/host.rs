@@ -18,8 +18,22 @@ pub const TARGET_IMAGE: &[&str] =
 /// For machines in QEMU, with UEFI firmware and the network boot loader a rack would chain.
 pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
 
-/// For our own tests: other people's readers of what we write.
-pub const TESTS: &[&str] = &["cpio", "binutils"];
+/// For our own tests: other people's readers of what we write, and writers of what we read.
+pub const TESTS: &[&str] = &[
+    "cpio",
+    "binutils",
+    "fdisk",
+    "xfsprogs",
+    "btrfs-progs",
+    "exfatprogs",
+    "ntfs-3g",
+    "f2fs-tools",
+    "erofs-utils",
+    "squashfs-tools",
+    "genisoimage",
+    "udftools",
+    "cryptsetup-bin",
+];
 
 /// Installs those of the packages that are missing, without asking anything; as root, or through sudo.
 pub fn ensure(packages: &[&str]) -> Result<()> {

@@ -1,0 +1,82 @@
+//! Fields of superblocks. What is outside the bytes given is none.
+
+/// Whether bytes are at an offset.
+pub(super) fn is_at(bytes: &[u8], offset: usize, magic: &[u8]) -> bool {
+    bytes.get(offset..).is_some_and(|rest| rest.starts_with(magic))
+}
+
+pub(super) fn array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..)?.first_chunk().copied()
+}
+
+pub(super) fn le16(bytes: &[u8], offset: usize) -> Option<u16> {
+    array(bytes, offset).map(u16::from_le_bytes)
+}
+
+pub(super) fn le32(bytes: &[u8], offset: usize) -> Option<u32> {
+    array(bytes, offset).map(u32::from_le_bytes)
+}
+
+pub(super) fn le64(bytes: &[u8], offset: usize) -> Option<u64> {
+    array(bytes, offset).map(u64::from_le_bytes)
+}
+
+pub(super) fn be16(bytes: &[u8], offset: usize) -> Option<u16> {
+    array(bytes, offset).map(u16::from_be_bytes)
+}
+
+pub(super) fn be32(bytes: &[u8], offset: usize) -> Option<u32> {
+    array(bytes, offset).map(u32::from_be_bytes)
+}
+
+pub(super) fn be64(bytes: &[u8], offset: usize) -> Option<u64> {
+    array(bytes, offset).map(u64::from_be_bytes)
+}
+
+/// A UUID of 16 bytes in the order they are printed (RFC 9562, 4); none when all are zero.
+pub(super) fn uuid(bytes: &[u8], offset: usize) -> Option<String> {
+    let bytes: [u8; 16] = array(bytes, offset)?;
+    let mut text = String::new();
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    (bytes != [0; 16]).then_some(text)
+}
+
+/// The serial number of FAT and exFAT, as Windows prints it; none when it is zero.
+pub(super) fn serial(bytes: &[u8], offset: usize) -> Option<String> {
+    let serial = le32(bytes, offset)?;
+    (serial != 0).then(|| format!("{:04X}-{:04X}", serial >> 16, serial & 0xFFFF))
+}
+
+/// Text up to the first zero byte, without white space at its end; none when nothing is left.
+pub(super) fn text(bytes: &[u8], offset: usize, len: usize) -> Option<String> {
+    let bytes = bytes.get(offset..)?.get(..len)?;
+    let bytes = bytes.split(|byte| *byte == 0).next()?;
+    trimmed(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// UTF-16, little-endian, likewise.
+pub(super) fn utf16_le(bytes: &[u8]) -> Option<String> {
+    utf16(bytes, u16::from_le_bytes)
+}
+
+/// UTF-16, big-endian, likewise.
+pub(super) fn utf16_be(bytes: &[u8]) -> Option<String> {
+    utf16(bytes, u16::from_be_bytes)
+}
+
+fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
+    let units = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]])).take_while(|unit| *unit != 0);
+    trimmed(char::decode_utf16(units).map(|char| char.unwrap_or(char::REPLACEMENT_CHARACTER)).collect())
+}
+
+fn trimmed(mut text: String) -> Option<String> {
+    // The white space of C's isspace(3), no more.
+    let len = text.trim_end_matches([' ', '\t', '\n', '\x0B', '\x0C', '\r']).len();
+    text.truncate(len);
+    (!text.is_empty()).then_some(text)
+}
