@@ -12,6 +12,7 @@ use slipway_protocol::PhoneHome;
 mod action;
 mod install;
 mod log;
+mod probe;
 
 /// Puts an operating system on a bare-metal machine.
 #[derive(Parser)]
@@ -35,6 +36,8 @@ enum Command {
     Action(action::ActionArguments),
     /// Show the keys and the inventory this machine would enrol with, as JSON
     Identity,
+    /// Show the file systems and partitions on a disk, a partition or an image file; only reads
+    Probe(probe::ProbeArguments),
     /// Check and rewrite cloud-init user-data
     #[command(subcommand)]
     UserData(UserData),
@@ -71,6 +74,7 @@ pub fn run() -> ExitCode {
         Command::Install(arguments) => install::install(arguments),
         Command::Action(arguments) => action::run(arguments),
         Command::Identity => identity(),
+        Command::Probe(arguments) => probe::run(&arguments),
         Command::UserData(UserData::Inject { phone_home_url, tries }) => {
             inject(PhoneHome { url: phone_home_url, tries })
         }

@@ -1,0 +1,91 @@
+//! `slipway probe`: what is on a disk, as lines of `KEY="value"` like blkid's, or as JSON.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+use slipway_actions::Place;
+
+#[derive(Args)]
+pub struct ProbeArguments {
+    /// A disk, a partition or an image file
+    path: String,
+    /// Print each file system or partition as a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what is found. A place where nothing known is has a line too; only a failure to look is an error.
+pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
+    let line = if arguments.json { json_line } else { text_line };
+    for place in slipway_actions::probe(&arguments.path)? {
+        super::print(&format!("{}\n", line(&arguments.path, &place)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json_line(path: &str, place: &Place) -> String {
+    json!({
+        "device": path,
+        "number": place.number,
+        "start": place.start,
+        "size": place.size,
+        "type": place.kind,
+        "uuid": place.uuid,
+        "label": place.label,
+        "partuuid": place.partuuid,
+        "partlabel": place.partlabel,
+    })
+    .to_string()
+}
+
+fn text_line(path: &str, place: &Place) -> String {
+    let mut line = match place.number {
+        0 => format!("{path}:"),
+        number => format!("{path} {number}:"),
+    };
+    line.push_str(&format!(" START=\"{}\" SIZE=\"{}\"", place.start, place.size));
+    let texts = [
+        ("TYPE", place.kind),
+        ("UUID", place.uuid.as_deref()),
+        ("LABEL", place.label.as_deref()),
+        ("PARTUUID", place.partuuid.as_deref()),
+        ("PARTLABEL", place.partlabel.as_deref()),
+    ];
+    for (key, value) in texts {
+        // What a disk says of itself may hold what a terminal obeys.
+        let value = value.map(|value| format!(" {key}=\"{}\"", value.escape_debug()));
+        line.push_str(&value.unwrap_or_default());
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_what_there_is_and_no_control_characters() {
+        let mut place = Place {
+            number: 0,
+            start: 0,
+            size: 4096,
+            kind: None,
+            uuid: None,
+            label: None,
+            partuuid: None,
+            partlabel: None,
+        };
+        assert_eq!(text_line("disk", &place), "disk: START=\"0\" SIZE=\"4096\"");
+        place.number = 2;
+        place.kind = Some("ext4");
+        place.label = Some("a \"b\"\u{1b}[2J".to_owned());
+        place.partuuid = Some("1234abcd-02".to_owned());
+        let expect = r#"disk 2: START="0" SIZE="4096" TYPE="ext4" LABEL="a \"b\"\u{1b}[2J" PARTUUID="1234abcd-02""#;
+        assert_eq!(text_line("disk", &place), expect);
+        let json: serde_json::Value = serde_json::from_str(&json_line("disk", &place)).unwrap_or_default();
+        let fields = [&json["number"], &json["type"], &json["label"], &json["uuid"]];
+        assert_eq!(fields, [&json!(2), &json!("ext4"), &json!("a \"b\"\u{1b}[2J"), &json!(null)]);
+    }
+}
