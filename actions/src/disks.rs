@@ -9,6 +9,8 @@ use slipway_protocol::Disk;
 
 use crate::machine::Candidate;
 
+mod attachment;
+
 /// `size` counts sectors of this many bytes, whatever the disk's own block size.
 const SECTOR: u64 = 512;
 /// Names of block devices that are built on others and can stand in for a disk.
@@ -31,7 +33,7 @@ fn block_devices(sys: &Path) -> Vec<Disk> {
     let boot_partition = |name: &str| name.starts_with("mmcblk") && (name.contains("boot") || name.ends_with("rpmb"));
     let mut disks: Vec<Disk> = names
         .filter(|name| !boot_partition(name) && !NEVER.iter().any(|prefix| name.starts_with(prefix)))
-        .filter_map(|name| disk(&sys.join("block").join(&name), &name))
+        .filter_map(|name| disk(sys, &name))
         .collect();
     disks.sort_by(|a, b| a.path.cmp(&b.path));
     disks
@@ -41,7 +43,8 @@ fn is_layer(disk: &Disk) -> bool {
     LAYERS.iter().any(|prefix| disk.path.trim_start_matches("/dev/").starts_with(prefix))
 }
 
-fn disk(dir: &Path, name: &str) -> Option<Disk> {
+fn disk(sys: &Path, name: &str) -> Option<Disk> {
+    let dir = &sys.join("block").join(name);
     let text = |file: &str| attribute(&dir.join(file));
     let flag = |file: &str| text(file).as_deref() == Some("1");
     let size = text("size")?.parse::<u64>().ok()? * SECTOR;
@@ -57,6 +60,10 @@ fn disk(dir: &Path, name: &str) -> Option<Disk> {
         model: model(dir),
         serial: text("device/serial").or_else(|| text("serial")).or_else(|| scsi_serial(dir)),
         wwn: text("wwid").or_else(|| text("device/wwid")),
+        vendor: text("device/vendor"),
+        hctl: attachment::hctl(dir),
+        by_path: attachment::by_path(sys, dir),
+        transport: attachment::transport(dir, name).map(str::to_owned),
         rotational: flag("queue/rotational"),
         removable: flag("removable"),
         read_only: flag("ro"),
@@ -93,9 +100,11 @@ pub(crate) fn candidates(sys: &Path, proc: &Path) -> io::Result<Vec<Candidate>> 
     Ok(block_devices(sys)
         .into_iter()
         .map(|disk| {
-            let in_use = in_use(sys, &disk, &mounts, &swaps).or_else(|| {
-                is_boot_medium(&disk, booted_from.as_deref()?).then(|| "slipway booted from it".to_owned())
-            });
+            let is_boot_medium = booted_from.as_deref().is_some_and(|partition| is_boot_medium(&disk, partition));
+            let in_use = match is_boot_medium {
+                true => Some("slipway booted from it".to_owned()),
+                false => in_use(sys, &disk, &mounts, &swaps),
+            };
             Candidate { by_name_only: is_layer(&disk), disk, in_use }
         })
         .collect())
@@ -181,6 +190,7 @@ mod tests {
             ("block/sda/device/vendor", "SEAGATE \n"),
             ("block/sda/device/model", "ST1\n"),
             ("block/sda/device/vpd_pg80", "\0\u{1}\0\u{4}  Z9 "),
+            ("block/sda/device/scsi_device/2:0:1:0/uevent", ""),
             ("block/vda/size", "2048\n"),
             ("block/vda/serial", "virtio-serial"),
             ("block/vda/device/vendor", "0x1af4\n"),
@@ -206,6 +216,10 @@ mod tests {
             model: Some("Fast Disk 1TB".to_owned()),
             serial: Some("S1".to_owned()),
             wwn: Some("eui.0025385b".to_owned()),
+            vendor: None,
+            hctl: None,
+            by_path: None,
+            transport: Some("nvme".to_owned()),
             rotational: false,
             removable: false,
             read_only: false,
@@ -213,6 +227,7 @@ mod tests {
         assert_eq!(disks[1], nvme);
         assert_eq!(disks[0].model.as_deref(), Some("EMMC"));
         assert_eq!((disks[2].model.as_deref(), disks[2].serial.as_deref()), (Some("SEAGATE ST1"), Some("Z9")));
+        assert_eq!((disks[2].vendor.as_deref(), disks[2].hctl.as_deref()), (Some("SEAGATE"), Some("2:0:1:0")));
         assert!(disks[2].removable && disks[2].read_only && disks[2].rotational);
         assert_eq!((disks[3].model.as_deref(), disks[3].serial.as_deref()), (None, Some("virtio-serial")));
     }

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Links to disks by where they are attached, which slipway works out by itself.
+pub const BY_PATH: &str = "/dev/disk/by-path/";
+
 /// What the wanted disk must look like; every hint given must hold.
 ///
 /// Without any hint the machine must have exactly one candidate. Removable disks, read-only disks and the medium slipway

@@ -86,6 +86,18 @@ pub struct Disk {
     /// World Wide Name as sysfs gives it (`naa.5000c500...`, `eui.0025...`, `nvme.1af4-...`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wwn: Option<String>,
+    /// Vendor as sysfs gives it, which may be a bus (`ATA`) or a number (`0x1af4`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<String>,
+    /// SCSI address, `host:channel:target:lun`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hctl: Option<String>,
+    /// Where it is attached: what udev would link it by under `/dev/disk/by-path`, that folder included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_path: Option<String>,
+    /// `nvme`, `sata`, `ata`, `sas`, `fc`, `iscsi`, `usb`, `virtio` or `mmc`, as lsblk(8) names them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
     /// Spinning rust.
     #[serde(default)]
     pub rotational: bool,

@@ -1,0 +1,220 @@
+//! Where a disk is attached and by what, from the chain of devices above it in sysfs. The micro-OS has no udev, so the name
+//! that udev would give the place is worked out here (systemd, src/udev/udev-builtin-path_id.c).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::attribute;
+
+/// A device in sysfs.
+struct Device {
+    path: PathBuf,
+    name: String,
+    subsystem: Option<String>,
+}
+
+impl Device {
+    /// The device of a folder; none for folders that only group devices.
+    fn of(path: &Path) -> Option<Self> {
+        let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        path.join("uevent").exists().then_some(())?;
+        let subsystem = fs::read_link(path.join("subsystem")).ok().and_then(|link| name(&link));
+        Some(Self { path: path.to_owned(), name: name(path)?, subsystem })
+    }
+
+    fn is_of(&self, subsystem: &str) -> bool {
+        self.subsystem.as_deref() == Some(subsystem)
+    }
+}
+
+/// The device at a path and every one above it.
+fn chain(path: &Path) -> Vec<Device> {
+    let path = path.canonicalize().unwrap_or_default();
+    path.ancestors().filter_map(Device::of).collect()
+}
+
+/// SCSI address, `host:channel:target:lun`.
+pub(super) fn hctl(dir: &Path) -> Option<String> {
+    let mut entries = fs::read_dir(dir.join("device/scsi_device")).ok()?;
+    entries.next()?.ok()?.file_name().into_string().ok()
+}
+
+/// The transport as lsblk(8) names it; `virtio` also for SCSI over it.
+pub(super) fn transport(dir: &Path, name: &str) -> Option<&'static str> {
+    for (prefix, transport) in [("nvme", "nvme"), ("mmcblk", "mmc"), ("vd", "virtio")] {
+        if name.starts_with(prefix) {
+            return Some(transport);
+        }
+    }
+    let chain = chain(dir);
+    let path = chain.first()?.path.to_str()?;
+    let known = [("/rport-", "fc"), ("/end_device-", "sas"), ("/session", "iscsi"), ("/usb", "usb")];
+    if let Some((_, transport)) = known.iter().find(|(part, _)| path.contains(part)) {
+        return Some(transport);
+    }
+    if path.contains("/ata") {
+        let host = chain.iter().find(|device| device.is_of("scsi") && device.name.starts_with("host"))?;
+        let driver = attribute(&host.path.join("scsi_host").join(&host.name).join("proc_name"))?;
+        let is_serial = driver == "ahci" || driver.starts_with("sata");
+        return if is_serial { Some("sata") } else { driver.contains("ata").then_some("ata") };
+    }
+    path.contains("/virtio").then_some("virtio")
+}
+
+/// The link udev would make to a disk under /dev/disk/by-path; none where it would make none, and for iSCSI, IEEE 1394 and
+/// Hyper-V. `sys` is where sysfs is mounted.
+pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
+    let mut chain = chain(dir);
+    // From the disk outward.
+    let mut parts: Vec<String> = Vec::new();
+    // A place counts only if something of a known transport hangs on something that has a name of its own.
+    let (mut has_transport, mut has_parent) = (false, false);
+    let mut at = 0;
+    while let Some(device) = chain.get(at) {
+        let mut next = at + 1;
+        match device.subsystem.as_deref().unwrap_or_default() {
+            "scsi" => {
+                has_transport = true;
+                if is_scsi_device(&device.name) {
+                    let place = scsi(sys, &chain[at..])?;
+                    parts.push(place.part);
+                    has_parent |= place.is_named_by_its_transport;
+                    next = at + place.devices;
+                }
+            }
+            "usb" => {
+                has_transport = true;
+                if let Some((_, port)) = device.name.split_once('-') {
+                    // The number of the bus changes between boots.
+                    parts.push(format!("usb-0:{port}"));
+                    next = past(&chain, at);
+                }
+            }
+            "virtio" => {
+                has_transport = true;
+                next = past(&chain, at);
+            }
+            bus @ ("pci" | "platform" | "acpi" | "xen") => {
+                parts.push(format!("{bus}-{}", device.name));
+                has_parent = true;
+                has_transport |= bus == "platform";
+                next = past(&chain, at);
+            }
+            subsystem @ ("nvme" | "nvme-subsystem") => {
+                parts.push(format!("nvme-{}", attribute(&dir.join("nsid"))?));
+                (has_transport, has_parent) = (true, true);
+                next = past(&chain, at);
+                if subsystem == "nvme-subsystem" {
+                    // With multipath the disk is below no controller; the first one has its number.
+                    let number = dir.file_name()?.to_str()?.strip_prefix("nvme")?.split('n').next()?;
+                    let controller = sys.join(format!("class/nvme/nvme{number}"));
+                    chain = self::chain(&controller);
+                    next = past(&chain, 0);
+                }
+            }
+            _ => {}
+        }
+        at = next;
+    }
+    parts.reverse();
+    (has_transport && has_parent).then(|| format!("{}{}", slipway_protocol::disk::BY_PATH, parts.join("-")))
+}
+
+/// The index behind the devices of the same subsystem that follow one another from here.
+fn past(chain: &[Device], at: usize) -> usize {
+    let same = chain.iter().skip(at).take_while(|device| device.subsystem == chain[at].subsystem);
+    at + same.count()
+}
+
+fn is_scsi_device(name: &str) -> bool {
+    let numbers: Vec<&str> = name.split(':').collect();
+    numbers.len() == 4 && numbers.iter().all(|number| number.parse::<u64>().is_ok())
+}
+
+/// Where on its host a SCSI device is.
+struct Place {
+    part: String,
+    is_named_by_its_transport: bool,
+    /// How many devices of the chain this is about.
+    devices: usize,
+}
+
+/// `chain` begins with the SCSI device.
+fn scsi(sys: &Path, chain: &[Device]) -> Option<Place> {
+    let device = chain.first()?;
+    let path = device.path.to_str()?;
+    let contains = |part: &str| path.contains(part);
+    if contains("/session") || contains("/vmbus_") || contains("/VMBUS") || device.path.join("ieee1394_id").exists() {
+        return None;
+    }
+    let of_transport = |part| Some(Place { part, is_named_by_its_transport: true, devices: 1 });
+    if contains("/rport-") {
+        return of_transport(fibre_channel(sys, chain)?);
+    }
+    if contains("/end_device-") {
+        return of_transport(sas(sys, chain)?);
+    }
+    if contains("/ata") {
+        return Some(Place { part: ata(sys, chain)?, is_named_by_its_transport: false, devices: 1 });
+    }
+    let (host, behind) = host(chain)?;
+    let first = fs::read_dir(host.path.parent()?).ok()?.flatten();
+    let first =
+        first.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("host")?.parse::<u64>().ok()).min()?;
+    let number: u64 = host.name.strip_prefix("host")?.parse().ok()?;
+    let (_, rest) = device.name.split_once(':')?;
+    let part = format!("scsi-{}:{rest}", number.checked_sub(first)?);
+    Some(Place { part, is_named_by_its_transport: false, devices: behind })
+}
+
+/// The host of a chain, and the index of what is behind it.
+fn host(chain: &[Device]) -> Option<(&Device, usize)> {
+    let at = chain.iter().position(|device| device.is_of("scsi") && device.name.starts_with("host"))?;
+    Some((&chain[at], at + 1))
+}
+
+fn ata(sys: &Path, chain: &[Device]) -> Option<String> {
+    let mut address = chain.first()?.name.split(':').skip(1);
+    let (channel, target) = (address.next()?, address.next()?);
+    let (_, behind) = host(chain)?;
+    let port = attribute(&sys.join("class/ata_port").join(&chain.get(behind)?.name).join("port_no"))?;
+    // Behind a port multiplier the channel tells the disks apart, else master and slave are targets.
+    Some(match channel {
+        "0" => format!("ata-{port}.{target}"),
+        _ => format!("ata-{port}.{channel}.0"),
+    })
+}
+
+fn fibre_channel(sys: &Path, chain: &[Device]) -> Option<String> {
+    let target = chain.get(1)?;
+    let port = attribute(&sys.join("class/fc_transport").join(&target.name).join("port_name"))?;
+    Some(format!("fc-{port}-{}", lun(chain)?))
+}
+
+/// The chain is device, target, end device, port, and host or expander.
+fn sas(sys: &Path, chain: &[Device]) -> Option<String> {
+    let (end, port, above) = (chain.get(2)?, chain.get(3)?, chain.get(4)?);
+    let of = |device: &Device, file| attribute(&sys.join("class/sas_device").join(&device.name).join(file));
+    let phys = attribute(&sys.join("class/sas_port").join(&port.name).join("num_phys"))?;
+    let lun = lun(chain)?;
+    if phys != "1" {
+        return Some(format!("sas-{}-{lun}", of(end, "sas_address")?));
+    }
+    let phy = of(end, "phy_identifier")?;
+    Some(match of(above, "sas_address") {
+        Some(expander) => format!("sas-exp{expander}-phy{phy}-{lun}"),
+        None => format!("sas-phy{phy}-{lun}"),
+    })
+}
+
+/// Unit number as in links: flat below 256, else in the form of SAM with the 32 bits Linux keeps.
+fn lun(chain: &[Device]) -> Option<String> {
+    let lun: u64 = chain.first()?.name.rsplit(':').next()?.parse().ok()?;
+    Some(match lun {
+        0..256 => format!("lun-{lun}"),
+        _ => format!("lun-0x{:04x}{:04x}00000000", lun & 0xffff, (lun >> 16) & 0xffff),
+    })
+}
+
+#[cfg(test)]
+mod tests;
