@@ -29,7 +29,7 @@ mod text;
 
 use slipway_protocol::{Action, Outcome, Progress};
 
-pub use choose::{choose, named};
+pub use choose::{Verdict, choose, named, survey};
 pub use disks::list_disks;
 pub use error::{Error, is_retryable};
 pub use fetch::{FetchError, Request};

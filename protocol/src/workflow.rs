@@ -52,15 +52,17 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
 /// What is wrong with one action by itself, to be read after the name of its step.
 fn action_problems(action: &Action) -> Vec<String> {
     match action {
-        Action::StreamImage(image) => url_problem(image).into_iter().collect(),
+        Action::EraseDisk(erase) => erase.disk.problems(true),
+        Action::StreamImage(image) => url_problem(image).into_iter().chain(image.disk.problems(false)).collect(),
+        Action::SeedCloudInit(seed) => seed.disk.problems(false),
         Action::KernelArgs(arguments) => {
             let problem = |argument: &String| {
                 let problem = kernel_argument_problem(argument)?;
                 Some(format!("cannot add the kernel argument {argument:?}: {problem}"))
             };
-            arguments.append.iter().filter_map(problem).collect()
+            arguments.append.iter().filter_map(problem).chain(arguments.disk.problems(false)).collect()
         }
-        Action::EraseDisk(_) | Action::SeedCloudInit(_) | Action::Reboot(_) => Vec::new(),
+        Action::Reboot(_) => Vec::new(),
     }
 }
 
@@ -322,6 +324,24 @@ mod tests {
         for argument in [" quiet", "quiet ", "\"a b\" c"] {
             assert_eq!(kernel_argument_problem(argument), Some(space), "{argument:?}");
         }
+    }
+
+    #[test]
+    fn hints_that_could_never_be_followed_are_told() {
+        let erase = |disk| Action::EraseDisk(EraseDisk { disk, mode: EraseMode::Metadata });
+        let args = |disk| Action::KernelArgs(KernelArgs { disk, append: Vec::new() });
+        let read = |json: &str| serde_json::from_str::<DiskHints>(json).expect(json);
+        let skipping = read(r#"{"choose": "all", "skip": [{"tran": "usb"}, {"name": "/dev/disk/by-path/pci-1"}]}"#);
+        check(erase(skipping.clone()), &[]);
+        check(args(skipping), &["takes one disk: it cannot choose all"]);
+        check(erase(read(r#"{"skip": [{}]}"#)), &["skips every disk: a hint in skip is empty"]);
+        let not_in_skip = "has device, choose or skip in a hint in skip; name is for a path";
+        for skip in [r#"{"device": "/dev/sda"}"#, r#"{"choose": "all"}"#, r#"{"skip": [{"tran": "usb"}]}"#] {
+            check(args(read(&format!(r#"{{"skip": [{skip}]}}"#))), &[not_in_skip]);
+        }
+        let link = "names a disk by \"/dev/disk/by-id/x\": name takes kernel paths and links under /dev/disk/by-path/";
+        check(args(read(r#"{"name": "<or> /dev/sda <or> /dev/disk/by-id/X"}"#)), &[link]);
+        check(erase(read(r#"{"skip": [{"name": "s== /dev/disk/by-id/x"}]}"#)), &[link]);
     }
 
     #[test]

@@ -120,7 +120,7 @@ mod tests {
             vendor_data: None,
             kernel_args: vec!["quiet".to_owned()],
             phone_home: true,
-            disk: DiskHints { serial: Some("S1".to_owned()), ..DiskHints::default() },
+            disk: DiskHints { serial: "S1".parse().ok(), ..DiskHints::default() },
         }
     }
 

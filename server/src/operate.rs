@@ -397,6 +397,29 @@ mod tests {
     }
 
     #[test]
+    fn hints_are_written_as_yaml_has_them() {
+        let read = |hints: &str| {
+            parse_workflow(&format!("steps:\n- name: wipe\n  action:\n    erase-disk:\n      disk: {{{hints}}}\n"))
+        };
+        let found = read("size: 120, rotational: false, serial: 0012, model: <in> fast, skip: [{size: \">= 400\"}]");
+        let json = serde_json::to_value(&found.expect("hints").steps).expect("JSON");
+        let hints = serde_json::json!({
+            "size": "120", "rotational": false, "serial": "0012", "model": "<in> fast", "skip": [{"size": ">= 400"}],
+        });
+        assert_eq!(json[0]["action"]["erase-disk"]["disk"], hints);
+        for (hints, part) in [
+            ("size: \"=> 1\"", "which is no operator here"),
+            ("serial: \">= 1\"", "which is no operator here"),
+            ("size: big", "where whole GiB are needed"),
+            ("size: 1.5", "whole GiB"),
+            ("rotational: maybe", "boolean"),
+        ] {
+            let error = read(hints).expect_err(hints).to_string();
+            assert!(error.contains(part) && error.contains("line 5"), "{error}");
+        }
+    }
+
+    #[test]
     fn an_operator_is_told_of_a_key_that_means_nothing() {
         let keys = |uuid: Option<&str>, macs: &[&str]| Identity {
             uuid: uuid.map(str::to_owned),

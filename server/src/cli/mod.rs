@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use slipway_protocol::{Digest, DiskChoice, DiskHints, Identity, NodeStatus};
+use slipway_protocol::{Digest, DiskChoice, DiskHints, Identity, NodeStatus, TextHint};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate::{self, NewNode, NewRun, Task};
@@ -180,13 +180,13 @@ pub struct OsAdd {
     disk_device: Option<String>,
     /// The disk's serial number.
     #[arg(long)]
-    disk_serial: Option<String>,
+    disk_serial: Option<TextHint>,
     /// The disk's World Wide Name.
     #[arg(long)]
-    disk_wwn: Option<String>,
+    disk_wwn: Option<TextHint>,
     /// The disk's model.
     #[arg(long)]
-    disk_model: Option<String>,
+    disk_model: Option<TextHint>,
     /// The disk's smallest acceptable size in bytes.
     #[arg(long)]
     disk_min_size: Option<u64>,
@@ -330,6 +330,7 @@ fn system(add: OsAdd) -> anyhow::Result<System> {
             model: add.disk_model,
             min_size: add.disk_min_size,
             choose,
+            ..DiskHints::default()
         },
     })
 }

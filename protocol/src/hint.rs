@@ -1,0 +1,91 @@
+//! What a hint asks of one fact about a disk, with the operators of Ironic's root device hints (Ironic's documentation,
+//! "Specifying the disk for deployment"; their grammar is that of oslo.utils, specs_matcher).
+
+use std::cmp::Ordering;
+
+mod size;
+mod text;
+
+pub use size::SizeHint;
+pub use text::TextHint;
+
+/// Why a text is not a hint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HintError {
+    /// There is nothing to compare with, or nothing after an operator or between two.
+    #[error("hint {hint:?} lacks a value")]
+    Empty {
+        /// The hint as given.
+        hint: String,
+    },
+    /// It starts like an operator, and there is none of that name.
+    #[error("hint {hint:?} starts with {operator:?}, which is no operator here; there are {known}")]
+    Operator {
+        /// The hint as given.
+        hint: String,
+        /// What it starts with.
+        operator: String,
+        /// The operators this key takes.
+        known: &'static str,
+    },
+    /// It has a text where a number is needed.
+    #[error("hint {hint:?} has {value:?} where whole GiB are needed")]
+    Number {
+        /// The hint as given.
+        hint: String,
+        /// What is no number.
+        value: String,
+    },
+    /// Its range has no brackets, not two ends, or none between them.
+    #[error("hint {hint:?} is no range: write \"<range-in> [ 10 20 ]\", with round brackets to leave an end out")]
+    Range {
+        /// The hint as given.
+        hint: String,
+    },
+}
+
+/// How two values are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Equal,
+    NotEqual,
+    AtLeast,
+    AtMost,
+    Above,
+    Below,
+}
+
+impl Comparison {
+    fn holds(self, found_to_wanted: Ordering) -> bool {
+        match self {
+            Comparison::Equal => found_to_wanted.is_eq(),
+            Comparison::NotEqual => found_to_wanted.is_ne(),
+            Comparison::AtLeast => found_to_wanted.is_ge(),
+            Comparison::AtMost => found_to_wanted.is_le(),
+            Comparison::Above => found_to_wanted.is_gt(),
+            Comparison::Below => found_to_wanted.is_lt(),
+        }
+    }
+}
+
+/// Splits a hint into its operator, empty where there is none, and the rest. Whatever starts like an operator is taken for
+/// one, so that a misspelt operator is an error and never a text no disk has.
+fn split_operator(hint: &str) -> (&str, &str) {
+    let is_sign = |c: char| "=!<>".contains(c);
+    let word = hint.strip_prefix('<').filter(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic()));
+    let end = match word.and_then(|rest| rest.find('>')) {
+        Some(length) => length + 2,
+        None => {
+            let signs = hint.strip_prefix('s').filter(|rest| rest.starts_with(is_sign)).unwrap_or(hint);
+            hint.len() - signs.trim_start_matches(is_sign).len()
+        }
+    };
+    let (operator, rest) = hint.split_at(end);
+    (operator, rest.trim())
+}
+
+/// The values of `<or> a <or> b`, from behind the first operator on; none if one of them is empty.
+fn alternatives(rest: &str) -> Option<Vec<&str>> {
+    let values: Vec<&str> = rest.split("<or>").map(str::trim).collect();
+    values.iter().all(|value| !value.is_empty()).then_some(values)
+}
