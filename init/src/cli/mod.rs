@@ -10,6 +10,7 @@ use slipway_installer::{config, discover, tls};
 use slipway_protocol::PhoneHome;
 
 mod action;
+mod disks;
 mod install;
 mod log;
 mod probe;
@@ -34,6 +35,8 @@ enum Command {
     Install(install::InstallArguments),
     /// Run one action by hand
     Action(action::ActionArguments),
+    /// List the disks, and which of them hints would lead to
+    Disks(disks::DisksArguments),
     /// Show the keys and the inventory this machine would enrol with, as JSON
     Identity,
     /// Show the file systems and partitions on a disk, a partition or an image file; only reads
@@ -73,6 +76,7 @@ pub fn run() -> ExitCode {
         Command::Installer(arguments) => install::installer(arguments),
         Command::Install(arguments) => install::install(arguments),
         Command::Action(arguments) => action::run(arguments),
+        Command::Disks(arguments) => disks::run(arguments),
         Command::Identity => identity(),
         Command::Probe(arguments) => probe::run(&arguments),
         Command::UserData(UserData::Inject { phone_home_url, tries }) => {

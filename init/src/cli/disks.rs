@@ -1,0 +1,198 @@
+//! `slipway disks`: what disks there are, and which of them hints would lead to. Reads only.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use indicatif::HumanBytes;
+use serde_json::{Map, Value, json};
+use slipway_actions::{Host, HostOptions, Verdict};
+use slipway_protocol::DiskHints;
+
+#[derive(Args)]
+pub struct DisksArguments {
+    /// A hint as in a workflow, such as serial=S1 or "size=>= 100"; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    hint: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the disks; exit status 0 unless there are hints and an action with them would find no disk.
+pub fn run(arguments: DisksArguments) -> Result<ExitCode> {
+    let hints = hints(&arguments.hint)?;
+    let machine = Host::new(HostOptions::default());
+    let (verdicts, refusal) = slipway_actions::survey(&hints, &machine)?;
+    let has_hints = !arguments.hint.is_empty();
+    match arguments.json {
+        true => super::print(&format!("{:#}\n", as_json(&verdicts, has_hints)))?,
+        false => super::print(&table(&verdicts, has_hints))?,
+    }
+    match refusal.filter(|_| has_hints) {
+        Some(refusal) => Err(refusal.into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Hints from `KEY=VALUE`; numbers, booleans and lists as in JSON.
+fn hints(given: &[String]) -> Result<DiskHints> {
+    let read = |hints: Map<String, Value>| serde_json::from_value::<DiskHints>(hints.into());
+    let mut all = Map::new();
+    for text in given {
+        let (key, value) = text.split_once('=').with_context(|| format!("reading --hint {text:?}: no KEY=VALUE"))?;
+        let value = match key {
+            "min_size" | "rotational" | "skip" => {
+                serde_json::from_str(value).with_context(|| format!("reading --hint {text:?}"))?
+            }
+            _ => Value::from(value),
+        };
+        read(Map::from_iter([(key.to_owned(), value.clone())])).with_context(|| format!("reading --hint {text:?}"))?;
+        if all.insert(key.to_owned(), value).is_some() {
+            bail!("reading --hint {text:?}: {key} was given before; \"<or> a <or> b\" is for several values");
+        }
+    }
+    let hints = read(all).context("reading the hints")?;
+    match hints.problems(true).as_slice() {
+        [] => Ok(hints),
+        problems => bail!("the hint {}", problems.join("; ")),
+    }
+}
+
+fn as_json(verdicts: &[Verdict], has_hints: bool) -> Value {
+    let verdicts = verdicts.iter().map(|verdict| {
+        let disk = json!({ "disk": verdict.disk, "obstacle": verdict.obstacle });
+        let hinted = json!({ "objection": verdict.objection, "chosen": verdict.chosen });
+        match (disk, hinted) {
+            (Value::Object(disk), Value::Object(hinted)) if has_hints => disk.into_iter().chain(hinted).collect(),
+            (disk, _) => disk,
+        }
+    });
+    verdicts.collect()
+}
+
+fn table(verdicts: &[Verdict], has_hints: bool) -> String {
+    let mut titles = vec!["PATH", "SIZE", "MODEL", "SERIAL", "WWN", "TRAN", "ROTA", "BLOCK", "STATE"];
+    if has_hints {
+        titles.push("MATCH");
+    }
+    let mut rows = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    rows.extend(verdicts.iter().map(|verdict| row(verdict, has_hints)));
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).filter_map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn row(verdict: &Verdict, has_hints: bool) -> Vec<String> {
+    let disk = &verdict.disk;
+    // What a disk says of itself must not reach a terminal as it is.
+    let shown = |text: &str| text.replace(|c: char| c.is_control(), "?");
+    let known = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), shown);
+    let state = match &verdict.obstacle {
+        Some(obstacle) => obstacle.clone(),
+        None if disk.removable => "free, removable".to_owned(),
+        None => "free".to_owned(),
+    };
+    let matched = match &verdict.objection {
+        None if verdict.chosen => "chosen".to_owned(),
+        None => "yes".to_owned(),
+        // The column before says why.
+        objection if *objection == verdict.obstacle => "no".to_owned(),
+        Some(objection) => format!("no: {objection}"),
+    };
+    let mut cells = vec![
+        shown(&disk.path),
+        HumanBytes(disk.size).to_string(),
+        known(&disk.model),
+        known(&disk.serial),
+        known(&disk.wwn),
+        known(&disk.transport),
+        if disk.rotational { "yes" } else { "no" }.to_owned(),
+        disk.logical_block.to_string(),
+        shown(&state),
+    ];
+    if has_hints {
+        cells.push(shown(&matched));
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::Disk;
+
+    use super::*;
+
+    fn verdicts() -> Vec<Verdict> {
+        let free = |path: &str| Verdict {
+            disk: Disk { path: path.to_owned(), size: 10 << 30, logical_block: 512, ..Disk::default() },
+            obstacle: None,
+            objection: None,
+            chosen: false,
+        };
+        let used = "is in use: slipway booted from it".to_owned();
+        let odd = free("/dev/sdc");
+        vec![
+            Verdict { chosen: true, ..free("/dev/nvme0n1") },
+            Verdict { obstacle: Some(used.clone()), objection: Some(used), ..free("/dev/sda") },
+            Verdict { objection: Some("has serial none, not \"S1\"".to_owned()), ..free("/dev/sdb") },
+            Verdict {
+                disk: Disk {
+                    model: Some("A\u{1b}[2Jé\n".to_owned()),
+                    transport: Some("usb".to_owned()),
+                    removable: true,
+                    rotational: true,
+                    ..odd.disk
+                },
+                ..odd
+            },
+        ]
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_shows_nothing_a_terminal_would_obey() {
+        let expect = "\
+PATH          SIZE       MODEL    SERIAL  WWN  TRAN  ROTA  BLOCK  STATE                              MATCH
+/dev/nvme0n1  10.00 GiB  -        -       -    -     no    512    free                               chosen
+/dev/sda      10.00 GiB  -        -       -    -     no    512    is in use: slipway booted from it  no
+/dev/sdb      10.00 GiB  -        -       -    -     no    512    free                               no: has serial none, not \"S1\"
+/dev/sdc      10.00 GiB  A?[2Jé?  -       -    usb   yes   512    free, removable                    yes
+";
+        assert_eq!(table(&verdicts(), true), expect);
+        assert!(table(&verdicts(), false).lines().all(|line| !line.contains("chosen") && !line.contains("MATCH")));
+    }
+
+    #[test]
+    fn json_tells_of_the_match_only_where_hints_were_given() {
+        let with = as_json(&verdicts(), true);
+        assert_eq!((&with[0]["chosen"], &with[1]["obstacle"]), (&json!(true), &with[1]["objection"]));
+        assert_eq!(with[3]["disk"]["transport"], "usb");
+        assert!(as_json(&verdicts(), false)[0].get("chosen").is_none());
+    }
+
+    #[test]
+    fn hints_are_read_as_in_a_workflow() {
+        let read = |given: &[&str]| hints(&given.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        let found = read(&["size=>= 100", "serial=s== a=b", "rotational=false", "choose=largest"]).expect("hints");
+        assert_eq!(found.size.map(|size| size.to_string()).as_deref(), Some(">= 100"));
+        assert_eq!(found.serial.map(|serial| serial.to_string()).as_deref(), Some("s== a=b"));
+        assert_eq!(found.rotational, Some(false));
+        assert_eq!(read(&["skip=[{\"tran\": \"usb\"}]"]).expect("hints").skip.len(), 1);
+        for (given, part) in [
+            (&["serial"][..], "no KEY=VALUE"),
+            (&["colour=red"], "unknown field `colour`, expected one of `device`"),
+            (&["rotational=maybe"], "reading --hint \"rotational=maybe\""),
+            (&["size=>> 5"], "\">>\", which is no operator"),
+            (&["serial=a", "serial=b"], "was given before"),
+            (&["skip=[{}]"], "skips every disk"),
+        ] {
+            let error = format!("{:#}", read(given).expect_err("no hints"));
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
