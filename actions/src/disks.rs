@@ -58,7 +58,10 @@ fn disk(sys: &Path, name: &str) -> Option<Disk> {
         size,
         logical_block: text("queue/logical_block_size").and_then(|size| size.parse().ok()).unwrap_or_default(),
         model: model(dir),
-        serial: text("device/serial").or_else(|| text("serial")).or_else(|| scsi_serial(dir)),
+        serial: text("device/serial")
+            .or_else(|| text("serial"))
+            .or_else(|| scsi_serial(dir))
+            .or_else(|| attachment::usb_serial(dir)),
         wwn: text("wwid").or_else(|| text("device/wwid")),
         vendor: text("device/vendor"),
         hctl: attachment::hctl(dir),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::attribute;
 
-/// A device in sysfs.
+/// A device in sysfs, or a folder that groups devices, which is of no subsystem.
 struct Device {
     path: PathBuf,
     name: String,
@@ -14,10 +14,8 @@ struct Device {
 }
 
 impl Device {
-    /// The device of a folder; none for folders that only group devices.
     fn of(path: &Path) -> Option<Self> {
         let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-        path.join("uevent").exists().then_some(())?;
         let subsystem = fs::read_link(path.join("subsystem")).ok().and_then(|link| name(&link));
         Some(Self { path: path.to_owned(), name: name(path)?, subsystem })
     }
@@ -53,12 +51,20 @@ pub(super) fn transport(dir: &Path, name: &str) -> Option<&'static str> {
         return Some(transport);
     }
     if path.contains("/ata") {
-        let host = chain.iter().find(|device| device.is_of("scsi") && device.name.starts_with("host"))?;
+        let (host, _) = host(&chain)?;
         let driver = attribute(&host.path.join("scsi_host").join(&host.name).join("proc_name"))?;
         let is_serial = driver == "ahci" || driver.starts_with("sata");
         return if is_serial { Some("sata") } else { driver.contains("ata").then_some("ata") };
     }
     path.contains("/virtio").then_some("virtio")
+}
+
+/// Serial number of the USB device a disk is, or is behind: most of them give none by SCSI.
+pub(super) fn usb_serial(dir: &Path) -> Option<String> {
+    let chain = chain(dir);
+    let interface = chain.iter().position(|device| device.is_of("usb") && device.name.contains(':'))?;
+    // Its hub, and the bus at the root of them, have serial numbers too.
+    attribute(&chain.get(interface + 1)?.path.join("serial"))
 }
 
 /// The link udev would make to a disk under /dev/disk/by-path; none where it would make none, and for iSCSI, IEEE 1394 and

@@ -17,8 +17,7 @@ fn sysfs(device: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
         path.push(name);
         fs::create_dir_all(&path).unwrap();
         let subsystem = match name {
-            _ if name.starts_with("pci") => None,
-            "block" | "nvme" | "virtual" | "nvme-subsystem" => continue,
+            "nvme" | "nvme-subsystem" => None,
             _ if name.starts_with("nvme-subsys") => Some("nvme-subsystem"),
             _ if name.starts_with("nvme") && !name[4..].contains('n') => Some("nvme"),
             _ if name.starts_with("virtio") => Some("virtio"),
@@ -28,7 +27,6 @@ fn sysfs(device: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
             _ if name.contains(':') && name.contains('.') => Some("pci"),
             _ => None,
         };
-        fs::write(path.join("uevent"), "").unwrap();
         if let Some(subsystem) = subsystem {
             symlink(format!("/sys/bus/{subsystem}"), path.join("subsystem")).unwrap();
         }
@@ -79,7 +77,6 @@ fn a_disk_of_many_controllers_has_the_place_of_the_first() {
     let controller = sys.path().join("devices/pci0000:00/0000:3c:00.0/nvme/nvme0");
     fs::create_dir_all(&controller).unwrap();
     for (dir, subsystem) in [(controller.as_path(), "nvme"), (controller.ancestors().nth(2).unwrap(), "pci")] {
-        fs::write(dir.join("uevent"), "").unwrap();
         symlink(format!("/sys/class/{subsystem}"), dir.join("subsystem")).unwrap();
     }
     fs::create_dir_all(sys.path().join("class/nvme")).unwrap();
@@ -139,6 +136,21 @@ fn scsi_disks_have_the_place_their_transport_gives() {
         Some("pci-0000:00:01.1-ata-1.1"),
         Some("ata"),
     );
+}
+
+#[test]
+fn a_usb_disk_has_the_serial_number_of_its_device_and_no_hubs_or_bus() {
+    let bus = "pci0000:00/0000:00:14.0/usb1";
+    let disk = format!("{bus}/1-4/1-4.2/1-4.2:1.0/host10/target10:0:0/10:0:0:0/block/sdh");
+    let files = |serials: &[(&str, &str)]| {
+        let file = |(at, serial): &(&str, &str)| (format!("devices/{bus}{at}/serial"), format!("{serial}\n"));
+        let files: Vec<(String, String)> = serials.iter().map(file).collect();
+        let sys =
+            sysfs(&disk, &files.iter().map(|(path, serial)| (path.as_str(), serial.as_str())).collect::<Vec<_>>());
+        super::usb_serial(&sys.path().join("block/disk"))
+    };
+    assert_eq!(files(&[("", "0000:00:14.0"), ("/1-4", "HUB"), ("/1-4/1-4.2", "U1")]).as_deref(), Some("U1"));
+    assert_eq!(files(&[("", "0000:00:14.0"), ("/1-4", "HUB")]), None);
 }
 
 #[test]
