@@ -28,7 +28,7 @@ pub(crate) fn open(
 }
 
 /// The hints with `device` as in [`Disk::path`], and the disks they are about.
-fn resolve(hints: &DiskHints, machine: &dyn Machine) -> Result<(DiskHints, Vec<Candidate>), Error> {
+pub(crate) fn resolve(hints: &DiskHints, machine: &dyn Machine) -> Result<(DiskHints, Vec<Candidate>), Error> {
     let (device, candidates) = match &hints.device {
         Some(device) => {
             let (path, candidates) = with_named(device, machine)?;
@@ -183,7 +183,7 @@ fn none_matches(wanted: &str, judged: &[(&Disk, Option<String>)]) -> String {
     format!("{wanted} is wanted, and {}", objections.join("; "))
 }
 
-fn describe(disk: &Disk) -> String {
+pub(crate) fn describe(disk: &Disk) -> String {
     let model = disk.model.iter().cloned();
     let serial = disk.serial.iter().map(|serial| format!("serial {serial}"));
     let details: Vec<String> = model.chain(serial).chain([text::size(disk.size)]).collect();

@@ -1,170 +1,197 @@
-//! `erase-disk`: takes away what is on a disk, and checks that it is gone.
+//! `erase-disk`: takes away what is on disks, and checks that it is gone. One file a method.
 
-use std::ops::Range;
+mod ata;
+mod discard;
+mod emmc;
+mod metadata;
+mod nvme;
+mod samples;
+mod secure;
+mod skipped;
+mod worker;
+mod zero;
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Instant;
 
-use slipway_protocol::{EraseDisk, EraseMode, Stage};
+use slipway_protocol::{Disk, DiskChoice, DiskErasure, DiskHints, EraseDisk, EraseMode, Erasure, Outcome};
 
 use crate::error::Error;
-use crate::machine::Machine;
+use crate::machine::{Candidate, Machine};
 use crate::open_disk::{Access, OpenDisk};
-use crate::partitions::{self, Partition};
-use crate::stream::progress::{Counters, Meter, Watch};
-use crate::{Done, Report, choose, text};
+use crate::stream::progress::{Counters, Watch};
+use crate::{Done, Next, Report, choose, text};
+use worker::{Share, Worker};
 
-/// Erased at the head of the disk and of each partition. LUKS2 keeps its key slots in the first 16 MiB (LUKS2 On-Disk Format,
-/// 2.1): without them its data is lost for good. Everything else that sits at a head is smaller: file systems, LVM, ZFS
-/// labels, MD 1.1 and 1.2, boot loaders before the first partition.
-const HEAD: u64 = 16 << 20;
-/// Erased at the tail of both: backup GPT (33 blocks), ZFS labels (512 KiB), MD 0.90 and 1.0 and firmware RAID (128 KiB).
-const TAIL: u64 = 1 << 20;
-/// Copies of the btrfs superblock (fs/btrfs/disk-io.h, btrfs_sb_offset).
-const BTRFS_COPIES: [u64; 2] = [64 << 20, 256 << 30];
-const BTRFS_COPY: u64 = 4096;
-/// Zeros asked for at once, so that progress is seen and a stop is heard.
-const PIECE: u64 = 64 << 20;
-/// Places read back after the whole disk was zeroed.
-const SAMPLES: u64 = 256;
-const SAMPLE: u64 = 4096;
-
-pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
-    let mut warnings = Vec::new();
-    let partitions = match inputs.mode {
-        EraseMode::Metadata => known_partitions(&disk, &mut warnings)?,
-        EraseMode::Zero => Vec::new(),
-    };
-    let ranges = match inputs.mode {
-        EraseMode::Metadata => metadata_ranges(disk.size(), &partitions),
-        EraseMode::Zero => std::iter::once(0..disk.size()).collect(),
-    };
-    erase(&disk, &ranges, machine, report)?;
-    disk.flush()?;
-    verify(&disk, &ranges)?;
-    if let Err(errno) = disk.reread_partitions() {
-        warnings.push(format!("the kernel still knows the old partitions of {}: {errno}", disk.path()));
-    }
-    let erased: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    let what = match (inputs.mode, partitions.iter().filter(|partition| partition.number > 0).count()) {
-        (EraseMode::Zero, _) => "every byte".to_owned(),
-        (EraseMode::Metadata, 0) => "head and tail".to_owned(),
-        (EraseMode::Metadata, n) => format!("head, tail and the ends of {n} partitions"),
-    };
-    Ok(Done::go_on(format!("erased {what} of {} ({})", disk.path(), text::size(erased)), warnings))
+/// What a method did.
+#[derive(Debug)]
+struct Erased {
+    /// In words.
+    method: String,
+    /// Places read back.
+    samples: u64,
 }
 
-/// The partitions whose ends must go too. A disk whose table cannot be read must still be erasable.
-fn known_partitions(disk: &OpenDisk, warnings: &mut Vec<String>) -> Result<Vec<Partition>, Error> {
-    partitions::read(disk).or_else(|error| match error {
-        Error::PartitionTable { .. } => {
-            warnings
-                .push(format!("only head and tail of the disk were erased: {error}; use mode zero to erase all of it"));
-            Ok(Vec::new())
+/// What came of a disk, and what its operator should know.
+type Erasing = Result<(Erasure, Vec<String>), Error>;
+
+pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    let (disks, skipped) = find(&inputs.disk, machine, report)?;
+    let opened = disks.iter().map(|disk| OpenDisk::open(&disk.path, Access::Write)).collect();
+    let results = erase_all(inputs, opened, machine, report);
+    let mut outcome = Outcome { disks: skipped, ..Outcome::default() };
+    let mut failed = Vec::new();
+    for (disk, result) in disks.iter().zip(results) {
+        match result {
+            Ok((result, warnings)) => {
+                outcome.warnings.extend(warnings);
+                outcome.disks.push(erasure(disk, result));
+            }
+            Err(Error::Cancelled) => return Err(Error::Cancelled),
+            Err(error) => failed.push(error),
         }
-        error => Err(error),
+    }
+    match (failed.len(), disks.len()) {
+        (0, _) => {}
+        (1, 1) => return Err(failed.remove(0)),
+        (_, count) => {
+            return Err(Error::SomeNotErased {
+                count,
+                failed: failed.iter().map(|error| text::chain(error)).collect(),
+            });
+        }
+    }
+    outcome.summary = summary(&outcome.disks);
+    Ok(Done { outcome, next: Next::Continue })
+}
+
+fn erasure(disk: &Disk, result: Erasure) -> DiskErasure {
+    DiskErasure { path: disk.path.clone(), serial: disk.serial.clone(), result }
+}
+
+fn summary(disks: &[DiskErasure]) -> String {
+    let erased = disks.iter().filter_map(|disk| match &disk.result {
+        Erasure::Erased { method, .. } => Some(format!("{}: {method}", disk.path)),
+        Erasure::Skipped { .. } => None,
+    });
+    let erased: Vec<String> = erased.collect();
+    match disks.len() - erased.len() {
+        0 => format!("erased {}", erased.join("; ")),
+        skipped => format!("erased {}; skipped {skipped}", erased.join("; ")),
+    }
+}
+
+/// The disks that are meant, and those that are left as they are although they are meant; each is reported with the reason.
+fn find(
+    hints: &DiskHints,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(Vec<Disk>, Vec<DiskErasure>), Error> {
+    let (hints, candidates) = choose::resolve(hints, machine)?;
+    let chosen = choose::choose_all(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
+    for (disk, reason) in &chosen {
+        report(Report::Note(format!("chose {}: {reason}", choose::describe(disk))));
+    }
+    let disks: Vec<Disk> = chosen.into_iter().map(|(disk, _)| disk.clone()).collect();
+    let mut skipped = match hints.choose {
+        DiskChoice::All => skipped::protected(&hints, &candidates, &disks),
+        _ => Vec::new(),
+    };
+    skipped.extend(skipped::boot_partitions("/sys".as_ref(), &disks));
+    for disk in &skipped {
+        if let Erasure::Skipped { reason } = &disk.result {
+            report(Report::Note(format!("skipping {}: {reason}", disk.path)));
+        }
+    }
+    Ok((disks, skipped))
+}
+
+/// Erases disks side by side, each on a thread of its own, and gives what came of each in their order.
+fn erase_all(
+    inputs: &EraseDisk,
+    disks: Vec<Result<OpenDisk, Error>>,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Vec<Erasing> {
+    let shares: Vec<Share> = disks.iter().map(|_| Share::default()).collect();
+    let (notes, noted) = mpsc::channel();
+    thread::scope(|scope| {
+        let erase = |(disk, share): (Result<OpenDisk, Error>, _)| {
+            let notes = notes.clone();
+            scope.spawn(move || {
+                let result = disk.and_then(|disk| erase(inputs, Worker::new(&disk, machine.cancel(), share, &notes)));
+                if let Err(error) = &result {
+                    notes.send(text::chain(error)).ok();
+                }
+                result
+            })
+        };
+        let threads: Vec<_> = disks.into_iter().zip(&shares).map(erase).collect();
+        drop(notes);
+        report_until_done(&noted, &shares, report);
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     })
 }
 
-fn erase(
-    disk: &OpenDisk,
-    ranges: &[Range<u64>],
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<(), Error> {
+/// Passes on what the threads say, until the last has ended.
+fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: &mut dyn FnMut(Report)) {
     let counters = Counters::default();
-    let meter = Meter::new(Stage::Write, 1);
-    let meters = [&meter];
-    let total = ranges.iter().map(|range| range.end - range.start).sum();
-    let mut watch = Watch::new(&counters, &meters, Some(total));
+    let mut watch = Watch::new(&counters, &[], None);
+    let mut look = || {
+        let (done, goal) = shares.iter().map(Share::look).fold((0, 0), |sum, share| (sum.0 + share.0, sum.1 + share.1));
+        counters.written.store(done, std::sync::atomic::Ordering::Relaxed);
+        let mut progress = watch.look(Instant::now());
+        progress.total = Some(goal);
+        Report::Progress(progress)
+    };
     let mut reported = Instant::now();
-    for range in ranges {
-        let mut at = range.start;
-        while at < range.end {
-            machine.cancel().check()?;
-            let end = (at + PIECE).min(range.end);
-            disk.zero(at..end)?;
-            counters.written.fetch_add(end - at, std::sync::atomic::Ordering::Relaxed);
-            at = end;
-            if reported.elapsed() >= crate::stream::REPORT_EVERY {
+    loop {
+        let left = crate::stream::REPORT_EVERY.saturating_sub(reported.elapsed());
+        match noted.recv_timeout(left) {
+            Ok(note) => report(Report::Note(note)),
+            Err(RecvTimeoutError::Timeout) => {
+                report(look());
                 reported = Instant::now();
-                report(Report::Progress(watch.look(reported)));
             }
+            Err(RecvTimeoutError::Disconnected) => return report(look()),
         }
     }
-    report(Report::Progress(watch.look(Instant::now())));
-    Ok(())
 }
 
-/// What must go so that nothing recognises the disk or a partition of it, in order and without overlap.
-fn metadata_ranges(disk_size: u64, partitions: &[Partition]) -> Vec<Range<u64>> {
-    let whole = 0..disk_size;
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    for bytes in partitions.iter().map(|partition| &partition.bytes).chain([&whole]) {
-        ranges.push(bytes.start..bytes.start + HEAD);
-        ranges.push(bytes.end.saturating_sub(TAIL).max(bytes.start)..bytes.end);
-        ranges.extend(BTRFS_COPIES.map(|copy| bytes.start + copy..bytes.start + copy + BTRFS_COPY));
-        for range in ranges.iter_mut().rev().take(2 + BTRFS_COPIES.len()) {
-            range.end = range.end.min(bytes.end);
-        }
-    }
-    ranges.retain(|range| range.start < range.end);
-    ranges.sort_by_key(|range| range.start);
-    let mut merged: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
-        match merged.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => merged.push(range),
-        }
-    }
-    merged
-}
-
-/// Reads back both ends of every range, and places spread over it.
-fn verify(disk: &OpenDisk, ranges: &[Range<u64>]) -> Result<(), Error> {
-    let mut buffer = vec![0; SAMPLE as usize];
-    for range in ranges {
-        let room = (range.end - range.start).saturating_sub(SAMPLE);
-        let samples = (room / SAMPLE).clamp(1, SAMPLES);
-        for sample in 0..=samples {
-            let offset = range.start + (u128::from(room) * u128::from(sample) / u128::from(samples)) as u64;
-            let len = SAMPLE.min(range.end - offset) as usize;
-            disk.read_at(&mut buffer[..len], offset)?;
-            if let Some(at) = buffer[..len].iter().position(|byte| *byte != 0) {
-                return Err(Error::NotErased { disk: disk.path().to_owned(), offset: offset + at as u64 });
-            }
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    fn check(disk_mib: u64, partitions_mib: &[(u64, u64)], expect: &[Range<u64>]) {
-        let partition = |&(from, to): &(u64, u64)| Partition {
-            number: 1,
-            bytes: from * MIB..to * MIB,
-            type_guid: None,
-            guid: None,
-            name: String::new(),
+/// Erases one disk in the way asked for, or, where the disk cannot do that, in the first way allowed instead that it can.
+fn erase(inputs: &EraseDisk, mut worker: Worker<'_>) -> Erasing {
+    let began = Instant::now();
+    let mut mode = inputs.mode;
+    let mut fallback = inputs.fallback.iter();
+    let erased = loop {
+        let error = match erase_by(mode, &mut worker) {
+            Err(error @ Error::CannotErase { .. }) => error,
+            ended => break ended?,
         };
-        let partitions: Vec<Partition> = partitions_mib.iter().map(partition).collect();
-        assert_eq!(metadata_ranges(disk_mib * MIB, &partitions), expect, "{disk_mib} MiB, {partitions_mib:?}");
+        let Some(next) = fallback.next() else { return Err(error) };
+        let warning = format!("{}; falling back to {next}", text::chain(&error));
+        worker.note(warning.clone());
+        worker.warnings.push(warning);
+        mode = *next;
+    };
+    if let Err(errno) = worker.disk.reread_partitions() {
+        worker.warnings.push(format!("the kernel still knows the old partitions of {}: {errno}", worker.disk.path()));
     }
+    let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let Erased { method, samples } = erased;
+    worker.note(format!("erased {}: {method}, in {millis} ms, read back at {samples} places", worker.disk.path()));
+    Ok((Erasure::Erased { method, millis, samples }, worker.warnings))
+}
 
-    #[test]
-    fn metadata_is_at_the_ends_and_where_btrfs_keeps_copies() {
-        let copy = |at: u64| at * MIB..at * MIB + 4096;
-        check(40, &[], &[0..16 * MIB, 39 * MIB..40 * MIB]);
-        check(20, &[(1, 19)], &[0..17 * MIB, 18 * MIB..20 * MIB]);
-        check(100, &[], &[0..16 * MIB, copy(64), 99 * MIB..100 * MIB]);
-        check(60, &[(1, 30)], &[0..17 * MIB, 29 * MIB..30 * MIB, 59 * MIB..60 * MIB]);
-        check(60, &[(1, 20), (20, 59)], &[0..17 * MIB, 19 * MIB..36 * MIB, 58 * MIB..60 * MIB]);
-        let last = (300_u64 << 10) * MIB;
-        let tail = last - MIB..last;
-        check(300 << 10, &[], &[0..16 * MIB, copy(64), copy(256 << 10), tail]);
+fn erase_by(mode: EraseMode, worker: &mut Worker<'_>) -> Result<Erased, Error> {
+    match mode {
+        EraseMode::Metadata => metadata::erase(worker),
+        EraseMode::Discard => discard::erase(worker),
+        EraseMode::Zero => zero::erase(worker),
+        EraseMode::Secure => secure::erase(worker),
     }
 }

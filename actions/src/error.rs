@@ -2,7 +2,7 @@
 
 use std::io;
 
-use slipway_protocol::Digest;
+use slipway_protocol::{Digest, EraseMode};
 
 use crate::fetch::FetchError;
 
@@ -227,6 +227,32 @@ pub enum Error {
         /// The cause, with line and column.
         #[source]
         source: slipway_user_data::Refusal,
+    },
+    /// The disk cannot be erased in the way asked for.
+    #[error("erasing {disk} by {mode}: {reason}")]
+    CannotErase {
+        /// Path of the disk.
+        disk: String,
+        /// The way asked for.
+        mode: EraseMode,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// What was on the disk before its secure erase is still there.
+    #[error("verifying that {disk} is erased: what is at byte {offset} is what was there before")]
+    Unchanged {
+        /// Path of the disk.
+        disk: String,
+        /// Byte offset of the place.
+        offset: u64,
+    },
+    /// Some of several disks were not erased.
+    #[error("erasing {count} disks: {}", failed.join("; "))]
+    SomeNotErased {
+        /// How many there were.
+        count: usize,
+        /// Each that failed, with its reason and causes.
+        failed: Vec<String>,
     },
     /// Something asked the action to stop, such as the end of its time.
     #[error("stopping on request")]

@@ -1,17 +1,29 @@
 //! The ioctls rustix has no call for.
 #![allow(unsafe_code, reason = "ioctls are not memory safe by type; everything unsafe of this crate is here")]
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use rustix::io::Result;
-use rustix::ioctl::{self, Ioctl, IoctlOutput, NoArg, Opcode, Setter};
+use rustix::ioctl::{self, Ioctl, IoctlOutput, NoArg, Opcode, Setter, Updater};
 
 /// `_IO(0x12, 95)` of linux/fs.h.
 const BLKRRPART: Opcode = ioctl::opcode::none(0x12, 95);
 /// `_IO(0x12, 127)` of linux/fs.h.
 const BLKZEROOUT: Opcode = ioctl::opcode::none(0x12, 127);
+/// `_IO(0x12, 97)` of linux/fs.h.
+const BLKFLSBUF: Opcode = ioctl::opcode::none(0x12, 97);
+/// `_IO(0x12, 119)` of linux/fs.h.
+const BLKDISCARD: Opcode = ioctl::opcode::none(0x12, 119);
+/// `_IO(0x12, 125)` of linux/fs.h.
+const BLKSECDISCARD: Opcode = ioctl::opcode::none(0x12, 125);
+/// `_IO('N', 0x40)` of linux/nvme_ioctl.h.
+const NVME_IOCTL_ID: Opcode = ioctl::opcode::none(b'N', 0x40);
+/// `_IOWR('N', 0x41, struct nvme_admin_cmd)` of linux/nvme_ioctl.h.
+const NVME_IOCTL_ADMIN_CMD: Opcode = ioctl::opcode::read_write::<NvmePassthru>(b'N', 0x41);
+/// scsi/sg.h.
+const SG_IO: Opcode = 0x2285;
 /// linux/loop.h.
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 /// linux/loop.h, Linux 5.8.
@@ -106,3 +118,192 @@ pub(crate) fn configure_loop(device: &File, backing: &File, offset: u64, len: u6
     // SAFETY: LOOP_CONFIGURE reads a struct loop_config, which LoopConfig mirrors; both files outlive the call.
     unsafe { ioctl::ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }
 }
+
+/// Writes what the kernel still has of the disk, and has it forget what it read.
+pub(crate) fn flush_buffers(disk: &File) -> Result<()> {
+    // SAFETY: BLKFLSBUF takes no argument.
+    unsafe { ioctl::ioctl(disk, NoArg::<BLKFLSBUF>::new()) }
+}
+
+/// Tells the disk that it may forget `len` bytes from `offset` on, both multiples of its logical block.
+pub(crate) fn discard(disk: &File, offset: u64, len: u64) -> Result<()> {
+    // SAFETY: BLKDISCARD reads two u64 from its argument.
+    unsafe { ioctl::ioctl(disk, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
+}
+
+/// The same, and has it erase every copy of them it may have.
+pub(crate) fn secure_discard(disk: &File, offset: u64, len: u64) -> Result<()> {
+    // SAFETY: BLKSECDISCARD reads two u64 from its argument.
+    unsafe { ioctl::ioctl(disk, Setter::<BLKSECDISCARD, [u64; 2]>::new([offset, len])) }
+}
+
+/// An ioctl whose return value says more than that it worked.
+struct Returning<T> {
+    opcode: Opcode,
+    argument: Option<T>,
+}
+
+// SAFETY: the callers below pass an opcode together with the type it reads and writes, or no argument where it takes none.
+unsafe impl<T> Ioctl for Returning<T> {
+    type Output = u32;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.argument.as_mut().map_or(std::ptr::null_mut(), |argument| std::ptr::from_mut(argument).cast())
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> Result<u32> {
+        Ok(u32::try_from(out).unwrap_or_default())
+    }
+}
+
+/// The number of an NVMe namespace on its controller.
+pub(crate) fn nvme_namespace(disk: &File) -> Result<u32> {
+    // SAFETY: NVME_IOCTL_ID takes no argument and answers with its return value.
+    unsafe { ioctl::ioctl(disk, Returning::<()> { opcode: NVME_IOCTL_ID, argument: None }) }
+}
+
+/// An NVMe admin command (NVM Express Base Specification 2.0, 3.3.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NvmeAdmin {
+    pub(crate) opcode: u8,
+    pub(crate) namespace: u32,
+    /// Command dwords 10 and 11.
+    pub(crate) words: [u32; 2],
+    /// How long the kernel waits for the disk, in milliseconds; 0 for its own default.
+    pub(crate) timeout: u32,
+}
+
+/// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
+#[repr(C)]
+#[derive(Default)]
+struct NvmePassthru {
+    opcode: u8,
+    flags: u8,
+    reserved: u16,
+    namespace: u32,
+    cdw2: u32,
+    cdw3: u32,
+    metadata: u64,
+    address: u64,
+    metadata_len: u32,
+    data_len: u32,
+    words: [u32; 6],
+    timeout: u32,
+    result: u32,
+}
+
+/// Has an NVMe controller run an admin command, which fills `data` if it is one that answers with data. Gives the status field of
+/// the completion, 0 when it succeeded (NVM Express Base Specification 2.0, 3.3.3.2.1).
+pub(crate) fn nvme_admin(disk: &File, command: NvmeAdmin, data: &mut [u8]) -> Result<u32> {
+    let [word_10, word_11] = command.words;
+    let argument = NvmePassthru {
+        opcode: command.opcode,
+        namespace: command.namespace,
+        address: data.as_mut_ptr().expose_provenance() as u64,
+        data_len: u32::try_from(data.len()).unwrap_or_default(),
+        words: [word_10, word_11, 0, 0, 0, 0],
+        timeout: command.timeout,
+        ..NvmePassthru::default()
+    };
+    // SAFETY: NVME_IOCTL_ADMIN_CMD takes a struct nvme_admin_cmd, which NvmePassthru mirrors, and reads or writes at most
+    // data_len bytes at its address, which is memory of ours that outlives the call and that nothing else looks at.
+    unsafe { ioctl::ioctl(disk, Returning { opcode: NVME_IOCTL_ADMIN_CMD, argument: Some(argument) }) }
+}
+
+/// What goes with a SCSI command.
+#[derive(Debug)]
+pub(crate) enum ScsiData<'a> {
+    None,
+    /// Filled by the disk.
+    In(&'a mut [u8]),
+    /// Sent to it.
+    Out(&'a [u8]),
+}
+
+/// How a SCSI command ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ScsiStatus {
+    /// Of the disk (SAM-5, 5.3.1), 0 for GOOD.
+    pub(crate) status: u8,
+    /// Of the host adapter and its driver, 0 when nothing is wrong.
+    pub(crate) transport: u16,
+    /// Sense data (SPC-4, 4.5).
+    pub(crate) sense: [u8; 32],
+}
+
+/// `struct sg_io_hdr` of scsi/sg.h.
+#[repr(C)]
+struct SgIo {
+    interface: c_int,
+    direction: c_int,
+    command_len: u8,
+    sense_room: u8,
+    vectors: u16,
+    data_len: u32,
+    data: *mut c_void,
+    command: *const u8,
+    sense: *mut u8,
+    timeout: u32,
+    flags: u32,
+    pack_id: c_int,
+    user: *mut c_void,
+    status: u8,
+    masked_status: u8,
+    message_status: u8,
+    sense_len: u8,
+    host_status: u16,
+    driver_status: u16,
+    residual: c_int,
+    duration: u32,
+    info: u32,
+}
+
+/// Has a SCSI disk run a command of 16 bytes; `timeout` in milliseconds.
+pub(crate) fn scsi_command(disk: &File, command: &[u8; 16], data: ScsiData<'_>, timeout: u32) -> Result<ScsiStatus> {
+    // `SG_DXFER_NONE`, `SG_DXFER_FROM_DEV` and `SG_DXFER_TO_DEV` of scsi/sg.h.
+    let (direction, data, len) = match data {
+        ScsiData::None => (-1, std::ptr::null_mut(), 0),
+        ScsiData::In(buffer) => (-3, buffer.as_mut_ptr().cast(), buffer.len()),
+        ScsiData::Out(buffer) => (-2, buffer.as_ptr().cast_mut().cast(), buffer.len()),
+    };
+    let mut sense = [0; 32];
+    let mut header = SgIo {
+        interface: c_int::from(b'S'),
+        direction,
+        command_len: 16,
+        sense_room: 32,
+        vectors: 0,
+        data_len: u32::try_from(len).unwrap_or_default(),
+        data,
+        command: command.as_ptr(),
+        sense: sense.as_mut_ptr(),
+        timeout,
+        flags: 0,
+        pack_id: 0,
+        user: std::ptr::null_mut(),
+        status: 0,
+        masked_status: 0,
+        message_status: 0,
+        sense_len: 0,
+        host_status: 0,
+        driver_status: 0,
+        residual: 0,
+        duration: 0,
+        info: 0,
+    };
+    // SAFETY: SG_IO takes a struct sg_io_hdr, which SgIo mirrors. Its pointers are to a command of command_len bytes, room for
+    // sense_room bytes, and data_len bytes that are only written in the direction from the disk; all outlive the call.
+    unsafe { ioctl::ioctl(disk, Updater::<SG_IO, SgIo>::new(&mut header))? };
+    // The driver's "there is sense data" (0x08) is no error of its own.
+    let transport = header.host_status | (header.driver_status & !0x08);
+    Ok(ScsiStatus { status: header.status, transport, sense })
+}
+
+const _: () = assert!(size_of::<NvmePassthru>() == 72);
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<SgIo>() == 88);

@@ -8,11 +8,12 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use common::disk_image::{LINUX, Part, claim_entries, make, run, widen_entries};
-use common::{Bench, MIB};
-use slipway_protocol::{Action, DiskHints, EraseDisk, EraseMode};
+use common::{Bench, MIB, chain};
+use slipway_actions::{Candidate, Error, Machine};
+use slipway_protocol::{Action, Disk, DiskChoice, DiskHints, EraseDisk, EraseMode, Erasure};
 
 fn erase(bench: &Bench, mode: EraseMode) -> slipway_actions::Done {
-    let (result, reports) = bench.run(&Action::EraseDisk(EraseDisk { disk: DiskHints::default(), mode }));
+    let (result, reports) = bench.run(&Action::EraseDisk(EraseDisk { mode, ..EraseDisk::default() }));
     let last = reports.progress.last().unwrap();
     assert_eq!(Some(last.bytes), last.total);
     result.unwrap()
@@ -47,6 +48,100 @@ fn zero_clears_every_byte() {
     let bench = Bench::new(70 * MIB + 4096);
     erase(&bench, EraseMode::Zero);
     assert!(bench.disk().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn discard_leaves_zeros() {
+    let bench = Bench::new(20 * MIB);
+    let done = erase(&bench, EraseMode::Discard);
+    assert!(bench.disk().iter().all(|byte| *byte == 0));
+    assert!(done.outcome.summary.ends_with("every block discarded (20 MiB)"), "{}", done.outcome.summary);
+    let Erasure::Erased { samples, .. } = done.outcome.disks[0].result else { panic!("{:?}", done.outcome.disks) };
+    assert_eq!(samples, 257);
+}
+
+#[test]
+fn a_disk_that_cannot_be_erased_as_asked_falls_back_only_as_far_as_it_may() {
+    let bench = Bench::new(20 * MIB);
+    let erase = |fallback: &[EraseMode]| {
+        let action = EraseDisk { mode: EraseMode::Secure, fallback: fallback.to_vec(), ..EraseDisk::default() };
+        bench.run(&Action::EraseDisk(action))
+    };
+    let error = chain(&erase(&[]).0.unwrap_err());
+    let reason = format!("erasing {} by secure: it is none of NVMe, ATA and eMMC", bench.path("disk").display());
+    assert!(error.starts_with(&reason), "{error}");
+    assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "nothing was written");
+
+    let (result, reports) = erase(&[EraseMode::Zero]);
+    let outcome = result.unwrap().outcome;
+    assert!(outcome.summary.contains("every byte"), "{}", outcome.summary);
+    let [warning] = outcome.warnings.as_slice() else { panic!("{:?}", outcome.warnings) };
+    assert!(warning.starts_with(&reason) && warning.ends_with("falling back to zero"), "{warning}");
+    assert!(reports.notes.contains(warning), "{:?}", reports.notes);
+    assert!(bench.disk().iter().all(|byte| *byte == 0));
+}
+
+/// Everything that is meant, by a workflow that says `choose: all`.
+fn erase_all() -> Action {
+    let disk = DiskHints { choose: DiskChoice::All, ..DiskHints::default() };
+    Action::EraseDisk(EraseDisk { disk, mode: EraseMode::Zero, fallback: Vec::new() })
+}
+
+#[test]
+fn all_disks_are_erased_with_a_result_for_each_and_none_is_left_out_silently() {
+    let mut bench = Bench::new(30 * MIB);
+    for name in ["second", "protected", "mounted", "card"] {
+        bench.add_disk(name, 20 * MIB);
+    }
+    bench.disks[2].disk.read_only = true;
+    bench.disks[3].in_use = Some("it is mounted at /srv".to_owned());
+    bench.disks[4].disk.removable = true;
+    let (result, reports) = bench.run(&erase_all());
+    let outcome = result.unwrap().outcome;
+    let result = |name: &str| {
+        let path = bench.path(name).display().to_string();
+        outcome.disks.iter().find(|disk| disk.path == path).map(|disk| disk.result.clone()).unwrap()
+    };
+    for (name, size) in [("disk", "30 MiB"), ("second", "20 MiB")] {
+        let expect = format!("every byte written with zeros ({size})");
+        assert!(
+            matches!(result(name), Erasure::Erased { method, samples: 257, .. } if method == expect),
+            "{outcome:?}"
+        );
+        assert!(std::fs::read(bench.path(name)).unwrap().iter().all(|byte| *byte == 0), "{name}");
+    }
+    for (name, why) in [("protected", "write-protected"), ("mounted", "mounted at /srv"), ("card", "removable")] {
+        let Erasure::Skipped { reason } = result(name) else { panic!("{outcome:?}") };
+        assert!(reason.contains(why), "{reason}");
+        assert!(reports.notes.iter().any(|note| note.contains(name) && note.contains(why)), "{:?}", reports.notes);
+        assert!(std::fs::read(bench.path(name)).unwrap().iter().all(|byte| *byte == 0xAA), "{name} was left alone");
+    }
+    assert!(outcome.summary.ends_with("; skipped 3"), "{}", outcome.summary);
+    let last = reports.progress.last().unwrap();
+    assert_eq!((last.bytes, last.total), (50 * MIB as u64, Some(50 * MIB as u64)));
+}
+
+#[test]
+fn one_disk_that_fails_does_not_keep_the_others_and_fails_the_step() {
+    let mut bench = Bench::new(20 * MIB);
+    let path = bench.path("gone").to_str().unwrap().to_owned();
+    let gone = Disk { path: path.clone(), size: MIB as u64, ..Disk::default() };
+    bench.disks.push(Candidate { disk: gone, in_use: None, by_name_only: false });
+    let (result, reports) = bench.run(&erase_all());
+    let error = chain(&result.unwrap_err());
+    assert!(error.starts_with(&format!("erasing 2 disks: opening {path}: No such file")), "{error}");
+    assert!(bench.disk().iter().all(|byte| *byte == 0), "the other disk is erased");
+    let erased = format!("erased {}: every byte", bench.path("disk").display());
+    assert!(reports.notes.iter().any(|note| note.starts_with(&erased)), "{:?}", reports.notes);
+}
+
+#[test]
+fn a_stop_ends_every_disk() {
+    let mut bench = Bench::new(20 * MIB);
+    bench.add_disk("second", 20 * MIB);
+    bench.cancel().set();
+    assert!(matches!(bench.run(&erase_all()).0, Err(Error::Cancelled)));
+    assert!(bench.disk().iter().all(|byte| *byte == 0xAA));
 }
 
 /// Two partitions of 20 MiB and more, so that the second one's head is beyond the head of the disk.

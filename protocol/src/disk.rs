@@ -79,7 +79,7 @@ pub enum DiskChoice {
     Smallest,
     /// The largest; among equals the first by name.
     Largest,
-    /// Every one. For actions that take several disks.
+    /// Every one; for `erase-disk` alone.
     All,
 }
 

@@ -116,6 +116,44 @@ pub struct Outcome {
     /// Most memory in use in the whole micro-OS during the step, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
+    /// What came of each disk, for a step that erases disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<DiskErasure>,
+}
+
+/// What came of one disk that was to be erased.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DiskErasure {
+    /// Kernel path.
+    pub path: String,
+    /// Serial number, where the disk tells one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// What came of it.
+    pub result: Erasure,
+}
+
+/// What came of a disk that was to be erased.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Erasure {
+    /// It is erased.
+    Erased {
+        /// In words, such as "NVMe sanitize, crypto erase".
+        method: String,
+        /// Duration in milliseconds.
+        millis: u64,
+        /// Places read back from the disk, each found erased.
+        samples: u64,
+    },
+    /// It was left as it is.
+    Skipped {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Why an attempt failed.

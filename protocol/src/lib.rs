@@ -22,7 +22,7 @@ pub use digest::{Algorithm, Digest};
 pub use disk::{DiskChoice, DiskHints};
 pub use enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait, WaitReason};
 pub use error::{ErrorBody, ErrorCode};
-pub use event::{Event, EventAck, EventBatch, EventKind, Failure, Outcome, Progress, Stage};
+pub use event::{DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, Outcome, Progress, Stage};
 pub use hint::{HintError, SizeHint, TextHint};
 pub use identity::Identity;
 pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};

@@ -52,7 +52,7 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
 /// What is wrong with one action by itself, to be read after the name of its step.
 fn action_problems(action: &Action) -> Vec<String> {
     match action {
-        Action::EraseDisk(erase) => erase.disk.problems(true),
+        Action::EraseDisk(erase) => erase.disk.problems(true).into_iter().chain(fallback_problems(erase)).collect(),
         Action::StreamImage(image) => url_problem(image).into_iter().chain(image.disk.problems(false)).collect(),
         Action::SeedCloudInit(seed) => seed.disk.problems(false),
         Action::KernelArgs(arguments) => {
@@ -64,6 +64,21 @@ fn action_problems(action: &Action) -> Vec<String> {
         }
         Action::Reboot(_) => Vec::new(),
     }
+}
+
+/// A way to erase that is never come to is a mistake about what the disk will be like afterwards.
+fn fallback_problems(erase: &EraseDisk) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut tried = vec![erase.mode];
+    for mode in &erase.fallback {
+        if let Some(sure) = tried.iter().find(|mode| matches!(mode, EraseMode::Zero | EraseMode::Metadata)) {
+            problems.push(format!("falls back from {sure} to {mode}, which never happens: every disk can do {sure}"));
+        } else if tried.contains(mode) {
+            problems.push(format!("falls back to {mode}, which was tried before"));
+        }
+        tried.push(*mode);
+    }
+    problems
 }
 
 fn url_problem(image: &StreamImage) -> Option<String> {
@@ -153,6 +168,9 @@ pub struct EraseDisk {
     /// How thoroughly.
     #[serde(default)]
     pub mode: EraseMode,
+    /// What is done instead where the disk cannot do `mode`, in the order it is tried. Empty: the step fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallback: Vec<EraseMode>,
 }
 
 /// How thoroughly a disk is erased.
@@ -163,8 +181,23 @@ pub enum EraseMode {
     /// Head, tail and every partition's signatures: nothing is recognised afterwards, data can be recovered.
     #[default]
     Metadata,
-    /// Every byte is written with zeros.
+    /// The disk is told that it may forget every block. Most flash then reads as zeros; what its chips hold is up to it.
+    Discard,
+    /// Every byte is written with zeros. Spare blocks of flash keep what they held.
     Zero,
+    /// The disk's own command that erases all its media: NVMe sanitize or format, ATA secure erase, eMMC secure discard.
+    Secure,
+}
+
+impl std::fmt::Display for EraseMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            EraseMode::Metadata => "metadata",
+            EraseMode::Discard => "discard",
+            EraseMode::Zero => "zero",
+            EraseMode::Secure => "secure",
+        })
+    }
 }
 
 /// Inputs of `stream-image`.
@@ -302,6 +335,24 @@ mod tests {
                 format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");
             check(stream(url, digest(), None), &[&problem]);
         }
+    }
+
+    #[test]
+    fn every_way_to_erase_that_is_named_can_be_come_to() {
+        use EraseMode::{Discard, Metadata, Secure, Zero};
+        let erase = |mode, fallback: &[EraseMode]| {
+            Action::EraseDisk(EraseDisk { mode, fallback: fallback.to_vec(), ..EraseDisk::default() })
+        };
+        check(erase(Metadata, &[]), &[]);
+        check(erase(Secure, &[Discard, Zero]), &[]);
+        check(erase(Discard, &[Metadata]), &[]);
+        check(erase(Secure, &[Secure]), &["falls back to secure, which was tried before"]);
+        let never = "falls back from zero to discard, which never happens: every disk can do zero";
+        check(erase(Zero, &[Discard]), &[never]);
+        check(erase(Secure, &[Zero, Discard]), &[never]);
+        let text = r#"{"erase-disk": {"mode": "secure", "fallback": ["discard", "metadata"]}}"#;
+        let read: Action = serde_json::from_str(text).expect("an action");
+        assert_eq!(read, erase(Secure, &[Discard, Metadata]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Composes the workflow that installs an operating system.
 
 use slipway_protocol::{
-    Action, Digest, EraseDisk, EraseMode, ErrorCode, KernelArgs, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage,
+    Action, Digest, EraseDisk, ErrorCode, KernelArgs, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage,
 };
 
 use crate::store::systems::System;
@@ -21,7 +21,7 @@ pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data:
     let disk = || system.disk.clone();
     let user_data = user_data.or(system.user_data.as_deref()).unwrap_or_default().to_owned();
     let mut steps = vec![
-        step("erase-disk", Action::EraseDisk(EraseDisk { disk: disk(), mode: EraseMode::Metadata }), SHORT_TIMEOUT),
+        step("erase-disk", Action::EraseDisk(EraseDisk { disk: disk(), ..EraseDisk::default() }), SHORT_TIMEOUT),
         Step {
             retries: STREAM_RETRIES,
             ..step(

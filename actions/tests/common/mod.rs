@@ -26,7 +26,7 @@ pub struct Bench {
     pub dir: TempDir,
     host: Host,
     cancel: Cancel,
-    disks: Vec<Candidate>,
+    pub disks: Vec<Candidate>,
 }
 
 impl Bench {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
-use slipway_actions::{Cancel, Done, Host, HostOptions, Next, Report};
+use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
     Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, KernelArgs, PhoneHome, Progress,
     SeedCloudInit, StreamImage,
@@ -39,6 +39,9 @@ enum ActionCommand {
         /// How thoroughly
         #[arg(long, value_enum, default_value_t = Mode::Metadata)]
         mode: Mode,
+        /// What to do instead where the disk cannot do that; several are tried in their order
+        #[arg(long, value_enum, value_delimiter = ',')]
+        fallback: Vec<Mode>,
     },
     /// Put an image on a disk, verified
     StreamImage(StreamArguments),
@@ -59,8 +62,23 @@ enum ActionCommand {
 enum Mode {
     /// Head, tail and every signature
     Metadata,
+    /// Every block is given back to the disk
+    Discard,
     /// Every byte
     Zero,
+    /// The disk's own erase of all its media
+    Secure,
+}
+
+impl From<Mode> for EraseMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Metadata => Self::Metadata,
+            Mode::Discard => Self::Discard,
+            Mode::Zero => Self::Zero,
+            Mode::Secure => Self::Secure,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -121,7 +139,7 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
     let overwrites = matches!(arguments.action, ActionCommand::EraseDisk { .. } | ActionCommand::StreamImage(_));
     let (action, disk, trust) = action(arguments.action)?;
-    let machine = Host::new(HostOptions { trust, cancel: Cancel::default() });
+    let machine = Host::new(HostOptions { trust, ..HostOptions::default() });
     if overwrites && !arguments.yes && !confirmed(&machine, &disk)? {
         bail!("{disk} was left as it is");
     }
@@ -152,12 +170,10 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
     let hints = |disk: &str| DiskHints { device: Some(disk.to_owned()), ..DiskHints::default() };
     let optional = |path: &Option<PathBuf>| path.as_ref().map(super::read_file).transpose();
     Ok(match command {
-        ActionCommand::EraseDisk { disk, mode } => {
-            let mode = match mode {
-                Mode::Metadata => EraseMode::Metadata,
-                Mode::Zero => EraseMode::Zero,
-            };
-            (Action::EraseDisk(EraseDisk { disk: hints(&disk), mode }), disk, Vec::new())
+        ActionCommand::EraseDisk { disk, mode, fallback } => {
+            let fallback = fallback.into_iter().map(EraseMode::from).collect();
+            let erase = EraseDisk { disk: hints(&disk), mode: mode.into(), fallback };
+            (Action::EraseDisk(erase), disk, Vec::new())
         }
         ActionCommand::StreamImage(a) => {
             let image = StreamImage {

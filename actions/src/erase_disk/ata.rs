@@ -1,0 +1,266 @@
+//! Mode `secure` on ATA: the security feature set (ATA/ATAPI Command Set 3, ACS-3), through SCSI's ATA PASS-THROUGH (16) (SCSI/ATA
+//! Translation, SAT-4, 12.2.2).
+
+use std::fs::File;
+use std::time::Duration;
+
+use super::worker::Worker;
+use crate::error::Error;
+use crate::sys::{self, ScsiData};
+
+/// Commands (ACS-3, 7).
+const IDENTIFY_DEVICE: u8 = 0xEC;
+const SECURITY_SET_PASSWORD: u8 = 0xF1;
+const SECURITY_ERASE_PREPARE: u8 = 0xF3;
+const SECURITY_ERASE_UNIT: u8 = 0xF4;
+const SECURITY_DISABLE_PASSWORD: u8 = 0xF6;
+const BLOCK: usize = 512;
+/// The disk must have a password before it erases itself, and loses it by that. Where it does not come so far, this is what
+/// unlocks it.
+const PASSWORD: &str = "slipway";
+/// Milliseconds a command may take that moves nothing but bits.
+const SHORT: u32 = 60_000;
+/// How long an erase may take beyond what the disk says, and if it says nothing.
+const SLACK: Duration = Duration::from_secs(30 * 60);
+const UNKNOWN: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// Gives what was done, or why it cannot be.
+pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, Error> {
+    let disk = worker.disk.file();
+    let security = match identify(disk).and_then(|security| security.obstacle().map_or(Ok(security), Err)) {
+        Ok(security) => security,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let (enhanced, estimate) = (security.enhanced, security.estimate());
+    if let Err(why) = command(disk, SECURITY_SET_PASSWORD, ScsiData::Out(&password_block(false)), SHORT) {
+        return Ok(Err(format!("setting the password an erase needs: {why}")));
+    }
+    worker.begin(worker.disk.size());
+    let minutes = estimate.map_or("an unknown time".to_owned(), |time| format!("{} minutes", time.as_secs() / 60));
+    worker.note(format!("{} erases itself, which it says takes {minutes}", worker.disk.path()));
+    let limit = estimate.map_or(UNKNOWN, |time| time * 2 + SLACK);
+    let erased = worker.wait(estimate.unwrap_or(UNKNOWN), move |disk| {
+        // Nothing may come between the two.
+        command(disk, SECURITY_ERASE_PREPARE, ScsiData::None, SHORT)?;
+        let limit = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        command(disk, SECURITY_ERASE_UNIT, ScsiData::Out(&password_block(enhanced)), limit)
+    })?;
+    let name = if enhanced { "ATA enhanced secure erase" } else { "ATA secure erase" };
+    let without_password = remove_password(disk);
+    Ok(match (erased, without_password) {
+        (Ok(()), Ok(())) => Ok(name.to_owned()),
+        (Err(why), Ok(())) => Err(format!("{name}: {why}")),
+        (Ok(()), Err(why)) => Err(format!("{name} is done, and {}", left_locked(&why))),
+        (Err(erase), Err(why)) => Err(format!("{name}: {erase}; {}", left_locked(&why))),
+    })
+}
+
+fn left_locked(why: &str) -> String {
+    format!(
+        "its password could not be taken away ({why}): the disk will be locked after a power cycle; \
+         unlock it with hdparm --user-master u --security-disable {PASSWORD}"
+    )
+}
+
+/// An erase takes the password away; one that failed may leave it.
+fn remove_password(disk: &File) -> Result<(), String> {
+    if !identify(disk)?.enabled {
+        return Ok(());
+    }
+    command(disk, SECURITY_DISABLE_PASSWORD, ScsiData::Out(&password_block(false)), SHORT)
+}
+
+fn identify(disk: &File) -> Result<Security, String> {
+    let mut identity = [0; BLOCK];
+    command(disk, IDENTIFY_DEVICE, ScsiData::In(&mut identity), SHORT)
+        .map_err(|why| format!("it does not answer as an ATA disk does: {why}"))?;
+    Security::parse(&identity)
+}
+
+fn command(disk: &File, command: u8, data: ScsiData<'_>, timeout: u32) -> Result<(), String> {
+    let bytes = pass_through(command, &data);
+    let ended = sys::scsi_command(disk, &bytes, data, timeout).map_err(|errno| errno.to_string())?;
+    if (ended.status, ended.transport) == (0, 0) {
+        return Ok(());
+    }
+    Err(format!(
+        "ATA command {command:#04x} ended with SCSI status {:#04x}, sense key {:#x}, host and driver status {:#x}",
+        ended.status,
+        sense_key(&ended.sense),
+        ended.transport
+    ))
+}
+
+/// ATA PASS-THROUGH (16). One block of data is counted in the sector count, as these commands have it.
+fn pass_through(command: u8, data: &ScsiData<'_>) -> [u8; 16] {
+    const NON_DATA: u8 = 3;
+    const PIO_IN: u8 = 4;
+    const PIO_OUT: u8 = 5;
+    // T_LENGTH: the sector count says how much; BYT_BLOK: in blocks; T_DIR: from the disk.
+    const IN_SECTORS: u8 = 0x02 | 0x04;
+    const FROM_DISK: u8 = 0x08;
+    let (protocol, transfer, count) = match data {
+        ScsiData::None => (NON_DATA, 0, 0),
+        ScsiData::In(_) => (PIO_IN, IN_SECTORS | FROM_DISK, 1),
+        ScsiData::Out(_) => (PIO_OUT, IN_SECTORS, 1),
+    };
+    let mut bytes = [0; 16];
+    (bytes[0], bytes[1], bytes[2], bytes[6], bytes[14]) = (0x85, protocol << 1, transfer, count, command);
+    bytes
+}
+
+/// In descriptor format it is in the second byte, in fixed format in the third (SPC-4, 4.5).
+fn sense_key(sense: &[u8; 32]) -> u8 {
+    let key = if matches!(sense[0] & 0x7F, 0x72 | 0x73) { sense[1] } else { sense[2] };
+    key & 0xF
+}
+
+/// The block that goes with a password, which is the user's (ACS-3, 7.37 to 7.41): in the first word, of an erase, whether it is an
+/// enhanced one; then 32 bytes of password.
+fn password_block(enhanced: bool) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    block[0] = if enhanced { 2 } else { 0 };
+    block[2..2 + PASSWORD.len()].copy_from_slice(PASSWORD.as_bytes());
+    block
+}
+
+/// The security feature set of a disk as its IDENTIFY DEVICE data has it (ACS-3, 7.12.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Security {
+    supported: bool,
+    enabled: bool,
+    locked: bool,
+    frozen: bool,
+    /// Too many wrong passwords.
+    expired: bool,
+    enhanced: bool,
+    /// Words 89 and 90: how long an erase takes, and an enhanced one.
+    times: [u16; 2],
+}
+
+impl Security {
+    fn parse(identity: &[u8; BLOCK]) -> Result<Self, String> {
+        let word = |number: usize| u16::from_le_bytes([identity[2 * number], identity[2 * number + 1]]);
+        // The integrity word: where it is one, all bytes together give zero.
+        let sum = identity.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+        if word(255) & 0xFF == 0xA5 && sum != 0 {
+            return Err("what it says about itself is damaged: its checksum is wrong".to_owned());
+        }
+        if word(0) & 0x8000 != 0 {
+            return Err("it is an ATAPI device and no disk".to_owned());
+        }
+        let state = word(128);
+        let flag = |bit: u16| state & 1 << bit != 0;
+        Ok(Self {
+            supported: flag(0),
+            enabled: flag(1),
+            locked: flag(2),
+            frozen: flag(3),
+            expired: flag(4),
+            enhanced: flag(5),
+            times: [word(89), word(90)],
+        })
+    }
+
+    /// Why the disk will not erase itself, and what to do about it.
+    fn obstacle(&self) -> Option<String> {
+        let reason = match self {
+            Self { supported: false, .. } => "it has no ATA security feature set, and so no secure erase".to_owned(),
+            Self { locked: true, .. } => format!(
+                "it is locked with a password: unlock it with hdparm --user-master u --security-unlock PASSWORD, where an \
+                 erase that did not end left {PASSWORD:?}, or revert it by the PSID on its label"
+            ),
+            Self { frozen: true, .. } => {
+                "it is frozen, as most firmware does at power-on: have the machine sleep and wake, \
+                                          take the disk's power away for a moment while the machine runs, or turn the \
+                                          freeze lock off in the firmware's setup"
+                    .to_owned()
+            }
+            Self { expired: true, .. } => "it has seen too many wrong passwords: power-cycle it".to_owned(),
+            _ => return None,
+        };
+        Some(reason)
+    }
+
+    /// How long the erase takes that will be done; none if the disk does not say. In units of two minutes, in eight bits or
+    /// with the highest bit set in fifteen, of which the largest number stands for more.
+    fn estimate(&self) -> Option<Duration> {
+        let time = self.times[usize::from(self.enhanced)];
+        let units = if time & 0x8000 != 0 { time & 0x7FFF } else { time & 0xFF };
+        (units != 0).then(|| Duration::from_secs(u64::from(units) * 120))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IDENTIFY DEVICE data with these words.
+    fn identity(words: &[(usize, u16)]) -> [u8; BLOCK] {
+        let mut identity = [0; BLOCK];
+        for (number, word) in words {
+            identity[2 * number..2 * number + 2].copy_from_slice(&word.to_le_bytes());
+        }
+        identity
+    }
+
+    #[test]
+    fn what_stands_against_an_erase_is_told_apart() {
+        let check = |state: u16, expect: Option<&str>| {
+            let security = Security::parse(&identity(&[(128, state)])).expect("a disk");
+            let obstacle = security.obstacle();
+            assert_eq!(obstacle.is_some(), expect.is_some(), "{state:#x}: {obstacle:?}");
+            assert!(obstacle.unwrap_or_default().contains(expect.unwrap_or_default()), "{state:#x}");
+        };
+        // As disks say it: 0x21 after power-on, 0x29 once the firmware froze it, 0x27 with a password.
+        check(0x0021, None);
+        check(0x0001, None);
+        check(0x0023, None);
+        check(0x0000, Some("no ATA security feature set"));
+        check(0x0029, Some("frozen"));
+        check(0x0027, Some("locked with a password"));
+        check(0x002F, Some("locked with a password"));
+        check(0x0031, Some("power-cycle it"));
+    }
+
+    #[test]
+    fn the_time_of_an_erase_has_two_forms() {
+        let check = |enhanced: u16, normal: u16, longer: u16, minutes: Option<u64>| {
+            let state = 0x0001 | enhanced << 5;
+            let security = Security::parse(&identity(&[(128, state), (89, normal), (90, longer)])).expect("a disk");
+            assert_eq!(security.estimate().map(|time| time.as_secs() / 60), minutes, "{normal:#x} {longer:#x}");
+        };
+        check(0, 0, 5, None);
+        check(0, 1, 5, Some(2));
+        check(1, 1, 5, Some(10));
+        check(0, 255, 0, Some(510));
+        check(0, 0x8200, 0, Some(1024));
+        check(0, 0xFFFF, 0, Some(65534));
+        check(0, 0x8000, 0, None);
+    }
+
+    #[test]
+    fn damaged_or_foreign_identities_are_refused() {
+        assert!(Security::parse(&identity(&[(0, 0x8580)])).is_err_and(|why| why.contains("ATAPI")));
+        let mut sealed = identity(&[(128, 0x0021), (255, 0x00A5)]);
+        assert!(Security::parse(&sealed).is_err_and(|why| why.contains("checksum")));
+        let sum = sealed.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+        sealed[511] = sum.wrapping_neg();
+        assert!(Security::parse(&sealed).is_ok_and(|security| security.supported && security.enhanced));
+    }
+
+    #[test]
+    fn commands_are_wrapped_as_the_translation_wants_them() {
+        let check = |command: u8, data: ScsiData<'_>, expect: [u8; 16]| {
+            assert_eq!(pass_through(command, &data), expect);
+        };
+        // As hdparm sends them, but with SAT's checks of the outcome left to the status.
+        check(0xEC, ScsiData::In(&mut []), [0x85, 0x08, 0x0E, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xEC, 0]);
+        check(0xF4, ScsiData::Out(&[]), [0x85, 0x0A, 0x06, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xF4, 0]);
+        check(0xF3, ScsiData::None, [0x85, 0x06, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xF3, 0]);
+        assert_eq!(password_block(true)[..10], *b"\x02\0slipway\0");
+        assert_eq!(password_block(false)[..2], [0, 0]);
+        assert_eq!(sense_key(&[[0x72, 0x05, 0x20, 0x00].as_slice(), &[0; 28]].concat().try_into().expect("32")), 5);
+        assert_eq!(sense_key(&[[0x70, 0x00, 0x0B, 0x00].as_slice(), &[0; 28]].concat().try_into().expect("32")), 0xB);
+    }
+}

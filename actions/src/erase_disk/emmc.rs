@@ -1,0 +1,29 @@
+//! Mode `secure` on eMMC: secure erase or secure trim, which the kernel does as a discard (JESD84-B51, secure erase and secure trim).
+
+use rustix::io::Errno;
+
+use super::worker::Worker;
+use super::zero;
+use crate::error::Error;
+use crate::sys;
+
+/// Erased at once, so that progress is seen and a stop is heard.
+const PIECE: u64 = 256 << 20;
+
+/// Gives what was done, or why it cannot be.
+pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, Error> {
+    let size = worker.disk.size();
+    worker.begin(size);
+    for piece in zero::pieces(0..size, PIECE) {
+        worker.check()?;
+        match sys::secure_discard(worker.disk.file(), piece.start, piece.end - piece.start) {
+            Ok(()) => worker.reach(piece.end),
+            Err(Errno::OPNOTSUPP | Errno::NOTTY) => return Ok(Err("it has no secure erase".to_owned())),
+            Err(errno) => {
+                let (disk, offset) = (worker.disk.path().to_owned(), piece.start);
+                return Err(Error::WriteDisk { disk, offset, source: errno.into() });
+            }
+        }
+    }
+    Ok(Ok("eMMC secure erase".to_owned()))
+}

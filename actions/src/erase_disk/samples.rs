@@ -1,0 +1,131 @@
+//! Reads places back from a disk, past the page cache, to see that they are erased.
+
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::error::Error;
+use crate::open_disk::OpenDisk;
+use crate::stream::buffers::Buffer;
+
+/// Places read in a range, beside its beginning, and the bytes of each.
+const PLACES: u64 = 256;
+const PLACE: u64 = 4096;
+
+/// Reads both ends of every range and places spread over it, and fails at the first byte that is not zero. Gives how many
+/// places were read. Ranges are of whole logical blocks.
+pub(super) fn are_zero(disk: &OpenDisk, ranges: &[Range<u64>]) -> Result<u64, Error> {
+    let mut reader = Reader::new(disk);
+    let mut count = 0;
+    for place in ranges.iter().flat_map(|range| places(range, disk.logical_block())) {
+        let offset = place.start;
+        let bytes = reader.read(place)?;
+        if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
+            return Err(Error::NotErased { disk: disk.path().to_owned(), offset: offset + at as u64 });
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// What was on a disk before it erased itself. Afterwards it may read as anything: zeros, ones, or what the old data is under a
+/// new key.
+#[derive(Debug)]
+pub(super) struct Before(Vec<Vec<u8>>);
+
+impl Before {
+    /// Reads places spread over the disk, up to the first that cannot be read: a disk that is locked or worn out is one to
+    /// erase.
+    pub(super) fn read(disk: &OpenDisk) -> Self {
+        let mut reader = Reader::new(disk);
+        let places = places(&(0..disk.size()), disk.logical_block());
+        Self(places.map_while(|place| Some(reader.read(place).ok()?.to_vec())).collect())
+    }
+
+    /// Reads them again, and fails if one still has what it had, unless that was nothing: one byte over and over. Gives how many
+    /// places were read.
+    pub(super) fn is_gone(&self, disk: &OpenDisk) -> Result<u64, Error> {
+        let mut reader = Reader::new(disk);
+        let places: Vec<Range<u64>> = places(&(0..disk.size()), disk.logical_block()).collect();
+        for (index, place) in places.iter().enumerate() {
+            let offset = place.start;
+            let now = reader.read(place.clone())?;
+            let before = self.0.get(index).map(Vec::as_slice).unwrap_or_default();
+            let was_something = before.iter().any(|byte| Some(byte) != before.first());
+            if was_something && now == before {
+                return Err(Error::Unchanged { disk: disk.path().to_owned(), offset });
+            }
+        }
+        Ok(places.len() as u64)
+    }
+}
+
+/// Places of whole logical blocks, spread over a range.
+fn places(range: &Range<u64>, block: u32) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (start, end, block) = (range.start, range.end, u64::from(block).max(1));
+    let len = PLACE.max(block);
+    let room = (end - start).saturating_sub(len);
+    let count = (room / len).clamp(1, PLACES);
+    (0..=count).filter(move |_| end > start).map(move |place| {
+        let at = (u128::from(room) * u128::from(place) / u128::from(count)) as u64;
+        let at = start + at / block * block;
+        at..(at + len).min(end)
+    })
+}
+
+/// Reads a disk past the page cache, which may have what the disk no longer has.
+struct Reader<'a> {
+    disk: &'a OpenDisk,
+    /// None for a file on a file system that takes no direct access.
+    direct: Option<File>,
+    buffer: Buffer,
+}
+
+impl<'a> Reader<'a> {
+    fn new(disk: &'a OpenDisk) -> Self {
+        // By its descriptor, so that it is the same disk whatever its path leads to now.
+        let path = format!("/proc/self/fd/{}", disk.file().as_raw_fd());
+        let direct = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).ok();
+        let len = PLACE.max(u64::from(disk.logical_block()));
+        Self { disk, direct, buffer: Buffer::new(len as usize) }
+    }
+
+    fn read(&mut self, place: Range<u64>) -> Result<&[u8], Error> {
+        let len = (place.end - place.start) as usize;
+        let bytes = self.buffer.spare().get_mut(..len).unwrap_or_default();
+        match self.direct.as_ref().map(|direct| direct.read_exact_at(bytes, place.start)) {
+            Some(Ok(())) => {}
+            Some(Err(source)) if source.raw_os_error() != Some(Errno::INVAL.raw_os_error()) => {
+                return Err(Error::ReadDisk { disk: self.disk.path().to_owned(), offset: place.start, source });
+            }
+            None | Some(Err(_)) => self.disk.read_at(bytes, place.start)?,
+        }
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(range: Range<u64>, block: u32, expect: &[Range<u64>]) {
+        assert_eq!(places(&range, block).collect::<Vec<_>>(), expect, "{range:?}");
+    }
+
+    #[test]
+    fn places_are_whole_blocks_from_end_to_end() {
+        check(0..0, 512, &[]);
+        check(512..1024, 512, &[512..1024, 512..1024]);
+        check(0..8192 + 512, 512, &[0..4096, 4608..8704]);
+        check(0..3 * 4096, 4096, &[0..4096, 4096..8192, 8192..12288]);
+        check(0..65536, 16384, &[0..16384, 16384..32768, 32768..49152, 49152..65536]);
+        let many: Vec<Range<u64>> = places(&(0..u64::MAX / 512 * 512), 512).collect();
+        assert_eq!(many.len(), 257);
+        assert_eq!(many[256].end, u64::MAX / 512 * 512);
+        assert!(many.iter().all(|place| place.start % 512 == 0 && place.end - place.start == 4096));
+    }
+}

@@ -1,0 +1,52 @@
+//! Mode `secure`: the disk erases all of its media by a command of its own.
+
+use std::fs;
+
+use slipway_protocol::EraseMode;
+
+use super::samples::Before;
+use super::worker::Worker;
+use super::{Erased, ata, emmc, nvme};
+use crate::error::Error;
+use crate::sys;
+
+pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
+    let name = worker.disk.path().trim_start_matches("/dev/").to_owned();
+    let method: fn(&mut Worker<'_>) -> Result<Result<String, String>, Error> = match name.as_str() {
+        name if name.starts_with("nvme") => nvme::erase,
+        name if name.starts_with("mmcblk") => emmc::erase,
+        name if name.starts_with("sd") && is_behind_usb(name) => {
+            let reason = "it is behind USB, where bridges cut such a command off and leave the disk locked";
+            return Err(cannot(worker, format!("{reason}; attach it directly")));
+        }
+        name if name.starts_with("sd") => ata::erase,
+        _ => return Err(cannot(worker, "it is none of NVMe, ATA and eMMC, which have a command for it".to_owned())),
+    };
+    if name.starts_with("nvme") {
+        nvme::wait_for_sanitize(worker)?;
+    }
+    let before = Before::read(worker.disk);
+    flush_buffers(worker)?;
+    let done = method(worker)?.map_err(|reason| cannot(worker, reason))?;
+    flush_buffers(worker)?;
+    let samples = before.is_gone(worker.disk)?;
+    worker.reach(worker.disk.size());
+    Ok(Erased { method: done, samples })
+}
+
+fn cannot(worker: &Worker<'_>, reason: String) -> Error {
+    Error::CannotErase { disk: worker.disk.path().to_owned(), mode: EraseMode::Secure, reason }
+}
+
+/// Nothing the kernel still has may reach the disk after it erased itself, nor be read in place of what it has then.
+fn flush_buffers(worker: &Worker<'_>) -> Result<(), Error> {
+    worker.disk.flush()?;
+    let failed = |source| Error::FlushDisk { disk: worker.disk.path().to_owned(), source };
+    sys::flush_buffers(worker.disk.file()).map_err(|errno| failed(errno.into()))
+}
+
+/// The link of a disk in sysfs leads through every bus it is behind.
+fn is_behind_usb(name: &str) -> bool {
+    let device = fs::canonicalize(format!("/sys/block/{name}"));
+    device.is_ok_and(|device| device.components().any(|part| part.as_os_str().to_string_lossy().starts_with("usb")))
+}
