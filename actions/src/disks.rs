@@ -95,17 +95,20 @@ fn attribute(path: &Path) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Every disk and what stands in for one, and what holds it: a mount, swap, a device built on it, the medium slipway booted from.
-pub(crate) fn candidates(sys: &Path, proc: &Path) -> io::Result<Vec<Candidate>> {
+/// Every disk and what stands in for one, and what forbids writing to it: that slipway booted from it, and unless slipway is the
+/// operating system, which takes such down, a mount, swap, or a device built on it.
+pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> io::Result<Vec<Candidate>> {
     let mounts = mounted(&fs::read_to_string(proc.join("self/mountinfo"))?);
     let swaps = fs::read_to_string(proc.join("swaps")).unwrap_or_default();
     let booted_from = boot_partition(&sys.join("firmware/efi/efivars"));
     Ok(block_devices(sys)
         .into_iter()
         .map(|disk| {
+            // First of all, and in the place of a mount: the boot medium is never taken down.
             let is_boot_medium = booted_from.as_deref().is_some_and(|partition| is_boot_medium(&disk, partition));
             let in_use = match is_boot_medium {
                 true => Some("slipway booted from it".to_owned()),
+                false if is_operating_system => None,
                 false => in_use(sys, &disk, &mounts, &swaps),
             };
             Candidate { by_name_only: is_layer(&disk), disk, in_use }
@@ -256,7 +259,9 @@ mod tests {
             ("block/sde/size", "8\n"),
             ("swaps", "Filename Type Size Used Priority\n/dev/sdc2 partition 1 0 -2\n"),
         ]);
-        let found = candidates(sys.path(), sys.path()).expect("candidates");
+        let taken_down = candidates(sys.path(), sys.path(), true).expect("candidates");
+        assert!(taken_down.iter().all(|candidate| candidate.in_use.is_none()), "{taken_down:?}");
+        let found = candidates(sys.path(), sys.path(), false).expect("candidates");
         let in_use: Vec<Option<&str>> = found.iter().map(|candidate| candidate.in_use.as_deref()).collect();
         let expect = [
             Some("/dev/sda1 is mounted at /srv/data"),

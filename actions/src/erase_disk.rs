@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::machine::{Candidate, Machine};
 use crate::open_disk::{Access, OpenDisk};
 use crate::stream::progress::{Counters, Watch};
+use crate::take_down::take_down;
 use crate::{Done, Next, Report, choose, text};
 use worker::{Share, Worker};
 
@@ -38,7 +39,11 @@ type Erasing = Result<(Erasure, Vec<String>), Error>;
 
 pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     let (disks, skipped) = find(&inputs.disk, machine, report)?;
-    let opened = disks.iter().map(|disk| OpenDisk::open(&disk.path, Access::Write)).collect();
+    let mut opened = Vec::new();
+    for disk in &disks {
+        // In turn, because what is taken down may stand on several of them.
+        opened.push(take_down(disk, machine, report).and_then(|()| OpenDisk::open(&disk.path, Access::Write)));
+    }
     let results = erase_all(inputs, opened, machine, report);
     let mut outcome = Outcome { disks: skipped, ..Outcome::default() };
     let mut failed = Vec::new();

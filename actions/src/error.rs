@@ -228,6 +228,25 @@ pub enum Error {
         #[source]
         source: slipway_user_data::Refusal,
     },
+    /// Something that sits on the disk did not go.
+    #[error("taking down what sits on {disk}: {what}")]
+    TakeDown {
+        /// Path of the disk.
+        disk: String,
+        /// What was done: "unmounting /mnt".
+        what: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Something that sits on the disk cannot be taken down.
+    #[error("taking down what sits on {disk}: {holder} cannot be taken down; end it by hand, or choose another disk")]
+    Held {
+        /// Path of the disk.
+        disk: String,
+        /// What it is.
+        holder: String,
+    },
     /// The disk cannot be erased in the way asked for.
     #[error("erasing {disk} by {mode}: {reason}")]
     CannotErase {
@@ -264,7 +283,9 @@ pub enum Error {
 pub fn is_retryable(error: &Error) -> bool {
     match error {
         Error::Fetch { source, .. } | Error::FetchGaveUp { source, .. } => source.may_pass(),
-        Error::OpenDisk { source, .. } => source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()),
+        Error::OpenDisk { source, .. } | Error::TakeDown { source, .. } => {
+            source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
+        }
         Error::NotFound { may_pass, .. } => *may_pass,
         _ => false,
     }

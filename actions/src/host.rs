@@ -18,6 +18,8 @@ pub struct HostOptions {
     pub trust: Vec<String>,
     /// Set to stop the running action.
     pub cancel: Cancel,
+    /// Slipway is the operating system: what sits on a disk is taken down before the disk is overwritten.
+    pub is_operating_system: bool,
 }
 
 /// The machine this process runs on.
@@ -25,6 +27,7 @@ pub struct HostOptions {
 pub struct Host {
     trust: Trust,
     cancel: Cancel,
+    is_operating_system: bool,
 }
 
 impl Host {
@@ -34,13 +37,14 @@ impl Host {
             given if !given.is_empty() => Trust { pem: given, origin: "the CA given to this machine or by hand" },
             _ => Trust { pem: fs::read_to_string(SYSTEM_TRUST).into_iter().collect(), origin: SYSTEM_TRUST },
         };
-        Self { trust, cancel: options.cancel }
+        Self { trust, cancel: options.cancel, is_operating_system: options.is_operating_system }
     }
 }
 
 impl Machine for Host {
     fn disks(&self) -> Result<Vec<Candidate>, Error> {
-        disks::candidates(Path::new("/sys"), Path::new("/proc")).map_err(|source| Error::ListDisks { source })
+        disks::candidates(Path::new("/sys"), Path::new("/proc"), self.is_operating_system)
+            .map_err(|source| Error::ListDisks { source })
     }
 
     fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
@@ -49,5 +53,9 @@ impl Machine for Host {
 
     fn cancel(&self) -> &Cancel {
         &self.cancel
+    }
+
+    fn is_operating_system(&self) -> bool {
+        self.is_operating_system
     }
 }

@@ -24,6 +24,7 @@ mod seed_cloud_init;
 mod stream;
 mod stream_image;
 mod sys;
+mod take_down;
 mod target_root;
 mod text;
 

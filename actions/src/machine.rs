@@ -19,6 +19,11 @@ pub trait Machine: Sync {
 
     /// Asks the running action to stop; checked by every stage.
     fn cancel(&self) -> &Cancel;
+
+    /// Whether slipway is the operating system here, so that what uses a disk is nobody's and may be taken down.
+    fn is_operating_system(&self) -> bool {
+        false
+    }
 }
 
 /// A disk, and whether it may be written to.

@@ -1,8 +1,9 @@
 //! The ioctls rustix has no call for.
 #![allow(unsafe_code, reason = "ioctls are not memory safe by type; everything unsafe of this crate is here")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 
 use rustix::io::Result;
@@ -24,6 +25,12 @@ const NVME_IOCTL_ID: Opcode = ioctl::opcode::none(b'N', 0x40);
 const NVME_IOCTL_ADMIN_CMD: Opcode = ioctl::opcode::read_write::<NvmePassthru>(b'N', 0x41);
 /// scsi/sg.h.
 const SG_IO: Opcode = 0x2285;
+/// `_IOWR(0xfd, 4, struct dm_ioctl)` of linux/dm-ioctl.h.
+const DM_DEV_REMOVE: Opcode = ioctl::opcode::read_write::<DmIoctl>(0xfd, 4);
+/// `_IO(MD_MAJOR, 0x32)` of linux/raid/md_u.h.
+const STOP_ARRAY: Opcode = ioctl::opcode::none(9, 0x32);
+/// linux/loop.h.
+const LOOP_CLR_FD: Opcode = 0x4C01;
 /// linux/loop.h.
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 /// linux/loop.h, Linux 5.8.
@@ -304,6 +311,73 @@ pub(crate) fn scsi_command(disk: &File, command: &[u8; 16], data: ScsiData<'_>, 
     Ok(ScsiStatus { status: header.status, transport, sense })
 }
 
-const _: () = assert!(size_of::<NvmePassthru>() == 72);
+/// `struct dm_ioctl` of linux/dm-ioctl.h.
+#[repr(C)]
+struct DmIoctl {
+    version: [u32; 3],
+    data_size: u32,
+    data_start: u32,
+    target_count: u32,
+    open_count: i32,
+    flags: u32,
+    event: u32,
+    padding: u32,
+    device: u64,
+    name: [u8; 128],
+    uuid: [u8; 129],
+    data: [u8; 7],
+}
+
+/// Removes a mapping of the device mapper by its name. `control` is /dev/mapper/control.
+pub(crate) fn remove_mapping(control: &File, name: &str) -> Result<()> {
+    let mut argument = DmIoctl {
+        // The oldest of this major version: every kernel since 2.6 takes it.
+        version: [4, 0, 0],
+        data_size: size_of::<DmIoctl>() as u32,
+        data_start: size_of::<DmIoctl>() as u32,
+        target_count: 0,
+        open_count: 0,
+        flags: 0,
+        event: 0,
+        padding: 0,
+        device: 0,
+        name: [0; 128],
+        uuid: [0; 129],
+        data: [0; 7],
+    };
+    // The last byte stays zero, which ends the name.
+    let room = argument.name.len() - 1;
+    argument.name[..room].get_mut(..name.len()).ok_or(rustix::io::Errno::NAMETOOLONG)?.copy_from_slice(name.as_bytes());
+    // SAFETY: DM_DEV_REMOVE takes a struct dm_ioctl, which DmIoctl mirrors, and writes at most its data_size.
+    unsafe { ioctl::ioctl(control, Updater::<DM_DEV_REMOVE, DmIoctl>::new(&mut argument)) }
+}
+
+/// Stops a RAID array of the md driver.
+pub(crate) fn stop_array(array: &File) -> Result<()> {
+    // SAFETY: STOP_ARRAY takes no argument.
+    unsafe { ioctl::ioctl(array, NoArg::<STOP_ARRAY>::new()) }
+}
+
+/// Takes the file from a loop device, at once or when its last user is gone.
+pub(crate) fn clear_loop(device: &File) -> Result<()> {
+    // SAFETY: LOOP_CLR_FD takes no argument.
+    unsafe { ioctl::ioctl(device, NoArg::<LOOP_CLR_FD>::new()) }
+}
+
+unsafe extern "C" {
+    /// swapoff(2), which rustix has not.
+    fn swapoff(path: *const c_char) -> c_int;
+}
+
+/// Has the kernel swap no more to a device or file.
+pub(crate) fn stop_swapping(path: &CStr) -> io::Result<()> {
+    // SAFETY: swapoff reads a string that ends with a zero, which a CStr is.
+    match unsafe { swapoff(path.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+const _: () = assert!(size_of::<NvmePassthru>() == 72 && size_of::<DmIoctl>() == 312);
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<SgIo>() == 88);

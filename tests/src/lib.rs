@@ -175,7 +175,11 @@ impl Lab {
             previous_exit: previous_exit.map(str::to_owned),
             log: LogBook::default(),
             machine: Arc::new(move |cancel| {
-                Box::new(Host::new(HostOptions { trust: vec![ca.clone()], cancel: cancel.clone() }))
+                Box::new(Host::new(HostOptions {
+                    trust: vec![ca.clone()],
+                    cancel: cancel.clone(),
+                    ..HostOptions::default()
+                }))
             }),
             disks_settled: tokio::sync::watch::channel(true).1,
             once: true,

@@ -43,7 +43,7 @@ impl Bench {
 
     pub fn with_trust(trust: Vec<String>) -> Self {
         let cancel = Cancel::new();
-        let host = Host::new(HostOptions { trust, cancel: cancel.clone() });
+        let host = Host::new(HostOptions { trust, cancel: cancel.clone(), ..HostOptions::default() });
         // Not on a tmpfs where that can be helped: it may not take direct writes.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         Self { dir, host, cancel, disks: Vec::new() }

@@ -1,5 +1,6 @@
 //! `slipway installer` under PID 1, and `slipway install` on a running system: the same flow, another surrounding.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -75,7 +76,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
             state: STATE.into(),
             previous_exit: arguments.child.previous_exit,
             log,
-            machine: machine(&config),
+            machine: machine(&config, is_child_of_slipway()),
             disks_settled,
             once: false,
         };
@@ -124,7 +125,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
         state: STATE.into(),
         previous_exit: None,
         log,
-        machine: machine(&config),
+        machine: machine(&config, false),
         // The system has been up for a while.
         disks_settled: watch::channel(true).1,
         once: true,
@@ -157,11 +158,17 @@ fn facts(kernel_to_init: Option<u64>) -> Facts {
     Facts { identity, inventory, boot_id, kernel_to_init }
 }
 
+/// Whether PID 1 is this very program. Only then does nobody else use the machine's disks, whoever typed the command.
+fn is_child_of_slipway() -> bool {
+    let program = |pid: &str| std::fs::metadata(format!("/proc/{pid}/exe")).map(|file| (file.dev(), file.ino())).ok();
+    program("1").is_some_and(|init| Some(init) == program("self"))
+}
+
 /// The real machine. Images come from wherever the server's CA vouches for, and what a step adds.
-fn machine(config: &Config) -> MakeMachine {
+fn machine(config: &Config, is_operating_system: bool) -> MakeMachine {
     let ca = config.ca.clone();
     Arc::new(move |cancel: &Cancel| {
-        let options = HostOptions { trust: vec![ca.clone()], cancel: cancel.clone() };
+        let options = HostOptions { trust: vec![ca.clone()], cancel: cancel.clone(), is_operating_system };
         Box::new(Host::new(options)) as Box<dyn Machine + Send>
     })
 }

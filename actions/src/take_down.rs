@@ -1,0 +1,83 @@
+//! Takes down what sits on a disk before it is overwritten: swap, mounts, mappings, arrays, caches, loop devices.
+
+mod plan;
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+use slipway_protocol::Disk;
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::{Report, sys};
+use plan::{Step, plan};
+
+/// How long something may take to be gone after it was told to go: bcache writes back what it holds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long something may be busy before that is an error: what was released a moment ago is let go of a moment later.
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// More than any machine has on a disk: something puts back what is taken down.
+const MAX_STEPS: usize = 10_000;
+
+/// Takes down everything that holds a disk, one note for each thing, if slipway is the operating system. On a system of somebody
+/// else's nothing is touched: a disk in use is not chosen there, and is not opened.
+pub(crate) fn take_down(disk: &Disk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+    let Some(name) = disk.path.strip_prefix("/dev/").filter(|_| machine.is_operating_system()) else { return Ok(()) };
+    let mut last: Option<(Step, Instant)> = None;
+    for _ in 0..MAX_STEPS {
+        machine.cancel().check()?;
+        // Looked at afresh each time: one thing that goes may take others with it.
+        let steps = plan(Path::new("/sys"), Path::new("/proc"), &name.replace('/', "!"));
+        let steps = steps.map_err(|holder| Error::Held { disk: disk.path.clone(), holder })?;
+        let Some(step) = steps.into_iter().next() else { return Ok(()) };
+        let failed = |source| Error::TakeDown { disk: disk.path.clone(), what: step.doing(), source };
+        match &last {
+            Some((same, since)) if *same == step => {
+                if since.elapsed() > PATIENCE {
+                    return Err(failed(io::ErrorKind::TimedOut.into()));
+                }
+                thread::sleep(LOOK_AGAIN);
+            }
+            _ => {
+                perform_unless_busy(&step).map_err(failed)?;
+                report(Report::Note(format!("taking down what sits on {}: {}", disk.path, step.doing())));
+                last = Some((step, Instant::now()));
+            }
+        }
+    }
+    Err(Error::Held {
+        disk: disk.path.clone(),
+        holder: "something that comes back whenever it is taken down".to_owned(),
+    })
+}
+
+fn perform_unless_busy(step: &Step) -> io::Result<()> {
+    let began = Instant::now();
+    loop {
+        match perform(step) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && began.elapsed() < BUSY_PATIENCE => {
+                thread::sleep(LOOK_AGAIN);
+            }
+            ended => return ended,
+        }
+    }
+}
+
+fn perform(step: &Step) -> io::Result<()> {
+    let device = |name: &str| File::open(format!("/dev/{}", name.replace('!', "/")));
+    match step {
+        Step::Swap(path) => sys::stop_swapping(&CString::new(path.as_str())?),
+        // Never lazily: what is still used would be written over.
+        Step::Unmount { place, .. } => Ok(rustix::mount::unmount(place.as_str(), UnmountFlags::NOFOLLOW)?),
+        Step::Mapping { name, .. } => Ok(sys::remove_mapping(&File::open("/dev/mapper/control")?, name)?),
+        Step::Array(node) => Ok(sys::stop_array(&device(node)?)?),
+        Step::Cache { stop, .. } => fs::write(stop, "1"),
+        Step::Loop(node) => Ok(sys::clear_loop(&device(node)?)?),
+    }
+}

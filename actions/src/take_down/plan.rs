@@ -1,0 +1,386 @@
+//! What sits on a disk, uppermost first, from sysfs and procfs.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One thing to take down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Swap on a device or in a file, by its path.
+    Swap(String),
+    /// A mount. Its number tells apart those at one place.
+    Unmount { id: String, place: String },
+    /// A mapping of the device mapper: LVM, LUKS, multipath and others.
+    Mapping { node: String, name: String },
+    /// An array of the md driver.
+    Array(String),
+    /// A disk or partition that bcache uses, and the file that has it let go.
+    Cache { node: String, stop: PathBuf },
+    /// A loop device.
+    Loop(String),
+}
+
+impl Step {
+    /// What is done, in words.
+    pub(super) fn doing(&self) -> String {
+        match self {
+            Step::Swap(path) => format!("ending the use of {path} as swap"),
+            Step::Unmount { place, .. } => format!("unmounting {place}"),
+            Step::Mapping { node, name } => format!("removing the mapping {name} ({node})"),
+            Step::Array(node) => format!("stopping the array {node}"),
+            Step::Cache { node, .. } => format!("stopping the cache on {node}"),
+            Step::Loop(node) => format!("releasing the loop device {node}"),
+        }
+    }
+}
+
+/// What has to be taken down, in an order in which it can be, or what holds the disk and cannot. `disk` is a name in
+/// /sys/block.
+pub(super) fn plan(sys: &Path, proc: &Path, disk: &str) -> Result<Vec<Step>, String> {
+    let mut stack = Stack::read(sys, proc);
+    stack.clear(&sys.join("block").join(disk))?;
+    Ok(stack.steps)
+}
+
+/// A line of mountinfo (proc_pid_mountinfo(5)).
+#[derive(Clone, Debug)]
+struct Mount {
+    id: String,
+    parent: String,
+    number: String,
+    place: String,
+    source: String,
+}
+
+/// What the kernel has in use, and what was found to stand on the disk so far.
+#[derive(Debug)]
+struct Stack {
+    sys: PathBuf,
+    mounts: Vec<Mount>,
+    swaps: Vec<String>,
+    /// Loop devices, by name, and what they are bound to.
+    loops: Vec<(String, String)>,
+    seen: HashSet<String>,
+    steps: Vec<Step>,
+}
+
+impl Stack {
+    fn read(sys: &Path, proc: &Path) -> Self {
+        let text = |file: &str| String::from_utf8_lossy(&fs::read(proc.join(file)).unwrap_or_default()).into_owned();
+        let backing = |name: &String| attribute(&sys.join("block").join(name).join("loop/backing_file"));
+        let loops = names(&sys.join("block")).into_iter().filter_map(|name| backing(&name).map(|file| (name, file)));
+        Self {
+            sys: sys.to_owned(),
+            mounts: text("self/mountinfo").lines().filter_map(mount).collect(),
+            // The first line is a heading, and names no path.
+            swaps: text("swaps").lines().filter_map(|line| line.split_whitespace().next()).map(unescape).collect(),
+            loops: loops.collect(),
+            seen: HashSet::new(),
+            steps: Vec::new(),
+        }
+    }
+
+    /// Takes down all that stands on a block device and on its partitions.
+    fn clear(&mut self, dir: &Path) -> Result<(), String> {
+        let partitions =
+            names(dir).into_iter().map(|name| dir.join(name)).filter(|node| node.join("partition").exists());
+        for node in partitions.collect::<Vec<_>>().iter().map(PathBuf::as_path).chain([dir]) {
+            let name = file_name(node);
+            if self.seen.insert(name.clone()) {
+                self.clear_node(node, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn clear_node(&mut self, node: &Path, name: &str) -> Result<(), String> {
+        let path = format!("/dev/{}", name.replace('!', "/"));
+        self.release_loops(|file| file == path)?;
+        self.stop_swap(|swap| swap == path);
+        for mount in self.mounted_from(node, name, &path) {
+            self.unmount(&mount)?;
+        }
+        let mut holders = names(&node.join("holders"));
+        holders.sort_by_key(|holder| is_container(&self.sys.join("block").join(holder)));
+        for holder in holders.iter().filter(|holder| !holder.starts_with("bcache")) {
+            self.remove_holder(holder, &path)?;
+        }
+        self.stop_cache(node, name)
+    }
+
+    fn remove_holder(&mut self, holder: &str, held: &str) -> Result<(), String> {
+        let dir = self.sys.join("block").join(holder);
+        self.clear(&dir)?;
+        let step = match attribute(&dir.join("dm/name")) {
+            Some(name) => Step::Mapping { node: holder.to_owned(), name },
+            None if dir.join("md").exists() => Step::Array(holder.to_owned()),
+            None => return Err(format!("{holder}, which is built on {held} and is of a kind unknown to slipway,")),
+        };
+        self.push(step);
+        Ok(())
+    }
+
+    /// bcache: a device it uses has a folder of this name (kernel documentation, bcache). Of a cache, `set` is what it belongs to,
+    /// with what it caches; of what is cached, `dev` is the device made of it.
+    fn stop_cache(&mut self, node: &Path, name: &str) -> Result<(), String> {
+        let (own, set) = (node.join("bcache"), node.join("bcache/set"));
+        if !own.exists() {
+            return Ok(());
+        }
+        let cached =
+            names(&set).into_iter().filter(|name| name.starts_with("bdev")).map(|name| set.join(name).join("dev"));
+        for device in cached.chain([own.join("dev")]) {
+            if let Ok(device) = fs::canonicalize(device) {
+                self.clear(&device)?;
+            }
+        }
+        let stop = if set.exists() { set.join("stop") } else { own.join("stop") };
+        self.push(Step::Cache { node: name.to_owned(), stop });
+        Ok(())
+    }
+
+    /// The mounts of the file system on a node. btrfs mounts have a device number of their own and name one device of several.
+    fn mounted_from(&self, node: &Path, name: &str, path: &str) -> Vec<Mount> {
+        let number = attribute(&node.join("dev"));
+        let volumes = self.sys.join("fs/btrfs");
+        let devices = names(&volumes).into_iter().map(|id| names(&volumes.join(id).join("devices")));
+        let siblings = devices.filter(|devices| devices.iter().any(|device| device == name)).flatten();
+        let sources: Vec<String> = siblings.map(|device| format!("/dev/{device}")).chain([path.to_owned()]).collect();
+        let is_here = |mount: &&Mount| Some(&mount.number) == number.as_ref() || sources.contains(&mount.source);
+        self.mounts.iter().rev().filter(is_here).cloned().collect()
+    }
+
+    fn unmount(&mut self, mount: &Mount) -> Result<(), String> {
+        if mount.place == "/" {
+            return Err(format!("the root file system, from {},", mount.source));
+        }
+        if !self.seen.insert(format!("mount {}", mount.id)) {
+            return Ok(());
+        }
+        let inner: Vec<Mount> = self.mounts.iter().rev().filter(|inner| inner.parent == mount.id).cloned().collect();
+        for inner in inner {
+            self.unmount(&inner)?;
+        }
+        let is_inside = |file: &str| Path::new(file).starts_with(&mount.place);
+        self.release_loops(is_inside)?;
+        self.stop_swap(is_inside);
+        self.push(Step::Unmount { id: mount.id.clone(), place: mount.place.clone() });
+        Ok(())
+    }
+
+    fn release_loops(&mut self, is_bound: impl Fn(&str) -> bool) -> Result<(), String> {
+        for (name, file) in self.loops.clone() {
+            if is_bound(&file) {
+                self.clear(&self.sys.join("block").join(&name))?;
+                self.push(Step::Loop(name));
+            }
+        }
+        Ok(())
+    }
+
+    fn stop_swap(&mut self, is_meant: impl Fn(&str) -> bool) {
+        for swap in self.swaps.clone() {
+            if is_meant(&swap) {
+                self.push(Step::Swap(swap));
+            }
+        }
+    }
+
+    /// A mapping over several partitions is met once for each.
+    fn push(&mut self, step: Step) {
+        if !self.steps.contains(&step) {
+            self.steps.push(step);
+        }
+    }
+}
+
+/// An array of firmware RAID that only holds others together, which have to be stopped before it (kernel documentation, md,
+/// metadata_version).
+fn is_container(dir: &Path) -> bool {
+    attribute(&dir.join("md/metadata_version"))
+        .is_some_and(|version| version.starts_with("external:") && !version.starts_with("external:/"))
+}
+
+fn mount(line: &str) -> Option<Mount> {
+    let (own, rest) = line.split_once(" - ")?;
+    let mut fields = own.split(' ');
+    let (id, parent, number) = (fields.next()?.to_owned(), fields.next()?.to_owned(), fields.next()?.to_owned());
+    let (place, source) = (unescape(fields.nth(1)?), unescape(rest.split(' ').nth(1)?));
+    Some(Mount { id, parent, number, place, source })
+}
+
+/// The kernel writes white space and backslashes in paths as a backslash and three octal digits.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The entries of a folder, sorted; none where there is no such folder.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn attribute(path: &Path) -> Option<String> {
+    let text = fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&text).trim_end_matches('\n').to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is taken down from `sda` on a machine whose sysfs and procfs hold these files.
+    fn check(files: &[(&str, &str)], expect: Result<&[&str], &str>) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for (path, content) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            fs::write(path, content).expect("a file");
+        }
+        let found = plan(dir.path(), dir.path(), "sda");
+        let found: Result<Vec<String>, String> = found.map(|steps| steps.iter().map(Step::doing).collect());
+        let expect = expect.map(|steps| steps.iter().map(ToString::to_string).collect()).map_err(ToString::to_string);
+        assert_eq!(found, expect, "{files:?}");
+    }
+
+    const DISK: [(&str, &str); 4] = [
+        ("block/sda/dev", "8:0\n"),
+        ("block/sda/sda1/partition", "1\n"),
+        ("block/sda/sda1/dev", "8:1\n"),
+        ("block/sda/sda2/partition", "2\n"),
+    ];
+
+    #[test]
+    fn a_free_disk_needs_nothing_whatever_stands_on_others() {
+        check(&[], Ok(&[]));
+        let others = [
+            ("self/mountinfo", "20 1 8:16 / /srv rw - ext4 /dev/sdb rw\nno line of a mount\n21 1 8:1 / -\n"),
+            ("swaps", "Filename Type\n/dev/sdb1 partition 1 0 -2\n"),
+            ("block/sdb/holders/md0/md/level", "raid1"),
+        ];
+        check(&[&DISK[..], &others[..]].concat(), Ok(&[]));
+    }
+
+    #[test]
+    fn mounts_go_innermost_first_with_what_lies_in_them() {
+        let files = [
+            (
+                "self/mountinfo",
+                "20 1 8:1 / /mnt/the\\040target rw - ext4 /dev/sda1 rw\n\
+                 21 20 0:5 / /mnt/the\\040target/proc rw - proc proc rw\n\
+                 22 20 8:2 / /mnt/the\\040target/boot rw - ext4 /dev/sda2 rw\n\
+                 23 22 8:3 / /mnt/the\\040target/boot/efi rw - vfat /dev/sda3 rw\n\
+                 24 1 8:1 /sub /bound rw - ext4 /dev/sda1 rw\n",
+            ),
+            ("block/loop3/loop/backing_file", "/mnt/the target/image\n"),
+            ("block/loop4/loop/backing_file", "/mnt/the targets\n"),
+            ("swaps", "Filename Type\n/dev/sda2 partition 1 0 -2\n/mnt/the\\040target/swap file 1 0 -3\n"),
+        ];
+        let expect = [
+            "unmounting /bound",
+            "unmounting /mnt/the target/boot/efi",
+            "unmounting /mnt/the target/boot",
+            "unmounting /mnt/the target/proc",
+            "releasing the loop device loop3",
+            "ending the use of /mnt/the target/swap as swap",
+            "unmounting /mnt/the target",
+            "ending the use of /dev/sda2 as swap",
+        ];
+        check(&[&DISK[..], &files[..]].concat(), Ok(&expect));
+    }
+
+    #[test]
+    fn a_stack_of_devices_goes_from_the_top() {
+        let files = [
+            ("block/sda/sda1/holders/md127/x", ""),
+            ("block/sda/sda2/holders/dm-0/x", ""),
+            ("block/md127/md/level", "raid1\n"),
+            ("block/md127/holders/dm-0/x", ""),
+            ("block/dm-0/dm/name", "vg-root\n"),
+            ("block/dm-0/dev", "253:0\n"),
+            ("block/dm-0/holders/dm-1/x", ""),
+            ("block/dm-1/dm/name", "crypt\n"),
+            ("block/dm-1/dev", "253:1\n"),
+            ("self/mountinfo", "20 1 253:1 / /srv rw - ext4 /dev/mapper/crypt rw\n"),
+        ];
+        let expect = [
+            "unmounting /srv",
+            "removing the mapping crypt (dm-1)",
+            "removing the mapping vg-root (dm-0)",
+            "stopping the array md127",
+        ];
+        check(&[&DISK[..], &files[..]].concat(), Ok(&expect));
+    }
+
+    #[test]
+    fn firmware_raid_stops_before_what_contains_it() {
+        let files = [
+            ("block/sda/holders/md126/x", ""),
+            ("block/sda/holders/md125/x", ""),
+            ("block/md125/md/metadata_version", "external:imsm\n"),
+            ("block/md126/md/metadata_version", "external:/md125/0\n"),
+        ];
+        check(&files, Ok(&["stopping the array md126", "stopping the array md125"]));
+    }
+
+    #[test]
+    fn every_device_of_a_btrfs_volume_is_held_by_its_mount() {
+        let files = [
+            ("fs/btrfs/0123/devices/sda/x", ""),
+            ("fs/btrfs/0123/devices/sdb/x", ""),
+            ("fs/btrfs/4567/devices/sdc/x", ""),
+            ("self/mountinfo", "20 1 0:40 / /pool rw - btrfs /dev/sdb rw\n21 1 0:41 / /other rw - btrfs /dev/sdc rw\n"),
+        ];
+        check(&files, Ok(&["unmounting /pool"]));
+    }
+
+    #[test]
+    fn caches_are_stopped_after_what_stands_on_them() {
+        let files = [("block/sda/bcache/stop", ""), ("block/sda/holders/bcache0/x", "")];
+        check(&files, Ok(&["stopping the cache on sda"]));
+        let files = [("block/sda/bcache/set/stop", ""), ("block/sda/bcache/set/bdev0/x", "")];
+        check(&files, Ok(&["stopping the cache on sda"]));
+    }
+
+    #[test]
+    fn what_cannot_be_taken_down_is_named() {
+        check(
+            &[("block/sda/holders/drbd0/x", "")],
+            Err("drbd0, which is built on /dev/sda and is of a kind unknown to slipway,"),
+        );
+        check(
+            &[&DISK[..], &[("self/mountinfo", "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n")]].concat(),
+            Err("the root file system, from /dev/sda1,"),
+        );
+    }
+
+    #[test]
+    fn holders_that_hold_each_other_end() {
+        let files =
+            [("block/sda/holders/dm-0/x", ""), ("block/dm-0/dm/name", "a\n"), ("block/dm-0/holders/dm-0/x", "")];
+        check(&files, Ok(&["removing the mapping a (dm-0)"]));
+    }
+}

@@ -1,0 +1,184 @@
+//! What sits on a disk is taken down where slipway is the operating system, and nowhere else.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::disk_image::{can_mount, run};
+use common::{Bench, MIB, chain};
+use slipway_actions::{
+    Cancel, Candidate, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response, is_retryable,
+};
+use slipway_protocol::{Action, DiskHints, EraseDisk};
+
+/// A machine with one disk, of which slipway is the operating system.
+struct Owned<'a>(&'a Bench);
+
+impl Machine for Owned<'_> {
+    fn disks(&self) -> Result<Vec<Candidate>, Error> {
+        self.0.disks()
+    }
+
+    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
+        self.0.fetch(request, stop)
+    }
+
+    fn cancel(&self) -> &Cancel {
+        self.0.cancel()
+    }
+
+    fn is_operating_system(&self) -> bool {
+        true
+    }
+}
+
+/// A loop device with a file system, mounted; in it a file that is the disk of another, which is mounted too, and at a place
+/// inside the first. What is left of it at the end is taken away.
+struct Stack {
+    outer: String,
+    inner: String,
+    place: PathBuf,
+    backing: PathBuf,
+}
+
+impl Stack {
+    fn new(bench: &Bench) -> Self {
+        let place = bench.path("a place");
+        fs::create_dir(&place).unwrap();
+        let outer = attach(&bench.path("backing"), 40 * MIB);
+        run(Command::new("mkfs.ext4").args(["-q", &outer]));
+        run(Command::new("mount").arg(&outer).arg(&place));
+        let inner = attach(&place.join("image"), 10 * MIB);
+        run(Command::new("mkfs.ext4").args(["-q", &inner]));
+        fs::create_dir(place.join("inner")).unwrap();
+        run(Command::new("mount").arg(&inner).arg(place.join("inner")));
+        Self { outer, inner, place, backing: bench.path("backing") }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // Lazily, because a loop device that somebody looks at is let go of a moment later.
+        let umount = |place: &Path| drop(Command::new("umount").args(["--quiet", "--lazy"]).arg(place).output());
+        umount(&self.place.join("inner"));
+        detach(&self.place.join("image"));
+        umount(&self.place);
+        detach(&self.backing);
+    }
+}
+
+/// Detaches what is bound to a file. By the file, because a device that was released may be somebody else's by now.
+fn detach(file: &Path) {
+    let found = Command::new("losetup").args(["--noheadings", "--output", "NAME", "--associated"]).arg(file).output();
+    for device in String::from_utf8(found.unwrap().stdout).unwrap().split_whitespace() {
+        drop(Command::new("losetup").args(["--detach", device]).output());
+    }
+}
+
+fn attach(file: &Path, size: usize) -> String {
+    File::create(file).unwrap().set_len(size as u64).unwrap();
+    run(Command::new("losetup").args(["--find", "--show"]).arg(file)).trim().to_owned()
+}
+
+fn erase(machine: &dyn Machine, hints: DiskHints) -> (Result<Done, Error>, Vec<String>) {
+    let mut notes = Vec::new();
+    let action = Action::EraseDisk(EraseDisk { disk: hints, ..EraseDisk::default() });
+    let result = slipway_actions::run(&action, machine, &mut |report| {
+        if let Report::Note(note) = report {
+            notes.push(note);
+        }
+    });
+    (result, notes)
+}
+
+#[test]
+fn everything_on_the_disk_goes_uppermost_first_and_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = Bench::without_disks();
+    let stack = Stack::new(&bench);
+    bench.add_device(&stack.outer, 40 * MIB);
+    let (result, notes) = erase(&Owned(&bench), DiskHints::default());
+    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let (disk, place) = (&stack.outer, stack.place.display());
+    let expect = [
+        format!("unmounting {place}/inner"),
+        format!("releasing the loop device {}", stack.inner.trim_start_matches("/dev/")),
+        format!("unmounting {place}"),
+    ];
+    let expect: Vec<String> = expect.iter().map(|step| format!("taking down what sits on {disk}: {step}")).collect();
+    let taken_down: Vec<&String> = notes.iter().filter(|note| note.starts_with("taking down")).collect();
+    assert_eq!(taken_down, expect.iter().collect::<Vec<_>>());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(disk) && !mounts.contains(&stack.inner), "{mounts}");
+    assert!(fs::read(bench.path("backing")).unwrap()[..16 * MIB].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn swap_on_the_disk_ends() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = Bench::without_disks();
+    let device = attach(&bench.path("backing"), 20 * MIB);
+    bench.add_device(&device, 20 * MIB);
+    run(Command::new("mkswap").args(["-q", &device]));
+    let swaps = Command::new("swapon").arg(&device).output().unwrap();
+    let (result, notes) = erase(&Owned(&bench), DiskHints::default());
+    drop(Command::new("swapoff").arg(&device).output());
+    detach(&bench.path("backing"));
+    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    match swaps.status.success() {
+        true => assert!(
+            notes.iter().any(|note| note.ends_with(&format!("ending the use of {device} as swap"))),
+            "{notes:?}"
+        ),
+        false => eprintln!("not checked: this kernel does not swap to a loop device: {swaps:?}"),
+    }
+}
+
+#[test]
+fn a_mount_that_is_in_use_stays_and_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = Bench::without_disks();
+    let stack = Stack::new(&bench);
+    bench.add_device(&stack.outer, 40 * MIB);
+    let open = File::create(stack.place.join("inner/open")).unwrap();
+    let error = erase(&Owned(&bench), DiskHints::default()).0.unwrap_err();
+    let (disk, place) = (&stack.outer, stack.place.display());
+    let expect = format!("taking down what sits on {disk}: unmounting {place}/inner: ");
+    assert!(chain(&error).starts_with(&expect), "{}", chain(&error));
+    assert!(is_retryable(&error));
+    assert!(fs::read(bench.path("backing")).unwrap()[..16 * MIB].iter().any(|byte| *byte != 0), "nothing was erased");
+    drop(open);
+}
+
+#[test]
+fn on_a_system_of_somebody_elses_a_mounted_disk_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = Bench::without_disks();
+    let stack = Stack::new(&bench);
+    let mounted = || fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&stack.outer);
+    let host = Host::new(HostOptions::default());
+    let hints = || DiskHints { device: Some(stack.outer.clone()), ..DiskHints::default() };
+    let (result, notes) = erase(&host, hints());
+    let error = chain(&result.unwrap_err());
+    let expect = format!("{} is in use: {} is mounted at", stack.outer, stack.outer);
+    assert!(error.contains(&expect), "{error}");
+    assert_eq!(notes, [""; 0]);
+    // Nor is it taken down where it is not known to be in use.
+    bench.add_device(&stack.outer, 40 * MIB);
+    let error = chain(&erase(&bench, DiskHints::default()).0.unwrap_err());
+    assert!(error.starts_with(&format!("opening {}: ", stack.outer)), "{error}");
+    assert!(mounted(), "the mount is still there");
+    let owned = Host::new(HostOptions { is_operating_system: true, ..HostOptions::default() });
+    erase(&owned, hints()).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+}
