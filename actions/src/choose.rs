@@ -9,6 +9,7 @@ use crate::Report;
 use crate::error::Error;
 use crate::machine::{Candidate, Machine};
 use crate::open_disk::{Access, OpenDisk};
+use crate::take_down::take_down;
 use crate::text;
 use judge::{objection, obstacle, wanted};
 
@@ -24,6 +25,9 @@ pub(crate) fn open(
     let (hints, candidates) = resolve(hints, machine)?;
     let (disk, reason) = choose(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
     report(Report::Note(format!("chose {}: {reason}", describe(disk))));
+    if access == Access::Write {
+        take_down(disk, machine, report)?;
+    }
     OpenDisk::open(&disk.path, access)
 }
 

@@ -18,7 +18,7 @@ use std::time::Instant;
 use slipway_protocol::{Disk, DiskChoice, DiskErasure, DiskHints, EraseDisk, EraseMode, Erasure, Outcome};
 
 use crate::error::Error;
-use crate::machine::{Candidate, Machine};
+use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
 use crate::stream::progress::{Counters, Watch};
 use crate::take_down::take_down;

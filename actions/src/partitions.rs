@@ -192,6 +192,19 @@ fn unreadable(disk: &OpenDisk, reason: String) -> Error {
     Error::PartitionTable { operation: "reading", disk: disk.path().to_owned(), reason }
 }
 
+/// Takes away what firmware and kernels find partitions by: the MBR, then the headers of the GPT. Flushed in between, so that for
+/// as long as the old system is found, it is whole.
+pub(crate) fn forget(disk: &OpenDisk) -> Result<(), Error> {
+    let block = u64::from(disk.logical_block());
+    let blocks = disk.size() / block;
+    let zero = |lba: u64| if lba < blocks { disk.zero(lba * block..(lba + 1) * block) } else { Ok(()) };
+    zero(0)?;
+    disk.flush()?;
+    zero(HEADER_LBA)?;
+    zero(blocks.saturating_sub(1))?;
+    disk.flush()
+}
+
 /// What [`move_backup`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {

@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn hints_that_could_never_be_followed_are_told() {
-        let erase = |disk| Action::EraseDisk(EraseDisk { disk, mode: EraseMode::Metadata });
+        let erase = |disk| Action::EraseDisk(EraseDisk { disk, ..EraseDisk::default() });
         let args = |disk| Action::KernelArgs(KernelArgs { disk, append: Vec::new() });
         let read = |json: &str| serde_json::from_str::<DiskHints>(json).expect(json);
         let skipping = read(r#"{"choose": "all", "skip": [{"tran": "usb"}, {"name": "/dev/disk/by-path/pci-1"}]}"#);

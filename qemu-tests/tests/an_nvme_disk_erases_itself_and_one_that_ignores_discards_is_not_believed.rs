@@ -16,7 +16,7 @@ fn an_nvme_disk_erases_itself_and_one_that_ignores_discards_is_not_believed() ->
         }
         bench.register()?;
         let erase = |serial: &str, mode, fallback: &[EraseMode]| {
-            let disk = DiskHints { serial: Some(serial.to_owned()), ..DiskHints::default() };
+            let disk = DiskHints { serial: serial.parse().ok(), ..DiskHints::default() };
             Action::EraseDisk(EraseDisk { disk, mode, fallback: fallback.to_vec() })
         };
         bench.start_run(&[

@@ -12,16 +12,21 @@ use super::worker::Worker;
 use super::{Erased, samples, zero};
 use crate::error::Error;
 use crate::open_disk::OpenDisk;
-use crate::{sys, text};
+use crate::{partitions, sys, text};
 
 /// Told at once, so that progress is seen and a stop is heard.
 const PIECE: u64 = 4 << 30;
+/// The same for the first time: as large as the largest block.
+const FIRST: u64 = 4096;
 
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
     // While there still is a partition table.
     let places = Places::find(worker.disk)?;
     let size = worker.disk.size();
     worker.begin(size);
+    // The first tells whether the disk takes discards, before it loses what it is known by.
+    discard(worker.disk, &(0..FIRST.min(size)))?;
+    partitions::forget(worker.disk)?;
     for piece in zero::pieces(0..size, PIECE) {
         worker.check()?;
         discard(worker.disk, &piece)?;

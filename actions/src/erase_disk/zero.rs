@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::worker::Worker;
 use super::{Erased, samples};
 use crate::error::Error;
-use crate::text;
+use crate::{partitions, text};
 
 /// Zeros asked for at once, so that progress is seen and a stop is heard.
 const PIECE: u64 = 64 << 20;
@@ -22,6 +22,8 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
 /// Writes zeros to ranges of bytes, and returns once the disk has them.
 pub(super) fn write(worker: &mut Worker<'_>, ranges: &[Range<u64>]) -> Result<(), Error> {
     worker.begin(ranges.iter().map(|range| range.end - range.start).sum());
+    // What is half erased must not be found any more, whatever happens from here on.
+    partitions::forget(worker.disk)?;
     let mut done = 0;
     for range in ranges {
         for piece in pieces(range.clone(), PIECE) {

@@ -16,9 +16,6 @@ use crate::partitions::{self, Moved};
 const HELD_BACK: u64 = 1 << 20;
 /// Zeros are looked for in units of this many bytes. Shorter runs are not worth a command of their own.
 const ZERO_UNIT: usize = 64 << 10;
-/// The very first bytes are written after all others: they hold the MBR and the primary GPT header, each a block of at most
-/// 4096 bytes.
-const LAST_PIECE: usize = 8192;
 
 /// A disk being written.
 pub(crate) struct Target<'a> {
@@ -59,6 +56,7 @@ impl<'a> Target<'a> {
         let mut begun = lock(&self.begun);
         if !*begun {
             *begun = true;
+            partitions::forget(self.disk)?;
             self.blank()?;
         }
         Ok(())
@@ -85,16 +83,27 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Writes what was held back, in an order that makes a cut at any point leave either no partition table or all of it.
-    /// Everything that can be wrong with the table is found before its first bytes are written.
+    /// Writes what was held back, in an order that makes a cut at any point leave either no partition table or all of it, and
+    /// all that it leads to. A disk may tear a write at any block and reorder those between two flushes. So the head and
+    /// the tail come after everything else; then, with those on the disk, the two headers of a GPT; and last the MBR, which
+    /// firmware and kernels look at first. What can be wrong with the table is found before any of them.
     pub(crate) fn commit(&self) -> Result<Moved, Error> {
         let mut held = lock(&self.held);
-        self.disk.write_at(&held.tail, self.tail_start)?;
-        let moved = partitions::move_backup(&mut held.head, self.disk)?;
-        let (first, rest) = held.head.split_at(LAST_PIECE.min(held.head.len()));
-        self.disk.write_at(rest, first.len() as u64)?;
+        let Held { head, tail } = &mut *held;
+        let block = u64::from(self.disk.logical_block());
+        let header_end = (2 * block as usize).min(head.len());
+        let header_start = (block as usize).min(head.len());
+        let backup_header = self.disk.size().saturating_sub(block).max(self.tail_start);
+        let (tail, last) = tail.split_at(((backup_header - self.tail_start) as usize).min(tail.len()));
         self.disk.flush()?;
-        self.disk.write_at(first, 0)?;
+        self.disk.write_at(tail, self.tail_start)?;
+        self.disk.write_at(&head[header_end..], header_end as u64)?;
+        self.disk.flush()?;
+        self.disk.write_at(last, backup_header)?;
+        let moved = partitions::move_backup(head, self.disk)?;
+        self.disk.write_at(&head[header_start..header_end], header_start as u64)?;
+        self.disk.flush()?;
+        self.disk.write_at(&head[..header_start], 0)?;
         self.disk.flush()?;
         Ok(moved)
     }
@@ -103,7 +112,9 @@ impl<'a> Target<'a> {
     pub(crate) fn abandon(&self) -> Result<bool, Error> {
         let begun = *lock(&self.begun);
         if begun {
-            self.blank()?;
+            // A disk that fails one request may yet take the others.
+            let forgotten = partitions::forget(self.disk);
+            self.blank().and(forgotten)?;
         }
         Ok(begun)
     }
