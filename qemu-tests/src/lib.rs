@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use slipway_protocol::{Action, Digest, DiskHints, NodeStatus, Step, StreamImage};
 use tempfile::TempDir;
-use xtask::command::{command, run_quietly};
-use xtask::host;
+use xtask::bootable;
 use xtask::image::ImagePaths;
 use xtask::lab::{Lab, parse_status};
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
@@ -158,15 +157,8 @@ pub fn noise(length: usize) -> Vec<u8> {
 /// An image of a disk from which UEFI firmware starts a program: a GUID partition table and an EFI system partition. Without a
 /// network the network boot loader, [`xtask::qemu::firmware::IPXE`], greets and gives up.
 pub fn bootable_image(folder: &Path, program: &Path) -> Result<PathBuf> {
-    host::ensure(host::TARGET_IMAGE)?;
     let image = folder.join("bootable");
-    create_disk(&image, 64 << 20)?;
-    run_quietly(command("sgdisk", ["--new=1:2048:0", "--typecode=1:ef00"]).arg(&image))?;
-    // mtools' way to name a partition: the image and where it starts.
-    let partition = format!("{}@@1M", path(&image)?);
-    run_quietly(&mut command("mformat", ["-i", &partition, "-F", "-h", "64", "-s", "32", "-T", "126000", "::"]))?;
-    run_quietly(&mut command("mmd", ["-i", &partition, "::EFI", "::EFI/BOOT"]))?;
-    run_quietly(command("mcopy", ["-i", &partition]).arg(program).arg("::EFI/BOOT/BOOTX64.EFI"))?;
+    bootable::make(&image, 64 << 20, program, &[])?;
     Ok(image)
 }
 

@@ -2,6 +2,7 @@
 //! are made of is here, for the tests of whole machines.
 
 pub mod binary;
+pub mod bootable;
 pub mod cache;
 pub mod command;
 pub mod cpio;
