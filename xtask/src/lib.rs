@@ -15,6 +15,7 @@ pub mod lab;
 pub mod modules;
 pub mod python;
 pub mod qemu;
+pub mod tables;
 pub mod target_image;
 pub mod uki;
 pub mod workspace;

@@ -16,6 +16,7 @@ use crate::host;
 
 pub mod accel;
 mod console;
+pub mod drive;
 pub mod firmware;
 mod qmp;
 
@@ -202,6 +203,22 @@ impl Machine {
     /// Plugs or unplugs the cable of a network card.
     pub fn set_link(&mut self, nic: usize, up: bool) -> Result<()> {
         self.qmp("set_link", json!({ "name": format!("nic{nic}"), "up": up })).map(drop)
+    }
+
+    /// Pulls out a device that is in a slot of its own (`pcie-root-port`), and waits until the guest has let go of it.
+    pub fn unplug(&mut self, id: &str, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        self.qmp("device_del", json!({ "id": id }))?;
+        loop {
+            let plugged = self.qmp("qom-list", json!({ "path": "/machine/peripheral" }))?;
+            if !plugged.as_array().is_some_and(|devices| devices.iter().any(|device| device["name"] == id)) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("unplugging {id}: the guest keeps it; the console is in {}", self.console.log().display());
+            }
+            std::thread::sleep(POLL);
+        }
     }
 
     /// Sends a BREAK on the serial line, which the kernel takes for the SysRq key.

@@ -1,0 +1,119 @@
+//! Disks that hold a bootable system and answer some requests with an error, and one that is too small.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use qemu_tests::{Bench, bootable_image, step, stream, timed};
+use slipway_protocol::{Action, EraseDisk, RunState, Step, StreamImage};
+use xtask::qemu::{Disk, MachineConfig, drive, firmware};
+use xtask::tables;
+
+/// Larger than the image by so much.
+const DISK_SIZE: u64 = 80 << 20;
+const SMALL: u64 = 32 << 20;
+
+/// A disk and what goes wrong on it.
+struct Case {
+    /// The disk's serial number.
+    serial: &'static str,
+    size: u64,
+    /// Rules of [`drive::faulty`].
+    faults: &'static [&'static str],
+    /// The step, given one that writes the image.
+    step: fn(Step) -> Step,
+    /// How the reason begins, and the cause.
+    reason: &'static str,
+    cause: Option<&'static str>,
+}
+
+const EIO: Option<&str> = Some("I/O error (os error 5)");
+const CASES: [Case; 5] = [
+    Case {
+        serial: "fails-in-the-middle",
+        size: DISK_SIZE,
+        faults: &["event=none,iotype=write,sector=40000"],
+        step: |step| step,
+        reason: "writing /dev/vda at byte ",
+        cause: EIO,
+    },
+    // Everything is written and verified but the very last block.
+    Case {
+        serial: "fails-at-the-last",
+        size: DISK_SIZE,
+        faults: &["event=none,iotype=write,sector=0"],
+        step: |step| step,
+        reason: "flushing /dev/vdb",
+        cause: EIO,
+    },
+    Case {
+        serial: "does-not-flush",
+        size: DISK_SIZE,
+        faults: &["event=none,iotype=flush"],
+        step: |step| step,
+        reason: "flushing /dev/vdc",
+        cause: EIO,
+    },
+    // In the middle of what is erased at the head, where it is read back.
+    Case {
+        serial: "does-not-read",
+        size: DISK_SIZE,
+        faults: &["event=none,iotype=read,sector=17408"],
+        step: |_| step("erase", Action::EraseDisk(EraseDisk::default())),
+        reason: "reading /dev/vdd at byte 8910848",
+        cause: EIO,
+    },
+    Case {
+        serial: "too-small",
+        size: SMALL,
+        faults: &[],
+        step: |step| step,
+        reason: "writing the image to /dev/vde: the disk has 33554432 bytes, the image needs at least ",
+        cause: None,
+    },
+];
+
+#[test]
+fn a_disk_that_fails_is_reported_and_does_not_boot() -> Result<()> {
+    timed("a disk that fails is reported and does not boot", || {
+        let bench = Bench::new()?;
+        let image = bootable_image(bench.folder(), Path::new(firmware::IPXE))?;
+        let (url, digest) = bench.add_image(&fs::read(&image)?)?;
+        bench.register()?;
+        let disks = CASES.map(|case| Disk { path: bench.folder().join(case.serial), serial: case.serial.to_owned() });
+        for (case, disk) in CASES.iter().zip(&disks) {
+            fs::copy(&image, &disk.path)?;
+            File::options().write(true).open(&disk.path)?.set_len(case.size)?;
+        }
+        let extra = CASES.iter().zip(&disks).flat_map(|(case, disk)| drive::faulty(disk, case.faults)).collect();
+        let config = MachineConfig { disks: Vec::new(), extra, ..bench.machine() };
+        let machine = bench.power_on(&config)?;
+        let mut last = None;
+        for case in &CASES {
+            let step = named((case.step)(stream("write", &url, digest.clone())), case.serial);
+            bench.start_run(&[step])?;
+            let status = bench.wait_for(&machine, case.serial, |node| {
+                node.run.as_ref().is_some_and(|run| run.state == RunState::Failed && Some(&run.id) != last.as_ref())
+            })?;
+            let run = status.run.context("a run")?;
+            let failure = run.steps[0].failure.as_ref().context("a failure")?;
+            assert!(failure.reason.starts_with(case.reason), "{}: {failure:#?}", case.serial);
+            assert_eq!(failure.causes.last().map(String::as_str), case.cause, "{}: {failure:#?}", case.serial);
+            last = Some(run.id);
+        }
+        drop(machine);
+        for disk in &disks {
+            assert_eq!(tables::find(&fs::read(&disk.path)?), [], "{}", disk.serial);
+        }
+        Ok(())
+    })
+}
+
+/// The step for a disk of this serial number.
+fn named(mut step: Step, serial: &str) -> Step {
+    if let Action::StreamImage(StreamImage { disk, .. }) | Action::EraseDisk(EraseDisk { disk, .. }) = &mut step.action
+    {
+        disk.serial = Some(serial.to_owned());
+    }
+    step
+}
