@@ -7,6 +7,7 @@ mod demo;
 mod image;
 mod target_image;
 mod test;
+mod torture;
 
 /// What `cargo xtask` can do.
 #[derive(Subcommand)]
@@ -19,6 +20,8 @@ pub enum Command {
     Demo(demo::Demo),
     /// Run every check there is.
     Test(test::Test),
+    /// Cut the power while disks are written, a thousand times.
+    Torture(torture::Torture),
     /// Build the small Debian image that the demo and the tests install.
     TargetImage(target_image::TargetImage),
 }
@@ -31,6 +34,7 @@ impl Command {
             Command::Image(command) => command.run(),
             Command::Demo(command) => command.run(),
             Command::Test(command) => command.run(),
+            Command::Torture(command) => command.run(),
             Command::TargetImage(command) => command.run(),
         }
     }

@@ -1,6 +1,17 @@
 //! Disks that do more than keep bytes, as arguments for [`super::MachineConfig::extra`].
 
+use std::path::Path;
+
 use super::{Disk, option};
+
+/// A disk with a volatile cache, every request to which is recorded in a log file, which must be there and empty. The format is
+/// that of [`crate::write_log`].
+pub fn logged(disk: &Disk, log: &Path) -> Vec<String> {
+    let (name, log) = (&disk.serial, option(log));
+    let log = format!("driver=file,node-name={name}-log,filename={log}");
+    let layer = format!("driver=blklogwrites,file={name}-content,log={name}-log,log-sector-size=512");
+    attach(disk, &[&log], &layer, "write-cache=on")
+}
 
 /// A disk that answers requests with EIO as the rules say (`inject-error` of blkdebug in QEMU's QAPI reference): of each the options,
 /// such as `event=none,iotype=write,sector=2048`. The guest is told.
@@ -9,14 +20,15 @@ pub fn faulty(disk: &Disk, rules: &[&str]) -> Vec<String> {
         rule.split(',').map(move |rule_option| format!(",inject-error.{index}.{rule_option}"))
     });
     let layer = format!("driver=blkdebug,image={}-content{}", disk.serial, rules.collect::<String>());
-    attach(disk, &layer, "rerror=report,werror=report")
+    attach(disk, &[], &layer, "rerror=report,werror=report")
 }
 
 /// A disk behind a layer.
-fn attach(disk: &Disk, layer: &str, options: &str) -> Vec<String> {
+fn attach(disk: &Disk, nodes: &[&str], layer: &str, options: &str) -> Vec<String> {
     let name = &disk.serial;
     let content = format!("driver=file,node-name={name}-content,discard=unmap,filename={}", option(&disk.path));
     let layer = format!("{layer},node-name={name}-layer");
     let device = format!("virtio-blk-pci,id={name},serial={name},drive={name}-layer,{options}");
-    ["-blockdev", &content, "-blockdev", &layer, "-device", &device].map(str::to_owned).to_vec()
+    let nodes = std::iter::once(content.as_str()).chain(nodes.iter().copied()).chain([layer.as_str()]);
+    nodes.flat_map(|node| ["-blockdev", node]).chain(["-device", &device]).map(str::to_owned).collect()
 }

@@ -1,0 +1,72 @@
+//! `cargo xtask torture`: proof by power cut.
+
+use std::fs;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use xtask::torture::{self, Recording};
+use xtask::workspace;
+
+/// Cuts between two lines of progress.
+const LINE_EVERY: u64 = 100;
+
+/// Cut the power while disks are written, a thousand times.
+///
+/// A machine installs images on a disk whose requests are recorded. Each cut makes the disk such a disk may be after it, and none
+/// may hold anything but the old system whole, the new one whole, or nothing that firmware finds.
+#[derive(Args)]
+pub struct Torture {
+    /// How many cuts.
+    #[arg(long, default_value_t = 1000)]
+    cuts: u64,
+    /// How many of their disks are booted in firmware.
+    #[arg(long, default_value_t = 20)]
+    boots: usize,
+    /// Number from which all cuts follow [default: the time].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Take the recording of the last time, to cut the same requests again.
+    #[arg(long)]
+    again: bool,
+}
+
+impl Torture {
+    pub fn run(self) -> Result<()> {
+        let folder = workspace::root().join("target/slipway/torture");
+        if !self.again {
+            println!("recording what a machine asks of its disk");
+            torture::record(&folder)?;
+        }
+        let recording = Recording::load(&folder)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).context("reading the clock")?;
+        let seed = self.seed.unwrap_or(now.as_secs());
+        println!("{} cuts, --seed {seed}", self.cuts);
+        let (began, mut done) = (Instant::now(), 0);
+        let tally = recording.judge(seed, self.cuts, |tally| {
+            done += 1;
+            if done % LINE_EVERY == 0 {
+                let bad = tally.unverified().len();
+                println!("{:6.1} s: {done} cuts, {bad} unverified", began.elapsed().as_secs_f64());
+            }
+        });
+        tally.lines(recording.runs()).iter().for_each(|line| println!("{line}"));
+        if let Some(cut) = tally.unverified().first() {
+            let (count, disk) = (tally.unverified().len(), folder.join("unverified-disk"));
+            fs::write(&disk, recording.disk_after(cut)).with_context(|| format!("writing {}", disk.display()))?;
+            bail!(
+                "cutting the power {} times, --seed {seed}: {count} disks are unverified, the first of them {}, after cut {}",
+                self.cuts,
+                disk.display(),
+                cut.trial
+            );
+        }
+        for (index, (found, cut)) in tally.in_turn().into_iter().take(self.boots).enumerate() {
+            let boots = torture::boot(&recording.disk_after(cut), &folder.join("boot"))
+                .with_context(|| format!("booting the disk after cut {} of --seed {seed}", cut.trial))?;
+            println!("boot {}: {}: {}", index + 1, found.describe(), if boots { "starts" } else { "does not start" });
+        }
+        println!("{} cuts, 0 unverified", self.cuts);
+        Ok(())
+    }
+}

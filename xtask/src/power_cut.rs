@@ -1,0 +1,102 @@
+//! What a disk with a volatile cache may hold after a power cut. All that was done before the last flush is there. Of each later
+//! request any part may be there, down to the sector, which a disk writes whole or not at all. Of two requests for the same
+//! sector the later wins where both are there, because the cache holds one content of a sector.
+
+use crate::write_log::{Request, SECTOR};
+
+/// Random numbers that are the same for the same seed: SplitMix64 (Steele, Lea, Flood 2014).
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// Dice for one trial of many.
+    pub fn new(seed: u64, trial: u64) -> Self {
+        let mut dice = Self(seed);
+        Self(dice.roll() ^ trial.wrapping_mul(0xd134_2543_de82_ef95))
+    }
+
+    /// A number below `sides`, which is not 0.
+    pub fn below(&mut self, sides: usize) -> usize {
+        (self.roll() % sides as u64) as usize
+    }
+
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// True that many times out of 16.
+    fn chance(&mut self, sixteenths: usize) -> bool {
+        self.below(16) < sixteenths
+    }
+}
+
+/// Sixteenths of something that survive. Few and most are as telling as half: what is wrong may show only where one request
+/// stands alone, or is all that is missing.
+const SHARES: [usize; 5] = [0, 1, 8, 15, 16];
+
+/// Carries requests out as far as they survived the cut: `requests` are those since the last flush.
+pub fn survive(disk: &mut [u8], requests: &[Request], dice: &mut Dice) {
+    let (kept, torn) = (SHARES[dice.below(SHARES.len())], SHARES[dice.below(SHARES.len())]);
+    for request in requests {
+        let Request::Write { offset, bytes } = request else { continue };
+        let whole = dice.chance(kept);
+        let share = SHARES[dice.below(SHARES.len())];
+        // Any of them may be torn: a disk works on many at once.
+        if !whole && !dice.chance(torn) {
+            continue;
+        }
+        for (index, sector) in bytes.chunks(SECTOR).enumerate() {
+            if whole || dice.chance(share) {
+                put(disk, *offset as usize + index * SECTOR, sector);
+            }
+        }
+    }
+}
+
+/// Carries a request out.
+pub fn apply(disk: &mut [u8], request: &Request) {
+    if let Request::Write { offset, bytes } = request {
+        put(disk, *offset as usize, bytes);
+    }
+}
+
+fn put(disk: &mut [u8], offset: usize, bytes: &[u8]) {
+    disk[offset..offset + bytes.len()].copy_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Two sectors written by one request, and the second of them again: what may be there is all that is ever there.
+    #[test]
+    fn any_part_of_what_was_not_flushed_survives_and_nothing_else() {
+        let write = |offset: usize, bytes: Vec<u8>| Request::Write { offset: offset as u64, bytes };
+        let requests = [write(0, vec![1; 2 * SECTOR]), write(SECTOR, vec![2; SECTOR])];
+        let mut seen = BTreeSet::new();
+        for trial in 0..2000 {
+            let mut disk = vec![0; 3 * SECTOR];
+            survive(&mut disk, &requests, &mut Dice::new(1, trial));
+            assert!(disk.chunks(SECTOR).all(|sector| sector.iter().all(|byte| *byte == sector[0])), "a torn sector");
+            seen.insert([disk[0], disk[SECTOR], disk[2 * SECTOR]]);
+        }
+        let all = [0, 1].into_iter().flat_map(|first| [0, 1, 2].map(|second| [first, second, 0]));
+        assert_eq!(seen, all.collect());
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_numbers() {
+        let rolls = |seed, trial| {
+            let mut dice = Dice::new(seed, trial);
+            [0; 4].map(|_| dice.below(1 << 30))
+        };
+        assert_eq!(rolls(1, 2), rolls(1, 2));
+        assert_ne!(rolls(1, 2), rolls(1, 3));
+        assert_ne!(rolls(1, 2), rolls(2, 2));
+    }
+}

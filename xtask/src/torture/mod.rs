@@ -1,0 +1,180 @@
+//! Proof by power cut: whenever the power goes while a disk is written, firmware finds on it the old system whole, the new one
+//! whole, or nothing.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::power_cut::{self, Dice};
+use crate::tables::{self, Place, Table};
+use crate::write_log::{self, Request};
+
+mod boot;
+mod record;
+mod tally;
+
+pub use boot::boot;
+pub use record::{Run, record};
+pub use tally::Tally;
+
+/// What a disk held, and what it was asked to do.
+pub struct Recording {
+    before: Vec<u8>,
+    requests: Vec<Request>,
+    runs: Vec<Run>,
+}
+
+/// One power cut.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// Number among all of a seed.
+    pub trial: u64,
+    run: usize,
+    /// Requests that were done before.
+    at: usize,
+    /// Flushes among those of the run.
+    flushes: usize,
+    dice: Dice,
+}
+
+/// What firmware finds on a disk after a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Found {
+    /// No table: nothing to start.
+    Nothing,
+    /// The system from before, untouched.
+    Old,
+    /// The verified image, all of it.
+    New,
+    /// A table by which something is found that is neither.
+    Unverified {
+        /// Which.
+        place: Place,
+        /// Whether firmware made from EDK2 takes it: a GPT without a protective MBR is for others.
+        by_edk2: bool,
+    },
+}
+
+impl Found {
+    /// In words.
+    pub fn describe(self) -> String {
+        match self {
+            Found::Nothing => "nothing".to_owned(),
+            Found::Old => "the old system".to_owned(),
+            Found::New => "the new system".to_owned(),
+            Found::Unverified { place, by_edk2: true } => format!("UNVERIFIED, by the table {place:?}"),
+            Found::Unverified { place, by_edk2: false } => {
+                format!("UNVERIFIED, by the table {place:?}, where no protective MBR is asked for")
+            }
+        }
+    }
+}
+
+impl Recording {
+    /// Reads what [`record()`] left in a folder, and checks that it tells all that happened to the disk.
+    pub fn load(folder: &Path) -> Result<Self> {
+        let read = |name: &str| record::read(&folder.join(name));
+        let requests = write_log::read(&mut record::open(&folder.join(record::LOG))?)?;
+        let runs = serde_json::from_slice(&read(record::RUNS)?).context("reading the list of runs")?;
+        let recording = Self { before: read(record::BEFORE)?, requests, runs };
+        let mut replayed = recording.before.clone();
+        recording.requests.iter().for_each(|request| power_cut::apply(&mut replayed, request));
+        let ends_flushed = |run: &Run| recording.requests[..run.end].last() == Some(&Request::Flush);
+        if replayed != read(record::DISK)? || !recording.runs.iter().all(ends_flushed) {
+            bail!("replaying the recording in {}: it does not end with what the disk holds", folder.display());
+        }
+        Ok(recording)
+    }
+
+    /// The runs.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    fn requests_of(&self, run: usize) -> Range<usize> {
+        let start = run.checked_sub(1).map_or(0, |earlier| self.runs[earlier].end);
+        start..self.runs[run].end
+    }
+
+    /// The cut of this number. Half of them come wherever a request is done; the others are spread over the stretches between
+    /// flushes, for the shortest are the most telling, and often at their ends, when most is at stake.
+    fn cut(&self, seed: u64, trial: u64) -> Cut {
+        let mut dice = Dice::new(seed, trial);
+        let run = dice.below(self.runs.len());
+        let requests = self.requests_of(run);
+        let flushed = |at: &usize| self.requests[*at] == Request::Flush;
+        let flushes: Vec<usize> = requests.clone().filter(flushed).collect();
+        let at = if flushes.is_empty() || dice.below(2) == 0 {
+            requests.start + dice.below(requests.len() + 1)
+        } else {
+            let index = dice.below(flushes.len());
+            let start = index.checked_sub(1).map_or(requests.start, |earlier| flushes[earlier] + 1);
+            let length = flushes[index] - start + 1;
+            start + if dice.below(2) == 0 { length - 1 } else { dice.below(length) }
+        };
+        let flushes = flushes.iter().filter(|flush| **flush < at).count();
+        Cut { trial, run, at, flushes, dice }
+    }
+
+    /// The disk after a cut.
+    pub fn disk_after(&self, cut: &Cut) -> Vec<u8> {
+        let durable = self.flushed_before(cut.at);
+        let mut disk = self.before.clone();
+        self.requests[..durable].iter().for_each(|request| power_cut::apply(&mut disk, request));
+        power_cut::survive(&mut disk, &self.requests[durable..cut.at], &mut cut.dice.clone());
+        disk
+    }
+
+    /// Requests up to the last flush before this one, and that flush.
+    fn flushed_before(&self, at: usize) -> usize {
+        self.requests[..at].iter().rposition(|request| *request == Request::Flush).map_or(0, |flush| flush + 1)
+    }
+
+    /// Looks at the disk after each of the first cuts of a seed, and tells what has been found whenever there is more.
+    pub fn judge(&self, seed: u64, cuts: u64, mut tell: impl FnMut(&Tally)) -> Tally {
+        let mut tally = Tally::default();
+        let mut cuts: Vec<Cut> = (0..cuts).map(|trial| self.cut(seed, trial)).collect();
+        // In the order of time, so that no request is carried out a thousand times.
+        cuts.sort_by_key(|cut| cut.at);
+        let mut old = self.before.clone();
+        for (run, Run { installs, .. }) in self.runs.iter().enumerate() {
+            let requests = self.requests_of(run);
+            let mut new = old.clone();
+            self.requests[requests.clone()].iter().for_each(|request| power_cut::apply(&mut new, request));
+            let (mut durable, mut done, mut disk) = (old.clone(), requests.start, old.clone());
+            for cut in cuts.iter().filter(|cut| cut.run == run) {
+                let flushed = self.flushed_before(cut.at).max(requests.start);
+                self.requests[done..flushed].iter().for_each(|request| power_cut::apply(&mut durable, request));
+                done = flushed;
+                disk.copy_from_slice(&durable);
+                power_cut::survive(&mut disk, &self.requests[flushed..cut.at], &mut cut.dice.clone());
+                tally.add(cut, found(&disk, &old, installs.then_some(&new)));
+                tell(&tally);
+            }
+            old = new;
+        }
+        tally
+    }
+}
+
+/// What firmware finds. A system is whole if all that is reached by a table is, and the table is one of its own.
+fn found(disk: &[u8], old: &[u8], new: Option<&Vec<u8>>) -> Found {
+    let mut found = Found::Nothing;
+    let (old_tables, new_tables) = (tables::find(old), new.map_or(Vec::new(), |new| tables::find(new)));
+    for table in tables::find(disk) {
+        let whole = |tables: &[Table], system: &[u8]| {
+            let known = tables.iter().any(|known| known.reaches == table.reaches);
+            known && table.reaches.iter().all(|bytes| disk[bytes.clone()] == system[bytes.clone()])
+        };
+        found = match table.place {
+            _ if new.is_some_and(|new| whole(&new_tables, new)) => found.max(Found::New),
+            _ if whole(&old_tables, old) => found.max(Found::Old),
+            place => {
+                let by_edk2 = place == Place::Mbr || tables::is_protected(disk);
+                found.max(Found::Unverified { place, by_edk2 })
+            }
+        };
+    }
+    found
+}
