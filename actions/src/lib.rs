@@ -23,6 +23,8 @@ mod reboot;
 mod seed_cloud_init;
 mod stream;
 mod stream_image;
+#[doc(hidden)]
+pub mod sums;
 mod sys;
 mod take_down;
 mod target_root;
