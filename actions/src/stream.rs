@@ -7,6 +7,7 @@
 //! Memory is what the two pools hold and what the decoder keeps of its past, whatever the size of the image. The first
 //! failure stops every stage; only when all have ended well is the head of the disk written.
 
+pub mod bmap;
 pub(crate) mod buffers;
 mod decode;
 mod digest;
