@@ -21,6 +21,8 @@ mod partitions;
 mod probe;
 mod reboot;
 mod seed_cloud_init;
+#[doc(hidden)]
+pub mod signature;
 mod stream;
 mod stream_image;
 #[doc(hidden)]

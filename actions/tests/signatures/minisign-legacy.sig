@@ -1,0 +1,4 @@
+untrusted comment: signature from minisign secret key
+RWTFUsfE3TWzVPjdQxiE6euKofgJzUeEQTScJHgBaccWw2UeAhrMNJLUDP7lyWmy+OyM83ycK690JsvSTgLb1GrdCLAesqIB1gA=
+trusted comment: trusted words
+k+SodD0E0B4xGdvy4iTCuo4dbNWZDrVEhkfOS0c2UJOZF1cX0IyenUxEPehH46YW9yJWc+xa7HwsY6FQm+MkDw==

@@ -1,0 +1,4 @@
+untrusted comment: signature from minisign secret key
+RUTFUsfE3TWzVJdfQzle16O/nk96XsuuYgF3XtrfeWtCdfYMD8OYvwNNO0BPZVcYNXX2/SAMo9Hm5NnCCB2JVAZgmHHjtrQiYw8=
+trusted comment: trusted words
+cTmAOXEeP6gptLvnwaWFEBxItYPxZC9Zf5gUT6KrmEsA9kH0bsCT1EDdn8N6PMX2ZOUoU3uAP5Tox+VAvGLBCA==

@@ -1,0 +1,1 @@
+hv5hkPtpKMEDiMo6lHrgOFepPbKfbhKFax4KX41affMt/t23Wzd5MzmHf+1IUbB1FfufeWcY4XtQrhdk6pSqAg==
