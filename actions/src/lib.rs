@@ -41,8 +41,9 @@ pub use fetch::{FetchError, Request};
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Response};
 pub use probe::{Place, probe};
+
 #[doc(hidden)]
-pub use stream::bmap;
+pub use stream::{bmap, qcow2};
 
 /// What an action says while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]

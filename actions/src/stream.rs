@@ -15,6 +15,7 @@ mod fetch;
 mod parallel;
 mod pieces;
 pub(crate) mod progress;
+pub mod qcow2;
 pub(crate) mod write;
 mod xz;
 mod zstd;

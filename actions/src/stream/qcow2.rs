@@ -1,0 +1,159 @@
+//! Disk images of QEMU, read without a second copy (QEMU, docs/interop/qcow2.txt; the sections named here are its).
+//!
+//! [`Image`] reads a source at offsets and gives the raw image from its beginning to its end. [`FileOrder`] reads a source
+//! once, from its beginning to its end, and gives the raw image in the order of the file: that is possible where every table
+//! stands before what it maps, as `qemu-img convert` leaves it unless it preallocates data, and in most images that were
+//! written to but never had a snapshot. Either gives every byte of the raw image exactly once, or an error.
+//!
+//! Images with a backing file, an external data file, encryption, or extended L2 entries are refused, and so are those
+//! that were not closed or are marked as damaged. Snapshots inside an image are left aside.
+//!
+//! Memory is at most 16 MiB for an [`Image`] and 24 MiB for a [`FileOrder`], whatever the source says: 1 MiB of the L1 table,
+//! 4 MiB of an L2 table and what it maps, 2 MiB of raw data, 4 MiB of compressed data and 4 MiB of its decoder's past;
+//! in file order up to 262,144 clusters that are known and still to come.
+
+mod decompress;
+mod file_order;
+mod header;
+mod image;
+mod map;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+
+pub use file_order::FileOrder;
+pub use image::{Image, ReadAt};
+
+/// A piece of the raw image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block<'a> {
+    /// These bytes, not empty.
+    Data(&'a [u8]),
+    /// So many zeros, at least one.
+    Zero(u64),
+}
+
+/// Why a qcow2 image cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The header contradicts itself or the format.
+    #[error("reading the header of the qcow2 image: {reason}; check it with qemu-img check")]
+    Header {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The image uses something slipway does not read.
+    #[error("reading the header of the qcow2 image: {feature}; {remedy}")]
+    Unsupported {
+        /// What it uses.
+        feature: String,
+        /// What makes an image that can be read.
+        remedy: &'static str,
+    },
+    /// A table says what it must not.
+    #[error("reading {table} of the qcow2 image: entry {index} {reason}; check it with qemu-img check")]
+    Entry {
+        /// The L1 table, or an L2 table.
+        table: String,
+        /// Entry, from 0.
+        index: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The file ends before something it has to hold.
+    #[error(
+        "reading {what} of the qcow2 image: the file ends at byte {end}, before byte {needed}; fetch or make it again"
+    )]
+    Truncated {
+        /// What ends too early.
+        what: &'static str,
+        /// Bytes the file has.
+        end: u64,
+        /// Bytes it would need to have.
+        needed: u64,
+    },
+    /// The source could not be read.
+    #[error("reading the qcow2 image at byte {offset}")]
+    Read {
+        /// Byte offset in the file.
+        offset: u64,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A compressed cluster is damaged.
+    #[error("decompressing the cluster of the qcow2 image at byte {offset}, for byte {guest} of the raw image")]
+    Decompress {
+        /// Byte offset in the file.
+        offset: u64,
+        /// Byte offset in the raw image.
+        guest: u64,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A part of the file is known to be needed only after it has passed.
+    #[error(
+        "reading the qcow2 image in one pass: byte {offset} is needed after byte {at} has passed; serve it where ranges \
+         can be asked for (RFC 9110, section 14), or make it anew with qemu-img convert -O qcow2"
+    )]
+    NotInOrder {
+        /// Byte offset in the file of what is needed.
+        offset: u64,
+        /// Byte offset in the file of what comes next.
+        at: u64,
+    },
+    /// More is known and still to come than is remembered.
+    #[error(
+        "reading the qcow2 image in one pass: more than {limit} clusters are known and still to come; serve it where \
+         ranges can be asked for (RFC 9110, section 14), or make it anew with qemu-img convert -O qcow2"
+    )]
+    TooManyPending {
+        /// Clusters remembered.
+        limit: usize,
+    },
+}
+
+/// Gives zeros that follow one another as one piece, ahead of the next data.
+struct Out<W> {
+    write: W,
+    zero_start: u64,
+    zero_len: u64,
+}
+
+impl<W> Out<W> {
+    fn new(write: W) -> Self {
+        Self { write, zero_start: 0, zero_len: 0 }
+    }
+
+    fn zero<E>(&mut self, guest: u64, len: u64) -> Result<(), E>
+    where
+        W: FnMut(u64, Block<'_>) -> Result<(), E>,
+    {
+        if self.zero_start + self.zero_len != guest {
+            self.flush()?;
+            self.zero_start = guest;
+        }
+        self.zero_len += len;
+        Ok(())
+    }
+
+    fn data<E>(&mut self, guest: u64, bytes: &[u8]) -> Result<(), E>
+    where
+        W: FnMut(u64, Block<'_>) -> Result<(), E>,
+    {
+        self.flush()?;
+        (self.write)(guest, Block::Data(bytes))
+    }
+
+    fn flush<E>(&mut self) -> Result<(), E>
+    where
+        W: FnMut(u64, Block<'_>) -> Result<(), E>,
+    {
+        match std::mem::take(&mut self.zero_len) {
+            0 => Ok(()),
+            len => (self.write)(self.zero_start, Block::Zero(len)),
+        }
+    }
+}
