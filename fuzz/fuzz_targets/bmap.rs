@@ -1,0 +1,14 @@
+//! A block map that is read has ranges that are in order and within the image.
+#![no_main]
+
+use slipway_actions::bmap;
+
+libfuzzer_sys::fuzz_target!(|text: &[u8]| {
+    let Ok(map) = bmap::parse(text) else { return };
+    let mut end = 0;
+    for mapped in &map.ranges {
+        assert!(end <= mapped.bytes.start && mapped.bytes.start < mapped.bytes.end);
+        end = mapped.bytes.end;
+    }
+    assert!(end <= map.image_size);
+});

@@ -1,0 +1,11 @@
+//! The first line is a URL, the rest a list of sums.
+#![no_main]
+
+use slipway_actions::sums;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let at = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
+    let Some(name) = str::from_utf8(&input[..at]).ok().and_then(sums::file_name) else { return };
+    assert!(!name.is_empty());
+    _ = sums::find(&input[at..], &name);
+});
