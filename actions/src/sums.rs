@@ -35,7 +35,9 @@ pub enum Error {
         there: String,
     },
     /// The file is there with sums slipway does not compute.
-    #[error("looking for {name:?} in the list of sums: line {line} gives {algorithm}; sha256 or sha512 is needed")]
+    #[error(
+        "looking for {name:?} in the list of sums: line {line} gives {algorithm}; sha256, sha384 or sha512 is needed"
+    )]
     Unsupported {
         /// The file looked for.
         name: String,
@@ -162,6 +164,7 @@ fn tagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
     let (name, hex) = rest.rsplit_once(") = ")?;
     let algorithm = match tag {
         "SHA256" => Ok(Algorithm::Sha256),
+        "SHA384" => Ok(Algorithm::Sha384),
         "SHA512" => Ok(Algorithm::Sha512),
         _ if is_word(tag) => Err(tag.to_owned()),
         _ => return None,
@@ -175,7 +178,9 @@ fn untagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
     const SHORTEST: usize = 32;
     let (hex, rest) = line.split_once(' ')?;
     let name = rest.strip_prefix([' ', '*'])?;
-    let known = [Algorithm::Sha256, Algorithm::Sha512].into_iter().find(|known| known.hex_len() == hex.len());
+    let known = [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512]
+        .into_iter()
+        .find(|known| known.hex_len() == hex.len());
     let is_digest = hex.len() >= SHORTEST && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
     let algorithm = known.ok_or_else(|| format!("a digest of {} digits", hex.len()));
     (is_digest && !name.is_empty()).then_some((algorithm, hex, name))

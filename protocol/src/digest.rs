@@ -11,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub enum Algorithm {
     /// SHA-256, 64 hexadecimal digits.
     Sha256,
+    /// SHA-384, 96 hexadecimal digits.
+    Sha384,
     /// SHA-512, 128 hexadecimal digits.
     Sha512,
 }
@@ -20,6 +22,7 @@ impl Algorithm {
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "sha256",
+            Algorithm::Sha384 => "sha384",
             Algorithm::Sha512 => "sha512",
         }
     }
@@ -28,6 +31,7 @@ impl Algorithm {
     pub fn hex_len(self) -> usize {
         match self {
             Algorithm::Sha256 => 64,
+            Algorithm::Sha384 => 96,
             Algorithm::Sha512 => 128,
         }
     }
@@ -44,7 +48,7 @@ pub struct Digest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     /// No `algorithm:` prefix, or one slipway does not compute.
-    #[error("digest {text:?} starts with neither \"sha256:\" nor \"sha512:\"")]
+    #[error("digest {text:?} starts with none of \"sha256:\", \"sha384:\" and \"sha512:\"")]
     Algorithm {
         /// The text as given.
         text: String,
@@ -157,7 +161,7 @@ mod tests {
         let hex = "0123456789ABCDEF".repeat(4);
         check(&format!("sha256:{hex}"), Ok(format!("sha256:{}", hex.to_lowercase())));
         check(&format!("sha512:{hex}{hex}"), Ok(format!("sha512:{}", hex.to_lowercase().repeat(2))));
-        check("md5:00", Err("digest \"md5:00\" starts with neither \"sha256:\" nor \"sha512:\""));
+        check("md5:00", Err("digest \"md5:00\" starts with none of \"sha256:\", \"sha384:\" and \"sha512:\""));
         check("sha256:00", Err("digest \"sha256:00\" has 2 digits after the colon, sha256 has 64"));
         check("sha256:0g", Err("digest \"sha256:0g\" has 'g' at position 9, which is no hexadecimal digit"));
     }

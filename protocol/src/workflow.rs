@@ -201,7 +201,7 @@ impl std::fmt::Display for EraseMode {
 }
 
 /// Inputs of `stream-image`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamImage {
@@ -320,8 +320,7 @@ mod tests {
     fn an_image_comes_from_where_it_can_be_fetched_and_checked() {
         let digest = || Digest::new(crate::Algorithm::Sha256, &"a".repeat(64)).ok();
         let stream = |url: &str, digest, raw_digest| {
-            let (url, disk) = (url.to_owned(), DiskHints::default());
-            Action::StreamImage(StreamImage { url, digest, raw_digest, raw_size: None, ca: None, disk })
+            Action::StreamImage(StreamImage { url: url.to_owned(), digest, raw_digest, ..StreamImage::default() })
         };
         for url in ["https://s/x", "file:///x", "/x"] {
             check(stream(url, None, None), &[]);

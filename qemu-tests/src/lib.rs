@@ -134,7 +134,7 @@ impl Bench {
 /// A step that writes an image to the machine's disk.
 pub fn stream(name: &str, url: &str, digest: Digest) -> Step {
     let (url, digest, disk) = (url.to_owned(), Some(digest), DiskHints::default());
-    step(name, Action::StreamImage(StreamImage { url, digest, raw_digest: None, raw_size: None, ca: None, disk }))
+    step(name, Action::StreamImage(StreamImage { url, digest, disk, ..StreamImage::default() }))
 }
 
 /// A step that is tried once.

@@ -113,7 +113,7 @@ fn a_disk_that_fails_is_reported_and_does_not_boot() -> Result<()> {
 fn named(mut step: Step, serial: &str) -> Step {
     if let Action::StreamImage(StreamImage { disk, .. }) | Action::EraseDisk(EraseDisk { disk, .. }) = &mut step.action
     {
-        disk.serial = Some(serial.to_owned());
+        disk.serial = serial.parse().ok();
     }
     step
 }

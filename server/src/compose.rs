@@ -31,8 +31,8 @@ pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data:
                     digest: Some(system.image.clone()),
                     raw_digest: system.raw_digest.clone(),
                     raw_size: system.raw_size,
-                    ca: None,
                     disk: disk(),
+                    ..StreamImage::default()
                 }),
                 STREAM_TIMEOUT,
             )

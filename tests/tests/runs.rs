@@ -16,10 +16,8 @@ fn stream(lab: &Lab, url: &str, digest: &slipway_protocol::Digest) -> Step {
     let image = StreamImage {
         url: url.to_owned(),
         digest: Some(digest.clone()),
-        raw_digest: None,
-        raw_size: None,
-        ca: None,
         disk: lab.disk_hints(),
+        ..StreamImage::default()
     };
     step("write", Action::StreamImage(image))
 }

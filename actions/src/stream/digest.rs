@@ -1,6 +1,6 @@
 //! Hashes what passes by: the stream as delivered, and the raw image.
 
-use sha2::{Digest as _, Sha256, Sha512};
+use ring::digest::{Context, SHA256, SHA384, SHA512};
 use slipway_protocol::{Algorithm, Digest};
 
 use super::Halt;
@@ -8,34 +8,13 @@ use super::buffers::Queue;
 use super::progress::Meter;
 use crate::error::Error;
 
-enum Hasher {
-    Sha256(Sha256),
-    Sha512(Sha512),
-}
-
-impl Hasher {
-    fn new(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
-            Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
-        }
-    }
-
-    fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Hasher::Sha256(hasher) => hasher.update(bytes),
-            Hasher::Sha512(hasher) => hasher.update(bytes),
-        }
-    }
-
-    /// Lower-case hexadecimal digits.
-    fn finish(self) -> String {
-        let bytes = match self {
-            Hasher::Sha256(hasher) => hasher.finalize().to_vec(),
-            Hasher::Sha512(hasher) => hasher.finalize().to_vec(),
-        };
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
+/// Begins a digest.
+pub(super) fn context(algorithm: Algorithm) -> Context {
+    Context::new(match algorithm {
+        Algorithm::Sha256 => &SHA256,
+        Algorithm::Sha384 => &SHA384,
+        Algorithm::Sha512 => &SHA512,
+    })
 }
 
 /// Passes every buffer on, and fails at the end if the bytes were not those of the digest.
@@ -46,15 +25,15 @@ pub(super) fn run(
     out: &Queue,
     meter: &Meter,
 ) -> Result<(), Halt> {
-    let mut hasher = Hasher::new(expected.algorithm());
+    let mut context = context(expected.algorithm());
     let mut bytes = 0;
     while let Some(buffer) = input.recv(meter)? {
-        hasher.update(buffer.filled());
+        context.update(buffer.filled());
         bytes += buffer.filled().len() as u64;
         out.send(buffer);
     }
     out.close();
-    let found = hasher.finish();
+    let found: String = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     if found != expected.hex() {
         return Err(Halt::Failed(Error::Digest { what, expected: expected.clone(), found, bytes }));
     }

@@ -176,14 +176,7 @@ pub fn bzip2(bytes: &[u8]) -> Vec<u8> {
 
 /// A step that streams `url` and checks nothing.
 pub fn stream(url: impl Into<String>) -> StreamImage {
-    StreamImage {
-        url: url.into(),
-        digest: None,
-        raw_digest: None,
-        raw_size: None,
-        ca: None,
-        disk: slipway_protocol::DiskHints::default(),
-    }
+    StreamImage { url: url.into(), ..StreamImage::default() }
 }
 
 /// A request as the server sees it.

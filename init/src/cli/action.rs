@@ -90,16 +90,22 @@ struct StreamArguments {
     #[arg(long)]
     ca: Option<PathBuf>,
     /// SHA-256 of the stream as delivered
-    #[arg(long, conflicts_with = "sha512")]
+    #[arg(long, group = "delivered")]
     sha256: Option<String>,
+    /// SHA-384 of the stream as delivered
+    #[arg(long, group = "delivered")]
+    sha384: Option<String>,
     /// SHA-512 of the stream as delivered
-    #[arg(long)]
+    #[arg(long, group = "delivered")]
     sha512: Option<String>,
     /// SHA-256 of the raw image
-    #[arg(long, conflicts_with = "raw_sha512")]
+    #[arg(long, group = "raw")]
     raw_sha256: Option<String>,
+    /// SHA-384 of the raw image
+    #[arg(long, group = "raw")]
+    raw_sha384: Option<String>,
     /// SHA-512 of the raw image
-    #[arg(long)]
+    #[arg(long, group = "raw")]
     raw_sha512: Option<String>,
     /// Size of the raw image in bytes
     #[arg(long)]
@@ -178,8 +184,8 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
         ActionCommand::StreamImage(a) => {
             let image = StreamImage {
                 url: a.url,
-                digest: digest("--sha", a.sha256.as_deref(), a.sha512.as_deref())?,
-                raw_digest: digest("--raw-sha", a.raw_sha256.as_deref(), a.raw_sha512.as_deref())?,
+                digest: digest("--sha", [a.sha256, a.sha384, a.sha512])?,
+                raw_digest: digest("--raw-sha", [a.raw_sha256, a.raw_sha384, a.raw_sha512])?,
                 raw_size: a.raw_size,
                 ca: None,
                 disk: hints(&a.disk),
@@ -204,13 +210,12 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
     })
 }
 
-fn digest(option: &str, sha256: Option<&str>, sha512: Option<&str>) -> Result<Option<Digest>> {
-    let (algorithm, bits, hex) = match (sha256, sha512) {
-        (Some(hex), _) => (Algorithm::Sha256, 256, hex),
-        (None, Some(hex)) => (Algorithm::Sha512, 512, hex),
-        (None, None) => return Ok(None),
-    };
-    Digest::new(algorithm, hex).map(Some).with_context(|| format!("reading {option}{bits}"))
+/// The digest given by one of three options, of which there is at most one.
+fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
+    let algorithms = [(Algorithm::Sha256, 256), (Algorithm::Sha384, 384), (Algorithm::Sha512, 512)];
+    let found = algorithms.into_iter().zip(given).find_map(|(algorithm, hex)| Some((algorithm, hex?)));
+    let Some(((algorithm, bits), hex)) = found else { return Ok(None) };
+    Digest::new(algorithm, &hex).map(Some).with_context(|| format!("reading {option}{bits}"))
 }
 
 /// Shows what the disk is and asks. Without a terminal nobody can answer, which means no.

@@ -111,7 +111,7 @@ fn plans<'a>(lab: &Lab, [image, other, mbr]: [&'a Path; 3]) -> Result<Vec<Plan<'
         let own = lab.operator(&["image", "add", path])?.trim().to_owned();
         let (url, digest) = (format!("{}/images/{own}", lab.url()), digest.map_or_else(|| own.parse(), Ok)?);
         let (digest, disk) = (Some(digest), DiskHints::default());
-        Ok(Action::StreamImage(StreamImage { url, digest, raw_digest: None, raw_size: None, ca: None, disk }))
+        Ok(Action::StreamImage(StreamImage { url, digest, disk, ..StreamImage::default() }))
     };
     let plan = |name, action, leaves| Plan { name, action, leaves };
     let wrong = format!("sha256:{}", "0".repeat(64)).parse()?;
