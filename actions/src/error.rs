@@ -62,6 +62,19 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// What was read from the disk is not what was written to it.
+    #[error(
+        "reading {disk} back: the {len} bytes from byte {offset} on are not those that were written; the disk or its cable is \
+         bad, or it has less room than it says: replace it"
+    )]
+    ReadBack {
+        /// Path of the disk.
+        disk: String,
+        /// Where what was read begins, in bytes.
+        offset: u64,
+        /// How many bytes were read at once.
+        len: u64,
+    },
     /// An erased place does not read as zeros.
     #[error("verifying that {disk} is erased: byte {offset} is not zero")]
     NotErased {

@@ -38,6 +38,8 @@ pub(crate) struct OpenDisk {
 const FILE_BLOCK: u32 = 512;
 /// Direct writes to a regular file must be aligned to the block size of the file system it is on, at most this.
 const FILE_ALIGNMENT: u64 = 4096;
+/// What was written is compared in pieces of this many bytes.
+const VERIFY_CHUNK: usize = 1 << 20;
 /// Zeros are written in pieces of this many bytes where the disk has no command for it.
 const ZERO_CHUNK: usize = 1 << 20;
 
@@ -97,10 +99,54 @@ impl OpenDisk {
         self.cached.read_exact_at(buffer, offset).map_err(failed)
     }
 
+    /// Fills the buffer with `len` bytes from where it was placed, from the disk itself where it allows that. A piece that begins
+    /// or ends between two blocks is read with the whole of them, for which the buffer must have room.
+    pub(crate) fn read_past_cache(&self, buffer: &mut Buffer, len: usize) -> Result<(), Error> {
+        let alignment = self.alignment();
+        let offset = buffer.offset();
+        let range = offset / alignment * alignment..(offset + len as u64).next_multiple_of(alignment);
+        let read = |file: &File, bytes: &mut [u8]| file.read_exact_at(bytes, range.start);
+        let blocks = buffer.blocks((offset - range.start) as usize, (range.end - range.start) as usize);
+        let direct = self.direct.as_ref().zip(blocks).map(|(direct, blocks)| read(direct, blocks));
+        buffer.advance(len);
+        match direct {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(source)) if source.raw_os_error() != Some(Errno::INVAL.raw_os_error()) => {
+                return Err(Error::ReadDisk { disk: self.path.clone(), offset, source });
+            }
+            None | Some(Err(_)) => {}
+        }
+        buffer.place(offset);
+        self.read_at(&mut buffer.spare()[..len], offset)?;
+        buffer.advance(len);
+        Ok(())
+    }
+
+    /// Fails unless these bytes are at an offset of the disk itself.
+    pub(crate) fn verify_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+        let mut buffer = Buffer::new(VERIFY_CHUNK);
+        let (mut rest, mut at) = (bytes, offset);
+        while !rest.is_empty() {
+            buffer.place(at);
+            let (piece, after) = rest.split_at(buffer.spare().len().min(rest.len()));
+            self.read_past_cache(&mut buffer, piece.len())?;
+            if buffer.filled() != piece {
+                return Err(Error::ReadBack { disk: self.path.clone(), offset: at, len: piece.len() as u64 });
+            }
+            (rest, at) = (after, at + piece.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// What direct reads and writes must be multiples of, in bytes.
+    fn alignment(&self) -> u64 {
+        if self.is_block_device { u64::from(self.logical_block) } else { FILE_ALIGNMENT }
+    }
+
     /// Writes all bytes at an offset in bytes: the aligned part directly, the rest through the page cache.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
         let failed = |source| Error::WriteDisk { disk: self.path.clone(), offset, source };
-        let alignment = if self.is_block_device { u64::from(self.logical_block) } else { FILE_ALIGNMENT };
+        let alignment = self.alignment();
         let unaligned = (offset.next_multiple_of(alignment) - offset).min(bytes.len() as u64) as usize;
         let (first, rest) = bytes.split_at(unaligned);
         let is_aligned = rest.as_ptr().addr().is_multiple_of(alignment as usize);

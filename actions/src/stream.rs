@@ -16,6 +16,7 @@ mod parallel;
 mod pieces;
 pub(crate) mod progress;
 pub mod qcow2;
+mod read_back;
 pub(crate) mod write;
 mod xz;
 mod zstd;
@@ -25,10 +26,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use slipway_protocol::{Stage, StreamImage};
+use slipway_protocol::{Stage, StreamImage, Verify};
 
 use self::buffers::Queue;
 use self::progress::{Counters, Meter, Watch};
+use self::read_back::ReadBack;
 use self::write::Target;
 use crate::Report;
 use crate::error::Error;
@@ -98,7 +100,8 @@ pub(crate) fn run(
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Moved), Error> {
     let target = Target::new(disk);
-    let written = stages(image, disk, &target, machine, report).and_then(|written| Ok((written, target.commit()?)));
+    let written =
+        stages(image, disk, &target, machine, report).and_then(|written| Ok((written, target.commit(image.verify)?)));
     if written.is_err() {
         match target.abandon() {
             Ok(true) => report(Report::Note(format!("{} has no partition table now and will not boot", disk.path()))),
@@ -133,6 +136,7 @@ fn stages(
     let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
     let (raw_pool, raw, raw_checked) = (Queue::pool(stop, RAW, BUFFER), Queue::new(stop), Queue::new(stop));
     let to_decode = if image.digest.is_some() { &checked } else { &fetched };
+    let read_back = (image.verify == Verify::Readback).then(|| ReadBack::new(disk, WRITERS, stop));
     let to_write = if image.raw_digest.is_some() { &raw_checked } else { &raw };
 
     let decoded = thread::scope(|scope| {
@@ -164,9 +168,13 @@ fn stages(
             let (raw_checked, meter) = (&raw_checked, &raw_meter);
             spawn(scope, &shared, &notes, move || digest::run("the raw image", digest, raw, raw_checked, meter));
         }
+        let read_back = read_back.as_ref();
         for _ in 0..WRITERS {
             let write_meter = &write_meter;
-            spawn(scope, &shared, &notes, move || target.run(to_write, raw_pool, counters, write_meter));
+            spawn(scope, &shared, &notes, move || target.run(to_write, raw_pool, read_back, counters, write_meter));
+        }
+        if let Some(read_back) = read_back {
+            spawn(scope, &shared, &notes, || read_back.run(BUFFER));
         }
         drop(notes);
         watch(&told, Watch::new(counters, &meters, image.raw_size), machine, &shared, report);

@@ -11,7 +11,7 @@ use common::{
     Answer, Bench, MIB, Server, bzip2, chain, gzip, image, ok, sha256, stream, xz, xz_blocks, zstd, zstd_sized,
 };
 use slipway_actions::{Error, FetchError, is_retryable};
-use slipway_protocol::{Action, StreamImage};
+use slipway_protocol::{Action, StreamImage, Verify};
 
 /// Not a multiple of any block, and more than a round of every buffer.
 const IMAGE: usize = 33 * MIB + 517;
@@ -114,6 +114,49 @@ fn a_damaged_byte_in_a_stream_of_pieces_is_an_error_without_any_digest() {
                 Ok(_) if bench.disk().starts_with(&damaged) || bench.disk().starts_with(&raw) => {}
                 Ok(done) => panic!("{format} at {at}: {done:?}"),
             }
+        }
+    }
+}
+
+#[test]
+fn what_the_disk_lost_is_found_by_reading_it_back() {
+    let raw = image(IMAGE);
+    let body = Arc::new(raw.clone());
+    let bench = Bench::new(DISK);
+    let disk = bench.path("disk");
+    // More than all buffers hold beyond the place that is lost, and less than is written before anything is read.
+    let server = Server::start(move |n, _| {
+        if n == 1 {
+            std::os::unix::fs::FileExt::write_at(
+                &fs::OpenOptions::new().write(true).open(&disk).unwrap(),
+                b"?",
+                3_000_000,
+            )
+            .unwrap();
+        }
+        Answer::File { body: Arc::clone(&body), etag: Some("\"a\""), until: if n == 0 { 25 * MIB } else { usize::MAX } }
+    });
+    let image = |verify| StreamImage { digest: Some(sha256(&raw)), verify, ..stream(&server.url) };
+    let error = fails(&bench, image(Verify::Readback));
+    assert!(
+        matches!(error, Error::ReadBack { offset, len, .. } if (offset..offset + len).contains(&3_000_000)),
+        "{}",
+        chain(&error)
+    );
+    assert!(!is_retryable(&error));
+    check_does_not_boot(&bench);
+}
+
+#[test]
+fn what_was_written_reads_back() {
+    let raw = image(IMAGE);
+    for stream in [raw.clone(), raw.chunks(700_001).flat_map(zstd_sized).collect()] {
+        for size in [DISK, IMAGE.next_multiple_of(4096)] {
+            let bench = Bench::new(size);
+            let image = StreamImage { verify: Verify::Readback, ..file(&bench, &stream) };
+            let (result, _) = bench.run(&Action::StreamImage(image));
+            result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+            assert!(bench.disk().starts_with(&raw));
         }
     }
 }

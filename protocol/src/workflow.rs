@@ -216,12 +216,33 @@ pub struct StreamImage {
     /// Size of the raw image in bytes, for the progress display; the image may not be larger or smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_size: Option<u64>,
+    /// What is checked beside what is written.
+    #[serde(default, skip_serializing_if = "Verify::is_none")]
+    pub verify: Verify,
     /// CA certificates in PEM to trust for this URL beside the server's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
     /// Which disk.
     #[serde(default)]
     pub disk: DiskHints,
+}
+
+/// How a written disk is checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Verify {
+    /// The disk is believed.
+    #[default]
+    None,
+    /// Everything is read back from the disk, past the page cache, and compared.
+    Readback,
+}
+
+impl Verify {
+    fn is_none(&self) -> bool {
+        *self == Verify::None
+    }
 }
 
 /// Inputs of `seed-cloud-init`: a NoCloud seed in the root file system of the installed image.

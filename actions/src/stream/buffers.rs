@@ -64,6 +64,12 @@ impl Buffer {
         &mut self.memory[self.start + self.len..self.end]
     }
 
+    /// The memory from `before` bytes in front of its first byte on, to read whole blocks into, if there is as much.
+    pub(crate) fn blocks(&mut self, before: usize, len: usize) -> Option<&mut [u8]> {
+        let start = self.start.checked_sub(before).filter(|start| *start >= self.base)?;
+        self.memory.get_mut(start..start + len)
+    }
+
     /// Counts `n` bytes of the room as filled.
     pub(crate) fn advance(&mut self, n: usize) {
         self.len = (self.len + n).min(self.end - self.start);

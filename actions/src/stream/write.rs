@@ -4,9 +4,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use slipway_protocol::Verify;
+
 use super::Halt;
 use super::buffers::Queue;
 use super::progress::{Counters, Meter};
+use super::read_back::ReadBack;
 use crate::error::Error;
 use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Moved};
@@ -41,13 +44,21 @@ impl<'a> Target<'a> {
     }
 
     /// Writes blocks until there are no more. Run by each of the writing threads.
-    pub(super) fn run(&self, input: &Queue, pool: &Queue, counters: &Counters, meter: &Meter) -> Result<(), Halt> {
+    pub(super) fn run(
+        &self,
+        input: &Queue,
+        pool: &Queue,
+        read_back: Option<&ReadBack>,
+        counters: &Counters,
+        meter: &Meter,
+    ) -> Result<(), Halt> {
         while let Some(block) = input.recv(meter)? {
             self.begin()?;
-            self.write(block.filled(), block.offset())?;
+            self.write(block.filled(), block.offset(), read_back)?;
             counters.written.fetch_add(block.filled().len() as u64, Relaxed);
             pool.recycle(block);
         }
+        read_back.into_iter().for_each(ReadBack::close);
         Ok(())
     }
 
@@ -62,7 +73,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+    fn write(&self, bytes: &[u8], offset: u64, read_back: Option<&ReadBack>) -> Result<(), Halt> {
         let end = offset + bytes.len() as u64;
         let cut = |at: u64| (at.clamp(offset, end) - offset) as usize;
         let (head, rest) = bytes.split_at(cut(self.head_end));
@@ -78,6 +89,7 @@ impl<'a> Target<'a> {
                 true => self.disk.zero(at..at + run.len() as u64)?,
                 false => self.disk.write_at(run, at)?,
             }
+            read_back.map_or(Ok(()), |read_back| read_back.note(run, at))?;
             at += run.len() as u64;
         }
         Ok(())
@@ -87,7 +99,11 @@ impl<'a> Target<'a> {
     /// all that it leads to. A disk may tear a write at any block and reorder those between two flushes. So the head and
     /// the tail come after everything else; then, with those on the disk, the two headers of a GPT; and last the MBR, which
     /// firmware and kernels look at first. What can be wrong with the table is found before any of them.
-    pub(crate) fn commit(&self) -> Result<Moved, Error> {
+    pub(crate) fn commit(&self, verify: Verify) -> Result<Moved, Error> {
+        let check = |bytes: &[u8], offset: usize| match verify {
+            Verify::None => Ok(()),
+            Verify::Readback => self.disk.verify_at(bytes, offset as u64),
+        };
         let mut held = lock(&self.held);
         let Held { head, tail } = &mut *held;
         let block = u64::from(self.disk.logical_block());
@@ -99,12 +115,16 @@ impl<'a> Target<'a> {
         self.disk.write_at(tail, self.tail_start)?;
         self.disk.write_at(&head[header_end..], header_end as u64)?;
         self.disk.flush()?;
+        check(tail, self.tail_start as usize)?;
+        check(&head[header_end..], header_end)?;
         self.disk.write_at(last, backup_header)?;
         let moved = partitions::move_backup(head, self.disk)?;
         self.disk.write_at(&head[header_start..header_end], header_start as u64)?;
         self.disk.flush()?;
+        check(&head[header_start..header_end], header_start)?;
         self.disk.write_at(&head[..header_start], 0)?;
         self.disk.flush()?;
+        check(&head[..header_start], 0)?;
         Ok(moved)
     }
 

@@ -11,7 +11,7 @@ use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
     Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, KernelArgs, PhoneHome, Progress,
-    SeedCloudInit, StreamImage,
+    SeedCloudInit, StreamImage, Verify,
 };
 
 /// How often a plain line tells the progress.
@@ -81,6 +81,14 @@ impl From<Mode> for EraseMode {
     }
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum VerifyMode {
+    /// The disk is believed
+    None,
+    /// Everything is read back past the page cache and compared
+    Readback,
+}
+
 #[derive(Args)]
 struct StreamArguments {
     /// https://, file:// or a path; http:// only with a digest
@@ -107,6 +115,9 @@ struct StreamArguments {
     /// SHA-512 of the raw image
     #[arg(long, group = "raw")]
     raw_sha512: Option<String>,
+    /// Check the disk too: readback reads everything again
+    #[arg(long, value_enum, default_value_t = VerifyMode::None)]
+    verify: VerifyMode,
     /// Size of the raw image in bytes
     #[arg(long)]
     raw_size: Option<u64>,
@@ -187,6 +198,10 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
                 digest: digest("--sha", [a.sha256, a.sha384, a.sha512])?,
                 raw_digest: digest("--raw-sha", [a.raw_sha256, a.raw_sha384, a.raw_sha512])?,
                 raw_size: a.raw_size,
+                verify: match a.verify {
+                    VerifyMode::None => Verify::None,
+                    VerifyMode::Readback => Verify::Readback,
+                },
                 ca: None,
                 disk: hints(&a.disk),
             };

@@ -1,0 +1,117 @@
+//! Reads what was written again, past the page cache, while the rest is still being written.
+//!
+//! A disk answers from its own memory what it was given a moment ago, so a piece is read only when a good deal was written after
+//! it, or at the end, after a flush.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use flate2::Crc;
+
+use super::Halt;
+use super::buffers::{Buffer, STOP_CHECK};
+use crate::error::Error;
+use crate::machine::Cancel;
+use crate::open_disk::OpenDisk;
+
+/// Bytes written after a piece before it is read.
+const LAG: u64 = 64 << 20;
+/// Pieces remembered; the writers wait when there are more to be read.
+const MAX_PIECES: usize = 1 << 16;
+
+/// Pieces that were written and not read yet.
+pub(super) struct ReadBack<'a> {
+    disk: &'a OpenDisk,
+    state: Mutex<State>,
+    changed: Condvar,
+    stop: Cancel,
+}
+
+#[derive(Default)]
+struct State {
+    pieces: VecDeque<Piece>,
+    /// Bytes written so far.
+    written: u64,
+    /// How many threads may still write.
+    writers: u64,
+}
+
+struct Piece {
+    offset: u64,
+    len: usize,
+    crc: u32,
+    /// Bytes written until then.
+    until: u64,
+}
+
+impl<'a> ReadBack<'a> {
+    /// Nothing yet, from so many threads.
+    pub(super) fn new(disk: &'a OpenDisk, writers: u64, stop: &Cancel) -> Self {
+        let state = Mutex::new(State { writers, ..State::default() });
+        Self { disk, state, changed: Condvar::new(), stop: stop.clone() }
+    }
+
+    /// Notes a piece, not larger than a buffer, that was written.
+    pub(super) fn note(&self, bytes: &[u8], offset: u64) -> Result<(), Halt> {
+        let crc = crc(bytes);
+        let mut state = self.wait(|state| state.pieces.len() < MAX_PIECES)?;
+        state.written += bytes.len() as u64;
+        let until = state.written;
+        state.pieces.push_back(Piece { offset, len: bytes.len(), crc, until });
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Says that one of the threads will write no more.
+    pub(super) fn close(&self) {
+        self.lock().writers -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Reads every piece and compares, until there are no more. `capacity` is the size of the largest in bytes.
+    pub(super) fn run(&self, capacity: usize) -> Result<(), Halt> {
+        let mut buffer = Buffer::new(capacity);
+        let mut is_flushed = false;
+        loop {
+            let ready = |state: &State| {
+                state.writers == 0 || state.pieces.front().is_some_and(|piece| piece.until + LAG <= state.written)
+            };
+            let mut state = self.wait(ready)?;
+            let is_end = state.writers == 0;
+            let Some(piece) = state.pieces.pop_front() else { return Ok(()) };
+            drop(state);
+            self.changed.notify_all();
+            if is_end && !is_flushed {
+                self.disk.flush()?;
+                is_flushed = true;
+            }
+            buffer.place(piece.offset);
+            self.disk.read_past_cache(&mut buffer, piece.len)?;
+            if crc(buffer.filled()) != piece.crc {
+                let (disk, offset, len) = (self.disk.path().to_owned(), piece.offset, piece.len as u64);
+                return Err(Halt::Failed(Error::ReadBack { disk, offset, len }));
+            }
+        }
+    }
+
+    fn wait(&self, until: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Halt> {
+        let mut state = self.lock();
+        while !until(&state) {
+            if self.stop.is_set() {
+                return Err(Halt::Stopped);
+            }
+            state = self.changed.wait_timeout(state, STOP_CHECK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(state)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
