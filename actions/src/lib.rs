@@ -32,7 +32,9 @@ mod take_down;
 mod target_root;
 mod text;
 
-use slipway_protocol::{Action, Outcome, Progress};
+use std::time::Duration;
+
+use slipway_protocol::{Action, Outcome, Progress, Stage, StreamImage};
 
 pub use choose::{Verdict, choose, named, survey};
 pub use disks::list_disks;
@@ -76,6 +78,16 @@ impl Done {
     fn go_on(summary: String, warnings: Vec<String>) -> Self {
         Self { outcome: Outcome { summary, warnings, ..Outcome::default() }, next: Next::Continue }
     }
+}
+
+/// How long one stage of `stream-image` takes by itself: what a machine, a network and an image can reach at best. `Write` needs
+/// a disk, whose content is lost; the others leave every disk alone. See [`Stage`] for what each is.
+pub fn measure(stage: Stage, image: &StreamImage, machine: &dyn Machine) -> Result<Duration, Error> {
+    let disk = match stage {
+        Stage::Write => Some(choose::open(&image.disk, open_disk::Access::Write, machine, &mut |_| {})?),
+        Stage::Fetch | Stage::Digest | Stage::Decode => None,
+    };
+    stream::measure::run(stage, image, disk.as_ref(), machine)
 }
 
 /// Runs one action to its end on the calling thread.

@@ -12,6 +12,7 @@ pub(crate) mod buffers;
 mod decode;
 mod digest;
 mod fetch;
+pub(crate) mod measure;
 mod parallel;
 mod pieces;
 pub(crate) mod progress;
@@ -85,6 +86,14 @@ struct Shared {
 }
 
 impl Shared {
+    fn new() -> Self {
+        Self { stop: Cancel::new(), failure: Mutex::new(None) }
+    }
+
+    fn into_failure(self) -> Option<Error> {
+        self.failure.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn fail(&self, error: Error) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.stop.set();
@@ -122,7 +131,7 @@ fn stages(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Written, Error> {
-    let shared = Shared { stop: Cancel::new(), failure: Mutex::new(None) };
+    let shared = Shared::new();
     let stop = &shared.stop;
     let counters = Counters::default();
     let fetch_meter = Meter::new(Stage::Fetch, 1);
@@ -180,7 +189,7 @@ fn stages(
         watch(&told, Watch::new(counters, &meters, image.raw_size), machine, &shared, report);
         decoded.join().ok().flatten()
     });
-    if let Some(error) = shared.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(error) = shared.into_failure() {
         return Err(error);
     }
     let (format, raw_size) = decoded.ok_or(Error::Cancelled)?;

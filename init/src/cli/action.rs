@@ -234,7 +234,7 @@ fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
 }
 
 /// Shows what the disk is and asks. Without a terminal nobody can answer, which means no.
-fn confirmed(machine: &Host, path: &str) -> Result<bool> {
+pub(super) fn confirmed(machine: &Host, path: &str) -> Result<bool> {
     let found = slipway_actions::named(path, machine)?;
     let disk = &found.disk;
     eprintln!(

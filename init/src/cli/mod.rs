@@ -13,6 +13,7 @@ mod action;
 mod disks;
 mod install;
 mod log;
+mod measure;
 mod probe;
 
 /// Puts an operating system on a bare-metal machine.
@@ -37,6 +38,8 @@ enum Command {
     Action(action::ActionArguments),
     /// List the disks, and which of them hints would lead to
     Disks(disks::DisksArguments),
+    /// Measure what one stage of stream-image reaches by itself on this machine, as JSON
+    Measure(measure::MeasureArguments),
     /// Show the keys and the inventory this machine would enrol with, as JSON
     Identity,
     /// Show the file systems and partitions on a disk, a partition or an image file; only reads
@@ -77,6 +80,7 @@ pub fn run() -> ExitCode {
         Command::Install(arguments) => install::install(arguments),
         Command::Action(arguments) => action::run(arguments),
         Command::Disks(arguments) => disks::run(arguments),
+        Command::Measure(arguments) => measure::run(arguments),
         Command::Identity => identity(),
         Command::Probe(arguments) => probe::run(&arguments),
         Command::UserData(UserData::Inject { phone_home_url, tries }) => {

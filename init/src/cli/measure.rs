@@ -1,0 +1,69 @@
+//! `slipway measure`: what one stage of `stream-image` reaches by itself.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use slipway_actions::{Cancel, Host, HostOptions};
+use slipway_protocol::{Algorithm, Digest, DiskHints, Stage, StreamImage};
+
+#[derive(Args)]
+pub struct MeasureArguments {
+    /// The stage
+    stage: Measured,
+    /// The source: for all but fetch a file, which should have been read before
+    #[arg(long)]
+    url: String,
+    /// File with CA certificates to trust instead of the system's
+    #[arg(long)]
+    ca: Option<PathBuf>,
+    /// SHA-256 of the source, for digest
+    #[arg(long)]
+    sha256: Option<String>,
+    /// The disk, for write; what is on it is lost
+    #[arg(long)]
+    disk: Option<String>,
+    /// Overwrite the disk without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Measured {
+    /// Receiving over the network
+    Fetch,
+    /// Computing a digest
+    Digest,
+    /// Decompressing
+    Decode,
+    /// Writing to a disk
+    Write,
+}
+
+/// Measures, and prints seconds as JSON.
+pub fn run(arguments: MeasureArguments) -> Result<ExitCode> {
+    let stage = match arguments.stage {
+        Measured::Fetch => Stage::Fetch,
+        Measured::Digest => Stage::Digest,
+        Measured::Decode => Stage::Decode,
+        Measured::Write => Stage::Write,
+    };
+    let digest =
+        arguments.sha256.map(|hex| Digest::new(Algorithm::Sha256, &hex)).transpose().context("reading --sha256")?;
+    let trust = arguments.ca.as_ref().map(super::read_file).transpose()?.into_iter().collect();
+    let machine = Host::new(HostOptions { trust, cancel: Cancel::default(), ..HostOptions::default() });
+    match (stage, &digest, &arguments.disk) {
+        (Stage::Digest, None, _) => bail!("measuring a digest: say which by --sha256"),
+        (Stage::Write, _, None) => bail!("measuring writes: name a disk by --disk, whose content will be lost"),
+        (Stage::Write, _, Some(disk)) if !arguments.yes && !super::action::confirmed(&machine, disk)? => {
+            bail!("{disk} was left as it is")
+        }
+        _ => {}
+    }
+    let disk = DiskHints { device: arguments.disk, ..DiskHints::default() };
+    let image = StreamImage { url: arguments.url, digest, disk, ..StreamImage::default() };
+    let seconds = slipway_actions::measure(stage, &image, &machine)?.as_secs_f64();
+    super::print(&format!("{}\n", serde_json::json!({ "stage": stage, "seconds": seconds })))?;
+    Ok(ExitCode::SUCCESS)
+}
