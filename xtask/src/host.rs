@@ -18,6 +18,8 @@ pub const TARGET_IMAGE: &[&str] =
 /// For machines in QEMU, with UEFI firmware and the network boot loader a rack would chain.
 pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
 
+/// For benchmarks: servers, and what people write images with.
+pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
 /// For our own tests: other people's readers of what we write, and writers of what we read.
 pub const TESTS: &[&str] = &[
     "cpio",

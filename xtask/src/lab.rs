@@ -229,7 +229,7 @@ impl Drop for Lab {
 }
 
 /// A port of the loopback nobody uses. Machines must know it before the server can listen on it.
-fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
     Ok(listener.local_addr().context("looking for a free port")?.port())
 }

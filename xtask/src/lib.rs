@@ -1,6 +1,7 @@
 //! Builds slipway, its boot image and a target image, and runs whole machines in QEMU. The commands are in the binary; what they
 //! are made of is here, for the tests of whole machines.
 
+pub mod bench;
 pub mod binary;
 pub mod bootable;
 pub mod cache;

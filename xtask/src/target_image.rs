@@ -19,12 +19,16 @@ use crate::{host, workspace};
 const MIB: u64 = 1 << 20;
 /// Size of the whole disk: what the system takes, and room to run before it has grown.
 const DISK: u64 = 1024 * MIB;
+/// The same of the image that benchmarks write, which is as large as what people install.
+const LARGE_DISK: u64 = 3072 * MIB;
+/// What that has beside the packages of the other: other people's servers and compilers.
+const LARGE_PACKAGES: &[&str] =
+    &["build-essential", "git", "nginx", "openjdk-17-jre-headless", "postgresql", "python3-numpy", "vim"];
 /// The EFI system partition: the boot loader, and room for three kernels.
 const ESP_START: u64 = MIB;
 const ESP_SIZE: u64 = 128 * MIB;
 /// The root file system, up to the backup partition table.
 const ROOT_START: u64 = ESP_START + ESP_SIZE;
-const ROOT_SIZE: u64 = DISK - ROOT_START - MIB;
 /// "Root Partition (amd64/x86_64)" of the Discoverable Partitions Specification.
 const ROOT_TYPE: &str = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709";
 
@@ -52,13 +56,10 @@ pub fn build() -> Result<TargetImage> {
     let folder = cache::keyed("target-image", key, |folder| {
         host::ensure(host::TARGET_IMAGE)?;
         eprintln!("building the target image: Debian {}, a few minutes", sources.suite);
-        let root = bootstrap(folder, &recipe, &sources)?;
         let raw = folder.join("image.raw");
-        assemble(&raw, &root, folder)?;
+        disk(&raw, DISK, &[], &recipe, &sources)?;
         let image = compress(&raw, folder, "image.raw.zst")?;
-        for left in [&root, &raw] {
-            fs::remove_file(left).with_context(|| format!("removing {}", left.display()))?;
-        }
+        fs::remove_file(&raw).with_context(|| format!("removing {}", raw.display()))?;
         let text = serde_json::to_string_pretty(&image)?;
         fs::write(folder.join("image.json"), text).context("writing image.json")
     })?;
@@ -75,6 +76,28 @@ impl TargetImage {
             command("zstd", ["--decompress", "--sparse", "--force", "--quiet"]).arg(&self.path).arg("-o").arg(to),
         )
     }
+}
+
+/// Builds the raw image that benchmarks write, or finds it in the cache, under the same rule.
+pub fn build_large() -> Result<PathBuf> {
+    let recipe = workspace::root().join("xtask/target-image");
+    let sources = apt_sources()?;
+    let key = Key::new("large-image-1").with("sources", &sources.list).with_path(&recipe)?;
+    let key = key.with("packages", LARGE_PACKAGES.join(" "));
+    let folder = cache::keyed("large-image", key, |folder| {
+        host::ensure(host::TARGET_IMAGE)?;
+        eprintln!("building the image to measure with: Debian {}, some minutes", sources.suite);
+        disk(&folder.join("image.raw"), LARGE_DISK, LARGE_PACKAGES, &recipe, &sources)
+    })?;
+    Ok(folder.join("image.raw"))
+}
+
+/// Makes a disk with a Debian of these packages beside the recipe's own.
+fn disk(raw: &Path, size: u64, packages: &[&str], recipe: &Path, sources: &Sources) -> Result<()> {
+    let folder = raw.parent().context("finding the folder of the image")?;
+    let root = bootstrap(folder, packages, recipe, sources)?;
+    assemble(raw, size, &root, folder)?;
+    fs::remove_file(&root).with_context(|| format!("removing {}", root.display()))
 }
 
 /// Where packages come from.
@@ -103,12 +126,13 @@ fn apt_sources() -> Result<Sources> {
 }
 
 /// The root file system as a tar file.
-fn bootstrap(folder: &Path, recipe: &Path, sources: &Sources) -> Result<PathBuf> {
+fn bootstrap(folder: &Path, more: &[&str], recipe: &Path, sources: &Sources) -> Result<PathBuf> {
     let list = folder.join("sources.list");
     fs::write(&list, &sources.list).with_context(|| format!("writing {}", list.display()))?;
     let packages = recipe.join("packages.txt");
     let packages = fs::read_to_string(&packages).with_context(|| format!("reading {}", packages.display()))?;
-    let packages: Vec<&str> = packages.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let packages = packages.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let packages: Vec<&str> = packages.chain(more.iter().copied()).collect();
     let root = folder.join("root.tar");
     let mut mmdebstrap = command("mmdebstrap", ["--variant=minbase", "--quiet"]);
     mmdebstrap.arg(format!("--include={}", packages.join(",")));
@@ -130,14 +154,15 @@ fn bootstrap(folder: &Path, recipe: &Path, sources: &Sources) -> Result<PathBuf>
 }
 
 /// Puts partition table and file systems into a sparse file.
-fn assemble(raw: &Path, root: &Path, folder: &Path) -> Result<()> {
-    let disk = File::create(raw).and_then(|file| file.set_len(DISK));
+fn assemble(raw: &Path, size: u64, root: &Path, folder: &Path) -> Result<()> {
+    let root_size = size - ROOT_START - MIB;
+    let disk = File::create(raw).and_then(|file| file.set_len(size));
     disk.with_context(|| format!("creating {}", raw.display()))?;
     let partitions = [
         format!("--new=1:{}:+{}K", ESP_START / 512, ESP_SIZE / 1024),
         "--typecode=1:EF00".to_owned(),
         "--change-name=1:ESP".to_owned(),
-        format!("--new=2:{}:+{}K", ROOT_START / 512, ROOT_SIZE / 1024),
+        format!("--new=2:{}:+{}K", ROOT_START / 512, root_size / 1024),
         format!("--typecode=2:{ROOT_TYPE}"),
         "--change-name=2:root".to_owned(),
     ];
@@ -164,7 +189,7 @@ fn assemble(raw: &Path, root: &Path, folder: &Path) -> Result<()> {
         shell.args(["--map-auto", "--map-root-user"]);
     }
     shell.args(["sh", "-euc", script, "sh"]).arg(root).arg(&tree).arg(raw);
-    run_quietly(shell.args([ESP_START, ROOT_START, ROOT_SIZE / 1024].map(|number| number.to_string())))
+    run_quietly(shell.args([ESP_START, ROOT_START, root_size / 1024].map(|number| number.to_string())))
 }
 
 /// Compresses a file and takes both digests on the way.

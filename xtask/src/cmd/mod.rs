@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 
+mod bench;
 mod build;
 mod demo;
 mod image;
@@ -12,6 +13,8 @@ mod torture;
 /// What `cargo xtask` can do.
 #[derive(Subcommand)]
 pub enum Command {
+    /// Measure slipway against its peers and against the limit of this machine.
+    Bench(bench::Bench),
     /// Build the static musl binary.
     Build(build::Build),
     /// Build kernel, initramfs and unified kernel image for one server.
@@ -30,6 +33,7 @@ impl Command {
     /// Carries the command out.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
+            Command::Bench(command) => command.run(),
             Command::Build(command) => command.run(),
             Command::Image(command) => command.run(),
             Command::Demo(command) => command.run(),

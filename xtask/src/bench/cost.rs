@@ -1,0 +1,74 @@
+//! What a run of a program costs.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::tail;
+
+/// What one run took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    /// Seconds from start to end.
+    pub wall: f64,
+    /// Seconds of processor time, of the program and all it waited for.
+    pub cpu: f64,
+    /// Largest resident size in MiB; of several processes, that of the largest.
+    pub peak: f64,
+}
+
+/// Runs a program to its end, which must be a success, under GNU time.
+pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost> {
+    let (times, said) = (scratch.join("time"), scratch.join("said"));
+    let mut command = Command::new("/usr/bin/time");
+    command.args(["--format", "%U %S %M", "--output"]).arg(&times).arg(program).args(arguments);
+    let output = fs::File::create(&said).with_context(|| format!("creating {}", said.display()))?;
+    let copy = output.try_clone().with_context(|| format!("opening {}", said.display()))?;
+    command.stdin(Stdio::null()).stdout(output).stderr(copy);
+    let began = Instant::now();
+    let status = command.status().context("starting time")?;
+    let wall = began.elapsed().as_secs_f64();
+    if !status.success() {
+        let said = fs::read_to_string(&said).unwrap_or_default();
+        bail!("running {program} {}: {status}\n{}", arguments.join(" "), tail(&said, 20));
+    }
+    let text = fs::read_to_string(&times).with_context(|| format!("reading {}", times.display()))?;
+    let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [user, system, kib] = numbers[..] else { bail!("reading what time printed: {text:?}") };
+    Ok(Cost { wall, cpu: user + system, peak: kib / 1024.0 })
+}
+
+/// Processor time a process and its children that ended have used, in seconds (proc_pid_stat(5), fields 14 to 17).
+pub fn cpu_of(process: u32) -> Result<f64> {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let path = format!("/proc/{process}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    // The second field is the name in brackets, which may have spaces.
+    let fields = text.rsplit(") ").next().unwrap_or_default().split(' ');
+    let ticks: f64 = fields.skip(11).take(4).filter_map(|field| field.parse::<f64>().ok()).sum();
+    Ok(ticks / TICKS_PER_SECOND)
+}
+
+/// The run whose wall time is in the middle; of an even number the faster of the two.
+pub fn median(costs: &[Cost]) -> Cost {
+    let mut sorted = costs.to_vec();
+    sorted.sort_by(|a, b| a.wall.total_cmp(&b.wall));
+    sorted.get((sorted.len().max(1) - 1) / 2).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_one_in_the_middle() {
+        let costs =
+            |walls: &[f64]| walls.iter().map(|wall| Cost { wall: *wall, ..Cost::default() }).collect::<Vec<_>>();
+        assert_eq!(median(&costs(&[3.0, 1.0, 2.0])).wall, 2.0);
+        assert_eq!(median(&costs(&[4.0, 1.0, 2.0, 3.0])).wall, 2.0);
+        assert_eq!(median(&[]).wall, 0.0);
+    }
+}

@@ -1,0 +1,137 @@
+//! nginx and slipway-server side by side on loopback, with the same certificate and the same files.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::cost::cpu_of;
+use super::streams::Stream;
+use crate::command::{command, run_quietly, stdout};
+use crate::lab;
+
+/// How long nginx may take until it listens.
+const START: Duration = Duration::from_secs(10);
+
+/// Both servers, which end with this value.
+pub struct Servers {
+    folder: PathBuf,
+    program: PathBuf,
+    nginx_port: u16,
+    slipway_port: u16,
+    running: Vec<Child>,
+}
+
+impl Servers {
+    /// Starts both, with their files in a folder, which is made.
+    pub fn start(folder: &Path, streams: &[Stream]) -> Result<Self> {
+        let www = folder.join("www");
+        fs::create_dir_all(&www).with_context(|| format!("creating {}", www.display()))?;
+        for stream in streams {
+            let link = www.join(stream.name());
+            symlink(&stream.path, &link).with_context(|| format!("linking {}", link.display()))?;
+        }
+        let program = lab::build_server()?;
+        let (nginx_port, slipway_port) = (lab::free_port()?, lab::free_port()?);
+        let mut servers = Self { folder: folder.to_owned(), program, nginx_port, slipway_port, running: Vec::new() };
+        servers.start_slipway()?;
+        servers.start_nginx()?;
+        for stream in streams {
+            stdout(servers.slipway(&["image", "add"]).arg(&stream.path))?;
+        }
+        let ca = stdout(&mut servers.slipway(&["ca"]))?;
+        fs::write(servers.ca(), ca).with_context(|| format!("writing {}", servers.ca().display()))?;
+        Ok(servers)
+    }
+
+    /// The CA of both, in PEM.
+    pub fn ca(&self) -> PathBuf {
+        self.folder.join("ca.pem")
+    }
+
+    /// Where nginx has an image.
+    pub fn nginx_url(&self, stream: &Stream) -> String {
+        format!("https://localhost:{}/{}", self.nginx_port, stream.name())
+    }
+
+    /// Where slipway-server has it.
+    pub fn slipway_url(&self, stream: &Stream) -> String {
+        format!("https://localhost:{}/images/sha256:{}", self.slipway_port, stream.sha256)
+    }
+
+    /// Seconds of processor time that slipway-server and nginx have used.
+    pub fn cpu(&self) -> Result<(f64, f64)> {
+        let [slipway, nginx] = &self.running[..] else { bail!("looking for the servers: they do not run") };
+        let workers = stdout(&mut command("pgrep", ["--parent", &nginx.id().to_string()]))?;
+        let mut nginx_cpu = cpu_of(nginx.id())?;
+        for worker in workers.split_whitespace() {
+            nginx_cpu += cpu_of(worker.parse().context("reading what pgrep printed")?)?;
+        }
+        Ok((cpu_of(slipway.id())?, nginx_cpu))
+    }
+
+    fn slipway(&self, arguments: &[&str]) -> Command {
+        let mut slipway = command(&self.program, ["--data"]);
+        slipway.arg(self.folder.join("data")).args(arguments);
+        slipway
+    }
+
+    fn start_slipway(&mut self) -> Result<()> {
+        let listen = format!("127.0.0.1:{}", self.slipway_port);
+        let url = format!("https://localhost:{}", self.slipway_port);
+        let log = fs::File::create(self.folder.join("slipway.log")).context("creating slipway.log")?;
+        let mut serve = self.slipway(&["serve", "--url", &url, "--listen", &listen]);
+        let mut child = serve.stdout(Stdio::piped()).stderr(log).spawn().context("starting slipway-server")?;
+        let out = child.stdout.take().context("starting slipway-server")?;
+        self.running.push(child);
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).context("reading from slipway-server")?;
+        if line.is_empty() {
+            bail!("starting slipway-server: it ended, see {}", self.folder.join("slipway.log").display());
+        }
+        Ok(())
+    }
+
+    /// As its manual says for large static files: sendfile, one worker a core.
+    fn start_nginx(&mut self) -> Result<()> {
+        let folder = self.folder.display();
+        let scratch = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {folder}/nginx-{kind};"))
+            .join(" ");
+        let configuration = format!(
+            "user root; worker_processes auto; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log; events {{}}
+             http {{ access_log off; sendfile on; tcp_nopush on; {scratch}
+             server {{ listen 127.0.0.1:{} ssl; ssl_protocols TLSv1.3; root {folder}/www;
+             ssl_certificate {folder}/data/server.pem; ssl_certificate_key {folder}/data/server.key; }} }}",
+            self.nginx_port
+        );
+        let path = self.folder.join("nginx.conf");
+        fs::write(&path, configuration).with_context(|| format!("writing {}", path.display()))?;
+        let mut nginx = command("/usr/sbin/nginx", ["-p"]);
+        nginx.arg(&self.folder).arg("-c").arg(&path).stdin(Stdio::null()).stderr(Stdio::null());
+        self.running.push(nginx.spawn().context("starting nginx")?);
+        let began = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.nginx_port)).is_err() {
+            if began.elapsed() > START {
+                bail!("starting nginx: it does not listen, see {}", self.folder.join("nginx.log").display());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for mut child in self.running.drain(..) {
+            // Both end in an orderly way on this, nginx with its workers.
+            _ = run_quietly(&mut command("kill", ["-TERM", &child.id().to_string()]));
+            _ = child.wait();
+        }
+    }
+}

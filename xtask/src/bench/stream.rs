@@ -1,0 +1,298 @@
+//! `bench stream`: one image from a server on loopback to a loop device, by slipway and by what people use instead.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use super::cost::{self, Cost};
+use super::servers::Servers;
+use super::streams::{self, Stream};
+use crate::binary::{self, Arch};
+use crate::command::{command, run_quietly, stdout};
+use crate::host;
+
+/// What was measured.
+#[derive(Debug, Default, Serialize)]
+pub struct Results {
+    /// Whole pipelines.
+    pub rows: Vec<Row>,
+    /// Single stages.
+    pub stages: Vec<StageRow>,
+    /// What it costs a server to deliver the raw image.
+    pub servers: Vec<ServerRow>,
+}
+
+/// A pipeline: medians over the rounds.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// Format of the image.
+    pub format: &'static str,
+    /// What wrote it.
+    pub tool: &'static str,
+    /// Seconds.
+    pub wall_s: f64,
+    /// Seconds of processor time, without the server's.
+    pub cpu_s: f64,
+    /// MiB of the largest process.
+    pub peak_mib: f64,
+    /// The slowest stage alone, divided by the time taken.
+    pub share_of_limit: f64,
+}
+
+/// A stage of slipway by itself: medians over the rounds.
+#[derive(Debug, Serialize)]
+pub struct StageRow {
+    /// Format of the image.
+    pub format: &'static str,
+    /// Which stage.
+    pub stage: &'static str,
+    /// Seconds.
+    pub wall_s: f64,
+    /// Seconds of processor time.
+    pub cpu_s: f64,
+}
+
+/// A server: medians over the rounds.
+#[derive(Debug, Serialize)]
+pub struct ServerRow {
+    /// Which.
+    pub server: &'static str,
+    /// Seconds until curl has it all.
+    pub wall_s: f64,
+    /// Seconds of the server's processor time.
+    pub cpu_s: f64,
+}
+
+/// Who writes the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tool {
+    Slipway,
+    SlipwayReadback,
+    SlipwayServer,
+    Shell,
+    Bmaptool,
+    CoreosInstaller,
+}
+
+impl Tool {
+    fn name(self) -> &'static str {
+        match self {
+            Tool::Slipway => "slipway",
+            Tool::SlipwayReadback => "slipway, readback",
+            Tool::SlipwayServer => "slipway, slipway-server",
+            Tool::Shell => "curl | tee | decoder | dd",
+            Tool::Bmaptool => "bmaptool",
+            Tool::CoreosInstaller => "coreos-installer",
+        }
+    }
+}
+
+/// What every measurement needs.
+struct Bench {
+    slipway: PathBuf,
+    coreos_installer: Option<PathBuf>,
+    servers: Servers,
+    folder: PathBuf,
+    bmap: PathBuf,
+    raw: PathBuf,
+    disk_size: u64,
+}
+
+const STAGES: [&str; 4] = ["fetch", "digest", "decode", "write"];
+
+/// Measures everything in turn, so many times, and gives medians. `say` hears what is being done.
+pub fn run(folder: &Path, rounds: usize, formats: &[String], say: &mut dyn FnMut(&str)) -> Result<Results> {
+    host::ensure(host::BENCH)?;
+    let streams: Vec<Stream> = streams::build()?
+        .into_iter()
+        .filter(|stream| formats.is_empty() || formats.iter().any(|format| format == stream.format.name))
+        .collect();
+    let all = streams::build()?;
+    let raw = all.first().context("looking for the raw image")?.path.clone();
+    let bench = Bench::new(folder, &raw, &all)?;
+    let mut pipelines: Vec<(Stream, Tool, Vec<Cost>)> = Vec::new();
+    let mut stages: Vec<(Stream, &'static str, Vec<Cost>)> = Vec::new();
+    let mut servers = [("slipway-server", Vec::new()), ("nginx", Vec::new())];
+    for stream in &streams {
+        pipelines.extend(bench.tools().into_iter().map(|tool| (stream.clone(), tool, Vec::new())));
+        stages.extend(STAGES.map(|stage| (stream.clone(), stage, Vec::new())));
+    }
+    for round in 1..=rounds {
+        for (stream, stage, costs) in &mut stages {
+            costs.push(bench.stage(stream, stage)?);
+        }
+        for (stream, tool, costs) in &mut pipelines {
+            let cost = bench.pipeline(stream, *tool, round == 1)?;
+            say(&format!("round {round}: {:8} {:26} {:6.2} s", stream.format.name, tool.name(), cost.wall));
+            costs.push(cost);
+        }
+        for (server, costs) in &mut servers {
+            costs.push(bench.serve(&all[0], server)?);
+        }
+    }
+    Ok(summarise(&pipelines, &stages, &servers))
+}
+
+fn summarise(
+    pipelines: &[(Stream, Tool, Vec<Cost>)],
+    stages: &[(Stream, &'static str, Vec<Cost>)],
+    servers: &[(&'static str, Vec<Cost>)],
+) -> Results {
+    let stages: Vec<StageRow> = stages
+        .iter()
+        .map(|(stream, stage, costs)| {
+            let cost = cost::median(costs);
+            StageRow { format: stream.format.name, stage, wall_s: cost.wall, cpu_s: cost.cpu }
+        })
+        .collect();
+    let limit = |format: &str| {
+        let of_format = stages.iter().filter(|row| row.format == format);
+        of_format.map(|row| row.wall_s).fold(0.0, f64::max)
+    };
+    let rows = pipelines.iter().map(|(stream, tool, costs)| {
+        let (format, cost) = (stream.format.name, cost::median(costs));
+        let peak_mib = costs.iter().map(|cost| cost.peak).fold(0.0, f64::max);
+        let share_of_limit = limit(format) / cost.wall;
+        Row { format, tool: tool.name(), wall_s: cost.wall, cpu_s: cost.cpu, peak_mib, share_of_limit }
+    });
+    let servers = servers.iter().map(|(server, costs)| {
+        let cost = cost::median(costs);
+        ServerRow { server, wall_s: cost.wall, cpu_s: cost.cpu }
+    });
+    Results { rows: rows.collect(), servers: servers.collect(), stages }
+}
+
+impl Bench {
+    fn new(folder: &Path, raw: &Path, all: &[Stream]) -> Result<Self> {
+        if folder.exists() {
+            fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
+        }
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        let bmap = folder.join("image.bmap");
+        run_quietly(command("bmaptool", ["create", "--output"]).arg(&bmap).arg(raw))?;
+        let disk_size = fs::metadata(raw).with_context(|| format!("reading {}", raw.display()))?.len();
+        let coreos_installer = stdout(&mut command("which", ["coreos-installer"])).ok();
+        Ok(Self {
+            slipway: binary::build(Arch::X86_64, None)?,
+            coreos_installer: coreos_installer.map(|path| path.trim().into()),
+            servers: Servers::start(folder, all)?,
+            folder: folder.to_owned(),
+            bmap,
+            raw: raw.to_owned(),
+            disk_size,
+        })
+    }
+
+    fn tools(&self) -> Vec<Tool> {
+        let mut tools = vec![Tool::Slipway, Tool::SlipwayReadback, Tool::SlipwayServer, Tool::Shell, Tool::Bmaptool];
+        tools.extend(self.coreos_installer.iter().map(|_| Tool::CoreosInstaller));
+        tools
+    }
+
+    /// One run of one tool, onto a disk as new. What it wrote is compared if asked for.
+    fn pipeline(&self, stream: &Stream, tool: Tool, compare: bool) -> Result<Cost> {
+        let disk = LoopDevice::new(&self.folder.join("disk"), self.disk_size)?;
+        let (nginx, own) = (self.servers.nginx_url(stream), self.servers.slipway_url(stream));
+        let ca = self.servers.ca().display().to_string();
+        let slipway = self.slipway.display().to_string();
+        let write = |url, more: &[&str]| {
+            let digest = ["--sha256", &stream.sha256, "--disk", &disk.path, "--yes", "--json"];
+            let image = ["action", "stream-image", "--url", url, "--ca", &ca];
+            cost::measure(&slipway, &[&image[..], &digest, more].concat(), &self.folder)
+        };
+        let cost = match tool {
+            Tool::Slipway => write(&nginx, &[]),
+            Tool::SlipwayReadback => write(&nginx, &["--verify", "readback"]),
+            Tool::SlipwayServer => write(&own, &[]),
+            Tool::Shell => {
+                let script = format!(
+                    "set -o pipefail; curl --silent --show-error --fail --cacert {ca} {nginx} | tee >(sha256sum > {}/sum) \
+                     | {} | dd of={} bs=4M iflag=fullblock oflag=direct conv=fsync status=none",
+                    self.folder.display(),
+                    stream.format.decoder,
+                    disk.path
+                );
+                cost::measure("bash", &["-c", &script], &self.folder)
+            }
+            Tool::Bmaptool => {
+                let bmap = self.bmap.display().to_string();
+                let trusting = format!("SSL_CERT_FILE={ca}");
+                cost::measure(
+                    "env",
+                    &[&trusting, "bmaptool", "copy", "--bmap", &bmap, &nginx, &disk.path],
+                    &self.folder,
+                )
+            }
+            Tool::CoreosInstaller => {
+                let trusting = format!("SSL_CERT_FILE={ca}");
+                let program = self.coreos_installer.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+                let arguments = [&trusting, &program, "install", "--insecure", "--image-url", &nginx, &disk.path];
+                cost::measure("env", &arguments, &self.folder)
+            }
+        };
+        let cost = cost.with_context(|| format!("measuring {} with {}", tool.name(), stream.format.name))?;
+        if compare {
+            // bmaptool leaves what the image never had; nothing reads it.
+            let is_partial = tool == Tool::Bmaptool;
+            let same = run_quietly(command("cmp", ["--silent"]).arg(&self.raw).arg(&disk.path));
+            if same.is_err() && !is_partial {
+                bail!("comparing what {} wrote from {}: it is not the image", tool.name(), stream.format.name);
+            }
+        }
+        Ok(cost)
+    }
+
+    /// One stage of slipway by itself: the source in memory, except for what fetches it.
+    fn stage(&self, stream: &Stream, stage: &str) -> Result<Cost> {
+        let slipway = self.slipway.display().to_string();
+        let ca = self.servers.ca().display().to_string();
+        let (file, raw) = (stream.path.display().to_string(), self.raw.display().to_string());
+        let url = self.servers.nginx_url(stream);
+        let measure =
+            |arguments: &[&str]| cost::measure(&slipway, &[&["measure", stage], arguments].concat(), &self.folder);
+        match stage {
+            "fetch" => measure(&["--url", &url, "--ca", &ca]),
+            "digest" => measure(&["--url", &file, "--sha256", &stream.sha256]),
+            "decode" => measure(&["--url", &file]),
+            _ => {
+                let disk = LoopDevice::new(&self.folder.join("disk"), self.disk_size)?;
+                measure(&["--url", &raw, "--disk", &disk.path, "--yes"])
+            }
+        }
+    }
+
+    /// What it costs a server to deliver an image to curl.
+    fn serve(&self, stream: &Stream, server: &str) -> Result<Cost> {
+        let ca = self.servers.ca().display().to_string();
+        let is_nginx = server == "nginx";
+        let url = if is_nginx { self.servers.nginx_url(stream) } else { self.servers.slipway_url(stream) };
+        let pick = |(slipway, nginx)| if is_nginx { nginx } else { slipway };
+        let before = pick(self.servers.cpu()?);
+        let get = ["--silent", "--show-error", "--fail", "--cacert", &ca, "--output", "/dev/null", &url];
+        let cost = cost::measure("curl", &get, &self.folder)?;
+        Ok(Cost { cpu: pick(self.servers.cpu()?) - before, ..cost })
+    }
+}
+
+/// A disk over a file: its blocks are reserved, not written yet, and it is read and written past the page cache.
+struct LoopDevice {
+    path: String,
+    file: PathBuf,
+}
+
+impl LoopDevice {
+    fn new(file: &Path, size: u64) -> Result<Self> {
+        run_quietly(command("fallocate", ["--length", &size.to_string()]).arg(file))?;
+        let path = stdout(command("losetup", ["--find", "--show", "--direct-io=on"]).arg(file))?;
+        Ok(Self { path: path.trim().to_owned(), file: file.to_owned() })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        _ = run_quietly(&mut command("losetup", ["--detach", &self.path]));
+        _ = fs::remove_file(&self.file);
+    }
+}

@@ -1,0 +1,83 @@
+//! The image to measure with, in every format.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::cache::{self, Key};
+use crate::command::{command, run_quietly, stdout};
+use crate::target_image;
+
+/// A way an image is delivered.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// In tables.
+    pub name: &'static str,
+    /// End of the file name, by which peers know it.
+    pub extension: &'static str,
+    /// Reads the image from standard input and compresses it to standard output; nothing for a raw image.
+    compressor: &'static [&'static str],
+    /// Undoes that, as somebody with a shell would.
+    pub decoder: &'static str,
+}
+
+/// What `bench stream` measures. xz is told to use threads because only then it writes several blocks.
+pub const FORMATS: [Format; 5] = [
+    Format { name: "raw", extension: "raw", compressor: &[], decoder: "cat" },
+    Format { name: "gzip", extension: "raw.gz", compressor: &["gzip", "-6"], decoder: "gzip -dc" },
+    Format { name: "xz", extension: "raw.xz", compressor: &["xz", "-6", "-T2"], decoder: "xz -dc -T2" },
+    Format { name: "zstd-3", extension: "3.raw.zst", compressor: &["zstd", "-q", "-3"], decoder: "zstd -dcq" },
+    Format {
+        name: "zstd-19",
+        extension: "19.raw.zst",
+        compressor: &["zstd", "-q", "-19", "-T2"],
+        decoder: "zstd -dcq",
+    },
+];
+
+/// An image in one format.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// How it is delivered.
+    pub format: Format,
+    /// The file, named `image.` and the extension.
+    pub path: PathBuf,
+    /// SHA-256 of the file, in hexadecimal.
+    pub sha256: String,
+}
+
+impl Stream {
+    /// Name of the file.
+    pub fn name(&self) -> String {
+        format!("image.{}", self.format.extension)
+    }
+}
+
+/// The image in each format, from the cache or made anew, which takes many minutes.
+pub fn build() -> Result<Vec<Stream>> {
+    let raw = target_image::build_large()?;
+    FORMATS.iter().map(|format| stream(&raw, *format)).collect()
+}
+
+fn stream(raw: &PathBuf, format: Format) -> Result<Stream> {
+    let image = raw.parent().and_then(|folder| folder.file_name()).unwrap_or_default();
+    let key = Key::new("large-stream-1").with("image", image.as_encoded_bytes()).with("name", format.name);
+    let key = key.with("compressor", format.compressor.join(" "));
+    let folder = cache::keyed("large-stream", key, |folder| {
+        let path = folder.join(format!("image.{}", format.extension));
+        let Some((program, arguments)) = format.compressor.split_first() else {
+            return std::os::unix::fs::symlink(raw, &path).with_context(|| format!("linking {}", path.display()));
+        };
+        eprintln!("compressing the image: {}", format.name);
+        let input = File::open(raw).with_context(|| format!("opening {}", raw.display()))?;
+        let output = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+        let status = command(program, arguments).stdin(input).stdout(output).status();
+        let status = status.with_context(|| format!("starting {program}"))?;
+        anyhow::ensure!(status.success(), "running {program}: {status}");
+        run_quietly(command("sync", ["--file-system"]).arg(&path))
+    })?;
+    let path = folder.join(format!("image.{}", format.extension));
+    let sum = stdout(command("sha256sum", ["--binary"]).arg(&path))?;
+    Ok(Stream { format, path, sha256: sum.split_whitespace().next().unwrap_or_default().to_owned() })
+}

@@ -1,0 +1,54 @@
+//! `cargo xtask bench`: slipway against its peers and against the limit of this machine.
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use xtask::bench::stream::{self, Results};
+use xtask::workspace;
+
+/// Measure slipway against its peers and against the limit of this machine.
+#[derive(Args)]
+pub struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// An image from a server on loopback to a loop device. As root, on a machine that does nothing else.
+    Stream {
+        /// How often everything is measured.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Only these formats: raw, gzip, xz, zstd-3, zstd-19.
+        #[arg(long)]
+        format: Vec<String>,
+    },
+}
+
+impl Bench {
+    pub fn run(self) -> Result<()> {
+        let What::Stream { rounds, format } = self.what;
+        let folder = workspace::root().join("target/slipway/bench");
+        let results = stream::run(&folder, rounds, &format, &mut |line| eprintln!("{line}"))?;
+        print_tables(&results);
+        println!("{}", serde_json::to_string(&results).context("writing JSON")?);
+        Ok(())
+    }
+}
+
+fn print_tables(results: &Results) {
+    println!("| format | tool | wall s | CPU s | peak MiB | share of the limit |\n|---|---|---|---|---|---|");
+    for row in &results.rows {
+        let (wall, cpu, peak, share) = (row.wall_s, row.cpu_s, row.peak_mib, row.share_of_limit);
+        println!("| {} | {} | {wall:.2} | {cpu:.2} | {peak:.0} | {share:.2} |", row.format, row.tool);
+    }
+    println!("\n| format | stage alone | wall s | CPU s |\n|---|---|---|---|");
+    for row in &results.stages {
+        println!("| {} | {} | {:.2} | {:.2} |", row.format, row.stage, row.wall_s, row.cpu_s);
+    }
+    println!("\n| server | wall s | CPU s |\n|---|---|---|");
+    for row in &results.servers {
+        println!("| {} | {:.2} | {:.2} |", row.server, row.wall_s, row.cpu_s);
+    }
+    println!();
+}
