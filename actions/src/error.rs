@@ -145,12 +145,30 @@ pub enum Error {
         url: String,
     },
     /// The source is something that must not be written to a disk as it is.
-    #[error("reading the image from {url}: it is {format}; raw images, plain or in zstd, gzip or xz, can be written")]
+    #[error(
+        "reading the image from {url}: it is {format}; raw images, plain or in zstd, gzip, xz or bzip2, and qcow2 images can be written"
+    )]
     Format {
         /// The URL without user, password and query, which may be secrets.
         url: String,
         /// What its first bytes say it is.
         format: &'static str,
+    },
+    /// A qcow2 image cannot be read.
+    #[error("decoding the qcow2 image")]
+    Qcow2 {
+        /// The cause.
+        #[source]
+        source: crate::stream::qcow2::Error,
+    },
+    /// The blocks of a qcow2 image are not in the order of the raw image, of which the digest was to be taken.
+    #[error(
+        "checking the digest of the raw image while {url} is read once: the blocks of a qcow2 image are in another order; \
+         leave `digest` out, so that it is read by ranges, or `raw_digest`"
+    )]
+    Qcow2Order {
+        /// The URL without user, password and query, which may be secrets.
+        url: String,
     },
     /// The source is damaged or ends too early.
     #[error("decoding the {format} image after {raw_bytes} bytes of raw data")]

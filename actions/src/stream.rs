@@ -17,6 +17,7 @@ mod parallel;
 mod pieces;
 pub(crate) mod progress;
 pub mod qcow2;
+mod qcow2_stages;
 mod read_back;
 pub(crate) mod write;
 mod xz;
@@ -31,6 +32,7 @@ use slipway_protocol::{Stage, StreamImage, Verify};
 
 use self::buffers::Queue;
 use self::progress::{Counters, Meter, Watch};
+use self::qcow2_stages::Ranges;
 use self::read_back::ReadBack;
 use self::write::Target;
 use crate::Report;
@@ -43,9 +45,9 @@ use crate::text;
 /// Size of every buffer. Larger direct writes are faster, up to some MiB.
 const BUFFER: usize = 1 << 20;
 /// Buffers between network and decoder.
-const FETCHED: usize = 4;
+const FETCHED: usize = 3;
 /// Buffers between decoder and disk.
-const RAW: usize = 8;
+const RAW: usize = 6;
 /// Direct writes by two threads keep a disk busy that one leaves idle half of the time.
 const WRITERS: u64 = 2;
 /// Time between two reports of progress.
@@ -64,6 +66,15 @@ impl From<Error> for Halt {
     fn from(error: Error) -> Self {
         Halt::Failed(error)
     }
+}
+
+/// How a source is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Once, from its beginning to its end.
+    Stream,
+    /// Here and there: a qcow2 image whose blocks are needed in another order than they have in the file.
+    Ranges,
 }
 
 /// What was written.
@@ -104,13 +115,14 @@ impl Shared {
 /// partition table is where it belongs. After an error the disk is as it was, or has no partition table.
 pub(crate) fn run(
     image: &StreamImage,
+    reading: Reading,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Moved), Error> {
     let target = Target::new(disk);
-    let written =
-        stages(image, disk, &target, machine, report).and_then(|written| Ok((written, target.commit(image.verify)?)));
+    let written = stages(image, reading, disk, &target, machine, report)
+        .and_then(|written| Ok((written, target.commit(image.verify)?)));
     if written.is_err() {
         match target.abandon() {
             Ok(true) => report(Report::Note(format!("{} has no partition table now and will not boot", disk.path()))),
@@ -126,6 +138,7 @@ pub(crate) fn run(
 
 fn stages(
     image: &StreamImage,
+    reading: Reading,
     disk: &OpenDisk,
     target: &Target,
     machine: &dyn Machine,
@@ -150,16 +163,18 @@ fn stages(
 
     let decoded = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
-        let fetch_notes = notes.clone();
         let (counters, fetch_meter) = (&counters, &fetch_meter);
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
-        spawn(scope, &shared, &notes, move || {
-            let note = |text| _ = fetch_notes.send(text);
-            let (url, ca, verified) = (image.url.as_str(), image.ca.as_deref(), image.digest.is_some());
-            let pause = fetch::back_off;
-            fetch::Fetch { machine, url, ca, verified, counters, meter: fetch_meter, stop, note: &note, pause }
-                .run(fetched_pool, fetched)
-        });
+        let (url, ca) = (image.url.as_str(), image.ca.as_deref());
+        if reading == Reading::Stream {
+            let fetch_notes = notes.clone();
+            spawn(scope, &shared, &notes, move || {
+                let note = |text| _ = fetch_notes.send(text);
+                let (verified, pause) = (image.digest.is_some(), fetch::back_off);
+                fetch::Fetch { machine, url, ca, verified, counters, meter: fetch_meter, stop, note: &note, pause }
+                    .run(fetched_pool, fetched)
+            });
+        }
         if let Some(digest) = &image.digest {
             let (checked, meter) = (&checked, &stream_meter);
             spawn(scope, &shared, &notes, move || digest::run("the stream", digest, fetched, checked, meter));
@@ -168,10 +183,15 @@ fn stages(
         let decoded = spawn(scope, &shared, &notes, move || {
             let limits =
                 decode::Limits { url: &image.url, disk: disk.path(), disk_size: disk.size(), raw_size: image.raw_size };
-            let input = decode::Input::new(to_decode, fetched_pool, decode_meter);
             let in_order = image.raw_digest.is_some();
             let output = decode::Output { limits: &limits, pool: raw_pool, out: raw, meter: decode_meter, in_order };
-            decode::run(input, &output, || counters.fetch_total())
+            match reading {
+                Reading::Stream => {
+                    let input = decode::Input::new(to_decode, fetched_pool, decode_meter);
+                    decode::run(input, &output, || counters.fetch_total())
+                }
+                Reading::Ranges => qcow2_stages::by_ranges(Ranges::new(machine, url, ca, counters, stop), &output),
+            }
         });
         if let Some(digest) = &image.raw_digest {
             let (raw_checked, meter) = (&raw_checked, &raw_meter);

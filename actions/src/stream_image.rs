@@ -7,7 +7,7 @@ use crate::fetch::{self, FetchError};
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions::Moved;
-use crate::stream::{self, Written};
+use crate::stream::{self, Reading, Written};
 use crate::{Done, Report, choose, text};
 
 /// How often a source that cannot be resumed is fetched from its beginning again.
@@ -57,8 +57,14 @@ fn write(
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Moved), Error> {
     let mut restarts = 0;
+    let mut reading = Reading::Stream;
     loop {
-        match stream::run(inputs, disk, machine, report) {
+        match stream::run(inputs, reading, disk, machine, report) {
+            // A digest of the stream needs every byte of it once, in its order.
+            Err(error) if inputs.digest.is_none() && reading == Reading::Stream && needs_ranges(&error) => {
+                report(Report::Note(format!("reading by ranges: {}", text::chain(&error))));
+                reading = Reading::Ranges;
+            }
             Err(Error::Fetch { source: source @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
                 restarts += 1;
                 report(Report::Note(format!("starting over: {source}")));
@@ -66,4 +72,10 @@ fn write(
             other => return other,
         }
     }
+}
+
+/// Whether a qcow2 image can be read, but not in one pass.
+fn needs_ranges(error: &Error) -> bool {
+    use stream::qcow2::Error::{NotInOrder, TooManyPending};
+    matches!(error, Error::Qcow2Order { .. } | Error::Qcow2 { source: NotInOrder { .. } | TooManyPending { .. } })
 }

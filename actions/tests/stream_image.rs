@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -161,6 +162,74 @@ fn what_was_written_reads_back() {
     }
 }
 
+/// Makes a qcow2 image of a raw one by qemu-img with these options of `convert`.
+fn qcow2(bench: &Bench, raw: &[u8], options: &[&str]) -> StreamImage {
+    fs::write(bench.path("raw"), raw).unwrap();
+    let mut convert = Command::new("qemu-img");
+    convert.args(["convert", "-f", "raw", "-O", "qcow2"]).args(options);
+    let status = convert.arg(bench.path("raw")).arg(bench.path("image")).status().unwrap();
+    assert!(status.success(), "{options:?}");
+    stream(bench.path("image").to_str().unwrap())
+}
+
+#[test]
+fn a_qcow2_image_arrives_as_the_raw_image_it_stands_for() {
+    // A whole number of sectors, as qcow2 has it, with a hole.
+    let raw = [image(3 * MIB), vec![0; 5 * MIB], image(MIB + 512)].concat();
+    for options in [&[][..], &["-c"], &["-o", "compat=0.10"], &["-o", "cluster_size=4k"]] {
+        let bench = Bench::new(DISK);
+        let image = qcow2(&bench, &raw, options);
+        let digest = Some(sha256(&fs::read(&image.url).unwrap()));
+        let by_stream = StreamImage { digest, ..image.clone() };
+        let by_ranges = StreamImage { raw_digest: Some(sha256(&raw)), ..image };
+        for image in [by_stream, by_ranges] {
+            let (result, reports) = bench.run(&Action::StreamImage(image.clone()));
+            result.unwrap_or_else(|error| panic!("{options:?}: {}", chain(&error)));
+            assert!(bench.disk().starts_with(&raw), "{options:?}");
+            let by_ranges = reports.notes.iter().any(|note| note.starts_with("reading by ranges: "));
+            assert_eq!(by_ranges, image.raw_digest.is_some(), "{:?}", reports.notes);
+        }
+    }
+}
+
+#[test]
+fn a_qcow2_image_that_cannot_be_read_once_needs_ranges() {
+    let raw = image(9 * MIB);
+    let bench = Bench::new(DISK);
+    // Its data are at the end of the file before its tables are.
+    let image = qcow2(&bench, &raw, &["-o", "preallocation=full"]);
+    let (result, reports) = bench.run(&Action::StreamImage(image.clone()));
+    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
+    assert!(reports.notes.iter().any(|note| note.starts_with("reading by ranges: ")), "{:?}", reports.notes);
+    // The digest of the file needs it to be read once.
+    let source = bench;
+    let bench = Bench::new(DISK);
+    let digest = sha256(&fs::read(&image.url).unwrap());
+    let error = fails(&bench, StreamImage { digest: Some(digest.clone()), ..image.clone() });
+    assert!(matches!(error, Error::Qcow2 { .. }), "{}", chain(&error));
+    check_untouched_or_does_not_boot(&bench);
+    let error = fails(&bench, StreamImage { digest: Some(digest), raw_digest: Some(sha256(&raw)), ..image });
+    assert!(matches!(error, Error::Qcow2Order { .. }), "{}", chain(&error));
+    drop(source);
+}
+
+#[test]
+fn a_qcow2_image_is_read_by_ranges_over_dropped_connections() {
+    let raw = image(9 * MIB);
+    let bench = Bench::new(DISK);
+    let body = Arc::new(fs::read(qcow2(&bench, &raw, &[]).url).unwrap());
+    let server = Server::start(move |n, _| {
+        let until = if n < 2 { 4 * MIB } else { usize::MAX };
+        Answer::File { body: Arc::clone(&body), etag: Some("\"a\""), until }
+    });
+    let image = StreamImage { raw_digest: Some(sha256(&raw)), ..stream(&server.url) };
+    let (result, _) = bench.run(&Action::StreamImage(image));
+    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
+    assert!(server.asked().iter().skip(1).any(|asked| asked.range.is_some()));
+}
+
 #[test]
 fn an_image_as_large_as_the_disk_fits() {
     let bench = Bench::new(DISK);
@@ -265,7 +334,7 @@ fn an_image_that_does_not_fit_leaves_the_disk_as_it_was_if_its_size_is_known() {
 fn what_is_no_image_leaves_the_disk_as_it_was() {
     for (bytes, expect) in [
         (&b""[..], "it is empty"),
-        (b"QFI\xfb rest", "it is a qcow2 image"),
+        (b"QFI\xfb rest", "reading the header of the qcow2 image"),
         (b"\x04\x22\x4D\x18", "it is an LZ4 stream"),
         (b"<!DOCTYPE html>", "it is an HTML or XML page"),
         (&zstd(b""), "it is empty"),

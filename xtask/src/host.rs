@@ -35,6 +35,7 @@ pub const TESTS: &[&str] = &[
     "genisoimage",
     "udftools",
     "cryptsetup-bin",
+    "qemu-utils",
 ];
 
 /// Installs those of the packages that are missing, without asking anything; as root, or through sudo.

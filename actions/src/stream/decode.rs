@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::buffers::{Buffer, Queue};
 use super::parallel::{self, Pieces};
 use super::progress::Meter;
-use super::{Halt, xz, zstd};
+use super::{Halt, qcow2_stages, xz, zstd};
 use crate::error::Error;
 use crate::fetch;
 
@@ -19,6 +19,7 @@ pub(super) enum Format {
     Gzip,
     Xz,
     Bzip2,
+    Qcow2,
 }
 
 impl Format {
@@ -29,6 +30,7 @@ impl Format {
             Format::Gzip => "gzip",
             Format::Xz => "xz",
             Format::Bzip2 => "bzip2",
+            Format::Qcow2 => "qcow2",
         }
     }
 
@@ -43,7 +45,7 @@ impl Format {
             [b'B', b'Z', b'h', b'1'..=b'9', ..] => Ok(Format::Bzip2),
             [0x04, 0x22, 0x4D, 0x18, ..] => Err("an LZ4 stream"),
             [b'P', b'K', 3, 4, ..] => Err("a zip archive"),
-            [b'Q', b'F', b'I', 0xFB, ..] => Err("a qcow2 image"),
+            [b'Q', b'F', b'I', 0xFB, ..] => Ok(Format::Qcow2),
             [b'K', b'D', b'M', b'V', ..] => Err("a VMDK image"),
             [b'v', b'h', b'd', b'x', ..] => Err("a VHDX image"),
             [b'<', ..] => Err("an HTML or XML page"),
@@ -91,6 +93,7 @@ pub(super) fn run(
         }
         Format::Zstd => parallel::run(Pieces::Zstd, input, output),
         Format::Xz => parallel::run(Pieces::Xz, input, output),
+        Format::Qcow2 => qcow2_stages::in_file_order(input, output),
         Format::Gzip => output.fill(format.name(), &mut flate2::bufread::MultiGzDecoder::new(input), 0),
         Format::Bzip2 => output.fill(format.name(), &mut bzip2::bufread::MultiBzDecoder::new(input), 0),
     };

@@ -14,7 +14,7 @@ use crate::fetch::{self, FetchError, Request};
 use crate::machine::{Cancel, Machine};
 
 /// Failures in a row, without a byte received between them, after which the stage gives up.
-const MAX_FAILURES: u32 = 10;
+pub(super) const MAX_FAILURES: u32 = 10;
 /// First pause before another try; doubled with each failure in a row, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);

@@ -15,9 +15,11 @@ use crate::machine::Cancel;
 
 /// The most bytes of one piece that are kept. `xz -T` makes blocks of three times its dictionary, 24 MiB by default, before
 /// compression.
-const MAX_PIECE: u64 = 8 << 20;
+const MAX_PIECE: u64 = 6 << 20;
+/// By how much the memory for a piece grows.
+const GROWTH: usize = 512 << 10;
 /// Memory for pieces being decoded and waiting for it: their bytes, and what a decoder keeps of its past.
-const MEMORY: u64 = 30 << 20;
+const MEMORY: u64 = 26 << 20;
 /// More threads than this would have no memory to work with.
 const MAX_WORKERS: usize = 8;
 
@@ -186,8 +188,15 @@ impl<'a> Splitter<'a, '_> {
 
 /// Reads a piece to its end, or to the most that is kept of one, after what must precede it.
 fn start(piece: &mut impl Read, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
-    piece.take(MAX_PIECE).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let mut piece = piece.take(MAX_PIECE);
+    loop {
+        // Left to itself, a vector doubles: memory for twice the bytes.
+        bytes.reserve_exact(GROWTH);
+        if piece.by_ref().take(GROWTH as u64).read_to_end(&mut bytes)? < GROWTH {
+            bytes.shrink_to_fit();
+            return Ok(bytes);
+        }
+    }
 }
 
 /// Pieces on their way to the threads that decode them, within the bounds of the memory.

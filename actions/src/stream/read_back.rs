@@ -6,10 +6,11 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use flate2::Crc;
+use twox_hash::XxHash3_64;
 
 use super::Halt;
 use super::buffers::{Buffer, STOP_CHECK};
+use super::write::is_zero;
 use crate::error::Error;
 use crate::machine::Cancel;
 use crate::open_disk::OpenDisk;
@@ -39,7 +40,8 @@ struct State {
 struct Piece {
     offset: u64,
     len: usize,
-    crc: u32,
+    /// Of its bytes; none for zeros.
+    hash: Option<u64>,
     /// Bytes written until then.
     until: u64,
 }
@@ -52,12 +54,12 @@ impl<'a> ReadBack<'a> {
     }
 
     /// Notes a piece, not larger than a buffer, that was written.
-    pub(super) fn note(&self, bytes: &[u8], offset: u64) -> Result<(), Halt> {
-        let crc = crc(bytes);
+    pub(super) fn note(&self, bytes: &[u8], offset: u64, is_zero: bool) -> Result<(), Halt> {
+        let hash = (!is_zero).then(|| XxHash3_64::oneshot(bytes));
         let mut state = self.wait(|state| state.pieces.len() < MAX_PIECES)?;
         state.written += bytes.len() as u64;
         let until = state.written;
-        state.pieces.push_back(Piece { offset, len: bytes.len(), crc, until });
+        state.pieces.push_back(Piece { offset, len: bytes.len(), hash, until });
         self.changed.notify_all();
         Ok(())
     }
@@ -87,7 +89,11 @@ impl<'a> ReadBack<'a> {
             }
             buffer.place(piece.offset);
             self.disk.read_past_cache(&mut buffer, piece.len)?;
-            if crc(buffer.filled()) != piece.crc {
+            let is_same = match piece.hash {
+                Some(hash) => XxHash3_64::oneshot(buffer.filled()) == hash,
+                None => is_zero(buffer.filled()),
+            };
+            if !is_same {
                 let (disk, offset, len) = (self.disk.path().to_owned(), piece.offset, piece.len as u64);
                 return Err(Halt::Failed(Error::ReadBack { disk, offset, len }));
             }
@@ -108,10 +114,4 @@ impl<'a> ReadBack<'a> {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn crc(bytes: &[u8]) -> u32 {
-    let mut crc = Crc::new();
-    crc.update(bytes);
-    crc.sum()
 }

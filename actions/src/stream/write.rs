@@ -89,7 +89,7 @@ impl<'a> Target<'a> {
                 true => self.disk.zero(at..at + run.len() as u64)?,
                 false => self.disk.write_at(run, at)?,
             }
-            read_back.map_or(Ok(()), |read_back| read_back.note(run, at))?;
+            read_back.map_or(Ok(()), |read_back| read_back.note(run, at, is_zero))?;
             at += run.len() as u64;
         }
         Ok(())
@@ -166,7 +166,8 @@ fn runs(mut bytes: &[u8], mut offset: u64) -> impl Iterator<Item = (&[u8], bool)
     })
 }
 
-fn is_zero(bytes: &[u8]) -> bool {
+/// Whether there is nothing but zeros.
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
     // In pieces of a size the compiler turns into wide instructions; in most data the first of them ends the search.
     let (pieces, rest) = bytes.as_chunks::<128>();
     pieces.iter().all(|piece| {
