@@ -12,6 +12,7 @@ pub mod disks;
 mod erase_disk;
 mod error;
 mod fetch;
+mod grow;
 mod host;
 mod kernel_args;
 mod machine;

@@ -1,17 +1,20 @@
 //! Partitions of a disk: GPT (UEFI specification, 5.3), or MBR (5.2.1).
 
+mod fit;
+
 use std::collections::BTreeMap;
-use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
 use gpt::disk::LogicalBlockSize;
-use gpt::header::{Header, HeaderBuilder, HeaderError, read_header_from_arbitrary_device};
+use gpt::header::{HeaderError, read_header_from_arbitrary_device};
 use gpt::mbr::{PartRecord, ProtectiveMBR};
 use gpt::partition::file_read_partitions;
 
 use crate::error::Error;
 use crate::open_disk::OpenDisk;
 use crate::text;
+pub(crate) use fit::{Fitted, Moved, fit};
 
 /// A partition, or a whole disk that has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,12 +30,15 @@ pub(crate) struct Partition {
     pub(crate) guid: Option<String>,
     /// Name in the table.
     pub(crate) name: String,
+    /// Not to be written to once it is mounted (Discoverable Partitions Specification, partition flags).
+    pub(crate) read_only: bool,
 }
 
 impl Partition {
     /// The whole of a disk.
     pub(crate) fn whole(disk: &OpenDisk) -> Self {
-        Self { number: 0, bytes: 0..disk.size(), type_guid: None, guid: None, name: String::new() }
+        let bytes = 0..disk.size();
+        Self { number: 0, bytes, type_guid: None, guid: None, name: String::new(), read_only: false }
     }
 
     /// The partition in words.
@@ -67,7 +73,8 @@ const ENTRY_SIZE: u32 = 128;
 /// The block after the protective MBR, and the one after it, from which on the entries usually are.
 const HEADER_LBA: u64 = 1;
 const ENTRIES_LBA: u64 = 2;
-const SIGNATURE: &[u8] = b"EFI PART";
+/// Attribute of an entry: read-only.
+const READ_ONLY: u64 = 1 << 60;
 
 type Entries = BTreeMap<u32, gpt::partition::Partition>;
 
@@ -84,15 +91,20 @@ pub(crate) fn read(disk: &OpenDisk) -> Result<Vec<Partition>, Error> {
         other => other?,
     };
     let Some(found) = found else { return without_gpt(disk, block_size) };
-    let used = found.iter().filter(|(_, entry)| entry.is_used() && entry.last_lba >= entry.first_lba);
-    let partitions = used.map(|(number, entry)| Partition {
+    Ok(used(&found, block).filter(|partition| partition.bytes.end <= disk.size()).collect())
+}
+
+/// The partitions of a GPT.
+fn used(entries: &Entries, block: u64) -> impl Iterator<Item = Partition> {
+    let used = entries.iter().filter(|(_, entry)| entry.is_used() && entry.last_lba >= entry.first_lba);
+    used.map(move |(number, entry)| Partition {
         number: *number,
         bytes: entry.first_lba.saturating_mul(block)..entry.last_lba.saturating_add(1).saturating_mul(block),
         type_guid: Some(entry.part_type_guid.guid.to_string().to_ascii_lowercase()),
         guid: Some(entry.part_guid.to_string().to_ascii_lowercase()),
         name: entry.name.clone(),
-    });
-    Ok(partitions.filter(|partition| partition.bytes.end <= disk.size()).collect())
+        read_only: entry.flags & READ_ONLY != 0,
+    })
 }
 
 /// The entries of the GPT whose header is in a block; none where there is no header or either is damaged.
@@ -121,8 +133,7 @@ fn without_gpt(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<Vec<Part
     let mut found = Vec::new();
     let mut first_logical = MBR_FIRST_LOGICAL;
     let records = mbr_records(disk, 0, block_size)?;
-    // The boot sector of a FAT or NTFS file system on a whole disk has code in place of records. The kernel tells it by this.
-    if !records.iter().all(|record| matches!(record.boot_indicator, 0 | MBR_ACTIVE)) {
+    if !are_records(&records) {
         return Ok(vec![Partition::whole(disk)]);
     }
     let signature = if records.is_empty() { None } else { mbr_signature(disk)? };
@@ -140,13 +151,24 @@ fn without_gpt(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<Vec<Part
     found.sort_by_key(|(number, ..)| *number);
     let block = block_size.as_u64();
     let partitions = found.iter().map(|(number, start, record)| {
-        let bytes = start * block..(start + u64::from(record.lb_size)) * block;
         let guid = signature.map(|signature| format!("{signature:08x}-{number:02x}"));
-        Partition { number: *number, bytes, type_guid: None, guid, name: String::new() }
+        Partition { guid, ..in_mbr(*number, *start, record, block) }
     });
     let partitions: Vec<Partition> =
         partitions.filter(|partition| partition.bytes.start > 0 && partition.bytes.end <= disk.size()).collect();
     Ok(if partitions.is_empty() { vec![Partition::whole(disk)] } else { partitions })
+}
+
+/// Whether these are records of partitions. The boot sector of a FAT or NTFS file system on a whole disk has code in their
+/// place. The kernel tells it by this.
+fn are_records(records: &[PartRecord]) -> bool {
+    records.iter().all(|record| matches!(record.boot_indicator, 0 | MBR_ACTIVE))
+}
+
+/// The partition of a record, from this block on.
+fn in_mbr(number: u32, start: u64, record: &PartRecord, block: u64) -> Partition {
+    let bytes = start * block..(start + u64::from(record.lb_size)) * block;
+    Partition { number, bytes, type_guid: None, guid: None, name: String::new(), read_only: false }
 }
 
 /// The partitions inside an extended one: a chain of boot records, each with one partition, counted from that record, and
@@ -178,8 +200,13 @@ fn mbr_records(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Resul
     }
     let mut block = vec![0; block_size.as_usize()];
     disk.read_at(&mut block, offset)?;
-    let Ok(mbr) = ProtectiveMBR::from_bytes(&block, block_size) else { return Ok(Vec::new()) };
-    Ok((0..4).filter_map(|index| mbr.partition(index)).collect())
+    Ok(records_in(&block, block_size))
+}
+
+/// The four records of a boot record; none where it is none.
+fn records_in(block: &[u8], block_size: LogicalBlockSize) -> Vec<PartRecord> {
+    let Ok(mbr) = ProtectiveMBR::from_bytes(block, block_size) else { return Vec::new() };
+    (0..4).filter_map(|index| mbr.partition(index)).collect()
 }
 
 fn mbr_signature(disk: &OpenDisk) -> Result<Option<u32>, Error> {
@@ -203,75 +230,6 @@ pub(crate) fn forget(disk: &OpenDisk) -> Result<(), Error> {
     zero(HEADER_LBA)?;
     zero(blocks.saturating_sub(1))?;
     disk.flush()
-}
-
-/// What [`move_backup`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moved {
-    /// The backup is at the end of the disk now.
-    Yes,
-    /// It was there, or there is no GPT.
-    NotNeeded,
-    /// The table cannot be edited without changing more of it.
-    NotPossible,
-}
-
-/// Moves the backup GPT of an image to the end of the larger disk it was written to, where firmware looks for it. `head` is
-/// the head of the image, which is not on the disk yet, while all the rest is: it is changed in memory, so that nothing is
-/// left to do once the disk has it. Fails if the table is made for blocks of another size than the disk's, because
-/// neither firmware nor kernel would find it.
-pub(crate) fn move_backup(head: &mut [u8], disk: &OpenDisk) -> Result<Moved, Error> {
-    let block = u64::from(disk.logical_block());
-    let own_size = LogicalBlockSize::try_from(block).ok();
-    let Some((block_size, primary)) = own_size.and_then(|size| Some((size, header_in(head, size)?))) else {
-        let known = [LogicalBlockSize::Lb512, LogicalBlockSize::Lb4096];
-        return match known.into_iter().find(|size| header_in(head, *size).is_some()) {
-            Some(found) => {
-                Err(Error::BlockSize { disk: disk.path().to_owned(), expected: block, found: found.as_u64() })
-            }
-            None => Ok(Moved::NotNeeded),
-        };
-    };
-    let last = (disk.size() / block).saturating_sub(1);
-    if primary.backup_lba >= last {
-        return Ok(Moved::NotNeeded);
-    }
-    let old_backup = primary.backup_lba;
-    let as_usual = primary.current_lba == HEADER_LBA && primary.part_start == ENTRIES_LBA;
-    let entries_len = u64::from(primary.num_parts) * u64::from(primary.part_size);
-    let after_header = head.get((ENTRIES_LBA * block) as usize..);
-    let entries = after_header.and_then(|rest| rest.get(..entries_len as usize)).map(<[u8]>::to_vec);
-    let editable = as_usual && primary.part_size == ENTRY_SIZE && primary.last_usable < old_backup;
-    let Some(entries) = entries.filter(|_| editable && primary.num_parts >= MIN_ENTRIES) else {
-        return Ok(Moved::NotPossible);
-    };
-    let failed = |error: HeaderError| Error::PartitionTable {
-        operation: "fitting",
-        disk: disk.path().to_owned(),
-        reason: error.to_string(),
-    };
-    let build = |primary_wanted: bool| {
-        HeaderBuilder::from_header(&primary).backup_lba(last).primary(primary_wanted).build(block_size).map_err(failed)
-    };
-    let (mut new_primary, mut new_backup) = (build(true)?, build(false)?);
-    if new_backup.part_start * block + entries_len > last * block {
-        return Ok(Moved::NotPossible);
-    }
-    // Before the new one is written, which may cover the place.
-    let mut old = vec![0; block as usize];
-    disk.read_at(&mut old, old_backup * block)?;
-    if old.starts_with(SIGNATURE) {
-        disk.zero(old_backup * block..(old_backup + 1) * block)?;
-    }
-    disk.write_at(&entries, new_backup.part_start * block)?;
-    new_backup.write_backup(&mut Device { disk, start: 0, at: 0 }, block_size).map_err(failed)?;
-    new_primary.write_primary(&mut Cursor::new(head), block_size).map_err(failed)?;
-    Ok(Moved::Yes)
-}
-
-/// The GPT header in the head of a disk with blocks of this size.
-fn header_in(head: &[u8], block_size: LogicalBlockSize) -> Option<Header> {
-    read_header_from_arbitrary_device(&mut Cursor::new(head), block_size).ok()
 }
 
 /// An open disk with a position, as the gpt crate wants it. Writes go through the disk's own, bounds and all.

@@ -39,7 +39,7 @@ use crate::Report;
 use crate::error::Error;
 use crate::machine::{Cancel, Machine};
 use crate::open_disk::OpenDisk;
-use crate::partitions::Moved;
+use crate::partitions::Fitted;
 use crate::text;
 
 /// Size of every buffer. Larger direct writes are faster, up to some MiB.
@@ -119,10 +119,10 @@ pub(crate) fn run(
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-) -> Result<(Written, Moved), Error> {
+) -> Result<(Written, Fitted), Error> {
     let target = Target::new(disk);
     let written = stages(image, reading, disk, &target, machine, report)
-        .and_then(|written| Ok((written, target.commit(image.verify)?)));
+        .and_then(|written| Ok((written, target.commit(image.grow, image.verify)?)));
     if written.is_err() {
         match target.abandon() {
             Ok(true) => report(Report::Note(format!("{} has no partition table now and will not boot", disk.path()))),

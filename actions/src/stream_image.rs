@@ -4,11 +4,12 @@ use slipway_protocol::StreamImage;
 
 use crate::error::Error;
 use crate::fetch::{self, FetchError};
+use crate::grow::Growth;
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
-use crate::partitions::Moved;
+use crate::partitions::{Fitted, Moved};
 use crate::stream::{self, Reading, Written};
-use crate::{Done, Report, choose, text};
+use crate::{Done, Report, choose, grow, text};
 
 /// How often a source that cannot be resumed is fetched from its beginning again.
 const RESTARTS: u32 = 3;
@@ -26,7 +27,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
         let needed = format!("{raw_size}");
         return Err(Error::ImageTooLarge { disk: disk.path().to_owned(), size: disk.size(), needed });
     }
-    let (written, moved) = write(inputs, &disk, machine, report)?;
+    let (written, Fitted { moved, growth }) = write(inputs, &disk, machine, report)?;
     let mut warnings = Vec::new();
     if inputs.digest.is_none() && inputs.raw_digest.is_none() {
         warnings.push("the image was written without a digest to check it against".to_owned());
@@ -40,13 +41,25 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     if let Err(errno) = disk.reread_partitions() {
         warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
     }
-    let summary = format!(
+    let mut summary = format!(
         "wrote {} to {} from {} of {} data",
         text::size(written.raw_size),
         disk.path(),
         text::size(written.fetched),
         written.format
     );
+    let path = disk.path().to_owned();
+    // A partition of a disk that is held cannot be mounted.
+    drop(disk);
+    match growth {
+        Growth::NotNeeded => {}
+        Growth::Left { partition, reason } => summary.push_str(&format!("; did not grow {partition}: {reason}")),
+        Growth::Grown(grown) => {
+            let (done, warning) = grow::finish(&path, &grown);
+            summary.push_str(&format!("; {done}"));
+            warnings.extend(warning);
+        }
+    }
     Ok(Done::go_on(summary, warnings))
 }
 
@@ -55,7 +68,7 @@ fn write(
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-) -> Result<(Written, Moved), Error> {
+) -> Result<(Written, Fitted), Error> {
     let mut restarts = 0;
     let mut reading = Reading::Stream;
     loop {

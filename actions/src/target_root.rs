@@ -112,9 +112,14 @@ impl TargetRoot {
 
     /// Returns once the file system has everything on the disk.
     pub(crate) fn sync(&self) -> Result<(), Error> {
-        // The descriptor of a mount itself is a mere path, which syncfs(2) does not take.
-        let sync = || syncfs(self.open("", OFlags::RDONLY | OFlags::DIRECTORY)?);
+        let sync = || syncfs(self.directory()?);
         sync().map_err(|errno| target_file("writing", "", errno.into()))
+    }
+
+    /// The root opened as a directory. The descriptor of a mount itself is a mere path, which neither syncfs(2) nor
+    /// ioctl(2) takes.
+    pub(crate) fn directory(&self) -> Result<OwnedFd, Errno> {
+        self.open("", OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
     fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {

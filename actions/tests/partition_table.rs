@@ -1,4 +1,5 @@
-//! An image smaller than its disk: the partition table is right for the disk afterwards, by sgdisk's judgement.
+//! An image smaller than its disk: the partition table is right for the disk afterwards, by sgdisk's judgement. Growth is in
+//! `grow.rs`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -13,7 +14,8 @@ use slipway_protocol::{Action, KernelArgs, StreamImage};
 /// Streams the image in the bench's folder to its disk.
 fn stream_image(bench: &Bench) -> Result<Done, Error> {
     let raw = std::fs::read(bench.path("image")).unwrap();
-    let image = StreamImage { digest: Some(sha256(&raw)), ..stream(bench.path("image").to_str().unwrap()) };
+    let image =
+        StreamImage { digest: Some(sha256(&raw)), grow: false, ..stream(bench.path("image").to_str().unwrap()) };
     bench.run(&Action::StreamImage(image)).0
 }
 
@@ -33,8 +35,7 @@ fn the_backup_table_moves_to_the_end_of_the_disk() {
     ];
     make(&image, 30, &parts);
     let raw = std::fs::read(&image).unwrap();
-    let action = StreamImage { digest: Some(sha256(&raw)), ..stream(image.to_str().unwrap()) };
-    let done = bench.run(&Action::StreamImage(action)).0.unwrap();
+    let done = stream_image(&bench).unwrap();
     assert_eq!(done.outcome.warnings, [""; 0]);
 
     let verdict = run(Command::new("sgdisk").arg("--verify").arg(bench.path("disk")));

@@ -201,7 +201,7 @@ impl std::fmt::Display for EraseMode {
 }
 
 /// Inputs of `stream-image`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamImage {
@@ -225,6 +225,33 @@ pub struct StreamImage {
     /// Which disk.
     #[serde(default)]
     pub disk: DiskHints,
+    /// Whether the last partition of the image and the file system in it grow to the end of the disk. Without it the disk
+    /// has the image byte for byte, but for the place of the backup partition table.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    #[cfg_attr(feature = "openapi", schema(default = true))]
+    pub grow: bool,
+}
+
+impl Default for StreamImage {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            digest: None,
+            raw_digest: None,
+            raw_size: None,
+            ca: None,
+            disk: DiskHints::default(),
+            grow: true,
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 /// How a written disk is checked.
@@ -355,6 +382,20 @@ mod tests {
                 format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");
             check(stream(url, digest(), None), &[&problem]);
         }
+    }
+
+    #[test]
+    fn an_image_grows_unless_it_is_told_not_to() {
+        let check = |text: &str, expect: bool| {
+            let read: StreamImage = serde_json::from_str(text).expect("inputs");
+            assert_eq!(read.grow, expect, "{text}");
+            let back = serde_json::to_string(&read).expect("JSON");
+            assert_eq!(serde_json::from_str::<StreamImage>(&back).expect("the same"), read, "{back}");
+        };
+        check(r#"{"url": "/x"}"#, true);
+        check(r#"{"url": "/x", "grow": true}"#, true);
+        check(r#"{"url": "/x", "grow": false}"#, false);
+        assert!(StreamImage::default().grow);
     }
 
     #[test]

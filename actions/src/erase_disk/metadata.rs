@@ -106,6 +106,7 @@ mod tests {
             type_guid: None,
             guid: None,
             name: String::new(),
+            read_only: false,
         };
         let partitions: Vec<Partition> = partitions_mib.iter().map(partition).collect();
         assert_eq!(metadata_ranges(disk_mib * MIB, &partitions), expect, "{disk_mib} MiB, {partitions_mib:?}");

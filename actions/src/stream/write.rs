@@ -11,8 +11,9 @@ use super::buffers::Queue;
 use super::progress::{Counters, Meter};
 use super::read_back::ReadBack;
 use crate::error::Error;
+use crate::grow::Growth;
 use crate::open_disk::OpenDisk;
-use crate::partitions::{self, Moved};
+use crate::partitions::{self, Fitted};
 
 /// Held back at either end of the disk. At the head: protective MBR, GPT, and what boot loaders embed before the first
 /// partition, or the superblock of an image without partitions. At the tail: the backup GPT (UEFI specification, 5.3).
@@ -98,8 +99,9 @@ impl<'a> Target<'a> {
     /// Writes what was held back, in an order that makes a cut at any point leave either no partition table or all of it, and
     /// all that it leads to. A disk may tear a write at any block and reorder those between two flushes. So the head and
     /// the tail come after everything else; then, with those on the disk, the two headers of a GPT; and last the MBR, which
-    /// firmware and kernels look at first. What can be wrong with the table is found before any of them.
-    pub(crate) fn commit(&self, verify: Verify) -> Result<Moved, Error> {
+    /// firmware and kernels look at first. What can be wrong with the table is found before any header is written, and the
+    /// table is fitted to the disk in memory; `grow` has its last partition grow.
+    pub(crate) fn commit(&self, grow: bool, verify: Verify) -> Result<Fitted, Error> {
         let check = |bytes: &[u8], offset: usize| match verify {
             Verify::None => Ok(()),
             Verify::Readback => self.disk.verify_at(bytes, offset as u64),
@@ -113,19 +115,31 @@ impl<'a> Target<'a> {
         let (tail, last) = tail.split_at(((backup_header - self.tail_start) as usize).min(tail.len()));
         self.disk.flush()?;
         self.disk.write_at(tail, self.tail_start)?;
+        let (fitted, mut backup) = partitions::fit(head, self.disk, grow)?;
+        if let Growth::Grown(grown) = &fitted.growth {
+            self.disk.zero(grown.stale())?;
+        }
+        if let Some(backup) = &backup {
+            backup.write_entries(self.disk)?;
+        }
         self.disk.write_at(&head[header_end..], header_end as u64)?;
         self.disk.flush()?;
-        check(tail, self.tail_start as usize)?;
         check(&head[header_end..], header_end)?;
-        self.disk.write_at(last, backup_header)?;
-        let moved = partitions::move_backup(head, self.disk)?;
+        match &mut backup {
+            // Its entries may lie over the tail of the image.
+            Some(backup) => backup.write_header(self.disk)?,
+            None => {
+                check(tail, self.tail_start as usize)?;
+                self.disk.write_at(last, backup_header)?;
+            }
+        }
         self.disk.write_at(&head[header_start..header_end], header_start as u64)?;
         self.disk.flush()?;
         check(&head[header_start..header_end], header_start)?;
         self.disk.write_at(&head[..header_start], 0)?;
         self.disk.flush()?;
         check(&head[..header_start], 0)?;
-        Ok(moved)
+        Ok(fitted)
     }
 
     /// Makes sure a disk that was written to, and not to the end, is known by nothing. True if there was anything to do.

@@ -124,6 +124,9 @@ struct StreamArguments {
     /// The disk, such as /dev/nvme0n1
     #[arg(long)]
     disk: String,
+    /// Leave the last partition as large as it is in the image
+    #[arg(long)]
+    no_grow: bool,
 }
 
 #[derive(Args)]
@@ -204,6 +207,7 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
                 },
                 ca: None,
                 disk: hints(&a.disk),
+                grow: !a.no_grow,
             };
             (Action::StreamImage(image), a.disk, optional(&a.ca)?.into_iter().collect())
         }

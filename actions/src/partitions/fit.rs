@@ -1,0 +1,199 @@
+//! Fits the partition table of an image to the disk it is written to. All of it happens in memory, before the table is
+//! written.
+
+use std::io::Cursor;
+
+use gpt::disk::LogicalBlockSize;
+use gpt::header::{Header, HeaderBuilder, HeaderError, read_header_from_arbitrary_device};
+use gpt::partition::file_read_partitions;
+
+use super::{
+    Device, ENTRIES_LBA, ENTRY_SIZE, HEADER_LBA, MBR_EXTENDED, MBR_PROTECTIVE, MIN_ENTRIES, Partition, are_records,
+    in_mbr, records_in, used,
+};
+use crate::error::Error;
+use crate::grow::{self, Growth};
+use crate::open_disk::OpenDisk;
+
+const SIGNATURE: &[u8] = b"EFI PART";
+/// Where an entry of a GPT has its last block (UEFI specification, table 5-6).
+const ENTRY_LAST_LBA: usize = 40;
+/// Where the records of an MBR are, and their size (UEFI specification, tables 5-1 and 5-2).
+const MBR_RECORDS: usize = 446;
+const MBR_RECORD_SIZE: usize = 16;
+/// Where a record has the last block as cylinder, head and sector, and the number of blocks.
+const RECORD_END: usize = 5;
+const RECORD_BLOCKS: usize = 12;
+/// Cylinder, head and sector of what is beyond their reach.
+const BEYOND_CHS: [u8; 3] = [0xFE, 0xFF, 0xFF];
+
+/// What was done to a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fitted {
+    pub(crate) moved: Moved,
+    pub(crate) growth: Growth,
+}
+
+/// Where the backup of a GPT is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved {
+    /// At the end of the disk now.
+    Yes,
+    /// It was there, or there is no GPT.
+    NotNeeded,
+    /// At the end of the image: the table cannot be edited without changing more of it.
+    NotPossible,
+}
+
+/// A backup GPT that is to be written.
+#[derive(Debug)]
+pub(crate) struct Backup {
+    header: Header,
+    entries: Vec<u8>,
+    block_size: LogicalBlockSize,
+    /// Block of the header the image brought.
+    old: u64,
+}
+
+impl Backup {
+    /// Takes away the header of the old backup and writes the new one's entries, which may cover the place.
+    pub(crate) fn write_entries(&self, disk: &OpenDisk) -> Result<(), Error> {
+        let block = self.block_size.as_u64();
+        let mut old = vec![0; self.block_size.as_usize()];
+        disk.read_at(&mut old, self.old * block)?;
+        if old.starts_with(SIGNATURE) {
+            disk.zero(self.old * block..(self.old + 1) * block)?;
+        }
+        disk.write_at(&self.entries, self.header.part_start * block)
+    }
+
+    /// Writes the header. The entries must be on the disk.
+    pub(crate) fn write_header(&mut self, disk: &OpenDisk) -> Result<(), Error> {
+        let mut device = Device { disk, start: 0, at: 0 };
+        let written = self.header.write_backup(&mut device, self.block_size);
+        written.map(drop).map_err(|error| failed(disk, &error))
+    }
+}
+
+/// Moves the backup GPT of an image to the end of the larger disk it is written to, where firmware looks for it, and has
+/// the last partition reach to there, if that is asked for and can be done to what it holds. `head` is the head of the
+/// image, which is not on the disk yet, while all the rest is: it is changed in memory. Fails if the table is made for
+/// blocks of another size than the disk's, because neither firmware nor kernel would find it.
+pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitted, Option<Backup>), Error> {
+    let Some((block_size, primary)) = gpt_in(head, disk)? else {
+        let growth = if grow { grow_in_mbr(head, disk)? } else { Growth::NotNeeded };
+        return Ok((Fitted { moved: Moved::NotNeeded, growth }, None));
+    };
+    let block = block_size.as_u64();
+    let last = (disk.size() / block).saturating_sub(1);
+    let moved = if primary.backup_lba < last { Moved::Yes } else { Moved::NotNeeded };
+    let as_it_is = |moved, growth| Ok((Fitted { moved, growth }, None));
+    if primary.backup_lba > last {
+        return as_it_is(moved, Growth::NotNeeded);
+    }
+    let not_possible = if moved == Moved::Yes { Moved::NotPossible } else { moved };
+    let as_usual = primary.current_lba == HEADER_LBA && primary.part_start == ENTRIES_LBA;
+    let entries_start = (ENTRIES_LBA * block) as usize;
+    let entries_end = entries_start + (u64::from(primary.num_parts) * u64::from(ENTRY_SIZE)) as usize;
+    let editable = as_usual
+        && primary.part_size == ENTRY_SIZE
+        && primary.num_parts >= MIN_ENTRIES
+        && primary.last_usable < primary.backup_lba
+        && entries_end <= head.len();
+    if !editable {
+        return as_it_is(not_possible, Growth::NotNeeded);
+    }
+    let build = |primary_wanted: bool| {
+        let mut builder = HeaderBuilder::from_header(&primary);
+        builder.backup_lba(last).primary(primary_wanted).build(block_size).map_err(|error| failed(disk, &error))
+    };
+    let (mut new_primary, header) = (build(true)?, build(false)?);
+    if header.part_start * block + (entries_end - entries_start) as u64 > last * block {
+        return as_it_is(not_possible, Growth::NotNeeded);
+    }
+    let growth = match grow {
+        true => grow_in_gpt(head, &primary, block_size, new_primary.last_usable, disk)?,
+        false => Growth::NotNeeded,
+    };
+    if moved == Moved::NotNeeded && !matches!(growth, Growth::Grown(_)) {
+        return as_it_is(moved, growth);
+    }
+    let entries = head[entries_start..entries_end].to_vec();
+    new_primary.write_primary(&mut Cursor::new(head), block_size).map_err(|error| failed(disk, &error))?;
+    Ok((Fitted { moved, growth }, Some(Backup { header, entries, block_size, old: primary.backup_lba })))
+}
+
+/// The GPT in a head that is for this disk. One for blocks of another size is an error.
+fn gpt_in(head: &[u8], disk: &OpenDisk) -> Result<Option<(LogicalBlockSize, Header)>, Error> {
+    let block = u64::from(disk.logical_block());
+    let header = |size: LogicalBlockSize| read_header_from_arbitrary_device(&mut Cursor::new(head), size).ok();
+    let own_size = LogicalBlockSize::try_from(block).ok();
+    if let Some(found) = own_size.and_then(|size| Some((size, header(size)?))) {
+        return Ok(Some(found));
+    }
+    match [LogicalBlockSize::Lb512, LogicalBlockSize::Lb4096].into_iter().find(|size| header(*size).is_some()) {
+        Some(found) => Err(Error::BlockSize { disk: disk.path().to_owned(), expected: block, found: found.as_u64() }),
+        None => Ok(None),
+    }
+}
+
+/// Has the last partition of a GPT reach to the last block that may be used.
+fn grow_in_gpt(
+    head: &mut [u8],
+    primary: &Header,
+    block_size: LogicalBlockSize,
+    last_usable: u64,
+    disk: &OpenDisk,
+) -> Result<Growth, Error> {
+    let block = block_size.as_u64();
+    let entries = file_read_partitions(&mut Cursor::new(&head), primary, block_size);
+    let entries = entries.map_err(|error| failed(disk, &HeaderError::Io(error)))?;
+    let partitions: Vec<Partition> = used(&entries, block).collect();
+    if partitions.iter().any(|partition| partition.bytes.end > (primary.last_usable + 1) * block) {
+        return Ok(Growth::NotNeeded);
+    }
+    let growth = grow::plan(disk, &partitions, (last_usable + 1) * block)?;
+    if let Growth::Grown(grown) = &growth {
+        let entry = (ENTRIES_LBA * block) as usize + (grown.partition.number - 1) as usize * ENTRY_SIZE as usize;
+        let last = grown.partition.bytes.end / block - 1;
+        head[entry + ENTRY_LAST_LBA..][..8].copy_from_slice(&last.to_le_bytes());
+    }
+    Ok(growth)
+}
+
+/// Has the last primary partition of an MBR reach to the end of the disk, or as far as its number of blocks can say.
+fn grow_in_mbr(head: &mut [u8], disk: &OpenDisk) -> Result<Growth, Error> {
+    let block = u64::from(disk.logical_block());
+    let Ok(block_size) = LogicalBlockSize::try_from(block) else { return Ok(Growth::NotNeeded) };
+    let records = head.get(..block_size.as_usize()).map(|mbr| records_in(mbr, block_size)).unwrap_or_default();
+    let is_damaged = |record: &gpt::mbr::PartRecord| {
+        let end = (u64::from(record.lb_start) + u64::from(record.lb_size)) * block;
+        record.os_type == MBR_PROTECTIVE || record.os_type != 0 && (record.lb_start == 0 || end > disk.size())
+    };
+    if !are_records(&records) || records.iter().any(is_damaged) {
+        return Ok(Growth::NotNeeded);
+    }
+    let used = (1..).zip(&records).filter(|(_, record)| record.os_type != 0 && record.lb_size > 0);
+    let partitions: Vec<Partition> =
+        used.map(|(number, record)| in_mbr(number, u64::from(record.lb_start), record, block)).collect();
+    let start = partitions.iter().max_by_key(|partition| partition.bytes.end).map_or(0, |last| last.bytes.start);
+    let room = disk.size().min(start + u64::from(u32::MAX) * block);
+    let growth = grow::plan(disk, &partitions, room)?;
+    let Growth::Grown(grown) = &growth else { return Ok(growth) };
+    let index = (grown.partition.number - 1) as usize;
+    if MBR_EXTENDED.contains(&records[index].os_type) {
+        return Ok(Growth::Left {
+            partition: grown.partition.describe(disk),
+            reason: "it holds other partitions".to_owned(),
+        });
+    }
+    let blocks = u32::try_from((grown.partition.bytes.end - grown.partition.bytes.start) / block).unwrap_or(u32::MAX);
+    let record = &mut head[MBR_RECORDS + index * MBR_RECORD_SIZE..][..MBR_RECORD_SIZE];
+    record[RECORD_END..][..3].copy_from_slice(&BEYOND_CHS);
+    record[RECORD_BLOCKS..].copy_from_slice(&blocks.to_le_bytes());
+    Ok(growth)
+}
+
+fn failed(disk: &OpenDisk, error: &HeaderError) -> Error {
+    Error::PartitionTable { operation: "fitting", disk: disk.path().to_owned(), reason: error.to_string() }
+}
