@@ -86,13 +86,54 @@ pub enum Error {
     /// The partition table is of a kind that cannot be read, or the image's cannot be made to fit the disk.
     #[error("{operation} the partition table of {disk}: {reason}")]
     PartitionTable {
-        /// What was done: "reading", "fitting".
+        /// What was done: "reading", "fitting", "making".
         operation: &'static str,
         /// Path of the disk.
         disk: String,
         /// What is wrong with it.
         reason: String,
     },
+    /// An action was told what cannot be.
+    #[error("reading the inputs of {action}: it {problem}")]
+    Inputs {
+        /// Name of the action.
+        action: &'static str,
+        /// What is wrong with them.
+        problem: String,
+    },
+    /// The partitions asked for are not to be had on this disk.
+    #[error("laying out partitions on {disk}: {reason}")]
+    Layout {
+        /// Path of the disk.
+        disk: String,
+        /// What stands in the way.
+        reason: String,
+    },
+    /// Not exactly one partition is meant.
+    #[error("looking for {choice} on {disk}: found {found} of it; there is {there}")]
+    ChoosePartition {
+        /// Path of the disk.
+        disk: String,
+        /// What was asked for.
+        choice: String,
+        /// How many there are.
+        found: usize,
+        /// All partitions of the disk.
+        there: String,
+    },
+    /// A file system could not be made.
+    #[error("making {kind} in {partition}: {reason}")]
+    MakeFileSystem {
+        /// File system type.
+        kind: &'static str,
+        /// The partition.
+        partition: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// The kernel gives no random numbers.
+    #[error("asking the kernel for random numbers")]
+    Random,
     /// The image's partition table is not where firmware and kernel look for it on this disk.
     #[error(
         "checking the partition table of the image: it is made for blocks of {found} bytes, and {disk} has blocks of \

@@ -16,10 +16,13 @@ mod grow;
 mod host;
 mod kernel_args;
 mod machine;
+mod make_filesystem;
 mod mount;
 mod open_disk;
+mod partition;
 mod partitions;
 mod probe;
+mod random;
 mod reboot;
 mod seed_cloud_init;
 #[doc(hidden)]
@@ -96,6 +99,8 @@ pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report
     match action {
         Action::EraseDisk(inputs) => erase_disk::run(inputs, machine, report),
         Action::StreamImage(inputs) => stream_image::run(inputs, machine, report),
+        Action::Partition(inputs) => partition::run(inputs, machine, report),
+        Action::MakeFileSystem(inputs) => make_filesystem::run(inputs, machine, report),
         Action::SeedCloudInit(inputs) => seed_cloud_init::run(inputs, machine, report),
         Action::KernelArgs(inputs) => kernel_args::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),

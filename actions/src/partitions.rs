@@ -1,5 +1,6 @@
 //! Partitions of a disk: GPT (UEFI specification, 5.3), or MBR (5.2.1).
 
+mod create;
 mod fit;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use gpt::partition::file_read_partitions;
 use crate::error::Error;
 use crate::open_disk::OpenDisk;
 use crate::text;
+pub(crate) use create::{Planned, Table};
 pub(crate) use fit::{Fitted, Moved, fit};
 
 /// A partition, or a whole disk that has none.

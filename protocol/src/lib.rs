@@ -15,6 +15,7 @@ pub mod event;
 pub mod hint;
 pub mod identity;
 pub mod inventory;
+pub mod partition;
 pub mod status;
 pub mod workflow;
 
@@ -26,6 +27,7 @@ pub use event::{DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Fa
 pub use hint::{HintError, SizeHint, TextHint};
 pub use identity::Identity;
 pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
+pub use partition::{FileSystemKind, MakeFileSystem, NewPartition, Partition, PartitionChoice, PartitionSize};
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
     Action, EraseDisk, EraseMode, KernelArgs, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage, Verify, Workflow,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, DiskHints};
+use crate::{Digest, DiskHints, MakeFileSystem, Partition};
 
 /// 200 of `GET /v1/node/workflow`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,10 @@ fn action_problems(action: &Action) -> Vec<String> {
     match action {
         Action::EraseDisk(erase) => erase.disk.problems(true).into_iter().chain(fallback_problems(erase)).collect(),
         Action::StreamImage(image) => url_problem(image).into_iter().chain(image.disk.problems(false)).collect(),
+        Action::Partition(partition) => {
+            partition.problems().into_iter().chain(partition.disk.problems(false)).collect()
+        }
+        Action::MakeFileSystem(make) => make.problems().into_iter().chain(make.disk.problems(false)).collect(),
         Action::SeedCloudInit(seed) => seed.disk.problems(false),
         Action::KernelArgs(arguments) => {
             let problem = |argument: &String| {
@@ -136,6 +140,11 @@ pub enum Action {
     EraseDisk(EraseDisk),
     /// Put an image on the disk.
     StreamImage(StreamImage),
+    /// Give the disk a new partition table.
+    Partition(Partition),
+    /// Make a file system in a partition.
+    #[serde(rename = "make-filesystem")]
+    MakeFileSystem(MakeFileSystem),
     /// Give the installed system its user-data.
     SeedCloudInit(SeedCloudInit),
     /// Add kernel arguments to the installed system's boot entries.
@@ -150,6 +159,8 @@ impl Action {
         match self {
             Action::EraseDisk(_) => "erase-disk",
             Action::StreamImage(_) => "stream-image",
+            Action::Partition(_) => "partition",
+            Action::MakeFileSystem(_) => "make-filesystem",
             Action::SeedCloudInit(_) => "seed-cloud-init",
             Action::KernelArgs(_) => "kernel-args",
             Action::Reboot(_) => "reboot",
@@ -239,6 +250,7 @@ impl Default for StreamImage {
             digest: None,
             raw_digest: None,
             raw_size: None,
+            verify: Verify::None,
             ca: None,
             disk: DiskHints::default(),
             grow: true,

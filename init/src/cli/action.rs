@@ -10,8 +10,8 @@ use clap::{Args, Subcommand};
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
-    Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, KernelArgs, PhoneHome, Progress,
-    SeedCloudInit, StreamImage, Verify,
+    Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, FileSystemKind, KernelArgs, MakeFileSystem,
+    NewPartition, Partition, PartitionChoice, PartitionSize, PhoneHome, Progress, SeedCloudInit, StreamImage, Verify,
 };
 
 /// How often a plain line tells the progress.
@@ -45,6 +45,17 @@ enum ActionCommand {
     },
     /// Put an image on a disk, verified
     StreamImage(StreamArguments),
+    /// Give a disk a new partition table
+    Partition {
+        /// The disk, such as /dev/nvme0n1
+        #[arg(long)]
+        disk: String,
+        /// A partition as TYPE:SIZE or TYPE:SIZE:LABEL, such as esp:512MiB or root:rest:system; may be given several times
+        #[arg(long, required = true, value_parser = new_partition)]
+        new: Vec<NewPartition>,
+    },
+    /// Make a file system in a partition
+    MakeFilesystem(MakeArguments),
     /// Give the installed system its user-data
     SeedCloudInit(SeedArguments),
     /// Add kernel arguments to the installed system's boot entries
@@ -130,6 +141,54 @@ struct StreamArguments {
 }
 
 #[derive(Args)]
+struct MakeArguments {
+    /// The disk, such as /dev/nvme0n1
+    #[arg(long)]
+    disk: String,
+    /// Number of the partition, from 1, or its label
+    #[arg(long)]
+    partition: String,
+    /// What is made
+    #[arg(long, value_enum)]
+    kind: Kind,
+    /// Label of the file system
+    #[arg(long)]
+    label: Option<String>,
+    /// UUID of the file system; a random one without it
+    #[arg(long)]
+    uuid: Option<String>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Kind {
+    /// Made by mke2fs of e2fsprogs
+    Ext4,
+    /// FAT32
+    Vfat,
+    /// Swap space
+    Swap,
+}
+
+impl From<Kind> for FileSystemKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Ext4 => Self::Ext4,
+            Kind::Vfat => Self::Vfat,
+            Kind::Swap => Self::Swap,
+        }
+    }
+}
+
+/// Reads TYPE:SIZE or TYPE:SIZE:LABEL.
+fn new_partition(text: &str) -> Result<NewPartition, String> {
+    let mut parts = text.splitn(3, ':').map(str::to_owned);
+    let (Some(r#type), Some(size)) = (parts.next(), parts.next()) else {
+        return Err("give TYPE:SIZE or TYPE:SIZE:LABEL".to_owned());
+    };
+    Ok(NewPartition { r#type, size: PartitionSize::Text(size), label: parts.next(), uuid: None })
+}
+
+#[derive(Args)]
 struct SeedArguments {
     /// The disk that carries the image
     #[arg(long)]
@@ -157,10 +216,12 @@ struct SeedArguments {
 /// Runs the action and tells how it went; exit status 0 only when it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
-    let overwrites = matches!(arguments.action, ActionCommand::EraseDisk { .. } | ActionCommand::StreamImage(_));
+    let overwritten = overwritten(&arguments.action);
     let (action, disk, trust) = action(arguments.action)?;
     let machine = Host::new(HostOptions { trust, ..HostOptions::default() });
-    if overwrites && !arguments.yes && !confirmed(&machine, &disk)? {
+    if let Some(what) = overwritten.filter(|_| !arguments.yes)
+        && !confirmed(&machine, &disk, &what)?
+    {
         bail!("{disk} was left as it is");
     }
     let mut display = Display::new(arguments.json);
@@ -182,6 +243,16 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
         // Already told as JSON.
         Err(_) if arguments.json => Ok(ExitCode::FAILURE),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// What an action takes away, in words; nothing if it keeps what is there.
+fn overwritten(action: &ActionCommand) -> Option<String> {
+    match action {
+        ActionCommand::EraseDisk { disk, .. } | ActionCommand::Partition { disk, .. } => Some(disk.clone()),
+        ActionCommand::StreamImage(arguments) => Some(arguments.disk.clone()),
+        ActionCommand::MakeFilesystem(make) => Some(format!("partition {} of {}", make.partition, make.disk)),
+        ActionCommand::SeedCloudInit(_) | ActionCommand::KernelArgs { .. } => None,
     }
 }
 
@@ -211,6 +282,15 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
             };
             (Action::StreamImage(image), a.disk, optional(&a.ca)?.into_iter().collect())
         }
+        ActionCommand::Partition { disk, new } => {
+            (Action::Partition(Partition { disk: hints(&disk), partitions: new }), disk, Vec::new())
+        }
+        ActionCommand::MakeFilesystem(a) => {
+            let partition = a.partition.parse().map_or(PartitionChoice::Label(a.partition), PartitionChoice::Number);
+            let (kind, label, uuid) = (a.kind.into(), a.label, a.uuid);
+            let make = MakeFileSystem { disk: hints(&a.disk), partition, kind, label, uuid };
+            (Action::MakeFileSystem(make), a.disk, Vec::new())
+        }
         ActionCommand::SeedCloudInit(a) => {
             let seed = SeedCloudInit {
                 disk: hints(&a.disk),
@@ -237,8 +317,8 @@ fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
     Digest::new(algorithm, &hex).map(Some).with_context(|| format!("reading {option}{bits}"))
 }
 
-/// Shows what the disk is and asks. Without a terminal nobody can answer, which means no.
-pub(super) fn confirmed(machine: &Host, path: &str) -> Result<bool> {
+/// Shows what the disk is and asks whether `what` may be lost. Without a terminal nobody can answer, which means no.
+pub(super) fn confirmed(machine: &Host, path: &str, what: &str) -> Result<bool> {
     let found = slipway_actions::named(path, machine)?;
     let disk = &found.disk;
     eprintln!(
@@ -250,9 +330,9 @@ pub(super) fn confirmed(machine: &Host, path: &str) -> Result<bool> {
         found.in_use.as_ref().map(|by| format!(", {by}")).unwrap_or_default()
     );
     if !std::io::stdin().is_terminal() {
-        bail!("asking whether to overwrite {path}: standard input is no terminal; say --yes to go on without asking");
+        bail!("asking whether to overwrite {what}: standard input is no terminal; say --yes to go on without asking");
     }
-    eprint!("everything on {path} will be lost; type \"yes\" to go on: ");
+    eprint!("everything on {what} will be lost; type \"yes\" to go on: ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).context("reading the answer")?;

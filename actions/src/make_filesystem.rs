@@ -1,0 +1,79 @@
+//! `make-filesystem`: a file system in a partition. One file a kind.
+
+mod ext4;
+mod swap;
+mod vfat;
+
+use slipway_protocol::{FileSystemKind, MakeFileSystem, PartitionChoice};
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::open_disk::{Access, OpenDisk};
+use crate::partitions::{self, Partition};
+use crate::{Done, Report, choose, text};
+
+/// What was in a partition is taken away at its head and its tail, in bytes.
+const ENDS: u64 = 1 << 20;
+
+pub(crate) fn run(
+    inputs: &MakeFileSystem,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
+    if let Some(problem) = inputs.problems().into_iter().next() {
+        return Err(Error::Inputs { action: "make-filesystem", problem });
+    }
+    let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
+    let partition = find(&disk, &inputs.partition)?;
+    let name = partition.describe(&disk);
+    let (kind, len) = (inputs.kind.name(), partition.bytes.end - partition.bytes.start);
+    report(Report::Note(format!("making {kind} in {name} of {}", text::size(len))));
+    machine.cancel().check()?;
+    let refused = |reason| Error::MakeFileSystem { kind, partition: name.clone(), reason };
+    match inputs.kind {
+        FileSystemKind::Vfat => {
+            let layout = vfat::layout(len, disk.logical_block().into()).map_err(refused)?;
+            vfat::make(&disk, &partition, &layout, inputs)?;
+        }
+        FileSystemKind::Swap => {
+            let pages = swap::pages(len).map_err(refused)?;
+            swap::make(&disk, &partition, pages, inputs)?;
+        }
+        FileSystemKind::Ext4 => {
+            let program = ext4::program().map_err(refused)?;
+            clear(&disk, &partition)?;
+            ext4::make(&program, disk, &partition, inputs).map_err(refused)?;
+        }
+    }
+    Ok(Done::go_on(format!("made {kind} in {name}"), Vec::new()))
+}
+
+/// The one partition that is meant.
+fn find(disk: &OpenDisk, choice: &PartitionChoice) -> Result<Partition, Error> {
+    let all = partitions::read(disk)?;
+    let is_meant = |partition: &&Partition| match choice {
+        PartitionChoice::Number(number) => partition.number == *number,
+        PartitionChoice::Label(label) => partition.number > 0 && partition.name == *label,
+    };
+    let found: Vec<&Partition> = all.iter().filter(is_meant).collect();
+    match found[..] {
+        [one] => Ok(one.clone()),
+        _ => {
+            let there: Vec<String> = all.iter().map(|partition| partition.describe(disk)).collect();
+            let choice = match choice {
+                PartitionChoice::Number(number) => format!("partition {number}"),
+                PartitionChoice::Label(label) => format!("a partition with the label {label:?}"),
+            };
+            let (found, there) = (found.len(), there.join("; "));
+            Err(Error::ChoosePartition { disk: disk.path().to_owned(), choice, found, there })
+        }
+    }
+}
+
+/// Takes away what a partition is known by.
+fn clear(disk: &OpenDisk, partition: &Partition) -> Result<(), Error> {
+    let bytes = &partition.bytes;
+    disk.zero(bytes.start..bytes.end.min(bytes.start + ENDS))?;
+    disk.zero(bytes.start.max(bytes.end.saturating_sub(ENDS))..bytes.end)?;
+    disk.flush()
+}

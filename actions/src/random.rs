@@ -1,0 +1,39 @@
+//! Identities nobody else has.
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::error::Error;
+
+/// Random bytes.
+pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| Error::Random)?;
+    Ok(bytes)
+}
+
+/// A random UUID (RFC 9562, section 5.4).
+pub(crate) fn uuid() -> Result<[u8; 16], Error> {
+    let mut uuid = bytes::<16>()?;
+    uuid[6] = 0x40 | (uuid[6] & 0x0F);
+    uuid[8] = 0x80 | (uuid[8] & 0x3F);
+    Ok(uuid)
+}
+
+/// The bytes of a UUID given as text, which must be one.
+pub(crate) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+    let mut uuid = [0; 16];
+    if digits.len() != 32 {
+        return None;
+    }
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(uuid)
+}
+
+/// A UUID as text, in lower case.
+pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}

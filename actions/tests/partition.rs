@@ -1,0 +1,192 @@
+//! `partition` and `make-filesystem`: what they make is right by the judgement of the programs operators use.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::disk_image::{can_mount, run};
+use common::{Bench, MIB, chain};
+use slipway_actions::Error;
+use slipway_protocol::{
+    Action, DiskHints, FileSystemKind, MakeFileSystem, NewPartition, Partition, PartitionChoice, PartitionSize,
+};
+
+const GUID: &str = "5ecf9d5c-1bb3-4d3f-8d3c-a3b3b3b3b3b3";
+
+fn new(r#type: &str, size: &str, label: Option<&str>) -> NewPartition {
+    let size = PartitionSize::Text(size.to_owned());
+    NewPartition { r#type: r#type.to_owned(), size, label: label.map(str::to_owned), uuid: None }
+}
+
+fn partition(partitions: Vec<NewPartition>) -> Action {
+    Action::Partition(Partition { partitions, ..Partition::default() })
+}
+
+fn make(partition: PartitionChoice, kind: FileSystemKind, label: Option<&str>, uuid: Option<&str>) -> Action {
+    let [label, uuid] = [label, uuid].map(|text| text.map(str::to_owned));
+    Action::MakeFileSystem(MakeFileSystem { disk: DiskHints::default(), partition, kind, label, uuid })
+}
+
+fn succeeds(bench: &Bench, action: &Action) {
+    let done = bench.run(action).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert_eq!(done.outcome.warnings, [""; 0]);
+}
+
+/// A value of `sgdisk --info`.
+fn info(disk: &Path, number: u32, key: &str) -> String {
+    let info = run(Command::new("sgdisk").arg(format!("--info={number}")).arg(disk));
+    let line = info.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_else(|| panic!("no {key} in {info}"));
+    line.split(" (").next().unwrap().trim().to_owned()
+}
+
+/// A value by blkid of what is at a place of a disk.
+fn blkid(disk: &Path, mib: usize, len: usize, key: &str) -> String {
+    let place = [format!("--offset={}", mib * MIB), format!("--size={}", len * MIB)];
+    run(Command::new("blkid").args(["-p", "-o", "value", "-s", key]).args(place).arg(disk)).trim().to_owned()
+}
+
+/// A part of a disk as a file of its own.
+fn cut_out(bench: &Bench, disk: &Path, mib: usize, len: usize) -> PathBuf {
+    let to = bench.path("part");
+    let mut dd = Command::new("dd");
+    dd.args(["bs=1M", "conv=sparse", "status=none", &format!("skip={mib}"), &format!("count={len}")]);
+    run(dd.arg(format!("if={}", disk.display())).arg(format!("of={}", to.display())));
+    to
+}
+
+/// A loop device, detached at the end.
+struct Loop(String);
+
+impl Loop {
+    fn new(bench: &Bench, block: usize, size: usize) -> Self {
+        let path = bench.path("backing");
+        File::create(&path).unwrap().set_len(size as u64).unwrap();
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show", "--sector-size", &block.to_string()]).arg(path);
+        Self(run(&mut losetup).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run(Command::new("losetup").args(["--detach", &self.0]));
+    }
+}
+
+#[test]
+fn a_table_has_the_partitions_asked_for_and_nothing_of_before() {
+    let bench = Bench::new(100 * MIB);
+    let disk = bench.path("disk");
+    let table = vec![
+        new("esp", "20MiB", Some("EFI system")),
+        NewPartition { uuid: Some(GUID.to_uppercase()), ..new("root-x86-64", "rest", Some("system")) },
+        new("4d21b016-b534-45c2-a9fb-5c16e091fd2d", "10MiB", None),
+    ];
+    succeeds(&bench, &partition(table));
+    let verdict = run(Command::new("sgdisk").arg("--verify").arg(&disk));
+    assert!(verdict.contains("No problems found"), "{verdict}");
+    let expect = [
+        (1, "C12A7328-F81F-11D2-BA4B-00A0C93EC93B", "'EFI system'", 1..21),
+        (2, "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709", "'system'", 21..89),
+        (3, "4D21B016-B534-45C2-A9FB-5C16E091FD2D", "''", 89..99),
+    ];
+    for (number, type_guid, name, mib) in expect {
+        assert_eq!(info(&disk, number, "Partition GUID code: "), type_guid);
+        assert_eq!(info(&disk, number, "Partition name: "), name);
+        assert_eq!(info(&disk, number, "First sector: "), (mib.start * 2048).to_string());
+        assert_eq!(info(&disk, number, "Last sector: "), (mib.end * 2048 - 1).to_string());
+        for ends in [mib.start, mib.end - 1] {
+            assert!(bench.disk()[ends * MIB..(ends + 1) * MIB].iter().all(|byte| *byte == 0), "{ends} MiB is cleared");
+        }
+    }
+    assert_eq!(info(&disk, 2, "Partition unique GUID: "), GUID.to_uppercase());
+    let random = [1, 3].map(|number| info(&disk, number, "Partition unique GUID: "));
+    assert!(random[0] != random[1] && random.iter().all(|guid| guid.as_bytes()[14] == b'4'), "{random:?}");
+    assert!(bench.disk()[30 * MIB..80 * MIB].iter().all(|byte| *byte == 0xAA), "the rest is not written");
+}
+
+#[test]
+fn a_disk_with_large_blocks_has_its_table_too() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = Bench::without_disks();
+    let device = Loop::new(&bench, 4096, 400 * MIB);
+    bench.add_device(&device.0, 400 * MIB);
+    succeeds(&bench, &partition(vec![new("esp", "300MiB", Some("esp")), new("linux", "rest", Some("data"))]));
+    let verdict = run(Command::new("sgdisk").arg("--verify").arg(&device.0));
+    assert!(verdict.contains("No problems found"), "{verdict}");
+    assert_eq!(info(Path::new(&device.0), 2, "First sector: "), (301 * MIB / 4096).to_string());
+    succeeds(&bench, &make(PartitionChoice::Label("esp".to_owned()), FileSystemKind::Vfat, Some("EFI"), None));
+    run(Command::new("fsck.vfat").arg("-n").arg(cut_out(&bench, Path::new(&device.0), 1, 300)));
+    succeeds(&bench, &make(PartitionChoice::Number(2), FileSystemKind::Ext4, None, None));
+    run(Command::new("e2fsck").args(["-f", "-n"]).arg(cut_out(&bench, Path::new(&device.0), 301, 98)));
+}
+
+#[test]
+fn what_does_not_fit_or_cannot_be_leaves_the_disk_as_it_was() {
+    let bench = Bench::new(100 * MIB);
+    let fails = |action: &Action, expect: &str| {
+        let error = bench.run(action).0.unwrap_err();
+        assert!(chain(&error).contains(expect), "{}", chain(&error));
+        assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "{expect}");
+        error
+    };
+    let full = vec![new("esp", "50MiB", None), new("linux", "49MiB", None)];
+    let error = fails(&partition(full), "the partitions need 99 MiB, and there is room for 98 MiB");
+    assert!(matches!(error, Error::Layout { .. }));
+    let none_left = vec![new("esp", "98MiB", None), new("linux", "rest", None)];
+    fails(&partition(none_left), "the partitions need 98 MiB and something for the rest");
+    fails(&partition(vec![new("ext4", "1MiB", None)]), "reading the inputs of partition: it cannot make partition 1");
+    let swap = |partition| make(partition, FileSystemKind::Swap, None, None);
+    fails(&swap(PartitionChoice::Number(1)), "looking for partition 1 on ");
+    fails(&swap(PartitionChoice::Label("x".to_owned())), "looking for a partition with the label \"x\" on ");
+}
+
+#[test]
+fn file_systems_are_right_by_their_own_programs() {
+    const SIZE: usize = 400;
+    let bench = Bench::new(SIZE * MIB);
+    let disk = bench.path("disk");
+    let table =
+        vec![new("esp", "40MiB", Some("esp")), new("swap", "30MiB", Some("swap")), new("root", "rest", Some("root"))];
+    succeeds(&bench, &partition(table));
+    let label = |label: &str| PartitionChoice::Label(label.to_owned());
+    succeeds(&bench, &make(label("esp"), FileSystemKind::Vfat, Some("EFI SYSTEM"), Some("AB12-cd34")));
+    succeeds(&bench, &make(PartitionChoice::Number(2), FileSystemKind::Swap, Some("s"), Some(GUID)));
+    succeeds(&bench, &make(label("root"), FileSystemKind::Ext4, Some("system"), Some(GUID)));
+    for (mib, len, kind, name, uuid) in [
+        (1, 40, "vfat", "EFI SYSTEM", "AB12-CD34"),
+        (41, 30, "swap", "s", GUID),
+        (71, SIZE - 72, "ext4", "system", GUID),
+    ] {
+        let found = ["TYPE", "LABEL", "UUID"].map(|key| blkid(&disk, mib, len, key));
+        assert_eq!(found, [kind, name, uuid]);
+        let probed = slipway_actions::probe(disk.to_str().unwrap()).unwrap();
+        let place = probed.iter().find(|place| place.start == (mib * MIB) as u64).unwrap();
+        assert_eq!((place.kind, place.label.as_deref(), place.uuid.as_deref()), (Some(kind), Some(name), Some(uuid)));
+    }
+    run(Command::new("fsck.vfat").arg("-n").arg(cut_out(&bench, &disk, 1, 40)));
+    run(Command::new("e2fsck").args(["-f", "-n"]).arg(cut_out(&bench, &disk, 71, SIZE - 72)));
+}
+
+#[test]
+fn a_partition_is_made_anew_without_its_neighbours() {
+    let bench = Bench::new(200 * MIB);
+    let disk = bench.path("disk");
+    succeeds(&bench, &partition(vec![new("linux", "40MiB", Some("a")), new("linux", "100MiB", Some("b"))]));
+    succeeds(&bench, &make(PartitionChoice::Number(1), FileSystemKind::Ext4, None, None));
+    succeeds(&bench, &make(PartitionChoice::Number(2), FileSystemKind::Ext4, None, None));
+    let neighbour = bench.disk()[MIB..41 * MIB].to_vec();
+    succeeds(&bench, &make(PartitionChoice::Number(2), FileSystemKind::Vfat, None, None));
+    assert_eq!(blkid(&disk, 41, 100, "TYPE"), "vfat");
+    run(Command::new("fsck.vfat").arg("-n").arg(cut_out(&bench, &disk, 41, 100)));
+    assert!(bench.disk()[MIB..41 * MIB] == neighbour);
+    let small = make(PartitionChoice::Number(1), FileSystemKind::Vfat, None, None);
+    succeeds(&bench, &partition(vec![new("esp", "16MiB", None)]));
+    let error = bench.run(&small).0.unwrap_err();
+    assert!(chain(&error).ends_with("FAT32 needs at least 34 MiB on this disk; make the partition larger"));
+}

@@ -1,0 +1,340 @@
+//! What `partition` and `make-filesystem` are told.
+
+use serde::{Deserialize, Serialize};
+
+use crate::DiskHints;
+
+/// Most partitions of a table: it has this many entries.
+pub const MAX_PARTITIONS: usize = 128;
+/// Longest name of a partition, in units of UTF-16 (UEFI specification, table 5-6).
+const MAX_NAME: usize = 36;
+/// What is left of the disk, in place of a size.
+const REST: &str = "rest";
+/// Names of types and their GUIDs, from the Discoverable Partitions Specification; `raid` and `bios-boot` as the Linux RAID
+/// and GRUB documentation give them. `root` is that of the machine the step runs on.
+const TYPES: &[(&str, &str)] = &[
+    ("esp", "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"),
+    ("xbootldr", "bc13c2ff-59e6-4262-a352-b275fd6f7172"),
+    ("bios-boot", "21686148-6449-6e6f-744e-656564454649"),
+    ("linux", "0fc63daf-8483-4772-8e79-3d69d8477de4"),
+    ("root", if cfg!(target_arch = "aarch64") { ROOT_ARM64 } else { ROOT_X86_64 }),
+    ("root-x86-64", ROOT_X86_64),
+    ("root-arm64", ROOT_ARM64),
+    ("home", "933ac7e1-2eb4-4f13-b844-0e14e2aef915"),
+    ("srv", "3b8f8425-20e0-4f3b-907f-1a25a76f98e8"),
+    ("var", "4d21b016-b534-45c2-a9fb-5c16e091fd2d"),
+    ("tmp", "7ec6f557-3bc5-4aca-b293-16ef5df639d1"),
+    ("swap", "0657fd6d-a4ab-43c4-84e5-0933c84b4f4f"),
+    ("lvm", "e6d6d379-f507-44c2-a23c-238f2a3df928"),
+    ("raid", "a19d880f-05fc-4d3b-a006-743f0f84911e"),
+];
+const ROOT_X86_64: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
+const ROOT_ARM64: &str = "b921b045-1df0-41c3-af44-4c6f280d3fae";
+
+/// Inputs of `partition`: a new GPT in place of what the disk has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Partition {
+    /// Which disk.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// In the order they are on the disk, numbered from 1.
+    pub partitions: Vec<NewPartition>,
+}
+
+/// A partition to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NewPartition {
+    /// Rounded up to whole MiB.
+    pub size: PartitionSize,
+    /// `esp`, `xbootldr`, `bios-boot`, `linux`, `root`, `root-x86-64`, `root-arm64`, `home`, `srv`, `var`, `tmp`, `swap`,
+    /// `lvm`, `raid`, or a GUID.
+    pub r#type: String,
+    /// Name in the table, at most 36 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// GUID of the partition itself; a random one without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+/// Bytes as a number, or a text: `512MiB`, `2GiB`, `1TiB`; or `rest` for what the others leave of the disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum PartitionSize {
+    /// Bytes.
+    Bytes(u64),
+    /// A number with its unit, or `rest`.
+    Text(String),
+}
+
+impl PartitionSize {
+    /// Bytes; none for the rest of the disk. The error is what is wrong with it.
+    pub fn bytes(&self) -> Result<Option<u64>, String> {
+        let bytes = match self {
+            Self::Text(text) if text.trim() == REST => return Ok(None),
+            Self::Text(text) => in_bytes(text.trim()),
+            Self::Bytes(bytes) => Some(*bytes),
+        };
+        let given = || match self {
+            Self::Text(text) => format!("{text:?}"),
+            Self::Bytes(bytes) => bytes.to_string(),
+        };
+        let wrong = || format!("the size {}: give bytes, a number with MiB, GiB or TiB, or \"rest\"", given());
+        bytes.filter(|bytes| *bytes > 0).map(Some).ok_or_else(wrong)
+    }
+}
+
+fn in_bytes(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit: u64 = match unit.trim() {
+        "" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// The GUID of a type of partition given by name or GUID, in lower case; none where it is neither.
+pub fn type_guid(given: &str) -> Option<String> {
+    let named = TYPES.iter().find(|(name, _)| *name == given).map(|(_, guid)| (*guid).to_owned());
+    named.or_else(|| is_guid(given).then(|| given.to_ascii_lowercase()))
+}
+
+/// Whether this is a GUID as RFC 9562, section 4, writes it, and not the one of all zeros.
+fn is_guid(text: &str) -> bool {
+    let groups: Vec<&str> = text.split('-').collect();
+    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
+        && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        && text.bytes().any(|byte| !matches!(byte, b'0' | b'-'))
+}
+
+impl Partition {
+    /// What is wrong with it, to be read after the name of its step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.partitions.is_empty() {
+            problems.push("makes no partition: to take all away, use erase-disk".to_owned());
+        }
+        if self.partitions.len() > MAX_PARTITIONS {
+            problems.push(format!("makes {} partitions: at most {MAX_PARTITIONS}", self.partitions.len()));
+        }
+        if self.partitions.iter().filter(|partition| partition.size.bytes() == Ok(None)).count() > 1 {
+            problems.push("gives the rest of the disk to several partitions".to_owned());
+        }
+        for (index, partition) in self.partitions.iter().enumerate() {
+            let earlier = &self.partitions[..index];
+            let found = partition.problems(earlier).into_iter();
+            problems.extend(found.map(|problem| format!("cannot make partition {}: {problem}", index + 1)));
+        }
+        problems
+    }
+}
+
+impl NewPartition {
+    fn problems(&self, earlier: &[NewPartition]) -> Vec<String> {
+        let mut problems: Vec<String> = self.size.bytes().err().into_iter().collect();
+        if type_guid(&self.r#type).is_none() {
+            let names: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
+            problems.push(format!("the type {:?} is neither a GUID nor one of {}", self.r#type, names.join(", ")));
+        }
+        if let Some(label) = self.label.as_ref().filter(|label| label.encode_utf16().count() > MAX_NAME) {
+            problems.push(format!("the label {label:?} is longer than {MAX_NAME} characters"));
+        }
+        if self.label.as_ref().is_some_and(|label| label.chars().any(char::is_control)) {
+            problems.push("the label has a control character".to_owned());
+        }
+        if let Some(uuid) = &self.uuid {
+            let is_same =
+                |other: &NewPartition| other.uuid.as_ref().is_some_and(|other| other.eq_ignore_ascii_case(uuid));
+            if !is_guid(uuid) {
+                problems.push(format!("the uuid {uuid:?} is no GUID"));
+            } else if earlier.iter().any(is_same) {
+                problems.push("an earlier partition has the same uuid".to_owned());
+            }
+        }
+        problems
+    }
+}
+
+/// Inputs of `make-filesystem`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MakeFileSystem {
+    /// Which disk.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Which of its partitions.
+    pub partition: PartitionChoice,
+    /// What is made.
+    pub kind: FileSystemKind,
+    /// Its label: at most 16 bytes, for `vfat` 11 upper-case characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Its UUID, for `vfat` eight hexadecimal digits as `ABCD-1234`; a random one without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+/// A partition by number or by label in the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum PartitionChoice {
+    /// Number, from 1.
+    Number(u32),
+    /// Label, which only one partition may have.
+    Label(String),
+}
+
+/// A file system that can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum FileSystemKind {
+    /// ext4.
+    Ext4,
+    /// FAT32.
+    Vfat,
+    /// Swap space of Linux.
+    Swap,
+}
+
+impl FileSystemKind {
+    /// Its name as the kernel and blkid know it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Vfat => "vfat",
+            Self::Swap => "swap",
+        }
+    }
+}
+
+impl MakeFileSystem {
+    /// What is wrong with it, to be read after the name of its step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if matches!(&self.partition, PartitionChoice::Number(0)) {
+            problems.push("works on partition 0: partitions are numbered from 1".to_owned());
+        }
+        let kind = self.kind.name();
+        if let Some(label) = self.label.as_ref().filter(|label| !is_label(self.kind, label)) {
+            let rule = match self.kind {
+                FileSystemKind::Vfat => "at most 11 letters in upper case, digits, spaces, - and _",
+                FileSystemKind::Ext4 | FileSystemKind::Swap => "at most 16 bytes and no control character",
+            };
+            problems.push(format!("cannot give {kind} the label {label:?}: {rule}"));
+        }
+        if let Some(uuid) = &self.uuid {
+            let (is_valid, form) = match self.kind {
+                FileSystemKind::Vfat => (volume_id(uuid).is_some(), "eight hexadecimal digits as in ABCD-1234"),
+                FileSystemKind::Ext4 | FileSystemKind::Swap => (is_guid(uuid), "a UUID"),
+            };
+            if !is_valid {
+                problems.push(format!("cannot give {kind} the uuid {uuid:?}: it must be {form}"));
+            }
+        }
+        problems
+    }
+}
+
+fn is_label(kind: FileSystemKind, label: &str) -> bool {
+    // What programs of all systems take (Microsoft FAT specification, section 6.1, and less).
+    let in_fat = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || matches!(byte, b' ' | b'-' | b'_');
+    match kind {
+        FileSystemKind::Vfat => (1..=11).contains(&label.len()) && !label.starts_with(' ') && label.bytes().all(in_fat),
+        FileSystemKind::Ext4 | FileSystemKind::Swap => label.len() <= 16 && !label.chars().any(char::is_control),
+    }
+}
+
+/// The serial number of a FAT volume as blkid prints it.
+pub fn volume_id(text: &str) -> Option<u32> {
+    let (high, low) = text.split_once('-')?;
+    let digits = |part: &str| part.len() == 4 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (digits(high) && digits(low)).then(|| u32::from_str_radix(&format!("{high}{low}"), 16).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_bytes_or_a_number_with_a_unit_or_the_rest() {
+        let check = |json: &str, expect: Option<Option<u64>>| {
+            let size: PartitionSize = serde_json::from_str(json).expect("a size");
+            assert_eq!(size.bytes().ok(), expect, "{json}");
+        };
+        check("1048576", Some(Some(1 << 20)));
+        check("\"512MiB\"", Some(Some(512 << 20)));
+        check("\"2 GiB\"", Some(Some(2 << 30)));
+        check("\"4096\"", Some(Some(4096)));
+        check("\"rest\"", Some(None));
+        for wrong in ["0", "\"\"", "\"MiB\"", "\"1.5GiB\"", "\"512MB\"", "\"-1MiB\"", "\"99999999TiB\"", "\"0MiB\""] {
+            check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_made_is_told_why() {
+        let check = |json: &str, expect: &[&str]| {
+            let partition: Partition = serde_json::from_str(json).expect("inputs");
+            let problems = partition.problems();
+            assert_eq!(problems.len(), expect.len(), "{json}: {problems:?}");
+            for (problem, expect) in problems.iter().zip(expect) {
+                assert!(problem.starts_with(expect), "{json}: {problems:?}");
+            }
+        };
+        check(
+            r#"{"partitions": [{"size": "512MiB", "type": "esp"}, {"size": "rest", "type": "root", "label": "r"}]}"#,
+            &[],
+        );
+        check(r#"{"partitions": [{"size": 1, "type": "0FC63DAF-8483-4772-8E79-3D69D8477DE4"}]}"#, &[]);
+        check(r#"{"partitions": []}"#, &["makes no partition"]);
+        let twice = r#"{"partitions": [{"size": "rest", "type": "linux"}, {"size": "rest", "type": "linux"}]}"#;
+        check(twice, &["gives the rest of the disk to several"]);
+        check(
+            r#"{"partitions": [{"size": "x", "type": "ext4", "uuid": "1", "label": "0123456789012345678901234567890123456"}]}"#,
+            &[
+                "cannot make partition 1: the size \"x\"",
+                "cannot make partition 1: the type \"ext4\" is neither",
+                "cannot make partition 1: the label",
+                "cannot make partition 1: the uuid \"1\" is no GUID",
+            ],
+        );
+        check(
+            r#"{"partitions": [{"size": 1, "type": "linux", "uuid": "0FC63DAF-8483-4772-8E79-3D69D8477DE4"},
+                {"size": 1, "type": "linux", "uuid": "0fc63daf-8483-4772-8e79-3d69d8477de4"}]}"#,
+            &["cannot make partition 2: an earlier partition has the same uuid"],
+        );
+    }
+
+    #[test]
+    fn a_file_system_that_cannot_be_made_is_told_why() {
+        let check = |json: &str, expect: Option<&str>| {
+            let problems = serde_json::from_str::<MakeFileSystem>(json).expect("inputs").problems();
+            assert_eq!(problems.is_empty(), expect.is_none(), "{json}: {problems:?}");
+            assert!(problems.iter().zip(expect).all(|(problem, expect)| problem.starts_with(expect)), "{problems:?}");
+        };
+        check(r#"{"partition": 1, "kind": "ext4"}"#, None);
+        check(
+            r#"{"partition": "root", "kind": "swap", "label": "s", "uuid": "0fc63daf-8483-4772-8e79-3d69d8477de4"}"#,
+            None,
+        );
+        check(r#"{"partition": 1, "kind": "vfat", "label": "EFI", "uuid": "AB12-cd34"}"#, None);
+        check(r#"{"partition": 0, "kind": "ext4"}"#, Some("works on partition 0"));
+        check(r#"{"partition": 1, "kind": "vfat", "label": "efi"}"#, Some("cannot give vfat the label"));
+        check(r#"{"partition": 1, "kind": "vfat", "uuid": "12345678"}"#, Some("cannot give vfat the uuid"));
+        check(r#"{"partition": 1, "kind": "ext4", "uuid": "AB12-cd34"}"#, Some("cannot give ext4 the uuid"));
+        check(r#"{"partition": 1, "kind": "swap", "label": "12345678901234567"}"#, Some("cannot give swap the label"));
+    }
+}
