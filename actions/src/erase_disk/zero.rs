@@ -22,6 +22,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
 /// Writes zeros to ranges of bytes, and returns once the disk has them.
 pub(super) fn write(worker: &mut Worker<'_>, ranges: &[Range<u64>]) -> Result<(), Error> {
     worker.begin(ranges.iter().map(|range| range.end - range.start).sum());
+    worker.check()?;
     // What is half erased must not be found any more, whatever happens from here on.
     partitions::forget(worker.disk)?;
     let mut done = 0;

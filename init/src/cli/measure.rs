@@ -56,9 +56,7 @@ pub fn run(arguments: MeasureArguments) -> Result<ExitCode> {
     match (stage, &digest, &arguments.disk) {
         (Stage::Digest, None, _) => bail!("measuring a digest: say which by --sha256"),
         (Stage::Write, _, None) => bail!("measuring writes: name a disk by --disk, whose content will be lost"),
-        (Stage::Write, _, Some(disk))
-            if !arguments.yes && !super::action::confirmed(&machine, disk, &format!("everything on {disk}"))? =>
-        {
+        (Stage::Write, _, Some(disk)) if !arguments.yes && !super::action::confirmed(&machine, disk, disk)? => {
             bail!("{disk} was left as it is")
         }
         _ => {}
