@@ -345,6 +345,34 @@ pub enum Error {
         /// Each that failed, with its reason and causes.
         failed: Vec<String>,
     },
+    /// The inputs of an action cannot be right.
+    #[error("reading the inputs of {action}: it {}", problems.join("; it "))]
+    Inputs {
+        /// Name of the action.
+        action: &'static str,
+        /// What is wrong with them.
+        problems: Vec<String>,
+    },
+    /// The partition named is not one partition, or is none that can be mounted.
+    #[error("choosing partition {wanted} of {disk}: {reason}")]
+    Partition {
+        /// Path of the disk.
+        disk: String,
+        /// Its number or name as given.
+        wanted: String,
+        /// Why not, and which there are.
+        reason: String,
+    },
+    /// The installed system does not know a user or group.
+    #[error("looking up {name:?} in /{file} of the installed system: {reason}; give the number")]
+    Owner {
+        /// The name given.
+        name: String,
+        /// Where it was looked up.
+        file: &'static str,
+        /// Why it was not found.
+        reason: &'static str,
+    },
     /// Something asked the action to stop, such as the end of its time.
     #[error("stopping on request")]
     Cancelled,

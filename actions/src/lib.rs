@@ -33,8 +33,10 @@ mod stream_image;
 pub mod sums;
 mod sys;
 mod take_down;
+mod target;
 mod target_root;
 mod text;
+mod write_file;
 
 use std::time::Duration;
 
@@ -103,6 +105,7 @@ pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Action::MakeFileSystem(inputs) => make_filesystem::run(inputs, machine, report),
         Action::SeedCloudInit(inputs) => seed_cloud_init::run(inputs, machine, report),
         Action::KernelArgs(inputs) => kernel_args::run(inputs, machine, report),
+        Action::WriteFile(inputs) => write_file::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),
     }
 }

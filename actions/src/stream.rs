@@ -18,6 +18,7 @@ mod pieces;
 pub(crate) mod progress;
 pub mod qcow2;
 mod qcow2_stages;
+pub(crate) mod read;
 mod read_back;
 pub(crate) mod write;
 mod xz;

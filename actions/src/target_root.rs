@@ -20,6 +20,8 @@ pub(crate) struct TargetRoot(OwnedFd);
 
 /// Configuration files larger than this, in bytes, are not what they are taken for.
 const MAX_FILE: u64 = 16 << 20;
+/// Mode of directories that have to be made.
+const DIR_MODE: u32 = 0o755;
 
 impl TargetRoot {
     pub(crate) fn new(root: OwnedFd) -> Self {
@@ -75,8 +77,8 @@ impl TargetRoot {
     /// Writes a file of root's with the given mode, whole or not at all, and makes the directories above it.
     pub(crate) fn write(&self, path: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let (parent, name) = split(path);
-        self.create_dirs(parent)
-            .and_then(|()| self.replace_file(parent, name, content, Mode::from_raw_mode(mode), Some((0, 0))))
+        self.create_dirs(parent, DIR_MODE)
+            .and_then(|()| self.replace_file(parent, name, content, Attributes { uid: 0, gid: 0, mode }))
             .map_err(|source| target_file("writing", path, source))
     }
 
@@ -85,15 +87,36 @@ impl TargetRoot {
         let rewrite = || {
             let stat = fstat(self.open(path, OFlags::PATH)?)?;
             let (parent, name) = split(path);
-            self.replace_file(
-                parent,
-                name,
-                content,
-                Mode::from_raw_mode(stat.st_mode),
-                Some((stat.st_uid, stat.st_gid)),
-            )
+            let attributes = Attributes { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 };
+            self.replace_file(parent, name, content, attributes)
         };
         rewrite().map_err(|source| target_file("writing", path, source))
+    }
+
+    /// Begins a file that is seen under its name only once it is complete, and makes the directories above it.
+    pub(crate) fn begin(&self, path: &str, dir_mode: u32) -> Result<NewFile, Error> {
+        let (parent, name) = split(path);
+        self.create_dirs(parent, dir_mode)
+            .and_then(|()| NewFile::begin(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name))
+            .map_err(|source| target_file("writing", path, source))
+    }
+
+    /// Owner, group and mode of a file; none where there is no file of that name.
+    pub(crate) fn attributes(&self, path: &str) -> Result<Option<Attributes>, Error> {
+        let (parent, name) = split(path);
+        let attributes = || -> io::Result<Attributes> {
+            let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            let stat = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            Ok(Attributes { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 })
+        };
+        match attributes() {
+            Ok(attributes) => Ok(Some(attributes)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(source) => Err(target_file("reading", path, source)),
+        }
     }
 
     /// Removes a file, a symbolic link, or a directory and everything in it. Nothing there is no error.
@@ -128,42 +151,78 @@ impl TargetRoot {
         openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
-    fn create_dirs(&self, path: &str) -> io::Result<()> {
+    fn create_dirs(&self, path: &str, mode: u32) -> io::Result<()> {
         if path.is_empty() || self.exists(path) {
             return Ok(());
         }
         let (parent, name) = split(path);
-        self.create_dirs(parent)?;
+        self.create_dirs(parent, mode)?;
         let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
+        mkdirat(&parent, name, Mode::from_raw_mode(mode))?;
         Ok(fsync(parent)?)
     }
 
-    fn replace_file(
-        &self,
-        parent: &str,
-        name: &str,
-        content: &[u8],
-        mode: Mode,
-        owner: Option<(u32, u32)>,
-    ) -> io::Result<()> {
-        let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    fn replace_file(&self, parent: &str, name: &str, content: &[u8], attributes: Attributes) -> io::Result<()> {
+        let new = NewFile::begin(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name)?;
+        new.file().write_all(content)?;
+        new.finish(Some(attributes))
+    }
+}
+
+/// Who a file belongs to, and its mode bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u32,
+}
+
+/// A file that has not got its name yet. Dropped before that, it is removed.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    parent: OwnedFd,
+    temporary: String,
+    name: String,
+    file: File,
+}
+
+impl NewFile {
+    fn begin(parent: OwnedFd, name: &str) -> io::Result<Self> {
         let temporary = format!(".{name}.slipway");
         _ = unlinkat(&parent, &*temporary, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(openat(&parent, &*temporary, flags, mode)?);
-        file.write_all(content)?;
-        let stat = fstat(&file)?;
-        // FAT keeps neither; it is asked only for what differs.
-        if let Some((uid, gid)) = owner.filter(|owner| *owner != (stat.st_uid, stat.st_gid)) {
-            fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        // What it will hold may be secret.
+        let file = File::from(openat(&parent, &*temporary, flags, Mode::RUSR | Mode::WUSR)?);
+        Ok(Self { parent, temporary, name: name.to_owned(), file })
+    }
+
+    /// Where its content goes.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives it its attributes, where the file system keeps any, and its name, once everything is on the disk.
+    pub(crate) fn finish(self, attributes: Option<Attributes>) -> io::Result<()> {
+        if let Some(Attributes { uid, gid, mode }) = attributes {
+            let stat = fstat(&self.file)?;
+            // FAT keeps neither; it is asked only for what differs.
+            if (uid, gid) != (stat.st_uid, stat.st_gid) {
+                fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+            }
+            if stat.st_mode & 0o7777 != mode {
+                fchmod(&self.file, Mode::from_raw_mode(mode))?;
+            }
         }
-        if Mode::from_raw_mode(stat.st_mode) != mode {
-            fchmod(&file, mode)?;
-        }
-        file.sync_all()?;
-        renameat(&parent, &*temporary, &parent, name)?;
-        Ok(fsync(parent)?)
+        self.file.sync_all()?;
+        renameat(&self.parent, &*self.temporary, &self.parent, &*self.name)?;
+        Ok(fsync(&self.parent)?)
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        // Once it has its name there is nothing under this one.
+        _ = unlinkat(&self.parent, &*self.temporary, AtFlags::empty());
     }
 }
 
@@ -193,7 +252,7 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn target_file(operation: &'static str, path: &str, source: io::Error) -> Error {
+pub(crate) fn target_file(operation: &'static str, path: &str, source: io::Error) -> Error {
     Error::TargetFile { operation, path: path.to_owned(), source }
 }
 

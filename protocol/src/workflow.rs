@@ -66,6 +66,7 @@ fn action_problems(action: &Action) -> Vec<String> {
             };
             arguments.append.iter().filter_map(problem).chain(arguments.disk.problems(false)).collect()
         }
+        Action::WriteFile(file) => file.problems(),
         Action::Reboot(_) => Vec::new(),
     }
 }
@@ -86,9 +87,12 @@ fn fallback_problems(erase: &EraseDisk) -> Vec<String> {
 }
 
 fn url_problem(image: &StreamImage) -> Option<String> {
-    let url = &image.url;
+    source_problem(&image.url, image.digest.is_some() || image.raw_digest.is_some())
+}
+
+/// What is wrong with where something is fetched from.
+fn source_problem(url: &str, digested: bool) -> Option<String> {
     if url.starts_with("http://") {
-        let digested = image.digest.is_some() || image.raw_digest.is_some();
         return (!digested).then(|| "fetches over http:// without a digest: give one, or use https://".to_owned());
     }
     let known = ["https://", "file://", "/"].iter().any(|start| url.starts_with(start));
@@ -112,6 +116,23 @@ pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
         }
     }
     quoted.then_some("it has a double quote without its partner")
+}
+
+/// Why this cannot be the path of a file on a target; nothing if it can. A slash before it changes nothing.
+pub fn target_path_problem(path: &str) -> Option<&'static str> {
+    match path {
+        _ if path.contains('\0') => Some("it has a zero byte"),
+        _ if path.split('/').any(|name| name == "..") => Some("it has \"..\", which could lead elsewhere"),
+        _ if path.ends_with('/') || path.is_empty() => Some("it names no file"),
+        _ => None,
+    }
+}
+
+/// The mode bits a text of octal digits says, such as `0644`; none if it is no such text.
+pub fn file_mode(text: &str) -> Option<u32> {
+    let is_octal = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal)?;
+    (mode <= 0o7777).then_some(mode)
 }
 
 /// One step of a workflow.
@@ -149,6 +170,8 @@ pub enum Action {
     SeedCloudInit(SeedCloudInit),
     /// Add kernel arguments to the installed system's boot entries.
     KernelArgs(KernelArgs),
+    /// Write a file of the installed system.
+    WriteFile(WriteFile),
     /// Leave for the installed system.
     Reboot(Reboot),
 }
@@ -163,6 +186,7 @@ impl Action {
             Action::MakeFileSystem(_) => "make-filesystem",
             Action::SeedCloudInit(_) => "seed-cloud-init",
             Action::KernelArgs(_) => "kernel-args",
+            Action::WriteFile(_) => "write-file",
             Action::Reboot(_) => "reboot",
         }
     }
@@ -335,6 +359,112 @@ pub struct KernelArgs {
     pub append: Vec<String>,
 }
 
+/// A partition, a user or a group, by its number or by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum NumberOrName {
+    /// Its number.
+    Number(u32),
+    /// Its name.
+    Name(String),
+}
+
+impl From<&str> for NumberOrName {
+    /// As written on a command line, where a number has no other look than a name of digits.
+    fn from(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Number)
+    }
+}
+
+impl std::fmt::Display for NumberOrName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NumberOrName::Number(number) => write!(f, "{number}"),
+            NumberOrName::Name(name) => write!(f, "{name:?}"),
+        }
+    }
+}
+
+/// Inputs of `write-file`: one file, whole or not at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct WriteFile {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Number of the partition, or its name in the table or the label of its file system. Without it the root file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<NumberOrName>,
+    /// Path from the root of that file system.
+    pub path: String,
+    /// What the file is to hold, as text. One of this, `content_base64` and `url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// The same for bytes that are no text (RFC 4648, 4); white space does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_base64: Option<String>,
+    /// Where it is fetched from, and written as it comes: `https://`, `file://` or an absolute path; `http://` only with a
+    /// digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Digest of what is fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// CA certificates in PEM to trust for this URL beside the server's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// User the file belongs to; a name is one of the file system's own /etc/passwd. Without it that of the file there is, or root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<NumberOrName>,
+    /// Group the file belongs to; a name is one of the file system's own /etc/group. Without it that of the file there is, or root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<NumberOrName>,
+    /// Mode in octal digits, such as `"0644"`. Without it that of the file there is, or 0644.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// Mode in octal digits of the directories above it that have to be made, which are root's. Without it 0755.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir_mode: Option<String>,
+}
+
+impl WriteFile {
+    /// What is wrong with these inputs, to be read after the name of the step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        if let Some(problem) = target_path_problem(&self.path) {
+            problems.push(format!("cannot write {:?}: {problem}", self.path));
+        }
+        let sources = [&self.content, &self.content_base64, &self.url];
+        if sources.iter().filter(|source| source.is_some()).count() != 1 {
+            problems.push("writes one of content, content_base64 and url: give exactly one".to_owned());
+        }
+        problems.extend(self.url.iter().filter_map(|url| source_problem(url, self.digest.is_some())));
+        if self.url.is_none() && (self.digest.is_some() || self.ca.is_some()) {
+            problems.push("has a digest or a ca without a url they are for".to_owned());
+        }
+        if self.content_base64.as_deref().is_some_and(|text| !is_base64(text)) {
+            problems.push("has a content_base64 that is no base64".to_owned());
+        }
+        for (key, mode) in [("mode", &self.mode), ("dir_mode", &self.dir_mode)] {
+            if let Some(mode) = mode.as_ref().filter(|mode| file_mode(mode).is_none()) {
+                problems.push(format!("has {mode:?} as its {key}: write octal digits, such as \"0644\""));
+            }
+        }
+        problems
+    }
+}
+
+/// Whether this is base64 with its padding (RFC 4648, 4), white space aside.
+fn is_base64(text: &str) -> bool {
+    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let padding = digits.iter().rev().take_while(|byte| **byte == b'=').count();
+    let (value, _) = digits.split_at(digits.len() - padding);
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    digits.len().is_multiple_of(4) && padding <= 2 && value.iter().all(is_digit)
+}
+
 /// Inputs of `reboot`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -448,6 +578,47 @@ mod tests {
         for argument in [" quiet", "quiet ", "\"a b\" c"] {
             assert_eq!(kernel_argument_problem(argument), Some(space), "{argument:?}");
         }
+    }
+
+    #[test]
+    fn a_file_has_one_source_and_a_place_inside_the_target() {
+        let file = |path: &str, content: Option<&str>, url: Option<&str>| WriteFile {
+            path: path.to_owned(),
+            content: content.map(str::to_owned),
+            url: url.map(str::to_owned),
+            ..WriteFile::default()
+        };
+        check(Action::WriteFile(file("/etc/motd", Some(""), None)), &[]);
+        check(Action::WriteFile(file("etc/a..b", None, Some("https://s/x"))), &[]);
+        let one = "writes one of content, content_base64 and url: give exactly one";
+        check(Action::WriteFile(file("/a", None, None)), &[one]);
+        check(Action::WriteFile(file("/a", Some(""), Some("/x"))), &[one]);
+        let clear = "fetches over http:// without a digest: give one, or use https://";
+        check(Action::WriteFile(file("/a", None, Some("http://s/x"))), &[clear]);
+        for (path, problem) in [
+            ("", "it names no file"),
+            ("/", "it names no file"),
+            ("/etc/", "it names no file"),
+            ("/etc/../motd", "it has \"..\", which could lead elsewhere"),
+            ("/a\0b", "it has a zero byte"),
+        ] {
+            check(Action::WriteFile(file(path, Some(""), None)), &[&format!("cannot write {path:?}: {problem}")]);
+        }
+        let mode = |mode: &str| WriteFile { mode: Some(mode.to_owned()), ..file("/a", Some(""), None) };
+        check(Action::WriteFile(mode("4755")), &[]);
+        for wrong in ["", "+644", "0o644", "888", "10000", "rwx"] {
+            let problem = format!("has {wrong:?} as its mode: write octal digits, such as \"0644\"");
+            check(Action::WriteFile(mode(wrong)), &[&problem]);
+        }
+        for (text, is_right) in
+            [("", true), ("QUI=\n", true), ("QQ==", true), ("QUI", false), ("Q===", false), ("Q=I=", false)]
+        {
+            assert_eq!(is_base64(text), is_right, "{text:?}");
+        }
+        let text = r#"{"write-file": {"path": "/a", "content": "b", "partition": 2, "owner": "www-data"}}"#;
+        let read: Action = serde_json::from_str(text).expect("an action");
+        let (partition, owner) = (Some(NumberOrName::Number(2)), Some(NumberOrName::from("www-data")));
+        assert_eq!(read, Action::WriteFile(WriteFile { partition, owner, ..file("/a", Some("b"), None) }));
     }
 
     #[test]

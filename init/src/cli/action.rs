@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
     Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, FileSystemKind, KernelArgs, MakeFileSystem,
-    NewPartition, Partition, PartitionChoice, PartitionSize, PhoneHome, Progress, SeedCloudInit, StreamImage, Verify,
+    NewPartition, NumberOrName, Partition, PartitionChoice, PartitionSize, PhoneHome, Progress, SeedCloudInit,
+    StreamImage, Verify, WriteFile,
 };
 
 /// How often a plain line tells the progress.
@@ -67,6 +68,8 @@ enum ActionCommand {
         #[arg(long, required = true, allow_hyphen_values = true)]
         append: Vec<String>,
     },
+    /// Write a file of the installed system
+    WriteFile(WriteArguments),
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -213,6 +216,44 @@ struct SeedArguments {
     phone_home_url: Option<String>,
 }
 
+#[derive(Args)]
+#[command(group(ArgGroup::new("source").required(true).args(["content", "from"])))]
+struct WriteArguments {
+    /// The disk that carries the image
+    #[arg(long)]
+    disk: String,
+    /// Number, name or label of the partition instead of the root file system
+    #[arg(long)]
+    partition: Option<String>,
+    /// Path of the file there
+    #[arg(long)]
+    path: String,
+    /// What it is to hold, as text
+    #[arg(long, allow_hyphen_values = true)]
+    content: Option<String>,
+    /// Where that is fetched from: https://, file:// or a path; http:// only with a digest
+    #[arg(long)]
+    from: Option<String>,
+    /// Digest of what is fetched, such as sha256:HEX
+    #[arg(long, requires = "from")]
+    digest: Option<Digest>,
+    /// File with CA certificates to trust instead of the system's
+    #[arg(long, requires = "from")]
+    ca: Option<PathBuf>,
+    /// User it belongs to, by number or by a name the installed system knows
+    #[arg(long)]
+    owner: Option<String>,
+    /// Group it belongs to, likewise
+    #[arg(long)]
+    group: Option<String>,
+    /// Its mode in octal digits
+    #[arg(long)]
+    mode: Option<String>,
+    /// Mode of directories that have to be made, in octal digits
+    #[arg(long)]
+    dir_mode: Option<String>,
+}
+
 /// Runs the action and tells how it went; exit status 0 only when it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
@@ -259,6 +300,7 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
 /// The action, the disk it works on, and the CA certificates to trust.
 fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
     let hints = |disk: &str| DiskHints { device: Some(disk.to_owned()), ..DiskHints::default() };
+    let named = |text: &Option<String>| text.as_deref().map(NumberOrName::from);
     let optional = |path: &Option<PathBuf>| path.as_ref().map(super::read_file).transpose();
     Ok(match command {
         ActionCommand::EraseDisk { disk, mode, fallback } => {
@@ -305,6 +347,23 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
         }
         ActionCommand::KernelArgs { disk, append } => {
             (Action::KernelArgs(KernelArgs { disk: hints(&disk), append }), disk, Vec::new())
+        }
+        ActionCommand::WriteFile(a) => {
+            let trust = optional(&a.ca)?.into_iter().collect();
+            let file = WriteFile {
+                disk: hints(&a.disk),
+                partition: named(&a.partition),
+                path: a.path,
+                content: a.content,
+                url: a.from,
+                digest: a.digest,
+                owner: named(&a.owner),
+                group: named(&a.group),
+                mode: a.mode,
+                dir_mode: a.dir_mode,
+                ..WriteFile::default()
+            };
+            (Action::WriteFile(file), a.disk, trust)
         }
     })
 }

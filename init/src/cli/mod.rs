@@ -35,7 +35,7 @@ enum Command {
     /// Enrol this running system with a server and do what it says
     Install(install::InstallArguments),
     /// Run one action by hand
-    Action(action::ActionArguments),
+    Action(Box<action::ActionArguments>),
     /// List the disks, and which of them hints would lead to
     Disks(disks::DisksArguments),
     /// Measure what one stage of stream-image reaches by itself on this machine, as JSON
@@ -78,7 +78,7 @@ pub fn run() -> ExitCode {
         Command::Network(child) => network(child),
         Command::Installer(arguments) => install::installer(arguments),
         Command::Install(arguments) => install::install(arguments),
-        Command::Action(arguments) => action::run(arguments),
+        Command::Action(arguments) => action::run(*arguments),
         Command::Disks(arguments) => disks::run(arguments),
         Command::Measure(arguments) => measure::run(arguments),
         Command::Identity => identity(),

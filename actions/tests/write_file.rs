@@ -1,0 +1,188 @@
+//! `write-file` on a disk that carries an image.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::disk_image::{LINUX, Part, ROOT, can_mount, make, read_file, run};
+use common::{Answer, Bench, MIB, Server, chain, image, ok, sha256};
+use slipway_protocol::{Action, NumberOrName, WriteFile};
+
+const DATA_AT: usize = 1;
+const ROOT_AT: usize = 10;
+
+fn installed() -> Bench {
+    let bench = Bench::new(MIB);
+    let passwd = "root:x:0:0::/root:/bin/sh\nweb:x:33:34::/:/bin/false\n";
+    let root = [
+        ("etc/os-release", "NAME=Debian"),
+        ("etc/passwd", passwd),
+        ("etc/group", "root:x:0:\nweb:x:44:\n"),
+        ("etc/motd", "-> ../run/motd"),
+        ("etc/kept", "old"),
+        ("srv/dir/file", ""),
+        ("outside", "-> ../../../../../../etc"),
+    ];
+    let parts = [
+        Part { mib: DATA_AT..9, type_guid: LINUX, name: "data", files: &[] },
+        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: &root },
+    ];
+    make(&bench.path("disk"), 40, &parts);
+    bench
+}
+
+fn text(path: &str, content: &str) -> WriteFile {
+    WriteFile { path: path.to_owned(), content: Some(content.to_owned()), ..WriteFile::default() }
+}
+
+fn fetched(path: &str, url: &str) -> WriteFile {
+    WriteFile { path: path.to_owned(), url: Some(url.to_owned()), ..WriteFile::default() }
+}
+
+#[track_caller]
+fn write(bench: &Bench, file: WriteFile) -> slipway_actions::Done {
+    bench.run(&Action::WriteFile(file)).0.unwrap_or_else(|error| panic!("{}", chain(&error)))
+}
+
+#[track_caller]
+fn refusal(bench: &Bench, file: WriteFile) -> String {
+    chain(&bench.run(&Action::WriteFile(file)).0.unwrap_err())
+}
+
+/// Names in a directory of the root file system, as debugfs lists them.
+fn names(bench: &Bench, dir: &str) -> String {
+    let target = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
+    run(Command::new("debugfs").args(["-R", &format!("ls -p {dir}"), &target]))
+}
+
+#[test]
+fn a_file_has_the_content_owner_and_mode_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let name = |name: &str| Some(NumberOrName::from(name));
+    let mode = |mode: &str| Some(mode.to_owned());
+    let found = |path: &str| read_file(&bench.path("disk"), ROOT_AT, path);
+    let check = |file: WriteFile, content: &str, attributes: &str| {
+        let path = file.path.clone();
+        assert_eq!(write(&bench, file).outcome.warnings, [""; 0]);
+        assert_eq!(found(&path), Some((content.to_owned(), attributes.to_owned())), "{path}");
+    };
+    check(text("/new", "plain"), "plain", "0644 0:0");
+    check(WriteFile { owner: name("web"), group: name("web"), ..text("/named", "") }, "", "0644 33:44");
+    check(WriteFile { owner: name("7"), group: name("8"), mode: mode("4750"), ..text("/ids", "x") }, "x", "04750 7:8");
+    check(
+        text("/ids", "what is there keeps its owner and mode"),
+        "what is there keeps its owner and mode",
+        "04750 7:8",
+    );
+    check(WriteFile { mode: mode("600"), dir_mode: mode("0700"), ..text("/a/b/c", "deep") }, "deep", "0600 0:0");
+    let encoded = WriteFile { content: None, content_base64: Some("YmFz\nZTY0\n".to_owned()), ..text("/encoded", "") };
+    check(encoded, "base64", "0644 0:0");
+    check(text("/etc/motd", "in place of a link"), "in place of a link", "0644 0:0");
+    assert!(names(&bench, "/").contains("/040700/0/0/a/"), "{}", names(&bench, "/"));
+    assert!(!names(&bench, "/").contains(".slipway"), "no temporary file is left");
+}
+
+#[test]
+fn a_partition_is_found_by_number_name_and_label() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let on = |partition: &str| WriteFile { partition: Some(NumberOrName::from(partition)), ..text("/x", partition) };
+    for partition in ["1", "data"] {
+        write(&bench, on(partition));
+        assert_eq!(read_file(&bench.path("disk"), DATA_AT, "/x").unwrap().0, partition);
+    }
+    let disk = bench.path("disk");
+    let expect = format!(
+        "choosing partition 3 of {0}: there is none of that number or name; there is partition 1 (data) of {0}, partition 2 \
+         (system) of {0}",
+        disk.display()
+    );
+    assert_eq!(refusal(&bench, on("3")), expect);
+    let owned = WriteFile { owner: Some(NumberOrName::from("web")), ..on("data") };
+    let expect = "looking up \"web\" in /etc/passwd of the installed system: there is no such file; give the number";
+    assert_eq!(refusal(&bench, owned), expect);
+}
+
+#[test]
+fn what_is_fetched_arrives_as_it_is_and_only_whole() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let delivered = common::gzip(b"not to be unpacked");
+    fs::write(bench.path("source"), &delivered).unwrap();
+    let source = bench.path("source").to_str().unwrap().to_owned();
+    let digest = Some(sha256(&delivered));
+    let done = write(&bench, WriteFile { digest: digest.clone(), ..fetched("/etc/file.gz", &source) });
+    assert_eq!(done.outcome.warnings, [""; 0]);
+    let target = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
+    let dump = bench.path("dump");
+    run(Command::new("debugfs").args(["-R", &format!("dump /etc/file.gz {}", dump.display()), &target]));
+    assert_eq!(fs::read(dump).unwrap(), delivered);
+    let done = write(&bench, fetched("/etc/unverified", &source));
+    assert_eq!(done.outcome.warnings, ["the file was written without a digest to check it against"]);
+
+    let wrong = WriteFile { digest: Some(sha256(b"another")), ..fetched("/etc/kept", &source) };
+    assert!(refusal(&bench, wrong).starts_with("checking the digest of the stream: expected sha256:"));
+    assert_eq!(read_file(&bench.path("disk"), ROOT_AT, "/etc/kept").unwrap().0, "old");
+    assert!(!names(&bench, "/etc").contains(".slipway"), "no temporary file is left");
+}
+
+#[test]
+fn a_dropped_connection_is_resumed_and_a_changed_source_starts_over() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let (first, second) = (image(3 * MIB), image(2 * MIB));
+    let (body, other) = (std::sync::Arc::new(first), std::sync::Arc::new(second.clone()));
+    let server = Server::start(move |n, _| match n {
+        0 => Answer::File { body: body.clone(), etag: Some("\"a\""), until: 2 * MIB + 7 },
+        1 => Answer::Bytes(ok(&other)),
+        _ => Answer::File { body: other.clone(), etag: Some("\"b\""), until: usize::MAX },
+    });
+    let file = WriteFile { digest: Some(sha256(&second)), ..fetched("/x", &server.url) };
+    let (result, reports) = bench.run(&Action::WriteFile(file));
+    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(reports.notes.iter().any(|note| note.starts_with("starting over: ")), "{:?}", reports.notes);
+    let target = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
+    let dump = bench.path("dump");
+    run(Command::new("debugfs").args(["-R", &format!("dump /x {}", dump.display()), &target]));
+    assert!(fs::read(dump).unwrap() == second, "nothing of the first source is left");
+}
+
+#[test]
+fn what_cannot_be_written_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let expect =
+        "reading the inputs of write-file: it cannot write \"/../x\": it has \"..\", which could lead elsewhere";
+    assert_eq!(refusal(&bench, text("/../x", "")), expect);
+    assert!(refusal(&bench, text("/srv/dir", "")).starts_with("writing /srv/dir of the installed system: "));
+    let full = refusal(&bench, text("/full", &"x".repeat(40 * MIB)));
+    assert!(
+        full.starts_with("writing //full of the installed system: ") || full.starts_with("writing /full"),
+        "{full}"
+    );
+    assert!(!names(&bench, "/").contains("full"), "nothing is left of a file that does not fit");
+}
+
+#[test]
+fn a_link_of_the_image_leads_to_a_place_inside_it() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    write(&bench, text("/outside/slipway-test", "inside"));
+    assert_eq!(read_file(&bench.path("disk"), ROOT_AT, "/etc/slipway-test").unwrap().0, "inside");
+    assert!(!std::path::Path::new("/etc/slipway-test").exists());
+}
