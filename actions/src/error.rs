@@ -373,6 +373,25 @@ pub enum Error {
         /// Why it was not found.
         reason: &'static str,
     },
+    /// An archive is damaged, or has something that is not unpacked.
+    #[error("unpacking {place} of the archive from {url}: {reason}")]
+    Archive {
+        /// The URL without user, password and query, which may be secrets.
+        url: String,
+        /// Which entry, or where.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An entry of an archive could not be written.
+    #[error("unpacking {entry} of the archive")]
+    UnpackEntry {
+        /// Its path.
+        entry: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
     /// Something asked the action to stop, such as the end of its time.
     #[error("stopping on request")]
     Cancelled,

@@ -36,6 +36,7 @@ mod take_down;
 mod target;
 mod target_root;
 mod text;
+mod unpack_archive;
 mod write_file;
 
 use std::time::Duration;
@@ -106,6 +107,7 @@ pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Action::SeedCloudInit(inputs) => seed_cloud_init::run(inputs, machine, report),
         Action::KernelArgs(inputs) => kernel_args::run(inputs, machine, report),
         Action::WriteFile(inputs) => write_file::run(inputs, machine, report),
+        Action::UnpackArchive(inputs) => unpack_archive::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),
     }
 }

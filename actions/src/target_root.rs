@@ -119,6 +119,22 @@ impl TargetRoot {
         }
     }
 
+    /// Makes a directory that only root may look into, and those above it.
+    pub(crate) fn make_directory(&self, path: &str) -> Result<OwnedFd, Error> {
+        let (parent, name) = split(path);
+        let make = || {
+            self.create_dirs(parent, DIR_MODE)?;
+            mkdirat(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name, Mode::RWXU)?;
+            Ok(self.open_directory(path.as_bytes())?)
+        };
+        make().map_err(|source| target_file("making", path, source))
+    }
+
+    /// Opens a directory.
+    pub(crate) fn open_directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        self.open(OsStr::from_bytes(path), OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
     /// Removes a file, a symbolic link, or a directory and everything in it. Nothing there is no error.
     pub(crate) fn remove(&self, path: &str) -> Result<(), Error> {
         let (parent, name) = split(path);
@@ -145,8 +161,8 @@ impl TargetRoot {
         self.open("", OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let path = if path.is_empty() { "." } else { path };
+    fn open(&self, path: impl AsRef<OsStr>, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let path = Some(path.as_ref()).filter(|path| !path.is_empty()).unwrap_or(OsStr::new("."));
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }

@@ -31,7 +31,7 @@ pub use partition::{FileSystemKind, MakeFileSystem, NewPartition, Partition, Par
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
     Action, EraseDisk, EraseMode, KernelArgs, NumberOrName, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage,
-    Verify, Workflow, WriteFile,
+    UnpackArchive, Verify, Workflow, WriteFile,
 };
 
 /// Largest request body the server reads from a node, in bytes, after decompression.

@@ -67,6 +67,7 @@ fn action_problems(action: &Action) -> Vec<String> {
             arguments.append.iter().filter_map(problem).chain(arguments.disk.problems(false)).collect()
         }
         Action::WriteFile(file) => file.problems(),
+        Action::UnpackArchive(archive) => archive.problems(),
         Action::Reboot(_) => Vec::new(),
     }
 }
@@ -172,6 +173,8 @@ pub enum Action {
     KernelArgs(KernelArgs),
     /// Write a file of the installed system.
     WriteFile(WriteFile),
+    /// Unpack a tar archive in the installed system.
+    UnpackArchive(UnpackArchive),
     /// Leave for the installed system.
     Reboot(Reboot),
 }
@@ -187,6 +190,7 @@ impl Action {
             Action::SeedCloudInit(_) => "seed-cloud-init",
             Action::KernelArgs(_) => "kernel-args",
             Action::WriteFile(_) => "write-file",
+            Action::UnpackArchive(_) => "unpack-archive",
             Action::Reboot(_) => "reboot",
         }
     }
@@ -465,6 +469,46 @@ fn is_base64(text: &str) -> bool {
     digits.len().is_multiple_of(4) && padding <= 2 && value.iter().all(is_digit)
 }
 
+/// Inputs of `unpack-archive`: a tar archive, plain or compressed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UnpackArchive {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Number of the partition, or its name in the table or the label of its file system. Without it the root file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<NumberOrName>,
+    /// Directory of that file system it is unpacked in, made if it is not there. Without it the root of the file system.
+    #[serde(default)]
+    pub directory: String,
+    /// `https://`, `file://` or an absolute path; `http://` only with a digest.
+    pub url: String,
+    /// Digest of the stream as delivered, compressed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// CA certificates in PEM to trust for this URL beside the server's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// Whether device nodes of the archive are made; otherwise one is an error.
+    #[serde(default)]
+    pub devices: bool,
+}
+
+impl UnpackArchive {
+    /// What is wrong with these inputs, to be read after the name of the step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        let directory = self.directory.trim_matches('/');
+        if let Some(problem) = target_path_problem(directory).filter(|_| !directory.is_empty()) {
+            problems.push(format!("cannot unpack in {:?}: {problem}", self.directory));
+        }
+        problems.extend(source_problem(&self.url, self.digest.is_some()));
+        problems
+    }
+}
+
 /// Inputs of `reboot`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -619,6 +663,21 @@ mod tests {
         let read: Action = serde_json::from_str(text).expect("an action");
         let (partition, owner) = (Some(NumberOrName::Number(2)), Some(NumberOrName::from("www-data")));
         assert_eq!(read, Action::WriteFile(WriteFile { partition, owner, ..file("/a", Some("b"), None) }));
+    }
+
+    #[test]
+    fn an_archive_is_unpacked_inside_the_target() {
+        let archive = |directory: &str, url: &str| {
+            let (directory, url) = (directory.to_owned(), url.to_owned());
+            Action::UnpackArchive(UnpackArchive { directory, url, ..UnpackArchive::default() })
+        };
+        for directory in ["", "/", "/opt/app/", "opt"] {
+            check(archive(directory, "https://s/x.tar"), &[]);
+        }
+        let elsewhere = "cannot unpack in \"/opt/..\": it has \"..\", which could lead elsewhere";
+        check(archive("/opt/..", "https://s/x.tar"), &[elsewhere]);
+        let clear = "fetches over http:// without a digest: give one, or use https://";
+        check(archive("/", "http://s/x.tar"), &[clear]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
     Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, FileSystemKind, KernelArgs, MakeFileSystem,
     NewPartition, NumberOrName, Partition, PartitionChoice, PartitionSize, PhoneHome, Progress, SeedCloudInit,
-    StreamImage, Verify, WriteFile,
+    StreamImage, UnpackArchive, Verify, WriteFile,
 };
 
 /// How often a plain line tells the progress.
@@ -70,6 +70,8 @@ enum ActionCommand {
     },
     /// Write a file of the installed system
     WriteFile(WriteArguments),
+    /// Unpack a tar archive in the installed system
+    UnpackArchive(UnpackArguments),
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -254,6 +256,31 @@ struct WriteArguments {
     dir_mode: Option<String>,
 }
 
+#[derive(Args)]
+struct UnpackArguments {
+    /// The disk that carries the image
+    #[arg(long)]
+    disk: String,
+    /// Number, name or label of the partition instead of the root file system
+    #[arg(long)]
+    partition: Option<String>,
+    /// Directory there
+    #[arg(long, default_value = "/")]
+    directory: String,
+    /// https://, file:// or a path; http:// only with a digest
+    #[arg(long)]
+    url: String,
+    /// Digest of the archive as delivered, such as sha256:HEX
+    #[arg(long)]
+    digest: Option<Digest>,
+    /// File with CA certificates to trust instead of the system's
+    #[arg(long)]
+    ca: Option<PathBuf>,
+    /// Make the device nodes the archive has
+    #[arg(long)]
+    devices: bool,
+}
+
 /// Runs the action and tells how it went; exit status 0 only when it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
@@ -364,6 +391,19 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
                 ..WriteFile::default()
             };
             (Action::WriteFile(file), a.disk, trust)
+        }
+        ActionCommand::UnpackArchive(a) => {
+            let trust = optional(&a.ca)?.into_iter().collect();
+            let archive = UnpackArchive {
+                disk: hints(&a.disk),
+                partition: named(&a.partition),
+                directory: a.directory,
+                url: a.url,
+                digest: a.digest,
+                ca: None,
+                devices: a.devices,
+            };
+            (Action::UnpackArchive(archive), a.disk, trust)
         }
     })
 }

@@ -1,0 +1,387 @@
+//! Reads tar archives: ustar and pax (POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"), and what GNU tar
+//! adds to them for long names and large numbers (GNU tar manual, "Basic Tar Format").
+//!
+//! Written anew, because the crate for it reads names and extended headers of any size into memory.
+
+use std::io::{self, Read};
+
+/// Size of a header, and what everything is padded to.
+const BLOCK: usize = 512;
+/// Names and extended attributes larger than this, in bytes, are not meant well.
+const MAX_EXTENDED: u64 = 1 << 20;
+/// Prefix of pax keywords that hold extended attributes; star's, which GNU tar and bsdtar use too.
+const XATTR: &[u8] = b"SCHILY.xattr.";
+const ACL: &[u8] = b"SCHILY.acl.";
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    File,
+    HardLink,
+    Symlink,
+    CharDevice,
+    BlockDevice,
+    Directory,
+    Fifo,
+}
+
+/// An entry, as the archive has it: nothing of it is to be trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) path: Vec<u8>,
+    pub(super) link: Vec<u8>,
+    pub(super) kind: Kind,
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// Seconds since 1970 and nanoseconds.
+    pub(super) modified: (i64, u32),
+    pub(super) size: u64,
+    /// Major and minor number.
+    pub(super) device: (u32, u32),
+    /// Names and values.
+    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Whether it has access control lists in words, which are not read.
+    pub(super) has_acl: bool,
+}
+
+/// Why an archive cannot be read on.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The stream gave out an error.
+    Read(io::Error),
+    /// What is wrong, and with which entry, if that is known.
+    Damaged { entry: Option<Vec<u8>>, reason: &'static str },
+}
+
+fn damaged(reason: &'static str) -> Fault {
+    Fault::Damaged { entry: None, reason }
+}
+
+/// An archive. Its [`Read`] gives the content of the entry read last.
+pub(super) struct Archive<R> {
+    input: R,
+    /// Bytes left of the entry's content, and of the padding behind it.
+    left: u64,
+    padding: u64,
+}
+
+/// What stands before an entry and is about it.
+#[derive(Default)]
+struct Extended {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    modified: Option<(i64, u32)>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    has_acl: bool,
+}
+
+impl<R: Read> Archive<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self { input, left: 0, padding: 0 }
+    }
+
+    /// The next entry; none at the end of the archive, of which nothing but zeros may follow.
+    pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
+        self.skip_content()?;
+        let mut extended = Extended::default();
+        loop {
+            let mut header = [0; BLOCK];
+            self.fill(&mut header)?;
+            if header.iter().all(|byte| *byte == 0) {
+                return self.end().map(|()| None);
+            }
+            if !has_right_sum(&header) {
+                return Err(damaged("the checksum of a header is wrong, or this is no tar archive"));
+            }
+            let size = unsigned(&header[124..136]).ok_or_else(|| damaged("a size is no number"))?;
+            match header[156] {
+                b'x' => extended.take(&self.extension(size)?)?,
+                b'g' => global(&self.extension(size)?)?,
+                b'L' => extended.path = Some(without_end(self.extension(size)?)),
+                b'K' => extended.link = Some(without_end(self.extension(size)?)),
+                _ => return self.entry(&header, size, extended).map(Some),
+            }
+        }
+    }
+
+    fn entry(&mut self, header: &[u8; BLOCK], size: u64, extended: Extended) -> Result<Entry, Fault> {
+        let path = extended.path.unwrap_or_else(|| name(header));
+        let wrong = |reason| Fault::Damaged { entry: Some(path.clone()), reason };
+        let number =
+            |range: std::ops::Range<usize>| unsigned(&header[range]).and_then(|value| u32::try_from(value).ok());
+        let field = |range| number(range).ok_or_else(|| wrong("a number of its header is damaged or too large"));
+        let kind = kind(header[156], &path).map_err(wrong)?;
+        let size = extended.size.unwrap_or(size);
+        if kind != Kind::File && size != 0 {
+            return Err(wrong("it has a size, which only files have"));
+        }
+        let seconds = || signed(&header[136..148]).ok_or_else(|| wrong("its time is damaged"));
+        let entry = Entry {
+            link: extended.link.unwrap_or_else(|| text(&header[157..257])),
+            kind,
+            mode: field(100..108)? & 0o7777,
+            uid: extended.uid.map_or_else(|| field(108..116), Ok)?,
+            gid: extended.gid.map_or_else(|| field(116..124), Ok)?,
+            modified: extended.modified.map_or_else(|| seconds().map(|seconds| (seconds, 0)), Ok)?,
+            size,
+            device: match kind {
+                Kind::CharDevice | Kind::BlockDevice => (field(329..337)?, field(337..345)?),
+                _ => (0, 0),
+            },
+            xattrs: extended.xattrs,
+            has_acl: extended.has_acl,
+            path,
+        };
+        (self.left, self.padding) = (size, padding(size));
+        Ok(entry)
+    }
+
+    /// The content of an entry that only says something about the next one.
+    fn extension(&mut self, size: u64) -> Result<Vec<u8>, Fault> {
+        if size > MAX_EXTENDED {
+            return Err(damaged("an extended header is larger than 1 MiB"));
+        }
+        let mut content = vec![0; size as usize];
+        self.fill(&mut content)?;
+        let mut rest = [0; BLOCK];
+        self.fill(&mut rest[..padding(size) as usize])?;
+        Ok(content)
+    }
+
+    fn skip_content(&mut self) -> Result<(), Fault> {
+        let left = self.left + self.padding;
+        let skipped = io::copy(&mut (&mut self.input).take(left), &mut io::sink()).map_err(Fault::Read)?;
+        (self.left, self.padding) = (0, 0);
+        if skipped == left { Ok(()) } else { Err(damaged("it ends too early")) }
+    }
+
+    /// Reads to the end of the stream. The archive ends with two blocks of zeros, and is often padded with more.
+    fn end(&mut self) -> Result<(), Fault> {
+        let mut block = [0; BLOCK];
+        self.fill(&mut block)?;
+        let mut buffer = [0; 16 * BLOCK];
+        let mut n = BLOCK;
+        buffer[..BLOCK].copy_from_slice(&block);
+        while n > 0 {
+            if buffer[..n].iter().any(|byte| *byte != 0) {
+                return Err(damaged("something follows the end of the archive"));
+            }
+            n = match self.input.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read.map_err(Fault::Read)?,
+            };
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<(), Fault> {
+        self.input.read_exact(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => damaged("it ends too early"),
+            _ => Fault::Read(error),
+        })
+    }
+}
+
+impl<R: Read> Read for Archive<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let read = self.input.read(&mut buffer[..n])?;
+        if read == 0 && n > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
+
+impl Extended {
+    fn take(&mut self, content: &[u8]) -> Result<(), Fault> {
+        // Another for the same entry takes the place of the first.
+        *self = Self { path: self.path.take(), link: self.link.take(), ..Self::default() };
+        for (key, value) in records(content).ok_or_else(|| damaged("an extended header is damaged"))? {
+            let id = |what| parse::<u32>(value).ok_or_else(|| damaged(what));
+            match key {
+                b"path" => self.path = Some(value.to_vec()),
+                b"linkpath" => self.link = Some(value.to_vec()),
+                b"size" => self.size = Some(parse(value).ok_or_else(|| damaged("a size is no number"))?),
+                b"uid" => self.uid = Some(id("a user is no number")?),
+                b"gid" => self.gid = Some(id("a group is no number")?),
+                b"mtime" => self.modified = Some(time(value).ok_or_else(|| damaged("a time is no number"))?),
+                _ if key.starts_with(b"GNU.sparse.") || key.starts_with(b"SCHILY.realsize") => {
+                    return Err(damaged(SPARSE));
+                }
+                _ if key.starts_with(ACL) => self.has_acl = true,
+                _ => {
+                    let name = key.strip_prefix(XATTR);
+                    self.xattrs.extend(name.map(|name| (name.to_vec(), value.to_vec())));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const SPARSE: &str = "it is stored sparse, which is not read: make the archive without --sparse";
+
+/// A header for all entries that follow. Those that only comment, as git's, are fine.
+fn global(content: &[u8]) -> Result<(), Fault> {
+    let mut records = records(content).ok_or_else(|| damaged("an extended header is damaged"))?.into_iter();
+    match records.any(|(key, _)| {
+        matches!(key, b"path" | b"linkpath" | b"size" | b"uid" | b"gid" | b"mtime") || key.starts_with(XATTR)
+    }) {
+        true => Err(damaged("a header says something about all entries that follow, which is not read")),
+        false => Ok(()),
+    }
+}
+
+/// The records of a pax header: length in decimal, a space, key, `=`, value, a line feed.
+fn records(mut content: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let mut records = Vec::new();
+    while !content.is_empty() {
+        let space = content.iter().position(|byte| *byte == b' ')?;
+        let len: usize = parse(&content[..space])?;
+        let record = content.get(space + 1..len)?.strip_suffix(b"\n")?;
+        let equals = record.iter().position(|byte| *byte == b'=')?;
+        records.push((&record[..equals], &record[equals + 1..]));
+        content = &content[len..];
+    }
+    Some(records)
+}
+
+fn kind(flag: u8, path: &[u8]) -> Result<Kind, &'static str> {
+    Ok(match flag {
+        // Before there was a type for directories, a slash at the end made one.
+        0 if path.ends_with(b"/") => Kind::Directory,
+        0 | b'0' | b'7' => Kind::File,
+        b'1' => Kind::HardLink,
+        b'2' => Kind::Symlink,
+        b'3' => Kind::CharDevice,
+        b'4' => Kind::BlockDevice,
+        b'5' => Kind::Directory,
+        b'6' => Kind::Fifo,
+        b'S' => return Err(SPARSE),
+        _ => return Err("it is of a kind that is not known"),
+    })
+}
+
+fn name(header: &[u8; BLOCK]) -> Vec<u8> {
+    let (name, prefix) = (text(&header[..100]), text(&header[345..500]));
+    // GNU tar uses the place of the prefix for something else, and says so in its magic.
+    match &header[257..263] == b"ustar\0" && !prefix.is_empty() {
+        true => [prefix, name].join(&b'/'),
+        false => name,
+    }
+}
+
+fn text(field: &[u8]) -> Vec<u8> {
+    field.split(|byte| *byte == 0).next().unwrap_or_default().to_vec()
+}
+
+fn without_end(mut text: Vec<u8>) -> Vec<u8> {
+    text.pop_if(|byte| *byte == 0);
+    text
+}
+
+/// The sum of all bytes of the header, with spaces in place of the sum itself.
+fn has_right_sum(header: &[u8; BLOCK]) -> bool {
+    let sum = |bytes: &[u8]| bytes.iter().map(|byte| i64::from(*byte)).sum::<i64>();
+    let found = sum(&header[..148]) + 8 * i64::from(b' ') + sum(&header[156..]);
+    signed(&header[148..156]) == Some(found)
+}
+
+fn unsigned(field: &[u8]) -> Option<u64> {
+    signed(field).and_then(|value| u64::try_from(value).ok())
+}
+
+/// A number in octal digits, or, with the first bit set, in binary, the next bit being its sign.
+fn signed(field: &[u8]) -> Option<i64> {
+    let first = *field.first()?;
+    if first & 0x80 != 0 {
+        let start = if first & 0x40 != 0 { -1 } else { 0 };
+        let start = (start << 6) | i128::from(first & 0x3F);
+        let mut value = start;
+        for byte in &field[1..] {
+            value = value.checked_mul(256)?.checked_add(i128::from(*byte))?;
+        }
+        return i64::try_from(value).ok();
+    }
+    let digits = std::str::from_utf8(field).ok()?.trim_matches([' ', '\0']);
+    if digits.is_empty() {
+        return Some(0);
+    }
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| i64::from_str_radix(digits, 8).ok()).flatten()
+}
+
+fn parse<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
+}
+
+/// A time in seconds since 1970 with a fraction; before that, it counts back.
+fn time(text: &[u8]) -> Option<(i64, u32)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: i64 = whole.parse().ok()?;
+    let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+    let nanos: u32 = parse(digits.as_bytes())?;
+    match whole.starts_with('-') && nanos > 0 {
+        true => Some((seconds.checked_sub(1)?, 1_000_000_000 - nanos)),
+        false => Some((seconds, nanos)),
+    }
+}
+
+fn padding(size: u64) -> u64 {
+    (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_octal_or_binary() {
+        for (field, expect) in [
+            (&b"0000644\0"[..], Some(0o644)),
+            (b"    644 ", Some(0o644)),
+            (b"\0\0\0\0\0\0\0\0", Some(0)),
+            (b"8", None),
+            (b"-1", None),
+            (b"\x80\0\0\0\0\0\x01\0", Some(256)),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xfe", Some(-2)),
+            (b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", None),
+        ] {
+            assert_eq!(signed(field), expect, "{field:?}");
+        }
+    }
+
+    #[test]
+    fn times_before_1970_count_back() {
+        for (text, expect) in [
+            ("1.5", Some((1, 500_000_000))),
+            ("7", Some((7, 0))),
+            ("-1.25", Some((-2, 750_000_000))),
+            ("-0.5", Some((-1, 500_000_000))),
+            ("1.0000000009", Some((1, 0))),
+            ("", None),
+            ("1.x", None),
+        ] {
+            assert_eq!(time(text.as_bytes()), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn records_have_the_length_they_say() {
+        let check = |text: &[u8], expect: Option<Vec<(&[u8], &[u8])>>| assert_eq!(records(text), expect, "{text:?}");
+        check(b"", Some(vec![]));
+        check(b"12 path=a=b\n", Some(vec![(b"path", b"a=b")]));
+        check(b"6 a=b\n6 c=\n\n", Some(vec![(b"a", b"b"), (b"c", b"\n")]));
+        check(b"6 a=b\n7 c=\n\n", None);
+        for damaged in [&b"7 a=b\n"[..], b"5 a=b\n", b"0 a=b\n", b"99999999999999999999 a=b\n", b"6 a:b\n", b"a=b\n"] {
+            check(damaged, None);
+        }
+    }
+}

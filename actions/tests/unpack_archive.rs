@@ -1,0 +1,260 @@
+//! `unpack-archive`: what the archive has is in the target, or nothing of it.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use common::disk_image::{Part, ROOT, can_mount, make, read_file, run};
+use common::{Bench, MIB, chain, sha256};
+use slipway_protocol::{Action, UnpackArchive};
+
+const ROOT_AT: usize = 1;
+
+fn installed() -> Bench {
+    let bench = Bench::new(MIB);
+    let files = [
+        ("etc/os-release", "NAME=Debian"),
+        ("etc/kept", "old"),
+        ("usr/lib/kept", "old"),
+        ("lib", "-> usr/lib"),
+        ("file", "old"),
+    ];
+    let parts = [Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: &files }];
+    make(&bench.path("disk"), 40, &parts);
+    bench
+}
+
+fn debugfs(bench: &Bench, request: &str) -> String {
+    let target = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
+    run(Command::new("debugfs").args(["-R", request, &target]))
+}
+
+/// Every name in the root of the target.
+fn names(bench: &Bench) -> String {
+    debugfs(bench, "ls -p /")
+}
+
+fn archive(bench: &Bench, bytes: &[u8]) -> UnpackArchive {
+    fs::write(bench.path("archive"), bytes).unwrap();
+    UnpackArchive { url: bench.path("archive").to_str().unwrap().to_owned(), ..UnpackArchive::default() }
+}
+
+#[track_caller]
+fn unpack(bench: &Bench, archive: UnpackArchive) -> Vec<String> {
+    let done = bench.run(&Action::UnpackArchive(archive)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(!names(bench).contains(".slipway"), "nothing else is left");
+    done.outcome.warnings
+}
+
+/// An entry of a ustar archive with its content.
+fn entry(path: &str, kind: u8, link: &str, content: &[u8]) -> Vec<u8> {
+    let mut header = [0_u8; 512];
+    header[..path.len()].copy_from_slice(path.as_bytes());
+    header[100..107].copy_from_slice(b"0000644");
+    header[108..115].copy_from_slice(b"0000000");
+    header[116..123].copy_from_slice(b"0000000");
+    header[124..135].copy_from_slice(format!("{:011o}", content.len()).as_bytes());
+    header[136..147].copy_from_slice(b"00000000007");
+    header[156] = kind;
+    header[157..157 + link.len()].copy_from_slice(link.as_bytes());
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    seal(&mut header);
+    let mut bytes = [&header[..], content].concat();
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+fn seal(header: &mut [u8]) {
+    header[148..156].fill(b' ');
+    let sum: u32 = header[..512].iter().map(|byte| u32::from(*byte)).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+}
+
+fn file(path: &str) -> Vec<u8> {
+    entry(path, b'0', "", path.as_bytes())
+}
+
+fn ended(entries: &[Vec<u8>]) -> Vec<u8> {
+    [entries.concat(), vec![0; 1024]].concat()
+}
+
+/// An archive that GNU tar makes of a tree.
+fn tar(tree: &Path, options: &[&str]) -> Vec<u8> {
+    let output = Command::new("tar").args(options).arg("-C").arg(tree).args(["-c", "."]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    output.stdout
+}
+
+#[test]
+fn owners_modes_times_attributes_and_links_arrive() {
+    if !can_mount() {
+        return;
+    }
+    let tree = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| tree.path().join(name);
+    let deep = format!("opt/{}/{}", "d".repeat(120), "f".repeat(120));
+    fs::create_dir_all(path(&deep).parent().unwrap()).unwrap();
+    fs::write(path(&deep), "a long name").unwrap();
+    fs::create_dir(path("etc")).unwrap();
+    fs::write(path("etc/new"), "new").unwrap();
+    fs::write(path("opt/tool"), "#!/bin/sh\n").unwrap();
+    std::os::unix::fs::chown(path("opt/tool"), Some(70_000), Some(3_000_000)).unwrap();
+    fs::set_permissions(path("opt/tool"), PermissionsExt::from_mode(0o6755)).unwrap();
+    fs::hard_link(path("opt/tool"), path("opt/same")).unwrap();
+    symlink("/usr/bin/absolute", path("opt/link")).unwrap();
+    run(Command::new("mkfifo").arg(path("opt/fifo")));
+    let has_xattrs =
+        rustix::fs::setxattr(path("opt/tool"), "user.note", b"kept", rustix::fs::XattrFlags::empty()).is_ok();
+    run(Command::new("setcap").arg("cap_net_bind_service=ep").arg(path("etc/new")));
+    run(Command::new("touch").args(["-h", "-d", "2001-02-03 04:05:06.5 UTC"]).args([path("opt/tool"), path("opt")]));
+    for format in [&["--format=pax", "--xattrs", "--xattrs-include=*"][..], &["--format=gnu"]] {
+        let plain = tar(tree.path(), format);
+        for bytes in
+            [plain.clone(), common::zstd(&plain), common::gzip(&plain), common::xz(&plain), common::bzip2(&plain)]
+        {
+            let bench = installed();
+            let digest = Some(sha256(&bytes));
+            assert_eq!(unpack(&bench, UnpackArchive { digest, ..archive(&bench, &bytes) }), [""; 0]);
+            let disk = bench.path("disk");
+            let found = |path: &str| read_file(&disk, ROOT_AT, path);
+            assert_eq!(found("/opt/tool"), Some(("#!/bin/sh\n".to_owned(), "06755 70000:3000000".to_owned())));
+            assert_eq!(found(&format!("/{deep}")).unwrap().0, "a long name");
+            assert_eq!(found("/etc/new").unwrap().0, "new");
+            assert_eq!(found("/etc/kept").unwrap().0, "old");
+            let tool = debugfs(&bench, "stat /opt/tool");
+            assert!(tool.contains("Links: 2"), "{tool}");
+            assert!(tool.contains("mtime: 0x3a7b8372"), "{tool}");
+            assert!(debugfs(&bench, "stat /opt").contains("mtime: 0x3a7b8372"));
+            assert!(debugfs(&bench, "stat /opt/link").contains("Fast link dest: \"/usr/bin/absolute\""));
+            assert!(debugfs(&bench, "stat /opt/fifo").contains("Type: FIFO"));
+            if format[0] == "--format=pax" {
+                assert!(!has_xattrs || tool.contains("user.note (4) = \"kept\""), "{tool}");
+                assert!(debugfs(&bench, "stat /etc/new").contains("security.capability"));
+            }
+        }
+    }
+}
+
+#[test]
+fn directories_that_are_there_keep_what_they_have() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let bytes = ended(&[
+        entry("./", b'5', "", b""),
+        entry("etc/", b'5', "", b""),
+        file("etc/new"),
+        file("lib/through-a-link"),
+        file("file"),
+        file("made/on/the/way"),
+    ]);
+    unpack(&bench, archive(&bench, &bytes));
+    let found = |path: &str| read_file(&bench.path("disk"), ROOT_AT, path).map(|found| found.0);
+    assert_eq!(found("/usr/lib/through-a-link").as_deref(), Some("lib/through-a-link"));
+    assert_eq!((found("/file").as_deref(), found("/etc/kept").as_deref()), (Some("file"), Some("old")));
+    assert_eq!(found("/made/on/the/way").as_deref(), Some("made/on/the/way"));
+    assert!(names(&bench).contains("/040755/0/0/etc/"), "{}", names(&bench));
+    let below = UnpackArchive { directory: "/srv/app".to_owned(), ..archive(&bench, &bytes) };
+    assert_eq!(unpack(&bench, below), ["the archive was unpacked without a digest to check it against"]);
+    assert_eq!(found("/srv/app/etc/new").as_deref(), Some("etc/new"));
+}
+
+#[test]
+fn a_hostile_entry_is_named_and_leaves_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let outside = tempfile::tempdir().unwrap();
+    let out = outside.path().to_str().unwrap();
+    let pax = |record: &str| entry("pax", b'x', "", format!("{} {record}\n", record.len() + 4).as_bytes());
+    let check = |bad: &[Vec<u8>], entry: &str, reason: &str| {
+        let bench = installed();
+        let bytes = ended(&[vec![file("first")], bad.to_vec(), vec![file("last")]].concat());
+        let error = chain(&bench.run(&Action::UnpackArchive(archive(&bench, &bytes))).0.unwrap_err());
+        assert!(error.starts_with(&format!("unpacking {entry} of the archive")), "{error}");
+        assert!(error.ends_with(reason), "{error}");
+        let left = names(&bench);
+        assert!(!left.contains("first") && !left.contains(".slipway"), "{left}");
+        assert_eq!(fs::metadata(outside.path()).unwrap().nlink(), 2);
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "nothing is written outside");
+    };
+    let dots = "its path has \"..\", which could lead out of the target";
+    check(&[file("../up")], "\"../up\"", dots);
+    check(&[file("a/../../up")], "\"a/../../up\"", dots);
+    check(&[file("/abs")], "\"/abs\"", "its path is absolute");
+    check(&[pax("path=/abs"), file("x")], "\"/abs\"", "its path is absolute");
+    check(&[pax(&format!("path=a{}", "\0b")), file("x")], "\"a\\0b\"", "or has a zero byte");
+    let through = "its path leads through a symbolic link";
+    check(&[entry("l", b'2', out, b""), file("l/x")], "\"l/x\"", through);
+    check(&[entry("l", b'2', "..", b""), file("l/x")], "\"l/x\"", through);
+    check(
+        &[entry("l", b'2', out, b""), entry("l", b'5', "", b"")],
+        "\"l\"",
+        "something else of that name came before it",
+    );
+    let unknown = "it is a hard link to something that did not come before it in the archive";
+    check(&[entry("h", b'1', "/etc/passwd", b"")], "\"h\"", unknown);
+    check(&[entry("h", b'1', "../etc/kept", b"")], "\"h\"", unknown);
+    check(&[entry("h", b'1', "etc/kept", b"")], "\"h\"", unknown);
+    check(&[entry("l", b'2', "/etc", b""), entry("h", b'1', "l/passwd", b"")], "\"h\"", unknown);
+    check(&[entry("null", b'3', "", b"")], "\"null\"", "say `devices: true` if the archive is to bring such");
+    check(&[entry("sparse", b'S', "", b"")], "\"sparse\"", "make the archive without --sparse");
+    check(&[entry("odd", b'Q', "", b"")], "\"odd\"", "it is of a kind that is not known");
+    check(&[file(".slipway-unpack/x")], "\".slipway-unpack/x\"", "unpacked in first");
+    check(&[entry("d", b'5', "", b"x")], "\"d\"", "it has a size, which only files have");
+    check(&[file("file/x"), file("file")], "\"file\"", "a directory of that name came before it");
+    let mut huge = entry("huge", b'L', "", b"");
+    huge[124..136].copy_from_slice(b"\x80\0\0\0\0\xff\xff\xff\xff\xff\xff\xff");
+    seal(&mut huge);
+    check(&[huge], "entry 2", "an extended header is larger than 1 MiB");
+    check(&[vec![7; 512]], "entry 2", "or this is no tar archive");
+}
+
+#[test]
+fn what_is_cut_short_or_changed_leaves_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let bytes = ended(&[file("first"), entry("big", b'0', "", &common::image(100_000)), file("last")]);
+    let check = |bytes: &[u8], digest: Option<&[u8]>, expect: &str| {
+        let bench = installed();
+        let archive = UnpackArchive { digest: digest.map(sha256), ..archive(&bench, bytes) };
+        let error = chain(&bench.run(&Action::UnpackArchive(archive)).0.unwrap_err());
+        assert!(error.contains(expect), "{error}");
+        assert!(!names(&bench).contains("first") && !names(&bench).contains(".slipway"), "{}", names(&bench));
+    };
+    check(&bytes, Some(b"another"), "checking the digest of the stream");
+    for cut in [0, 1, 511, 512, 600, 1024, 50_000, bytes.len() - 1024 - 100, bytes.len() - 1024, bytes.len() - 512] {
+        let expect = if cut == 0 { "it is empty" } else { "" };
+        check(&bytes[..cut], None, expect);
+    }
+    let zstd = common::zstd(&bytes);
+    check(&zstd[..zstd.len() - 3], None, "decoding the zstd image");
+    check(&[&bytes[..], b"more"].concat(), None, "something follows the end of the archive");
+    check(
+        &ended(&[file("first"), file("etc")]),
+        None,
+        "unpacking /etc of the installed system: the archive has a directory",
+    );
+}
+
+#[test]
+fn device_nodes_are_made_when_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let mut null = entry("null", b'3', "", b"");
+    null[100..107].copy_from_slice(b"0000666");
+    null[329..336].copy_from_slice(b"0000001");
+    null[337..344].copy_from_slice(b"0000003");
+    seal(&mut null);
+    unpack(&bench, UnpackArchive { devices: true, ..archive(&bench, &ended(&[null])) });
+    let stat = debugfs(&bench, "stat /null");
+    assert!(stat.contains("Type: character special    Mode:  0666") && stat.contains("01:03"), "{stat}");
+}
