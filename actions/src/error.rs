@@ -392,9 +392,40 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The process a command was to run in could not be started.
+    #[error("starting {what} in the installed system")]
+    StartInTarget {
+        /// What was to run.
+        what: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The installed system could not be made ready for a command.
+    #[error("running {what} in the installed system: {reason}")]
+    PrepareTarget {
+        /// What was to run.
+        what: String,
+        /// What was done, and why it failed.
+        reason: String,
+    },
+    /// A command in the installed system did not succeed.
+    #[error("running {what} in the installed system: it ended with {how}{}", last_lines(output))]
+    InTarget {
+        /// What ran.
+        what: String,
+        /// Exit status or signal.
+        how: String,
+        /// The last lines it printed.
+        output: Vec<String>,
+    },
     /// Something asked the action to stop, such as the end of its time.
     #[error("stopping on request")]
     Cancelled,
+}
+
+fn last_lines(output: &[String]) -> String {
+    if output.is_empty() { String::new() } else { format!("; the last it printed: {}", output.join(" / ")) }
 }
 
 /// Whether the same action may succeed if it is run again: true for faults of the network and for a disk in use, false

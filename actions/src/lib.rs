@@ -24,6 +24,7 @@ mod partitions;
 mod probe;
 mod random;
 mod reboot;
+mod run_in_target;
 mod seed_cloud_init;
 #[doc(hidden)]
 pub mod signature;
@@ -50,6 +51,7 @@ pub use fetch::{FetchError, Request};
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Response};
 pub use probe::{Place, probe};
+pub use run_in_target::in_target;
 
 #[doc(hidden)]
 pub use stream::{bmap, qcow2};
@@ -108,6 +110,7 @@ pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Action::KernelArgs(inputs) => kernel_args::run(inputs, machine, report),
         Action::WriteFile(inputs) => write_file::run(inputs, machine, report),
         Action::UnpackArchive(inputs) => unpack_archive::run(inputs, machine, report),
+        Action::RunInTarget(inputs) => run_in_target::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),
     }
 }

@@ -105,22 +105,45 @@ pub(crate) fn is_mountable(kind: &str) -> bool {
 
 /// Mounts a partition of a disk.
 pub(crate) fn mount(disk: &OpenDisk, partition: &Partition, kind: &'static str) -> Result<TargetRoot, MountError> {
-    let (node, _loop_device) = match node(disk, partition) {
-        Some(node) => (node, None),
+    mount_source(&source(disk, partition)?, kind)
+}
+
+/// A device a partition can be mounted from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    /// Keeps a loop device bound.
+    _loop_device: Option<File>,
+}
+
+/// The device of a partition: its node, or a loop device.
+pub(crate) fn source(disk: &OpenDisk, partition: &Partition) -> Result<Source, MountError> {
+    match node(disk, partition) {
+        Some(path) => Ok(Source { path, _loop_device: None }),
         None => {
-            let (node, device) = bind_loop(disk.path(), &partition.bytes)?;
-            (node, Some(device))
+            let (path, device) = bind_loop(disk.path(), &partition.bytes)?;
+            Ok(Source { path, _loop_device: Some(device) })
         }
+    }
+}
+
+/// Mounts what is on a device.
+pub(crate) fn mount_source(source: &Source, kind: &'static str) -> Result<TargetRoot, MountError> {
+    let refused = |errno: Errno| MountError::Refused {
+        kind,
+        source_path: source.path.display().to_string(),
+        source: errno.into(),
     };
-    let refused =
-        |errno: Errno| MountError::Refused { kind, source_path: node.display().to_string(), source: errno.into() };
-    attach(&node, kind).map(TargetRoot::new).map_err(refused)
+    attach(&source.path, kind).map(TargetRoot::new).map_err(refused)
+}
+
+/// The driver for a file system. ext2 and ext3 are mounted by the one for ext4, which is the one a kernel has.
+pub(crate) fn driver(kind: &str) -> &str {
+    if kind.starts_with("ext") { "ext4" } else { kind }
 }
 
 fn attach(node: &Path, kind: &str) -> Result<OwnedFd, Errno> {
-    // ext2 and ext3 are mounted by the ext4 driver, which is the one a kernel has.
-    let kind = if kind.starts_with("ext") { "ext4" } else { kind };
-    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let context = fsopen(driver(kind), FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", node)?;
     fsconfig_set_flag(context.as_fd(), "rw")?;
     fsconfig_create(context.as_fd())?;

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Result;
 use rustix::ioctl::{self, Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, Updater};
+use rustix::thread::UnshareFlags;
 
 /// `_IO(0x12, 95)` of linux/fs.h.
 const BLKRRPART: Opcode = ioctl::opcode::none(0x12, 95);
@@ -435,6 +436,14 @@ pub(crate) fn grow_btrfs(root: &OwnedFd) -> Result<()> {
     argument.name[..3].copy_from_slice(b"max");
     // SAFETY: BTRFS_IOC_RESIZE reads a struct btrfs_ioctl_vol_args, which BtrfsVolume mirrors; its name ends with a zero.
     unsafe { ioctl::ioctl(root, Setter::<BTRFS_IOC_RESIZE, BtrfsVolume>::new(argument)) }
+}
+
+/// Gives the calling thread, or what it starts, namespaces of its own (unshare(2)).
+pub(crate) fn unshare(namespaces: UnshareFlags) -> Result<()> {
+    // Without FILES, which would give the thread descriptors of its own, no other thread notices.
+    let namespaces = namespaces & (UnshareFlags::NEWNS | UnshareFlags::NEWPID);
+    // SAFETY: the flags are of namespaces alone, so that every descriptor stays shared by all threads.
+    unsafe { rustix::thread::unshare_unsafe(namespaces) }
 }
 
 const _: () = assert!(size_of::<NvmePassthru>() == 72 && size_of::<DmIoctl>() == 312);

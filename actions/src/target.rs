@@ -19,6 +19,7 @@ const OS_RELEASE: &[&str] = &["etc/os-release", "usr/lib/os-release"];
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) root: TargetRoot,
+    pub(crate) partition: Partition,
     /// The partition in words.
     pub(crate) name: String,
     /// File system type.
@@ -76,7 +77,7 @@ pub(crate) fn find(
             return Err(looked_at.not_found("the file system named", disk));
         }
     };
-    Ok(Target { root, name, kind, warnings: Vec::new() })
+    Ok(Target { root, partition, name, kind, warnings: Vec::new() })
 }
 
 fn is_meant(wanted: &NumberOrName, partition: &Partition, file_system: Option<&FileSystem>) -> bool {
@@ -122,7 +123,7 @@ pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Resu
         };
         if OS_RELEASE.iter().any(|path| root.exists(path)) {
             report(Report::Note(format!("the root file system is {kind} of {name}")));
-            return Ok(Target { root, name, kind, warnings: looked_at.refusals });
+            return Ok(Target { root, partition, name, kind, warnings: looked_at.refusals });
         }
         looked_at.in_vain(format!("{name} ({kind}) has no /etc/os-release"));
     }

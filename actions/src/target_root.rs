@@ -33,6 +33,11 @@ impl TargetRoot {
         self.open(path, OFlags::PATH).is_ok()
     }
 
+    /// Whether there is anything of that name, be it a link that leads nowhere.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.open(path, OFlags::PATH | OFlags::NOFOLLOW).is_ok()
+    }
+
     /// The text of a file, or none where there is no such file.
     pub(crate) fn read(&self, path: &str) -> Result<Option<String>, Error> {
         let read = || {

@@ -13,11 +13,12 @@ mod network;
 mod pid1;
 
 fn main() -> ExitCode {
-    if std::process::id() == 1 {
+    let mut arguments = std::env::args_os().peekable();
+    let called_as = arguments.next().unwrap_or_default();
+    // The first process in an installed system is number 1 too, of a namespace of its own.
+    if std::process::id() == 1 && arguments.peek().is_none_or(|argument| argument != "in-target") {
         pid1::run();
     }
-    let mut arguments = std::env::args_os();
-    let called_as = arguments.next().unwrap_or_default();
     if Path::new(&called_as).file_name().is_some_and(|name| name == "modprobe") {
         return drivers::modprobe(arguments.map(|a| a.to_string_lossy().into_owned()));
     }

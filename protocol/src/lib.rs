@@ -30,8 +30,8 @@ pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
 pub use partition::{FileSystemKind, MakeFileSystem, NewPartition, Partition, PartitionChoice, PartitionSize};
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
-    Action, EraseDisk, EraseMode, KernelArgs, NumberOrName, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage,
-    UnpackArchive, Verify, Workflow, WriteFile,
+    Action, EraseDisk, EraseMode, KernelArgs, NumberOrName, PhoneHome, Reboot, RunInTarget, SeedCloudInit, Step,
+    StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
 };
 
 /// Largest request body the server reads from a node, in bytes, after decompression.

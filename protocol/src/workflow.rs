@@ -1,5 +1,7 @@
 //! What a node is told to do. Written by operators as YAML, sent as JSON.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Digest, DiskHints, MakeFileSystem, Partition};
@@ -68,6 +70,7 @@ fn action_problems(action: &Action) -> Vec<String> {
         }
         Action::WriteFile(file) => file.problems(),
         Action::UnpackArchive(archive) => archive.problems(),
+        Action::RunInTarget(run) => run.problems(),
         Action::Reboot(_) => Vec::new(),
     }
 }
@@ -175,6 +178,8 @@ pub enum Action {
     WriteFile(WriteFile),
     /// Unpack a tar archive in the installed system.
     UnpackArchive(UnpackArchive),
+    /// Run a command in the installed system.
+    RunInTarget(RunInTarget),
     /// Leave for the installed system.
     Reboot(Reboot),
 }
@@ -191,6 +196,7 @@ impl Action {
             Action::KernelArgs(_) => "kernel-args",
             Action::WriteFile(_) => "write-file",
             Action::UnpackArchive(_) => "unpack-archive",
+            Action::RunInTarget(_) => "run-in-target",
             Action::Reboot(_) => "reboot",
         }
     }
@@ -509,6 +515,50 @@ impl UnpackArchive {
     }
 }
 
+/// Inputs of `run-in-target`: one of `command` and `script`, run as root in the root file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RunInTarget {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Program and arguments, a word each. No shell is involved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// What the installed system's `/bin/sh -e` runs; it ends with the first command that fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// Variables beside PATH, HOME and LANG.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+}
+
+impl RunInTarget {
+    /// What is wrong with these inputs, to be read after the name of the step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        if self.command.is_empty() == self.script.is_none() {
+            problems.push("runs one of command and script: give exactly one".to_owned());
+        }
+        if self.command.first().is_some_and(|program| program.is_empty()) {
+            problems.push("has no program as the first word of its command".to_owned());
+        }
+        if self.command.iter().chain(self.environment.values()).any(|text| text.contains('\0')) {
+            problems.push("has a zero byte in its command or environment".to_owned());
+        }
+        for name in self.environment.keys().filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
+            problems.push(format!("has {name:?} in its environment, which is no name of a variable"));
+        }
+        problems
+    }
+
+    /// What is run, in words. Arguments may be secret.
+    pub fn describe(&self) -> String {
+        self.command.first().map_or_else(|| "the script".to_owned(), Clone::clone)
+    }
+}
+
 /// Inputs of `reboot`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -678,6 +728,26 @@ mod tests {
         check(archive("/opt/..", "https://s/x.tar"), &[elsewhere]);
         let clear = "fetches over http:// without a digest: give one, or use https://";
         check(archive("/", "http://s/x.tar"), &[clear]);
+    }
+
+    #[test]
+    fn one_thing_is_run_in_the_target() {
+        let run = |command: &[&str], script: Option<&str>| RunInTarget {
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            script: script.map(str::to_owned),
+            ..RunInTarget::default()
+        };
+        check(Action::RunInTarget(run(&["update-grub"], None)), &[]);
+        check(Action::RunInTarget(run(&[], Some("true"))), &[]);
+        let one = "runs one of command and script: give exactly one";
+        check(Action::RunInTarget(run(&[], None)), &[one]);
+        check(Action::RunInTarget(run(&["a"], Some("b"))), &[one]);
+        check(Action::RunInTarget(run(&[""], None)), &["has no program as the first word of its command"]);
+        let zero = "has a zero byte in its command or environment";
+        check(Action::RunInTarget(run(&["a", "b\0"], None)), &[zero]);
+        let environment = BTreeMap::from([("A=B".to_owned(), String::new())]);
+        let named = "has \"A=B\" in its environment, which is no name of a variable";
+        check(Action::RunInTarget(RunInTarget { environment, ..run(&["a"], None) }), &[named]);
     }
 
     #[test]

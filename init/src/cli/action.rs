@@ -11,8 +11,8 @@ use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
     Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, FileSystemKind, KernelArgs, MakeFileSystem,
-    NewPartition, NumberOrName, Partition, PartitionChoice, PartitionSize, PhoneHome, Progress, SeedCloudInit,
-    StreamImage, UnpackArchive, Verify, WriteFile,
+    NewPartition, NumberOrName, Partition, PartitionChoice, PartitionSize, PhoneHome, Progress, RunInTarget,
+    SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
 };
 
 /// How often a plain line tells the progress.
@@ -72,6 +72,8 @@ enum ActionCommand {
     WriteFile(WriteArguments),
     /// Unpack a tar archive in the installed system
     UnpackArchive(UnpackArguments),
+    /// Run a command in the installed system
+    RunInTarget(RunArguments),
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -281,6 +283,28 @@ struct UnpackArguments {
     devices: bool,
 }
 
+#[derive(Args)]
+#[command(group(ArgGroup::new("what").required(true).args(["script", "command"])))]
+struct RunArguments {
+    /// The disk that carries the image
+    #[arg(long)]
+    disk: String,
+    /// A variable of its environment; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// File with a script for the installed system's /bin/sh -e
+    #[arg(long)]
+    script: Option<PathBuf>,
+    /// Program and arguments, after --
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("there is no \"=\" in it")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 /// Runs the action and tells how it went; exit status 0 only when it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
@@ -404,6 +428,15 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
                 devices: a.devices,
             };
             (Action::UnpackArchive(archive), a.disk, trust)
+        }
+        ActionCommand::RunInTarget(a) => {
+            let run = RunInTarget {
+                disk: hints(&a.disk),
+                command: a.command,
+                script: optional(&a.script)?,
+                environment: a.env.into_iter().collect(),
+            };
+            (Action::RunInTarget(run), a.disk, Vec::new())
         }
     })
 }

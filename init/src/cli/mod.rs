@@ -32,6 +32,9 @@ enum Command {
     /// Enrol and work; the child of PID 1
     #[command(hide = true)]
     Installer(install::InstallerArguments),
+    /// Run a command in an installed system; the child of run-in-target
+    #[command(hide = true)]
+    InTarget,
     /// Enrol this running system with a server and do what it says
     Install(install::InstallArguments),
     /// Run one action by hand
@@ -77,6 +80,7 @@ pub fn run() -> ExitCode {
     let result = match arguments.command {
         Command::Network(child) => network(child),
         Command::Installer(arguments) => install::installer(arguments),
+        Command::InTarget => Ok(slipway_actions::in_target()),
         Command::Install(arguments) => install::install(arguments),
         Command::Action(arguments) => action::run(*arguments),
         Command::Disks(arguments) => disks::run(arguments),
