@@ -93,14 +93,6 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// An action was told what cannot be.
-    #[error("reading the inputs of {action}: it {problem}")]
-    Inputs {
-        /// Name of the action.
-        action: &'static str,
-        /// What is wrong with them.
-        problem: String,
-    },
     /// The partitions asked for are not to be had on this disk.
     #[error("laying out partitions on {disk}: {reason}")]
     Layout {

@@ -20,8 +20,9 @@ pub(crate) fn run(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Done, Error> {
-    if let Some(problem) = inputs.problems().into_iter().next() {
-        return Err(Error::Inputs { action: "make-filesystem", problem });
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "make-filesystem", problems });
     }
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
     let partition = find(&disk, &inputs.partition)?;

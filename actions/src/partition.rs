@@ -15,8 +15,9 @@ const ALIGNMENT: u64 = 1 << 20;
 
 pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     // A workflow was checked before it began, an action by hand was not.
-    if let Some(problem) = inputs.problems().into_iter().next() {
-        return Err(Error::Inputs { action: "partition", problem });
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "partition", problems });
     }
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
     let refused = |reason| Error::Layout { disk: disk.path().to_owned(), reason };

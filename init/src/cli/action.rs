@@ -344,7 +344,11 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
         ActionCommand::EraseDisk { disk, .. } | ActionCommand::Partition { disk, .. } => Some(disk.clone()),
         ActionCommand::StreamImage(arguments) => Some(arguments.disk.clone()),
         ActionCommand::MakeFilesystem(make) => Some(format!("partition {} of {}", make.partition, make.disk)),
-        ActionCommand::SeedCloudInit(_) | ActionCommand::KernelArgs { .. } => None,
+        ActionCommand::SeedCloudInit(_)
+        | ActionCommand::KernelArgs { .. }
+        | ActionCommand::WriteFile(_)
+        | ActionCommand::UnpackArchive(_)
+        | ActionCommand::RunInTarget(_) => None,
     }
 }
 
