@@ -5,6 +5,7 @@ use std::io;
 use slipway_protocol::{Digest, EraseMode};
 
 use crate::fetch::FetchError;
+use crate::{signature, sums};
 
 /// Why an action failed. Messages name operation and object; the cause is the source.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +125,32 @@ pub enum Error {
         /// The last of them.
         #[source]
         source: FetchError,
+    },
+    /// What is said of the source does not go together.
+    #[error("checking where the image comes from: the step {problem}")]
+    Source {
+        /// What does not, and what would.
+        problem: String,
+    },
+    /// The list of sums gives no digest for the image.
+    #[error("looking up the digest of the image in {url}")]
+    Sums {
+        /// The URL of the list without user, password and query, which may be secrets.
+        url: String,
+        /// The cause.
+        #[source]
+        source: sums::Error,
+    },
+    /// A signature does not hold, or cannot be checked.
+    #[error("verifying {what} by its signature {url}")]
+    Signature {
+        /// The list of sums, or the stream as delivered.
+        what: &'static str,
+        /// The URL of the signature without user, password and query, which may be secrets.
+        url: String,
+        /// The cause.
+        #[source]
+        source: signature::Error,
     },
     /// The source is empty, or decompresses to nothing.
     #[error("reading the image from {url}: it is empty")]

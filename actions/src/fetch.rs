@@ -1,5 +1,9 @@
 //! Opening a source: HTTPS, HTTP, or a file.
 
+pub(crate) mod retry;
+pub(crate) mod small;
+pub(crate) mod source;
+
 use std::error::Error as StdError;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -42,12 +46,16 @@ pub struct Request<'a> {
     pub etag: Option<&'a str>,
 }
 
+impl<'a> Request<'a> {
+    /// Asks for all of it.
+    pub fn new(url: &'a str, ca: Option<&'a str>) -> Self {
+        Self { url, ca, offset: 0, etag: None }
+    }
+}
+
 /// Why a source could not be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// Plain HTTP proves nothing about what arrives, so a digest must.
-    #[error("http:// needs a digest; without one use https://")]
-    PlainHttp,
     /// Not a URL slipway fetches.
     #[error("a URL starts with https://, http:// or file://, or is an absolute path")]
     Scheme,
@@ -120,6 +128,12 @@ pub enum FetchError {
         offset: u64,
         /// Size announced.
         total: u64,
+    },
+    /// What should be small is not.
+    #[error("it has more than the {limit} bytes that are read; check its address")]
+    TooLarge {
+        /// Most bytes read.
+        limit: usize,
     },
     /// Something asked to stop.
     #[error("stopping on request")]
@@ -422,7 +436,7 @@ mod tests {
     #[test]
     fn only_schemes_that_are_known_are_fetched() {
         let trust = Trust { pem: Vec::new(), origin: "nobody" };
-        let open = |url| open(&Request { url, ca: None, offset: 0, etag: None }, &trust, &Cancel::new());
+        let open = |url| open(&Request::new(url, None), &trust, &Cancel::new());
         assert!(matches!(open("ftp://x/y"), Err(FetchError::Scheme)));
         assert!(matches!(open("image.raw"), Err(FetchError::Scheme)));
         assert!(matches!(open("file:///nowhere/at/all"), Err(FetchError::OpenFile { .. })));

@@ -21,10 +21,16 @@ mod partitions;
 mod probe;
 mod reboot;
 mod seed_cloud_init;
+#[cfg(not(feature = "fuzzing"))]
+mod signature;
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod signature;
 mod stream;
 mod stream_image;
+#[cfg(not(feature = "fuzzing"))]
+mod sums;
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod sums;
 mod sys;
@@ -41,6 +47,8 @@ pub use fetch::{FetchError, Request};
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Response};
 pub use probe::{Place, probe};
+pub use signature::Error as SignatureError;
+pub use sums::Error as SumsError;
 
 #[doc(hidden)]
 pub use stream::{bmap, qcow2};

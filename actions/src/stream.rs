@@ -10,7 +10,7 @@
 pub mod bmap;
 pub(crate) mod buffers;
 mod decode;
-mod digest;
+pub(crate) mod digest;
 mod fetch;
 mod parallel;
 mod pieces;
@@ -28,10 +28,13 @@ use std::time::{Duration, Instant};
 use slipway_protocol::{Stage, StreamImage};
 
 use self::buffers::Queue;
+use self::digest::Check;
 use self::progress::{Counters, Meter, Watch};
 use self::write::Target;
 use crate::Report;
 use crate::error::Error;
+use crate::fetch::retry;
+use crate::fetch::source::Source;
 use crate::machine::{Cancel, Machine};
 use crate::open_disk::OpenDisk;
 use crate::partitions::Moved;
@@ -93,12 +96,14 @@ impl Shared {
 /// partition table is where it belongs. After an error the disk is as it was, or has no partition table.
 pub(crate) fn run(
     image: &StreamImage,
+    source: &Source<'_>,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Moved), Error> {
     let target = Target::new(disk);
-    let written = stages(image, disk, &target, machine, report).and_then(|written| Ok((written, target.commit()?)));
+    let written =
+        stages(image, source, disk, &target, machine, report).and_then(|written| Ok((written, target.commit()?)));
     if written.is_err() {
         match target.abandon() {
             Ok(true) => report(Report::Note(format!("{} has no partition table now and will not boot", disk.path()))),
@@ -114,6 +119,7 @@ pub(crate) fn run(
 
 fn stages(
     image: &StreamImage,
+    source: &Source<'_>,
     disk: &OpenDisk,
     target: &Target,
     machine: &dyn Machine,
@@ -121,6 +127,8 @@ fn stages(
 ) -> Result<Written, Error> {
     let shared = Shared { stop: Cancel::new(), failure: Mutex::new(None) };
     let stop = &shared.stop;
+    let stream_checks = source.checks()?;
+    let is_checked = !stream_checks.is_empty();
     let counters = Counters::default();
     let fetch_meter = Meter::new(Stage::Fetch, 1);
     let stream_meter = Meter::new(Stage::Digest, 1);
@@ -128,11 +136,12 @@ fn stages(
     let raw_meter = Meter::new(Stage::Digest, 1);
     let write_meter = Meter::new(Stage::Write, WRITERS);
     let mut meters = vec![&fetch_meter, &decode_meter, &write_meter];
-    meters.extend(image.digest.iter().map(|_| &stream_meter).chain(image.raw_digest.iter().map(|_| &raw_meter)));
+    meters.extend(is_checked.then_some(&stream_meter));
+    meters.extend(image.raw_digest.is_some().then_some(&raw_meter));
 
     let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
     let (raw_pool, raw, raw_checked) = (Queue::pool(stop, RAW, BUFFER), Queue::new(stop), Queue::new(stop));
-    let to_decode = if image.digest.is_some() { &checked } else { &fetched };
+    let to_decode = if is_checked { &checked } else { &fetched };
     let to_write = if image.raw_digest.is_some() { &raw_checked } else { &raw };
 
     let decoded = thread::scope(|scope| {
@@ -142,14 +151,13 @@ fn stages(
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
             let note = |text| _ = fetch_notes.send(text);
-            let (url, ca, verified) = (image.url.as_str(), image.ca.as_deref(), image.digest.is_some());
-            let pause = fetch::back_off;
+            let (url, ca, verified, pause) = (source.url, source.ca, is_checked, retry::back_off);
             fetch::Fetch { machine, url, ca, verified, counters, meter: fetch_meter, stop, note: &note, pause }
                 .run(fetched_pool, fetched)
         });
-        if let Some(digest) = &image.digest {
+        if is_checked {
             let (checked, meter) = (&checked, &stream_meter);
-            spawn(scope, &shared, &notes, move || digest::run("the stream", digest, fetched, checked, meter));
+            spawn(scope, &shared, &notes, move || digest::run(stream_checks, fetched, checked, meter));
         }
         let decode_meter = &decode_meter;
         let decoded = spawn(scope, &shared, &notes, move || {
@@ -162,7 +170,8 @@ fn stages(
         });
         if let Some(digest) = &image.raw_digest {
             let (raw_checked, meter) = (&raw_checked, &raw_meter);
-            spawn(scope, &shared, &notes, move || digest::run("the raw image", digest, raw, raw_checked, meter));
+            let checks = vec![Check::digest("the raw image", digest)];
+            spawn(scope, &shared, &notes, move || digest::run(checks, raw, raw_checked, meter));
         }
         for _ in 0..WRITERS {
             let write_meter = &write_meter;

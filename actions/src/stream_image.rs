@@ -3,6 +3,7 @@
 use slipway_protocol::StreamImage;
 
 use crate::error::Error;
+use crate::fetch::source::Source;
 use crate::fetch::{self, FetchError};
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
@@ -14,21 +15,19 @@ use crate::{Done, Report, choose, text};
 const RESTARTS: u32 = 3;
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    if inputs.url.starts_with("http://") && inputs.digest.is_none() && inputs.raw_digest.is_none() {
-        return Err(Error::Fetch { url: fetch::shown(&inputs.url), source: FetchError::PlainHttp });
-    }
+    let source = Source::find(inputs, machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
-    let source = fetch::local_path(&inputs.url).and_then(|path| std::fs::metadata(path).ok());
-    if source.is_some_and(|source| disk.holds(&source)) {
+    let file = fetch::local_path(&inputs.url).and_then(|path| std::fs::metadata(path).ok());
+    if file.is_some_and(|file| disk.holds(&file)) {
         return Err(Error::SourceOnTarget { url: fetch::shown(&inputs.url), disk: disk.path().to_owned() });
     }
     if let Some(raw_size) = inputs.raw_size.filter(|raw_size| *raw_size > disk.size()) {
         let needed = format!("{raw_size}");
         return Err(Error::ImageTooLarge { disk: disk.path().to_owned(), size: disk.size(), needed });
     }
-    let (written, moved) = write(inputs, &disk, machine, report)?;
+    let (written, moved) = write(inputs, &source, &disk, machine, report)?;
     let mut warnings = Vec::new();
-    if inputs.digest.is_none() && inputs.raw_digest.is_none() {
+    if !inputs.is_verified() {
         warnings.push("the image was written without a digest to check it against".to_owned());
     }
     if written.resumes > 0 {
@@ -52,16 +51,17 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
 
 fn write(
     inputs: &StreamImage,
+    source: &Source<'_>,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Moved), Error> {
     let mut restarts = 0;
     loop {
-        match stream::run(inputs, disk, machine, report) {
-            Err(Error::Fetch { source: source @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
+        match stream::run(inputs, source, disk, machine, report) {
+            Err(Error::Fetch { source: cause @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
                 restarts += 1;
-                report(Report::Note(format!("starting over: {source}")));
+                report(Report::Note(format!("starting over: {cause}")));
             }
             other => return other,
         }

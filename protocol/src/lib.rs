@@ -28,7 +28,8 @@ pub use identity::Identity;
 pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
-    Action, EraseDisk, EraseMode, KernelArgs, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage, Workflow,
+    Action, DetachedSignature, EraseDisk, EraseMode, KernelArgs, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage,
+    Workflow,
 };
 
 /// Largest request body the server reads from a node, in bytes, after decompression.

@@ -53,7 +53,7 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
 fn action_problems(action: &Action) -> Vec<String> {
     match action {
         Action::EraseDisk(erase) => erase.disk.problems(true).into_iter().chain(fallback_problems(erase)).collect(),
-        Action::StreamImage(image) => url_problem(image).into_iter().chain(image.disk.problems(false)).collect(),
+        Action::StreamImage(image) => image_problems(image),
         Action::SeedCloudInit(seed) => seed.disk.problems(false),
         Action::KernelArgs(arguments) => {
             let problem = |argument: &String| {
@@ -81,13 +81,17 @@ fn fallback_problems(erase: &EraseDisk) -> Vec<String> {
     problems
 }
 
-fn url_problem(image: &StreamImage) -> Option<String> {
-    let url = &image.url;
-    if url.starts_with("http://") {
-        let digested = image.digest.is_some() || image.raw_digest.is_some();
-        return (!digested).then(|| "fetches over http:// without a digest: give one, or use https://".to_owned());
-    }
-    let known = ["https://", "file://", "/"].iter().any(|start| url.starts_with(start));
+fn image_problems(image: &StreamImage) -> Vec<String> {
+    let signature = image.signature.as_ref().map(|signature| &signature.url);
+    let urls = [Some(&image.url), image.sums.as_ref(), signature].into_iter().flatten();
+    let mut problems: Vec<String> = urls.filter_map(|url| url_problem(url)).collect();
+    problems.extend(image.source_problems());
+    problems.extend(image.disk.problems(false));
+    problems
+}
+
+fn url_problem(url: &str) -> Option<String> {
+    let known = ["https://", "http://", "file://", "/"].iter().any(|start| url.starts_with(start));
     (!known).then(|| format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path"))
 }
 
@@ -210,6 +214,13 @@ pub struct StreamImage {
     /// Digest of the stream as delivered, compressed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    /// In place of `digest`: where a list of sums is, as `sha256sum` and its kin write it, that has the digest beside the last
+    /// part of `url`. `http://` only with a signature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sums: Option<String>,
+    /// Detached signature of the list of sums where there is one, else of the stream as delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<DetachedSignature>,
     /// Digest of the raw image, after decompression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_digest: Option<Digest>,
@@ -222,6 +233,41 @@ pub struct StreamImage {
     /// Which disk.
     #[serde(default)]
     pub disk: DiskHints,
+}
+
+impl StreamImage {
+    /// Whether what arrives is checked against a digest or a signature.
+    pub fn is_verified(&self) -> bool {
+        self.digest.is_some() || self.raw_digest.is_some() || self.sums.is_some() || self.signature.is_some()
+    }
+
+    /// What does not go together in where the image comes from and how it is verified, to be read after the name of the step.
+    /// Has no URL in it, which may hold a secret.
+    pub fn source_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.url.starts_with("http://") && !self.is_verified() {
+            problems.push("fetches over http:// without a digest: give one, or use https://".to_owned());
+        }
+        if self.digest.is_some() && self.sums.is_some() {
+            problems.push("has a digest and a list of sums: give the one or the other".to_owned());
+        }
+        if self.sums.as_ref().is_some_and(|url| url.starts_with("http://")) && self.signature.is_none() {
+            let remedy = "give its signature, or use https://";
+            problems.push(format!("fetches the list of sums over http:// without a signature: {remedy}"));
+        }
+        problems
+    }
+}
+
+/// A signature in a file of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DetachedSignature {
+    /// Where it is: of minisign where the key is, else 64 bytes of Ed25519, raw or in base64. `http://` will do.
+    pub url: String,
+    /// Key to verify it with: a public key of minisign, or one of Ed25519 as PEM, base64 or hexadecimal digits.
+    pub public_key: String,
 }
 
 /// Inputs of `seed-cloud-init`: a NoCloud seed in the root file system of the installed image.
@@ -334,6 +380,29 @@ mod tests {
                 format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");
             check(stream(url, digest(), None), &[&problem]);
         }
+    }
+
+    #[test]
+    fn an_image_is_verified_by_what_can_be_believed() {
+        let image = |url: &str, sums: Option<&str>, signed: bool| StreamImage {
+            url: url.to_owned(),
+            sums: sums.map(str::to_owned),
+            signature: signed
+                .then(|| DetachedSignature { url: "http://s/sig".to_owned(), ..DetachedSignature::default() }),
+            ..StreamImage::default()
+        };
+        for sums in ["https://s/SUMS", "file:///SUMS", "/SUMS"] {
+            check(Action::StreamImage(image("http://s/x", Some(sums), false)), &[]);
+        }
+        check(Action::StreamImage(image("http://s/x", Some("http://s/SUMS"), true)), &[]);
+        check(Action::StreamImage(image("http://s/x", None, true)), &[]);
+        let unsigned = "fetches the list of sums over http:// without a signature: give its signature, or use https://";
+        check(Action::StreamImage(image("https://s/x", Some("http://s/SUMS"), false)), &[unsigned]);
+        let digest = Digest::new(crate::Algorithm::Sha256, &"a".repeat(64)).ok();
+        let both = StreamImage { digest, ..image("https://s/x", Some("https://s/SUMS"), false) };
+        check(Action::StreamImage(both), &["has a digest and a list of sums: give the one or the other"]);
+        let unknown = "fetches \"SUMS\", which is neither https://, http:// nor file://, nor an absolute path";
+        check(Action::StreamImage(image("https://s/x", Some("SUMS"), false)), &[unknown]);
     }
 
     #[test]

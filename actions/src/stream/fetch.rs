@@ -1,24 +1,16 @@
 //! First stage: receives the source, resuming at the byte where a connection broke off.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Halt;
 use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter};
 use crate::error::Error;
+use crate::fetch::retry::{self, MAX_FAILURES};
 use crate::fetch::{self, FetchError, Request};
 use crate::machine::{Cancel, Machine};
-
-/// Failures in a row, without a byte received between them, after which the stage gives up.
-const MAX_FAILURES: u32 = 10;
-/// First pause before another try; doubled with each failure in a row, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-const STOP_CHECK: Duration = Duration::from_millis(50);
 
 /// Where the source is, and what the stage works with.
 pub(super) struct Fetch<'a> {
@@ -62,7 +54,9 @@ impl Fetch<'_> {
             }
             failures = if at.offset > before { 1 } else { failures + 1 };
             self.resumable(&at, error, failures)?;
-            self.sleep((self.pause)(failures))?;
+            if !retry::sleep((self.pause)(failures), self.stop) {
+                return Err(Halt::Stopped);
+            }
         }
         out.send(buffer);
         out.close();
@@ -97,7 +91,7 @@ impl Fetch<'_> {
         let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(self.url), source });
         let is_local = fetch::local_path(self.url).is_some();
         let broken = |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } };
-        let request = Request { url: self.url, ca: self.ca, offset: at.offset, etag: at.etag.as_deref() };
+        let request = Request { offset: at.offset, etag: at.etag.as_deref(), ..Request::new(self.url, self.ca) };
         let mut response = self.machine.fetch(&request, self.stop).map_err(failed)?;
         if at.offset == 0 {
             (at.total, at.etag) = (response.total, response.etag);
@@ -128,24 +122,6 @@ impl Fetch<'_> {
             _ => Ok(()),
         }
     }
-
-    fn sleep(&self, pause: Duration) -> Result<(), Halt> {
-        let until = Instant::now() + pause;
-        while Instant::now() < until {
-            if self.stop.is_set() {
-                return Err(Halt::Stopped);
-            }
-            std::thread::sleep(STOP_CHECK.min(pause));
-        }
-        Ok(())
-    }
-}
-
-/// Doubles from try to try, half of it random, so that a thousand machines do not come back at once.
-pub(super) fn back_off(failures: u32) -> Duration {
-    let full = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
-    let random = RandomState::new().hash_one(failures) % 1000;
-    full / 2 + full / 2 * u32::try_from(random).unwrap_or_default() / 1000
 }
 
 #[cfg(test)]
@@ -207,13 +183,5 @@ mod tests {
         check(unavailable, 10, "fetching https://s.example/image: stopped at byte 0 after 10 failures in a row");
         let missing = || FetchError::Status { status: reqwest::StatusCode::NOT_FOUND, message: None };
         check(missing, 1, "fetching https://s.example/image");
-    }
-
-    #[test]
-    fn pauses_grow_and_stay_bounded() {
-        for (failures, at_least, at_most) in [(1, 125, 250), (2, 250, 500), (7, 5000, 10_000), (100, 5000, 10_000)] {
-            let pause = back_off(failures).as_millis();
-            assert!((at_least..=at_most).contains(&pause), "{failures} failures gave {pause} ms");
-        }
     }
 }

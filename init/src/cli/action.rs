@@ -10,8 +10,8 @@ use clap::{Args, Subcommand};
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
-    Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, KernelArgs, PhoneHome, Progress,
-    SeedCloudInit, StreamImage,
+    Action, Algorithm, DetachedSignature, Digest, DiskHints, EraseDisk, EraseMode, Failure, KernelArgs, PhoneHome,
+    Progress, SeedCloudInit, StreamImage,
 };
 
 /// How often a plain line tells the progress.
@@ -98,6 +98,15 @@ struct StreamArguments {
     /// SHA-512 of the stream as delivered
     #[arg(long, group = "delivered")]
     sha512: Option<String>,
+    /// List of sums with the digest of the stream beside the file name of the URL; http:// only with a signature
+    #[arg(long, value_name = "URL", group = "delivered")]
+    sums: Option<String>,
+    /// Detached signature of the list of sums if there is one, else of the stream
+    #[arg(long, value_name = "URL", requires = "public_key")]
+    signature: Option<String>,
+    /// Key of minisign or Ed25519 to verify the signature with, or a file with it
+    #[arg(long, value_name = "KEY|FILE", requires = "signature")]
+    public_key: Option<String>,
     /// SHA-256 of the raw image
     #[arg(long, group = "raw")]
     raw_sha256: Option<String>,
@@ -185,6 +194,8 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
             let image = StreamImage {
                 url: a.url,
                 digest: digest("--sha", [a.sha256, a.sha384, a.sha512])?,
+                sums: a.sums,
+                signature: a.signature.zip(a.public_key).map(detached_signature).transpose()?,
                 raw_digest: digest("--raw-sha", [a.raw_sha256, a.raw_sha384, a.raw_sha512])?,
                 raw_size: a.raw_size,
                 ca: None,
@@ -216,6 +227,13 @@ fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
     let found = algorithms.into_iter().zip(given).find_map(|(algorithm, hex)| Some((algorithm, hex?)));
     let Some(((algorithm, bits), hex)) = found else { return Ok(None) };
     Digest::new(algorithm, &hex).map(Some).with_context(|| format!("reading {option}{bits}"))
+}
+
+/// The signature given by its URL and a key, which may stand in a file.
+fn detached_signature((url, key): (String, String)) -> Result<DetachedSignature> {
+    let path = PathBuf::from(&key);
+    let public_key = if path.exists() { super::read_file(&path)? } else { key };
+    Ok(DetachedSignature { url, public_key })
 }
 
 /// Shows what the disk is and asks. Without a terminal nobody can answer, which means no.

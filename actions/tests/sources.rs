@@ -1,0 +1,189 @@
+//! Where an image may come from, and what proves that it is the right one.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs;
+
+use common::tls::{Acceptor, authority};
+use common::{Answer, Bench, MIB, Server, chain, gzip, image, ok, sha256, status, stream};
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use slipway_actions::{Error, is_retryable};
+use slipway_protocol::{Action, DetachedSignature, StreamImage};
+
+const DISK: usize = 4 * MIB;
+
+/// A server with these files and no others.
+fn site<const N: usize>(files: [(&str, Vec<u8>); N]) -> impl Fn(usize, &common::Asked) -> Answer + Send + 'static {
+    let files: HashMap<String, Vec<u8>> = files.into_iter().map(|(path, body)| (path.to_owned(), ok(&body))).collect();
+    move |_, asked| match files.get(&asked.path) {
+        Some(answer) => Answer::Bytes(answer.clone()),
+        None => status("404 Not Found", ""),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn key() -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap()
+}
+
+fn signature(url: String, public_key: &str) -> Option<DetachedSignature> {
+    Some(DetachedSignature { url, public_key: public_key.to_owned() })
+}
+
+#[track_caller]
+fn arrives(bench: &Bench, image: StreamImage, raw: &[u8]) -> common::Reports {
+    let (result, reports) = bench.run(&Action::StreamImage(image));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(raw), "the image is on the disk");
+    assert_eq!(done.outcome.warnings, [""; 0], "it was verified");
+    reports
+}
+
+/// The step fails for good, and for this reason.
+#[track_caller]
+fn fails(bench: &Bench, image: StreamImage, expect: &str) -> Error {
+    let error = bench.run(&Action::StreamImage(image)).0.unwrap_err();
+    assert!(chain(&error).contains(expect), "{}", chain(&error));
+    assert!(!is_retryable(&error), "{}", chain(&error));
+    error
+}
+
+fn check_untouched(bench: &Bench) {
+    assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
+}
+
+/// With small images a fault may be found before the first block is written.
+fn check_untouched_or_does_not_boot(bench: &Bench) {
+    let disk = bench.disk();
+    let is_empty = disk[..MIB].iter().chain(&disk[DISK - MIB..]).all(|byte| *byte == 0);
+    assert!(is_empty || disk.iter().all(|byte| *byte == 0xAA), "head and tail are zero, or nothing was written");
+}
+
+#[test]
+fn a_list_of_sums_over_tls_vouches_for_an_image_over_plain_http() {
+    let raw = image(MIB);
+    let body = gzip(&raw);
+    let authority = authority();
+    let list = format!("{}  other.gz\n{}  image.gz\n", sha256(b"").hex(), sha256(&body).hex());
+    let sums = Server::start_with(Some(Acceptor::new(&authority)), site([("/SUMS", list.into_bytes())]));
+    let server = Server::start(site([("/image.gz", body.clone())]));
+    let mut bench = Bench::with_trust(vec![authority.pem()]);
+    bench.add_disk("disk", DISK);
+    let image = StreamImage { sums: Some(sums.at("/SUMS")), ..stream(server.at("/image.gz?token=hidden")) };
+    let reports = arrives(&bench, StreamImage { url: server.at("/image.gz"), ..image.clone() }, &raw);
+    let expect = format!("the image must be {}, says {}", sha256(&body), sums.at("/SUMS"));
+    assert_eq!(reports.notes[0], expect, "before the disk is chosen");
+}
+
+#[test]
+fn an_image_that_is_not_that_of_the_list_of_sums_does_not_boot() {
+    let raw = image(MIB);
+    let bench = Bench::new(DISK);
+    fs::write(bench.path("image.raw"), &raw).unwrap();
+    let local = |name: &str| bench.path(name).to_str().unwrap().to_owned();
+    let from_list = |list: &str| {
+        fs::write(bench.path("SUMS"), list).unwrap();
+        StreamImage { sums: Some(local("SUMS")), ..stream(local("image.raw")) }
+    };
+    let wrong = sha256(b"another");
+    let good = from_list(&format!("{} *image.raw\n", sha256(&raw).hex()));
+    for (list, expect) in [
+        (
+            format!("{}  other.raw\n", wrong.hex()),
+            "looking for \"image.raw\" in the list of sums: it has \"other.raw\"",
+        ),
+        ("<html>".to_owned(), "it has no line of a digest and a name"),
+        (" ".repeat(MIB + 1), "it has more than the 1048576 bytes that are read"),
+    ] {
+        fails(&bench, from_list(&list), expect);
+        check_untouched(&bench);
+    }
+    fails(&bench, StreamImage { sums: Some(local("nowhere")), ..stream(local("image.raw")) }, "opening the file");
+    fails(
+        &bench,
+        StreamImage { url: "https://localhost:1/".to_owned(), ..good.clone() },
+        "does not end in a file name",
+    );
+    let both = StreamImage { digest: Some(wrong.clone()), ..good.clone() };
+    fails(&bench, both, "has a digest and a list of sums");
+    fails(
+        &bench,
+        StreamImage { sums: Some("http://127.0.0.1:1/SUMS".to_owned()), ..good.clone() },
+        "without a signature",
+    );
+    check_untouched(&bench);
+    fs::write(bench.path("SUMS"), format!("{}  image.raw\n", wrong.hex())).unwrap();
+    fails(&bench, good, &format!("checking the digest of the stream: expected {wrong}"));
+    check_untouched_or_does_not_boot(&bench);
+}
+
+#[test]
+fn a_list_of_sums_over_plain_http_counts_when_it_is_signed() {
+    let raw = image(MIB);
+    let key = key();
+    let public_key = hex(key.public_key().as_ref());
+    let list = format!("{}  image.raw\n", sha256(&raw).hex());
+    let forged = format!("{}  image.raw\n", sha256(b"forged").hex());
+    let signed = key.sign(list.as_bytes()).as_ref().to_vec();
+    let server = Server::start(site([
+        ("/image.raw", raw.clone()),
+        ("/SUMS", list.into_bytes()),
+        ("/FORGED", forged.into_bytes()),
+        ("/SUMS.sig", signed),
+        ("/LONG.sig", vec![b'A'; 9000]),
+    ]));
+    let bench = Bench::new(DISK);
+    let with = |sums: &str, signed: &str, public_key: &str| StreamImage {
+        sums: Some(server.at(sums)),
+        signature: signature(server.at(signed), public_key),
+        ..stream(server.at("/image.raw"))
+    };
+    let wrong = "verifying the list of sums by its signature";
+    let other = hex(Ed25519KeyPair::from_seed_unchecked(&[8; 32]).unwrap().public_key().as_ref());
+    fails(&bench, with("/FORGED", "/SUMS.sig", &public_key), wrong);
+    fails(&bench, with("/SUMS", "/SUMS.sig", &other), "it is not one of these bytes by this key");
+    fails(&bench, with("/SUMS", "/SUMS.sig", "nonsense"), "reading the public key");
+    fails(&bench, with("/SUMS", "/image.raw", &public_key), "it has more than the 8192 bytes");
+    fails(&bench, with("/SUMS", "/LONG.sig", &public_key), "it has more than the 8192 bytes");
+    fails(&bench, with("/SUMS", "/nowhere", &public_key), "the server answered 404");
+    check_untouched(&bench);
+    arrives(&bench, with("/SUMS", "/SUMS.sig", &public_key), &raw);
+}
+
+#[test]
+fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
+    let raw = image(MIB);
+    let mut flipped = raw.clone();
+    flipped[MIB / 2] ^= 1;
+    let key = key();
+    let public_key = hex(key.public_key().as_ref());
+    let signed = key.sign(&raw).as_ref().to_vec();
+    let server = Server::start(site([("/good", raw.clone()), ("/flipped", flipped), ("/sig", signed)]));
+    let bench = Bench::new(DISK);
+    let with = |path: &str, public_key: &str| StreamImage {
+        signature: signature(server.at("/sig"), public_key),
+        ..stream(server.at(path))
+    };
+    fails(&bench, with("/good", "nonsense"), "verifying the stream by its signature http");
+    check_untouched(&bench);
+    fails(&bench, with("/flipped", &public_key), "it is not one of these bytes by this key");
+    check_untouched_or_does_not_boot(&bench);
+    let digest = Some(sha256(b"another"));
+    fails(&bench, StreamImage { digest, ..with("/good", &public_key) }, "checking the digest of the stream");
+    check_untouched_or_does_not_boot(&bench);
+    arrives(&bench, with("/good", &public_key), &raw);
+    // An image of ten bytes, signed by the programs themselves.
+    let bench = Bench::new(DISK);
+    fs::write(bench.path("image"), "the image\n").unwrap();
+    let made = |name: &str| format!("{}/tests/signatures/{name}", env!("CARGO_MANIFEST_DIR"));
+    for (signed, public_key) in [("minisign.sig", "minisign.pub"), ("openssl.sig", "openssl.pem")] {
+        let public_key = fs::read_to_string(made(public_key)).unwrap();
+        let image = stream(bench.path("image").to_str().unwrap());
+        arrives(&bench, StreamImage { signature: signature(made(signed), &public_key), ..image }, b"the image\n");
+    }
+}
