@@ -126,6 +126,14 @@ pub enum Error {
         #[source]
         source: FetchError,
     },
+    /// None of several places has the source.
+    #[error("fetching the image: all of {} places failed: {}", failed.len(), failed.join("; "))]
+    NoMirror {
+        /// Each, without user, password and query, which may be secrets, and why it failed last.
+        failed: Vec<String>,
+        /// One of them may yet answer.
+        may_pass: bool,
+    },
     /// What is said of the source does not go together.
     #[error("checking where the image comes from: the step {problem}")]
     Source {
@@ -313,7 +321,7 @@ pub fn is_retryable(error: &Error) -> bool {
         Error::OpenDisk { source, .. } | Error::TakeDown { source, .. } => {
             source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
         }
-        Error::NotFound { may_pass, .. } => *may_pass,
+        Error::NotFound { may_pass, .. } | Error::NoMirror { may_pass, .. } => *may_pass,
         _ => false,
     }
 }

@@ -43,7 +43,7 @@ use slipway_protocol::{Action, Outcome, Progress};
 pub use choose::{Verdict, choose, named, survey};
 pub use disks::list_disks;
 pub use error::{Error, is_retryable};
-pub use fetch::{FetchError, Request};
+pub use fetch::{FetchError, Refusal, Request};
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Response};
 pub use probe::{Place, probe};

@@ -33,7 +33,7 @@ use self::progress::{Counters, Meter, Watch};
 use self::write::Target;
 use crate::Report;
 use crate::error::Error;
-use crate::fetch::retry;
+use crate::fetch::mirrors;
 use crate::fetch::source::Source;
 use crate::machine::{Cancel, Machine};
 use crate::open_disk::OpenDisk;
@@ -75,8 +75,6 @@ pub(crate) struct Written {
     pub(crate) raw_size: u64,
     /// Bytes received.
     pub(crate) fetched: u64,
-    /// Connections that were dropped and resumed.
-    pub(crate) resumes: u64,
 }
 
 /// What the stages share.
@@ -96,7 +94,7 @@ impl Shared {
 /// partition table is where it belongs. After an error the disk is as it was, or has no partition table.
 pub(crate) fn run(
     image: &StreamImage,
-    source: &Source<'_>,
+    source: &mut Source<'_>,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
@@ -119,7 +117,7 @@ pub(crate) fn run(
 
 fn stages(
     image: &StreamImage,
-    source: &Source<'_>,
+    source: &mut Source<'_>,
     disk: &OpenDisk,
     target: &Target,
     machine: &dyn Machine,
@@ -144,6 +142,7 @@ fn stages(
     let to_decode = if is_checked { &checked } else { &fetched };
     let to_write = if image.raw_digest.is_some() { &raw_checked } else { &raw };
 
+    let (ca, mirrors) = (source.ca, &mut source.mirrors);
     let decoded = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
         let fetch_notes = notes.clone();
@@ -151,8 +150,9 @@ fn stages(
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
             let note = |text| _ = fetch_notes.send(text);
-            let (url, ca, verified, pause) = (source.url, source.ca, is_checked, retry::back_off);
-            fetch::Fetch { machine, url, ca, verified, counters, meter: fetch_meter, stop, note: &note, pause }
+            let whole = image.is_verified() || image.raw_size.is_some();
+            let (verified, meter, note, pause) = (is_checked, fetch_meter, &note, mirrors::pause);
+            fetch::Fetch { machine, mirrors, ca, verified, whole, counters, meter, stop, note, pause }
                 .run(fetched_pool, fetched)
         });
         if is_checked {
@@ -185,8 +185,7 @@ fn stages(
         return Err(error);
     }
     let (format, raw_size) = decoded.ok_or(Error::Cancelled)?;
-    let (fetched, resumes) = (counters.fetched.into_inner(), counters.resumes.into_inner());
-    Ok(Written { format: format.name(), raw_size, fetched, resumes })
+    Ok(Written { format: format.name(), raw_size, fetched: counters.fetched.into_inner() })
 }
 
 /// Starts a stage. Its failure stops the others; it holds a sender of notes for as long as it runs.

@@ -15,23 +15,27 @@ use crate::{Done, Report, choose, text};
 const RESTARTS: u32 = 3;
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let source = Source::find(inputs, machine, report)?;
+    let mut source = Source::find(inputs, machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
-    let file = fetch::local_path(&inputs.url).and_then(|path| std::fs::metadata(path).ok());
-    if file.is_some_and(|file| disk.holds(&file)) {
-        return Err(Error::SourceOnTarget { url: fetch::shown(&inputs.url), disk: disk.path().to_owned() });
+    let is_on_disk = |url: &&str| {
+        let file = fetch::local_path(url).and_then(|path| std::fs::metadata(path).ok());
+        file.is_some_and(|file| disk.holds(&file))
+    };
+    if let Some(url) = source.mirrors.urls().find(is_on_disk) {
+        return Err(Error::SourceOnTarget { url: fetch::shown(url), disk: disk.path().to_owned() });
     }
     if let Some(raw_size) = inputs.raw_size.filter(|raw_size| *raw_size > disk.size()) {
         let needed = format!("{raw_size}");
         return Err(Error::ImageTooLarge { disk: disk.path().to_owned(), size: disk.size(), needed });
     }
-    let (written, moved) = write(inputs, &source, &disk, machine, report)?;
+    let (written, moved) = write(inputs, &mut source, &disk, machine, report)?;
     let mut warnings = Vec::new();
     if !inputs.is_verified() {
         warnings.push("the image was written without a digest to check it against".to_owned());
     }
-    if written.resumes > 0 {
-        warnings.push(format!("the connection was dropped and resumed {} times", written.resumes));
+    let (attempts, again) = (source.mirrors.attempts, source.mirrors.again);
+    if attempts > 1 {
+        warnings.push(format!("fetching took {attempts} attempts, and {} were fetched again", text::size(again)));
     }
     if moved == Moved::NotPossible {
         warnings.push("the backup partition table stays at the end of the image, not of the disk".to_owned());
@@ -51,7 +55,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
 
 fn write(
     inputs: &StreamImage,
-    source: &Source<'_>,
+    source: &mut Source<'_>,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),

@@ -4,7 +4,7 @@
 mod common;
 
 use common::tls::{Acceptor, Authority, authority, authority_named};
-use common::{Answer, Bench, MIB, Server, chain, image, ok, stream};
+use common::{Answer, Bench, MIB, Server, chain, image, ok, sha256, stream};
 use slipway_actions::{Error, is_retryable};
 use slipway_protocol::{Action, StreamImage};
 
@@ -76,4 +76,24 @@ fn a_redirect_out_of_tls_is_refused() {
     assert!(matches!(error, Error::Fetch { .. }));
     assert!(chain(&error).contains("redirects from https:// to http://"), "{}", chain(&error));
     assert!(!is_retryable(&error));
+}
+
+#[test]
+fn a_body_that_ends_with_its_connection_needs_something_to_tell_it_is_whole() {
+    let authority = authority();
+    let raw = image(MIB);
+    let server = serve(&authority, [b"HTTP/1.1 200 OK\r\n\r\n", raw.as_slice()].concat());
+    let mut bench = Bench::with_trust(vec![authority.pem()]);
+    bench.add_disk("disk", DISK);
+    let error = bench.run(&Action::StreamImage(stream(&server.url))).0.unwrap_err();
+    assert!(chain(&error).contains("says neither how long the source is nor where it ends"), "{}", chain(&error));
+    assert!(!is_retryable(&error));
+    assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
+    let sized = StreamImage { raw_size: Some(MIB as u64), ..stream(&server.url) };
+    let digested = StreamImage { digest: Some(sha256(&raw)), ..stream(&server.url) };
+    for image in [sized, digested] {
+        let done = bench.run(&Action::StreamImage(image)).0;
+        done.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert!(bench.disk()[..MIB] == raw);
+    }
 }

@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::HashMap;
 use std::fs;
+use std::sync::Arc;
 
 use common::tls::{Acceptor, authority};
 use common::{Answer, Bench, MIB, Server, chain, gzip, image, ok, sha256, status, stream};
@@ -17,7 +18,7 @@ const DISK: usize = 4 * MIB;
 /// A server with these files and no others.
 fn site<const N: usize>(files: [(&str, Vec<u8>); N]) -> impl Fn(usize, &common::Asked) -> Answer + Send + 'static {
     let files: HashMap<String, Vec<u8>> = files.into_iter().map(|(path, body)| (path.to_owned(), ok(&body))).collect();
-    move |_, asked| match files.get(&asked.path) {
+    move |_, asked| match files.get(asked.path.trim_end_matches("?part=1")) {
         Some(answer) => Answer::Bytes(answer.clone()),
         None => status("404 Not Found", ""),
     }
@@ -74,8 +75,8 @@ fn a_list_of_sums_over_tls_vouches_for_an_image_over_plain_http() {
     let server = Server::start(site([("/image.gz", body.clone())]));
     let mut bench = Bench::with_trust(vec![authority.pem()]);
     bench.add_disk("disk", DISK);
-    let image = StreamImage { sums: Some(sums.at("/SUMS")), ..stream(server.at("/image.gz?token=hidden")) };
-    let reports = arrives(&bench, StreamImage { url: server.at("/image.gz"), ..image.clone() }, &raw);
+    let image = StreamImage { sums: Some(sums.at("/SUMS")), ..stream(server.at("/image.gz?part=1")) };
+    let reports = arrives(&bench, image, &raw);
     let expect = format!("the image must be {}, says {}", sha256(&body), sums.at("/SUMS"));
     assert_eq!(reports.notes[0], expect, "before the disk is chosen");
 }
@@ -186,4 +187,90 @@ fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
         let image = stream(bench.path("image").to_str().unwrap());
         arrives(&bench, StreamImage { signature: signature(made(signed), &public_key), ..image }, b"the image\n");
     }
+}
+
+/// A server of the image that breaks off after so many bytes whenever it is asked from the beginning.
+fn breaking(body: &Arc<Vec<u8>>, until: usize, etag: &'static str) -> Server {
+    let body = Arc::clone(body);
+    Server::start(move |n, _| match n {
+        0 => Answer::File { body: Arc::clone(&body), etag: Some(etag), until },
+        _ => status("503 Busy", "Retry-After: 3600\r\n"),
+    })
+}
+
+fn serving(body: &Arc<Vec<u8>>, etag: &'static str) -> Server {
+    let body = Arc::clone(body);
+    Server::start(move |_, _| Answer::File { body: Arc::clone(&body), etag: Some(etag), until: usize::MAX })
+}
+
+fn ranges(server: &Server) -> Vec<Option<u64>> {
+    server.asked().iter().map(|asked| asked.range).collect()
+}
+
+#[test]
+fn a_mirror_goes_on_at_the_byte_where_there_is_a_digest() {
+    let body = Arc::new(image(3 * MIB));
+    let gone = Server::start(|_, _| status("404 Not Found", ""));
+    let (first, second) = (breaking(&body, 2 * MIB, "\"1\""), serving(&body, "\"2\""));
+    let bench = Bench::new(DISK);
+    let mirrors = vec![first.url.clone(), second.url.clone(), "https://localhost:1/never".to_owned()];
+    let image = StreamImage { mirrors, digest: Some(sha256(&body)), ..stream(&gone.url) };
+    let (result, reports) = bench.run(&Action::StreamImage(image));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&body));
+    assert_eq!(done.outcome.warnings, ["fetching took 4 attempts, and 0 bytes were fetched again"]);
+    let told = |url: &str, from: usize, failed: &str, why: &str| {
+        let note = format!("going on at {url} from byte {from}, because {failed} failed: the server answered {why}");
+        assert!(reports.notes.contains(&note), "{note}: {:?}", reports.notes);
+    };
+    told(&first.url, 0, &gone.url, "404 Not Found");
+    told(&second.url, 2 * MIB, &first.url, "503 Service Unavailable");
+    assert_eq!((ranges(&gone).len(), ranges(&second)), (1, vec![Some(2 * MIB as u64)]));
+    assert_eq!(second.asked()[0].if_range, None, "the tag of one server means nothing to another");
+}
+
+#[test]
+fn a_mirror_starts_over_without_a_digest_of_the_stream_or_with_another_size() {
+    let body = Arc::new(image(3 * MIB));
+    let longer = Arc::new([body.as_slice(), &[0; 512]].concat());
+    for (served, digest) in [(&body, None), (&longer, Some(sha256(&longer)))] {
+        let (first, second) = (breaking(&body, 2 * MIB, "\"1\""), serving(served, "\"1\""));
+        let bench = Bench::new(DISK);
+        let raw_digest = Some(sha256(served));
+        let mirrors = vec![second.url.clone()];
+        let image = StreamImage { mirrors, digest: digest.clone(), raw_digest, ..stream(&first.url) };
+        let (result, _) = bench.run(&Action::StreamImage(image));
+        let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert!(bench.disk().starts_with(served));
+        assert_eq!(done.outcome.warnings.len(), 1);
+        assert!(done.outcome.warnings[0].ends_with("attempts, and 2 MiB were fetched again"), "{:?}", done.outcome);
+        assert_eq!(ranges(&second).last(), Some(&None), "from its beginning, and it is stayed with");
+        assert_eq!(ranges(&first).len(), 2);
+    }
+}
+
+#[test]
+fn when_every_mirror_fails_the_error_has_each_with_its_reason() {
+    let missing = Server::start(|_, _| status("404 Not Found", ""));
+    let forbidden = Server::start(|_, _| status("403 Forbidden", ""));
+    let bench = Bench::new(DISK);
+    let digest = Some(sha256(b""));
+    let mirrors = vec![forbidden.url.clone() + "?key=hidden"];
+    let expect = format!(
+        "fetching the image: all of 2 places failed: {}: the server answered 404 Not Found; {}: the server answered 403 \
+         Forbidden",
+        missing.url, forbidden.url
+    );
+    let error = fails(&bench, StreamImage { mirrors, digest, ..stream(&missing.url) }, &expect);
+    assert_eq!(chain(&error), expect);
+    check_untouched(&bench);
+    fails(&bench, StreamImage { mirrors: vec!["http://127.0.0.1:1/x".to_owned()], ..stream("/x") }, "without a digest");
+}
+
+#[test]
+fn an_image_that_lies_on_the_disk_is_refused_as_a_mirror_too() {
+    let bench = Bench::new(DISK);
+    let mirrors = vec![bench.path("disk").to_str().unwrap().to_owned()];
+    fails(&bench, StreamImage { mirrors, ..stream("/nowhere/image") }, "it is this disk or lies on it");
+    check_untouched(&bench);
 }

@@ -83,7 +83,7 @@ fn fallback_problems(erase: &EraseDisk) -> Vec<String> {
 
 fn image_problems(image: &StreamImage) -> Vec<String> {
     let signature = image.signature.as_ref().map(|signature| &signature.url);
-    let urls = [Some(&image.url), image.sums.as_ref(), signature].into_iter().flatten();
+    let urls = [Some(&image.url), image.sums.as_ref(), signature].into_iter().flatten().chain(&image.mirrors);
     let mut problems: Vec<String> = urls.filter_map(|url| url_problem(url)).collect();
     problems.extend(image.source_problems());
     problems.extend(image.disk.problems(false));
@@ -211,6 +211,9 @@ impl std::fmt::Display for EraseMode {
 pub struct StreamImage {
     /// `https://`, `file://` or an absolute path; `http://` only with a digest.
     pub url: String,
+    /// Further places of the same bytes, asked in this order when `url` fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
     /// Digest of the stream as delivered, compressed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
@@ -245,7 +248,8 @@ impl StreamImage {
     /// Has no URL in it, which may hold a secret.
     pub fn source_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.url.starts_with("http://") && !self.is_verified() {
+        let in_the_clear = std::iter::once(&self.url).chain(&self.mirrors).any(|url| url.starts_with("http://"));
+        if in_the_clear && !self.is_verified() {
             problems.push("fetches over http:// without a digest: give one, or use https://".to_owned());
         }
         if self.digest.is_some() && self.sums.is_some() {
@@ -375,6 +379,14 @@ mod tests {
         check(stream("http://s/x", None, digest()), &[]);
         let clear = "fetches over http:// without a digest: give one, or use https://";
         check(stream("http://s/x", None, None), &[clear]);
+        let mirrored = |mirror: &str, digest| {
+            let mirrors = vec!["https://m/x".to_owned(), mirror.to_owned()];
+            Action::StreamImage(StreamImage { url: "/x".to_owned(), mirrors, digest, ..StreamImage::default() })
+        };
+        check(mirrored("http://s/x", digest()), &[]);
+        check(mirrored("http://s/x", None), &[clear]);
+        let unknown = "fetches \"s/x\", which is neither https://, http:// nor file://, nor an absolute path";
+        check(mirrored("s/x", None), &[unknown]);
         for url in ["", "x", "ftp://s/x", "s/x", "HTTP://s/x", " https://s/x"] {
             let problem =
                 format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");

@@ -2,6 +2,7 @@
 
 use slipway_protocol::{Digest, StreamImage};
 
+use super::mirrors::Mirrors;
 use super::{Request, shown, small};
 use crate::Report;
 use crate::error::Error;
@@ -12,7 +13,7 @@ use crate::sums;
 
 /// All that is known of an image before its first byte.
 pub(crate) struct Source<'a> {
-    pub(crate) url: &'a str,
+    pub(crate) mirrors: Mirrors<'a>,
     pub(crate) ca: Option<&'a str>,
     /// Of the stream as delivered: given, or found in a list of sums.
     digest: Option<Digest>,
@@ -54,13 +55,14 @@ impl<'a> Source<'a> {
             Ok(Signature { url: &signature.url, public_key: &signature.public_key, bytes })
         });
         let signature = signature.transpose()?;
+        let mirrors = Mirrors::new(&image.url, image.mirrors.iter().map(String::as_str));
         let source = match &image.sums {
             Some(list) => {
                 let digest = digest_in(list, image, signature.as_ref(), machine)?;
                 report(Report::Note(format!("the image must be {digest}, says {}", shown(list))));
-                Self { url: &image.url, ca, digest: Some(digest), signature: None }
+                Self { mirrors, ca, digest: Some(digest), signature: None }
             }
-            None => Self { url: &image.url, ca, digest: image.digest.clone(), signature },
+            None => Self { mirrors, ca, digest: image.digest.clone(), signature },
         };
         source.checks()?;
         Ok(source)

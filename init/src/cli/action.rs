@@ -86,6 +86,9 @@ struct StreamArguments {
     /// https://, file:// or a path; http:// only with a digest
     #[arg(long)]
     url: String,
+    /// Another place of the same bytes, for when the URL fails; may be given several times, in the order to try them
+    #[arg(long, value_name = "URL")]
+    mirror: Vec<String>,
     /// File with CA certificates to trust instead of the system's
     #[arg(long)]
     ca: Option<PathBuf>,
@@ -193,6 +196,7 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
         ActionCommand::StreamImage(a) => {
             let image = StreamImage {
                 url: a.url,
+                mirrors: a.mirror,
                 digest: digest("--sha", [a.sha256, a.sha384, a.sha512])?,
                 sums: a.sums,
                 signature: a.signature.zip(a.public_key).map(detached_signature).transpose()?,
