@@ -149,6 +149,14 @@ pub enum Error {
         #[source]
         source: sums::Error,
     },
+    /// An artifact has no image for this machine, or its registry cannot be logged in at.
+    #[error("looking for the image in {url}: {reason}")]
+    Artifact {
+        /// The artifact.
+        url: String,
+        /// What is there, or what is missing.
+        reason: String,
+    },
     /// A signature does not hold, or cannot be checked.
     #[error("verifying {what} by its signature {url}")]
     Signature {
@@ -206,7 +214,7 @@ pub enum Error {
     /// The bytes are not those the workflow names.
     #[error("checking the digest of {what}: expected {expected}, got {}:{found} over {bytes} bytes", expected.algorithm().name())]
     Digest {
-        /// The stream as delivered, or the raw image.
+        /// The stream as delivered, the raw image, or the manifest that names it.
         what: &'static str,
         /// Digest in the workflow.
         expected: Digest,

@@ -1,6 +1,8 @@
 //! Opening a source: HTTPS, HTTP, or a file.
 
+mod challenge;
 pub(crate) mod mirrors;
+pub(crate) mod oci;
 pub(crate) mod retry;
 pub(crate) mod small;
 pub(crate) mod source;
@@ -13,7 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use reqwest::header::{
-    ACCEPT_ENCODING, CONTENT_RANGE, DATE, ETAG, HeaderMap, HeaderName, IF_RANGE, RANGE, RETRY_AFTER, TRANSFER_ENCODING,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_RANGE, DATE, ETAG, HeaderMap, HeaderName, IF_RANGE, RANGE,
+    RETRY_AFTER, TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode, Url};
@@ -21,6 +24,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use serde_json::Value;
+use slipway_protocol::Secret;
 use tokio::runtime::Runtime;
 
 use crate::machine::{Cancel, Response};
@@ -49,12 +53,16 @@ pub struct Request<'a> {
     pub etag: Option<&'a str>,
     /// How long the source may be silent.
     pub stall: Duration,
+    /// Media types wanted, where there is a choice.
+    pub accept: Option<&'a str>,
+    /// Value of the `Authorization` header. It is not sent on to another server.
+    pub authorization: Option<&'a Secret>,
 }
 
 impl<'a> Request<'a> {
     /// Asks for all of it, with 10 s for every silence.
     pub fn new(url: &'a str, ca: Option<&'a str>) -> Self {
-        Self { url, ca, offset: 0, etag: None, stall: STALL_TIMEOUT }
+        Self { url, ca, offset: 0, etag: None, stall: STALL_TIMEOUT, accept: None, authorization: None }
     }
 }
 
@@ -157,6 +165,8 @@ pub struct Refusal {
     pub message: Option<String>,
     /// After which time it wants to be asked again.
     pub retry_after: Option<Duration>,
+    /// The `WWW-Authenticate` header: how to log in.
+    pub challenge: Option<String>,
 }
 
 impl FetchError {
@@ -257,7 +267,7 @@ fn open_file(path: &str, offset: u64) -> Result<Response, FetchError> {
     let mut file = File::open(path).map_err(failed)?;
     let total = file.seek(SeekFrom::End(0)).map_err(failed)?;
     file.seek(SeekFrom::Start(offset)).map_err(failed)?;
-    Ok(Response { total: Some(total), etag: None, is_delimited: true, body: Box::new(file) })
+    Ok(Response { total: Some(total), etag: None, is_delimited: true, content_digest: None, body: Box::new(file) })
 }
 
 fn open_http(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Response, FetchError> {
@@ -267,6 +277,12 @@ fn open_http(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Resp
         .build()
         .map_err(|source| FetchError::Body { source })?;
     let mut builder = client.get(request.url).header(ACCEPT_ENCODING, "identity");
+    if let Some(accept) = request.accept {
+        builder = builder.header(ACCEPT, accept);
+    }
+    if let Some(authorization) = request.authorization {
+        builder = builder.header(AUTHORIZATION, authorization.reveal());
+    }
     if request.offset > 0 {
         builder = builder.header(RANGE, format!("bytes={}-", request.offset));
         if let Some(etag) = request.etag {
@@ -281,6 +297,7 @@ fn open_http(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Resp
     })?;
     let (status, headers) = (response.status(), response.headers());
     let etag = strong_etag(headers);
+    let content_digest = headers.get("docker-content-digest").and_then(|value| value.to_str().ok()).map(str::to_owned);
     // A body in chunks has a mark at its end (RFC 9112, 7.1).
     let is_delimited = response.content_length().is_some() || headers.contains_key(TRANSFER_ENCODING);
     let total = match (request.offset, status) {
@@ -296,17 +313,18 @@ fn open_http(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Resp
         }
         _ => {
             let retry_after = field(headers, &RETRY_AFTER).and_then(|text| retry_after(text, field(headers, &DATE)));
+            let challenge = field(headers, &WWW_AUTHENTICATE).map(str::to_owned);
             let message = runtime.block_on(async {
                 tokio::select! {
                     message = tokio::time::timeout(STALL_TIMEOUT, reason(response)) => message.ok().flatten(),
                     () = stopped(stop) => None,
                 }
             });
-            return Err(FetchError::Status { status, refusal: Refusal { message, retry_after } });
+            return Err(FetchError::Status { status, refusal: Refusal { message, retry_after, challenge } });
         }
     };
     let body = HttpBody { runtime: Some(runtime), response, chunk: Bytes::new(), stop: stop.clone() };
-    Ok(Response { total, etag, is_delimited, body: Box::new(body) })
+    Ok(Response { total, etag, is_delimited, content_digest, body: Box::new(body) })
 }
 
 fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {

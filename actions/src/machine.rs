@@ -45,6 +45,8 @@ pub struct Response {
     pub etag: Option<String>,
     /// Whether the end of the body can be told from a dropped connection.
     pub is_delimited: bool,
+    /// Digest of the whole, as registries tell it in `Docker-Content-Digest`.
+    pub content_digest: Option<String>,
     /// The bytes from the offset on. An end before `total` is a dropped connection.
     pub body: Box<dyn Read + Send>,
 }

@@ -33,7 +33,7 @@ use self::progress::{Counters, Meter, Watch};
 use self::write::Target;
 use crate::Report;
 use crate::error::Error;
-use crate::fetch::mirrors;
+use crate::fetch::retry;
 use crate::fetch::source::Source;
 use crate::machine::{Cancel, Machine};
 use crate::open_disk::OpenDisk;
@@ -142,7 +142,7 @@ fn stages(
     let to_decode = if is_checked { &checked } else { &fetched };
     let to_write = if image.raw_digest.is_some() { &raw_checked } else { &raw };
 
-    let (ca, mirrors) = (source.ca, &mut source.mirrors);
+    let (ca, mirrors, registry) = (source.ca, &mut source.mirrors, source.registry.as_mut());
     let decoded = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
         let fetch_notes = notes.clone();
@@ -151,8 +151,8 @@ fn stages(
         spawn(scope, &shared, &notes, move || {
             let note = |text| _ = fetch_notes.send(text);
             let whole = image.is_verified() || image.raw_size.is_some();
-            let (verified, meter, note, pause) = (is_checked, fetch_meter, &note, mirrors::pause);
-            fetch::Fetch { machine, mirrors, ca, verified, whole, counters, meter, stop, note, pause }
+            let (verified, meter, note, pause) = (is_checked, fetch_meter, &note, retry::pause);
+            fetch::Fetch { machine, mirrors, registry, ca, verified, whole, counters, meter, stop, note, pause }
                 .run(fetched_pool, fetched)
         });
         if is_checked {

@@ -15,6 +15,8 @@ pub mod event;
 pub mod hint;
 pub mod identity;
 pub mod inventory;
+pub mod oci;
+pub mod secret;
 pub mod status;
 pub mod workflow;
 
@@ -26,10 +28,12 @@ pub use event::{DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Fa
 pub use hint::{HintError, SizeHint, TextHint};
 pub use identity::Identity;
 pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
+pub use oci::{OciReference, OciReferenceError, OciVersion};
+pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
-    Action, DetachedSignature, EraseDisk, EraseMode, KernelArgs, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage,
-    Workflow,
+    Action, DetachedSignature, EraseDisk, EraseMode, KernelArgs, PhoneHome, Reboot, RegistryAuth, SeedCloudInit, Step,
+    StreamImage, Workflow,
 };
 
 /// Largest request body the server reads from a node, in bytes, after decompression.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, DiskHints};
+use crate::{Digest, DiskHints, OciReference, Secret, oci};
 
 /// 200 of `GET /v1/node/workflow`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,11 +83,20 @@ fn fallback_problems(erase: &EraseDisk) -> Vec<String> {
 
 fn image_problems(image: &StreamImage) -> Vec<String> {
     let signature = image.signature.as_ref().map(|signature| &signature.url);
-    let urls = [Some(&image.url), image.sums.as_ref(), signature].into_iter().flatten().chain(&image.mirrors);
-    let mut problems: Vec<String> = urls.filter_map(|url| url_problem(url)).collect();
+    let urls = [image.sums.as_ref(), signature].into_iter().flatten().chain(&image.mirrors);
+    let mut problems: Vec<String> = image_url_problem(&image.url).into_iter().collect();
+    problems.extend(urls.filter_map(|url| url_problem(url)));
     problems.extend(image.source_problems());
     problems.extend(image.disk.problems(false));
     problems
+}
+
+fn image_url_problem(url: &str) -> Option<String> {
+    if !url.starts_with(oci::SCHEME) {
+        return url_problem(url);
+    }
+    let error = url.parse::<OciReference>().err()?;
+    Some(format!("fetches {url:?}: {error}"))
 }
 
 fn url_problem(url: &str) -> Option<String> {
@@ -209,8 +218,12 @@ impl std::fmt::Display for EraseMode {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamImage {
-    /// `https://`, `file://` or an absolute path; `http://` only with a digest.
+    /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`; `http://` only with
+    /// a digest.
     pub url: String,
+    /// Login at the registry of an `oci://` artifact; without it, the artifact is pulled anonymously.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry_auth: Option<RegistryAuth>,
     /// Further places of the same bytes, asked in this order when `url` fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
@@ -239,9 +252,11 @@ pub struct StreamImage {
 }
 
 impl StreamImage {
-    /// Whether what arrives is checked against a digest or a signature.
+    /// Whether what arrives is checked against a digest or a signature; what is in a registry has its digest there.
     pub fn is_verified(&self) -> bool {
-        self.digest.is_some() || self.raw_digest.is_some() || self.sums.is_some() || self.signature.is_some()
+        let by_manifest = self.url.starts_with(oci::SCHEME);
+        let by_digest = self.digest.is_some() || self.raw_digest.is_some() || self.sums.is_some();
+        by_manifest || by_digest || self.signature.is_some()
     }
 
     /// What does not go together in where the image comes from and how it is verified, to be read after the name of the step.
@@ -259,8 +274,29 @@ impl StreamImage {
             let remedy = "give its signature, or use https://";
             problems.push(format!("fetches the list of sums over http:// without a signature: {remedy}"));
         }
+        let is_artifact = self.url.starts_with(oci::SCHEME);
+        if is_artifact && self.sums.is_some() {
+            problems.push("has a list of sums for an OCI artifact, which has its digest in its manifest".to_owned());
+        }
+        if is_artifact && !self.mirrors.is_empty() {
+            problems.push("has mirrors of an OCI artifact: name one registry, and no mirrors".to_owned());
+        }
+        if !is_artifact && self.registry_auth.is_some() {
+            problems.push("has a login at a registry, and its url is not oci://".to_owned());
+        }
         problems
     }
+}
+
+/// A login at a registry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RegistryAuth {
+    /// Name of the user, without a colon.
+    pub username: String,
+    /// Password, or a token in its place.
+    pub password: Secret,
 }
 
 /// A signature in a file of its own.
@@ -415,6 +451,33 @@ mod tests {
         check(Action::StreamImage(both), &["has a digest and a list of sums: give the one or the other"]);
         let unknown = "fetches \"SUMS\", which is neither https://, http:// nor file://, nor an absolute path";
         check(Action::StreamImage(image("https://s/x", Some("SUMS"), false)), &[unknown]);
+    }
+
+    #[test]
+    fn an_artifact_in_a_registry_is_named_by_tag_or_digest() {
+        let image = |url: &str| StreamImage { url: url.to_owned(), ..StreamImage::default() };
+        check(Action::StreamImage(image("oci://r.example/a:b")), &[]);
+        let problem = "fetches \"oci://r.example/a\": it has neither tag nor digest; an artifact is \
+                       oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX";
+        check(Action::StreamImage(image("oci://r.example/a")), &[problem]);
+        let login = || Some(RegistryAuth { username: "u".to_owned(), password: Secret::from("hidden".to_owned()) });
+        let with_login = StreamImage { registry_auth: login(), ..image("oci://r.example/a:b") };
+        assert!(!format!("{with_login:?}").contains("hidden"));
+        check(Action::StreamImage(with_login), &[]);
+        let elsewhere = StreamImage { registry_auth: login(), ..image("https://r.example/a:b") };
+        check(Action::StreamImage(elsewhere), &["has a login at a registry, and its url is not oci://"]);
+        let more = StreamImage {
+            mirrors: vec!["https://m/x".to_owned()],
+            sums: Some("https://m/SUMS".to_owned()),
+            ..image("oci://r.example/a:b")
+        };
+        check(
+            Action::StreamImage(more),
+            &[
+                "has a list of sums for an OCI artifact, which has its digest in its manifest",
+                "has mirrors of an OCI artifact: name one registry, and no mirrors",
+            ],
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::retry::{self, MAX_FAILURES};
+use super::retry::MAX_FAILURES;
 use super::{FetchError, STALL_TIMEOUT, shown};
 use crate::text;
 
@@ -10,12 +10,10 @@ use crate::text;
 const TRIES: u32 = 2;
 /// Longest silence that is put up with, for a source that is slow and not broken.
 const LONGEST_STALL: Duration = Duration::from_secs(60);
-/// Longest pause a server is granted that asks for one.
-const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
 /// Where an image can be fetched from, how that went so far, and what it took.
-pub(crate) struct Mirrors<'a> {
-    places: Vec<Place<'a>>,
+pub(crate) struct Mirrors {
+    places: Vec<Place>,
     /// Index of the place that is asked.
     at: usize,
     /// Failures in a row, without a byte received between them: at this place, and at all of them.
@@ -28,8 +26,8 @@ pub(crate) struct Mirrors<'a> {
     pub(crate) again: u64,
 }
 
-struct Place<'a> {
-    url: &'a str,
+struct Place {
+    url: String,
     /// Why it failed last.
     failure: Option<String>,
     /// It failed with what will not pass.
@@ -47,22 +45,22 @@ pub(crate) enum Then {
     GiveUp,
 }
 
-impl<'a> Mirrors<'a> {
+impl Mirrors {
     /// These places, of which there is at least one.
-    pub(crate) fn new(first: &'a str, others: impl IntoIterator<Item = &'a str>) -> Self {
-        let places = std::iter::once(first).chain(others);
-        let places = places.map(|url| Place { url, failure: None, is_out: false }).collect();
+    pub(crate) fn new(first: &str, others: &[String]) -> Self {
+        let urls = std::iter::once(first).chain(others.iter().map(String::as_str)).map(str::to_owned);
+        let places = urls.map(|url| Place { url, failure: None, is_out: false }).collect();
         Self { places, at: 0, here: 0, in_a_row: 0, stall: STALL_TIMEOUT, attempts: 0, again: 0 }
     }
 
     /// The place that is asked.
-    pub(crate) fn url(&self) -> &'a str {
-        self.places[self.at].url
+    pub(crate) fn url(&self) -> &str {
+        &self.places[self.at].url
     }
 
     /// All places.
-    pub(crate) fn urls(&self) -> impl Iterator<Item = &'a str> {
-        self.places.iter().map(|place| place.url)
+    pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
+        self.places.iter().map(|place| place.url.as_str())
     }
 
     /// Whether any of them may yet answer.
@@ -128,15 +126,9 @@ impl<'a> Mirrors<'a> {
         if self.places.len() == 1 {
             return Vec::new();
         }
-        let told = |place: &Place| Some(format!("{}: {}", shown(place.url), place.failure.as_ref()?));
+        let told = |place: &Place| Some(format!("{}: {}", shown(&place.url), place.failure.as_ref()?));
         self.places.iter().filter_map(told).collect()
     }
-}
-
-/// How long to wait before the place that failed is asked again: as long as it says, within bounds, and never less than what
-/// is right without that.
-pub(crate) fn pause(error: &FetchError, failures: u32) -> Duration {
-    retry::back_off(failures).max(error.retry_after().unwrap_or_default().min(LONGEST_WAIT))
 }
 
 #[cfg(test)]
@@ -161,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_place_that_works_is_stayed_with() {
-        let mut mirrors = Mirrors::new("https://a/x", ["https://b/x", "https://c/x"]);
+        let mut mirrors = Mirrors::new("https://a/x", &["https://b/x".to_owned(), "https://c/x".to_owned()]);
         assert_eq!(mirrors.failed(&dropped(), true), Then::Same);
         assert_eq!(mirrors.failed(&dropped(), true), Then::Same);
         assert_eq!((mirrors.failed(&dropped(), false), mirrors.url()), (Then::Other, "https://b/x"));
@@ -186,18 +178,18 @@ mod tests {
     #[test]
     fn every_place_is_asked_before_all_are_given_up() {
         let urls: Vec<String> = (0..8).map(|n| format!("https://{n}/x")).collect();
-        let mut mirrors = Mirrors::new(&urls[0], urls[1..].iter().map(String::as_str));
-        let mut asked = vec![mirrors.url()];
+        let mut mirrors = Mirrors::new(&urls[0], &urls[1..]);
+        let mut asked = vec![mirrors.url().to_owned()];
         while mirrors.failed(&dropped(), false) != Then::GiveUp {
-            asked.push(mirrors.url());
+            asked.push(mirrors.url().to_owned());
         }
-        let expect: Vec<&String> = urls.iter().flat_map(|url| [url, url]).collect();
+        let expect: Vec<String> = urls.iter().flat_map(|url| [url.clone(), url.clone()]).collect();
         assert_eq!(asked, expect);
     }
 
     #[test]
     fn patience_with_silence_grows_to_a_minute_and_is_another_places_anew() {
-        let mut mirrors = Mirrors::new("https://a/x", ["https://b/x"]);
+        let mut mirrors = Mirrors::new("https://a/x", &["https://b/x".to_owned()]);
         let stalls: Vec<u64> = (0..4)
             .map(|_| {
                 let now = mirrors.stall().as_secs();
@@ -210,14 +202,5 @@ mod tests {
         assert_eq!(mirrors.stall().as_secs(), 10);
         mirrors.failed(&dropped(), true);
         assert_eq!(mirrors.stall().as_secs(), 10);
-    }
-
-    #[test]
-    fn a_server_is_granted_the_pause_it_asks_for_within_bounds() {
-        let busy = |after| refused(StatusCode::TOO_MANY_REQUESTS, after);
-        assert_eq!(pause(&busy(Some(30)), 1).as_secs(), 30);
-        assert_eq!(pause(&busy(Some(86_400)), 1).as_secs(), 120);
-        assert!(pause(&busy(Some(0)), 1).as_millis() >= 125);
-        assert!(pause(&busy(None), 1).as_millis() <= 250);
     }
 }

@@ -1,22 +1,25 @@
 //! Where an image comes from, and what proves that it is the one meant.
 
-use slipway_protocol::{Digest, StreamImage};
+use slipway_protocol::{Digest, OciReferenceError, StreamImage, oci};
 
 use super::mirrors::Mirrors;
+use super::oci::Registry;
 use super::{Request, shown, small};
 use crate::Report;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::signature::{MAX_SIGNATURE, Verifier};
 use crate::stream::digest::Check;
-use crate::sums;
+use crate::{sums, text};
 
 /// All that is known of an image before its first byte.
 pub(crate) struct Source<'a> {
-    pub(crate) mirrors: Mirrors<'a>,
+    pub(crate) mirrors: Mirrors,
     pub(crate) ca: Option<&'a str>,
-    /// Of the stream as delivered: given, or found in a list of sums.
-    digest: Option<Digest>,
+    /// Where the image is an artifact: to be logged in at again when its token has run out.
+    pub(crate) registry: Option<Registry<'a>>,
+    /// Of the stream as delivered: given, found in a list of sums or in the manifest of an artifact.
+    digests: Vec<Digest>,
     /// Of the stream as delivered.
     signature: Option<Signature<'a>>,
 }
@@ -55,22 +58,48 @@ impl<'a> Source<'a> {
             Ok(Signature { url: &signature.url, public_key: &signature.public_key, bytes })
         });
         let signature = signature.transpose()?;
-        let mirrors = Mirrors::new(&image.url, image.mirrors.iter().map(String::as_str));
-        let source = match &image.sums {
-            Some(list) => {
-                let digest = digest_in(list, image, signature.as_ref(), machine)?;
-                report(Report::Note(format!("the image must be {digest}, says {}", shown(list))));
-                Self { mirrors, ca, digest: Some(digest), signature: None }
-            }
-            None => Self { mirrors, ca, digest: image.digest.clone(), signature },
-        };
+        let mirrors = Mirrors::new(&image.url, &image.mirrors);
+        let digests = image.digest.iter().cloned().collect();
+        let mut source = Self { mirrors, ca, registry: None, digests, signature };
+        if let Some(list) = &image.sums {
+            let digest = digest_in(list, image, source.signature.take().as_ref(), machine)?;
+            report(Report::Note(format!("the image must be {digest}, says {}", shown(list))));
+            source.digests.push(digest);
+        }
+        if image.url.starts_with(oci::SCHEME) {
+            source.find_blob(image, machine, report)?;
+        }
         source.checks()?;
         Ok(source)
     }
 
+    /// Finds the image in an artifact.
+    fn find_blob(
+        &mut self,
+        image: &'a StreamImage,
+        machine: &dyn Machine,
+        report: &mut dyn FnMut(Report),
+    ) -> Result<(), Error> {
+        let refused = |reason| Error::Artifact { url: shown(&image.url), reason };
+        let reference = image.url.parse().map_err(|error: OciReferenceError| refused(error.to_string()))?;
+        let mut registry = Registry::new(reference, self.ca, image.registry_auth.as_ref());
+        let blob = registry.find(machine)?;
+        let other = |given: &&Digest| given.algorithm() == blob.digest.algorithm() && **given != blob.digest;
+        if let Some(given) = self.digests.iter().find(other) {
+            return Err(refused(format!("the step has the digest {given}, the artifact {}", blob.digest)));
+        }
+        let (url, size) = (shown(&image.url), text::size(blob.size));
+        report(Report::Note(format!("the image must be {} with {size}, says {url}", blob.digest)));
+        self.mirrors = Mirrors::new(&registry.url(&blob), &[]);
+        self.registry = Some(registry);
+        self.digests.retain(|given| *given != blob.digest);
+        self.digests.push(blob.digest);
+        Ok(())
+    }
+
     /// What the stream as delivered must prove to be, from its first byte on.
     pub(crate) fn checks(&self) -> Result<Vec<Check>, Error> {
-        let mut checks: Vec<Check> = self.digest.iter().map(|digest| Check::digest(STREAM, digest)).collect();
+        let mut checks: Vec<Check> = self.digests.iter().map(|digest| Check::digest(STREAM, digest)).collect();
         if let Some(signature) = &self.signature {
             let verifier = Box::new(signature.verifier(STREAM)?);
             checks.push(Check::Signature { what: STREAM, url: shown(signature.url), verifier });

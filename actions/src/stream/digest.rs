@@ -63,6 +63,13 @@ fn context(algorithm: Algorithm) -> Context {
     })
 }
 
+/// Checks bytes that are all there.
+pub(crate) fn verify(what: &'static str, expected: &Digest, bytes: &[u8]) -> Result<(), Error> {
+    let mut check = Check::digest(what, expected);
+    check.update(bytes);
+    check.finish(bytes.len() as u64)
+}
+
 /// Passes every buffer on, and fails at the end if the bytes were not what they had to be.
 pub(super) fn run(mut checks: Vec<Check>, input: &Queue, out: &Queue, meter: &Meter) -> Result<(), Halt> {
     let mut bytes = 0;

@@ -11,13 +11,16 @@ use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter};
 use crate::error::Error;
 use crate::fetch::mirrors::{Mirrors, Then};
+use crate::fetch::oci::Registry;
 use crate::fetch::{self, FetchError, Request, retry};
 use crate::machine::{Cancel, Machine, Response};
 
 /// Where the source is, and what the stage works with.
 pub(super) struct Fetch<'a, 'b> {
     pub(super) machine: &'a dyn Machine,
-    pub(super) mirrors: &'a mut Mirrors<'b>,
+    pub(super) mirrors: &'a mut Mirrors,
+    /// Where the source is a registry's, and may want to see a login.
+    pub(super) registry: Option<&'a mut Registry<'b>>,
     pub(super) ca: Option<&'a str>,
     /// The whole stream will be checked. Then a source without an entity tag may be resumed too, also from another place.
     pub(super) verified: bool,
@@ -46,6 +49,8 @@ impl Fetch<'_, '_> {
     pub(super) fn run(mut self, pool: &Queue, out: &Queue) -> Result<(), Halt> {
         let mut at = Position::default();
         let mut buffer = pool.take(self.meter)?;
+        // Where a token was renewed: it is not renewed twice for the same byte.
+        let mut logged_in = None;
         loop {
             let before = at.offset;
             let error = match self.attempt(&mut at, &mut buffer, pool, out) {
@@ -55,6 +60,13 @@ impl Fetch<'_, '_> {
             };
             if self.stop.is_set() {
                 return Err(Halt::Stopped);
+            }
+            if let (Some(registry), Some(challenge)) = (&mut self.registry, error.challenge())
+                && logged_in != Some(at.offset)
+            {
+                logged_in = Some(at.offset);
+                registry.log_in(challenge, self.machine)?;
+                continue;
             }
             let received = at.offset > before;
             let pause = self.go_on(&mut at, error, received).inspect_err(|_| self.mirrors.again += at.offset)?;
@@ -126,12 +138,13 @@ impl Fetch<'_, '_> {
 
     /// One connection: from the position to the end or the first failure.
     fn attempt(&mut self, at: &mut Position, buffer: &mut Buffer, pool: &Queue, out: &Queue) -> Result<(), Halt> {
-        let url = self.mirrors.url();
-        let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(url), source });
-        let is_local = fetch::local_path(url).is_some();
+        let url = self.mirrors.url().to_owned();
+        let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(&url), source });
+        let is_local = fetch::local_path(&url).is_some();
         let broken = |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } };
         let (etag, stall) = (at.etag.as_deref(), self.mirrors.stall());
-        let request = Request { offset: at.offset, etag, stall, ..Request::new(url, self.ca) };
+        let authorization = self.registry.as_ref().and_then(|registry| registry.authorization());
+        let request = Request { offset: at.offset, etag, stall, authorization, ..Request::new(&url, self.ca) };
         self.mirrors.attempts += 1;
         let mut response = self.machine.fetch(&request, self.stop).map_err(failed)?;
         self.begin(at, &response).map_err(failed)?;
@@ -222,10 +235,11 @@ mod tests {
     fn check(error: fn() -> FetchError, expect_asked: u32, expect: &str) {
         let machine = Failing { asked: AtomicU32::new(0), error, cancel: Cancel::new() };
         let (counters, meter, stop) = (Counters::default(), Meter::new(Stage::Fetch, 1), Cancel::new());
-        let mut mirrors = Mirrors::new("https://s.example/image", []);
+        let mut mirrors = Mirrors::new("https://s.example/image", &[]);
         let fetch = Fetch {
             machine: &machine,
             mirrors: &mut mirrors,
+            registry: None,
             ca: None,
             verified: false,
             whole: false,

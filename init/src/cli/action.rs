@@ -11,7 +11,7 @@ use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
     Action, Algorithm, DetachedSignature, Digest, DiskHints, EraseDisk, EraseMode, Failure, KernelArgs, PhoneHome,
-    Progress, SeedCloudInit, StreamImage,
+    Progress, RegistryAuth, Secret, SeedCloudInit, StreamImage,
 };
 
 /// How often a plain line tells the progress.
@@ -44,7 +44,7 @@ enum ActionCommand {
         fallback: Vec<Mode>,
     },
     /// Put an image on a disk, verified
-    StreamImage(StreamArguments),
+    StreamImage(Box<StreamArguments>),
     /// Give the installed system its user-data
     SeedCloudInit(SeedArguments),
     /// Add kernel arguments to the installed system's boot entries
@@ -83,9 +83,12 @@ impl From<Mode> for EraseMode {
 
 #[derive(Args)]
 struct StreamArguments {
-    /// https://, file:// or a path; http:// only with a digest
+    /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
     #[arg(long)]
     url: String,
+    /// File with USERNAME:PASSWORD for the registry
+    #[arg(long, value_name = "FILE")]
+    registry_auth: Option<PathBuf>,
     /// Another place of the same bytes, for when the URL fails; may be given several times, in the order to try them
     #[arg(long, value_name = "URL")]
     mirror: Vec<String>,
@@ -196,6 +199,7 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
         ActionCommand::StreamImage(a) => {
             let image = StreamImage {
                 url: a.url,
+                registry_auth: a.registry_auth.as_ref().map(registry_auth).transpose()?,
                 mirrors: a.mirror,
                 digest: digest("--sha", [a.sha256, a.sha384, a.sha512])?,
                 sums: a.sums,
@@ -231,6 +235,14 @@ fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
     let found = algorithms.into_iter().zip(given).find_map(|(algorithm, hex)| Some((algorithm, hex?)));
     let Some(((algorithm, bits), hex)) = found else { return Ok(None) };
     Digest::new(algorithm, &hex).map(Some).with_context(|| format!("reading {option}{bits}"))
+}
+
+/// The login in a file, which is not given as an argument so that nobody sees it there.
+fn registry_auth(path: &PathBuf) -> Result<RegistryAuth> {
+    let text = super::read_file(path)?;
+    let login = text.trim_end_matches(['\r', '\n']).split_once(':');
+    let (username, password) = login.with_context(|| format!("{} is not USERNAME:PASSWORD", path.display()))?;
+    Ok(RegistryAuth { username: username.to_owned(), password: Secret::from(password.to_owned()) })
 }
 
 /// The signature given by its URL and a key, which may stand in a file.
