@@ -251,6 +251,25 @@ fn a_mirror_starts_over_without_a_digest_of_the_stream_or_with_another_size() {
 }
 
 #[test]
+fn a_place_that_cannot_resume_is_left_for_the_next() {
+    let body = Arc::new(image(3 * MIB));
+    let served = Arc::clone(&body);
+    let first = Server::start(move |_, asked| match asked.range {
+        None => Answer::File { body: Arc::clone(&served), etag: Some("\"1\""), until: 2 * MIB },
+        Some(_) => Answer::Bytes(ok(&served)),
+    });
+    let second = serving(&body, "\"2\"");
+    let bench = Bench::new(DISK);
+    let mirrors = vec![second.url.clone()];
+    let image = StreamImage { mirrors, digest: Some(sha256(&body)), ..stream(&first.url) };
+    let (result, _) = bench.run(&Action::StreamImage(image));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&body));
+    assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 2 MiB were fetched again"]);
+    assert_eq!(ranges(&second), [None]);
+}
+
+#[test]
 fn when_every_mirror_fails_the_error_has_each_with_its_reason() {
     let missing = Server::start(|_, _| status("404 Not Found", ""));
     let forbidden = Server::start(|_, _| status("403 Forbidden", ""));
