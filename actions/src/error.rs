@@ -5,6 +5,7 @@ use std::io;
 use slipway_protocol::{Digest, EraseMode};
 
 use crate::fetch::FetchError;
+use crate::{signature, sums};
 
 /// Why an action failed. Messages name operation and object; the cause is the source.
 #[derive(Debug, thiserror::Error)]
@@ -171,6 +172,48 @@ pub enum Error {
         #[source]
         source: FetchError,
     },
+    /// None of several places has the source.
+    #[error("fetching the image: all of {} places failed: {}", failed.len(), failed.join("; "))]
+    NoMirror {
+        /// Each, without user, password and query, which may be secrets, and why it failed last.
+        failed: Vec<String>,
+        /// One of them may yet answer.
+        may_pass: bool,
+    },
+    /// What is said of the source does not go together.
+    #[error("checking where the image comes from: the step {problem}")]
+    Source {
+        /// What does not, and what would.
+        problem: String,
+    },
+    /// The list of sums gives no digest for the image.
+    #[error("looking up the digest of the image in {url}")]
+    Sums {
+        /// The URL of the list without user, password and query, which may be secrets.
+        url: String,
+        /// The cause.
+        #[source]
+        source: sums::Error,
+    },
+    /// An artifact has no image for this machine, or its registry cannot be logged in at.
+    #[error("looking for the image in {url}: {reason}")]
+    Artifact {
+        /// The artifact.
+        url: String,
+        /// What is there, or what is missing.
+        reason: String,
+    },
+    /// A signature does not hold, or cannot be checked.
+    #[error("verifying {what} by its signature {url}")]
+    Signature {
+        /// The list of sums, or the stream as delivered.
+        what: &'static str,
+        /// The URL of the signature without user, password and query, which may be secrets.
+        url: String,
+        /// The cause.
+        #[source]
+        source: signature::Error,
+    },
     /// The source is empty, or decompresses to nothing.
     #[error("reading the image from {url}: it is empty")]
     EmptyImage {
@@ -235,7 +278,7 @@ pub enum Error {
     /// The bytes are not those the workflow names.
     #[error("checking the digest of {what}: expected {expected}, got {}:{found} over {bytes} bytes", expected.algorithm().name())]
     Digest {
-        /// The stream as delivered, or the raw image.
+        /// The stream as delivered, the raw image, or the manifest that names it.
         what: &'static str,
         /// Digest in the workflow.
         expected: Digest,
@@ -428,7 +471,7 @@ pub fn is_retryable(error: &Error) -> bool {
         Error::OpenDisk { source, .. } | Error::TakeDown { source, .. } => {
             source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
         }
-        Error::NotFound { may_pass, .. } => *may_pass,
+        Error::NotFound { may_pass, .. } | Error::NoMirror { may_pass, .. } => *may_pass,
         _ => false,
     }
 }

@@ -1,26 +1,37 @@
 //! Opening a source: HTTPS, HTTP, or a file.
 
+mod challenge;
+pub(crate) mod mirrors;
+pub(crate) mod oci;
+pub(crate) mod retry;
+pub(crate) mod small;
+pub(crate) mod source;
+
 use std::error::Error as StdError;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use reqwest::header::{ACCEPT_ENCODING, CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, RANGE};
+use reqwest::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_RANGE, DATE, ETAG, HeaderMap, HeaderName, IF_RANGE, RANGE,
+    RETRY_AFTER, TRANSFER_ENCODING, WWW_AUTHENTICATE,
+};
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode, Url};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use serde_json::Value;
+use slipway_protocol::Secret;
 use tokio::runtime::Runtime;
 
 use crate::machine::{Cancel, Response};
 
 /// A connection that is not made in this time has failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that delivers nothing for this long is dropped.
+/// A connection that delivers nothing for this long is dropped, unless more patience is asked for.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a waiting read looks whether it should stop.
 const STOP_CHECK: Duration = Duration::from_millis(100);
@@ -40,14 +51,24 @@ pub struct Request<'a> {
     pub offset: u64,
     /// Entity tag the source must still have when `offset` is not 0.
     pub etag: Option<&'a str>,
+    /// How long the source may be silent.
+    pub stall: Duration,
+    /// Media types wanted, where there is a choice.
+    pub accept: Option<&'a str>,
+    /// Value of the `Authorization` header. It is not sent on to another server.
+    pub authorization: Option<&'a Secret>,
+}
+
+impl<'a> Request<'a> {
+    /// Asks for all of it, with 10 s for every silence.
+    pub fn new(url: &'a str, ca: Option<&'a str>) -> Self {
+        Self { url, ca, offset: 0, etag: None, stall: STALL_TIMEOUT, accept: None, authorization: None }
+    }
 }
 
 /// Why a source could not be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// Plain HTTP proves nothing about what arrives, so a digest must.
-    #[error("http:// needs a digest; without one use https://")]
-    PlainHttp,
     /// Not a URL slipway fetches.
     #[error("a URL starts with https://, http:// or file://, or is an absolute path")]
     Scheme,
@@ -91,13 +112,18 @@ pub enum FetchError {
         source: reqwest::Error,
     },
     /// The server answered with something other than the content.
-    #[error("the server answered {status}{}", .message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
+    #[error("the server answered {status}{}", .refusal.message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
     Status {
         /// The status line's code and phrase.
         status: StatusCode,
-        /// The reason the server gave in the body, if it did in JSON.
-        message: Option<String>,
+        /// What the server says beside it.
+        refusal: Refusal,
     },
+    /// A dropped connection could not be told from the end of the source, and nothing else would show what is missing.
+    #[error(
+        "the server says neither how long the source is nor where it ends; give its digest, or take it from elsewhere"
+    )]
+    Endless,
     /// The source is not what it was when the first bytes came, or cannot be resumed.
     #[error("resuming at byte {offset}: {reason}")]
     NotResumable {
@@ -121,12 +147,46 @@ pub enum FetchError {
         /// Size announced.
         total: u64,
     },
+    /// What should be small is not.
+    #[error("it has more than the {limit} bytes that are read; check its address")]
+    TooLarge {
+        /// Most bytes read.
+        limit: usize,
+    },
     /// Something asked to stop.
     #[error("stopping on request")]
     Stopped,
 }
 
+/// What a server says beside the status of its refusal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason, if the body gives one in JSON.
+    pub message: Option<String>,
+    /// After which time it wants to be asked again.
+    pub retry_after: Option<Duration>,
+    /// The `WWW-Authenticate` header: how to log in.
+    pub challenge: Option<String>,
+}
+
 impl FetchError {
+    /// Whether it was silence that ended the connection.
+    pub(crate) fn is_stall(&self) -> bool {
+        match self {
+            FetchError::Send { source } => source.is_timeout() && !source.is_connect(),
+            FetchError::Body { source } => source.kind() == io::ErrorKind::TimedOut,
+            _ => false,
+        }
+    }
+
+    /// After which time the server wants to be asked again.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            FetchError::Status { refusal, .. } if self.may_pass() => refusal.retry_after,
+            _ => None,
+        }
+    }
+
     /// Whether the same request may succeed later: true for dropped, refused and stalled connections and for 408, 429 and
     /// 5xx; false for other statuses, for certificates that do not verify, and for local files.
     pub fn may_pass(&self) -> bool {
@@ -207,16 +267,22 @@ fn open_file(path: &str, offset: u64) -> Result<Response, FetchError> {
     let mut file = File::open(path).map_err(failed)?;
     let total = file.seek(SeekFrom::End(0)).map_err(failed)?;
     file.seek(SeekFrom::Start(offset)).map_err(failed)?;
-    Ok(Response { total: Some(total), etag: None, body: Box::new(file) })
+    Ok(Response { total: Some(total), etag: None, is_delimited: true, content_digest: None, body: Box::new(file) })
 }
 
 fn open_http(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Response, FetchError> {
-    let (client, trusted) = client(trust, request.ca)?;
+    let (client, trusted) = client(trust, request)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|source| FetchError::Body { source })?;
     let mut builder = client.get(request.url).header(ACCEPT_ENCODING, "identity");
+    if let Some(accept) = request.accept {
+        builder = builder.header(ACCEPT, accept);
+    }
+    if let Some(authorization) = request.authorization {
+        builder = builder.header(AUTHORIZATION, authorization.reveal());
+    }
     if request.offset > 0 {
         builder = builder.header(RANGE, format!("bytes={}-", request.offset));
         if let Some(etag) = request.etag {
@@ -231,10 +297,13 @@ fn open_http(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Resp
     })?;
     let (status, headers) = (response.status(), response.headers());
     let etag = strong_etag(headers);
+    let content_digest = headers.get("docker-content-digest").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    // A body in chunks has a mark at its end (RFC 9112, 7.1).
+    let is_delimited = response.content_length().is_some() || headers.contains_key(TRANSFER_ENCODING);
     let total = match (request.offset, status) {
         (0, StatusCode::OK) => response.content_length(),
         (offset, StatusCode::PARTIAL_CONTENT) if offset > 0 => {
-            let range = headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            let range = field(headers, &CONTENT_RANGE).unwrap_or_default();
             resumed_total(offset, range, request.etag, etag.as_deref())
                 .map_err(|reason| FetchError::NotResumable { offset, reason })?
         }
@@ -243,17 +312,19 @@ fn open_http(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Resp
             return Err(FetchError::NotResumable { offset, reason });
         }
         _ => {
+            let retry_after = field(headers, &RETRY_AFTER).and_then(|text| retry_after(text, field(headers, &DATE)));
+            let challenge = field(headers, &WWW_AUTHENTICATE).map(str::to_owned);
             let message = runtime.block_on(async {
                 tokio::select! {
                     message = tokio::time::timeout(STALL_TIMEOUT, reason(response)) => message.ok().flatten(),
                     () = stopped(stop) => None,
                 }
             });
-            return Err(FetchError::Status { status, message });
+            return Err(FetchError::Status { status, refusal: Refusal { message, retry_after, challenge } });
         }
     };
     let body = HttpBody { runtime: Some(runtime), response, chunk: Bytes::new(), stop: stop.clone() };
-    Ok(Response { total, etag, body: Box::new(body) })
+    Ok(Response { total, etag, is_delimited, content_digest, body: Box::new(body) })
 }
 
 fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {
@@ -293,9 +364,24 @@ fn resumed_total(offset: u64, range: &str, wanted: Option<&str>, found: Option<&
     }
 }
 
+/// How long a server wants to be left alone (RFC 9110, 10.2.3): seconds, or the time until a date, by the server's own clock
+/// where it tells it.
+fn retry_after(text: &str, date: Option<&str>) -> Option<Duration> {
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = httpdate::parse_http_date(text).ok()?;
+    let now = date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(SystemTime::now);
+    Some(until.duration_since(now).unwrap_or_default())
+}
+
+fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
 /// The entity tag, unless it is a weak one, which says nothing about bytes.
 fn strong_etag(headers: &HeaderMap) -> Option<String> {
-    let etag = headers.get(ETAG)?.to_str().ok()?;
+    let etag = field(headers, &ETAG)?;
     etag.starts_with('"').then(|| etag.to_owned())
 }
 
@@ -309,10 +395,10 @@ pub(crate) struct Trust {
 }
 
 /// A client that trusts the CA certificates of the machine and of the step, and those in words.
-fn client(trust: &Trust, ca: Option<&str>) -> Result<(Client, String), FetchError> {
+fn client(trust: &Trust, request: &Request<'_>) -> Result<(Client, String), FetchError> {
     let mut roots = RootCertStore::empty();
     let mut trusted = Vec::new();
-    let of_step = ca.map(|ca| (ca, "`ca` of the step"));
+    let of_step = request.ca.map(|ca| (ca, "`ca` of the step"));
     for (pem, origin) in trust.pem.iter().map(|pem| (pem.as_str(), trust.origin)).chain(of_step) {
         let failed = |reason: String| FetchError::Trust { reason: format!("{origin}: {reason}") };
         let before = roots.len();
@@ -349,7 +435,7 @@ fn client(trust: &Trust, ca: Option<&str>) -> Result<(Client, String), FetchErro
             }
         }))
         .connect_timeout(CONNECT_TIMEOUT)
-        .read_timeout(STALL_TIMEOUT)
+        .read_timeout(request.stall)
         .build()
         .map(|client| (client, trusted))
         .map_err(|source| FetchError::Send { source })
@@ -376,7 +462,7 @@ impl Read for HttpBody {
             let Some(runtime) = &self.runtime else { return Ok(0) };
             let next = runtime.block_on(async {
                 tokio::select! {
-                    chunk = self.response.chunk() => chunk.map_err(|error| io::Error::other(error.without_url())),
+                    chunk = self.response.chunk() => chunk.map_err(broken_off),
                     () = stopped(&self.stop) => Err(io::Error::other(FetchError::Stopped)),
                 }
             });
@@ -390,6 +476,12 @@ impl Read for HttpBody {
         buffer[..n].copy_from_slice(&self.chunk.split_to(n));
         Ok(n)
     }
+}
+
+/// Keeps apart what ended by silence.
+fn broken_off(error: reqwest::Error) -> io::Error {
+    let kind = if error.is_timeout() { io::ErrorKind::TimedOut } else { io::ErrorKind::Other };
+    io::Error::new(kind, error.without_url())
 }
 
 impl Drop for HttpBody {
@@ -420,9 +512,24 @@ mod tests {
     }
 
     #[test]
+    fn a_server_says_when_to_come_back_in_seconds_or_by_a_date() {
+        let check = |text: &str, date: Option<&str>, expect: Option<u64>| {
+            assert_eq!(retry_after(text, date), expect.map(Duration::from_secs), "{text}");
+        };
+        let date = Some("Fri, 31 Dec 1999 23:59:00 GMT");
+        check("120", None, Some(120));
+        check("Fri, 31 Dec 1999 23:59:59 GMT", date, Some(59));
+        check("Fri, 31 Dec 1999 23:58:59 GMT", date, Some(0));
+        check("Fri, 31 Dec 1999 23:59:59 GMT", None, Some(0));
+        check("99999999999999999999", date, None);
+        check("-1", date, None);
+        check("soon", date, None);
+    }
+
+    #[test]
     fn only_schemes_that_are_known_are_fetched() {
         let trust = Trust { pem: Vec::new(), origin: "nobody" };
-        let open = |url| open(&Request { url, ca: None, offset: 0, etag: None }, &trust, &Cancel::new());
+        let open = |url| open(&Request::new(url, None), &trust, &Cancel::new());
         assert!(matches!(open("ftp://x/y"), Err(FetchError::Scheme)));
         assert!(matches!(open("image.raw"), Err(FetchError::Scheme)));
         assert!(matches!(open("file:///nowhere/at/all"), Err(FetchError::OpenFile { .. })));

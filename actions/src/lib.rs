@@ -26,10 +26,16 @@ mod random;
 mod reboot;
 mod run_in_target;
 mod seed_cloud_init;
+#[cfg(not(feature = "fuzzing"))]
+mod signature;
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod signature;
 mod stream;
 mod stream_image;
+#[cfg(not(feature = "fuzzing"))]
+mod sums;
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod sums;
 mod sys;
@@ -47,11 +53,13 @@ use slipway_protocol::{Action, Outcome, Progress, Stage, StreamImage};
 pub use choose::{Verdict, choose, named, survey};
 pub use disks::list_disks;
 pub use error::{Error, is_retryable};
-pub use fetch::{FetchError, Request};
+pub use fetch::{FetchError, Refusal, Request};
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Response};
 pub use probe::{Place, probe};
 pub use run_in_target::in_target;
+pub use signature::Error as SignatureError;
+pub use sums::Error as SumsError;
 
 #[doc(hidden)]
 pub use stream::{bmap, qcow2};

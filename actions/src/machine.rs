@@ -43,6 +43,10 @@ pub struct Response {
     pub total: Option<u64>,
     /// Strong entity tag (RFC 9110, 8.8.3), quotes included.
     pub etag: Option<String>,
+    /// Whether the end of the body can be told from a dropped connection.
+    pub is_delimited: bool,
+    /// Digest of the whole, as registries tell it in `Docker-Content-Digest`.
+    pub content_digest: Option<String>,
     /// The bytes from the offset on. An end before `total` is a dropped connection.
     pub body: Box<dyn Read + Send>,
 }

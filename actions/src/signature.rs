@@ -49,7 +49,7 @@ pub enum Error {
     /// The signature is not one of these bytes by this key.
     #[error("checking the signature of {what}: it is not one of these bytes by this key")]
     Wrong {
-        /// What was signed: the stream, or the trusted comment of a signature of minisign.
+        /// What was signed: the content, or the trusted comment of a signature of minisign.
         what: &'static str,
     },
 }
@@ -92,7 +92,7 @@ impl Verifier {
             Signed::Stream(verifier) => verifier.finalize_and_verify().is_ok(),
             Signed::Digest { hasher, key, signature } => is_signed(&key, &signature, &hasher.finalize()),
         };
-        if holds { Ok(()) } else { Err(Error::Wrong { what: "the stream" }) }
+        if holds { Ok(()) } else { Err(Error::Wrong { what: "the content" }) }
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
     /// The signature holds for the message, and for nothing else.
     fn check(key: &str, signature: &[u8]) {
         assert_eq!(verify(key, signature, MESSAGE), Ok(()), "{key}");
-        let wrong = Err(Error::Wrong { what: "the stream" });
+        let wrong = Err(Error::Wrong { what: "the content" });
         for changed in [b"".as_slice(), b"the image", b"the image\n\n", b"The image\n"] {
             assert_eq!(verify(key, signature, changed), wrong, "{key} {changed:?}");
         }

@@ -10,7 +10,7 @@
 pub mod bmap;
 pub(crate) mod buffers;
 mod decode;
-mod digest;
+pub(crate) mod digest;
 mod fetch;
 pub(crate) mod measure;
 mod parallel;
@@ -32,12 +32,15 @@ use std::time::{Duration, Instant};
 use slipway_protocol::{Stage, StreamImage, Verify};
 
 use self::buffers::Queue;
+use self::digest::Check;
 use self::progress::{Counters, Meter, Watch};
 use self::qcow2_stages::Ranges;
 use self::read_back::ReadBack;
 use self::write::Target;
 use crate::Report;
 use crate::error::Error;
+use crate::fetch::retry;
+use crate::fetch::source::Source;
 use crate::machine::{Cancel, Machine};
 use crate::open_disk::OpenDisk;
 use crate::partitions::Fitted;
@@ -87,8 +90,6 @@ pub(crate) struct Written {
     pub(crate) raw_size: u64,
     /// Bytes received.
     pub(crate) fetched: u64,
-    /// Connections that were dropped and resumed.
-    pub(crate) resumes: u64,
 }
 
 /// What the stages share.
@@ -116,13 +117,14 @@ impl Shared {
 /// partition table is where it belongs. After an error the disk is as it was, or has no partition table.
 pub(crate) fn run(
     image: &StreamImage,
+    source: &mut Source<'_>,
     reading: Reading,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Fitted), Error> {
     let target = Target::new(disk);
-    let written = stages(image, reading, disk, &target, machine, report)
+    let written = stages(image, source, reading, disk, &target, machine, report)
         .and_then(|written| Ok((written, target.commit(image.grow, image.verify)?)));
     if written.is_err() {
         match target.abandon() {
@@ -139,6 +141,7 @@ pub(crate) fn run(
 
 fn stages(
     image: &StreamImage,
+    source: &mut Source<'_>,
     reading: Reading,
     disk: &OpenDisk,
     target: &Target,
@@ -147,6 +150,8 @@ fn stages(
 ) -> Result<Written, Error> {
     let shared = Shared::new();
     let stop = &shared.stop;
+    let stream_checks = source.checks()?;
+    let is_checked = !stream_checks.is_empty();
     let counters = Counters::default();
     let fetch_meter = Meter::new(Stage::Fetch, 1);
     let stream_meter = Meter::new(Stage::Digest, 1);
@@ -154,31 +159,33 @@ fn stages(
     let raw_meter = Meter::new(Stage::Digest, 1);
     let write_meter = Meter::new(Stage::Write, WRITERS);
     let mut meters = vec![&fetch_meter, &decode_meter, &write_meter];
-    meters.extend(image.digest.iter().map(|_| &stream_meter).chain(image.raw_digest.iter().map(|_| &raw_meter)));
+    meters.extend(is_checked.then_some(&stream_meter));
+    meters.extend(image.raw_digest.is_some().then_some(&raw_meter));
 
     let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
     let (raw_pool, raw, raw_checked) = (Queue::pool(stop, RAW, BUFFER), Queue::new(stop), Queue::new(stop));
-    let to_decode = if image.digest.is_some() { &checked } else { &fetched };
+    let to_decode = if is_checked { &checked } else { &fetched };
     let read_back = (image.verify == Verify::Readback).then(|| ReadBack::new(disk, WRITERS, stop));
     let to_write = if image.raw_digest.is_some() { &raw_checked } else { &raw };
 
+    let (ca, mirrors, registry) = (source.ca, &mut source.mirrors, source.registry.as_mut());
     let decoded = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
         let (counters, fetch_meter) = (&counters, &fetch_meter);
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
-        let (url, ca) = (image.url.as_str(), image.ca.as_deref());
         if reading == Reading::Stream {
             let fetch_notes = notes.clone();
             spawn(scope, &shared, &notes, move || {
                 let note = |text| _ = fetch_notes.send(text);
-                let (verified, pause) = (image.digest.is_some(), fetch::back_off);
-                fetch::Fetch { machine, url, ca, verified, counters, meter: fetch_meter, stop, note: &note, pause }
+                let whole = image.is_verified() || image.raw_size.is_some();
+                let (verified, meter, note, pause) = (is_checked, fetch_meter, &note, retry::pause);
+                fetch::Fetch { machine, mirrors, registry, ca, verified, whole, counters, meter, stop, note, pause }
                     .run(fetched_pool, fetched)
             });
         }
-        if let Some(digest) = &image.digest {
+        if is_checked {
             let (checked, meter) = (&checked, &stream_meter);
-            spawn(scope, &shared, &notes, move || digest::run("the stream", digest, fetched, checked, meter));
+            spawn(scope, &shared, &notes, move || digest::run(stream_checks, fetched, checked, meter));
         }
         let decode_meter = &decode_meter;
         let decoded = spawn(scope, &shared, &notes, move || {
@@ -191,12 +198,16 @@ fn stages(
                     let input = decode::Input::new(to_decode, fetched_pool, decode_meter);
                     decode::run(input, &output, || counters.fetch_total())
                 }
-                Reading::Ranges => qcow2_stages::by_ranges(Ranges::new(machine, url, ca, counters, stop), &output),
+                Reading::Ranges => {
+                    let ranges = Ranges::new(machine, &image.url, ca, counters, stop);
+                    qcow2_stages::by_ranges(ranges, &output)
+                }
             }
         });
         if let Some(digest) = &image.raw_digest {
             let (raw_checked, meter) = (&raw_checked, &raw_meter);
-            spawn(scope, &shared, &notes, move || digest::run("the raw image", digest, raw, raw_checked, meter));
+            let checks = vec![Check::digest("the raw image", digest)];
+            spawn(scope, &shared, &notes, move || digest::run(checks, raw, raw_checked, meter));
         }
         let read_back = read_back.as_ref();
         for _ in 0..WRITERS {
@@ -214,8 +225,7 @@ fn stages(
         return Err(error);
     }
     let (format, raw_size) = decoded.ok_or(Error::Cancelled)?;
-    let (fetched, resumes) = (counters.fetched.into_inner(), counters.resumes.into_inner());
-    Ok(Written { format: format.name(), raw_size, fetched, resumes })
+    Ok(Written { format: format.name(), raw_size, fetched: counters.fetched.into_inner() })
 }
 
 /// Starts a stage. Its failure stops the others; it holds a sender of notes for as long as it runs.

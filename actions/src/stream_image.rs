@@ -3,6 +3,7 @@
 use slipway_protocol::StreamImage;
 
 use crate::error::Error;
+use crate::fetch::source::Source;
 use crate::fetch::{self, FetchError};
 use crate::grow::Growth;
 use crate::machine::Machine;
@@ -15,25 +16,27 @@ use crate::{Done, Report, choose, grow, text};
 const RESTARTS: u32 = 3;
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    if inputs.url.starts_with("http://") && inputs.digest.is_none() && inputs.raw_digest.is_none() {
-        return Err(Error::Fetch { url: fetch::shown(&inputs.url), source: FetchError::PlainHttp });
-    }
+    let mut source = Source::find(inputs, machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
-    let source = fetch::local_path(&inputs.url).and_then(|path| std::fs::metadata(path).ok());
-    if source.is_some_and(|source| disk.holds(&source)) {
-        return Err(Error::SourceOnTarget { url: fetch::shown(&inputs.url), disk: disk.path().to_owned() });
+    let is_on_disk = |url: &&str| {
+        let file = fetch::local_path(url).and_then(|path| std::fs::metadata(path).ok());
+        file.is_some_and(|file| disk.holds(&file))
+    };
+    if let Some(url) = source.mirrors.urls().find(is_on_disk) {
+        return Err(Error::SourceOnTarget { url: fetch::shown(url), disk: disk.path().to_owned() });
     }
     if let Some(raw_size) = inputs.raw_size.filter(|raw_size| *raw_size > disk.size()) {
         let needed = format!("{raw_size}");
         return Err(Error::ImageTooLarge { disk: disk.path().to_owned(), size: disk.size(), needed });
     }
-    let (written, Fitted { moved, growth }) = write(inputs, &disk, machine, report)?;
+    let (written, Fitted { moved, growth }) = write(inputs, &mut source, &disk, machine, report)?;
     let mut warnings = Vec::new();
-    if inputs.digest.is_none() && inputs.raw_digest.is_none() {
+    if !inputs.is_verified() {
         warnings.push("the image was written without a digest to check it against".to_owned());
     }
-    if written.resumes > 0 {
-        warnings.push(format!("the connection was dropped and resumed {} times", written.resumes));
+    let (attempts, again) = (source.mirrors.attempts, source.mirrors.again);
+    if attempts > 1 {
+        warnings.push(format!("fetching took {attempts} attempts, and {} were fetched again", text::size(again)));
     }
     if moved == Moved::NotPossible {
         warnings.push("the backup partition table stays at the end of the image, not of the disk".to_owned());
@@ -65,6 +68,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
 
 fn write(
     inputs: &StreamImage,
+    source: &mut Source<'_>,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
@@ -72,15 +76,15 @@ fn write(
     let mut restarts = 0;
     let mut reading = Reading::Stream;
     loop {
-        match stream::run(inputs, reading, disk, machine, report) {
-            // A digest of the stream needs every byte of it once, in its order.
-            Err(error) if inputs.digest.is_none() && reading == Reading::Stream && needs_ranges(&error) => {
+        match stream::run(inputs, source, reading, disk, machine, report) {
+            // What proves the stream needs every byte of it once, in its order.
+            Err(error) if reading == Reading::Stream && needs_ranges(&error) && source.can_be_read_by_ranges() => {
                 report(Report::Note(format!("reading by ranges: {}", text::chain(&error))));
                 reading = Reading::Ranges;
             }
-            Err(Error::Fetch { source: source @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
+            Err(Error::Fetch { source: cause @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
                 restarts += 1;
-                report(Report::Note(format!("starting over: {source}")));
+                report(Report::Note(format!("starting over: {cause}")));
             }
             other => return other,
         }

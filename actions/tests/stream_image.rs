@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{
-    Answer, Bench, MIB, Server, bzip2, chain, gzip, image, ok, sha256, stream, xz, xz_blocks, zstd, zstd_sized,
+    Answer, Bench, MIB, Server, bzip2, chain, gzip, image, ok, sha256, status, stream, xz, xz_blocks, zstd, zstd_sized,
 };
 use slipway_actions::{Error, FetchError, is_retryable};
 use slipway_protocol::{Action, StreamImage, Verify};
@@ -409,8 +409,11 @@ fn the_reason_a_server_gives_in_json_is_in_the_error() {
 fn plain_http_needs_a_digest() {
     let bench = Bench::new(DISK);
     let error = fails(&bench, stream("http://127.0.0.1:1/image"));
-    assert!(matches!(error, Error::Fetch { source: FetchError::PlainHttp, .. }));
+    let expect = "checking where the image comes from: the step fetches over http:// without a digest: give one, or use \
+                  https://";
+    assert_eq!(chain(&error), expect);
     assert!(!is_retryable(&error));
+    check_untouched(&bench);
 }
 
 #[test]
@@ -428,7 +431,7 @@ fn dropped_connections_are_resumed_at_the_byte_where_they_broke_off() {
     let (result, reports) = bench.run(&Action::StreamImage(image));
     let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     check_written(&bench, &raw);
-    assert_eq!(done.outcome.warnings, ["the connection was dropped and resumed 3 times"]);
+    assert_eq!(done.outcome.warnings, ["fetching took 4 attempts, and 0 bytes were fetched again"]);
     let ranges: Vec<Option<u64>> = server.asked().iter().map(|asked| asked.range).collect();
     assert_eq!(ranges, [None, Some(cuts[0] as u64), Some(cuts[1] as u64), Some(cuts[2] as u64)]);
     assert!(server.asked()[1..].iter().all(|asked| asked.if_range.as_deref() == Some("\"v1\"")));
@@ -449,8 +452,9 @@ fn a_source_that_changed_is_fetched_from_its_beginning() {
     let bench = Bench::new(DISK);
     let (result, reports) =
         bench.run(&Action::StreamImage(StreamImage { digest: Some(sha256(&new)), ..stream(&server.url) }));
-    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     check_written(&bench, &new);
+    assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 4 MiB were fetched again"]);
     assert!(
         reports.notes.iter().any(|note| note.starts_with("starting over: resuming at byte")),
         "{:?}",
@@ -514,6 +518,132 @@ fn a_body_longer_or_shorter_than_announced_is_never_an_image() {
     let error = fails(&bench, StreamImage { digest: Some(digest), ..stream(&server.url) });
     assert!(chain(&error).contains("resuming at byte"), "{}", chain(&error));
     check_untouched_or_does_not_boot(&bench);
+}
+
+#[test]
+fn the_rest_of_another_file_is_not_taken() {
+    let body = Arc::new(image(6 * MIB));
+    let digest = sha256(&body);
+    // It ignores If-Range and tells by the tag alone that the file is another one.
+    let server = Server::start(move |_, asked| match asked.range {
+        None => Answer::File { body: Arc::clone(&body), etag: Some("\"old\""), until: 4 * MIB },
+        Some(_) => Answer::File { body: Arc::clone(&body), etag: Some("\"new\""), until: usize::MAX },
+    });
+    let bench = Bench::new(DISK);
+    let error = fails(&bench, StreamImage { digest: Some(digest), ..stream(&server.url) });
+    assert!(chain(&error).contains("resuming at byte 4194304: the entity tag has changed"), "{}", chain(&error));
+    check_does_not_boot(&bench);
+}
+
+#[test]
+fn a_416_to_a_request_for_the_rest_starts_over() {
+    let raw = image(6 * MIB);
+    let body = Arc::new(raw.clone());
+    let server = Server::start(move |n, asked| match (n, asked.range) {
+        (_, Some(_)) => status("416 No", ""),
+        (0, None) => Answer::File { body: Arc::clone(&body), etag: Some("\"a\""), until: 4 * MIB },
+        (_, None) => Answer::File { body: Arc::clone(&body), etag: Some("\"a\""), until: usize::MAX },
+    });
+    let bench = Bench::new(DISK);
+    let (result, _) =
+        bench.run(&Action::StreamImage(StreamImage { digest: Some(sha256(&raw)), ..stream(&server.url) }));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    check_written(&bench, &raw);
+    assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 4 MiB were fetched again"]);
+}
+
+#[test]
+fn more_than_was_announced_is_not_taken() {
+    let body = Arc::new(image(6 * MIB));
+    let digest = sha256(&body);
+    let server = Server::start(move |_, asked| match asked.range {
+        None => Answer::File { body: Arc::clone(&body), etag: Some("\"a\""), until: 4 * MIB },
+        Some(at) => {
+            let rest = [&body[at as usize..], b"and more"].concat();
+            let range = format!("bytes {at}-{}/{}", body.len() - 1, body.len());
+            let head = format!("HTTP/1.1 206 P\r\nContent-Range: {range}\r\nContent-Length: {}\r\n\r\n", rest.len());
+            Answer::Bytes([head.as_bytes(), &rest].concat())
+        }
+    });
+    let bench = Bench::new(DISK);
+    let error = fails(&bench, StreamImage { digest: Some(digest), ..stream(&server.url) });
+    assert!(chain(&error).contains("more came than the 6291456 bytes announced"), "{}", chain(&error));
+    check_does_not_boot(&bench);
+}
+
+#[test]
+fn a_body_in_chunks_is_resumed_when_it_is_cut() {
+    let raw = image(6 * MIB);
+    let body = raw.clone();
+    let chunk = |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+    let server = Server::start(move |_, asked| {
+        let from = asked.range.unwrap_or(0) as usize;
+        let head = match asked.range {
+            None => "HTTP/1.1 200 OK\r\n".to_owned(),
+            Some(_) => format!("HTTP/1.1 206 P\r\nContent-Range: bytes {from}-{}/*\r\n", body.len() - 1),
+        };
+        let head = format!("{head}Transfer-Encoding: chunked\r\nETag: \"a\"\r\n\r\n");
+        let until = if from == 0 { 4 * MIB } else { body.len() };
+        let last = if from == 0 { &b""[..] } else { b"0\r\n\r\n" };
+        Answer::Bytes([head.as_bytes(), &chunk(&body[from..until]), last].concat())
+    });
+    let bench = Bench::new(DISK);
+    let (result, _) =
+        bench.run(&Action::StreamImage(StreamImage { digest: Some(sha256(&raw)), ..stream(&server.url) }));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    check_written(&bench, &raw);
+    assert_eq!(done.outcome.warnings, ["fetching took 2 attempts, and 0 bytes were fetched again"]);
+}
+
+#[test]
+fn a_truncated_body_whose_length_is_said_to_be_right_does_not_boot() {
+    let raw = image(3 * MIB);
+    for whole in [raw.clone(), zstd(&raw), gzip(&raw), xz(&raw), bzip2(&raw)] {
+        let digest = sha256(&whole);
+        let answer = ok(&whole[..whole.len() / 2]);
+        let server = Server::start(move |_, _| Answer::Bytes(answer.clone()));
+        let proofs = [
+            StreamImage { digest: Some(digest), ..stream(&server.url) },
+            StreamImage { raw_digest: Some(sha256(&raw)), ..stream(&server.url) },
+        ];
+        for image in proofs {
+            let bench = Bench::new(DISK);
+            let error = fails(&bench, image);
+            assert!(matches!(error, Error::Decode { .. } | Error::Digest { .. }), "{}", chain(&error));
+            assert!(!is_retryable(&error));
+            check_untouched_or_does_not_boot(&bench);
+        }
+    }
+}
+
+#[test]
+fn a_bit_flipped_on_the_way_does_not_boot() {
+    let raw = image(3 * MIB);
+    for (name, encode) in [
+        ("zstd", zstd_sized as fn(&[u8]) -> Vec<u8>),
+        ("gzip", gzip),
+        ("xz", xz),
+        ("bzip2", bzip2),
+        ("raw", <[u8]>::to_vec),
+    ] {
+        let mut stream_bytes = encode(&raw);
+        let digest = sha256(&stream_bytes);
+        let middle = stream_bytes.len() / 2;
+        stream_bytes[middle] ^= 1;
+        let answer = ok(&stream_bytes);
+        let server = Server::start(move |_, _| Answer::Bytes(answer.clone()));
+        let bench = Bench::new(DISK);
+        let error = fails(&bench, StreamImage { digest: Some(digest), ..stream(&server.url) });
+        assert!(matches!(error, Error::Decode { .. } | Error::Digest { .. }), "{name}: {}", chain(&error));
+        check_untouched_or_does_not_boot(&bench);
+        // The formats' own checksums find it too. Plain bytes have none.
+        if name != "raw" {
+            let bench = Bench::new(DISK);
+            let error = fails(&bench, file(&bench, &stream_bytes));
+            assert!(matches!(error, Error::Decode { .. }), "{name}: {}", chain(&error));
+            check_untouched_or_does_not_boot(&bench);
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Digests as written in workflows: `sha256:HEX` or `sha512:HEX`, the spelling of the OCI image specification
+//! Digests as written in workflows: `sha256:HEX`, `sha384:HEX` or `sha512:HEX`, the spelling of the OCI image specification
 //! (descriptor.md, "Digests").
 
 use std::fmt;
@@ -110,6 +110,7 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self, DigestError> {
         match text.split_once(':') {
             Some(("sha256", hex)) => Self::new(Algorithm::Sha256, hex),
+            Some(("sha384", hex)) => Self::new(Algorithm::Sha384, hex),
             Some(("sha512", hex)) => Self::new(Algorithm::Sha512, hex),
             _ => Err(DigestError::Algorithm { text: text.to_owned() }),
         }
@@ -160,6 +161,10 @@ mod tests {
     fn a_digest_is_an_algorithm_and_its_hexadecimal_value() {
         let hex = "0123456789ABCDEF".repeat(4);
         check(&format!("sha256:{hex}"), Ok(format!("sha256:{}", hex.to_lowercase())));
+        check(
+            &format!("sha384:{}", &hex.repeat(2)[..96]),
+            Ok(format!("sha384:{}", &hex.to_lowercase().repeat(2)[..96])),
+        );
         check(&format!("sha512:{hex}{hex}"), Ok(format!("sha512:{}", hex.to_lowercase().repeat(2))));
         check("md5:00", Err("digest \"md5:00\" starts with none of \"sha256:\", \"sha384:\" and \"sha512:\""));
         check("sha256:00", Err("digest \"sha256:00\" has 2 digits after the colon, sha256 has 64"));

@@ -15,7 +15,9 @@ pub mod event;
 pub mod hint;
 pub mod identity;
 pub mod inventory;
+pub mod oci;
 pub mod partition;
+pub mod secret;
 pub mod status;
 pub mod workflow;
 
@@ -27,11 +29,13 @@ pub use event::{DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Fa
 pub use hint::{HintError, SizeHint, TextHint};
 pub use identity::Identity;
 pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
+pub use oci::{OciReference, OciReferenceError, OciVersion};
 pub use partition::{FileSystemKind, MakeFileSystem, NewPartition, Partition, PartitionChoice, PartitionSize};
+pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
-    Action, EraseDisk, EraseMode, KernelArgs, NumberOrName, PhoneHome, Reboot, RunInTarget, SeedCloudInit, Step,
-    StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
+    Action, DetachedSignature, EraseDisk, EraseMode, KernelArgs, NumberOrName, PhoneHome, Reboot, RegistryAuth,
+    RunInTarget, SeedCloudInit, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
 };
 
 /// Largest request body the server reads from a node, in bytes, after decompression.

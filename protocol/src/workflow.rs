@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, DiskHints, MakeFileSystem, Partition};
+use crate::{Digest, DiskHints, MakeFileSystem, OciReference, Partition, Secret, oci};
 
 /// 200 of `GET /v1/node/workflow`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
 fn action_problems(action: &Action) -> Vec<String> {
     match action {
         Action::EraseDisk(erase) => erase.disk.problems(true).into_iter().chain(fallback_problems(erase)).collect(),
-        Action::StreamImage(image) => url_problem(image).into_iter().chain(image.disk.problems(false)).collect(),
+        Action::StreamImage(image) => image_problems(image),
         Action::Partition(partition) => {
             partition.problems().into_iter().chain(partition.disk.problems(false)).collect()
         }
@@ -90,16 +90,34 @@ fn fallback_problems(erase: &EraseDisk) -> Vec<String> {
     problems
 }
 
-fn url_problem(image: &StreamImage) -> Option<String> {
-    source_problem(&image.url, image.digest.is_some() || image.raw_digest.is_some())
-}
-
 /// What is wrong with where something is fetched from.
 fn source_problem(url: &str, digested: bool) -> Option<String> {
     if url.starts_with("http://") {
         return (!digested).then(|| "fetches over http:// without a digest: give one, or use https://".to_owned());
     }
-    let known = ["https://", "file://", "/"].iter().any(|start| url.starts_with(start));
+    url_problem(url)
+}
+
+fn image_problems(image: &StreamImage) -> Vec<String> {
+    let signature = image.signature.as_ref().map(|signature| &signature.url);
+    let urls = [image.sums.as_ref(), signature].into_iter().flatten().chain(&image.mirrors);
+    let mut problems: Vec<String> = image_url_problem(&image.url).into_iter().collect();
+    problems.extend(urls.filter_map(|url| url_problem(url)));
+    problems.extend(image.source_problems());
+    problems.extend(image.disk.problems(false));
+    problems
+}
+
+fn image_url_problem(url: &str) -> Option<String> {
+    if !url.starts_with(oci::SCHEME) {
+        return url_problem(url);
+    }
+    let error = url.parse::<OciReference>().err()?;
+    Some(format!("fetches {url:?}: {error}"))
+}
+
+fn url_problem(url: &str) -> Option<String> {
+    let known = ["https://", "http://", "file://", "/"].iter().any(|start| url.starts_with(start));
     (!known).then(|| format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path"))
 }
 
@@ -250,11 +268,25 @@ impl std::fmt::Display for EraseMode {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamImage {
-    /// `https://`, `file://` or an absolute path; `http://` only with a digest.
+    /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`; `http://` only with
+    /// a digest.
     pub url: String,
+    /// Login at the registry of an `oci://` artifact; without it, the artifact is pulled anonymously.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry_auth: Option<RegistryAuth>,
+    /// Further places of the same bytes, asked in this order when `url` fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
     /// Digest of the stream as delivered, compressed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    /// In place of `digest`: where a list of sums is, as `sha256sum` and its kin write it, that has the digest beside the last
+    /// part of `url`. `http://` only with a signature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sums: Option<String>,
+    /// Detached signature of the list of sums where there is one, else of the stream as delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<DetachedSignature>,
     /// Digest of the raw image, after decompression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_digest: Option<Digest>,
@@ -284,6 +316,10 @@ impl Default for StreamImage {
             digest: None,
             raw_digest: None,
             raw_size: None,
+            registry_auth: None,
+            mirrors: Vec::new(),
+            sums: None,
+            signature: None,
             verify: Verify::None,
             ca: None,
             disk: DiskHints::default(),
@@ -316,6 +352,65 @@ impl Verify {
     fn is_none(&self) -> bool {
         *self == Verify::None
     }
+}
+
+impl StreamImage {
+    /// Whether what arrives is checked against a digest or a signature; what is in a registry has its digest there.
+    pub fn is_verified(&self) -> bool {
+        let by_manifest = self.url.starts_with(oci::SCHEME);
+        let by_digest = self.digest.is_some() || self.raw_digest.is_some() || self.sums.is_some();
+        by_manifest || by_digest || self.signature.is_some()
+    }
+
+    /// What does not go together in where the image comes from and how it is verified, to be read after the name of the step.
+    /// Has no URL in it, which may hold a secret.
+    pub fn source_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let in_the_clear = std::iter::once(&self.url).chain(&self.mirrors).any(|url| url.starts_with("http://"));
+        if in_the_clear && !self.is_verified() {
+            problems.push("fetches over http:// without a digest: give one, or use https://".to_owned());
+        }
+        if self.digest.is_some() && self.sums.is_some() {
+            problems.push("has a digest and a list of sums: give the one or the other".to_owned());
+        }
+        if self.sums.as_ref().is_some_and(|url| url.starts_with("http://")) && self.signature.is_none() {
+            let remedy = "give its signature, or use https://";
+            problems.push(format!("fetches the list of sums over http:// without a signature: {remedy}"));
+        }
+        let is_artifact = self.url.starts_with(oci::SCHEME);
+        if is_artifact && self.sums.is_some() {
+            problems.push("has a list of sums for an OCI artifact, which has its digest in its manifest".to_owned());
+        }
+        if is_artifact && !self.mirrors.is_empty() {
+            problems.push("has mirrors of an OCI artifact: name one registry, and no mirrors".to_owned());
+        }
+        if !is_artifact && self.registry_auth.is_some() {
+            problems.push("has a login at a registry, and its url is not oci://".to_owned());
+        }
+        problems
+    }
+}
+
+/// A login at a registry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RegistryAuth {
+    /// Name of the user, without a colon.
+    pub username: String,
+    /// Password, or a token in its place.
+    pub password: Secret,
+}
+
+/// A signature in a file of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DetachedSignature {
+    /// Where it is: of minisign where the key is, else 64 bytes of Ed25519, raw or in base64. `http://` will do.
+    pub url: String,
+    /// Key to verify it with: a public key of minisign, or one of Ed25519 as PEM, base64 or hexadecimal digits.
+    pub public_key: String,
 }
 
 /// Inputs of `seed-cloud-init`: a NoCloud seed in the root file system of the installed image.
@@ -613,6 +708,14 @@ mod tests {
         check(stream("http://s/x", None, digest()), &[]);
         let clear = "fetches over http:// without a digest: give one, or use https://";
         check(stream("http://s/x", None, None), &[clear]);
+        let mirrored = |mirror: &str, digest| {
+            let mirrors = vec!["https://m/x".to_owned(), mirror.to_owned()];
+            Action::StreamImage(StreamImage { url: "/x".to_owned(), mirrors, digest, ..StreamImage::default() })
+        };
+        check(mirrored("http://s/x", digest()), &[]);
+        check(mirrored("http://s/x", None), &[clear]);
+        let unknown = "fetches \"s/x\", which is neither https://, http:// nor file://, nor an absolute path";
+        check(mirrored("s/x", None), &[unknown]);
         for url in ["", "x", "ftp://s/x", "s/x", "HTTP://s/x", " https://s/x"] {
             let problem =
                 format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");
@@ -632,6 +735,56 @@ mod tests {
         check(r#"{"url": "/x", "grow": true}"#, true);
         check(r#"{"url": "/x", "grow": false}"#, false);
         assert!(StreamImage::default().grow);
+    }
+
+    #[test]
+    fn an_image_is_verified_by_what_can_be_believed() {
+        let image = |url: &str, sums: Option<&str>, signed: bool| StreamImage {
+            url: url.to_owned(),
+            sums: sums.map(str::to_owned),
+            signature: signed
+                .then(|| DetachedSignature { url: "http://s/sig".to_owned(), ..DetachedSignature::default() }),
+            ..StreamImage::default()
+        };
+        for sums in ["https://s/SUMS", "file:///SUMS", "/SUMS"] {
+            check(Action::StreamImage(image("http://s/x", Some(sums), false)), &[]);
+        }
+        check(Action::StreamImage(image("http://s/x", Some("http://s/SUMS"), true)), &[]);
+        check(Action::StreamImage(image("http://s/x", None, true)), &[]);
+        let unsigned = "fetches the list of sums over http:// without a signature: give its signature, or use https://";
+        check(Action::StreamImage(image("https://s/x", Some("http://s/SUMS"), false)), &[unsigned]);
+        let digest = Digest::new(crate::Algorithm::Sha256, &"a".repeat(64)).ok();
+        let both = StreamImage { digest, ..image("https://s/x", Some("https://s/SUMS"), false) };
+        check(Action::StreamImage(both), &["has a digest and a list of sums: give the one or the other"]);
+        let unknown = "fetches \"SUMS\", which is neither https://, http:// nor file://, nor an absolute path";
+        check(Action::StreamImage(image("https://s/x", Some("SUMS"), false)), &[unknown]);
+    }
+
+    #[test]
+    fn an_artifact_in_a_registry_is_named_by_tag_or_digest() {
+        let image = |url: &str| StreamImage { url: url.to_owned(), ..StreamImage::default() };
+        check(Action::StreamImage(image("oci://r.example/a:b")), &[]);
+        let problem = "fetches \"oci://r.example/a\": it has neither tag nor digest; an artifact is \
+                       oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX";
+        check(Action::StreamImage(image("oci://r.example/a")), &[problem]);
+        let login = || Some(RegistryAuth { username: "u".to_owned(), password: Secret::from("hidden".to_owned()) });
+        let with_login = StreamImage { registry_auth: login(), ..image("oci://r.example/a:b") };
+        assert!(!format!("{with_login:?}").contains("hidden"));
+        check(Action::StreamImage(with_login), &[]);
+        let elsewhere = StreamImage { registry_auth: login(), ..image("https://r.example/a:b") };
+        check(Action::StreamImage(elsewhere), &["has a login at a registry, and its url is not oci://"]);
+        let more = StreamImage {
+            mirrors: vec!["https://m/x".to_owned()],
+            sums: Some("https://m/SUMS".to_owned()),
+            ..image("oci://r.example/a:b")
+        };
+        check(
+            Action::StreamImage(more),
+            &[
+                "has a list of sums for an OCI artifact, which has its digest in its manifest",
+                "has mirrors of an OCI artifact: name one registry, and no mirrors",
+            ],
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Hashes what passes by: the stream as delivered, and the raw image.
+//! Checks what passes by: the stream as delivered, and the raw image.
 
 use ring::digest::{Context, SHA256, SHA384, SHA512};
 use slipway_protocol::{Algorithm, Digest};
@@ -7,9 +7,55 @@ use super::Halt;
 use super::buffers::Queue;
 use super::progress::Meter;
 use crate::error::Error;
+use crate::signature::Verifier;
+
+/// What bytes must prove to be once the last of them has passed.
+pub(crate) enum Check {
+    /// Those of a digest.
+    Digest {
+        /// What they are, for the error.
+        what: &'static str,
+        expected: Digest,
+        context: Box<Context>,
+    },
+    /// Those that were signed.
+    Signature {
+        /// What they are, for the error.
+        what: &'static str,
+        /// Where the signature is from, for the error.
+        url: String,
+        verifier: Box<Verifier>,
+    },
+}
+
+impl Check {
+    /// A check against a digest.
+    pub(crate) fn digest(what: &'static str, expected: &Digest) -> Self {
+        Check::Digest { what, expected: expected.clone(), context: Box::new(context(expected.algorithm())) }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Check::Digest { context, .. } => context.update(bytes),
+            Check::Signature { verifier, .. } => verifier.update(bytes),
+        }
+    }
+
+    fn finish(self, bytes: u64) -> Result<(), Error> {
+        match self {
+            Check::Digest { what, expected, context } => {
+                let found: String = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+                if found == expected.hex() { Ok(()) } else { Err(Error::Digest { what, expected, found, bytes }) }
+            }
+            Check::Signature { what, url, verifier } => {
+                verifier.finish().map_err(|source| Error::Signature { what, url, source })
+            }
+        }
+    }
+}
 
 /// Begins a digest.
-pub(super) fn context(algorithm: Algorithm) -> Context {
+fn context(algorithm: Algorithm) -> Context {
     Context::new(match algorithm {
         Algorithm::Sha256 => &SHA256,
         Algorithm::Sha384 => &SHA384,
@@ -17,25 +63,21 @@ pub(super) fn context(algorithm: Algorithm) -> Context {
     })
 }
 
-/// Passes every buffer on, and fails at the end if the bytes were not those of the digest.
-pub(super) fn run(
-    what: &'static str,
-    expected: &Digest,
-    input: &Queue,
-    out: &Queue,
-    meter: &Meter,
-) -> Result<(), Halt> {
-    let mut context = context(expected.algorithm());
+/// Checks bytes that are all there.
+pub(crate) fn verify(what: &'static str, expected: &Digest, bytes: &[u8]) -> Result<(), Error> {
+    let mut check = Check::digest(what, expected);
+    check.update(bytes);
+    check.finish(bytes.len() as u64)
+}
+
+/// Passes every buffer on, and fails at the end if the bytes were not what they had to be.
+pub(super) fn run(mut checks: Vec<Check>, input: &Queue, out: &Queue, meter: &Meter) -> Result<(), Halt> {
     let mut bytes = 0;
     while let Some(buffer) = input.recv(meter)? {
-        context.update(buffer.filled());
+        checks.iter_mut().for_each(|check| check.update(buffer.filled()));
         bytes += buffer.filled().len() as u64;
         out.send(buffer);
     }
     out.close();
-    let found: String = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    if found != expected.hex() {
-        return Err(Halt::Failed(Error::Digest { what, expected: expected.clone(), found, bytes }));
-    }
-    Ok(())
+    checks.into_iter().try_for_each(|check| check.finish(bytes)).map_err(Halt::Failed)
 }

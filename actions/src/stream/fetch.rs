@@ -1,39 +1,38 @@
 //! First stage: receives the source, resuming at the byte where a connection broke off.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use slipway_protocol::Failure;
 
 use super::Halt;
 use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter};
 use crate::error::Error;
-use crate::fetch::{self, FetchError, Request};
-use crate::machine::{Cancel, Machine};
-
-/// Failures in a row, without a byte received between them, after which the stage gives up.
-pub(super) const MAX_FAILURES: u32 = 10;
-/// First pause before another try; doubled with each failure in a row, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-const STOP_CHECK: Duration = Duration::from_millis(50);
+use crate::fetch::mirrors::{Mirrors, Then};
+use crate::fetch::oci::Registry;
+use crate::fetch::{self, FetchError, Request, retry};
+use crate::machine::{Cancel, Machine, Response};
 
 /// Where the source is, and what the stage works with.
-pub(super) struct Fetch<'a> {
+pub(super) struct Fetch<'a, 'b> {
     pub(super) machine: &'a dyn Machine,
-    pub(super) url: &'a str,
+    pub(super) mirrors: &'a mut Mirrors,
+    /// Where the source is a registry's, and may want to see a login.
+    pub(super) registry: Option<&'a mut Registry<'b>>,
     pub(super) ca: Option<&'a str>,
-    /// A digest of the whole stream will be checked. Then a source without an entity tag may be resumed too.
+    /// The whole stream will be checked. Then a source without an entity tag may be resumed too, also from another place.
     pub(super) verified: bool,
+    /// An end that comes too early will be found out, be it by what is known of the raw image.
+    pub(super) whole: bool,
     pub(super) counters: &'a Counters,
     pub(super) meter: &'a Meter,
     pub(super) stop: &'a Cancel,
     /// Says what is worth telling the operator.
     pub(super) note: &'a dyn Fn(String),
-    /// How long to wait before try number n, from 1.
-    pub(super) pause: fn(u32) -> Duration,
+    /// How long to wait after an error before try number n, from 1.
+    pub(super) pause: fn(&FetchError, u32) -> Duration,
 }
 
 /// How far the stage has come.
@@ -41,15 +40,17 @@ pub(super) struct Fetch<'a> {
 struct Position {
     offset: u64,
     total: Option<u64>,
+    /// Of the place that is asked.
     etag: Option<String>,
 }
 
-impl Fetch<'_> {
+impl Fetch<'_, '_> {
     /// Sends the whole source, in full buffers except for the last.
-    pub(super) fn run(&self, pool: &Queue, out: &Queue) -> Result<(), Halt> {
+    pub(super) fn run(mut self, pool: &Queue, out: &Queue) -> Result<(), Halt> {
         let mut at = Position::default();
         let mut buffer = pool.take(self.meter)?;
-        let mut failures = 0;
+        // Where a token was renewed: it is not renewed twice for the same byte.
+        let mut logged_in = None;
         loop {
             let before = at.offset;
             let error = match self.attempt(&mut at, &mut buffer, pool, out) {
@@ -60,55 +61,93 @@ impl Fetch<'_> {
             if self.stop.is_set() {
                 return Err(Halt::Stopped);
             }
-            failures = if at.offset > before { 1 } else { failures + 1 };
-            self.resumable(&at, error, failures)?;
-            self.sleep((self.pause)(failures))?;
+            if let (Some(registry), Some(challenge)) = (&mut self.registry, error.challenge())
+                && logged_in != Some(at.offset)
+            {
+                logged_in = Some(at.offset);
+                registry.log_in(challenge, self.machine)?;
+                continue;
+            }
+            let received = at.offset > before;
+            let pause = self.go_on(&mut at, error, received).inspect_err(|_| self.mirrors.again += at.offset)?;
+            if !retry::sleep(pause, self.stop) {
+                return Err(Halt::Stopped);
+            }
         }
         out.send(buffer);
         out.close();
         Ok(())
     }
 
-    /// Whether to go on after a failure; if so, the operator is told of the first of a row.
-    fn resumable(&self, at: &Position, error: FetchError, failures: u32) -> Result<(), Halt> {
-        let failed = |source| Err(Halt::Failed(Error::Fetch { url: fetch::shown(self.url), source }));
-        if !error.may_pass() || matches!(error, FetchError::NotResumable { .. }) {
+    /// Decides what follows a failure: the end, or another try after a pause, perhaps at another place. The operator is told of
+    /// the first failure of a row, and of every change of the place.
+    fn go_on(&mut self, at: &mut Position, error: FetchError, received: bool) -> Result<Duration, Halt> {
+        let (url, offset) = (fetch::shown(self.mirrors.url()), at.offset);
+        let failed = |source| Err(Halt::Failed(Error::Fetch { url: url.clone(), source }));
+        if matches!(error, FetchError::NotResumable { .. }) {
+            self.mirrors.not_resumable();
             return failed(error);
         }
-        let offset = at.offset;
-        if offset > 0 && at.etag.is_none() && !self.verified {
-            let reason = format!("{error}, and the source has neither a strong entity tag nor a digest to resume by");
+        let then = self.mirrors.failed(&error, received);
+        let failures = self.mirrors.failures();
+        match then {
+            Then::GiveUp => return Err(Halt::Failed(self.given_up(url, offset, error))),
+            Then::Other => {
+                let other = fetch::shown(self.mirrors.url());
+                (self.note)(format!("going on at {other} from byte {offset}, because {url} failed: {}", why(&error)));
+            }
+            Then::Same if failures == 1 => {
+                (self.note)(format!("fetching again from byte {offset}, because {}", why(&error)));
+            }
+            Then::Same => {}
+        }
+        if let Some(missing) = self.not_resumable(at, then).filter(|_| offset > 0) {
+            let reason = format!("{error}, and {missing}");
             return failed(FetchError::NotResumable { offset, reason });
         }
-        if failures >= MAX_FAILURES {
-            let url = fetch::shown(self.url);
-            return Err(Halt::Failed(Error::FetchGaveUp { url, offset, failures, source: error }));
+        if then == Then::Other {
+            at.etag = None;
+            return Ok(Duration::ZERO);
         }
-        if failures == 1 {
-            let why = slipway_protocol::Failure::of(&error);
-            let causes = why.causes.last().map(|cause| format!(": {cause}")).unwrap_or_default();
-            (self.note)(format!("fetching again from byte {offset}, because {}{causes}", why.reason));
+        Ok((self.pause)(&error, failures))
+    }
+
+    /// What is missing to go on at the byte. The entity tags of two servers say nothing of each other.
+    fn not_resumable(&self, at: &Position, then: Then) -> Option<&'static str> {
+        match then {
+            Then::Other if !self.verified || at.total.is_none() => Some(
+                "another place can be gone on with only where a digest of the stream is given and its size is known",
+            ),
+            Then::Same if at.etag.is_none() && !self.verified => {
+                Some("the source has neither a strong entity tag nor a digest to resume by")
+            }
+            _ => None,
         }
-        Ok(())
+    }
+
+    fn given_up(&self, url: String, offset: u64, error: FetchError) -> Error {
+        let (failed, failures) = (self.mirrors.told(), self.mirrors.failures());
+        if !failed.is_empty() {
+            return Error::NoMirror { failed, may_pass: self.mirrors.may_pass() };
+        }
+        match error.may_pass() {
+            true => Error::FetchGaveUp { url, offset, failures, source: error },
+            false => Error::Fetch { url, source: error },
+        }
     }
 
     /// One connection: from the position to the end or the first failure.
-    fn attempt(&self, at: &mut Position, buffer: &mut Buffer, pool: &Queue, out: &Queue) -> Result<(), Halt> {
-        let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(self.url), source });
-        let is_local = fetch::local_path(self.url).is_some();
+    fn attempt(&mut self, at: &mut Position, buffer: &mut Buffer, pool: &Queue, out: &Queue) -> Result<(), Halt> {
+        let url = self.mirrors.url().to_owned();
+        let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(&url), source });
+        let is_local = fetch::local_path(&url).is_some();
         let broken = |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } };
-        let request = Request { url: self.url, ca: self.ca, offset: at.offset, etag: at.etag.as_deref() };
+        let (etag, stall) = (at.etag.as_deref(), self.mirrors.stall());
+        let authorization = self.registry.as_ref().and_then(|registry| registry.authorization());
+        let request = Request { offset: at.offset, etag, stall, authorization, ..Request::new(&url, self.ca) };
+        self.mirrors.attempts += 1;
         let mut response = self.machine.fetch(&request, self.stop).map_err(failed)?;
-        if at.offset == 0 {
-            (at.total, at.etag) = (response.total, response.etag);
-            self.counters.set_fetch_total(at.total);
-        } else {
-            if response.total != at.total {
-                let reason = format!("the size was {:?} and is now {:?}", at.total, response.total);
-                return Err(failed(FetchError::NotResumable { offset: at.offset, reason }));
-            }
-            self.counters.resumes.fetch_add(1, Relaxed);
-        }
+        self.begin(at, &response).map_err(failed)?;
         loop {
             if buffer.spare().is_empty() {
                 out.send(std::mem::replace(buffer, pool.take(self.meter)?));
@@ -120,6 +159,10 @@ impl Fetch<'_> {
             }
             buffer.advance(n);
             at.offset += n as u64;
+            if let Some(total) = at.total.filter(|total| at.offset > *total) {
+                let reason = format!("more came than the {total} bytes announced");
+                return Err(failed(FetchError::NotResumable { offset: total, reason }));
+            }
             self.counters.fetched.store(at.offset, Relaxed);
         }
         match at.total {
@@ -129,29 +172,37 @@ impl Fetch<'_> {
         }
     }
 
-    fn sleep(&self, pause: Duration) -> Result<(), Halt> {
-        let until = Instant::now() + pause;
-        while Instant::now() < until {
-            if self.stop.is_set() {
-                return Err(Halt::Stopped);
-            }
-            std::thread::sleep(STOP_CHECK.min(pause));
+    /// Takes note of what an answer says of the source, if it goes with what is known.
+    fn begin(&self, at: &mut Position, response: &Response) -> Result<(), FetchError> {
+        let goes_on = at.offset > 0;
+        if goes_on && at.total.is_some() && response.total != at.total {
+            let reason = format!("the size was {:?} and is now {:?}", at.total, response.total);
+            return Err(FetchError::NotResumable { offset: at.offset, reason });
         }
+        if response.total.is_none() && !response.is_delimited && !self.whole {
+            return Err(FetchError::Endless);
+        }
+        at.total = response.total;
+        // The answer to a request for the rest need not repeat the tag.
+        at.etag = response.etag.clone().or(at.etag.take().filter(|_| goes_on));
+        self.counters.set_fetch_total(at.total);
         Ok(())
     }
 }
 
-/// Doubles from try to try, half of it random, so that a thousand machines do not come back at once.
-pub(super) fn back_off(failures: u32) -> Duration {
-    let full = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
-    let random = RandomState::new().hash_one(failures) % 1000;
-    full / 2 + full / 2 * u32::try_from(random).unwrap_or_default() / 1000
+/// An error and the cause at its bottom.
+fn why(error: &FetchError) -> String {
+    let why = Failure::of(error);
+    let cause = why.causes.last().map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{}{cause}", why.reason)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Candidate, Response};
+    use crate::fetch::Refusal;
+    use crate::machine::Candidate;
+    use reqwest::StatusCode;
     use slipway_protocol::Stage;
     use std::sync::atomic::AtomicU32;
 
@@ -177,19 +228,26 @@ mod tests {
         }
     }
 
+    fn refused(status: StatusCode) -> FetchError {
+        FetchError::Status { status, refusal: Refusal::default() }
+    }
+
     fn check(error: fn() -> FetchError, expect_asked: u32, expect: &str) {
         let machine = Failing { asked: AtomicU32::new(0), error, cancel: Cancel::new() };
         let (counters, meter, stop) = (Counters::default(), Meter::new(Stage::Fetch, 1), Cancel::new());
+        let mut mirrors = Mirrors::new("https://s.example/image", &[]);
         let fetch = Fetch {
             machine: &machine,
-            url: "https://s.example/image",
+            mirrors: &mut mirrors,
+            registry: None,
             ca: None,
             verified: false,
+            whole: false,
             counters: &counters,
             meter: &meter,
             stop: &stop,
             note: &|_| {},
-            pause: |_| Duration::ZERO,
+            pause: |_, _| Duration::ZERO,
         };
         match fetch.run(&Queue::pool(&stop, 1, 16), &Queue::new(&stop)) {
             Err(Halt::Failed(error)) => assert_eq!(error.to_string(), expect),
@@ -203,17 +261,11 @@ mod tests {
     fn a_fault_that_may_pass_is_tried_ten_times_and_others_once() {
         let dropped = || FetchError::Body { source: io::ErrorKind::ConnectionReset.into() };
         check(dropped, 10, "fetching https://s.example/image: stopped at byte 0 after 10 failures in a row");
-        let unavailable = || FetchError::Status { status: reqwest::StatusCode::SERVICE_UNAVAILABLE, message: None };
-        check(unavailable, 10, "fetching https://s.example/image: stopped at byte 0 after 10 failures in a row");
-        let missing = || FetchError::Status { status: reqwest::StatusCode::NOT_FOUND, message: None };
-        check(missing, 1, "fetching https://s.example/image");
-    }
-
-    #[test]
-    fn pauses_grow_and_stay_bounded() {
-        for (failures, at_least, at_most) in [(1, 125, 250), (2, 250, 500), (7, 5000, 10_000), (100, 5000, 10_000)] {
-            let pause = back_off(failures).as_millis();
-            assert!((at_least..=at_most).contains(&pause), "{failures} failures gave {pause} ms");
-        }
+        check(
+            || refused(StatusCode::SERVICE_UNAVAILABLE),
+            10,
+            "fetching https://s.example/image: stopped at byte 0 after 10 failures in a row",
+        );
+        check(|| refused(StatusCode::NOT_FOUND), 1, "fetching https://s.example/image");
     }
 }

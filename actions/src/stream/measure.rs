@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 use slipway_protocol::{Stage, StreamImage};
 
 use super::buffers::Queue;
+use super::digest::Check;
 use super::progress::{Counters, Meter};
 use super::{BUFFER, FETCHED, Halt, RAW, Shared, WRITERS, decode, digest, fetch, spawn, write};
 use crate::error::Error;
+use crate::fetch::mirrors::Mirrors;
+use crate::fetch::retry;
 use crate::machine::Machine;
 use crate::open_disk::OpenDisk;
 
@@ -30,14 +33,17 @@ pub(crate) fn run(
     let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
     let (raw_pool, raw) = (Queue::pool(stop, RAW, BUFFER), Queue::new(stop));
     let target = disk.map(write::Target::new);
+    let mut place = Mirrors::new(&image.url, &image.mirrors);
     let began = Instant::now();
     thread::scope(|scope| {
         let (notes, _told) = mpsc::channel();
+        let mirrors = &mut place;
         let (counters, meter, target) = (&counters, &meter, &target);
         let (fetched_pool, fetched, checked, raw_pool, raw) = (&fetched_pool, &fetched, &checked, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
-            let (url, ca, pause) = (image.url.as_str(), image.ca.as_deref(), fetch::back_off);
-            fetch::Fetch { machine, url, ca, verified: true, counters, meter, stop, note: &|_| {}, pause }
+            let (ca, registry, verified, whole) = (image.ca.as_deref(), None, true, true);
+            let (note, pause) = (&|_| {}, retry::pause);
+            fetch::Fetch { machine, mirrors, registry, ca, verified, whole, counters, meter, stop, note, pause }
                 .run(fetched_pool, fetched)
         });
         let (last, pool) = match (stage, &image.digest) {
@@ -52,7 +58,9 @@ pub(crate) fn run(
                 (raw, raw_pool)
             }
             (Stage::Digest, Some(expected)) => {
-                spawn(scope, &shared, &notes, move || digest::run("the stream", expected, fetched, checked, meter));
+                spawn(scope, &shared, &notes, move || {
+                    digest::run(vec![Check::digest("the stream", expected)], fetched, checked, meter)
+                });
                 (checked, fetched_pool)
             }
             _ => (fetched, fetched_pool),

@@ -17,14 +17,12 @@ pub(crate) struct Counters {
     pub(crate) fetched: AtomicU64,
     fetch_total: AtomicU64,
     pub(crate) written: AtomicU64,
-    /// Connections that were dropped and resumed.
-    pub(crate) resumes: AtomicU64,
 }
 
 impl Default for Counters {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { fetched: zero(), fetch_total: AtomicU64::new(UNKNOWN), written: zero(), resumes: zero() }
+        Self { fetched: zero(), fetch_total: AtomicU64::new(UNKNOWN), written: zero() }
     }
 }
 

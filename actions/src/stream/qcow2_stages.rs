@@ -2,15 +2,13 @@
 
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 use super::decode::{Format, Output};
-use super::fetch::{MAX_FAILURES, back_off};
 use super::progress::Counters;
 use super::qcow2::{Block, FileOrder, Image};
 use super::{Halt, qcow2};
 use crate::error::Error;
-use crate::fetch::{self, FetchError, Request};
+use crate::fetch::{self, FetchError, Request, retry};
 use crate::machine::{Cancel, Machine, Response};
 
 /// A gap between two reads that is skipped on the same connection; past a longer one another connection is cheaper.
@@ -95,7 +93,7 @@ impl<'a> Ranges<'a> {
     /// Asks for the source from an offset on. Returns its size in bytes.
     fn open(&mut self, offset: u64) -> Result<u64, Halt> {
         let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(self.url), source });
-        let request = Request { url: self.url, ca: self.ca, offset, etag: self.etag.as_deref() };
+        let request = Request { offset, etag: self.etag.as_deref(), ..Request::new(self.url, self.ca) };
         let response = self.machine.fetch(&request, self.stop).map_err(failed)?;
         let unknown = || FetchError::NotResumable { offset, reason: "the size of the source is not known".to_owned() };
         let total = response.total.ok_or_else(unknown).map_err(failed)?;
@@ -117,13 +115,10 @@ impl<'a> Ranges<'a> {
             };
             self.open = None;
             failures += 1;
-            if failures >= MAX_FAILURES || self.stop.is_set() {
+            if failures >= retry::MAX_FAILURES || self.stop.is_set() {
                 return Err(error);
             }
-            let until = Instant::now() + back_off(failures);
-            while Instant::now() < until && !self.stop.is_set() {
-                std::thread::sleep(super::buffers::STOP_CHECK);
-            }
+            retry::sleep(retry::back_off(failures), self.stop);
         }
     }
 

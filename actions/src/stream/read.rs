@@ -8,11 +8,13 @@ use std::thread;
 use slipway_protocol::{Digest, Stage};
 
 use super::buffers::Queue;
+use super::digest::Check;
 use super::progress::{Counters, Meter, Watch};
 use super::{BUFFER, FETCHED, Halt, Shared, decode, digest, fetch, spawn, watch};
 use crate::Report;
 use crate::error::Error;
-use crate::fetch::FetchError;
+use crate::fetch::mirrors::Mirrors;
+use crate::fetch::{FetchError, retry};
 use crate::machine::{Cancel, Machine};
 
 /// How often a source that cannot be resumed is fetched from its beginning again.
@@ -78,20 +80,26 @@ fn stages<T: Send>(
     let (raw_pool, raw) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop));
     let delivered = if source.digest.is_some() { &checked } else { &fetched };
 
+    let mut place = Mirrors::new(source.url, &[]);
     let read = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
         let fetch_notes = notes.clone();
+        let mirrors = &mut place;
         let (counters, fetch_meter) = (&counters, &fetch_meter);
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
             let note = |text| _ = fetch_notes.send(text);
-            let (url, ca, verified, pause) = (source.url, source.ca, source.digest.is_some(), fetch::back_off);
-            fetch::Fetch { machine, url, ca, verified, counters, meter: fetch_meter, stop, note: &note, pause }
+            let (ca, verified, meter, note, pause) =
+                (source.ca, source.digest.is_some(), fetch_meter, &note, retry::pause);
+            let (registry, whole) = (None, verified);
+            fetch::Fetch { machine, mirrors, registry, ca, verified, whole, counters, meter, stop, note, pause }
                 .run(fetched_pool, fetched)
         });
         if let Some(digest) = source.digest {
             let (checked, meter) = (&checked, &digest_meter);
-            spawn(scope, &shared, &notes, move || digest::run("the stream", digest, fetched, checked, meter));
+            spawn(scope, &shared, &notes, move || {
+                digest::run(vec![Check::digest("the stream", digest)], fetched, checked, meter)
+            });
         }
         if source.decode {
             let meter = &decode_meter;
@@ -120,7 +128,7 @@ fn stages<T: Send>(
         return Err(error);
     }
     let value = read.ok_or(Error::Cancelled)?;
-    Ok((value, counters.resumes.into_inner()))
+    Ok((value, place.attempts.saturating_sub(1)))
 }
 
 /// Counts what is read.

@@ -2,16 +2,18 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it; tests may unwrap")]
 
 pub mod disk_image;
+pub mod tls;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use liblzma::stream::{self as xz, Check, Stream};
+use liblzma::stream::{self as xz, Check};
 use sha2::{Digest as _, Sha256};
 use slipway_actions::{
     Cancel, Candidate, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response, run,
@@ -147,7 +149,7 @@ pub fn xz(bytes: &[u8]) -> Vec<u8> {
 
 /// Blocks of so many bytes each, which do not say how large they are.
 pub fn xz_blocks(bytes: &[u8], block: usize) -> Vec<u8> {
-    let mut encoder = Stream::new_easy_encoder(0, Check::Crc64).unwrap();
+    let mut encoder = xz::Stream::new_easy_encoder(0, Check::Crc64).unwrap();
     let mut stream = Vec::with_capacity(2 * bytes.len() + 4096);
     for chunk in bytes.chunks(block) {
         let until = encoder.total_in() + chunk.len() as u64;
@@ -185,6 +187,8 @@ pub struct Asked {
     pub path: String,
     pub range: Option<u64>,
     pub if_range: Option<String>,
+    pub authorization: Option<String>,
+    pub accept: Option<String>,
 }
 
 /// What the server does with a connection.
@@ -197,57 +201,93 @@ pub enum Answer {
     Stall(Vec<u8>),
 }
 
-/// Serves one connection after another on a port of its own; connection number n, from 0, gets `answer(n, request)`.
+/// Serves one connection after another on a port of its own; request number n, from 0, gets `answer(n, request)`.
 pub struct Server {
     pub url: String,
     pub asked: Arc<Mutex<Vec<Asked>>>,
+    /// Connections, those included over which nothing was asked.
+    pub connections: Arc<AtomicUsize>,
 }
 
 impl Server {
     pub fn start(answer: impl Fn(usize, &Asked) -> Answer + Send + 'static) -> Self {
+        Self::start_with(None, answer)
+    }
+
+    /// With TLS where a certificate is given.
+    pub fn start_with(tls: Option<tls::Acceptor>, answer: impl Fn(usize, &Asked) -> Answer + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/image", listener.local_addr().unwrap());
+        let port = listener.local_addr().unwrap().port();
+        let url = match tls {
+            Some(_) => format!("https://localhost:{port}/image"),
+            None => format!("http://127.0.0.1:{port}/image"),
+        };
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&asked);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (log, count) = (Arc::clone(&asked), Arc::clone(&connections));
         thread::spawn(move || {
-            let mut silent = Vec::new();
-            for (n, connection) in listener.incoming().enumerate() {
-                let mut connection = connection.unwrap();
-                let Some(request) = read_request(&connection) else { continue };
+            let mut silent: Vec<Box<dyn Stream>> = Vec::new();
+            for connection in listener.incoming() {
+                count.fetch_add(1, Ordering::Relaxed);
+                let connection = connection.unwrap();
+                let mut stream: Box<dyn Stream> = match &tls {
+                    Some(tls) => Box::new(tls.accept(connection)),
+                    None => Box::new(connection),
+                };
+                let Some(request) = read_request(&mut stream) else { continue };
+                let n = log.lock().unwrap().len();
                 log.lock().unwrap().push(request.clone());
-                let sent = match answer(n, &request) {
-                    Answer::Bytes(bytes) => connection.write_all(&bytes),
-                    Answer::File { body, etag, until } => {
-                        connection.write_all(&file_answer(&request, &body, etag, until))
-                    }
-                    Answer::Stall(bytes) => {
-                        let sent = connection.write_all(&bytes);
-                        silent.push(connection);
-                        sent
-                    }
+                let (bytes, stays) = match answer(n, &request) {
+                    Answer::Bytes(bytes) => (bytes, false),
+                    Answer::File { body, etag, until } => (file_answer(&request, &body, etag, until), false),
+                    Answer::Stall(bytes) => (bytes, true),
                 };
                 // The client may hang up at any time.
-                drop(sent);
+                drop(stream.write_all(&bytes).and_then(|()| stream.flush()));
+                match stays {
+                    true => silent.push(stream),
+                    false => stream.end(),
+                }
             }
         });
-        Self { url, asked }
+        Self { url, asked, connections }
     }
 
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Another path of this server.
+    pub fn at(&self, path: &str) -> String {
+        self.url.replace("/image", path)
+    }
 }
 
-fn read_request(connection: &TcpStream) -> Option<Asked> {
+/// A connection, with TLS or without.
+pub trait Stream: Read + Write + Send {
+    /// Says that nothing more will come, where there is a way to.
+    fn end(&mut self) {}
+}
+
+impl Stream for std::net::TcpStream {}
+
+fn read_request(connection: &mut impl Read) -> Option<Asked> {
     let mut lines = BufReader::new(connection.take(65536)).lines();
     let path = lines.next()?.ok()?.split(' ').nth(1)?.to_owned();
-    let mut asked = Asked { path, range: None, if_range: None };
+    let mut asked = Asked { path, range: None, if_range: None, authorization: None, accept: None };
     for line in lines {
         let line = line.ok()?;
         let Some((name, value)) = line.split_once(':') else { break };
+        let value = value.trim();
         match name.to_ascii_lowercase().as_str() {
-            "range" => asked.range = value.trim().strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok(),
-            "if-range" => asked.if_range = Some(value.trim().to_owned()),
+            "range" => asked.range = value.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok(),
+            "if-range" => asked.if_range = Some(value.to_owned()),
+            "authorization" => asked.authorization = Some(value.to_owned()),
+            "accept" => asked.accept = Some(value.to_owned()),
             _ => {}
         }
     }
@@ -272,4 +312,9 @@ pub fn ok(body: &[u8]) -> Vec<u8> {
     let mut bytes = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
     bytes.extend_from_slice(body);
     bytes
+}
+
+/// An answer of this status with these lines in its head and nothing else.
+pub fn status(line: &str, head: &str) -> Answer {
+    Answer::Bytes(format!("HTTP/1.1 {line}\r\nContent-Length: 0\r\n{head}\r\n").into_bytes())
 }

@@ -10,9 +10,9 @@ use clap::{ArgGroup, Args, Subcommand};
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
-    Action, Algorithm, Digest, DiskHints, EraseDisk, EraseMode, Failure, FileSystemKind, KernelArgs, MakeFileSystem,
-    NewPartition, NumberOrName, Partition, PartitionChoice, PartitionSize, PhoneHome, Progress, RunInTarget,
-    SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
+    Action, Algorithm, DetachedSignature, Digest, DiskHints, EraseDisk, EraseMode, Failure, FileSystemKind, KernelArgs,
+    MakeFileSystem, NewPartition, NumberOrName, Partition, PartitionChoice, PartitionSize, PhoneHome, Progress,
+    RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
 };
 
 /// How often a plain line tells the progress.
@@ -45,7 +45,7 @@ enum ActionCommand {
         fallback: Vec<Mode>,
     },
     /// Put an image on a disk, verified
-    StreamImage(StreamArguments),
+    StreamImage(Box<StreamArguments>),
     /// Give a disk a new partition table
     Partition {
         /// The disk, such as /dev/nvme0n1
@@ -109,9 +109,15 @@ enum VerifyMode {
 
 #[derive(Args)]
 struct StreamArguments {
-    /// https://, file:// or a path; http:// only with a digest
+    /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
     #[arg(long)]
     url: String,
+    /// File with USERNAME:PASSWORD for the registry
+    #[arg(long, value_name = "FILE")]
+    registry_auth: Option<PathBuf>,
+    /// Another place of the same bytes, for when the URL fails; may be given several times, in the order to try them
+    #[arg(long, value_name = "URL")]
+    mirror: Vec<String>,
     /// File with CA certificates to trust instead of the system's
     #[arg(long)]
     ca: Option<PathBuf>,
@@ -124,6 +130,15 @@ struct StreamArguments {
     /// SHA-512 of the stream as delivered
     #[arg(long, group = "delivered")]
     sha512: Option<String>,
+    /// List of sums with the digest of the stream beside the file name of the URL; http:// only with a signature
+    #[arg(long, value_name = "URL", group = "delivered")]
+    sums: Option<String>,
+    /// Detached signature of the list of sums if there is one, else of the stream
+    #[arg(long, value_name = "URL", requires = "public_key")]
+    signature: Option<String>,
+    /// Key of minisign or Ed25519 to verify the signature with, or a file with it
+    #[arg(long, value_name = "KEY|FILE", requires = "signature")]
+    public_key: Option<String>,
     /// SHA-256 of the raw image
     #[arg(long, group = "raw")]
     raw_sha256: Option<String>,
@@ -366,7 +381,11 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
         ActionCommand::StreamImage(a) => {
             let image = StreamImage {
                 url: a.url,
+                registry_auth: a.registry_auth.as_ref().map(registry_auth).transpose()?,
+                mirrors: a.mirror,
                 digest: digest("--sha", [a.sha256, a.sha384, a.sha512])?,
+                sums: a.sums,
+                signature: a.signature.zip(a.public_key).map(detached_signature).transpose()?,
                 raw_digest: digest("--raw-sha", [a.raw_sha256, a.raw_sha384, a.raw_sha512])?,
                 raw_size: a.raw_size,
                 verify: match a.verify {
@@ -451,6 +470,21 @@ fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
     let found = algorithms.into_iter().zip(given).find_map(|(algorithm, hex)| Some((algorithm, hex?)));
     let Some(((algorithm, bits), hex)) = found else { return Ok(None) };
     Digest::new(algorithm, &hex).map(Some).with_context(|| format!("reading {option}{bits}"))
+}
+
+/// The login in a file, which is not given as an argument so that nobody sees it there.
+fn registry_auth(path: &PathBuf) -> Result<RegistryAuth> {
+    let text = super::read_file(path)?;
+    let login = text.trim_end_matches(['\r', '\n']).split_once(':');
+    let (username, password) = login.with_context(|| format!("{} is not USERNAME:PASSWORD", path.display()))?;
+    Ok(RegistryAuth { username: username.to_owned(), password: Secret::from(password.to_owned()) })
+}
+
+/// The signature given by its URL and a key, which may stand in a file.
+fn detached_signature((url, key): (String, String)) -> Result<DetachedSignature> {
+    let path = PathBuf::from(&key);
+    let public_key = if path.exists() { super::read_file(&path)? } else { key };
+    Ok(DetachedSignature { url, public_key })
 }
 
 /// Shows what the disk is and asks whether `what` may be lost. Without a terminal nobody can answer, which means no.

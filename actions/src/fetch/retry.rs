@@ -1,0 +1,69 @@
+//! When to try again.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::time::{Duration, Instant};
+
+use super::FetchError;
+use crate::machine::Cancel;
+
+/// Failures in a row, without a byte received between them, after which a source is given up.
+pub(crate) const MAX_FAILURES: u32 = 10;
+/// First pause before another try; doubled with each failure in a row, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Longest pause a server is granted that asks for one.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
+const STOP_CHECK: Duration = Duration::from_millis(50);
+
+/// Doubles from try to try, half of it random, so that a thousand machines do not come back at once.
+pub(crate) fn back_off(failures: u32) -> Duration {
+    let full = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
+    let random = RandomState::new().hash_one(failures) % 1000;
+    full / 2 + full / 2 * u32::try_from(random).unwrap_or_default() / 1000
+}
+
+/// How long to wait before what failed is asked again: as long as it says, within bounds, and never less than what
+/// is right without that.
+pub(crate) fn pause(error: &FetchError, failures: u32) -> Duration {
+    back_off(failures).max(error.retry_after().unwrap_or_default().min(LONGEST_WAIT))
+}
+
+/// Waits. False if a stop was asked for.
+pub(crate) fn sleep(pause: Duration, stop: &Cancel) -> bool {
+    let until = Instant::now() + pause;
+    while Instant::now() < until {
+        if stop.is_set() {
+            return false;
+        }
+        std::thread::sleep(STOP_CHECK.min(pause));
+    }
+    !stop.is_set()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fetch::Refusal;
+    use reqwest::StatusCode;
+
+    #[test]
+    fn pauses_grow_and_stay_bounded() {
+        for (failures, at_least, at_most) in [(1, 125, 250), (2, 250, 500), (7, 5000, 10_000), (100, 5000, 10_000)] {
+            let pause = back_off(failures).as_millis();
+            assert!((at_least..=at_most).contains(&pause), "{failures} failures gave {pause} ms");
+        }
+    }
+
+    #[test]
+    fn a_server_is_granted_the_pause_it_asks_for_within_bounds() {
+        let busy = |after: Option<u64>| FetchError::Status {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            refusal: Refusal { retry_after: after.map(Duration::from_secs), ..Refusal::default() },
+        };
+        assert_eq!(pause(&busy(Some(30)), 1).as_secs(), 30);
+        assert_eq!(pause(&busy(Some(86_400)), 1).as_secs(), 120);
+        assert!(pause(&busy(Some(0)), 1).as_millis() >= 125);
+        assert!(pause(&busy(None), 1).as_millis() <= 250);
+    }
+}

@@ -1,0 +1,59 @@
+//! Small files beside the image: sums, signatures, manifests.
+
+use std::io::Read;
+
+use super::retry::{self, MAX_FAILURES};
+use super::{FetchError, Request, local_path, shown};
+use crate::error::Error;
+use crate::machine::{Machine, Response};
+
+/// A file, and what its server says of it.
+pub(crate) struct Small {
+    pub(crate) bytes: Vec<u8>,
+    /// Digest of the bytes, as registries tell it.
+    pub(crate) content_digest: Option<String>,
+}
+
+/// The bytes of a file of at most `limit` of them.
+pub(crate) fn read(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Vec<u8>, Error> {
+    fetch(request, limit, machine).map(|small| small.bytes)
+}
+
+/// Fetches a file of at most `limit` bytes whole, again from its beginning as long as its failures may pass.
+pub(crate) fn fetch(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Small, Error> {
+    let url = || shown(request.url);
+    let mut failures = 0;
+    loop {
+        let error = match once(request, limit, machine) {
+            Ok(small) => return Ok(small),
+            Err(_) if machine.cancel().is_set() => return Err(Error::Cancelled),
+            Err(error) => error,
+        };
+        failures += 1;
+        let pause = retry::pause(&error, failures);
+        if !error.may_pass() {
+            return Err(Error::Fetch { url: url(), source: error });
+        }
+        if failures >= MAX_FAILURES {
+            return Err(Error::FetchGaveUp { url: url(), offset: 0, failures, source: error });
+        }
+        if !retry::sleep(pause, machine.cancel()) {
+            return Err(Error::Cancelled);
+        }
+    }
+}
+
+fn once(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Small, FetchError> {
+    let Response { total, content_digest, body, .. } = machine.fetch(request, machine.cancel())?;
+    let mut bytes = Vec::new();
+    body.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|source| match local_path(request.url) {
+        Some(_) => FetchError::ReadFile { source },
+        None => FetchError::Body { source },
+    })?;
+    let read = bytes.len() as u64;
+    match total {
+        _ if bytes.len() > limit => Err(FetchError::TooLarge { limit }),
+        Some(total) if read < total => Err(FetchError::Short { offset: read, total }),
+        _ => Ok(Small { bytes, content_digest }),
+    }
+}

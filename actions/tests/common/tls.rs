@@ -1,0 +1,50 @@
+//! Certificate authorities, and servers they vouch for.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+pub type Authority = CertifiedIssuer<'static, KeyPair>;
+
+pub fn authority() -> Authority {
+    authority_named("CA")
+}
+
+pub fn authority_named(name: &str) -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// What a server called localhost or 127.0.0.1 takes connections with.
+pub struct Acceptor(Arc<ServerConfig>);
+
+impl Acceptor {
+    pub fn new(issuer: &Authority) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let leaf = CertificateParams::new(names).unwrap().signed_by(&key, issuer).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![leaf.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+            .unwrap();
+        Self(Arc::new(config))
+    }
+
+    pub fn accept(&self, connection: TcpStream) -> StreamOwned<ServerConnection, TcpStream> {
+        StreamOwned::new(ServerConnection::new(Arc::clone(&self.0)).unwrap(), connection)
+    }
+}
+
+impl super::Stream for StreamOwned<ServerConnection, TcpStream> {
+    fn end(&mut self) {
+        self.conn.send_close_notify();
+        drop(std::io::Write::flush(self));
+    }
+}

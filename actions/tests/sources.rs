@@ -1,0 +1,461 @@
+//! Where an image may come from, and what proves that it is the right one.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use common::tls::{Acceptor, Authority, authority};
+use common::{Answer, Asked, Bench, MIB, Server, chain, gzip, image, ok, sha256, status, stream};
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use serde_json::json;
+use slipway_actions::{Error, is_retryable};
+use slipway_protocol::{Action, DetachedSignature, RegistryAuth, Secret, StreamImage};
+
+const DISK: usize = 4 * MIB;
+
+/// A server with these files and no others.
+fn site<const N: usize>(files: [(&str, Vec<u8>); N]) -> impl Fn(usize, &Asked) -> Answer + Send + 'static {
+    let files: HashMap<String, Vec<u8>> = files.into_iter().map(|(path, body)| (path.to_owned(), ok(&body))).collect();
+    move |_, asked| match files.get(asked.path.trim_end_matches("?part=1")) {
+        Some(answer) => Answer::Bytes(answer.clone()),
+        None => status("404 Not Found", ""),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn key() -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap()
+}
+
+fn signature(url: String, public_key: &str) -> Option<DetachedSignature> {
+    Some(DetachedSignature { url, public_key: public_key.to_owned() })
+}
+
+#[track_caller]
+fn arrives(bench: &Bench, image: StreamImage, raw: &[u8]) -> common::Reports {
+    let (result, reports) = bench.run(&Action::StreamImage(image));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(raw), "the image is on the disk");
+    assert_eq!(done.outcome.warnings, [""; 0], "it was verified");
+    reports
+}
+
+/// The step fails for good, and for this reason.
+#[track_caller]
+fn fails(bench: &Bench, image: StreamImage, expect: &str) -> Error {
+    let error = bench.run(&Action::StreamImage(image)).0.unwrap_err();
+    assert!(chain(&error).contains(expect), "{}", chain(&error));
+    assert!(!is_retryable(&error), "{}", chain(&error));
+    error
+}
+
+fn check_untouched(bench: &Bench) {
+    assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
+}
+
+/// With small images a fault may be found before the first block is written.
+fn check_untouched_or_does_not_boot(bench: &Bench) {
+    let disk = bench.disk();
+    let is_empty = disk[..MIB].iter().chain(&disk[DISK - MIB..]).all(|byte| *byte == 0);
+    assert!(is_empty || disk.iter().all(|byte| *byte == 0xAA), "head and tail are zero, or nothing was written");
+}
+
+#[test]
+fn a_list_of_sums_over_tls_vouches_for_an_image_over_plain_http() {
+    let raw = image(MIB);
+    let body = gzip(&raw);
+    let authority = authority();
+    let list = format!("{}  other.gz\n{}  image.gz\n", sha256(b"").hex(), sha256(&body).hex());
+    let sums = Server::start_with(Some(Acceptor::new(&authority)), site([("/SUMS", list.into_bytes())]));
+    let server = Server::start(site([("/image.gz", body.clone())]));
+    let mut bench = Bench::with_trust(vec![authority.pem()]);
+    bench.add_disk("disk", DISK);
+    let image = StreamImage { sums: Some(sums.at("/SUMS")), ..stream(server.at("/image.gz?part=1")) };
+    let reports = arrives(&bench, image, &raw);
+    let expect = format!("the image must be {}, says {}", sha256(&body), sums.at("/SUMS"));
+    assert_eq!(reports.notes[0], expect, "before the disk is chosen");
+}
+
+#[test]
+fn an_image_that_is_not_that_of_the_list_of_sums_does_not_boot() {
+    let raw = image(MIB);
+    let bench = Bench::new(DISK);
+    fs::write(bench.path("image.raw"), &raw).unwrap();
+    let local = |name: &str| bench.path(name).to_str().unwrap().to_owned();
+    let from_list = |list: &str| {
+        fs::write(bench.path("SUMS"), list).unwrap();
+        StreamImage { sums: Some(local("SUMS")), ..stream(local("image.raw")) }
+    };
+    let wrong = sha256(b"another");
+    let good = from_list(&format!("{} *image.raw\n", sha256(&raw).hex()));
+    for (list, expect) in [
+        (
+            format!("{}  other.raw\n", wrong.hex()),
+            "looking for \"image.raw\" in the list of sums: it has \"other.raw\"",
+        ),
+        ("<html>".to_owned(), "it has no line of a digest and a name"),
+        (" ".repeat(MIB + 1), "it has more than the 1048576 bytes that are read"),
+    ] {
+        fails(&bench, from_list(&list), expect);
+        check_untouched(&bench);
+    }
+    fails(&bench, StreamImage { sums: Some(local("nowhere")), ..stream(local("image.raw")) }, "opening the file");
+    fails(
+        &bench,
+        StreamImage { url: "https://localhost:1/".to_owned(), ..good.clone() },
+        "does not end in a file name",
+    );
+    let both = StreamImage { digest: Some(wrong.clone()), ..good.clone() };
+    fails(&bench, both, "has a digest and a list of sums");
+    fails(
+        &bench,
+        StreamImage { sums: Some("http://127.0.0.1:1/SUMS".to_owned()), ..good.clone() },
+        "without a signature",
+    );
+    check_untouched(&bench);
+    fs::write(bench.path("SUMS"), format!("{}  image.raw\n", wrong.hex())).unwrap();
+    fails(&bench, good, &format!("checking the digest of the stream: expected {wrong}"));
+    check_untouched_or_does_not_boot(&bench);
+}
+
+#[test]
+fn a_list_of_sums_over_plain_http_counts_when_it_is_signed() {
+    let raw = image(MIB);
+    let key = key();
+    let public_key = hex(key.public_key().as_ref());
+    let list = format!("{}  image.raw\n", sha256(&raw).hex());
+    let forged = format!("{}  image.raw\n", sha256(b"forged").hex());
+    let signed = key.sign(list.as_bytes()).as_ref().to_vec();
+    let server = Server::start(site([
+        ("/image.raw", raw.clone()),
+        ("/SUMS", list.into_bytes()),
+        ("/FORGED", forged.into_bytes()),
+        ("/SUMS.sig", signed),
+        ("/LONG.sig", vec![b'A'; 9000]),
+    ]));
+    let bench = Bench::new(DISK);
+    let with = |sums: &str, signed: &str, public_key: &str| StreamImage {
+        sums: Some(server.at(sums)),
+        signature: signature(server.at(signed), public_key),
+        ..stream(server.at("/image.raw"))
+    };
+    let wrong = "verifying the list of sums by its signature";
+    let other = hex(Ed25519KeyPair::from_seed_unchecked(&[8; 32]).unwrap().public_key().as_ref());
+    fails(&bench, with("/FORGED", "/SUMS.sig", &public_key), wrong);
+    fails(&bench, with("/SUMS", "/SUMS.sig", &other), "it is not one of these bytes by this key");
+    fails(&bench, with("/SUMS", "/SUMS.sig", "nonsense"), "reading the public key");
+    fails(&bench, with("/SUMS", "/image.raw", &public_key), "it has more than the 8192 bytes");
+    fails(&bench, with("/SUMS", "/LONG.sig", &public_key), "it has more than the 8192 bytes");
+    fails(&bench, with("/SUMS", "/nowhere", &public_key), "the server answered 404");
+    check_untouched(&bench);
+    arrives(&bench, with("/SUMS", "/SUMS.sig", &public_key), &raw);
+}
+
+#[test]
+fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
+    let raw = image(MIB);
+    let mut flipped = raw.clone();
+    flipped[MIB / 2] ^= 1;
+    let key = key();
+    let public_key = hex(key.public_key().as_ref());
+    let signed = key.sign(&raw).as_ref().to_vec();
+    let server = Server::start(site([("/good", raw.clone()), ("/flipped", flipped), ("/sig", signed)]));
+    let bench = Bench::new(DISK);
+    let with = |path: &str, public_key: &str| StreamImage {
+        signature: signature(server.at("/sig"), public_key),
+        ..stream(server.at(path))
+    };
+    fails(&bench, with("/good", "nonsense"), "verifying the stream by its signature http");
+    check_untouched(&bench);
+    fails(&bench, with("/flipped", &public_key), "it is not one of these bytes by this key");
+    check_untouched_or_does_not_boot(&bench);
+    let digest = Some(sha256(b"another"));
+    fails(&bench, StreamImage { digest, ..with("/good", &public_key) }, "checking the digest of the stream");
+    check_untouched_or_does_not_boot(&bench);
+    arrives(&bench, with("/good", &public_key), &raw);
+    // An image of ten bytes, signed by the programs themselves.
+    let bench = Bench::new(DISK);
+    fs::write(bench.path("image"), "the image\n").unwrap();
+    let made = |name: &str| format!("{}/tests/signatures/{name}", env!("CARGO_MANIFEST_DIR"));
+    for (signed, public_key) in [("minisign.sig", "minisign.pub"), ("openssl.sig", "openssl.pem")] {
+        let public_key = fs::read_to_string(made(public_key)).unwrap();
+        let image = stream(bench.path("image").to_str().unwrap());
+        arrives(&bench, StreamImage { signature: signature(made(signed), &public_key), ..image }, b"the image\n");
+    }
+}
+
+/// A server of the image that breaks off after so many bytes whenever it is asked from the beginning.
+fn breaking(body: &Arc<Vec<u8>>, until: usize, etag: &'static str) -> Server {
+    let body = Arc::clone(body);
+    Server::start(move |n, _| match n {
+        0 => Answer::File { body: Arc::clone(&body), etag: Some(etag), until },
+        _ => status("503 Busy", "Retry-After: 3600\r\n"),
+    })
+}
+
+fn serving(body: &Arc<Vec<u8>>, etag: &'static str) -> Server {
+    let body = Arc::clone(body);
+    Server::start(move |_, _| Answer::File { body: Arc::clone(&body), etag: Some(etag), until: usize::MAX })
+}
+
+fn ranges(server: &Server) -> Vec<Option<u64>> {
+    server.asked().iter().map(|asked| asked.range).collect()
+}
+
+#[test]
+fn a_mirror_goes_on_at_the_byte_where_there_is_a_digest() {
+    let body = Arc::new(image(3 * MIB));
+    let gone = Server::start(|_, _| status("404 Not Found", ""));
+    let (first, second) = (breaking(&body, 2 * MIB, "\"1\""), serving(&body, "\"2\""));
+    let bench = Bench::new(DISK);
+    let mirrors = vec![first.url.clone(), second.url.clone(), "https://localhost:1/never".to_owned()];
+    let image = StreamImage { mirrors, digest: Some(sha256(&body)), ..stream(&gone.url) };
+    let (result, reports) = bench.run(&Action::StreamImage(image));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&body));
+    assert_eq!(done.outcome.warnings, ["fetching took 4 attempts, and 0 bytes were fetched again"]);
+    let told = |url: &str, from: usize, failed: &str, why: &str| {
+        let note = format!("going on at {url} from byte {from}, because {failed} failed: the server answered {why}");
+        assert!(reports.notes.contains(&note), "{note}: {:?}", reports.notes);
+    };
+    told(&first.url, 0, &gone.url, "404 Not Found");
+    told(&second.url, 2 * MIB, &first.url, "503 Service Unavailable");
+    assert_eq!((ranges(&gone).len(), ranges(&second)), (1, vec![Some(2 * MIB as u64)]));
+    assert_eq!(second.asked()[0].if_range, None, "the tag of one server means nothing to another");
+}
+
+#[test]
+fn a_mirror_starts_over_without_a_digest_of_the_stream_or_with_another_size() {
+    let body = Arc::new(image(3 * MIB));
+    let longer = Arc::new([body.as_slice(), &[0; 512]].concat());
+    for (served, digest) in [(&body, None), (&longer, Some(sha256(&longer)))] {
+        let (first, second) = (breaking(&body, 2 * MIB, "\"1\""), serving(served, "\"1\""));
+        let bench = Bench::new(DISK);
+        let raw_digest = Some(sha256(served));
+        let mirrors = vec![second.url.clone()];
+        let image = StreamImage { mirrors, digest: digest.clone(), raw_digest, ..stream(&first.url) };
+        let (result, _) = bench.run(&Action::StreamImage(image));
+        let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert!(bench.disk().starts_with(served));
+        assert_eq!(done.outcome.warnings.len(), 1);
+        assert!(done.outcome.warnings[0].ends_with("attempts, and 2 MiB were fetched again"), "{:?}", done.outcome);
+        assert_eq!(ranges(&second).last(), Some(&None), "from its beginning, and it is stayed with");
+        assert_eq!(ranges(&first).len(), 2);
+    }
+}
+
+#[test]
+fn a_place_that_cannot_resume_is_left_for_the_next() {
+    let body = Arc::new(image(3 * MIB));
+    let served = Arc::clone(&body);
+    let first = Server::start(move |_, asked| match asked.range {
+        None => Answer::File { body: Arc::clone(&served), etag: Some("\"1\""), until: 2 * MIB },
+        Some(_) => Answer::Bytes(ok(&served)),
+    });
+    let second = serving(&body, "\"2\"");
+    let bench = Bench::new(DISK);
+    let mirrors = vec![second.url.clone()];
+    let image = StreamImage { mirrors, digest: Some(sha256(&body)), ..stream(&first.url) };
+    let (result, _) = bench.run(&Action::StreamImage(image));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&body));
+    assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 2 MiB were fetched again"]);
+    assert_eq!(ranges(&second), [None]);
+}
+
+#[test]
+fn when_every_mirror_fails_the_error_has_each_with_its_reason() {
+    let missing = Server::start(|_, _| status("404 Not Found", ""));
+    let forbidden = Server::start(|_, _| status("403 Forbidden", ""));
+    let bench = Bench::new(DISK);
+    let digest = Some(sha256(b""));
+    let mirrors = vec![forbidden.url.clone() + "?key=hidden"];
+    let expect = format!(
+        "fetching the image: all of 2 places failed: {}: the server answered 404 Not Found; {}: the server answered 403 \
+         Forbidden",
+        missing.url, forbidden.url
+    );
+    let error = fails(&bench, StreamImage { mirrors, digest, ..stream(&missing.url) }, &expect);
+    assert_eq!(chain(&error), expect);
+    check_untouched(&bench);
+    fails(&bench, StreamImage { mirrors: vec!["http://127.0.0.1:1/x".to_owned()], ..stream("/x") }, "without a digest");
+}
+
+#[test]
+fn an_image_that_lies_on_the_disk_is_refused_as_a_mirror_too() {
+    let bench = Bench::new(DISK);
+    let mirrors = vec![bench.path("disk").to_str().unwrap().to_owned()];
+    fails(&bench, StreamImage { mirrors, ..stream("/nowhere/image") }, "it is this disk or lies on it");
+    check_untouched(&bench);
+}
+
+/// A registry with the artifact `org/os:12`, its token server and its storage, all over TLS.
+struct Hub {
+    authority: Authority,
+    tokens: Server,
+    storage: Server,
+    registry: Server,
+}
+
+/// What is in the registry beside what is right.
+#[derive(Clone, Copy, PartialEq)]
+enum Twist {
+    None,
+    /// The blob is not that of the manifest.
+    Blob,
+    /// The manifest is not that of the index.
+    Manifest,
+    /// The registry tells another digest than that of the index.
+    Told,
+}
+
+impl Hub {
+    /// `login` is what the token server wants to see. Each token is good for one blob; storage breaks off after two MiB at first.
+    fn start(raw: &[u8], login: Option<&'static str>, twist: Twist) -> Self {
+        let authority = authority();
+        let tls = || Some(Acceptor::new(&authority));
+        let tokens = Server::start_with(tls(), move |n, asked| match asked.authorization.as_deref() == login {
+            true => Answer::Bytes(ok(format!("{{\"token\": \"t{n}\"}}").as_bytes())),
+            false => status("401 Unauthorized", ""),
+        });
+        let flip = |bytes: &[u8], is_wrong: bool| {
+            let mut bytes = bytes.to_vec();
+            bytes[10] ^= u8::from(is_wrong);
+            bytes
+        };
+        let body = Arc::new(flip(raw, twist == Twist::Blob));
+        let storage = Server::start_with(tls(), move |n, _| {
+            let until = if n == 0 { 2 * MIB } else { usize::MAX };
+            Answer::File { body: Arc::clone(&body), etag: Some("\"s\""), until }
+        });
+        let title = "org.opencontainers.image.title";
+        let blob = sha256(raw).to_string();
+        let manifest = json!({
+            "config": {"mediaType": "application/vnd.oci.empty.v1+json"},
+            "layers": [{"digest": blob, "size": raw.len(), "annotations": {title: "os.raw"}}]
+        });
+        let manifest = manifest.to_string().into_bytes();
+        let entry = |architecture: &str| {
+            let platform = json!({"os": "linux", "architecture": architecture});
+            json!({"digest": sha256(&manifest).to_string(), "platform": platform})
+        };
+        let index = json!({"manifests": [entry("amd64"), entry("arm64")]}).to_string().into_bytes();
+        let told = if twist == Twist::Told { sha256(b"another") } else { sha256(&index) };
+        let index =
+            [format!("HTTP/1.1 200 OK\r\nDocker-Content-Digest: {told}\r\n").as_bytes(), &ok(&index)[17..]].concat();
+        let manifest_path = format!("/v2/org/os/manifests/{}", sha256(&manifest));
+        let manifest = ok(&flip(&manifest, twist == Twist::Manifest));
+        let challenge = format!("WWW-Authenticate: Bearer realm=\"{}\",service=\"hub\"\r\n", tokens.at("/token"));
+        let location = format!("Location: {}\r\n", storage.at("/stored"));
+        let used = Mutex::new(Vec::new());
+        let registry = Server::start_with(tls(), move |_, asked| {
+            let is_blob = asked.path == format!("/v2/org/os/blobs/{blob}");
+            let mut used = used.lock().unwrap();
+            match &asked.authorization {
+                Some(token) if token.starts_with("Bearer t") && !used.contains(token) => {
+                    if is_blob {
+                        used.push(token.clone());
+                        return status("307 Temporary Redirect", &location);
+                    }
+                }
+                _ => return status("401 Unauthorized", &challenge),
+            }
+            match asked.path.as_str() {
+                "/v2/org/os/manifests/12" => Answer::Bytes(index.clone()),
+                path if path == manifest_path => Answer::Bytes(manifest.clone()),
+                _ => status("404 Not Found", ""),
+            }
+        });
+        Self { authority, tokens, storage, registry }
+    }
+
+    fn bench(&self) -> Bench {
+        let mut bench = Bench::with_trust(vec![self.authority.pem()]);
+        bench.add_disk("disk", DISK);
+        bench
+    }
+
+    fn artifact(&self, version: &str) -> StreamImage {
+        stream(self.registry.at(&format!("/org/os{version}")).replace("https://", "oci://"))
+    }
+}
+
+#[test]
+fn an_artifact_is_pulled_anonymously_and_resumed_with_a_new_token() {
+    let raw = image(3 * MIB);
+    let hub = Hub::start(&raw, None, Twist::None);
+    let bench = hub.bench();
+    let (result, reports) = bench.run(&Action::StreamImage(hub.artifact(":12")));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
+    // The blob, the rest of it with a token that was used up, the rest of it.
+    assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 0 bytes were fetched again"]);
+    assert_eq!(ranges(&hub.storage), [None, Some(2 * MIB as u64)]);
+    assert!(hub.storage.asked().iter().all(|asked| asked.authorization.is_none()), "the token is not for the storage");
+    let asked = hub.tokens.asked();
+    assert_eq!(asked.len(), 2);
+    assert!(
+        asked.iter().all(|asked| asked.path == "/token?service=hub&scope=repository%3Aorg%2Fos%3Apull"),
+        "{asked:?}"
+    );
+    assert!(asked.iter().all(|asked| asked.authorization.is_none()));
+    assert!(reports.notes[0].starts_with(&format!("the image must be {} with 3 MiB", sha256(&raw))), "{reports:?}");
+    assert!(hub.registry.asked()[0].accept.as_ref().unwrap().contains("application/vnd.oci.image.index.v1+json"));
+}
+
+#[test]
+fn a_registry_that_wants_a_login_is_given_it_and_nobody_else_is() {
+    let raw = image(3 * MIB);
+    // user:hidden
+    let hub = Hub::start(&raw, Some("Basic dXNlcjpoaWRkZW4="), Twist::None);
+    let login = |password: &str| {
+        Some(RegistryAuth { username: "user".to_owned(), password: Secret::from(password.to_owned()) })
+    };
+    let bench = hub.bench();
+    for registry_auth in [None, login("hidden away")] {
+        let error = fails(&bench, StreamImage { registry_auth, ..hub.artifact(":12") }, "the server answered 401");
+        assert!(chain(&error).starts_with(&format!("fetching {}", hub.tokens.at("/token"))), "{}", chain(&error));
+        assert!(!format!("{error:?}{}", chain(&error)).contains("hidden"));
+        check_untouched(&bench);
+    }
+    let (result, _) =
+        bench.run(&Action::StreamImage(StreamImage { registry_auth: login("hidden"), ..hub.artifact(":12#os.raw") }));
+    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
+    let bearer = |asked: &Asked| asked.authorization.as_ref().is_none_or(|value| value.starts_with("Bearer "));
+    assert!(hub.registry.asked().iter().all(bearer), "the password is for the token server");
+}
+
+#[test]
+fn what_is_not_in_a_registry_as_named_leaves_the_disk_as_it_was() {
+    let raw = image(3 * MIB);
+    let hub = Hub::start(&raw, None, Twist::None);
+    let bench = hub.bench();
+    fails(&bench, hub.artifact(":13"), "the server answered 404");
+    fails(&bench, hub.artifact(":12#other"), "it has no file of that title, of \"os.raw\"");
+    fails(&bench, hub.artifact(""), "it has neither tag nor digest");
+    let digest = Some(sha256(b"another"));
+    fails(&bench, StreamImage { digest, ..hub.artifact(":12") }, "the step has the digest sha256:");
+    check_untouched(&bench);
+    for twist in [Twist::Manifest, Twist::Told] {
+        let hub = Hub::start(&raw, None, twist);
+        let bench = hub.bench();
+        fails(&bench, hub.artifact(":12"), "checking the digest of the manifest: expected sha256:");
+        check_untouched(&bench);
+    }
+}
+
+#[test]
+fn a_blob_that_is_not_that_of_the_manifest_does_not_boot() {
+    let raw = image(3 * MIB);
+    let hub = Hub::start(&raw, None, Twist::Blob);
+    let bench = hub.bench();
+    fails(&bench, hub.artifact(":12"), "checking the digest of the stream: expected sha256:");
+    check_untouched_or_does_not_boot(&bench);
+}
