@@ -16,7 +16,7 @@ const SHOWN_NAMES: usize = 5;
 /// Why a list gives no digest for a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The text is longer than [`MAX_TEXT`].
+    /// The text is longer than a mebibyte.
     #[error(
         "reading the list of sums: it has {size} bytes, at most {MAX_TEXT} are read; name the digest itself instead"
     )]
