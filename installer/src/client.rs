@@ -127,7 +127,7 @@ pub enum Enrolled {
 pub struct Client {
     http: reqwest::Client,
     server: Url,
-    jwt: Option<crate::config::Secret>,
+    jwt: Option<slipway_protocol::Secret>,
 }
 
 pub(crate) fn builder(tls: rustls::ClientConfig) -> reqwest::ClientBuilder {
@@ -160,7 +160,7 @@ impl Client {
     fn build(
         config: &Config,
         node: Option<&NodeCertificate>,
-        jwt: Option<crate::config::Secret>,
+        jwt: Option<slipway_protocol::Secret>,
     ) -> Result<Self, ClientError> {
         let http = builder(tls::client(&config.ca, node)?).build();
         let http = http.map_err(|e| ClientError::transport("setting up a connection", &config.server, e))?;

@@ -4,38 +4,15 @@
 //! fw_cfg (`opt/slipway/KEY`), the kernel command line (`slipway.KEY=VALUE`). One set of keys for all of them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
+use slipway_protocol::Secret;
 
 /// The file in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
 /// Largest value read from any source, in bytes; a CA bundle of a hundred certificates fits.
 const LARGEST: u64 = 1 << 20;
-
-/// A value that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// The value, for the one place that sends it.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<String> for Secret {
-    fn from(value: String) -> Self {
-        Self(value)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
-    }
-}
 
 /// The merged configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,7 +179,7 @@ pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
         let value = ca.chars().take(40).collect();
         return Err(ConfigError::Value { key: "ca", place: place.to_owned(), value, wrong });
     }
-    let token = found.get("token").map(|(_, value)| Secret((*value).to_owned()));
+    let token = found.get("token").map(|(_, value)| Secret::from((*value).to_owned()));
     Ok((Config { server, ca: ca.to_owned(), token }, warnings))
 }
 

@@ -33,7 +33,7 @@ pub struct NodeCertificate {
     /// Leaf first.
     pub chain: String,
     /// PKCS #8.
-    pub key: crate::config::Secret,
+    pub key: slipway_protocol::Secret,
 }
 
 /// Makes ring the process's cryptography. Call it once, before anything else of TLS.
