@@ -138,15 +138,15 @@ fn in_use(sys: &Path, disk: &Disk, mounts: &HashMap<String, String>, swaps: &str
 }
 
 /// Mount points by device number and by source (proc_pid_mountinfo(5)). btrfs mounts have a device number of their own, so
-/// only the source names the disk.
+/// only the source names the disk. Of several mounts of one the first is told: the others are often binds of a part of it.
 fn mounted(mountinfo: &str) -> HashMap<String, String> {
     let mut mounts = HashMap::new();
     for line in mountinfo.lines() {
         let mut fields = line.split(' ');
         let (Some(number), Some(place)) = (fields.nth(2), fields.nth(1)) else { continue };
-        mounts.insert(number.to_owned(), place.to_owned());
+        mounts.entry(number.to_owned()).or_insert_with(|| place.to_owned());
         if let Some(source) = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').nth(1)) {
-            mounts.insert(source.to_owned(), place.to_owned());
+            mounts.entry(source.to_owned()).or_insert_with(|| place.to_owned());
         }
     }
     mounts
@@ -254,7 +254,8 @@ mod tests {
             (
                 "self/mountinfo",
                 "26 1 8:1 / /srv/data rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
-              27 1 0:40 / /srv/pool rw - btrfs /dev/sde rw\n",
+              27 1 0:40 / /srv/pool rw - btrfs /dev/sde rw\n\
+              28 1 8:1 /part /run/part rw - ext4 /dev/sda1 rw\n",
             ),
             ("block/sde/size", "8\n"),
             ("swaps", "Filename Type Size Used Priority\n/dev/sdc2 partition 1 0 -2\n"),
