@@ -105,17 +105,18 @@ const STAGES: [&str; 4] = ["fetch", "digest", "decode", "write"];
 /// Measures everything in turn, so many times, and gives medians. `say` hears what is being done.
 pub fn run(folder: &Path, rounds: usize, formats: &[String], say: &mut dyn FnMut(&str)) -> Result<Results> {
     host::ensure(host::BENCH)?;
-    let streams: Vec<Stream> = streams::build()?
-        .into_iter()
-        .filter(|stream| formats.is_empty() || formats.iter().any(|format| format == stream.format.name))
-        .collect();
+    let known = |format: &&String| streams::FORMATS.iter().any(|known| known.name == **format);
+    if let Some(unknown) = formats.iter().find(|format| !known(format)) {
+        bail!("looking for the format {unknown}: there are {}", streams::FORMATS.map(|format| format.name).join(", "));
+    }
     let all = streams::build()?;
+    let wanted = |stream: &&Stream| formats.is_empty() || formats.iter().any(|format| format == stream.format.name);
     let raw = all.first().context("looking for the raw image")?.path.clone();
     let bench = Bench::new(folder, &raw, &all)?;
     let mut pipelines: Vec<(Stream, Tool, Vec<Cost>)> = Vec::new();
     let mut stages: Vec<(Stream, &'static str, Vec<Cost>)> = Vec::new();
     let mut servers = [("slipway-server", Vec::new()), ("nginx", Vec::new())];
-    for stream in &streams {
+    for stream in all.iter().filter(wanted) {
         pipelines.extend(bench.tools().into_iter().map(|tool| (stream.clone(), tool, Vec::new())));
         stages.extend(STAGES.map(|stage| (stream.clone(), stage, Vec::new())));
     }
