@@ -4,16 +4,13 @@ use slipway_protocol::StreamImage;
 
 use crate::error::Error;
 use crate::fetch::source::Source;
-use crate::fetch::{self, FetchError};
+use crate::fetch::{self, retry};
 use crate::grow::Growth;
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions::{Fitted, Moved};
 use crate::stream::{self, Reading, Written};
 use crate::{Done, Report, choose, grow, text};
-
-/// How often a source that cannot be resumed is fetched from its beginning again.
-const RESTARTS: u32 = 3;
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     let mut source = Source::find(inputs, machine, report)?;
@@ -34,10 +31,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     if !inputs.is_verified() {
         warnings.push("the image was written without a digest to check it against".to_owned());
     }
-    let (attempts, again) = (source.mirrors.attempts, source.mirrors.again);
-    if attempts > 1 {
-        warnings.push(format!("fetching took {attempts} attempts, and {} were fetched again", text::size(again)));
-    }
+    warnings.extend(source.mirrors.warning());
     if moved == Moved::NotPossible {
         warnings.push("the backup partition table stays at the end of the image, not of the disk".to_owned());
     }
@@ -73,22 +67,16 @@ fn write(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Fitted), Error> {
-    let mut restarts = 0;
     let mut reading = Reading::Stream;
-    loop {
-        match stream::run(inputs, source, reading, disk, machine, report) {
-            // What proves the stream needs every byte of it once, in its order.
-            Err(error) if reading == Reading::Stream && needs_ranges(&error) && source.can_be_read_by_ranges() => {
-                report(Report::Note(format!("reading by ranges: {}", text::chain(&error))));
-                reading = Reading::Ranges;
-            }
-            Err(Error::Fetch { source: cause @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
-                restarts += 1;
-                report(Report::Note(format!("starting over: {cause}")));
-            }
-            other => return other,
+    retry::starting_over(report, |report| match stream::run(inputs, source, reading, disk, machine, report) {
+        // What proves the stream needs every byte of it once, in its order.
+        Err(error) if reading == Reading::Stream && needs_ranges(&error) && source.can_be_read_by_ranges() => {
+            report(Report::Note(format!("reading by ranges: {}", text::chain(&error))));
+            reading = Reading::Ranges;
+            stream::run(inputs, source, reading, disk, machine, report)
         }
-    }
+        other => other,
+    })
 }
 
 /// Whether a qcow2 image can be read, but not in one pass.

@@ -47,22 +47,22 @@ pub(crate) fn run(
     let target = target::find(&disk, inputs.partition.as_ref(), report)?;
     let place = inputs.directory.trim_matches('/');
     let staging = if place.is_empty() { STAGING.to_owned() } else { format!("{place}/{STAGING}") };
-    let done = unpack(inputs, &target, &staging, machine, report).and_then(|(unpacked, resumes)| {
+    let done = unpack(inputs, &target, &staging, machine, report).and_then(|(unpacked, warning)| {
         machine.cancel().check()?;
         target.root.sync()?;
         merge(&target.root, &staging, place)?;
-        Ok((unpacked, resumes))
+        Ok((unpacked, warning))
     });
     // Whatever happened, what is left there is of no use.
     let removed = target.root.remove(&staging);
-    let (unpacked, resumes) = done?;
+    let (unpacked, warning) = done?;
     removed?;
     target.root.sync()?;
     let mut warnings = target.warnings.clone();
     if inputs.digest.is_none() {
         warnings.push("the archive was unpacked without a digest to check it against".to_owned());
     }
-    warnings.extend(read::resumed(resumes));
+    warnings.extend(warning);
     if unpacked.acls > 0 {
         warnings.push(format!("{} entries have access control lists, which were left out", unpacked.acls));
     }
@@ -81,7 +81,7 @@ fn unpack(
     staging: &str,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-) -> Result<(Unpacked, u64), Error> {
+) -> Result<(Unpacked, Option<String>), Error> {
     let source = Source { url: &inputs.url, ca: inputs.ca.as_deref(), digest: inputs.digest.as_ref(), decode: true };
     read::run(source, machine, report, &|input| {
         // One that was begun before, or left behind by a power cut.

@@ -71,8 +71,8 @@ fn fill(
         };
         copy().map_err(failed)
     };
-    let (size, resumes) = read::run(source, machine, report, &copy)?;
-    warnings.extend(read::resumed(resumes));
+    let (size, warning) = read::run(source, machine, report, &copy)?;
+    warnings.extend(warning);
     Ok(size)
 }
 

@@ -3,45 +3,24 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use common::disk_image::{can_mount, run};
+use common::disk_image::run;
+use common::loop_device::{self, Loop};
+use common::partitions::{cut_out, info, make, new, partition, succeeds};
 use common::{Bench, MIB, chain, image, sha256, stream, zstd};
 use slipway_actions::{Error, is_retryable};
-use slipway_protocol::{Action, EraseDisk, EraseMode, StreamImage};
+use slipway_protocol::{Action, EraseDisk, EraseMode, FileSystemKind, PartitionChoice, StreamImage};
 
 const DISK: usize = 40 * MIB;
 
-struct Loop(String);
-
-impl Loop {
-    fn over(bench: &Bench) -> Self {
-        Self::with_blocks(bench, "backing", 512, DISK)
-    }
-
-    fn with_blocks(bench: &Bench, name: &str, block: usize, size: usize) -> Self {
-        let path = bench.path(name);
-        File::create(&path).unwrap().set_len(size as u64).unwrap();
-        let mut losetup = Command::new("losetup");
-        losetup.args(["--find", "--show", "--sector-size", &block.to_string()]).arg(path);
-        Self(run(&mut losetup).trim().to_owned())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        run(Command::new("losetup").args(["--detach", &self.0]));
-    }
-}
-
 #[test]
 fn an_image_is_written_to_a_block_device_and_erased_again() {
-    if !can_mount() {
-        return;
-    }
+    let Some(_alone) = loop_device::alone() else { return };
     let mut bench = Bench::without_disks();
-    let device = Loop::over(&bench);
+    let device = Loop::new(&bench.path("backing"), 512, DISK);
     bench.add_device(&device.0, DISK);
     let raw = image(33 * MIB + 517);
     fs::write(bench.path("image"), zstd(&raw)).unwrap();
@@ -56,11 +35,9 @@ fn an_image_is_written_to_a_block_device_and_erased_again() {
 
 #[test]
 fn a_device_is_not_written_over_itself_nor_from_a_partition_of_its_own() {
-    if !can_mount() {
-        return;
-    }
+    let Some(_alone) = loop_device::alone() else { return };
     let mut bench = Bench::without_disks();
-    let device = Loop::over(&bench);
+    let device = Loop::new(&bench.path("backing"), 512, DISK);
     bench.add_device(&device.0, DISK);
     let mut sources = vec![device.0.clone()];
     run(Command::new("sh").args(["-c", "echo start=2048 | sfdisk -q --no-reread --no-tell-kernel \"$0\"", &device.0]));
@@ -82,15 +59,13 @@ fn a_device_is_not_written_over_itself_nor_from_a_partition_of_its_own() {
 
 #[test]
 fn a_disk_with_large_blocks_takes_images_made_for_them_and_no_others() {
-    if !can_mount() {
-        return;
-    }
+    let Some(_alone) = loop_device::alone() else { return };
     let mut bench = Bench::without_disks();
-    let device = Loop::with_blocks(&bench, "backing", 4096, DISK);
+    let device = Loop::new(&bench.path("backing"), 4096, DISK);
     bench.add_device(&device.0, DISK);
     let new = ["--new=1:0:0", "--change-name=1:root"];
     for block in [512, 4096] {
-        let source = Loop::with_blocks(&bench, "image", block, 30 * MIB);
+        let source = Loop::new(&bench.path("image"), block, 30 * MIB);
         run(Command::new("sgdisk").args(new).arg(&source.0));
         let raw = fs::read(&source.0).unwrap();
         drop(source);
@@ -113,15 +88,29 @@ fn a_disk_with_large_blocks_takes_images_made_for_them_and_no_others() {
 }
 
 #[test]
-fn a_device_that_is_held_is_not_opened() {
-    if !can_mount() {
-        return;
-    }
+fn a_disk_with_large_blocks_has_its_table_too() {
+    let Some(_alone) = loop_device::alone() else { return };
     let mut bench = Bench::without_disks();
-    let device = Loop::over(&bench);
+    let device = Loop::new(&bench.path("backing"), 4096, 400 * MIB);
+    bench.add_device(&device.0, 400 * MIB);
+    succeeds(&bench, &partition(vec![new("esp", "300MiB", Some("esp")), new("linux", "rest", Some("data"))]));
+    let verdict = run(Command::new("sgdisk").arg("--verify").arg(&device.0));
+    assert!(verdict.contains("No problems found"), "{verdict}");
+    assert_eq!(info(Path::new(&device.0), 2, "First sector: "), (301 * MIB / 4096).to_string());
+    succeeds(&bench, &make(PartitionChoice::Label("esp".to_owned()), FileSystemKind::Vfat, Some("EFI"), None));
+    run(Command::new("fsck.vfat").arg("-n").arg(cut_out(&bench, Path::new(&device.0), 1, 300)));
+    succeeds(&bench, &make(PartitionChoice::Number(2), FileSystemKind::Ext4, None, None));
+    run(Command::new("e2fsck").args(["-f", "-n"]).arg(cut_out(&bench, Path::new(&device.0), 301, 98)));
+}
+
+#[test]
+fn a_device_that_is_held_is_not_opened() {
+    let Some(_alone) = loop_device::alone() else { return };
+    let mut bench = Bench::without_disks();
+    let device = Loop::new(&bench.path("backing"), 512, DISK);
     bench.add_device(&device.0, DISK);
     // What a mount or a RAID does: it opens the device exclusively.
-    let flags = rustix::fs::OFlags::EXCL | rustix::fs::OFlags::RDONLY;
+    let flags = rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
     let held = rustix::fs::open(&device.0, flags, rustix::fs::Mode::empty()).unwrap();
     let error = bench.run(&Action::EraseDisk(EraseDisk::default())).0.unwrap_err();
     assert!(chain(&error).starts_with(&format!("opening {}: ", device.0)), "{}", chain(&error));

@@ -3,77 +3,21 @@
 
 mod common;
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use common::disk_image::{can_mount, run};
+use common::disk_image::run;
+use common::partitions::{cut_out, info, make, new, partition, succeeds};
 use common::{Bench, MIB, chain};
 use slipway_actions::Error;
-use slipway_protocol::{
-    Action, DiskHints, FileSystemKind, MakeFileSystem, NewPartition, Partition, PartitionChoice, PartitionSize,
-};
+use slipway_protocol::{Action, FileSystemKind, NewPartition, PartitionChoice};
 
 const GUID: &str = "5ecf9d5c-1bb3-4d3f-8d3c-a3b3b3b3b3b3";
-
-fn new(r#type: &str, size: &str, label: Option<&str>) -> NewPartition {
-    let size = PartitionSize::Text(size.to_owned());
-    NewPartition { r#type: r#type.to_owned(), size, label: label.map(str::to_owned), uuid: None }
-}
-
-fn partition(partitions: Vec<NewPartition>) -> Action {
-    Action::Partition(Partition { partitions, ..Partition::default() })
-}
-
-fn make(partition: PartitionChoice, kind: FileSystemKind, label: Option<&str>, uuid: Option<&str>) -> Action {
-    let [label, uuid] = [label, uuid].map(|text| text.map(str::to_owned));
-    Action::MakeFileSystem(MakeFileSystem { disk: DiskHints::default(), partition, kind, label, uuid })
-}
-
-fn succeeds(bench: &Bench, action: &Action) {
-    let done = bench.run(action).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    assert_eq!(done.outcome.warnings, [""; 0]);
-}
-
-/// A value of `sgdisk --info`.
-fn info(disk: &Path, number: u32, key: &str) -> String {
-    let info = run(Command::new("sgdisk").arg(format!("--info={number}")).arg(disk));
-    let line = info.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_else(|| panic!("no {key} in {info}"));
-    line.split(" (").next().unwrap().trim().to_owned()
-}
 
 /// A value by blkid of what is at a place of a disk.
 fn blkid(disk: &Path, mib: usize, len: usize, key: &str) -> String {
     let place = [format!("--offset={}", mib * MIB), format!("--size={}", len * MIB)];
     run(Command::new("blkid").args(["-p", "-o", "value", "-s", key]).args(place).arg(disk)).trim().to_owned()
-}
-
-/// A part of a disk as a file of its own.
-fn cut_out(bench: &Bench, disk: &Path, mib: usize, len: usize) -> PathBuf {
-    let to = bench.path("part");
-    let mut dd = Command::new("dd");
-    dd.args(["bs=1M", "conv=sparse", "status=none", &format!("skip={mib}"), &format!("count={len}")]);
-    run(dd.arg(format!("if={}", disk.display())).arg(format!("of={}", to.display())));
-    to
-}
-
-/// A loop device, detached at the end.
-struct Loop(String);
-
-impl Loop {
-    fn new(bench: &Bench, block: usize, size: usize) -> Self {
-        let path = bench.path("backing");
-        File::create(&path).unwrap().set_len(size as u64).unwrap();
-        let mut losetup = Command::new("losetup");
-        losetup.args(["--find", "--show", "--sector-size", &block.to_string()]).arg(path);
-        Self(run(&mut losetup).trim().to_owned())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        run(Command::new("losetup").args(["--detach", &self.0]));
-    }
 }
 
 #[test]
@@ -106,24 +50,6 @@ fn a_table_has_the_partitions_asked_for_and_nothing_of_before() {
     let random = [1, 3].map(|number| info(&disk, number, "Partition unique GUID: "));
     assert!(random[0] != random[1] && random.iter().all(|guid| guid.as_bytes()[14] == b'4'), "{random:?}");
     assert!(bench.disk()[30 * MIB..80 * MIB].iter().all(|byte| *byte == 0xAA), "the rest is not written");
-}
-
-#[test]
-fn a_disk_with_large_blocks_has_its_table_too() {
-    if !can_mount() {
-        return;
-    }
-    let mut bench = Bench::without_disks();
-    let device = Loop::new(&bench, 4096, 400 * MIB);
-    bench.add_device(&device.0, 400 * MIB);
-    succeeds(&bench, &partition(vec![new("esp", "300MiB", Some("esp")), new("linux", "rest", Some("data"))]));
-    let verdict = run(Command::new("sgdisk").arg("--verify").arg(&device.0));
-    assert!(verdict.contains("No problems found"), "{verdict}");
-    assert_eq!(info(Path::new(&device.0), 2, "First sector: "), (301 * MIB / 4096).to_string());
-    succeeds(&bench, &make(PartitionChoice::Label("esp".to_owned()), FileSystemKind::Vfat, Some("EFI"), None));
-    run(Command::new("fsck.vfat").arg("-n").arg(cut_out(&bench, Path::new(&device.0), 1, 300)));
-    succeeds(&bench, &make(PartitionChoice::Number(2), FileSystemKind::Ext4, None, None));
-    run(Command::new("e2fsck").args(["-f", "-n"]).arg(cut_out(&bench, Path::new(&device.0), 301, 98)));
 }
 
 #[test]

@@ -53,6 +53,12 @@ impl Mirrors {
         Self { places, at: 0, here: 0, in_a_row: 0, stall: STALL_TIMEOUT, attempts: 0, again: 0 }
     }
 
+    /// A warning for the operator if it took more than one attempt.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let (attempts, again) = (self.attempts, text::size(self.again));
+        (attempts > 1).then(|| format!("fetching took {attempts} attempts, and {again} were fetched again"))
+    }
+
     /// The place that is asked.
     pub(crate) fn url(&self) -> &str {
         &self.places[self.at].url

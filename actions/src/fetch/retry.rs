@@ -5,6 +5,8 @@ use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
 use super::FetchError;
+use crate::Report;
+use crate::error::Error;
 use crate::machine::Cancel;
 
 /// Failures in a row, without a byte received between them, after which a source is given up.
@@ -14,6 +16,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Longest pause a server is granted that asks for one.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
+/// How often a source that cannot be resumed is fetched from its beginning again.
+const RESTARTS: u32 = 3;
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
 /// Doubles from try to try, half of it random, so that a thousand machines do not come back at once.
@@ -27,6 +31,23 @@ pub(crate) fn back_off(failures: u32) -> Duration {
 /// is right without that.
 pub(crate) fn pause(error: &FetchError, failures: u32) -> Duration {
     back_off(failures).max(error.retry_after().unwrap_or_default().min(LONGEST_WAIT))
+}
+
+/// Fetches a source, and again from its beginning where it turns out that it cannot be resumed.
+pub(crate) fn starting_over<T>(
+    report: &mut dyn FnMut(Report),
+    mut fetch: impl FnMut(&mut dyn FnMut(Report)) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut restarts = 0;
+    loop {
+        match fetch(report) {
+            Err(Error::Fetch { source: cause @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
+                restarts += 1;
+                report(Report::Note(format!("starting over: {cause}")));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Waits. False if a stop was asked for.

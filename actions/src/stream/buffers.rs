@@ -11,7 +11,26 @@ use crate::machine::Cancel;
 /// Direct I/O wants memory aligned to the logical block size, which is at most a page.
 const ALIGNMENT: usize = 4096;
 /// How often a waiting stage looks whether it should stop.
-pub(super) const STOP_CHECK: Duration = Duration::from_millis(50);
+const STOP_CHECK: Duration = Duration::from_millis(50);
+
+/// Waits until something holds of what others change, which they tell by `changed`; ends early when a stop is asked for.
+pub(super) fn wait_until<'a, T>(
+    state: &'a Mutex<T>,
+    changed: &Condvar,
+    stop: &Cancel,
+    holds: impl Fn(&T) -> bool,
+) -> Result<MutexGuard<'a, T>, Halt> {
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if stop.is_set() {
+            return Err(Halt::Stopped);
+        }
+        if holds(&state) {
+            return Ok(state);
+        }
+        state = changed.wait_timeout(state, STOP_CHECK).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
 
 /// A piece of a stream, in memory aligned for direct I/O.
 #[derive(Debug)]
@@ -133,21 +152,11 @@ impl Queue {
 
     /// The first buffer, waiting for one; `None` when the queue is closed and empty. The wait is put on the meter.
     pub(crate) fn recv(&self, meter: &Meter) -> Result<Option<Buffer>, Halt> {
-        let mut state = self.lock();
-        loop {
-            if self.stop.is_set() {
-                return Err(Halt::Stopped);
-            }
-            if let Some(buffer) = state.buffers.pop_front() {
-                return Ok(Some(buffer));
-            }
-            if state.closed {
-                return Ok(None);
-            }
-            let since = Instant::now();
-            state = self.changed.wait_timeout(state, STOP_CHECK).unwrap_or_else(PoisonError::into_inner).0;
-            meter.waited(since.elapsed());
-        }
+        let since = Instant::now();
+        let holds = |state: &State| !state.buffers.is_empty() || state.closed;
+        let mut state = wait_until(&self.state, &self.changed, &self.stop, holds)?;
+        meter.waited(since.elapsed());
+        Ok(state.buffers.pop_front())
     }
 
     /// An empty buffer from a pool, waiting for one.

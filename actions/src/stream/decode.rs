@@ -150,7 +150,8 @@ impl Limits<'_> {
         Ok(())
     }
 
-    fn check_end(&self, size: u64) -> Result<(), Halt> {
+    /// Whether an image that has ended may have this many bytes.
+    pub(super) fn check_end(&self, size: u64) -> Result<(), Halt> {
         if size == 0 {
             return Err(Halt::Failed(Error::EmptyImage { url: fetch::shown(self.url) }));
         }

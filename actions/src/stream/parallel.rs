@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Read};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::buffers::STOP_CHECK;
+use super::buffers::wait_until;
 use super::decode::{Input, Output};
 use super::pieces::Piece;
 use super::{Halt, xz, zstd};
@@ -256,14 +256,7 @@ impl Jobs {
     }
 
     fn wait(&self, until: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Halt> {
-        let mut state = self.lock();
-        while !until(&state) {
-            if self.stop.is_set() {
-                return Err(Halt::Stopped);
-            }
-            state = self.changed.wait_timeout(state, STOP_CHECK).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        Ok(state)
+        wait_until(&self.state, &self.changed, &self.stop, until)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

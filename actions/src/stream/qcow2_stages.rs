@@ -35,12 +35,25 @@ pub(super) fn in_file_order(input: impl Read, output: &Output) -> Result<u64, Ha
 /// Sends the blocks of an image in the order of the raw image, reading the file where it must. Returns the size of the raw
 /// image in bytes.
 pub(super) fn by_ranges(mut file: Ranges, output: &Output) -> Result<(Format, u64), Halt> {
-    let total = file.open(0)?;
+    let sent = send_image(&mut file, output);
+    // Told by what it is, and not as a read of the format's.
+    match file.failure.take() {
+        Some(Halt::Failed(error)) => return Err(Halt::Failed(error)),
+        Some(Halt::Stopped) => return Err(Halt::Stopped),
+        None => {}
+    }
+    let size = sent?;
+    output.limits.check_end(size)?;
+    output.out.close();
+    Ok((Format::Qcow2, size))
+}
+
+fn send_image(file: &mut Ranges, output: &Output) -> Result<u64, Halt> {
+    let total = file.size()?;
     let image = Image::open(total, &mut |at, buffer| file.read_at(at, buffer))?;
     output.limits.check(image.size())?;
     image.read(&mut |at, buffer| file.read_at(at, buffer), |at, block| send(at, block, output))?;
-    output.out.close();
-    Ok((Format::Qcow2, image.size()))
+    Ok(image.size())
 }
 
 fn send(mut at: u64, block: Block, output: &Output) -> Result<(), Halt> {
@@ -76,6 +89,8 @@ pub(super) struct Ranges<'a> {
     etag: Option<String>,
     /// An answer, and the offset of its next byte.
     open: Option<(Response, u64)>,
+    /// Why it could not be read.
+    failure: Option<Halt>,
 }
 
 impl<'a> Ranges<'a> {
@@ -87,16 +102,56 @@ impl<'a> Ranges<'a> {
         counters: &'a Counters,
         stop: &'a Cancel,
     ) -> Self {
-        Self { machine, url, ca, counters, stop, etag: None, open: None }
+        Self { machine, url, ca, counters, stop, etag: None, open: None, failure: None }
+    }
+
+    /// Asks how large the source is, in bytes.
+    fn size(&mut self) -> Result<u64, Halt> {
+        self.patiently(0, |file| file.open(0))
+    }
+
+    /// Fills a buffer from an offset, over as many connections as it takes.
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let read = self.patiently(offset, |file| file.try_read_at(offset, buffer));
+        read.map_err(|halt| {
+            self.failure = Some(halt);
+            io::Error::other("the source cannot be read")
+        })
+    }
+
+    /// Does it again for as long as what went wrong may pass.
+    fn patiently<T>(
+        &mut self,
+        offset: u64,
+        mut ask: impl FnMut(&mut Self) -> Result<T, FetchError>,
+    ) -> Result<T, Halt> {
+        let url = || fetch::shown(self.url);
+        let (url, mut failures) = (url(), 0);
+        loop {
+            let source = match ask(self) {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            self.open = None;
+            failures += 1;
+            if !source.may_pass() || matches!(source, FetchError::NotResumable { .. }) {
+                return Err(Halt::Failed(Error::Fetch { url, source }));
+            }
+            if failures >= retry::MAX_FAILURES {
+                return Err(Halt::Failed(Error::FetchGaveUp { url, offset, failures, source }));
+            }
+            if !retry::sleep(retry::pause(&source, failures), self.stop) {
+                return Err(Halt::Stopped);
+            }
+        }
     }
 
     /// Asks for the source from an offset on. Returns its size in bytes.
-    fn open(&mut self, offset: u64) -> Result<u64, Halt> {
-        let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(self.url), source });
+    fn open(&mut self, offset: u64) -> Result<u64, FetchError> {
         let request = Request { offset, etag: self.etag.as_deref(), ..Request::new(self.url, self.ca) };
-        let response = self.machine.fetch(&request, self.stop).map_err(failed)?;
+        let response = self.machine.fetch(&request, self.stop)?;
         let unknown = || FetchError::NotResumable { offset, reason: "the size of the source is not known".to_owned() };
-        let total = response.total.ok_or_else(unknown).map_err(failed)?;
+        let total = response.total.ok_or_else(unknown)?;
         if offset == 0 {
             self.etag.clone_from(&response.etag);
             self.counters.set_fetch_total(Some(total));
@@ -105,34 +160,15 @@ impl<'a> Ranges<'a> {
         Ok(total)
     }
 
-    /// Fills a buffer from an offset, over as many connections as it takes.
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let mut failures = 0;
-        loop {
-            let error = match self.try_read_at(offset, buffer) {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            self.open = None;
-            failures += 1;
-            if failures >= retry::MAX_FAILURES || self.stop.is_set() {
-                return Err(error);
-            }
-            retry::sleep(retry::back_off(failures), self.stop);
-        }
-    }
-
-    fn try_read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    fn try_read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), FetchError> {
         let near = |at: u64| (at..=at + MAX_SKIP).contains(&offset);
         if !self.open.as_ref().is_some_and(|(_, at)| near(*at)) {
-            self.open(offset).map_err(|halt| match halt {
-                Halt::Failed(error) => io::Error::other(error),
-                Halt::Stopped => io::Error::other("the pipeline stops"),
-            })?;
+            self.open(offset)?;
         }
-        let Some((response, at)) = &mut self.open else { return Err(io::ErrorKind::NotConnected.into()) };
-        io::copy(&mut response.body.by_ref().take(offset - *at), &mut io::sink())?;
-        response.body.read_exact(buffer)?;
+        let Some((response, at)) = &mut self.open else { return Err(FetchError::Stopped) };
+        let broken = |source| FetchError::Body { source };
+        io::copy(&mut response.body.by_ref().take(offset - *at), &mut io::sink()).map_err(broken)?;
+        response.body.read_exact(buffer).map_err(broken)?;
         *at = offset + buffer.len() as u64;
         self.counters.fetched.fetch_add(buffer.len() as u64, Relaxed);
         Ok(())

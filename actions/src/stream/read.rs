@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
 use slipway_protocol::{Digest, Stage};
@@ -14,11 +14,9 @@ use super::{BUFFER, FETCHED, Halt, Shared, decode, digest, fetch, spawn, watch};
 use crate::Report;
 use crate::error::Error;
 use crate::fetch::mirrors::Mirrors;
-use crate::fetch::{FetchError, retry};
-use crate::machine::{Cancel, Machine};
+use crate::fetch::retry;
+use crate::machine::Machine;
 
-/// How often a source that cannot be resumed is fetched from its beginning again.
-const RESTARTS: u32 = 3;
 /// No disk bounds what is read.
 const UNBOUNDED: u64 = u64::MAX;
 
@@ -33,39 +31,28 @@ pub(crate) struct Source<'a> {
     pub(crate) decode: bool,
 }
 
-/// A warning for the operator about connections that were dropped, if there were any.
-pub(crate) fn resumed(resumes: u64) -> Option<String> {
-    (resumes > 0).then(|| format!("the connection was dropped and resumed {resumes} times"))
-}
-
-/// Has `consume` read a source to its end. What it gives is returned, with the number of connections that were resumed, only if
-/// everything arrived and the digest is right, so until then nothing it leaves may be of use. It is called again where the source
-/// has to be fetched from its beginning.
+/// Has `consume` read a source to its end. What it gives is returned, with a warning for the operator if that took several attempts,
+/// only if everything arrived and the digest is right, so until then nothing it leaves may be of use. It is called again where the
+/// source has to be fetched from its beginning.
 pub(crate) fn run<T: Send>(
     source: Source<'_>,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
     consume: &(dyn Fn(&mut dyn Read) -> Result<T, Error> + Sync),
-) -> Result<(T, u64), Error> {
-    let mut restarts = 0;
-    loop {
-        match stages(source, machine, report, consume) {
-            Err(Error::Fetch { source: cause @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
-                restarts += 1;
-                report(Report::Note(format!("starting over: {cause}")));
-            }
-            other => return other,
-        }
-    }
+) -> Result<(T, Option<String>), Error> {
+    let mut place = Mirrors::new(source.url, &[]);
+    let value = retry::starting_over(report, |report| stages(source, &mut place, machine, report, consume))?;
+    Ok((value, place.warning()))
 }
 
 fn stages<T: Send>(
     source: Source<'_>,
+    mirrors: &mut Mirrors,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
     consume: &(dyn Fn(&mut dyn Read) -> Result<T, Error> + Sync),
-) -> Result<(T, u64), Error> {
-    let shared = Shared { stop: Cancel::new(), failure: Mutex::new(None) };
+) -> Result<T, Error> {
+    let shared = Shared::new();
     let stop = &shared.stop;
     let counters = Counters::default();
     let fetch_meter = Meter::new(Stage::Fetch, 1);
@@ -80,11 +67,9 @@ fn stages<T: Send>(
     let (raw_pool, raw) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop));
     let delivered = if source.digest.is_some() { &checked } else { &fetched };
 
-    let mut place = Mirrors::new(source.url, &[]);
     let read = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
         let fetch_notes = notes.clone();
-        let mirrors = &mut place;
         let (counters, fetch_meter) = (&counters, &fetch_meter);
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
@@ -124,11 +109,10 @@ fn stages<T: Send>(
         watch(&told, Watch::new(counters, &meters, None), machine, &shared, report);
         read.join().ok().flatten()
     });
-    if let Some(error) = shared.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error);
+    match shared.into_failure() {
+        Some(error) => Err(error),
+        None => read.ok_or(Error::Cancelled),
     }
-    let value = read.ok_or(Error::Cancelled)?;
-    Ok((value, place.attempts.saturating_sub(1)))
 }
 
 /// Counts what is read.

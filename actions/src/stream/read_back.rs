@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use twox_hash::XxHash3_64;
 
 use super::Halt;
-use super::buffers::{Buffer, STOP_CHECK};
+use super::buffers::{Buffer, wait_until};
 use super::write::is_zero;
 use crate::error::Error;
 use crate::machine::Cancel;
@@ -101,14 +101,7 @@ impl<'a> ReadBack<'a> {
     }
 
     fn wait(&self, until: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Halt> {
-        let mut state = self.lock();
-        while !until(&state) {
-            if self.stop.is_set() {
-                return Err(Halt::Stopped);
-            }
-            state = self.changed.wait_timeout(state, STOP_CHECK).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        Ok(state)
+        wait_until(&self.state, &self.changed, &self.stop, until)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -2,7 +2,10 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it; tests may unwrap")]
 
 pub mod disk_image;
+pub mod loop_device;
+pub mod partitions;
 pub mod tls;
+pub mod written;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,0 +1,34 @@
+//! Loop devices over files.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::disk_image::{can_mount, run};
+
+/// Lets one test at a time work with block devices, if that is possible here. A process that another test is starting
+/// holds for a moment what this process had open, so that a device would be busy after it was closed.
+pub fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    can_mount().then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A loop device, detached at the end.
+pub struct Loop(pub String);
+
+impl Loop {
+    /// Over a file, which it makes, of a size in bytes and with sectors of so many.
+    pub fn new(path: &Path, sector: usize, size: usize) -> Self {
+        File::create(path).unwrap().set_len(size as u64).unwrap();
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show", "--sector-size", &sector.to_string()]).arg(path);
+        Self(run(&mut losetup).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run(Command::new("losetup").args(["--detach", &self.0]));
+    }
+}

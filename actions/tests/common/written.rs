@@ -1,0 +1,47 @@
+//! What an image left on a disk.
+
+use std::fs;
+
+use slipway_actions::Error;
+use slipway_protocol::{Action, StreamImage};
+
+use super::{Bench, MIB, stream};
+
+/// Not a multiple of any block, and more than a round of every buffer.
+pub const IMAGE: usize = 33 * MIB + 517;
+pub const DISK: usize = 40 * MIB;
+
+pub fn check_written(bench: &Bench, raw: &[u8]) {
+    let disk = bench.disk();
+    assert!(disk[..raw.len()] == *raw, "the image is on the disk");
+    assert_eq!(disk.len(), DISK);
+    assert!(disk[DISK - MIB..].iter().all(|byte| *byte == 0), "the old backup table is gone");
+}
+
+pub fn check_does_not_boot(bench: &Bench) {
+    let disk = bench.disk();
+    assert!(disk[..MIB].iter().all(|byte| *byte == 0), "the head of the disk is zero");
+    assert!(disk[disk.len() - MIB..].iter().all(|byte| *byte == 0), "the tail of the disk is zero");
+}
+
+pub fn check_untouched(bench: &Bench) {
+    assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
+}
+
+/// For small images: the fault may be found before the first block is written.
+pub fn check_untouched_or_does_not_boot(bench: &Bench) {
+    if !bench.disk().iter().all(|byte| *byte == 0xAA) {
+        check_does_not_boot(bench);
+    }
+}
+
+pub fn file(bench: &Bench, bytes: &[u8]) -> StreamImage {
+    fs::write(bench.path("image"), bytes).unwrap();
+    stream(bench.path("image").to_str().unwrap())
+}
+
+#[track_caller]
+pub fn fails(bench: &Bench, image: StreamImage) -> Error {
+    let (result, reports) = bench.run(&Action::StreamImage(image));
+    result.map(|done| panic!("succeeded: {done:?}, {reports:?}")).unwrap_err()
+}
