@@ -73,6 +73,7 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
         .with("target", arch.target())
         .with("rustc", stdout(command(rustc(toolchain), ["-vV"]).current_dir(&root))?)
         .with("flags", flags.join("\n"))
+        .with("C flags", C_FLAGS)
         .with("zig", python::ZIG.join("\n"))
         .with("date", date.to_string());
     for shared in ["Cargo.toml", "Cargo.lock"] {
@@ -127,6 +128,9 @@ fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
     Ok(flags)
 }
 
+/// Flags for the C code of dependencies: nothing unwinds through it either.
+const C_FLAGS: &str = "-fno-asynchronous-unwind-tables -fno-unwind-tables";
+
 /// The folder of what was compiled for musl.
 fn target_folder(toolchain: Toolchain) -> Result<PathBuf> {
     let name = match toolchain {
@@ -157,6 +161,7 @@ fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Res
         .env("PATH", path_with(&tools))
         .env("CARGO_TARGET_DIR", &target_folder)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+        .env("CFLAGS", C_FLAGS)
         .env("SOURCE_DATE_EPOCH", date.to_string());
     if toolchain == Toolchain::Debian {
         cargo
