@@ -1,13 +1,16 @@
 //! `cargo xtask test`: every check there is, and one summary.
 
-use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use serde::Deserialize;
 use xtask::binary::{self, Arch};
-use xtask::command::{command, run};
+use xtask::command::{command, run, stdout};
 use xtask::{host, lab, python, target_image, workspace};
 
 /// Run every check there is.
@@ -17,12 +20,27 @@ pub struct Test {
     filter: Option<String>,
 }
 
+/// Test programs that run at the same time, each with one test at a time: a machine in emulation takes a whole core, and its time
+/// limits assume it gets one.
+const AT_ONCE: usize = 2;
+
 /// What the test programs said in all.
 #[derive(Default)]
 struct Tally {
     passed: u32,
     failed: u32,
     skipped: u32,
+    /// Programs that ended otherwise than by a summary without failures.
+    broken: Vec<String>,
+}
+
+/// A test program.
+struct Program {
+    /// Package and target.
+    name: String,
+    executable: PathBuf,
+    /// Where cargo would run it.
+    folder: PathBuf,
 }
 
 impl Test {
@@ -43,16 +61,11 @@ impl Test {
             binary::build(Arch::X86_64, None)?;
             println!("target image, server and binary: built ({} s)", began.elapsed().as_secs());
         }
-        let mut test = cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"])?;
-        if let Some(filter) = &self.filter {
-            test.arg(filter);
-        }
-        // One after the other: a machine in emulation takes a whole core, and its time limits assume it gets one.
-        let (tally, status) = tally(test.args(["--", "--test-threads", "2"]))?;
+        let tally = run_all(programs()?, self.filter.as_deref());
         println!("\nall tests took {} s", began.elapsed().as_secs());
         println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
-        if !status || tally.failed > 0 {
-            bail!("running the tests: something failed, see above");
+        if !tally.broken.is_empty() {
+            bail!("running the tests: something failed in {}, see above", tally.broken.join(", "));
         }
         Ok(())
     }
@@ -83,25 +96,96 @@ fn cargo(arguments: &[&str]) -> Result<Command> {
     Ok(cargo)
 }
 
-/// Runs the tests with their output on the terminal, and adds up the summaries of the programs.
-fn tally(test: &mut Command) -> Result<(Tally, bool)> {
-    let mut child = test.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("starting cargo test")?;
-    let out = child.stdout.take().context("starting cargo test")?;
-    let mut tally = Tally::default();
-    for line in BufReader::new(out).lines() {
-        let line = line.context("reading what cargo test prints")?;
-        println!("{line}");
-        if let Some(counts) = line.strip_prefix("test result: ") {
-            let count = |name: &str| {
-                let words = counts.split([' ', ';', '.']).collect::<Vec<_>>();
-                let at = words.iter().position(|word| *word == name)?;
-                words.get(at.checked_sub(1)?)?.parse::<u32>().ok()
-            };
-            tally.passed += count("passed").unwrap_or(0);
-            tally.failed += count("failed").unwrap_or(0);
-            tally.skipped += count("ignored").unwrap_or(0);
+/// Builds the test programs. Those of whole machines come first, because they take longest.
+fn programs() -> Result<Vec<Program>> {
+    let mut build = cargo(&["test", "--quiet", "--workspace", "--all-targets", "--no-run"])?;
+    let messages = stdout(build.args(["--message-format", "json-render-diagnostics"])).context("building the tests")?;
+    let mut programs = Vec::new();
+    for line in messages.lines() {
+        let message: Message = serde_json::from_str(line).context("reading what cargo says of the tests")?;
+        let (Some(executable), Some(target), Some(manifest)) =
+            (message.executable, message.target, message.manifest_path)
+        else {
+            continue;
+        };
+        if !message.profile.is_some_and(|profile| profile.test) {
+            continue;
         }
+        let folder = manifest.parent().context("finding the folder of a package")?.to_owned();
+        let package = folder.file_name().unwrap_or_default().display().to_string();
+        programs.push(Program { name: format!("{package}/{}", target.name), executable, folder });
     }
-    let status = child.wait().context("waiting for cargo test")?;
-    Ok((tally, status.success()))
+    programs.sort_by_key(|program| !program.folder.ends_with("qemu-tests"));
+    Ok(programs)
+}
+
+/// A line of what cargo says in JSON (The Cargo Book, "External tools").
+#[derive(Deserialize)]
+struct Message {
+    executable: Option<PathBuf>,
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Runs the programs, prints what each says when it has ended, and adds up their summaries.
+fn run_all(programs: Vec<Program>, filter: Option<&str>) -> Tally {
+    let tally = Mutex::new(Tally::default());
+    let waiting = Mutex::new(programs.into_iter());
+    let next = || waiting.lock().ok()?.next();
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(program) = next() {
+                    let began = Instant::now();
+                    let mut test = command(&program.executable, ["--test-threads", "1"]);
+                    let output = test.args(filter).current_dir(&program.folder).stdin(Stdio::null()).output();
+                    let Ok(mut tally) = tally.lock() else { return };
+                    match output {
+                        Ok(output) => {
+                            let text = String::from_utf8_lossy(&output.stdout);
+                            let is_good = tally.add(&text) && output.status.success();
+                            if !text.contains("\nrunning 0 tests\n") || !is_good {
+                                println!("{} ({} s){text}", program.name, began.elapsed().as_secs());
+                                eprint!("{}", String::from_utf8_lossy(&output.stderr));
+                            }
+                            tally.broken.extend((!is_good).then_some(program.name));
+                        }
+                        Err(error) => {
+                            println!("{}: starting {}: {error}", program.name, program.executable.display());
+                            tally.broken.push(program.name);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    tally.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Tally {
+    /// Adds what a program said. False if it gave no summary, or one with failures.
+    fn add(&mut self, text: &str) -> bool {
+        let Some(counts) = text.lines().find_map(|line| line.strip_prefix("test result: ")) else { return false };
+        let count = |name: &str| {
+            let words = counts.split([' ', ';', '.']).collect::<Vec<_>>();
+            let at = words.iter().position(|word| *word == name)?;
+            words.get(at.checked_sub(1)?)?.parse::<u32>().ok()
+        };
+        let failed = count("failed").unwrap_or(0);
+        self.passed += count("passed").unwrap_or(0);
+        self.failed += failed;
+        self.skipped += count("ignored").unwrap_or(0);
+        failed == 0
+    }
 }
