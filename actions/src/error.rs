@@ -63,6 +63,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The disk failed because it is not there any more.
+    #[error(
+        "using {disk}: the disk vanished: it was pulled out, or it lost power or its connection; check slot, cable and controller"
+    )]
+    Vanished {
+        /// Path the disk had.
+        disk: String,
+        /// What was done to it, and what the kernel said.
+        #[source]
+        source: Box<Error>,
+    },
     /// What was read from the disk is not what was written to it.
     #[error(
         "reading {disk} back: the {len} bytes from byte {offset} on are not those that were written; the disk or its cable is \
@@ -464,7 +475,7 @@ fn last_lines(output: &[String]) -> String {
 }
 
 /// Whether the same action may succeed if it is run again: true for faults of the network and for a disk in use, false
-/// for a wrong digest, a missing disk, a damaged image or a disk that fails.
+/// for a wrong digest, a missing disk, a damaged image or a disk that fails or vanishes.
 pub fn is_retryable(error: &Error) -> bool {
     match error {
         Error::Fetch { source, .. } | Error::FetchGaveUp { source, .. } => source.may_pass(),

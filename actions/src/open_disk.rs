@@ -4,6 +4,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 use rustix::fs::{FallocateFlags, OFlags, major, makedev, minor};
 use rustix::io::Errno;
@@ -11,6 +12,8 @@ use rustix::io::Errno;
 use crate::error::Error;
 use crate::stream::buffers::Buffer;
 use crate::sys;
+
+mod presence;
 
 /// What an opened disk is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +96,19 @@ impl OpenDisk {
         device == own.rdev() || disk_of_partition(device) == Some(own.rdev())
     }
 
+    /// What a request to this disk failed with; where the disk is gone, that, because what the kernel says of it then may be
+    /// anything from an I/O error to a lack of space.
+    pub(crate) fn failed(&self, error: Error) -> Error {
+        let own = self.cached.metadata().ok().filter(|_| self.is_block_device);
+        match own.is_some_and(|own| presence::is_gone(Path::new("/sys"), own.rdev())) {
+            true => Error::Vanished { disk: self.path.clone(), source: Box::new(error) },
+            false => error,
+        }
+    }
+
     /// Fills the buffer from an offset in bytes.
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
-        let failed = |source| Error::ReadDisk { disk: self.path.clone(), offset, source };
+        let failed = |source| self.failed(Error::ReadDisk { disk: self.path.clone(), offset, source });
         self.cached.read_exact_at(buffer, offset).map_err(failed)
     }
 
@@ -112,7 +125,7 @@ impl OpenDisk {
         match direct {
             Some(Ok(())) => return Ok(()),
             Some(Err(source)) if source.raw_os_error() != Some(Errno::INVAL.raw_os_error()) => {
-                return Err(Error::ReadDisk { disk: self.path.clone(), offset, source });
+                return Err(self.failed(Error::ReadDisk { disk: self.path.clone(), offset, source }));
             }
             None | Some(Err(_)) => {}
         }
@@ -145,7 +158,7 @@ impl OpenDisk {
 
     /// Writes all bytes at an offset in bytes: the aligned part directly, the rest through the page cache.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
-        let failed = |source| Error::WriteDisk { disk: self.path.clone(), offset, source };
+        let failed = |source| self.failed(Error::WriteDisk { disk: self.path.clone(), offset, source });
         let alignment = self.alignment();
         let unaligned = (offset.next_multiple_of(alignment) - offset).min(bytes.len() as u64) as usize;
         let (first, rest) = bytes.split_at(unaligned);
@@ -179,7 +192,10 @@ impl OpenDisk {
         match done {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => self.write_zeros(range),
-            Err(errno) => Err(Error::WriteDisk { disk: self.path.clone(), offset: range.start, source: errno.into() }),
+            Err(errno) => {
+                let (disk, offset, source) = (self.path.clone(), range.start, errno.into());
+                Err(self.failed(Error::WriteDisk { disk, offset, source }))
+            }
         }
     }
 
@@ -196,7 +212,8 @@ impl OpenDisk {
 
     /// Returns once the disk has everything.
     pub(crate) fn flush(&self) -> Result<(), Error> {
-        self.cached.sync_data().map_err(|source| Error::FlushDisk { disk: self.path.clone(), source })
+        let failed = |source| self.failed(Error::FlushDisk { disk: self.path.clone(), source });
+        self.cached.sync_data().map_err(failed)
     }
 
     /// Has the kernel forget the old partitions and find the new ones. A disk that cannot have partition nodes, such as

@@ -113,7 +113,7 @@ fn used(entries: &Entries, block: u64) -> impl Iterator<Item = Partition> {
 fn entries(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Option<Entries>, Error> {
     let offset = lba * block_size.as_u64();
     let not_read = |source: io::Error| match source.raw_os_error() {
-        Some(_) => Err(Error::ReadDisk { disk: disk.path().to_owned(), offset, source }),
+        Some(_) => Err(disk.failed(Error::ReadDisk { disk: disk.path().to_owned(), offset, source })),
         None => Ok(None),
     };
     // The crate looks for a header in the second block of what it is given.

@@ -6,11 +6,12 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use common::disk_image::run;
 use common::loop_device::{self, Loop};
 use common::partitions::{cut_out, info, make, new, partition, succeeds};
-use common::{Bench, MIB, chain, image, sha256, stream, zstd};
+use common::{Answer, Bench, MIB, Server, chain, image, sha256, stream, zstd};
 use slipway_actions::{Error, is_retryable};
 use slipway_protocol::{Action, EraseDisk, EraseMode, FileSystemKind, PartitionChoice, StreamImage};
 
@@ -31,6 +32,35 @@ fn an_image_is_written_to_a_block_device_and_erased_again() {
     let action = EraseDisk { mode: EraseMode::Zero, ..EraseDisk::default() };
     bench.run(&Action::EraseDisk(action)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert!(fs::read(bench.path("backing")).unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_device_that_vanishes_while_it_is_written_is_said_to_have_vanished() {
+    let Some(_alone) = loop_device::alone() else { return };
+    let mut bench = Bench::without_disks();
+    let backing = bench.path("backing");
+    let device = Loop::new(&backing, 512, DISK);
+    bench.add_device(&device.0, DISK);
+    let body = Arc::new(image(33 * MIB));
+    let digest = Some(sha256(&body));
+    let pulled = device.0.clone();
+    let server = Server::start(move |n, _| {
+        if n > 0 {
+            Loop::vanish(&pulled, &backing);
+        }
+        let until = if n == 0 { 16 * MIB } else { usize::MAX };
+        Answer::File { body: Arc::clone(&body), etag: Some("\"1\""), until }
+    });
+    let (result, reports) = bench.run(&Action::StreamImage(StreamImage { digest, ..stream(&server.url) }));
+    let error = result.unwrap_err();
+    let expect =
+        format!("using {0}: the disk vanished: it was pulled out, or it lost power or its connection", device.0);
+    assert!(chain(&error).starts_with(&expect), "{}", chain(&error));
+    let Error::Vanished { source, .. } = &error else { panic!("{error:?}") };
+    assert!(matches!(**source, Error::WriteDisk { .. }), "{}", chain(&error));
+    assert!(!is_retryable(&error));
+    let cleared = format!("the head of {} could not be cleared again: {expect}", device.0);
+    assert!(reports.notes.iter().any(|note| note.starts_with(&cleared)), "{:?}", reports.notes);
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
 }
 
 fn discard(disk: &OpenDisk, piece: &Range<u64>) -> Result<(), Error> {
-    let failed = |source| Error::WriteDisk { disk: disk.path().to_owned(), offset: piece.start, source };
+    let failed = |source| disk.failed(Error::WriteDisk { disk: disk.path().to_owned(), offset: piece.start, source });
     let (file, len) = (disk.file(), piece.end - piece.start);
     let done = match file.metadata().map_err(failed)?.file_type().is_block_device() {
         true => sys::discard(file, piece.start, len),

@@ -21,7 +21,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
             Err(Errno::OPNOTSUPP | Errno::NOTTY) => return Ok(Err("it has no secure erase".to_owned())),
             Err(errno) => {
                 let (disk, offset) = (worker.disk.path().to_owned(), piece.start);
-                return Err(Error::WriteDisk { disk, offset, source: errno.into() });
+                return Err(worker.disk.failed(Error::WriteDisk { disk, offset, source: errno.into() }));
             }
         }
     }

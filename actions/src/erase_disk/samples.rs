@@ -100,7 +100,8 @@ impl<'a> Reader<'a> {
         match self.direct.as_ref().map(|direct| direct.read_exact_at(bytes, place.start)) {
             Some(Ok(())) => {}
             Some(Err(source)) if source.raw_os_error() != Some(Errno::INVAL.raw_os_error()) => {
-                return Err(Error::ReadDisk { disk: self.disk.path().to_owned(), offset: place.start, source });
+                let (disk, offset) = (self.disk.path().to_owned(), place.start);
+                return Err(self.disk.failed(Error::ReadDisk { disk, offset, source }));
             }
             None | Some(Err(_)) => self.disk.read_at(bytes, place.start)?,
         }

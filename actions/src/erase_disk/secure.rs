@@ -41,7 +41,7 @@ fn cannot(worker: &Worker<'_>, reason: String) -> Error {
 /// Nothing the kernel still has may reach the disk after it erased itself, nor be read in place of what it has then.
 fn flush_buffers(worker: &Worker<'_>) -> Result<(), Error> {
     worker.disk.flush()?;
-    let failed = |source| Error::FlushDisk { disk: worker.disk.path().to_owned(), source };
+    let failed = |source| worker.disk.failed(Error::FlushDisk { disk: worker.disk.path().to_owned(), source });
     sys::flush_buffers(worker.disk.file()).map_err(|errno| failed(errno.into()))
 }
 

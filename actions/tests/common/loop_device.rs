@@ -25,6 +25,12 @@ impl Loop {
         losetup.args(["--find", "--show", "--sector-size", &sector.to_string()]).arg(path);
         Self(run(&mut losetup).trim().to_owned())
     }
+
+    /// Takes its bytes away, as the kernel does with a disk that is pulled out while it is open.
+    pub fn vanish(device: &str, backing: &Path) {
+        File::create(backing).unwrap();
+        run(Command::new("losetup").args(["--set-capacity", device]));
+    }
 }
 
 impl Drop for Loop {
