@@ -20,6 +20,7 @@ pub mod qcow2;
 mod qcow2_stages;
 pub(crate) mod read;
 mod read_back;
+mod resume;
 pub(crate) mod write;
 mod xz;
 mod zstd;
@@ -36,6 +37,7 @@ use self::digest::Check;
 use self::progress::{Counters, Meter, Watch};
 use self::qcow2_stages::Ranges;
 use self::read_back::ReadBack;
+use self::resume::Resume;
 use self::write::Target;
 use crate::Report;
 use crate::error::Error;
@@ -173,16 +175,22 @@ fn stages(
         let (notes, told) = mpsc::channel::<String>();
         let (counters, fetch_meter) = (&counters, &fetch_meter);
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
-        if reading == Reading::Stream {
-            let fetch_notes = notes.clone();
-            spawn(scope, &shared, &notes, move || {
-                let note = |text| _ = fetch_notes.send(text);
-                let whole = image.is_verified() || image.raw_size.is_some();
-                let (verified, meter, note, pause) = (is_checked, fetch_meter, &note, retry::pause);
-                fetch::Fetch { machine, mirrors, registry, ca, verified, whole, counters, meter, stop, note, pause }
-                    .run(fetched_pool, fetched)
-            });
-        }
+        let source_notes = notes.clone();
+        let note = Box::new(move |text| _ = source_notes.send(text));
+        // By ranges nothing is checked but the raw image.
+        let verified = is_checked || (reading == Reading::Ranges && image.raw_digest.is_some());
+        let resume = Resume { mirrors, verified, note, pause: retry::pause };
+        let ranges = match reading {
+            Reading::Stream => {
+                spawn(scope, &shared, &notes, move || {
+                    let (whole, meter) = (image.is_verified() || image.raw_size.is_some(), fetch_meter);
+                    fetch::Fetch { machine, resume, registry, ca, whole, counters, meter, stop }
+                        .run(fetched_pool, fetched)
+                });
+                None
+            }
+            Reading::Ranges => Some(Ranges::new(machine, resume, ca, counters, stop)),
+        };
         if is_checked {
             let (checked, meter) = (&checked, &stream_meter);
             spawn(scope, &shared, &notes, move || digest::run(stream_checks, fetched, checked, meter));
@@ -193,14 +201,11 @@ fn stages(
                 decode::Limits { url: &image.url, disk: disk.path(), disk_size: disk.size(), raw_size: image.raw_size };
             let in_order = image.raw_digest.is_some();
             let output = decode::Output { limits: &limits, pool: raw_pool, out: raw, meter: decode_meter, in_order };
-            match reading {
-                Reading::Stream => {
+            match ranges {
+                Some(ranges) => qcow2_stages::by_ranges(ranges, &output),
+                None => {
                     let input = decode::Input::new(to_decode, fetched_pool, decode_meter);
                     decode::run(input, &output, || counters.fetch_total())
-                }
-                Reading::Ranges => {
-                    let ranges = Ranges::new(machine, &image.url, ca, counters, stop);
-                    qcow2_stages::by_ranges(ranges, &output)
                 }
             }
         });

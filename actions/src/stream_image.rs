@@ -60,7 +60,37 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     Ok(Done::go_on(summary, warnings))
 }
 
+/// Writes the image, from another place where one gives what is not the image: nothing of that is left on the disk by which it would
+/// be known.
 fn write(
+    inputs: &StreamImage,
+    source: &mut Source<'_>,
+    disk: &OpenDisk,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(Written, Fitted), Error> {
+    loop {
+        let error = match write_once(inputs, source, disk, machine, report) {
+            Err(error) if is_another_image(&error) => error,
+            other => return other,
+        };
+        let why = text::chain(&error);
+        let (gave, can_begin_again) = source.mirrors.gave_wrong(&why);
+        let gave: Vec<String> = gave.into_iter().map(fetch::shown).collect();
+        if !can_begin_again {
+            let failed = source.mirrors.told();
+            return Err(if failed.is_empty() { error } else { Error::NoMirror { failed, may_pass: false } });
+        }
+        let next = fetch::shown(source.mirrors.url());
+        report(Report::Note(format!(
+            "starting over at {next}, because {} gave another image: {why}",
+            gave.join(" and ")
+        )));
+    }
+}
+
+/// Writes what the places give for the image.
+fn write_once(
     inputs: &StreamImage,
     source: &mut Source<'_>,
     disk: &OpenDisk,
@@ -77,6 +107,21 @@ fn write(
         }
         other => other,
     })
+}
+
+/// Whether what was fetched is not the image that is wanted, or damaged. Another place may have the right one.
+fn is_another_image(error: &Error) -> bool {
+    let is_another = matches!(
+        error,
+        Error::Digest { .. }
+            | Error::Signature { .. }
+            | Error::RawSize { .. }
+            | Error::EmptyImage { .. }
+            | Error::Format { .. }
+            | Error::Decode { .. }
+            | Error::Qcow2 { .. }
+    );
+    is_another && !needs_ranges(error)
 }
 
 /// Whether a qcow2 image can be read, but not in one pass.

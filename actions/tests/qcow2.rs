@@ -108,6 +108,51 @@ fn an_image_read_by_ranges_that_is_gone_is_not_asked_for_again() {
 }
 
 #[test]
+fn a_mirror_is_read_by_ranges_too_and_stayed_with() {
+    let raw = image(9 * MIB);
+    let bench = Bench::new(DISK);
+    let body = Arc::new(fs::read(qcow2(&bench, &raw, &[]).url).unwrap());
+    let (served, mirrored) = (Arc::clone(&body), Arc::clone(&body));
+    // The first is the attempt at a stream; the second learns the size, and breaks off.
+    let first = Server::start(move |n, _| match n {
+        0 | 1 => Answer::File { body: Arc::clone(&served), etag: Some("\"a\""), until: 4 * MIB },
+        _ => status("404 Not Found", ""),
+    });
+    let second =
+        Server::start(move |_, _| Answer::File { body: Arc::clone(&mirrored), etag: Some("\"b\""), until: usize::MAX });
+    let mirrors = vec![second.url.clone()];
+    let image = StreamImage { mirrors, raw_digest: Some(sha256(&raw)), ..stream(&first.url) };
+    let (result, reports) = bench.run(&Action::StreamImage(image));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
+    assert_eq!(first.asked().len(), 3, "{:?}", first.asked());
+    assert!(second.asked().iter().all(|asked| asked.range.is_some() && asked.if_range.as_deref() != Some("\"a\"")));
+    let note = format!("going on at {} from byte ", second.url);
+    assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);
+    assert_eq!(done.outcome.warnings.len(), 1, "{:?}", done.outcome.warnings);
+}
+
+#[test]
+fn a_mirror_of_another_size_is_not_gone_on_with_by_ranges() {
+    let raw = image(9 * MIB);
+    let bench = Bench::new(DISK);
+    let old = Arc::new(fs::read(qcow2(&bench, &image(9 * MIB + 512), &[]).url).unwrap());
+    let new = Arc::new([fs::read(qcow2(&bench, &raw, &[]).url).unwrap(), vec![0; 512]].concat());
+    let first = Server::start(move |n, _| match n {
+        0 | 1 => Answer::File { body: Arc::clone(&old), etag: Some("\"a\""), until: 4 * MIB },
+        _ => status("404 Not Found", ""),
+    });
+    let second =
+        Server::start(move |_, _| Answer::File { body: Arc::clone(&new), etag: Some("\"b\""), until: usize::MAX });
+    let mirrors = vec![second.url.clone()];
+    let image = StreamImage { mirrors, raw_digest: Some(sha256(&raw)), ..stream(&first.url) };
+    let (result, reports) = bench.run(&Action::StreamImage(image));
+    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
+    assert!(reports.notes.iter().any(|note| note.starts_with("starting over: ")), "{:?}", reports.notes);
+}
+
+#[test]
 fn an_image_that_changes_while_it_is_read_by_ranges_is_begun_again() {
     let raw = image(9 * MIB);
     let bench = Bench::new(DISK);

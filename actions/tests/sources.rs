@@ -269,6 +269,82 @@ fn a_place_that_cannot_resume_is_left_for_the_next() {
     assert_eq!(ranges(&second), [None]);
 }
 
+/// A server of these bytes whatever it is asked for.
+fn giving(body: &[u8]) -> Server {
+    let answer = ok(body);
+    Server::start(move |_, _| Answer::Bytes(answer.clone()))
+}
+
+#[test]
+fn a_place_that_gives_another_image_is_left_for_the_next() {
+    let raw = image(2 * MIB);
+    let body = gzip(&raw);
+    let mut flipped = body.clone();
+    flipped[MIB / 4] ^= 1;
+    let digest = || Some(sha256(&body));
+    for (name, wrong, by) in [
+        ("another", gzip(&image(MIB)), StreamImage { digest: digest(), ..StreamImage::default() }),
+        ("a bit", flipped, StreamImage { raw_digest: Some(sha256(&raw)), ..StreamImage::default() }),
+        ("cut off", body[..body.len() / 2].to_vec(), StreamImage { digest: digest(), ..StreamImage::default() }),
+        ("a page", b"<html>".to_vec(), StreamImage { digest: digest(), ..StreamImage::default() }),
+        ("nothing", Vec::new(), StreamImage { digest: digest(), ..StreamImage::default() }),
+    ] {
+        let (first, second) = (giving(&wrong), giving(&body));
+        let bench = Bench::new(DISK);
+        let mirrors = vec![second.url.clone()];
+        let (result, reports) =
+            bench.run(&Action::StreamImage(StreamImage { url: first.url.clone(), mirrors, ..by.clone() }));
+        result.unwrap_or_else(|error| panic!("{name}: {}", chain(&error)));
+        assert!(bench.disk().starts_with(&raw), "{name}");
+        let note = format!("starting over at {}, because {} gave another image: ", second.url, first.url);
+        assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{name}: {:?}", reports.notes);
+        assert_eq!((first.asked().len(), second.asked().len()), (1, 1), "{name}");
+        // The right one first: the other is not even asked.
+        let (first, second) = (giving(&body), giving(&wrong));
+        let mirrors = vec![second.url.clone()];
+        arrives(&bench, StreamImage { url: first.url.clone(), mirrors, ..by }, &raw);
+        assert_eq!(second.asked().len(), 0, "{name}");
+    }
+}
+
+#[test]
+fn an_image_that_no_place_has_is_asked_for_once_at_each_and_does_not_boot() {
+    let places: Vec<Server> = (1..4).map(|n| giving(&image(n * 256 * 1024))).collect();
+    let bench = Bench::new(DISK);
+    let mirrors = places[1..].iter().map(|place| place.url.clone()).collect();
+    let digest = Some(sha256(b"the image"));
+    let image = StreamImage { mirrors, digest, ..stream(&places[0].url) };
+    let error = fails(&bench, image, "fetching the image: all of 3 places failed: ");
+    for place in &places {
+        let told = format!("{}: checking the digest of the stream: expected sha256:", place.url);
+        assert!(chain(&error).contains(&told), "{}", chain(&error));
+        assert_eq!(place.asked().len(), 1);
+    }
+    check_untouched_or_does_not_boot(&bench);
+}
+
+#[test]
+fn places_whose_parts_do_not_fit_are_asked_for_all_of_it() {
+    let body = Arc::new(image(3 * MIB));
+    let mut other = image(3 * MIB);
+    other[0] ^= 1;
+    // Half of it is of another image, and is gone on with at the right one.
+    let (first, second) = (breaking(&Arc::new(other), 2 * MIB, "\"1\""), serving(&body, "\"2\""));
+    let bench = Bench::new(DISK);
+    let mirrors = vec![second.url.clone()];
+    let image = StreamImage { mirrors, digest: Some(sha256(&body)), ..stream(&first.url) };
+    let (result, reports) = bench.run(&Action::StreamImage(image));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&body));
+    let note = format!(
+        "starting over at {1}, because {0} and {1} gave another image: checking the digest",
+        first.url, second.url
+    );
+    assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);
+    assert_eq!(ranges(&second), [Some(2 * MIB as u64), None]);
+    assert_eq!(done.outcome.warnings, ["fetching took 4 attempts, and 3 MiB were fetched again"]);
+}
+
 #[test]
 fn when_every_mirror_fails_the_error_has_each_with_its_reason() {
     let missing = Server::start(|_, _| status("404 Not Found", ""));

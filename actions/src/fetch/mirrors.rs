@@ -20,6 +20,10 @@ pub(crate) struct Mirrors {
     here: u32,
     in_a_row: u32,
     stall: Duration,
+    /// Bytes received since the image was begun.
+    received: u64,
+    /// What several of them gave was not the image.
+    is_mixing_over: bool,
     /// How often any of them was asked.
     pub(crate) attempts: u64,
     /// Bytes that had been received before and were dropped, to be fetched again.
@@ -32,6 +36,8 @@ struct Place {
     failure: Option<String>,
     /// It failed with what will not pass.
     is_out: bool,
+    /// Some of the image that was begun came from it.
+    gave: bool,
 }
 
 /// What follows a failure.
@@ -49,8 +55,27 @@ impl Mirrors {
     /// These places, of which there is at least one.
     pub(crate) fn new(first: &str, others: &[String]) -> Self {
         let urls = std::iter::once(first).chain(others.iter().map(String::as_str)).map(str::to_owned);
-        let places = urls.map(|url| Place { url, failure: None, is_out: false }).collect();
-        Self { places, at: 0, here: 0, in_a_row: 0, stall: STALL_TIMEOUT, attempts: 0, again: 0 }
+        let places = urls.map(|url| Place { url, failure: None, is_out: false, gave: false }).collect();
+        let (stall, is_mixing_over) = (STALL_TIMEOUT, false);
+        Self { places, at: 0, here: 0, in_a_row: 0, stall, received: 0, is_mixing_over, attempts: 0, again: 0 }
+    }
+
+    /// Begins with the first byte; what was received before counts no more.
+    pub(crate) fn begin(&mut self) {
+        self.again += std::mem::take(&mut self.received);
+        self.places.iter_mut().for_each(|place| place.gave = false);
+    }
+
+    /// Whether any byte was received since.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.received > 0
+    }
+
+    /// Takes note of bytes that came from the place asked.
+    pub(crate) fn received(&mut self, bytes: u64) {
+        self.received += bytes;
+        self.places[self.at].gave |= bytes > 0;
+        (self.here, self.in_a_row) = (0, 0);
     }
 
     /// A warning for the operator if it took more than one attempt.
@@ -84,11 +109,8 @@ impl Mirrors {
         self.in_a_row
     }
 
-    /// Takes note of a failure of the place asked, and of whether bytes had come before it.
-    pub(crate) fn failed(&mut self, error: &FetchError, received: bool) -> Then {
-        if received {
-            (self.here, self.in_a_row) = (0, 0);
-        }
+    /// Takes note of a failure of the place asked.
+    pub(crate) fn failed(&mut self, error: &FetchError) -> Then {
         self.here += 1;
         self.in_a_row += 1;
         if error.is_stall() {
@@ -116,6 +138,34 @@ impl Mirrors {
         if self.here > 0 {
             self.move_on();
         }
+    }
+
+    /// Whether what was begun at one place must be ended there.
+    pub(crate) fn is_mixing_over(&self) -> bool {
+        self.is_mixing_over
+    }
+
+    /// Takes note that what was received is not the image. Where one place gave all of it, that one is out; where several gave a
+    /// part, nothing tells whose was wrong, and each is asked for all of it from now on. Gives the places it came from, and
+    /// whether there is one to begin at again.
+    pub(crate) fn gave_wrong(&mut self, why: &str) -> (Vec<&str>, bool) {
+        let mut gave: Vec<usize> = (0..self.places.len()).filter(|&index| self.places[index].gave).collect();
+        if gave.is_empty() {
+            // What is empty came from the last that was asked.
+            gave.push(self.at);
+        }
+        // Each time one is out, or mixing is over: it comes to an end.
+        let are_out = gave.len() == 1 || self.is_mixing_over;
+        for &index in &gave {
+            self.places[index].failure = Some(why.to_owned());
+            self.places[index].is_out |= are_out;
+        }
+        self.is_mixing_over = true;
+        if self.places[self.at].is_out {
+            self.move_on();
+        }
+        let can_begin_again = !self.places[self.at].is_out;
+        (gave.into_iter().map(|index| self.places[index].url.as_str()).collect(), can_begin_again)
     }
 
     /// Goes on to the next place that has not failed for good, if there is one.
@@ -153,6 +203,12 @@ mod tests {
         FetchError::Body { source: io::ErrorKind::ConnectionReset.into() }
     }
 
+    /// A failure after bytes had come.
+    fn broken_off(mirrors: &mut Mirrors, error: &FetchError) -> Then {
+        mirrors.received(1);
+        mirrors.failed(error)
+    }
+
     fn stalled() -> FetchError {
         FetchError::Body { source: io::ErrorKind::TimedOut.into() }
     }
@@ -160,25 +216,42 @@ mod tests {
     #[test]
     fn the_place_that_works_is_stayed_with() {
         let mut mirrors = Mirrors::new("https://a/x", &["https://b/x".to_owned(), "https://c/x".to_owned()]);
-        assert_eq!(mirrors.failed(&dropped(), true), Then::Same);
-        assert_eq!(mirrors.failed(&dropped(), true), Then::Same);
-        assert_eq!((mirrors.failed(&dropped(), false), mirrors.url()), (Then::Other, "https://b/x"));
-        assert_eq!(mirrors.failed(&dropped(), false), Then::Same);
-        assert_eq!(mirrors.failed(&dropped(), true), Then::Same);
+        assert_eq!(broken_off(&mut mirrors, &dropped()), Then::Same);
+        assert_eq!(broken_off(&mut mirrors, &dropped()), Then::Same);
+        assert_eq!((mirrors.failed(&dropped()), mirrors.url()), (Then::Other, "https://b/x"));
+        assert_eq!(mirrors.failed(&dropped()), Then::Same);
+        assert_eq!(broken_off(&mut mirrors, &dropped()), Then::Same);
         assert_eq!(
-            (mirrors.failed(&refused(StatusCode::NOT_FOUND, None), true), mirrors.url()),
+            (broken_off(&mut mirrors, &refused(StatusCode::NOT_FOUND, None)), mirrors.url()),
             (Then::Other, "https://c/x")
         );
         // A server that says when to come back is not waited for while there is another.
         let busy = refused(StatusCode::SERVICE_UNAVAILABLE, Some(30));
-        assert_eq!((mirrors.failed(&busy, false), mirrors.url()), (Then::Other, "https://a/x"));
-        assert_eq!(mirrors.failed(&refused(StatusCode::NOT_FOUND, None), false), Then::Other);
+        assert_eq!((mirrors.failed(&busy), mirrors.url()), (Then::Other, "https://a/x"));
+        assert_eq!(mirrors.failed(&refused(StatusCode::NOT_FOUND, None)), Then::Other);
         assert_eq!(mirrors.url(), "https://c/x", "b is out for good");
-        assert_eq!(mirrors.failed(&busy, true), Then::Same);
-        assert_eq!(mirrors.failed(&refused(StatusCode::GONE, None), false), Then::GiveUp);
+        assert_eq!(broken_off(&mut mirrors, &busy), Then::Same);
+        assert_eq!(mirrors.failed(&refused(StatusCode::GONE, None)), Then::GiveUp);
         let told = mirrors.told();
         assert_eq!(told[2], "https://c/x: the server answered 410 Gone");
         assert_eq!(told.len(), 3);
+    }
+
+    #[test]
+    fn a_place_that_gave_another_image_is_out_and_several_are_asked_one_by_one() {
+        let mut mirrors = Mirrors::new("https://a/x", &["https://b/x".to_owned(), "https://c/x".to_owned()]);
+        mirrors.begin();
+        mirrors.received(5);
+        while mirrors.failed(&dropped()) == Then::Same {}
+        mirrors.received(7);
+        assert_eq!(mirrors.gave_wrong("wrong"), (vec!["https://a/x", "https://b/x"], true));
+        assert!(mirrors.is_mixing_over());
+        for (url, can_begin_again) in [("https://b/x", true), ("https://c/x", true), ("https://a/x", false)] {
+            mirrors.begin();
+            assert_eq!(mirrors.url(), url);
+            assert_eq!(mirrors.gave_wrong("wrong"), (vec![url], can_begin_again));
+        }
+        assert_eq!((mirrors.told().len(), mirrors.may_pass(), mirrors.again), (3, false, 12));
     }
 
     #[test]
@@ -186,7 +259,7 @@ mod tests {
         let urls: Vec<String> = (0..8).map(|n| format!("https://{n}/x")).collect();
         let mut mirrors = Mirrors::new(&urls[0], &urls[1..]);
         let mut asked = vec![mirrors.url().to_owned()];
-        while mirrors.failed(&dropped(), false) != Then::GiveUp {
+        while mirrors.failed(&dropped()) != Then::GiveUp {
             asked.push(mirrors.url().to_owned());
         }
         let expect: Vec<String> = urls.iter().flat_map(|url| [url.clone(), url.clone()]).collect();
@@ -199,14 +272,14 @@ mod tests {
         let stalls: Vec<u64> = (0..4)
             .map(|_| {
                 let now = mirrors.stall().as_secs();
-                mirrors.failed(&stalled(), true);
+                broken_off(&mut mirrors, &stalled());
                 now
             })
             .collect();
         assert_eq!(stalls, [10, 20, 40, 60]);
         mirrors.move_on();
         assert_eq!(mirrors.stall().as_secs(), 10);
-        mirrors.failed(&dropped(), true);
+        broken_off(&mut mirrors, &dropped());
         assert_eq!(mirrors.stall().as_secs(), 10);
     }
 }

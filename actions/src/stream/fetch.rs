@@ -2,15 +2,12 @@
 
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-
-use slipway_protocol::Failure;
 
 use super::Halt;
 use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter};
+use super::resume::{Position, Resume};
 use crate::error::Error;
-use crate::fetch::mirrors::{Mirrors, Then};
 use crate::fetch::oci::Registry;
 use crate::fetch::{self, FetchError, Request, retry};
 use crate::machine::{Cancel, Machine, Response};
@@ -18,30 +15,15 @@ use crate::machine::{Cancel, Machine, Response};
 /// Where the source is, and what the stage works with.
 pub(super) struct Fetch<'a, 'b> {
     pub(super) machine: &'a dyn Machine,
-    pub(super) mirrors: &'a mut Mirrors,
+    pub(super) resume: Resume<'a>,
     /// Where the source is a registry's, and may want to see a login.
     pub(super) registry: Option<&'a mut Registry<'b>>,
     pub(super) ca: Option<&'a str>,
-    /// The whole stream will be checked. Then a source without an entity tag may be resumed too, also from another place.
-    pub(super) verified: bool,
     /// An end that comes too early will be found out, be it by what is known of the raw image.
     pub(super) whole: bool,
     pub(super) counters: &'a Counters,
     pub(super) meter: &'a Meter,
     pub(super) stop: &'a Cancel,
-    /// Says what is worth telling the operator.
-    pub(super) note: &'a dyn Fn(String),
-    /// How long to wait after an error before try number n, from 1.
-    pub(super) pause: fn(&FetchError, u32) -> Duration,
-}
-
-/// How far the stage has come.
-#[derive(Default)]
-struct Position {
-    offset: u64,
-    total: Option<u64>,
-    /// Of the place that is asked.
-    etag: Option<String>,
 }
 
 impl Fetch<'_, '_> {
@@ -51,8 +33,8 @@ impl Fetch<'_, '_> {
         let mut buffer = pool.take(self.meter)?;
         // Where a token was renewed: it is not renewed twice for the same byte.
         let mut logged_in = None;
+        self.resume.mirrors.begin();
         loop {
-            let before = at.offset;
             let error = match self.attempt(&mut at, &mut buffer, pool, out) {
                 Ok(()) => break,
                 Err(Halt::Failed(Error::Fetch { source, .. })) => source,
@@ -68,8 +50,7 @@ impl Fetch<'_, '_> {
                 registry.log_in(challenge, self.machine)?;
                 continue;
             }
-            let received = at.offset > before;
-            let pause = self.go_on(&mut at, error, received).inspect_err(|_| self.mirrors.again += at.offset)?;
+            let pause = self.resume.go_on(&mut at, error)?;
             if !retry::sleep(pause, self.stop) {
                 return Err(Halt::Stopped);
             }
@@ -79,73 +60,16 @@ impl Fetch<'_, '_> {
         Ok(())
     }
 
-    /// Decides what follows a failure: the end, or another try after a pause, perhaps at another place. The operator is told of
-    /// the first failure of a row, and of every change of the place.
-    fn go_on(&mut self, at: &mut Position, error: FetchError, received: bool) -> Result<Duration, Halt> {
-        let (url, offset) = (fetch::shown(self.mirrors.url()), at.offset);
-        let failed = |source| Err(Halt::Failed(Error::Fetch { url: url.clone(), source }));
-        if matches!(error, FetchError::NotResumable { .. }) {
-            self.mirrors.not_resumable();
-            return failed(error);
-        }
-        let then = self.mirrors.failed(&error, received);
-        let failures = self.mirrors.failures();
-        match then {
-            Then::GiveUp => return Err(Halt::Failed(self.given_up(url, offset, error))),
-            Then::Other => {
-                let other = fetch::shown(self.mirrors.url());
-                (self.note)(format!("going on at {other} from byte {offset}, because {url} failed: {}", why(&error)));
-            }
-            Then::Same if failures == 1 => {
-                (self.note)(format!("fetching again from byte {offset}, because {}", why(&error)));
-            }
-            Then::Same => {}
-        }
-        if let Some(missing) = self.not_resumable(at, then).filter(|_| offset > 0) {
-            let reason = format!("{error}, and {missing}");
-            return failed(FetchError::NotResumable { offset, reason });
-        }
-        if then == Then::Other {
-            at.etag = None;
-            return Ok(Duration::ZERO);
-        }
-        Ok((self.pause)(&error, failures))
-    }
-
-    /// What is missing to go on at the byte. The entity tags of two servers say nothing of each other.
-    fn not_resumable(&self, at: &Position, then: Then) -> Option<&'static str> {
-        match then {
-            Then::Other if !self.verified || at.total.is_none() => Some(
-                "another place can be gone on with only where a digest of the stream is given and its size is known",
-            ),
-            Then::Same if at.etag.is_none() && !self.verified => {
-                Some("the source has neither a strong entity tag nor a digest to resume by")
-            }
-            _ => None,
-        }
-    }
-
-    fn given_up(&self, url: String, offset: u64, error: FetchError) -> Error {
-        let (failed, failures) = (self.mirrors.told(), self.mirrors.failures());
-        if !failed.is_empty() {
-            return Error::NoMirror { failed, may_pass: self.mirrors.may_pass() };
-        }
-        match error.may_pass() {
-            true => Error::FetchGaveUp { url, offset, failures, source: error },
-            false => Error::Fetch { url, source: error },
-        }
-    }
-
     /// One connection: from the position to the end or the first failure.
     fn attempt(&mut self, at: &mut Position, buffer: &mut Buffer, pool: &Queue, out: &Queue) -> Result<(), Halt> {
-        let url = self.mirrors.url().to_owned();
+        let url = self.resume.mirrors.url().to_owned();
         let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(&url), source });
         let is_local = fetch::local_path(&url).is_some();
         let broken = |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } };
-        let (etag, stall) = (at.etag.as_deref(), self.mirrors.stall());
+        let (etag, stall) = (at.etag.as_deref(), self.resume.mirrors.stall());
         let authorization = self.registry.as_ref().and_then(|registry| registry.authorization());
         let request = Request { offset: at.offset, etag, stall, authorization, ..Request::new(&url, self.ca) };
-        self.mirrors.attempts += 1;
+        self.resume.mirrors.attempts += 1;
         let mut response = self.machine.fetch(&request, self.stop).map_err(failed)?;
         self.begin(at, &response).map_err(failed)?;
         loop {
@@ -159,6 +83,7 @@ impl Fetch<'_, '_> {
             }
             buffer.advance(n);
             at.offset += n as u64;
+            self.resume.mirrors.received(n as u64);
             if let Some(total) = at.total.filter(|total| at.offset > *total) {
                 let reason = format!("more came than the {total} bytes announced");
                 return Err(failed(FetchError::NotResumable { offset: total, reason }));
@@ -190,21 +115,16 @@ impl Fetch<'_, '_> {
     }
 }
 
-/// An error and the cause at its bottom.
-fn why(error: &FetchError) -> String {
-    let why = Failure::of(error);
-    let cause = why.causes.last().map(|cause| format!(": {cause}")).unwrap_or_default();
-    format!("{}{cause}", why.reason)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fetch::Refusal;
+    use crate::fetch::mirrors::Mirrors;
     use crate::machine::Candidate;
     use reqwest::StatusCode;
     use slipway_protocol::Stage;
     use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
 
     /// A source that fails as told, and counts how often it is asked.
     struct Failing {
@@ -238,16 +158,18 @@ mod tests {
         let mut mirrors = Mirrors::new("https://s.example/image", &[]);
         let fetch = Fetch {
             machine: &machine,
-            mirrors: &mut mirrors,
+            resume: Resume {
+                mirrors: &mut mirrors,
+                verified: false,
+                note: Box::new(|_| {}),
+                pause: |_, _| Duration::ZERO,
+            },
             registry: None,
             ca: None,
-            verified: false,
             whole: false,
             counters: &counters,
             meter: &meter,
             stop: &stop,
-            note: &|_| {},
-            pause: |_, _| Duration::ZERO,
         };
         match fetch.run(&Queue::pool(&stop, 1, 16), &Queue::new(&stop)) {
             Err(Halt::Failed(error)) => assert_eq!(error.to_string(), expect),

@@ -9,6 +9,7 @@ use slipway_protocol::{Stage, StreamImage};
 use super::buffers::Queue;
 use super::digest::Check;
 use super::progress::{Counters, Meter};
+use super::resume::Resume;
 use super::{BUFFER, FETCHED, Halt, RAW, Shared, WRITERS, decode, digest, fetch, spawn, write};
 use crate::error::Error;
 use crate::fetch::mirrors::Mirrors;
@@ -41,10 +42,9 @@ pub(crate) fn run(
         let (counters, meter, target) = (&counters, &meter, &target);
         let (fetched_pool, fetched, checked, raw_pool, raw) = (&fetched_pool, &fetched, &checked, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
-            let (ca, registry, verified, whole) = (image.ca.as_deref(), None, true, true);
-            let (note, pause) = (&|_| {}, retry::pause);
-            fetch::Fetch { machine, mirrors, registry, ca, verified, whole, counters, meter, stop, note, pause }
-                .run(fetched_pool, fetched)
+            let resume = Resume { mirrors, verified: true, note: Box::new(|_| {}), pause: retry::pause };
+            let (ca, registry, whole) = (image.ca.as_deref(), None, true);
+            fetch::Fetch { machine, resume, registry, ca, whole, counters, meter, stop }.run(fetched_pool, fetched)
         });
         let (last, pool) = match (stage, &image.digest) {
             (Stage::Decode | Stage::Write, _) => {

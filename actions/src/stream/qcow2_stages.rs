@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::decode::{Format, Output};
 use super::progress::Counters;
 use super::qcow2::{Block, FileOrder, Image};
+use super::resume::{Position, Resume};
 use super::{Halt, qcow2};
 use crate::error::Error;
 use crate::fetch::{self, FetchError, Request, retry};
@@ -82,11 +83,11 @@ fn send(mut at: u64, block: Block, output: &Output) -> Result<(), Halt> {
 /// A source that is read here and there.
 pub(super) struct Ranges<'a> {
     machine: &'a dyn Machine,
-    url: &'a str,
+    resume: Resume<'a>,
     ca: Option<&'a str>,
     counters: &'a Counters,
     stop: &'a Cancel,
-    etag: Option<String>,
+    at: Position,
     /// An answer, and the offset of its next byte.
     open: Option<(Response, u64)>,
     /// Why it could not be read.
@@ -97,12 +98,13 @@ impl<'a> Ranges<'a> {
     /// A source that was not opened yet.
     pub(super) fn new(
         machine: &'a dyn Machine,
-        url: &'a str,
+        resume: Resume<'a>,
         ca: Option<&'a str>,
         counters: &'a Counters,
         stop: &'a Cancel,
     ) -> Self {
-        Self { machine, url, ca, counters, stop, etag: None, open: None, failure: None }
+        resume.mirrors.begin();
+        Self { machine, resume, ca, counters, stop, at: Position::default(), open: None, failure: None }
     }
 
     /// Asks how large the source is, in bytes.
@@ -119,28 +121,25 @@ impl<'a> Ranges<'a> {
         })
     }
 
-    /// Does it again for as long as what went wrong may pass.
+    /// Does it again, perhaps at another place, for as long as what went wrong may pass.
     fn patiently<T>(
         &mut self,
         offset: u64,
         mut ask: impl FnMut(&mut Self) -> Result<T, FetchError>,
     ) -> Result<T, Halt> {
-        let url = || fetch::shown(self.url);
-        let (url, mut failures) = (url(), 0);
+        self.at.offset = offset;
         loop {
-            let source = match ask(self) {
+            let error = match ask(self) {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
             self.open = None;
-            failures += 1;
-            if !source.may_pass() || matches!(source, FetchError::NotResumable { .. }) {
-                return Err(Halt::Failed(Error::Fetch { url, source }));
+            if self.stop.is_set() {
+                return Err(Halt::Stopped);
             }
-            if failures >= retry::MAX_FAILURES {
-                return Err(Halt::Failed(Error::FetchGaveUp { url, offset, failures, source }));
-            }
-            if !retry::sleep(retry::pause(&source, failures), self.stop) {
+            let pause = self.resume.go_on(&mut self.at, error)?;
+            self.resume.mirrors.attempts += 1;
+            if !retry::sleep(pause, self.stop) {
                 return Err(Halt::Stopped);
             }
         }
@@ -148,14 +147,18 @@ impl<'a> Ranges<'a> {
 
     /// Asks for the source from an offset on. Returns its size in bytes.
     fn open(&mut self, offset: u64) -> Result<u64, FetchError> {
-        let request = Request { offset, etag: self.etag.as_deref(), ..Request::new(self.url, self.ca) };
+        let (url, stall) = (self.resume.mirrors.url(), self.resume.mirrors.stall());
+        let request = Request { offset, etag: self.at.etag.as_deref(), stall, ..Request::new(url, self.ca) };
         let response = self.machine.fetch(&request, self.stop)?;
-        let unknown = || FetchError::NotResumable { offset, reason: "the size of the source is not known".to_owned() };
-        let total = response.total.ok_or_else(unknown)?;
-        if offset == 0 {
-            self.etag.clone_from(&response.etag);
-            self.counters.set_fetch_total(Some(total));
+        let not_resumable = |reason: String| FetchError::NotResumable { offset, reason };
+        let total = response.total.ok_or_else(|| not_resumable("the size of the source is not known".to_owned()))?;
+        if let Some(known) = self.at.total.filter(|known| *known != total) {
+            return Err(not_resumable(format!("the size was {known} and is now {total}")));
         }
+        self.at.total = Some(total);
+        // The answer to a request for the rest need not repeat the tag.
+        self.at.etag = response.etag.clone().or(self.at.etag.take().filter(|_| offset > 0));
+        self.counters.set_fetch_total(Some(total));
         self.open = Some((response, offset));
         Ok(total)
     }
@@ -171,6 +174,7 @@ impl<'a> Ranges<'a> {
         response.body.read_exact(buffer).map_err(broken)?;
         *at = offset + buffer.len() as u64;
         self.counters.fetched.fetch_add(buffer.len() as u64, Relaxed);
+        self.resume.mirrors.received(buffer.len() as u64);
         Ok(())
     }
 }

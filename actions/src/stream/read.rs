@@ -10,6 +10,7 @@ use slipway_protocol::{Digest, Stage};
 use super::buffers::Queue;
 use super::digest::Check;
 use super::progress::{Counters, Meter, Watch};
+use super::resume::Resume;
 use super::{BUFFER, FETCHED, Halt, Shared, decode, digest, fetch, spawn, watch};
 use crate::Report;
 use crate::error::Error;
@@ -73,12 +74,10 @@ fn stages<T: Send>(
         let (counters, fetch_meter) = (&counters, &fetch_meter);
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
-            let note = |text| _ = fetch_notes.send(text);
-            let (ca, verified, meter, note, pause) =
-                (source.ca, source.digest.is_some(), fetch_meter, &note, retry::pause);
-            let (registry, whole) = (None, verified);
-            fetch::Fetch { machine, mirrors, registry, ca, verified, whole, counters, meter, stop, note, pause }
-                .run(fetched_pool, fetched)
+            let (note, verified) = (Box::new(move |text| _ = fetch_notes.send(text)), source.digest.is_some());
+            let resume = Resume { mirrors, verified, note, pause: retry::pause };
+            let (registry, ca, whole, meter) = (None, source.ca, verified, fetch_meter);
+            fetch::Fetch { machine, resume, registry, ca, whole, counters, meter, stop }.run(fetched_pool, fetched)
         });
         if let Some(digest) = source.digest {
             let (checked, meter) = (&checked, &digest_meter);
