@@ -170,7 +170,7 @@ fn stages(
     let read_back = (image.verify == Verify::Readback).then(|| ReadBack::new(disk, WRITERS, stop));
     let to_write = if image.raw_digest.is_some() { &raw_checked } else { &raw };
 
-    let (ca, mirrors, registry) = (source.ca, &mut source.mirrors, source.registry.as_mut());
+    let (ca, mirrors, registries) = (source.ca, &mut source.mirrors, source.registries.as_mut_slice());
     let decoded = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
         let (counters, fetch_meter) = (&counters, &fetch_meter);
@@ -184,7 +184,7 @@ fn stages(
             Reading::Stream => {
                 spawn(scope, &shared, &notes, move || {
                     let (whole, meter) = (image.is_verified() || image.raw_size.is_some(), fetch_meter);
-                    fetch::Fetch { machine, resume, registry, ca, whole, counters, meter, stop }
+                    fetch::Fetch { machine, resume, registries, ca, whole, counters, meter, stop }
                         .run(fetched_pool, fetched)
                 });
                 None

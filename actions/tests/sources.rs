@@ -535,3 +535,32 @@ fn a_blob_that_is_not_that_of_the_manifest_does_not_boot() {
     fails(&bench, hub.artifact(":12"), "checking the digest of the stream: expected sha256:");
     check_untouched_or_does_not_boot(&bench);
 }
+
+#[test]
+fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_blob() {
+    let raw = image(3 * MIB);
+    for twist in [Twist::Manifest, Twist::Told, Twist::Blob] {
+        let first = Hub::start(&raw, Some("Basic dXNlcjpoaWRkZW4="), twist);
+        let second = Hub::start(&raw, None, Twist::None);
+        let mut bench = Bench::with_trust(vec![first.authority.pem(), second.authority.pem()]);
+        bench.add_disk("disk", DISK);
+        let password = Secret::from("hidden".to_owned());
+        let registry_auth = Some(RegistryAuth { username: "user".to_owned(), password });
+        let mirrors = vec![second.artifact(":12").url];
+        let image = StreamImage { mirrors, registry_auth, ..first.artifact(":12") };
+        let (result, reports) = bench.run(&Action::StreamImage(image));
+        result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert!(bench.disk().starts_with(&raw));
+        let expect = match twist {
+            Twist::Blob => format!("starting over at {}", second.registry.at("/v2/org/os/blobs/")),
+            _ => format!("did not find the image in {}: checking the digest", first.artifact(":12").url),
+        };
+        assert!(reports.notes.iter().any(|note| note.starts_with(&expect)), "{:?}", reports.notes);
+        assert!(first.tokens.asked().iter().all(|asked| asked.authorization.is_some()));
+        assert!(second.tokens.asked().iter().all(|asked| asked.authorization.is_none()), "the login is for the first");
+        // Nobody has it.
+        let mirrors = vec![second.artifact(":13").url];
+        let error = fails(&bench, StreamImage { mirrors, ..second.artifact(":14") }, "all of 2 places failed: oci://");
+        assert_eq!(chain(&error).matches("the server answered 404 Not Found").count(), 2, "{}", chain(&error));
+    }
+}

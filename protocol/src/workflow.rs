@@ -100,9 +100,9 @@ fn source_problem(url: &str, digested: bool) -> Option<String> {
 
 fn image_problems(image: &StreamImage) -> Vec<String> {
     let signature = image.signature.as_ref().map(|signature| &signature.url);
-    let urls = [image.sums.as_ref(), signature].into_iter().flatten().chain(&image.mirrors);
-    let mut problems: Vec<String> = image_url_problem(&image.url).into_iter().collect();
-    problems.extend(urls.filter_map(|url| url_problem(url)));
+    let places = std::iter::once(&image.url).chain(&image.mirrors);
+    let mut problems: Vec<String> = places.filter_map(|url| image_url_problem(url)).collect();
+    problems.extend([image.sums.as_ref(), signature].into_iter().flatten().filter_map(|url| url_problem(url)));
     problems.extend(image.source_problems());
     problems.extend(image.disk.problems(false));
     problems
@@ -271,10 +271,12 @@ pub struct StreamImage {
     /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`; `http://` only with
     /// a digest.
     pub url: String,
-    /// Login at the registry of an `oci://` artifact; without it, the artifact is pulled anonymously.
+    /// Login at the registry of an `oci://` artifact; without it, the artifact is pulled anonymously, as it is from mirrors in
+    /// other registries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry_auth: Option<RegistryAuth>,
-    /// Further places of the same bytes, asked in this order when `url` fails.
+    /// Further places of the same bytes, asked in this order when `url` fails or gives something else; of an artifact, the same
+    /// in other registries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
     /// Digest of the stream as delivered, compressed or not.
@@ -381,8 +383,8 @@ impl StreamImage {
         if is_artifact && self.sums.is_some() {
             problems.push("has a list of sums for an OCI artifact, which has its digest in its manifest".to_owned());
         }
-        if is_artifact && !self.mirrors.is_empty() {
-            problems.push("has mirrors of an OCI artifact: name one registry, and no mirrors".to_owned());
+        if self.mirrors.iter().any(|mirror| mirror.starts_with(oci::SCHEME) != is_artifact) {
+            problems.push("has an OCI artifact and something else for mirrors of each other".to_owned());
         }
         if !is_artifact && self.registry_auth.is_some() {
             problems.push("has a login at a registry, and its url is not oci://".to_owned());
@@ -716,6 +718,7 @@ mod tests {
         check(mirrored("http://s/x", None), &[clear]);
         let unknown = "fetches \"s/x\", which is neither https://, http:// nor file://, nor an absolute path";
         check(mirrored("s/x", None), &[unknown]);
+        check(mirrored("oci://r/a:b", None), &["has an OCI artifact and something else for mirrors of each other"]);
         for url in ["", "x", "ftp://s/x", "s/x", "HTTP://s/x", " https://s/x"] {
             let problem =
                 format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");
@@ -773,6 +776,10 @@ mod tests {
         check(Action::StreamImage(with_login), &[]);
         let elsewhere = StreamImage { registry_auth: login(), ..image("https://r.example/a:b") };
         check(Action::StreamImage(elsewhere), &["has a login at a registry, and its url is not oci://"]);
+        let mirrored = |mirror: &str| StreamImage { mirrors: vec![mirror.to_owned()], ..image("oci://r.example/a:b") };
+        check(Action::StreamImage(mirrored("oci://m.example/a:b")), &[]);
+        let problem = problem.replace("r.example/a\"", "m.example/a\"");
+        check(Action::StreamImage(mirrored("oci://m.example/a")), &[&problem]);
         let more = StreamImage {
             mirrors: vec!["https://m/x".to_owned()],
             sums: Some("https://m/SUMS".to_owned()),
@@ -782,7 +789,7 @@ mod tests {
             Action::StreamImage(more),
             &[
                 "has a list of sums for an OCI artifact, which has its digest in its manifest",
-                "has mirrors of an OCI artifact: name one registry, and no mirrors",
+                "has an OCI artifact and something else for mirrors of each other",
             ],
         );
     }

@@ -89,6 +89,11 @@ impl Mirrors {
         &self.places[self.at].url
     }
 
+    /// Which of the places that is, from 0.
+    pub(crate) fn index(&self) -> usize {
+        self.at
+    }
+
     /// All places.
     pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
         self.places.iter().map(|place| place.url.as_str())

@@ -1,12 +1,12 @@
 //! Where an image comes from, and what proves that it is the one meant.
 
-use slipway_protocol::{Digest, OciReferenceError, StreamImage, oci};
+use slipway_protocol::{Digest, OciReference, OciReferenceError, RegistryAuth, StreamImage, oci};
 
 use super::mirrors::Mirrors;
-use super::oci::Registry;
+use super::oci::{Blob, Registry};
 use super::{Request, shown, small};
 use crate::Report;
-use crate::error::Error;
+use crate::error::{Error, is_retryable};
 use crate::machine::Machine;
 use crate::signature::{MAX_SIGNATURE, Verifier};
 use crate::stream::digest::Check;
@@ -16,8 +16,9 @@ use crate::{sums, text};
 pub(crate) struct Source<'a> {
     pub(crate) mirrors: Mirrors,
     pub(crate) ca: Option<&'a str>,
-    /// Where the image is an artifact: to be logged in at again when its token has run out.
-    pub(crate) registry: Option<Registry<'a>>,
+    /// Where the image is an artifact, that of each place: to be logged in at when it wants that, and again when its token has run
+    /// out.
+    pub(crate) registries: Vec<Registry<'a>>,
     /// Of the stream as delivered: given, found in a list of sums or in the manifest of an artifact.
     digests: Vec<Digest>,
     /// Of the stream as delivered.
@@ -60,7 +61,7 @@ impl<'a> Source<'a> {
         let signature = signature.transpose()?;
         let mirrors = Mirrors::new(&image.url, &image.mirrors);
         let digests = image.digest.iter().cloned().collect();
-        let mut source = Self { mirrors, ca, registry: None, digests, signature };
+        let mut source = Self { mirrors, ca, registries: Vec::new(), digests, signature };
         if let Some(list) = &image.sums {
             let digest = digest_in(list, image, source.signature.take().as_ref(), machine)?;
             report(Report::Note(format!("the image must be {digest}, says {}", shown(list))));
@@ -80,21 +81,38 @@ impl<'a> Source<'a> {
         machine: &dyn Machine,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), Error> {
-        let refused = |reason| Error::Artifact { url: shown(&image.url), reason };
-        let reference = image.url.parse().map_err(|error: OciReferenceError| refused(error.to_string()))?;
-        let mut registry = Registry::new(reference, self.ca, image.registry_auth.as_ref());
-        let blob = registry.find(machine)?;
+        let urls: Vec<&String> = std::iter::once(&image.url).chain(&image.mirrors).collect();
+        let mut registries = self.registries_of(&urls, image.registry_auth.as_ref())?;
+        let (found, blob) = find_in(&mut registries, &urls, machine, report)?;
+        let url = shown(urls[found]);
         let other = |given: &&Digest| given.algorithm() == blob.digest.algorithm() && **given != blob.digest;
         if let Some(given) = self.digests.iter().find(other) {
-            return Err(refused(format!("the step has the digest {given}, the artifact {}", blob.digest)));
+            let reason = format!("the step has the digest {given}, the artifact {}", blob.digest);
+            return Err(Error::Artifact { url, reason });
         }
-        let (url, size) = (shown(&image.url), text::size(blob.size));
-        report(Report::Note(format!("the image must be {} with {size}, says {url}", blob.digest)));
-        self.mirrors = Mirrors::new(&registry.url(&blob), &[]);
-        self.registry = Some(registry);
+        report(Report::Note(format!("the image must be {} with {}, says {url}", blob.digest, text::size(blob.size))));
+        // The one that answered is asked first. The others need not have the manifest, only the blob.
+        registries.rotate_left(found);
+        let mut urls = registries.iter().map(|registry| registry.url(&blob));
+        self.mirrors = Mirrors::new(&urls.next().unwrap_or_default(), &urls.collect::<Vec<String>>());
+        self.registries = registries;
         self.digests.retain(|given| *given != blob.digest);
         self.digests.push(blob.digest);
         Ok(())
+    }
+
+    /// The registry of each of these artifacts. The login is for that of the first, and for nobody else to see.
+    fn registries_of(&self, urls: &[&String], auth: Option<&'a RegistryAuth>) -> Result<Vec<Registry<'a>>, Error> {
+        let refused =
+            |url: &str, error: OciReferenceError| Error::Artifact { url: shown(url), reason: error.to_string() };
+        let references = urls.iter().map(|url| url.parse::<OciReference>().map_err(|error| refused(url, error)));
+        let references = references.collect::<Result<Vec<OciReference>, Error>>()?;
+        let first = references.first().map(|reference| reference.registry.clone());
+        let registry = |reference: OciReference| {
+            let auth = auth.filter(|_| Some(&reference.registry) == first.as_ref());
+            Registry::new(reference, self.ca, auth)
+        };
+        Ok(references.into_iter().map(registry).collect())
     }
 
     /// Whether it may be read here and there: nothing is to be proven of the stream as delivered, and it is no artifact.
@@ -111,6 +129,29 @@ impl<'a> Source<'a> {
         }
         Ok(checks)
     }
+}
+
+/// The blob that is the image, by the first of some registries that has a manifest of it, and the index of that one.
+fn find_in(
+    registries: &mut [Registry<'_>],
+    urls: &[&String],
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(usize, Blob), Error> {
+    let (places, mut failed, mut may_pass) = (registries.len(), Vec::new(), false);
+    for (index, registry) in registries.iter_mut().enumerate() {
+        machine.cancel().check()?;
+        let error = match registry.find(machine) {
+            Ok(blob) => return Ok((index, blob)),
+            Err(error) if places == 1 => return Err(error),
+            Err(error) => error,
+        };
+        let why = format!("{}: {}", shown(urls[index]), text::chain(&error));
+        report(Report::Note(format!("did not find the image in {why}")));
+        failed.push(why);
+        may_pass |= is_retryable(&error);
+    }
+    Err(Error::NoMirror { failed, may_pass })
 }
 
 /// What errors call the bytes that were delivered.

@@ -11,13 +11,14 @@ use crate::error::Error;
 use crate::fetch::oci::Registry;
 use crate::fetch::{self, FetchError, Request, retry};
 use crate::machine::{Cancel, Machine, Response};
+use crate::text;
 
 /// Where the source is, and what the stage works with.
 pub(super) struct Fetch<'a, 'b> {
     pub(super) machine: &'a dyn Machine,
     pub(super) resume: Resume<'a>,
-    /// Where the source is a registry's, and may want to see a login.
-    pub(super) registry: Option<&'a mut Registry<'b>>,
+    /// Where the source is an artifact, the registry of each place, which may want to see a login; else none.
+    pub(super) registries: &'a mut [Registry<'b>],
     pub(super) ca: Option<&'a str>,
     /// An end that comes too early will be found out, be it by what is known of the raw image.
     pub(super) whole: bool,
@@ -31,7 +32,7 @@ impl Fetch<'_, '_> {
     pub(super) fn run(mut self, pool: &Queue, out: &Queue) -> Result<(), Halt> {
         let mut at = Position::default();
         let mut buffer = pool.take(self.meter)?;
-        // Where a token was renewed: it is not renewed twice for the same byte.
+        // Where a token was renewed: it is not renewed twice for the same byte of the same place.
         let mut logged_in = None;
         self.resume.mirrors.begin();
         loop {
@@ -43,12 +44,17 @@ impl Fetch<'_, '_> {
             if self.stop.is_set() {
                 return Err(Halt::Stopped);
             }
-            if let (Some(registry), Some(challenge)) = (&mut self.registry, error.challenge())
-                && logged_in != Some(at.offset)
+            let place = self.resume.mirrors.index();
+            let is_only = self.registries.len() == 1;
+            if let (Some(registry), Some(challenge)) = (self.registries.get_mut(place), error.challenge())
+                && logged_in != Some((place, at.offset))
             {
-                logged_in = Some(at.offset);
-                registry.log_in(challenge, self.machine)?;
-                continue;
+                logged_in = Some((place, at.offset));
+                match registry.log_in(challenge, self.machine) {
+                    Ok(()) => continue,
+                    Err(error) if is_only => return Err(Halt::Failed(error)),
+                    Err(error) => (self.resume.note)(text::chain(&error)),
+                }
             }
             let pause = self.resume.go_on(&mut at, error)?;
             if !retry::sleep(pause, self.stop) {
@@ -67,7 +73,8 @@ impl Fetch<'_, '_> {
         let is_local = fetch::local_path(&url).is_some();
         let broken = |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } };
         let (etag, stall) = (at.etag.as_deref(), self.resume.mirrors.stall());
-        let authorization = self.registry.as_ref().and_then(|registry| registry.authorization());
+        let registry = self.registries.get(self.resume.mirrors.index());
+        let authorization = registry.and_then(Registry::authorization);
         let request = Request { offset: at.offset, etag, stall, authorization, ..Request::new(&url, self.ca) };
         self.resume.mirrors.attempts += 1;
         let mut response = self.machine.fetch(&request, self.stop).map_err(failed)?;
@@ -164,7 +171,7 @@ mod tests {
                 note: Box::new(|_| {}),
                 pause: |_, _| Duration::ZERO,
             },
-            registry: None,
+            registries: &mut [],
             ca: None,
             whole: false,
             counters: &counters,

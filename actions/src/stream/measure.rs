@@ -43,8 +43,8 @@ pub(crate) fn run(
         let (fetched_pool, fetched, checked, raw_pool, raw) = (&fetched_pool, &fetched, &checked, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
             let resume = Resume { mirrors, verified: true, note: Box::new(|_| {}), pause: retry::pause };
-            let (ca, registry, whole) = (image.ca.as_deref(), None, true);
-            fetch::Fetch { machine, resume, registry, ca, whole, counters, meter, stop }.run(fetched_pool, fetched)
+            let (ca, registries, whole) = (image.ca.as_deref(), &mut [], true);
+            fetch::Fetch { machine, resume, registries, ca, whole, counters, meter, stop }.run(fetched_pool, fetched)
         });
         let (last, pool) = match (stage, &image.digest) {
             (Stage::Decode | Stage::Write, _) => {

@@ -76,8 +76,8 @@ fn stages<T: Send>(
         spawn(scope, &shared, &notes, move || {
             let (note, verified) = (Box::new(move |text| _ = fetch_notes.send(text)), source.digest.is_some());
             let resume = Resume { mirrors, verified, note, pause: retry::pause };
-            let (registry, ca, whole, meter) = (None, source.ca, verified, fetch_meter);
-            fetch::Fetch { machine, resume, registry, ca, whole, counters, meter, stop }.run(fetched_pool, fetched)
+            let (registries, ca, whole, meter) = (&mut [], source.ca, verified, fetch_meter);
+            fetch::Fetch { machine, resume, registries, ca, whole, counters, meter, stop }.run(fetched_pool, fetched)
         });
         if let Some(digest) = source.digest {
             let (checked, meter) = (&checked, &digest_meter);
