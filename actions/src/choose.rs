@@ -97,7 +97,7 @@ fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candid
     candidates.extend(metadata.map(|metadata| {
         let read_only = metadata.permissions().readonly();
         let disk = Disk { path: path.clone(), size: metadata.len(), read_only, ..Disk::default() };
-        Candidate { disk, in_use: None, by_name_only: true }
+        Candidate { disk, in_use: None, by_name_only: true, boot_medium: None }
     }));
     Ok((path, candidates))
 }

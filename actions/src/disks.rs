@@ -9,7 +9,10 @@ use slipway_protocol::Disk;
 
 use crate::machine::Candidate;
 
+use boot_medium::{BootMedium, Found};
+
 mod attachment;
+mod boot_medium;
 
 /// `size` counts sectors of this many bytes, whatever the disk's own block size.
 const SECTOR: u64 = 512;
@@ -100,18 +103,20 @@ fn attribute(path: &Path) -> Option<String> {
 pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> io::Result<Vec<Candidate>> {
     let mounts = mounted(&fs::read_to_string(proc.join("self/mountinfo"))?);
     let swaps = fs::read_to_string(proc.join("swaps")).unwrap_or_default();
-    let booted_from = boot_partition(&sys.join("firmware/efi/efivars"));
+    let medium = BootMedium::of(sys, proc)?;
     Ok(block_devices(sys)
         .into_iter()
         .map(|disk| {
+            let is_layer = is_layer(&disk);
+            let found = medium.look_at(&disk.path, is_layer);
             // First of all, and in the place of a mount: the boot medium is never taken down.
-            let is_boot_medium = booted_from.as_deref().is_some_and(|partition| is_boot_medium(&disk, partition));
-            let in_use = match is_boot_medium {
-                true => Some("slipway booted from it".to_owned()),
-                false if is_operating_system => None,
-                false => in_use(sys, &disk, &mounts, &swaps),
+            let in_use = match found {
+                Found::BootedFrom => Some("slipway booted from it".to_owned()),
+                _ if is_operating_system => None,
+                _ => in_use(sys, &disk, &mounts, &swaps),
             };
-            Candidate { by_name_only: is_layer(&disk), disk, in_use }
+            let boot_medium = if let Found::Made(mark) = found { Some(mark) } else { None };
+            Candidate { disk, in_use, by_name_only: is_layer, boot_medium }
         })
         .collect())
 }
@@ -150,20 +155,6 @@ fn mounted(mountinfo: &str) -> HashMap<String, String> {
         }
     }
     mounts
-}
-
-/// Unique GUID of the partition the boot stub was loaded from (The Boot Loader Interface, LoaderDevicePartUUID): four
-/// bytes of attributes, then UTF-16.
-fn boot_partition(efivars: &Path) -> Option<String> {
-    let value = fs::read(efivars.join("LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")).ok()?;
-    let units: Vec<u16> = value.get(4..)?.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
-    Some(String::from_utf16_lossy(&units).trim_end_matches('\0').to_ascii_lowercase())
-}
-
-fn is_boot_medium(disk: &Disk, partition: &str) -> bool {
-    let open = crate::open_disk::OpenDisk::open(&disk.path, crate::open_disk::Access::Read);
-    let partitions = open.and_then(|disk| crate::partitions::read(&disk));
-    partitions.is_ok_and(|partitions| partitions.iter().any(|found| found.guid.as_deref() == Some(partition)))
 }
 
 #[cfg(test)]
@@ -272,15 +263,5 @@ mod tests {
             Some("/dev/sde is mounted at /srv/pool"),
         ];
         assert_eq!(in_use, expect);
-    }
-
-    #[test]
-    fn the_partition_slipway_booted_from_is_read_from_its_variable() {
-        let dir = sysfs(&[]);
-        let name = "LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
-        let units = "ABCD-12\0".encode_utf16().flat_map(u16::to_le_bytes);
-        fs::write(dir.path().join(name), [6, 0, 0, 0].into_iter().chain(units).collect::<Vec<u8>>()).expect("a file");
-        assert_eq!(boot_partition(dir.path()).as_deref(), Some("abcd-12"));
-        assert_eq!(boot_partition(Path::new("/nowhere")), None);
     }
 }

@@ -35,6 +35,8 @@ pub struct Candidate {
     pub in_use: Option<String>,
     /// Whether it counts only where it is named by device: a loop device, an array, a mapping, a file.
     pub by_name_only: bool,
+    /// By what it is seen to be a medium to start slipway from. It counts only where it is named by device, serial or wwn.
+    pub boot_medium: Option<String>,
 }
 
 /// A source opened at an offset.

@@ -117,6 +117,17 @@ pub struct Place {
 /// each of its partitions. Only reads. Fails where the disk cannot be opened or read, and on a partition table of a kind
 /// that cannot be read.
 pub fn probe(path: &str) -> Result<Vec<Place>, Error> {
+    first(path, usize::MAX)
+}
+
+/// What the table of a disk says of its partitions, without a look at what they hold.
+pub(crate) fn in_table(path: &str) -> Result<Vec<Place>, Error> {
+    let partitions = partitions::read(&OpenDisk::open(path, Access::Read)?)?;
+    Ok(partitions.into_iter().map(|partition| place(partition, None)).collect())
+}
+
+/// What [`probe`] gives, of this many partitions at most.
+pub(crate) fn first(path: &str, most: usize) -> Result<Vec<Place>, Error> {
     let disk = OpenDisk::open(path, Access::Read)?;
     let whole = Partition::whole(&disk);
     if let Some(entry) = entry_in_table(&disk) {
@@ -131,7 +142,7 @@ pub fn probe(path: &str) -> Result<Vec<Place>, Error> {
     if on_whole.is_some() || partitions.is_empty() {
         found.push(place(whole, on_whole));
     }
-    for partition in partitions.into_iter().filter(|_| !is_member) {
+    for partition in partitions.into_iter().filter(|_| !is_member).take(most) {
         let on_partition = identify(&disk, &partition, None)?;
         found.push(place(partition, on_partition));
     }

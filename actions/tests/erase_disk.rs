@@ -126,7 +126,7 @@ fn one_disk_that_fails_does_not_keep_the_others_and_fails_the_step() {
     let mut bench = Bench::new(20 * MIB);
     let path = bench.path("gone").to_str().unwrap().to_owned();
     let gone = Disk { path: path.clone(), size: MIB as u64, ..Disk::default() };
-    bench.disks.push(Candidate { disk: gone, in_use: None, by_name_only: false });
+    bench.disks.push(Candidate { disk: gone, in_use: None, by_name_only: false, boot_medium: None });
     let (result, reports) = bench.run(&erase_all());
     let error = chain(&result.unwrap_err());
     assert!(error.starts_with(&format!("erasing 2 disks: opening {path}: No such file")), "{error}");

@@ -11,6 +11,8 @@ use slipway_protocol::Secret;
 
 /// The file in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
+/// Where a source is, for messages.
+const COMMAND_LINE: &str = "the kernel command line";
 /// Largest value read from any source, in bytes; a CA bundle of a hundred certificates fits.
 const LARGEST: u64 = 1 << 20;
 
@@ -131,7 +133,7 @@ pub fn from_command_line(text: &str) -> Source {
         }
     }
     let values = words.iter().filter_map(|word| key_and_value(word)).collect();
-    Source { place: "the kernel command line".to_owned(), values }
+    Source { place: COMMAND_LINE.to_owned(), values }
 }
 
 fn key_and_value(word: &str) -> Option<(String, String)> {
@@ -157,11 +159,15 @@ pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
     let mut found: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     for source in sources {
         for (key, value) in &source.values {
+            // Read by whoever lists disks, who must know the boot medium before there is a configuration.
+            if key == "boot_medium" && source.place == COMMAND_LINE {
+                continue;
+            }
             if !["server", "ca", "token"].contains(&key.as_str()) {
                 warnings.push(format!("{} sets {key:?}, which slipway does not know", source.place));
                 continue;
             }
-            if key == "token" && source.place == "the kernel command line" {
+            if key == "token" && source.place == COMMAND_LINE {
                 warnings.push(format!(
                     "the bootstrap token came by {}, where every program can read it: put it into {BAKED} or fw_cfg",
                     source.place
@@ -213,7 +219,9 @@ mod tests {
     #[test]
     fn later_sources_win() {
         let baked = source(BAKED, &[("server", "https://a.example"), ("ca", CA), ("token", "t")]);
-        let later = from_command_line("quiet slipway.server=https://b.example:8443/x?y=z slipway.colour=red");
+        let later = from_command_line(
+            "quiet slipway.server=https://b.example:8443/x?y=z slipway.boot_medium=LABEL=x slipway.colour=red",
+        );
         let (config, warnings) = merge(&[baked, later]).unwrap();
         assert_eq!(config.server.as_str(), "https://b.example:8443/x?y=z");
         assert_eq!(warnings, ["the kernel command line sets \"colour\", which slipway does not know"]);

@@ -11,7 +11,7 @@ pub const BY_PATH: &str = "/dev/disk/by-path/";
 /// hints, and `device`, `min_size`, `choose` and `skip`.
 ///
 /// Without any hint the machine must have exactly one candidate. Disks in use, read-only disks and the medium slipway booted
-/// from are never candidates; removable disks only if they are named by device, serial or wwn.
+/// from are never candidates; removable disks and media made to start slipway from only if they are named by device, serial or wwn.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

@@ -32,6 +32,9 @@ pub(super) fn objection(hints: &DiskHints, candidate: &Candidate) -> Option<Stri
     if disk.removable && !names_one_disk(hints) {
         return Some("is removable, and is not named by device, serial or wwn".to_owned());
     }
+    if let Some(mark) = candidate.boot_medium.as_ref().filter(|_| !names_one_disk(hints)) {
+        return Some(format!("is a slipway boot medium, as {mark}, and is not named by device, serial or wwn"));
+    }
     let skip = hints.skip.iter().find(|skip| mismatch(skip, disk).is_none());
     skip.map(|skip| format!("is to be skipped, being {}", wanted(skip))).or_else(|| mismatch(hints, disk))
 }

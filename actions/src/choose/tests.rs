@@ -2,7 +2,7 @@ use super::*;
 
 fn machine() -> Vec<Candidate> {
     let disk = |path: &str, gib: u64| Disk { path: path.to_owned(), size: gib << 30, ..Disk::default() };
-    let free = |disk| Candidate { disk, in_use: None, by_name_only: false };
+    let free = |disk| Candidate { disk, in_use: None, by_name_only: false, boot_medium: None };
     let text = |text: &str| Some(text.to_owned());
     vec![
         free(Disk {
@@ -35,6 +35,10 @@ fn machine() -> Vec<Candidate> {
         free(Disk { read_only: true, ..disk("/dev/sdd", 200) }),
         Candidate { in_use: Some("/dev/sde1 is mounted at /".to_owned()), ..free(disk("/dev/sde", 500)) },
         Candidate { by_name_only: true, ..free(disk("/dev/loop0", 900)) },
+        Candidate {
+            boot_medium: text("its partition 1 has the label SLIPWAY"),
+            ..free(Disk { serial: text("S6"), ..disk("/dev/sdf", 300) })
+        },
     ]
 }
 
@@ -134,6 +138,16 @@ fn a_removable_disk_is_taken_only_by_who_names_it() {
     check(hints(&[("serial", "<or> S3 <or> S9")]), Ok("/dev/sdc"));
     for (key, value) in [("serial", "<in> 3"), ("size", "5"), ("name", "<in> sdc")] {
         check(hints(&[(key, value)]), Err("/dev/sdc is removable, and is not named"));
+    }
+}
+
+#[test]
+fn a_boot_medium_is_taken_only_by_who_names_it() {
+    check(hints(&[("device", "/dev/sdf")]), Ok("/dev/sdf"));
+    check(hints(&[("serial", "S6")]), Ok("/dev/sdf"));
+    for (key, value) in [("size", "300"), ("name", "/dev/sdf"), ("serial", "<in> 6")] {
+        let expect = "/dev/sdf is a slipway boot medium, as its partition 1 has the label SLIPWAY, and is not named";
+        check(hints(&[(key, value)]), Err(expect));
     }
 }
 

@@ -13,6 +13,7 @@ pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[D
     let bare = |candidate: &Candidate| Candidate {
         disk: Disk { read_only: false, removable: false, ..candidate.disk.clone() },
         in_use: None,
+        boot_medium: None,
         ..candidate.clone()
     };
     let bare: Vec<Candidate> = candidates.iter().map(bare).collect();
@@ -20,11 +21,14 @@ pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[D
     let is_meant = |disk: &Disk| meant.iter().any(|(meant, _)| meant.path == disk.path);
     let is_chosen = |disk: &Disk| chosen.iter().any(|chosen| chosen.path == disk.path);
     let left = candidates.iter().filter(|candidate| is_meant(&candidate.disk) && !is_chosen(&candidate.disk));
-    left.map(|Candidate { disk, in_use, .. }| {
-        let reason = match in_use {
-            Some(by) => format!("it is in use: {by}"),
-            None if disk.read_only => "it is write-protected".to_owned(),
-            None => "it is removable, and is not named by device, serial or wwn".to_owned(),
+    left.map(|Candidate { disk, in_use, boot_medium, .. }| {
+        let reason = match (in_use, boot_medium) {
+            (Some(by), _) => format!("it is in use: {by}"),
+            _ if disk.read_only => "it is write-protected".to_owned(),
+            (None, Some(mark)) if !disk.removable => {
+                format!("it is a slipway boot medium, as {mark}, and is not named by device, serial or wwn")
+            }
+            _ => "it is removable, and is not named by device, serial or wwn".to_owned(),
         };
         skipped(&disk.path, disk.serial.clone(), reason)
     })

@@ -61,13 +61,13 @@ impl Bench {
             file.write_all_at(&vec![0xAA; MIB.min(size - at)], at as u64).unwrap();
         }
         let disk = Disk { path: path.to_str().unwrap().to_owned(), size: size as u64, ..Disk::default() };
-        self.disks.push(Candidate { disk, in_use: None, by_name_only: false });
+        self.disks.push(Candidate { disk, in_use: None, by_name_only: false, boot_medium: None });
     }
 
     /// A real block device in place of a file.
     pub fn add_device(&mut self, path: &str, size: usize) {
         let disk = Disk { path: path.to_owned(), size: size as u64, ..Disk::default() };
-        self.disks.push(Candidate { disk, in_use: None, by_name_only: false });
+        self.disks.push(Candidate { disk, in_use: None, by_name_only: false, boot_medium: None });
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -491,13 +491,14 @@ fn detached_signature((url, key): (String, String)) -> Result<DetachedSignature>
 pub(super) fn confirmed(machine: &Host, path: &str, what: &str) -> Result<bool> {
     let found = slipway_actions::named(path, machine)?;
     let disk = &found.disk;
+    let medium = found.boot_medium.map(|mark| format!("a slipway boot medium, as {mark}"));
+    let known: String = found.in_use.into_iter().chain(medium).map(|what| format!(", {what}")).collect();
     eprintln!(
-        "{}: {}, model {}, serial {}{}",
+        "{}: {}, model {}, serial {}{known}",
         disk.path,
         HumanBytes(disk.size),
         disk.model.as_deref().unwrap_or("unknown"),
-        disk.serial.as_deref().unwrap_or("unknown"),
-        found.in_use.as_ref().map(|by| format!(", {by}")).unwrap_or_default()
+        disk.serial.as_deref().unwrap_or("unknown")
     );
     if !std::io::stdin().is_terminal() {
         bail!("asking whether to overwrite {what}: standard input is no terminal; say --yes to go on without asking");
