@@ -1,6 +1,7 @@
 //! What can go wrong in an action.
 
 use std::io;
+use std::ops::Range;
 
 use slipway_protocol::{Digest, EraseMode};
 
@@ -206,6 +207,15 @@ pub enum Error {
         #[source]
         source: sums::Error,
     },
+    /// The block map of the image cannot be used.
+    #[error("looking up in {url} what of the image holds data")]
+    Bmap {
+        /// The URL of the map without user, password and query, which may be secrets.
+        url: String,
+        /// The cause.
+        #[source]
+        source: crate::stream::bmap::Error,
+    },
     /// An artifact has no image for this machine, or its registry cannot be logged in at.
     #[error("looking for the image in {url}: {reason}")]
     Artifact {
@@ -251,7 +261,7 @@ pub enum Error {
     /// The blocks of a qcow2 image are not in the order of the raw image, of which the digest was to be taken.
     #[error(
         "checking the digest of the raw image while {url} is read once: the blocks of a qcow2 image are in another order; \
-         leave `digest` out, so that it is read by ranges, or `raw_digest`"
+         leave `digest` out, so that it is read by ranges, or `raw_digest` and `bmap`"
     )]
     Qcow2Order {
         /// The URL without user, password and query, which may be secrets.
@@ -278,10 +288,10 @@ pub enum Error {
         /// What the image needs: its size where known, else how far it got.
         needed: String,
     },
-    /// The raw image is not as long as the workflow says.
+    /// The raw image is not as long as the workflow or its block map says.
     #[error("checking the size of the raw image: expected {expected} bytes, got {found}")]
     RawSize {
-        /// Size in the workflow, in bytes.
+        /// Size in the workflow or the block map, in bytes.
         expected: u64,
         /// Size found, in bytes; when larger than expected, where the writer stopped.
         found: String,
@@ -297,6 +307,24 @@ pub enum Error {
         found: String,
         /// Bytes hashed.
         bytes: u64,
+    },
+    /// A part of the raw image is not what its block map says.
+    #[error(
+        "checking {blocks} of the raw image (from byte {} to {}) by its block map: expected {algorithm}:{expected}, got \
+         {algorithm}:{found}; the image is damaged, or the map was made of another one: fetch or make both again",
+        bytes.start, bytes.end
+    )]
+    MappedDigest {
+        /// As the map has them: "blocks 3-4".
+        blocks: String,
+        /// The part in bytes.
+        bytes: Range<u64>,
+        /// Name of the hash function.
+        algorithm: &'static str,
+        /// Hexadecimal digits in the map.
+        expected: String,
+        /// Hexadecimal digits found.
+        found: String,
     },
     /// No partition holds what the action works on.
     #[error("looking for {what} on {disk}: {looked_at}")]

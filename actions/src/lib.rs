@@ -59,10 +59,14 @@ pub use machine::{Cancel, Candidate, Machine, Response};
 pub use probe::{Place, probe};
 pub use run_in_target::in_target;
 pub use signature::Error as SignatureError;
+pub use stream::bmap::Error as BmapError;
 pub use sums::Error as SumsError;
 
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
-pub use stream::{bmap, qcow2};
+pub use stream::bmap;
+#[doc(hidden)]
+pub use stream::qcow2;
 
 /// What an action says while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]

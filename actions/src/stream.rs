@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use slipway_protocol::{Stage, StreamImage, Verify};
 
+use self::bmap::RangeCheck;
 use self::buffers::Queue;
 use self::digest::Check;
 use self::progress::{Counters, Meter, Watch};
@@ -125,7 +126,8 @@ pub(crate) fn run(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Fitted), Error> {
-    let target = Target::new(disk);
+    let map = source.map.clone();
+    let target = Target::new(disk, map.as_deref());
     let written = stages(image, source, reading, disk, &target, machine, report)
         .and_then(|written| Ok((written, target.commit(image.grow, image.verify)?)));
     if written.is_err() {
@@ -154,6 +156,10 @@ fn stages(
     let stop = &shared.stop;
     let stream_checks = source.checks()?;
     let is_checked = !stream_checks.is_empty();
+    let mut raw_checks: Vec<Check> =
+        image.raw_digest.iter().map(|digest| Check::digest("the raw image", digest)).collect();
+    raw_checks.extend(source.map.as_deref().and_then(RangeCheck::new).map(Check::Ranges));
+    let is_raw_checked = !raw_checks.is_empty();
     let counters = Counters::default();
     let fetch_meter = Meter::new(Stage::Fetch, 1);
     let stream_meter = Meter::new(Stage::Digest, 1);
@@ -162,14 +168,15 @@ fn stages(
     let write_meter = Meter::new(Stage::Write, WRITERS);
     let mut meters = vec![&fetch_meter, &decode_meter, &write_meter];
     meters.extend(is_checked.then_some(&stream_meter));
-    meters.extend(image.raw_digest.is_some().then_some(&raw_meter));
+    meters.extend(is_raw_checked.then_some(&raw_meter));
 
     let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
     let (raw_pool, raw, raw_checked) = (Queue::pool(stop, RAW, BUFFER), Queue::new(stop), Queue::new(stop));
     let to_decode = if is_checked { &checked } else { &fetched };
     let read_back = (image.verify == Verify::Readback).then(|| ReadBack::new(disk, WRITERS, stop));
-    let to_write = if image.raw_digest.is_some() { &raw_checked } else { &raw };
+    let to_write = if is_raw_checked { &raw_checked } else { &raw };
 
+    let raw_size = source.raw_size;
     let (ca, mirrors, registries) = (source.ca, &mut source.mirrors, source.registries.as_mut_slice());
     let decoded = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
@@ -183,7 +190,7 @@ fn stages(
         let ranges = match reading {
             Reading::Stream => {
                 spawn(scope, &shared, &notes, move || {
-                    let (whole, meter) = (image.is_verified() || image.raw_size.is_some(), fetch_meter);
+                    let (whole, meter) = (image.is_verified() || raw_size.is_some(), fetch_meter);
                     fetch::Fetch { machine, resume, registries, ca, whole, counters, meter, stop }
                         .run(fetched_pool, fetched)
                 });
@@ -197,10 +204,9 @@ fn stages(
         }
         let decode_meter = &decode_meter;
         let decoded = spawn(scope, &shared, &notes, move || {
-            let limits =
-                decode::Limits { url: &image.url, disk: disk.path(), disk_size: disk.size(), raw_size: image.raw_size };
-            let in_order = image.raw_digest.is_some();
-            let output = decode::Output { limits: &limits, pool: raw_pool, out: raw, meter: decode_meter, in_order };
+            let limits = decode::Limits { url: &image.url, disk: disk.path(), disk_size: disk.size(), raw_size };
+            let (meter, in_order) = (decode_meter, is_raw_checked);
+            let output = decode::Output { limits: &limits, pool: raw_pool, out: raw, meter, in_order };
             match ranges {
                 Some(ranges) => qcow2_stages::by_ranges(ranges, &output),
                 None => {
@@ -209,10 +215,9 @@ fn stages(
                 }
             }
         });
-        if let Some(digest) = &image.raw_digest {
+        if is_raw_checked {
             let (raw_checked, meter) = (&raw_checked, &raw_meter);
-            let checks = vec![Check::digest("the raw image", digest)];
-            spawn(scope, &shared, &notes, move || digest::run(checks, raw, raw_checked, meter));
+            spawn(scope, &shared, &notes, move || digest::run(raw_checks, raw, raw_checked, meter));
         }
         let read_back = read_back.as_ref();
         for _ in 0..WRITERS {
@@ -223,7 +228,7 @@ fn stages(
             spawn(scope, &shared, &notes, || read_back.run(BUFFER));
         }
         drop(notes);
-        watch(&told, Watch::new(counters, &meters, image.raw_size), machine, &shared, report);
+        watch(&told, Watch::new(counters, &meters, raw_size), machine, &shared, report);
         decoded.join().ok().flatten()
     });
     if let Some(error) = shared.into_failure() {

@@ -22,13 +22,14 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     if let Some(url) = source.mirrors.urls().find(is_on_disk) {
         return Err(Error::SourceOnTarget { url: fetch::shown(url), disk: disk.path().to_owned() });
     }
-    if let Some(raw_size) = inputs.raw_size.filter(|raw_size| *raw_size > disk.size()) {
+    if let Some(raw_size) = source.raw_size.filter(|raw_size| *raw_size > disk.size()) {
         let needed = format!("{raw_size}");
         return Err(Error::ImageTooLarge { disk: disk.path().to_owned(), size: disk.size(), needed });
     }
     let (written, Fitted { moved, growth }) = write(inputs, &mut source, &disk, machine, report)?;
     let mut warnings = Vec::new();
-    if !inputs.is_verified() {
+    let is_proven_by_map = source.map.as_ref().is_some_and(|map| map.proves());
+    if !(inputs.is_verified() || is_proven_by_map) {
         warnings.push("the image was written without a digest to check it against".to_owned());
     }
     warnings.extend(source.mirrors.warning());
@@ -45,6 +46,10 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
         text::size(written.fetched),
         written.format
     );
+    if let Some(map) = &source.map {
+        let left_out = text::size(map.image_size - map.mapped_size());
+        summary.push_str(&format!("; left out {left_out} that its block map says are no data"));
+    }
     let path = disk.path().to_owned();
     // A partition of a disk that is held cannot be mounted.
     drop(disk);

@@ -102,7 +102,8 @@ fn image_problems(image: &StreamImage) -> Vec<String> {
     let signature = image.signature.as_ref().map(|signature| &signature.url);
     let places = std::iter::once(&image.url).chain(&image.mirrors);
     let mut problems: Vec<String> = places.filter_map(|url| image_url_problem(url)).collect();
-    problems.extend([image.sums.as_ref(), signature].into_iter().flatten().filter_map(|url| url_problem(url)));
+    let urls = [image.sums.as_ref(), image.bmap.as_ref(), signature];
+    problems.extend(urls.into_iter().flatten().filter_map(|url| url_problem(url)));
     problems.extend(image.source_problems());
     problems.extend(image.disk.problems(false));
     problems
@@ -292,6 +293,10 @@ pub struct StreamImage {
     /// Digest of the raw image, after decompression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_digest: Option<Digest>,
+    /// `https://`, `file://` or absolute path of the block map of the raw image, as `bmaptool create` makes it. What it lists is checked
+    /// against its digests; what it leaves out is not written, so that the disk keeps what it held there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bmap: Option<String>,
     /// Size of the raw image in bytes, for the progress display; the image may not be larger or smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_size: Option<u64>,
@@ -317,6 +322,7 @@ impl Default for StreamImage {
             url: String::new(),
             digest: None,
             raw_digest: None,
+            bmap: None,
             raw_size: None,
             registry_auth: None,
             mirrors: Vec::new(),
@@ -357,7 +363,8 @@ impl Verify {
 }
 
 impl StreamImage {
-    /// Whether what arrives is checked against a digest or a signature; what is in a registry has its digest there.
+    /// Whether what arrives is checked against a digest or a signature; what is in a registry has its digest there. A block map is
+    /// not counted: whether it has digests, and such that prove anything, is known only when it has been read.
     pub fn is_verified(&self) -> bool {
         let by_manifest = self.url.starts_with(oci::SCHEME);
         let by_digest = self.digest.is_some() || self.raw_digest.is_some() || self.sums.is_some();
@@ -378,6 +385,10 @@ impl StreamImage {
         if self.sums.as_ref().is_some_and(|url| url.starts_with("http://")) && self.signature.is_none() {
             let remedy = "give its signature, or use https://";
             problems.push(format!("fetches the list of sums over http:// without a signature: {remedy}"));
+        }
+        if self.bmap.as_ref().is_some_and(|url| url.starts_with("http://")) {
+            let danger = "where anybody can have it leave out what is to be written";
+            problems.push(format!("fetches the block map over http://, {danger}: use https://"));
         }
         let is_artifact = self.url.starts_with(oci::SCHEME);
         if is_artifact && self.sums.is_some() {
@@ -761,6 +772,25 @@ mod tests {
         check(Action::StreamImage(both), &["has a digest and a list of sums: give the one or the other"]);
         let unknown = "fetches \"SUMS\", which is neither https://, http:// nor file://, nor an absolute path";
         check(Action::StreamImage(image("https://s/x", Some("SUMS"), false)), &[unknown]);
+    }
+
+    #[test]
+    fn a_block_map_comes_from_where_it_can_be_believed() {
+        let image = |url: &str, bmap: &str| {
+            let (url, bmap) = (url.to_owned(), Some(bmap.to_owned()));
+            StreamImage { url, bmap, ..StreamImage::default() }
+        };
+        for bmap in ["https://s/x.bmap", "file:///x.bmap", "/x.bmap"] {
+            check(Action::StreamImage(image("/x", bmap)), &[]);
+        }
+        let clear = "fetches the block map over http://, where anybody can have it leave out what is to be written: use \
+                     https://";
+        let digest = Digest::new(crate::Algorithm::Sha256, &"a".repeat(64)).ok();
+        check(Action::StreamImage(StreamImage { digest, ..image("https://s/x", "http://s/x.bmap") }), &[clear]);
+        let unverified = "fetches over http:// without a digest: give one, or use https://";
+        check(Action::StreamImage(image("http://s/x", "https://s/x.bmap")), &[unverified]);
+        let unknown = "fetches \"x.bmap\", which is neither https://, http:// nor file://, nor an absolute path";
+        check(Action::StreamImage(image("/x", "x.bmap")), &[unknown]);
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub const TESTS: &[&str] = &[
     "udftools",
     "cryptsetup-bin",
     "qemu-utils",
+    "bmap-tools",
 ];
 
 /// Installs those of the packages that are missing, without asking anything; as root, or through sudo.

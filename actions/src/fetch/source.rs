@@ -1,5 +1,7 @@
 //! Where an image comes from, and what proves that it is the one meant.
 
+use std::sync::Arc;
+
 use slipway_protocol::{Digest, OciReference, OciReferenceError, RegistryAuth, StreamImage, oci};
 
 use super::mirrors::Mirrors;
@@ -9,6 +11,7 @@ use crate::Report;
 use crate::error::{Error, is_retryable};
 use crate::machine::Machine;
 use crate::signature::{MAX_SIGNATURE, Verifier};
+use crate::stream::bmap::{self, Bmap};
 use crate::stream::digest::Check;
 use crate::{sums, text};
 
@@ -19,6 +22,10 @@ pub(crate) struct Source<'a> {
     /// Where the image is an artifact, that of each place: to be logged in at when it wants that, and again when its token has run
     /// out.
     pub(crate) registries: Vec<Registry<'a>>,
+    /// What of the raw image holds data, where that is known.
+    pub(crate) map: Option<Arc<Bmap>>,
+    /// Size of the raw image in bytes: given, or that of the map.
+    pub(crate) raw_size: Option<u64>,
     /// Of the stream as delivered: given, found in a list of sums or in the manifest of an artifact.
     digests: Vec<Digest>,
     /// Of the stream as delivered.
@@ -61,7 +68,10 @@ impl<'a> Source<'a> {
         let signature = signature.transpose()?;
         let mirrors = Mirrors::new(&image.url, &image.mirrors);
         let digests = image.digest.iter().cloned().collect();
-        let mut source = Self { mirrors, ca, registries: Vec::new(), digests, signature };
+        let map = image.bmap.as_ref().map(|url| read_map(url, image, machine, report)).transpose()?;
+        let raw_size = image.raw_size.or(map.as_ref().map(|map| map.image_size));
+        let map = map.map(Arc::new);
+        let mut source = Self { mirrors, ca, registries: Vec::new(), map, raw_size, digests, signature };
         if let Some(list) = &image.sums {
             let digest = digest_in(list, image, source.signature.take().as_ref(), machine)?;
             report(Report::Note(format!("the image must be {digest}, says {}", shown(list))));
@@ -121,7 +131,7 @@ impl<'a> Source<'a> {
     }
 
     /// What the stream as delivered must prove to be, from its first byte on.
-    pub(crate) fn checks(&self) -> Result<Vec<Check>, Error> {
+    pub(crate) fn checks(&self) -> Result<Vec<Check<'static>>, Error> {
         let mut checks: Vec<Check> = self.digests.iter().map(|digest| Check::digest(STREAM, digest)).collect();
         if let Some(signature) = &self.signature {
             let verifier = Box::new(signature.verifier(STREAM)?);
@@ -176,4 +186,23 @@ fn digest_in(
         verifier.finish().map_err(|source| signature.refused(LIST, source))?;
     }
     sums::find(&text, &name).map_err(|source| Error::Sums { url: shown(list), source })
+}
+
+/// Reads the block map of an image of which the rest is not to be written.
+fn read_map(
+    url: &str,
+    image: &StreamImage,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Bmap, Error> {
+    let text = small::read(&Request::new(url, image.ca.as_deref()), bmap::MAX_TEXT, machine)?;
+    let map = bmap::parse(&text).map_err(|source| Error::Bmap { url: shown(url), source })?;
+    if let Some(raw_size) = image.raw_size.filter(|raw_size| *raw_size != map.image_size) {
+        let (found, remedy) = (map.image_size, "give the map of this image, or leave raw_size out");
+        let problem = format!("has a raw_size of {raw_size} bytes, and the block map of an image of {found}: {remedy}");
+        return Err(Error::Source { problem });
+    }
+    let (mapped, size) = (text::size(map.mapped_size()), text::size(map.image_size));
+    report(Report::Note(format!("the image has data in {mapped} of its {size}, says {}", shown(url))));
+    Ok(map)
 }

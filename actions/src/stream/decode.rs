@@ -60,7 +60,7 @@ pub(super) struct Limits<'a> {
     pub(super) disk: &'a str,
     /// Size of the disk in bytes.
     pub(super) disk_size: u64,
-    /// Size of the raw image in bytes, if the workflow gives it.
+    /// Size of the raw image in bytes, if it is known.
     pub(super) raw_size: Option<u64>,
 }
 

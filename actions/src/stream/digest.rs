@@ -4,13 +4,14 @@ use ring::digest::{Context, SHA256, SHA384, SHA512};
 use slipway_protocol::{Algorithm, Digest};
 
 use super::Halt;
+use super::bmap::RangeCheck;
 use super::buffers::Queue;
 use super::progress::Meter;
 use crate::error::Error;
 use crate::signature::Verifier;
 
 /// What bytes must prove to be once the last of them has passed.
-pub(crate) enum Check {
+pub(crate) enum Check<'a> {
     /// Those of a digest.
     Digest {
         /// What they are, for the error.
@@ -26,19 +27,23 @@ pub(crate) enum Check {
         url: String,
         verifier: Box<Verifier>,
     },
+    /// Those of the digests of a block map.
+    Ranges(RangeCheck<'a>),
 }
 
-impl Check {
+impl Check<'_> {
     /// A check against a digest.
     pub(crate) fn digest(what: &'static str, expected: &Digest) -> Self {
         Check::Digest { what, expected: expected.clone(), context: Box::new(context(expected.algorithm())) }
     }
 
-    fn update(&mut self, bytes: &[u8]) {
+    fn update(&mut self, bytes: &[u8]) -> Result<(), Error> {
         match self {
             Check::Digest { context, .. } => context.update(bytes),
             Check::Signature { verifier, .. } => verifier.update(bytes),
+            Check::Ranges(ranges) => return ranges.update(bytes),
         }
+        Ok(())
     }
 
     fn finish(self, bytes: u64) -> Result<(), Error> {
@@ -50,6 +55,7 @@ impl Check {
             Check::Signature { what, url, verifier } => {
                 verifier.finish().map_err(|source| Error::Signature { what, url, source })
             }
+            Check::Ranges(ranges) => ranges.finish(),
         }
     }
 }
@@ -66,15 +72,15 @@ fn context(algorithm: Algorithm) -> Context {
 /// Checks bytes that are all there.
 pub(crate) fn verify(what: &'static str, expected: &Digest, bytes: &[u8]) -> Result<(), Error> {
     let mut check = Check::digest(what, expected);
-    check.update(bytes);
+    check.update(bytes)?;
     check.finish(bytes.len() as u64)
 }
 
-/// Passes every buffer on, and fails at the end if the bytes were not what they had to be.
-pub(super) fn run(mut checks: Vec<Check>, input: &Queue, out: &Queue, meter: &Meter) -> Result<(), Halt> {
+/// Passes every buffer on, and fails at the end, or before, if the bytes were not what they had to be.
+pub(super) fn run(mut checks: Vec<Check<'_>>, input: &Queue, out: &Queue, meter: &Meter) -> Result<(), Halt> {
     let mut bytes = 0;
     while let Some(buffer) = input.recv(meter)? {
-        checks.iter_mut().for_each(|check| check.update(buffer.filled()));
+        checks.iter_mut().try_for_each(|check| check.update(buffer.filled()))?;
         bytes += buffer.filled().len() as u64;
         out.send(buffer);
     }

@@ -33,7 +33,7 @@ pub(crate) fn run(
     let (counters, meter) = (Counters::default(), Meter::new(stage, 1));
     let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
     let (raw_pool, raw) = (Queue::pool(stop, RAW, BUFFER), Queue::new(stop));
-    let target = disk.map(write::Target::new);
+    let target = disk.map(|disk| write::Target::new(disk, None));
     let mut place = Mirrors::new(&image.url, &image.mirrors);
     let began = Instant::now();
     thread::scope(|scope| {

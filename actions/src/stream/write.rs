@@ -1,12 +1,14 @@
 //! Last stage: writes the raw blocks. The ends of the disk, by which firmware and kernels know it, are held back until
 //! everything else is written and checked.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slipway_protocol::Verify;
 
 use super::Halt;
+use super::bmap::Bmap;
 use super::buffers::Queue;
 use super::progress::{Counters, Meter};
 use super::read_back::ReadBack;
@@ -24,6 +26,8 @@ const ZERO_UNIT: usize = 64 << 10;
 /// A disk being written.
 pub(crate) struct Target<'a> {
     disk: &'a OpenDisk,
+    /// Without one, all of the image is written.
+    map: Option<&'a Bmap>,
     head_end: u64,
     tail_start: u64,
     /// Whether the old partition table was taken away.
@@ -31,17 +35,23 @@ pub(crate) struct Target<'a> {
     held: Mutex<Held>,
 }
 
-#[derive(Default)]
 struct Held {
     head: Vec<u8>,
     tail: Vec<u8>,
 }
 
 impl<'a> Target<'a> {
-    pub(crate) fn new(disk: &'a OpenDisk) -> Self {
+    /// A disk for an image, of which only what holds data is written where there is a map of it.
+    pub(crate) fn new(disk: &'a OpenDisk, map: Option<&'a Bmap>) -> Self {
         let head_end = HELD_BACK.min(disk.size());
         let tail_start = disk.size().saturating_sub(HELD_BACK).max(head_end);
-        Self { disk, head_end, tail_start, begun: Mutex::new(false), held: Mutex::default() }
+        // What the map leaves out of the ends of the disk becomes zeros there, and not what the disk was known by before.
+        let zeros = |range: Range<u64>| {
+            let end = map.map_or(0, |map| map.image_size.min(range.end));
+            vec![0; end.saturating_sub(range.start) as usize]
+        };
+        let held = Held { head: zeros(0..head_end), tail: zeros(tail_start..disk.size()) };
+        Self { disk, map, head_end, tail_start, begun: Mutex::new(false), held: Mutex::new(held) }
     }
 
     /// Writes blocks until there are no more. Run by each of the writing threads.
@@ -55,7 +65,13 @@ impl<'a> Target<'a> {
     ) -> Result<(), Halt> {
         while let Some(block) = input.recv(meter)? {
             self.begin()?;
-            self.write(block.filled(), block.offset(), read_back)?;
+            let bytes = block.offset()..block.offset() + block.filled().len() as u64;
+            let whole = self.map.is_none().then_some(bytes.clone());
+            let mapped = self.map.into_iter().flat_map(|map| map.mapped(bytes.clone()));
+            for part in whole.into_iter().chain(mapped) {
+                let within = (part.start - bytes.start) as usize..(part.end - bytes.start) as usize;
+                self.write(&block.filled()[within], part.start, read_back)?;
+            }
             counters.written.fetch_add(block.filled().len() as u64, Relaxed);
             pool.recycle(block);
         }

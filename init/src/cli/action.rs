@@ -151,6 +151,9 @@ struct StreamArguments {
     /// Check the disk too: readback reads everything again
     #[arg(long, value_enum, default_value_t = VerifyMode::None)]
     verify: VerifyMode,
+    /// Block map of the raw image, as bmaptool makes it: only what it lists is written; https:// or a file
+    #[arg(long, value_name = "URL")]
+    bmap: Option<String>,
     /// Size of the raw image in bytes
     #[arg(long)]
     raw_size: Option<u64>,
@@ -387,6 +390,7 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
                 sums: a.sums,
                 signature: a.signature.zip(a.public_key).map(detached_signature).transpose()?,
                 raw_digest: digest("--raw-sha", [a.raw_sha256, a.raw_sha384, a.raw_sha512])?,
+                bmap: a.bmap,
                 raw_size: a.raw_size,
                 verify: match a.verify {
                     VerifyMode::None => Verify::None,
