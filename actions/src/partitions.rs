@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::open_disk::OpenDisk;
 use crate::text;
 pub(crate) use create::{Planned, Table};
-pub(crate) use fit::{Fitted, Moved, fit};
+pub(crate) use fit::{Fitted, Moved, fit, in_head};
 
 /// A partition, or a whole disk that has none.
 #[derive(Clone, Debug, PartialEq, Eq)]

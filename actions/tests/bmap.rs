@@ -149,6 +149,39 @@ fn a_partition_table_with_holes_is_fitted_to_the_disk() {
 }
 
 #[test]
+fn what_another_system_had_at_the_ends_of_a_partition_is_gone() {
+    for label in ["gpt", "dos"] {
+        let folder = Bench::without_disks();
+        let raw = File::create_new(folder.path("raw")).unwrap();
+        raw.set_len(16 * MIB as u64).unwrap();
+        let table = format!("printf 'label: {label}\\nstart=2MiB,size=5MiB\\n' | sfdisk -q \"$0\"");
+        run(Command::new("sh").args(["-c", &table]).arg(folder.path("raw")));
+        for at in [2 * MIB + 65536, 4 * MIB] {
+            raw.write_all_at(&image(4096), at as u64).unwrap();
+        }
+        let source = Source::of(folder, &[]);
+        let bench = Bench::new(DISK);
+        succeeds(&bench, source.stream(&source.raw));
+        let disk = bench.disk();
+        for (bytes, is_kept) in [
+            (MIB..2 * MIB, true),
+            (2 * MIB..3 * MIB, false),
+            (3 * MIB..4 * MIB, true),
+            (4 * MIB + 4096..6 * MIB, true),
+            (6 * MIB..7 * MIB, false),
+            (7 * MIB..8 * MIB, true),
+        ] {
+            let is_right = match is_kept {
+                true => disk[bytes.clone()].iter().all(|byte| *byte == 0xAA),
+                false => disk[bytes.clone()] == source.raw[bytes.clone()],
+            };
+            assert!(is_right, "{label}: {bytes:?}");
+        }
+        assert!(disk[4 * MIB..][..4096] == source.raw[4 * MIB..][..4096]);
+    }
+}
+
+#[test]
 fn blocks_may_be_of_any_size_and_without_digests() {
     const BLOCK: usize = 512;
     const SIZE: usize = 7 * MIB;

@@ -294,7 +294,8 @@ pub struct StreamImage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_digest: Option<Digest>,
     /// `https://`, `file://` or absolute path of the block map of the raw image, as `bmaptool create` makes it. What it lists is checked
-    /// against its digests; what it leaves out is not written, so that the disk keeps what it held there.
+    /// against its digests; what it leaves out is not written, so that the disk keeps what it held there, but for the ends of the disk
+    /// and of each partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmap: Option<String>,
     /// Size of the raw image in bytes, for the progress display; the image may not be larger or smaller.

@@ -5,11 +5,12 @@ use std::io::Cursor;
 
 use gpt::disk::LogicalBlockSize;
 use gpt::header::{Header, HeaderBuilder, HeaderError, read_header_from_arbitrary_device};
+use gpt::mbr::PartRecord;
 use gpt::partition::file_read_partitions;
 
 use super::{
-    Device, ENTRIES_LBA, ENTRY_SIZE, HEADER_LBA, MBR_EXTENDED, MBR_PROTECTIVE, MIN_ENTRIES, Partition, are_records,
-    in_mbr, records_in, used,
+    Device, ENTRIES_LBA, ENTRY_SIZE, HEADER_LBA, MAX_ENTRIES, MBR_EXTENDED, MBR_PROTECTIVE, MIN_ENTRIES, Partition,
+    are_records, in_mbr, records_in, used,
 };
 use crate::error::Error;
 use crate::grow::{self, Growth};
@@ -123,6 +124,19 @@ pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitte
     Ok((Fitted { moved, growth }, Some(Backup { header, entries, block_size, old: primary.backup_lba })))
 }
 
+/// The partitions of the table in the head of an image, as far as it can be read; not those inside an extended one, of which
+/// the table says nothing.
+pub(crate) fn in_head(head: &[u8], disk: &OpenDisk) -> Result<Vec<Partition>, Error> {
+    let Some((block_size, primary)) = gpt_in(head, disk)? else {
+        return Ok(mbr_in(head, disk).map(|(_, partitions)| partitions).unwrap_or_default());
+    };
+    if primary.part_size != ENTRY_SIZE || primary.num_parts > MAX_ENTRIES {
+        return Ok(Vec::new());
+    }
+    let entries = file_read_partitions(&mut Cursor::new(head), &primary, block_size).unwrap_or_default();
+    Ok(used(&entries, block_size.as_u64()).collect())
+}
+
 /// The GPT in a head that is for this disk. One for blocks of another size is an error.
 fn gpt_in(head: &[u8], disk: &OpenDisk) -> Result<Option<(LogicalBlockSize, Header)>, Error> {
     let block = u64::from(disk.logical_block());
@@ -164,18 +178,7 @@ fn grow_in_gpt(
 /// Has the last primary partition of an MBR reach to the end of the disk, or as far as its number of blocks can say.
 fn grow_in_mbr(head: &mut [u8], disk: &OpenDisk) -> Result<Growth, Error> {
     let block = u64::from(disk.logical_block());
-    let Ok(block_size) = LogicalBlockSize::try_from(block) else { return Ok(Growth::NotNeeded) };
-    let records = head.get(..block_size.as_usize()).map(|mbr| records_in(mbr, block_size)).unwrap_or_default();
-    let is_damaged = |record: &gpt::mbr::PartRecord| {
-        let end = (u64::from(record.lb_start) + u64::from(record.lb_size)) * block;
-        record.os_type == MBR_PROTECTIVE || record.os_type != 0 && (record.lb_start == 0 || end > disk.size())
-    };
-    if !are_records(&records) || records.iter().any(is_damaged) {
-        return Ok(Growth::NotNeeded);
-    }
-    let used = (1..).zip(&records).filter(|(_, record)| record.os_type != 0 && record.lb_size > 0);
-    let partitions: Vec<Partition> =
-        used.map(|(number, record)| in_mbr(number, u64::from(record.lb_start), record, block)).collect();
+    let Some((records, partitions)) = mbr_in(head, disk) else { return Ok(Growth::NotNeeded) };
     let start = partitions.iter().max_by_key(|partition| partition.bytes.end).map_or(0, |last| last.bytes.start);
     let room = disk.size().min(start + u64::from(u32::MAX) * block);
     let growth = grow::plan(disk, &partitions, room)?;
@@ -192,6 +195,23 @@ fn grow_in_mbr(head: &mut [u8], disk: &OpenDisk) -> Result<Growth, Error> {
     record[RECORD_END..][..3].copy_from_slice(&BEYOND_CHS);
     record[RECORD_BLOCKS..].copy_from_slice(&blocks.to_le_bytes());
     Ok(growth)
+}
+
+/// The records of the MBR in a head, and its partitions; nothing where there is none, or one that is not for this disk.
+fn mbr_in(head: &[u8], disk: &OpenDisk) -> Option<(Vec<PartRecord>, Vec<Partition>)> {
+    let block = u64::from(disk.logical_block());
+    let block_size = LogicalBlockSize::try_from(block).ok()?;
+    let records = records_in(head.get(..block_size.as_usize())?, block_size);
+    let is_damaged = |record: &PartRecord| {
+        let end = (u64::from(record.lb_start) + u64::from(record.lb_size)) * block;
+        record.os_type == MBR_PROTECTIVE || record.os_type != 0 && (record.lb_start == 0 || end > disk.size())
+    };
+    if !are_records(&records) || records.iter().any(is_damaged) {
+        return None;
+    }
+    let used = (1..).zip(&records).filter(|(_, record)| record.os_type != 0 && record.lb_size > 0);
+    let partitions = used.map(|(number, record)| in_mbr(number, u64::from(record.lb_start), record, block)).collect();
+    Some((records, partitions))
 }
 
 fn failed(disk: &OpenDisk, error: &HeaderError) -> Error {

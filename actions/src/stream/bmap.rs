@@ -8,6 +8,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+use std::iter;
 use std::ops::Range;
 
 use ring::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
@@ -44,6 +45,13 @@ impl Bmap {
             let part = mapped.bytes.start.max(bytes.start)..mapped.bytes.end.min(bytes.end);
             (!part.is_empty()).then_some(part)
         })
+    }
+
+    /// The parts of a range of bytes that hold none, in their order.
+    pub fn unmapped(&self, bytes: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let starts = iter::once(bytes.start).chain(self.mapped(bytes.clone()).map(|mapped| mapped.end));
+        let ends = self.mapped(bytes.clone()).map(|mapped| mapped.start).chain(iter::once(bytes.end));
+        starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty())
     }
 
     /// Bytes that hold data.

@@ -124,6 +124,7 @@ impl<'a> Target<'a> {
         };
         let mut held = lock(&self.held);
         let Held { head, tail } = &mut *held;
+        self.clear_edges(head)?;
         let block = u64::from(self.disk.logical_block());
         let header_end = (2 * block as usize).min(head.len());
         let header_start = (block as usize).min(head.len());
@@ -156,6 +157,21 @@ impl<'a> Target<'a> {
         self.disk.flush()?;
         check(&head[..header_start], 0)?;
         Ok(fitted)
+    }
+
+    /// Makes zeros of what the map leaves out at either end of each partition. A system that was here before may have had there
+    /// what a file system or an array is known by, and the image does not.
+    fn clear_edges(&self, head: &[u8]) -> Result<(), Error> {
+        let Some(map) = self.map else { return Ok(()) };
+        let within = |at: u64| at.clamp(self.head_end, self.tail_start);
+        for Range { start, end } in partitions::in_head(head, self.disk)?.into_iter().map(|partition| partition.bytes) {
+            let (head_end, tail_start) = (start.saturating_add(HELD_BACK), end.saturating_sub(HELD_BACK));
+            for edge in [start..head_end.min(end), tail_start.max(start)..end] {
+                let mut unmapped = map.unmapped(within(edge.start)..within(edge.end));
+                unmapped.try_for_each(|part| self.disk.zero(part))?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes sure a disk that was written to, and not to the end, is known by nothing. True if there was anything to do.

@@ -113,18 +113,24 @@ fn what_is_no_map_is_refused() {
 #[test]
 fn the_parts_that_hold_data_are_found() {
     let map = parse(sealed(&map(), Checksum::Sha256).as_bytes()).unwrap();
+    // In the parts of the range, those in brackets hold data.
     let check = |bytes: Range<u64>, expect: &str| {
-        let found: Vec<String> = map.mapped(bytes.clone()).map(|part| format!("{}-{}", part.start, part.end)).collect();
+        let mapped = map.mapped(bytes.clone()).map(|part| (part.start, format!("[{}-{}]", part.start, part.end)));
+        let unmapped = map.unmapped(bytes.clone()).map(|part| (part.start, format!("{}-{}", part.start, part.end)));
+        let mut parts: Vec<_> = mapped.chain(unmapped).collect();
+        parts.sort();
+        let found: Vec<String> = parts.into_iter().map(|(_, part)| part).collect();
         assert_eq!(found.join(" "), expect, "{bytes:?}");
     };
-    check(0..1 << 20, "0-4096 12288-20480");
-    check(4095..12289, "4095-4096 12288-12289");
-    check(4096..12288, "");
-    check(13000..13001, "13000-13001");
-    check(20480..1052672, "");
-    check(20480..2000000, "1052672-1052673");
-    check(2000000..3000000, "");
+    check(0..1 << 20, "[0-4096] 4096-12288 [12288-20480] 20480-1048576");
+    check(4095..12289, "[4095-4096] 4096-12288 [12288-12289]");
+    check(4096..12288, "4096-12288");
+    check(13000..13001, "[13000-13001]");
+    check(20480..1052672, "20480-1052672");
+    check(20480..2000000, "20480-1052672 [1052672-1052673] 1052673-2000000");
+    check(2000000..3000000, "2000000-3000000");
     check(5..5, "");
+    check(5000..5000, "");
     assert_eq!(map.mapped_size(), 12289);
 }
 
