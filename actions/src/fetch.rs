@@ -180,7 +180,7 @@ impl FetchError {
     }
 
     /// After which time the server wants to be asked again.
-    pub(crate) fn retry_after(&self) -> Option<Duration> {
+    fn retry_after(&self) -> Option<Duration> {
         match self {
             FetchError::Status { refusal, .. } if self.may_pass() => refusal.retry_after,
             _ => None,
@@ -357,11 +357,20 @@ fn resumed_total(offset: u64, range: &str, wanted: Option<&str>, found: Option<&
     if wanted.is_some() && found.is_some() && wanted != found {
         return Err("the entity tag has changed".to_owned());
     }
-    let parsed = range.strip_prefix("bytes ").and_then(|range| range.split_once('/'));
-    match parsed.and_then(|(range, total)| Some((range.split_once('-')?.0.parse::<u64>().ok()?, total))) {
-        Some((first, total)) if first == offset => Ok(total.parse().ok()),
+    match content_range(range) {
+        Some((first, total)) if first == offset => Ok(total),
         _ => Err(format!("the server answered with Content-Range {range:?}")),
     }
+}
+
+/// The first byte and the total size of a `Content-Range`, unless it contradicts itself: a size that is already reached would make
+/// an end of what has only begun.
+fn content_range(range: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = range.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+    let total = if total == "*" { None } else { Some(total.parse::<u64>().ok()?) };
+    (first <= last && total.is_none_or(|total| last < total)).then_some((first, total))
 }
 
 /// How long a server wants to be left alone (RFC 9110, 10.2.3): seconds, or the time until a date, by the server's own clock
@@ -508,6 +517,11 @@ mod tests {
         check("bytes 10-99/100", Some("\"b\""), None);
         check("bytes 9-99/100", None, None);
         check("bytes */100", None, None);
+        check("bytes 10-9/100", None, None);
+        check("bytes 10-99/99", None, None);
+        check("bytes 10-99/10", None, None);
+        check("bytes 10-x/100", None, None);
+        check("bytes 10-99/x", None, None);
         check("", None, None);
     }
 
