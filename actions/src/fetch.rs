@@ -1,6 +1,6 @@
 //! Opening a source: HTTPS, HTTP, or a file.
 
-mod challenge;
+pub(crate) mod challenge;
 pub(crate) mod mirrors;
 pub(crate) mod oci;
 pub(crate) mod retry;
@@ -180,7 +180,7 @@ impl FetchError {
     }
 
     /// After which time the server wants to be asked again.
-    fn retry_after(&self) -> Option<Duration> {
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             FetchError::Status { refusal, .. } if self.may_pass() => refusal.retry_after,
             _ => None,
@@ -353,7 +353,12 @@ async fn reason(mut response: reqwest::Response) -> Option<String> {
 }
 
 /// The total size out of a 206's `Content-Range` (RFC 9110, 14.4), when it continues what was asked for.
-fn resumed_total(offset: u64, range: &str, wanted: Option<&str>, found: Option<&str>) -> Result<Option<u64>, String> {
+pub(crate) fn resumed_total(
+    offset: u64,
+    range: &str,
+    wanted: Option<&str>,
+    found: Option<&str>,
+) -> Result<Option<u64>, String> {
     if wanted.is_some() && found.is_some() && wanted != found {
         return Err("the entity tag has changed".to_owned());
     }
@@ -375,7 +380,7 @@ fn content_range(range: &str) -> Option<(u64, Option<u64>)> {
 
 /// How long a server wants to be left alone (RFC 9110, 10.2.3): seconds, or the time until a date, by the server's own clock
 /// where it tells it.
-fn retry_after(text: &str, date: Option<&str>) -> Option<Duration> {
+pub(crate) fn retry_after(text: &str, date: Option<&str>) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
     }

@@ -12,6 +12,9 @@ pub mod disks;
 mod erase_disk;
 mod error;
 mod fetch;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod grow;
 mod host;
 mod kernel_args;

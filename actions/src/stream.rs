@@ -12,6 +12,8 @@ pub(crate) mod buffers;
 mod decode;
 pub(crate) mod digest;
 mod fetch;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod in_memory;
 pub(crate) mod measure;
 mod parallel;
 mod pieces;

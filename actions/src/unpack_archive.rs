@@ -19,7 +19,7 @@ use crate::{Done, Report, choose, fetch, text};
 use staging::{Refusal, Staging};
 use tar::{Archive, Fault};
 
-mod staging;
+pub(crate) mod staging;
 mod tar;
 
 /// Where entries wait, in the directory they are unpacked in, so that they need only be renamed.
@@ -27,8 +27,8 @@ const STAGING: &str = ".slipway-unpack";
 
 /// What an archive held.
 #[derive(Clone, Copy, Debug, Default)]
-struct Unpacked {
-    entries: u64,
+pub(crate) struct Unpacked {
+    pub(crate) entries: u64,
     bytes: u64,
     /// Entries with access control lists, which were left out.
     acls: u64,
@@ -92,7 +92,8 @@ fn unpack(
     })
 }
 
-fn read_entries(input: &mut dyn Read, staging: &mut Staging, url: &str) -> Result<Unpacked, Error> {
+/// Unpacks the entries of an archive in a directory.
+pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging, url: &str) -> Result<Unpacked, Error> {
     let mut archive = Archive::new(input);
     let mut unpacked = Unpacked::default();
     loop {

@@ -170,14 +170,14 @@ fn architecture() -> &'static str {
 }
 
 /// The token in the answer of a token server, which has it under either name.
-fn token(answer: &[u8]) -> Option<String> {
+pub(crate) fn token(answer: &[u8]) -> Option<String> {
     let answer: Value = serde_json::from_slice(answer).ok()?;
     let token = answer.get("token").or_else(|| answer.get("access_token"))?;
     Some(token.as_str().filter(|token| !token.is_empty())?.to_owned())
 }
 
 /// The one manifest of an index that is for Linux on this architecture, or the only one if it is for any.
-fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String> {
+pub(crate) fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String> {
     let field = |entry: &Value, name: &str| {
         entry.get("platform").and_then(|platform| platform.get(name)).and_then(Value::as_str).map(str::to_owned)
     };
@@ -199,7 +199,7 @@ fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String> {
 }
 
 /// The layer of a manifest that is the image: the one of this title, or the only one.
-fn blob(manifest: &Value, title: Option<&str>) -> Result<Blob, String> {
+pub(crate) fn blob(manifest: &Value, title: Option<&str>) -> Result<Blob, String> {
     let config = manifest.get("config").and_then(|config| config.get("mediaType")).and_then(Value::as_str);
     if config.is_some_and(|config| CONTAINER.contains(&config)) {
         return Err("it is a container image, not an image of a disk; push that as an artifact, such as by oras push"

@@ -52,7 +52,7 @@ impl From<&str> for Refusal {
 }
 
 /// The directory entries are put into.
-pub(super) struct Staging {
+pub(crate) struct Staging {
     root: OwnedFd,
     /// Whether the file system keeps owners and modes.
     keeps_owners: bool,
@@ -63,7 +63,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    pub(super) fn new(root: OwnedFd, keeps_owners: bool, devices: bool) -> Self {
+    pub(crate) fn new(root: OwnedFd, keeps_owners: bool, devices: bool) -> Self {
         Self { root, keeps_owners, devices, open: Vec::new() }
     }
 

@@ -1,0 +1,81 @@
+//! Readers of what comes from outside, for the targets in `fuzz/` and nobody else.
+
+use std::io::Read;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use serde_json::Value;
+use slipway_protocol::Digest;
+
+use crate::error::Error;
+use crate::fetch::{self, challenge, oci};
+use crate::open_disk::{Access, OpenDisk};
+use crate::partitions;
+pub use crate::stream::in_memory::decode;
+use crate::unpack_archive::staging::Staging;
+use crate::unpack_archive::{self, Unpacked};
+
+/// Bytes at the beginning of an image that are held back from the disk.
+const HEAD: u64 = 1 << 20;
+
+/// Numbers and bytes of the partitions of a disk.
+pub fn partitions(disk: &str) -> Result<Vec<(u32, Range<u64>)>, Error> {
+    let disk = OpenDisk::open(disk, Access::Read)?;
+    Ok(partitions::read(&disk)?.into_iter().map(|partition| (partition.number, partition.bytes)).collect())
+}
+
+/// Fits the table on a disk to its size, as that of an image is which was written to it.
+pub fn fit(disk: &str, grow: bool) -> Result<(), Error> {
+    let disk = OpenDisk::open(disk, Access::Write)?;
+    let mut head = vec![0; disk.size().min(HEAD) as usize];
+    disk.read_at(&mut head, 0)?;
+    if let (_, Some(mut backup)) = partitions::fit(&mut head, &disk, grow)? {
+        backup.write_entries(&disk)?;
+        disk.write_at(&head, 0)?;
+        backup.write_header(&disk)?;
+    }
+    Ok(())
+}
+
+/// Unpacks an archive in a directory; returns the number of its entries.
+pub fn unpack(archive: &mut dyn Read, directory: OwnedFd, keeps_owners: bool) -> Result<u64, Error> {
+    let mut staging = Staging::new(directory, keeps_owners, false);
+    let Unpacked { entries, .. } = unpack_archive::read_entries(archive, &mut staging, "/archive")?;
+    Ok(entries)
+}
+
+/// The size a `Content-Range` gives, if it goes on at an offset.
+pub fn content_range(offset: u64, range: &str) -> Option<Option<u64>> {
+    fetch::resumed_total(offset, range, None, None).ok()
+}
+
+/// What a `Retry-After` asks for.
+pub fn retry_after(text: &str, date: Option<&str>) -> Option<Duration> {
+    fetch::retry_after(text, date)
+}
+
+/// The realm a `WWW-Authenticate` leads to; empty where there is none.
+pub fn challenge(header: &str) -> Option<String> {
+    match challenge::parse(header)? {
+        challenge::Challenge::Basic => Some(String::new()),
+        challenge::Challenge::Bearer { realm, .. } => Some(realm),
+    }
+}
+
+/// Digest and size of the image in a manifest.
+pub fn image_in_manifest(json: &[u8], title: Option<&str>) -> Option<(Digest, u64)> {
+    let blob = oci::blob(&serde_json::from_slice(json).ok()?, title).ok()?;
+    Some((blob.digest, blob.size))
+}
+
+/// Digest of the manifest for an architecture in an index.
+pub fn manifest_in_index(json: &[u8], architecture: &str) -> Option<Digest> {
+    let index: Value = serde_json::from_slice(json).ok()?;
+    oci::of_platform(index.get("manifests")?.as_array()?, architecture).ok()
+}
+
+/// The token a token server gives out.
+pub fn token(json: &[u8]) -> Option<String> {
+    oci::token(json)
+}

@@ -1,0 +1,53 @@
+//! A stream that is in memory as a whole, for the targets in `fuzz/`.
+
+use std::thread;
+
+use slipway_protocol::Stage;
+
+use super::Halt;
+use super::buffers::{Buffer, Queue};
+use super::decode::{self, Input, Limits, Output};
+use super::progress::Meter;
+use crate::error::Error;
+use crate::machine::Cancel;
+
+/// Size of the pieces a stream comes in, in bytes: small, so that a header may lie in two of them.
+const BUFFER: usize = 4096;
+
+/// Decodes a stream as it is decoded on its way to a disk of `room` bytes, piece by piece where it has pieces.
+pub fn decode(stream: &[u8], room: u64) -> Result<Vec<u8>, Error> {
+    let (stop, meter) = (Cancel::new(), Meter::new(Stage::Decode, 1));
+    let (spent, fetched) = (Queue::new(&stop), Queue::new(&stop));
+    for bytes in stream.chunks(BUFFER) {
+        let mut buffer = Buffer::new(BUFFER);
+        buffer.spare()[..bytes.len()].copy_from_slice(bytes);
+        buffer.advance(bytes.len());
+        fetched.send(buffer);
+    }
+    fetched.close();
+    let (pool, raw) = (Queue::pool(&stop, 2, BUFFER), Queue::new(&stop));
+    let limits = Limits { url: "/stream", disk: "/disk", disk_size: room, raw_size: None };
+    let output = Output { limits: &limits, pool: &pool, out: &raw, meter: &meter, in_order: true };
+    thread::scope(|scope| {
+        let collected = scope.spawn(|| {
+            let mut image = Vec::new();
+            while let Ok(Some(buffer)) = raw.recv(&meter) {
+                assert_eq!(buffer.offset(), image.len() as u64, "blocks come in order");
+                image.extend_from_slice(buffer.filled());
+                pool.recycle(buffer);
+            }
+            image
+        });
+        let decoded = decode::run(Input::new(&fetched, &spent, &meter), &output, || Some(stream.len() as u64));
+        raw.close();
+        let image = collected.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        match decoded {
+            Ok((_, size)) => {
+                assert_eq!(size, image.len() as u64, "the size is that of what came");
+                Ok(image)
+            }
+            Err(Halt::Failed(error)) => Err(error),
+            Err(Halt::Stopped) => unreachable!("nobody stops it"),
+        }
+    })
+}

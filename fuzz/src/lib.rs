@@ -1,0 +1,62 @@
+//! Disks for the targets: a few sectors anywhere on a disk of zeros, so that a fuzzer reaches the end of a large disk with a
+//! small input.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+/// Size of a sector in bytes.
+pub const SECTOR: usize = 512;
+/// The largest disk, in sectors: 512 MiB, of which memory is taken only for what is written.
+const MAX_SECTORS: u32 = 1 << 20;
+/// A sector's number and its bytes.
+const RECORD: usize = 4 + SECTOR;
+
+/// A disk in memory.
+pub struct Disk {
+    file: File,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+impl Disk {
+    /// The disk an input describes: its size in sectors, then sectors, each with its number in front; all numbers are of 4 bytes,
+    /// little endian. A sector whose number has all bits of a negative number counts from the end. The last one may be cut short.
+    pub fn new(input: &[u8]) -> Option<Self> {
+        let (sectors, records) = input.split_first_chunk::<4>()?;
+        let sectors = u32::from_le_bytes(*sectors) % (MAX_SECTORS + 1);
+        let file = File::from(memfd_create("disk", MemfdFlags::CLOEXEC).ok()?);
+        let size = u64::from(sectors) * SECTOR as u64;
+        file.set_len(size).ok()?;
+        let disk = Self { file, size };
+        for record in records.chunks(RECORD) {
+            if let Some((number, bytes)) = record.split_first_chunk::<4>() {
+                let number = i32::from_le_bytes(*number);
+                let number = if number < 0 { sectors.checked_add_signed(number) } else { Some(number.unsigned_abs()) };
+                let Some(number) = number.filter(|number| *number < sectors) else { continue };
+                disk.file.write_all_at(bytes, u64::from(number) * SECTOR as u64).ok()?;
+            }
+        }
+        Some(disk)
+    }
+
+    /// A path to it.
+    pub fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+    }
+
+    /// Some bytes of it; none where they are not all inside.
+    pub fn read(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
+    }
+
+    /// Writes bytes that are all inside.
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        if offset + bytes.len() as u64 <= self.size {
+            self.file.write_all_at(bytes, offset).expect("writing to memory");
+        }
+    }
+}
