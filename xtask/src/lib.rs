@@ -9,6 +9,7 @@ pub mod command;
 pub mod cpio;
 pub mod demo;
 mod elf;
+pub mod fuzz;
 pub mod host;
 pub mod image;
 pub mod kernel;

@@ -5,6 +5,7 @@ use clap::Subcommand;
 mod bench;
 mod build;
 mod demo;
+mod fuzz;
 mod image;
 mod target_image;
 mod test;
@@ -21,6 +22,8 @@ pub enum Command {
     Image(image::Image),
     /// Install a real Debian in an empty machine, from power-on to its report that it runs.
     Demo(demo::Demo),
+    /// Feed the readers of what comes from outside with what a fuzzer thinks up.
+    Fuzz(fuzz::Fuzz),
     /// Run every check there is.
     Test(test::Test),
     /// Cut the power while disks are written, a thousand times.
@@ -35,6 +38,7 @@ impl Command {
         match self {
             Command::Bench(command) => command.run(),
             Command::Build(command) => command.run(),
+            Command::Fuzz(command) => command.run(),
             Command::Image(command) => command.run(),
             Command::Demo(command) => command.run(),
             Command::Test(command) => command.run(),
