@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::command::{command, run_quietly, stdout};
 
@@ -12,6 +12,9 @@ pub const PYTHON: &[&str] = &["python3-venv"];
 pub const DEBIAN_RUST: &[&str] = &["rustc-web", "rust-web-src"];
 /// For the boot image: depmod, zstd, and the stub that makes kernel and initramfs one EFI program.
 pub const BOOT_IMAGE: &[&str] = &["kmod", "zstd", "systemd-boot-efi"];
+/// For the programs of the boot image that make file systems: a C compiler, and the static libraries they are linked with.
+pub const MKFS: &[&str] =
+    &["build-essential", "libc6-dev", "libblkid-dev", "libinih-dev", "liburcu-dev", "pkg-config", "uuid-dev"];
 /// For the target image.
 pub const TARGET_IMAGE: &[&str] =
     &["mmdebstrap", "debian-archive-keyring", "uidmap", "e2fsprogs", "gdisk", "dosfstools", "mtools", "zstd"];
@@ -58,6 +61,14 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
 /// `apt-get update`.
 pub fn refresh_lists() -> Result<()> {
     run_quietly(apt_get()?.arg("update"))
+}
+
+/// The version of a package that apt would install.
+pub fn candidate(package: &str) -> Result<String> {
+    let policy = stdout(&mut command("apt-cache", ["policy", package]))?;
+    let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
+    let version = candidate.filter(|version| *version != "(none)");
+    Ok(version.with_context(|| format!("looking for package {package}: apt has none"))?.to_owned())
 }
 
 /// Whether this is a Debian (or a derivative), where packages can be looked up and installed.

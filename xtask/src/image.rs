@@ -14,13 +14,15 @@ use crate::command::{command, run_quietly};
 use crate::cpio::{self, Archive, Entry, Node};
 use crate::kernel::Kernel;
 use crate::modules::{Index, Selection};
-use crate::{uki, workspace};
+use crate::{mkfs, uki, workspace};
 
 /// What an image is made of.
 #[derive(Clone, Debug)]
 pub struct ImageConfig {
     /// The static binary.
     pub binary: PathBuf,
+    /// The folder with mke2fs and mkfs.xfs.
+    pub mkfs: PathBuf,
     /// The kernel.
     pub kernel: Kernel,
     /// HTTPS URL of the server.
@@ -85,7 +87,7 @@ pub fn build_image(config: &ImageConfig, out: &Path) -> Result<ImagePaths> {
     Ok(paths)
 }
 
-/// The archive with binary and modules, compressed; from the cache if it is there.
+/// The archive with programs and modules, compressed; from the cache if it is there.
 fn common_archive(config: &ImageConfig) -> Result<Vec<u8>> {
     let sources = workspace::root().join("initramfs");
     let key = Key::new("initramfs-1")
@@ -93,6 +95,7 @@ fn common_archive(config: &ImageConfig) -> Result<Vec<u8>> {
         .with("kernel", config.kernel.root.as_os_str().as_encoded_bytes())
         .with("release", &config.kernel.release)
         .with_path(&config.binary)?
+        .with_path(&config.mkfs)?
         .with_path(&sources)?;
     let folder = cache::keyed("initramfs", key, |folder| write_common_archive(config, folder).map(drop))?;
     read(&folder.join(COMMON_ARCHIVE))
@@ -101,10 +104,10 @@ fn common_archive(config: &ImageConfig) -> Result<Vec<u8>> {
 /// Name of the compressed archive in its folder.
 const COMMON_ARCHIVE: &str = "common.cpio.zst";
 
-/// Builds the archive with binary and modules, whether or not it is in the cache, and returns its path in the folder.
+/// Builds the archive with programs and modules, whether or not it is in the cache, and returns its path in the folder.
 pub fn write_common_archive(config: &ImageConfig, folder: &Path) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
-    let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, &config.binary)?;
+    let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, config)?;
     add_modules(&mut archive, &config.kernel, &read_text(&sources.join("drivers.txt"))?)?;
     let plain = folder.join("common.cpio");
     fs::write(&plain, archive.to_bytes(config.date)).with_context(|| format!("writing {}", plain.display()))?;
@@ -134,7 +137,7 @@ fn config_archive(config: &ImageConfig) -> Result<Archive> {
 }
 
 /// The entries of a gen_init_cpio list.
-fn manifest(text: &str, binary: &Path) -> Result<Archive> {
+fn manifest(text: &str, config: &ImageConfig) -> Result<Archive> {
     let mut archive = Archive::default();
     for (number, line) in text.lines().enumerate() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -148,7 +151,13 @@ fn manifest(text: &str, binary: &Path) -> Result<Archive> {
             ["nod", path, mode, "0", "0", "c", major, minor] => {
                 (path, mode, Node::CharDevice(major.parse()?, minor.parse()?))
             }
-            ["file", path, "${SLIPWAY}", mode, "0", "0"] => (path, mode, Node::File(read(binary)?)),
+            ["file", path, "${SLIPWAY}", mode, "0", "0"] => (path, mode, Node::File(read(&config.binary)?)),
+            ["file", path, "${MKE2FS}", mode, "0", "0"] => {
+                (path, mode, Node::File(read(&config.mkfs.join(mkfs::MKE2FS))?))
+            }
+            ["file", path, "${MKFS_XFS}", mode, "0", "0"] => {
+                (path, mode, Node::File(read(&config.mkfs.join(mkfs::MKFS_XFS))?))
+            }
             _ => bail!("manifest.txt:{}: {line:?} is no dir, nod, slink or file of root's", number + 1),
         };
         archive.add(path, Entry { node, mode: octal(mode)? });

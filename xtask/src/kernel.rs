@@ -70,10 +70,8 @@ fn newest(package: &str) -> Result<(String, String)> {
     let depends = stdout(&mut command("apt-cache", ["depends", "--important", package]))?;
     let images = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     let image = images.into_iter().find(|name| name.starts_with("linux-image-")).unwrap_or(package).to_owned();
-    let policy = stdout(&mut command("apt-cache", ["policy", &image]))?;
-    let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
-    let version = candidate.filter(|version| *version != "(none)");
-    Ok((image.clone(), version.with_context(|| format!("looking for package {image}: apt has none"))?.to_owned()))
+    let version = host::candidate(&image)?;
+    Ok((image, version))
 }
 
 /// The only kernel release below a root folder.

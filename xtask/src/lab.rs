@@ -18,7 +18,7 @@ use crate::cache;
 use crate::command::{command, run_quietly, stdout, tail};
 use crate::image::{self, CMDLINE, ImageConfig, ImagePaths, build_image};
 use crate::qemu::firmware;
-use crate::{kernel, workspace};
+use crate::{kernel, mkfs, workspace};
 
 /// This host's loopback, as a machine on QEMU's user network sees it.
 const HOST: &str = "10.0.2.2";
@@ -113,6 +113,7 @@ impl Lab {
     pub fn make_boot_files_with_ca(&self, ca: String) -> Result<ImagePaths> {
         let config = ImageConfig {
             binary: binary::build(Arch::X86_64, None)?,
+            mkfs: mkfs::build()?,
             kernel: kernel::fetch(None)?,
             server_url: self.url(),
             ca,

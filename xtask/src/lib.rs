@@ -14,6 +14,7 @@ pub mod host;
 pub mod image;
 pub mod kernel;
 pub mod lab;
+pub mod mkfs;
 pub mod modules;
 pub mod power_cut;
 pub mod python;

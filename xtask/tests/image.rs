@@ -6,13 +6,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use xtask::image::{CMDLINE, ImageConfig, build_image, write_common_archive};
-use xtask::kernel;
+use xtask::{kernel, mkfs};
 
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
 fn config() -> Result<ImageConfig> {
     Ok(ImageConfig {
         binary: "/bin/true".into(),
+        mkfs: mkfs::build()?,
         kernel: kernel::fetch(None)?,
         server_url: "https://10.0.2.2:8443".to_owned(),
         ca: CA.to_owned(),
@@ -53,7 +54,7 @@ fn the_initramfs_holds_binary_console_and_modules_with_their_index() -> Result<(
     let listed = shell("zstd --decompress --stdout \"$1\" | cpio --list --quiet", &archive)?;
     let names: Vec<&str> = listed.lines().collect();
     let modules = format!("lib/modules/{}", config.kernel.release);
-    for name in ["init", "bin/slipway", "dev/console", "proc", "sys"] {
+    for name in ["init", "bin/slipway", "dev/console", "proc", "sys", "usr/sbin/mke2fs", "usr/sbin/mkfs.xfs"] {
         assert!(names.contains(&name), "no {name} in {listed}");
     }
     for name in

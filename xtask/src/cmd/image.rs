@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use xtask::binary::{self, Arch};
 use xtask::image::{self, CMDLINE, ImageConfig, build_image};
-use xtask::kernel;
+use xtask::{kernel, mkfs};
 
 /// Build kernel, initramfs and unified kernel image for one server.
 #[derive(Args)]
@@ -37,6 +37,7 @@ impl Image {
         let read = |path: &PathBuf| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
         let config = ImageConfig {
             binary: binary::build(Arch::X86_64, None)?,
+            mkfs: mkfs::build()?,
             kernel: kernel::fetch(self.kernel.as_deref())?,
             server_url: self.server_url,
             ca: read(&self.ca)?,

@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Deserialize;
 use xtask::binary::{self, Arch};
 use xtask::command::{command, run, stdout};
-use xtask::{host, lab, python, target_image, workspace};
+use xtask::{host, lab, mkfs, python, target_image, workspace};
 
 /// Run every check there is.
 #[derive(Args)]
@@ -59,7 +59,8 @@ impl Test {
             target_image::build()?;
             lab::build_server()?;
             binary::build(Arch::X86_64, None)?;
-            println!("target image, server and binary: built ({} s)", began.elapsed().as_secs());
+            mkfs::build()?;
+            println!("target image, server and programs of the boot image: built ({} s)", began.elapsed().as_secs());
         }
         let tally = run_all(programs()?, self.filter.as_deref());
         println!("\nall tests took {} s", began.elapsed().as_secs());

@@ -1,0 +1,179 @@
+//! The programs of the boot image that make file systems, built as static programs from Debian's own source packages: apt checks
+//! what it fetches against the archive's signature.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache::{self, Key};
+use crate::command::{command, run_quietly, stdout};
+use crate::{elf, host};
+
+/// Makes ext4; the name of its file in the folder [`build`] returns.
+pub const MKE2FS: &str = "mke2fs";
+/// Makes XFS; the name of its file there too.
+pub const MKFS_XFS: &str = "mkfs.xfs";
+
+/// How a program is made of a source package.
+struct Recipe {
+    package: &'static str,
+    program: &'static str,
+    /// Commands of a shell, in the unpacked package.
+    script: &'static str,
+    /// Where the program is after that.
+    built: &'static str,
+}
+
+const RECIPES: &[Recipe] = &[
+    Recipe {
+        package: "e2fsprogs",
+        program: MKE2FS,
+        script: "./configure --quiet --disable-nls --disable-backtrace --disable-debugfs --disable-defrag --disable-fuse2fs \
+                 --disable-imager --disable-resizer --disable-tdb --disable-uuidd LDFLAGS='-static -Wl,--gc-sections'\n\
+                 make -j\"$(nproc)\" libs\n\
+                 make -C misc mke2fs\n",
+        built: "misc/mke2fs",
+    },
+    Recipe {
+        package: "xfsprogs",
+        program: MKFS_XFS,
+        script: "./configure --quiet --disable-gettext --disable-scrub --disable-libicu --disable-shared --enable-static\n\
+                 make -j\"$(nproc)\" headers\n\
+                 make -j\"$(nproc)\" mkfs LLDFLAGS='-all-static -Wl,--gc-sections'\n",
+        built: "mkfs/mkfs.xfs",
+    },
+];
+/// Small before fast: these programs wait for the disk.
+const CFLAGS: &str = "-Os -ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables";
+/// Where a Debian says which archives it uses, in the newer form (sources.list(5)) or the older one.
+const SOURCES: &[&str] = &["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"];
+
+/// Builds the programs and returns their folder in the cache. Where packages, libraries and compiler are the same, nothing runs but a
+/// look at it.
+pub fn build() -> Result<PathBuf> {
+    host::ensure(host::MKFS)?;
+    let versions = match versions() {
+        Ok(versions) => versions,
+        // A fresh machine has no package lists yet.
+        Err(_) => host::refresh_lists().and_then(|()| self::versions())?,
+    };
+    let libraries = ["--show", "--showformat", "${Package} ${Version}\\n"];
+    let mut key = Key::new("mkfs-1")
+        .with("cflags", CFLAGS)
+        .with("cc", stdout(&mut command("cc", ["--version"]))?)
+        .with("libraries", stdout(command("dpkg-query", libraries).args(host::MKFS))?);
+    for (recipe, version) in RECIPES.iter().zip(&versions) {
+        key = key.with(recipe.package, version).with("script", recipe.script);
+    }
+    cache::keyed("mkfs", key, |folder| {
+        eprintln!("building {MKE2FS} and {MKFS_XFS} from Debian's sources");
+        let work = tempfile::tempdir_in(folder).context("creating a temporary folder")?;
+        fetch(work.path(), &versions).context(
+            "fetching sources of e2fsprogs and xfsprogs; if this host's package lists are old, run apt-get update",
+        )?;
+        let mut recipes = RECIPES.iter().zip(&versions);
+        recipes.try_for_each(|(recipe, version)| compile(recipe, version, work.path(), folder))
+    })
+}
+
+/// Versions of the source packages, in the order of the recipes.
+fn versions() -> Result<Vec<String>> {
+    RECIPES.iter().map(|recipe| Ok(source_version(&host::candidate(recipe.package)?).to_owned())).collect()
+}
+
+/// The version of the source a package was built from: that of the package, without the number of a build of the same source anew
+/// (Debian policy, 5.6.12.1).
+fn source_version(version: &str) -> &str {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    version.rsplit_once("+b").filter(|(_, build)| is_number(build)).map_or(version, |(source, _)| source)
+}
+
+/// Fetches the source packages. What apt keeps for this is kept in the folder: the host's own lists may be without sources.
+fn fetch(folder: &Path, versions: &[String]) -> Result<()> {
+    let sources = SOURCES.iter().map(Path::new).find(|path| path.exists());
+    let sources = sources.with_context(|| format!("looking for {}: there is none", SOURCES.join(" and ")))?;
+    let text = fs::read_to_string(sources).with_context(|| format!("reading {}", sources.display()))?;
+    // apt knows the form by the name.
+    let list = folder.join(sources.file_name().unwrap_or_default());
+    fs::write(&list, of_sources(&text)).with_context(|| format!("writing {}", list.display()))?;
+    for needed in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(folder.join(needed))
+            .with_context(|| format!("creating {}", folder.join(needed).display()))?;
+    }
+    run_quietly(apt_get(folder, &list).arg("update"))?;
+    let packages = RECIPES.iter().zip(versions).map(|(recipe, version)| format!("{}={version}", recipe.package));
+    run_quietly(apt_get(folder, &list).args(["source", "--only-source", "--download-only"]).args(packages))
+}
+
+/// The same archives, for sources and not for packages.
+fn of_sources(text: &str) -> String {
+    let of_source = |line: &str| match line.split_once(char::is_whitespace) {
+        Some(("Types:", _)) => "Types: deb-src\n".to_owned(),
+        Some(("deb", rest)) => format!("deb-src {rest}\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(of_source).collect()
+}
+
+/// apt-get with lists and downloads of its own.
+fn apt_get(folder: &Path, list: &Path) -> Command {
+    let mut apt_get = command("apt-get", ["--quiet"]);
+    for (option, path) in [
+        ("Dir::Etc::sourcelist", list),
+        ("Dir::Etc::sourceparts", Path::new("/dev/null")),
+        ("Dir::State::lists", &folder.join("lists")),
+        ("Dir::Cache", &folder.join("cache")),
+        // The folder is nobody else's.
+        ("APT::Sandbox::User", Path::new("root")),
+    ] {
+        apt_get.arg("--option").arg(format!("{option}={}", path.display()));
+    }
+    apt_get.current_dir(folder);
+    apt_get
+}
+
+/// Builds one program in `work`, and puts it into `folder`.
+fn compile(recipe: &Recipe, version: &str, work: &Path, folder: &Path) -> Result<()> {
+    let tree = work.join(recipe.package);
+    let description = work.join(format!("{}_{version}.dsc", recipe.package));
+    run_quietly(command("dpkg-source", ["--extract"]).arg(description).arg(&tree))?;
+    let mut shell = command("sh", ["-euc", recipe.script]);
+    shell.current_dir(&tree).env("OPTIMIZER", "-Os").env("DEBUG", "-DNDEBUG");
+    run_quietly(shell.env("CFLAGS", format!("{CFLAGS} -ffile-prefix-map={}=.", tree.display())))
+        .with_context(|| format!("building {}", recipe.program))?;
+    let finished = folder.join(recipe.program);
+    run_quietly(command("strip", ["-o"]).arg(&finished).arg(tree.join(recipe.built)))?;
+    let bytes = fs::read(&finished).with_context(|| format!("reading {}", finished.display()))?;
+    if let Some(reason) = elf::why_not_static(&bytes) {
+        bail!("checking that {} is static: {reason}", recipe.program);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_built_anew_is_of_the_same_source() {
+        let check = |version: &str, expect: &str| assert_eq!(source_version(version), expect);
+        check("1.47.0-2+b2", "1.47.0-2");
+        check("6.1.0-1", "6.1.0-1");
+        check("2.38.1-5+deb12u3", "2.38.1-5+deb12u3");
+        check("2.38.1-5+deb12u3+b1", "2.38.1-5+deb12u3");
+        check("1.0+beta-1", "1.0+beta-1");
+    }
+
+    #[test]
+    fn archives_are_asked_for_sources_in_both_forms_of_the_list() {
+        let check = |text: &str, expect: &str| assert_eq!(of_sources(text), expect);
+        check(
+            "Types: deb\nURIs: http://deb.example/debian\nSuites: bookworm\n",
+            "Types: deb-src\nURIs: http://deb.example/debian\nSuites: bookworm\n",
+        );
+        check("Types: deb deb-src\n", "Types: deb-src\n");
+        check("# deb x\ndeb [a=b] http://deb.example x main\n", "# deb x\ndeb-src [a=b] http://deb.example x main\n");
+    }
+}
