@@ -1,8 +1,10 @@
 //! `make-filesystem`: a file system in a partition. One file a kind.
 
 mod ext4;
+mod program;
 mod swap;
 mod vfat;
+mod xfs;
 
 use slipway_protocol::{FileSystemKind, MakeFileSystem, PartitionChoice};
 
@@ -41,9 +43,15 @@ pub(crate) fn run(
             swap::make(&disk, &partition, pages, inputs)?;
         }
         FileSystemKind::Ext4 => {
-            let program = ext4::program().map_err(refused)?;
+            let program = program::find("mke2fs", "e2fsprogs").map_err(refused)?;
             clear(&disk, &partition)?;
             ext4::make(&program, disk, &partition, inputs).map_err(refused)?;
+        }
+        FileSystemKind::Xfs => {
+            xfs::check_size(len).map_err(refused)?;
+            let program = program::find("mkfs.xfs", "xfsprogs").map_err(refused)?;
+            clear(&disk, &partition)?;
+            xfs::make(&program, disk, &partition, inputs).map_err(refused)?;
         }
     }
     Ok(Done::go_on(format!("made {kind} in {name}"), Vec::new()))

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::disk_image::run;
+use common::loop_device;
 use common::partitions::{cut_out, info, make, new, partition, succeeds};
 use common::{Bench, MIB, chain};
 use slipway_actions::Error;
@@ -97,6 +98,32 @@ fn file_systems_are_right_by_their_own_programs() {
     }
     run(Command::new("fsck.vfat").arg("-n").arg(cut_out(&bench, &disk, 1, 40)));
     run(Command::new("e2fsck").args(["-f", "-n"]).arg(cut_out(&bench, &disk, 71, SIZE - 72)));
+}
+
+#[test]
+fn xfs_is_right_by_its_own_program_and_leaves_its_neighbours_alone() {
+    let Some(_alone) = loop_device::alone() else { return };
+    let bench = Bench::new(340 * MIB);
+    let disk = bench.path("disk");
+    let table = [("20MiB", "a"), ("300MiB", "data"), ("rest", "b")];
+    succeeds(&bench, &partition(table.map(|(size, label)| new("linux", size, Some(label))).into()));
+    let before = bench.disk();
+    let data = PartitionChoice::Label("data".to_owned());
+    succeeds(&bench, &make(data, FileSystemKind::Xfs, Some("-twelve byt-"), Some(GUID)));
+    assert_eq!(["TYPE", "LABEL", "UUID"].map(|key| blkid(&disk, 21, 300, key)), ["xfs", "-twelve byt-", GUID]);
+    run(Command::new("xfs_repair").arg("-n").arg(cut_out(&bench, &disk, 21, 300)));
+    let after = bench.disk();
+    assert!(after[..21 * MIB] == before[..21 * MIB] && after[321 * MIB..] == before[321 * MIB..]);
+}
+
+#[test]
+fn xfs_in_too_small_a_partition_is_refused_before_anything_is_written() {
+    let bench = Bench::new(301 * MIB);
+    succeeds(&bench, &partition(vec![new("linux", "rest", None)]));
+    let before = bench.disk();
+    let error = bench.run(&make(PartitionChoice::Number(1), FileSystemKind::Xfs, None, None)).0.unwrap_err();
+    assert!(chain(&error).ends_with("XFS needs at least 300 MiB; make the partition larger"), "{}", chain(&error));
+    assert!(bench.disk() == before);
 }
 
 #[test]

@@ -177,7 +177,7 @@ pub struct MakeFileSystem {
     pub partition: PartitionChoice,
     /// What is made.
     pub kind: FileSystemKind,
-    /// Its label: at most 16 bytes, for `vfat` 11 upper-case characters.
+    /// Its label: at most 16 bytes, for `xfs` 12, for `vfat` 11 upper-case characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Its UUID, for `vfat` eight hexadecimal digits as `ABCD-1234`; a random one without it.
@@ -207,6 +207,8 @@ pub enum FileSystemKind {
     Vfat,
     /// Swap space of Linux.
     Swap,
+    /// XFS.
+    Xfs,
 }
 
 impl FileSystemKind {
@@ -216,6 +218,7 @@ impl FileSystemKind {
             Self::Ext4 => "ext4",
             Self::Vfat => "vfat",
             Self::Swap => "swap",
+            Self::Xfs => "xfs",
         }
     }
 }
@@ -232,13 +235,14 @@ impl MakeFileSystem {
             let rule = match self.kind {
                 FileSystemKind::Vfat => "at most 11 letters in upper case, digits, spaces, - and _",
                 FileSystemKind::Ext4 | FileSystemKind::Swap => "at most 16 bytes and no control character",
+                FileSystemKind::Xfs => "at most 12 bytes and no control character",
             };
             problems.push(format!("cannot give {kind} the label {label:?}: {rule}"));
         }
         if let Some(uuid) = &self.uuid {
             let (is_valid, form) = match self.kind {
                 FileSystemKind::Vfat => (volume_id(uuid).is_some(), "eight hexadecimal digits as in ABCD-1234"),
-                FileSystemKind::Ext4 | FileSystemKind::Swap => (is_guid(uuid), "a UUID"),
+                FileSystemKind::Ext4 | FileSystemKind::Swap | FileSystemKind::Xfs => (is_guid(uuid), "a UUID"),
             };
             if !is_valid {
                 problems.push(format!("cannot give {kind} the uuid {uuid:?}: it must be {form}"));
@@ -254,6 +258,7 @@ fn is_label(kind: FileSystemKind, label: &str) -> bool {
     match kind {
         FileSystemKind::Vfat => (1..=11).contains(&label.len()) && !label.starts_with(' ') && label.bytes().all(in_fat),
         FileSystemKind::Ext4 | FileSystemKind::Swap => label.len() <= 16 && !label.chars().any(char::is_control),
+        FileSystemKind::Xfs => label.len() <= 12 && !label.chars().any(char::is_control),
     }
 }
 
@@ -336,5 +341,9 @@ mod tests {
         check(r#"{"partition": 1, "kind": "vfat", "uuid": "12345678"}"#, Some("cannot give vfat the uuid"));
         check(r#"{"partition": 1, "kind": "ext4", "uuid": "AB12-cd34"}"#, Some("cannot give ext4 the uuid"));
         check(r#"{"partition": 1, "kind": "swap", "label": "12345678901234567"}"#, Some("cannot give swap the label"));
+        check(r#"{"partition": 1, "kind": "xfs", "label": "-twelve byt-"}"#, None);
+        check(r#"{"partition": 1, "kind": "xfs", "label": "1234567890123"}"#, Some("cannot give xfs the label"));
+        check(r#"{"partition": 1, "kind": "xfs", "label": "a\nb"}"#, Some("cannot give xfs the label"));
+        check(r#"{"partition": 1, "kind": "xfs", "uuid": "AB12-cd34"}"#, Some("cannot give xfs the uuid"));
     }
 }

@@ -192,6 +192,8 @@ enum Kind {
     Vfat,
     /// Swap space
     Swap,
+    /// Made by mkfs.xfs of xfsprogs
+    Xfs,
 }
 
 impl From<Kind> for FileSystemKind {
@@ -200,6 +202,7 @@ impl From<Kind> for FileSystemKind {
             Kind::Ext4 => Self::Ext4,
             Kind::Vfat => Self::Vfat,
             Kind::Swap => Self::Swap,
+            Kind::Xfs => Self::Xfs,
         }
     }
 }

@@ -1,0 +1,55 @@
+//! The programs that make file systems we do not make ourselves.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Where programs are, in the boot image and on a running system.
+const FOLDERS: &[&str] = &["/usr/sbin", "/sbin"];
+/// Most that is read of what a program complains of, in bytes. One that says more ends with its pipe.
+const MAX_ERRORS: u64 = 16 << 10;
+
+/// Path of a program, or why there is none.
+pub(super) fn find(name: &str, package: &str) -> Result<PathBuf, String> {
+    let found = FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
+    found.ok_or_else(|| format!("there is no {}/{name}; install {package}", FOLDERS[0]))
+}
+
+/// Runs a program to its end, or says why it did not do what it was to do.
+pub(super) fn run(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let child = command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.map_err(|error| format!("starting {name}: {error}"))?;
+    let mut said = Vec::new();
+    if let Some(errors) = child.stderr.take() {
+        // If this fails, the exit status tells enough.
+        _ = errors.take(MAX_ERRORS).read_to_end(&mut said);
+    }
+    let status = child.wait().map_err(|error| format!("waiting for {name}: {error}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&said);
+    let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    Err(format!("{name} ended with {status}: {}", said.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_complained_of_is_told_within_bounds() {
+        let said = |script: &str| run(Command::new("/bin/sh").args(["-c", script]));
+        assert_eq!(said("echo well"), Ok(()));
+        let error = said("echo one >&2; echo; echo >&2; echo ' two' >&2; exit 3").unwrap_err();
+        assert_eq!(error, "/bin/sh ended with exit status: 3: one; two");
+        let error = said("exec yes >&2").unwrap_err();
+        assert!(error.len() < 2 * MAX_ERRORS as usize, "{} bytes", error.len());
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named_with_its_package() {
+        assert_eq!(find("mkfs.none", "nonetools").unwrap_err(), "there is no /usr/sbin/mkfs.none; install nonetools");
+    }
+}
