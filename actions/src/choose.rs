@@ -22,10 +22,14 @@ pub(crate) fn open(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<OpenDisk, Error> {
-    let (hints, candidates) = resolve(hints, machine)?;
+    let (hints, mut candidates) = resolve(hints, machine)?;
+    if access == Access::Capture {
+        // Nothing is written to it.
+        candidates.iter_mut().for_each(|candidate| candidate.disk.read_only = false);
+    }
     let (disk, reason) = choose(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
     report(Report::Note(format!("chose {}: {reason}", describe(disk))));
-    if access == Access::Write {
+    if access != Access::Read {
         take_down(disk, machine, report)?;
     }
     OpenDisk::open(&disk.path, access)

@@ -493,6 +493,53 @@ pub enum Error {
         /// The last lines it printed.
         output: Vec<String>,
     },
+    /// Data of a disk could not be compressed.
+    #[error("compressing {disk} at byte {offset}")]
+    Compress {
+        /// Path of the disk.
+        disk: String,
+        /// Byte offset of the data.
+        offset: u64,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A captured disk could not be stored.
+    #[error("storing the image {name}")]
+    Upload {
+        /// Name of the image.
+        name: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+        /// Whether the same may succeed if it is tried again.
+        may_pass: bool,
+    },
+    /// Too many failures in a row without a byte stored.
+    #[error("storing the image {name}: stopped at byte {offset} after {failures} failures in a row")]
+    UploadGaveUp {
+        /// Name of the image.
+        name: String,
+        /// Bytes stored until then.
+        offset: u64,
+        /// How many failures.
+        failures: u32,
+        /// The last of them.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// What was stored of an image is not there any more.
+    #[error(
+        "storing the image {name}: {sent} bytes of it were stored, and {stored} are there; it has to be captured anew"
+    )]
+    UploadLost {
+        /// Name of the image.
+        name: String,
+        /// Bytes that were stored, as far as anybody said.
+        sent: u64,
+        /// Bytes there are.
+        stored: u64,
+    },
     /// Something asked the action to stop, such as the end of its time.
     #[error("stopping on request")]
     Cancelled,
@@ -510,7 +557,10 @@ pub fn is_retryable(error: &Error) -> bool {
         Error::OpenDisk { source, .. } | Error::TakeDown { source, .. } => {
             source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
         }
-        Error::NotFound { may_pass, .. } | Error::NoMirror { may_pass, .. } => *may_pass,
+        Error::UploadGaveUp { .. } | Error::UploadLost { .. } => true,
+        Error::Upload { may_pass, .. } | Error::NotFound { may_pass, .. } | Error::NoMirror { may_pass, .. } => {
+            *may_pass
+        }
         _ => false,
     }
 }

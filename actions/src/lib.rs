@@ -7,6 +7,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
 mod boot_config;
+mod capture_disk;
+mod capture_file;
 mod choose;
 pub mod disks;
 mod erase_disk;
@@ -58,7 +60,7 @@ pub use disks::list_disks;
 pub use error::{Error, is_retryable};
 pub use fetch::{FetchError, Refusal, Request};
 pub use host::{Host, HostOptions};
-pub use machine::{Cancel, Candidate, Machine, Response};
+pub use machine::{Cancel, Candidate, Machine, Response, Upload, UploadError};
 pub use probe::{Place, probe};
 pub use run_in_target::in_target;
 pub use signature::Error as SignatureError;
@@ -109,7 +111,7 @@ impl Done {
 pub fn measure(stage: Stage, image: &StreamImage, machine: &dyn Machine) -> Result<Duration, Error> {
     let disk = match stage {
         Stage::Write => Some(choose::open(&image.disk, open_disk::Access::Write, machine, &mut |_| {})?),
-        Stage::Fetch | Stage::Digest | Stage::Decode => None,
+        _ => None,
     };
     stream::measure::run(stage, image, disk.as_ref(), machine)
 }
@@ -126,6 +128,7 @@ pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Action::WriteFile(inputs) => write_file::run(inputs, machine, report),
         Action::UnpackArchive(inputs) => unpack_archive::run(inputs, machine, report),
         Action::RunInTarget(inputs) => run_in_target::run(inputs, machine, report),
+        Action::CaptureDisk(inputs) => capture_disk::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),
     }
 }

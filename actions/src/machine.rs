@@ -4,7 +4,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use slipway_protocol::Disk;
+use slipway_protocol::{CapturedImage, Disk};
 
 use crate::error::Error;
 use crate::fetch::{FetchError, Request};
@@ -20,10 +20,35 @@ pub trait Machine: Sync {
     /// Asks the running action to stop; checked by every stage.
     fn cancel(&self) -> &Cancel;
 
+    /// Begins an image of this name, where captured disks go. Fails if there is an image of that name already.
+    fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
+        Err(UploadError { source: format!("there is no place for the image {name} here").into(), may_pass: false })
+    }
+
     /// Whether slipway is the operating system here, so that what uses a disk is nobody's and may be taken down.
     fn is_operating_system(&self) -> bool {
         false
     }
+}
+
+/// An image that is being stored. Until it is committed nobody sees it, and when it is dropped before that, it is or will be gone.
+pub trait Upload: Send {
+    /// Stores a piece that belongs at this offset in bytes, which is where what is stored ends. Returns how many bytes are stored
+    /// now: where an earlier try of the same piece was not heard to succeed, that may be more than `offset` before anything is
+    /// sent. Called again with the same piece after a failure that may pass.
+    fn put(&mut self, offset: u64, piece: &[u8]) -> Result<u64, UploadError>;
+
+    /// Makes what is stored an image, once its size and its digest are found to be right.
+    fn commit(&mut self, image: &CapturedImage) -> Result<(), UploadError>;
+}
+
+/// Why an image was not stored.
+#[derive(Debug)]
+pub struct UploadError {
+    /// The cause.
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+    /// Whether the same may succeed if it is tried again.
+    pub may_pass: bool,
 }
 
 /// A disk, and whether it may be written to.

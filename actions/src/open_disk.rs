@@ -22,6 +22,8 @@ pub(crate) enum Access {
     Read,
     /// Overwriting it; fails while anything else (a mount, a RAID) holds it.
     Write,
+    /// Reading the whole of it as it is, which fails while anything else holds it and may change it.
+    Capture,
 }
 
 /// A block device, or a regular file in place of one.
@@ -53,11 +55,11 @@ impl OpenDisk {
         let is_block_device = fs::metadata(path).map_err(failed)?.file_type().is_block_device();
         let writing = access == Access::Write;
         // O_EXCL without O_CREAT, on a block device, fails while it is mounted or held (open(2)).
-        let exclusive = if writing && is_block_device { OFlags::EXCL.bits() } else { 0 };
+        let exclusive = if access != Access::Read && is_block_device { OFlags::EXCL.bits() } else { 0 };
         let open =
             |flags: u32| OpenOptions::new().read(true).write(writing).custom_flags(flags.cast_signed()).open(path);
         let mut cached = open(exclusive).map_err(failed)?;
-        let direct = if writing { open(OFlags::DIRECT.bits()).ok() } else { None };
+        let direct = if access != Access::Read { open(OFlags::DIRECT.bits()).ok() } else { None };
         let size = cached.seek(SeekFrom::End(0)).map_err(failed)?;
         let logical_block = match is_block_device {
             true => rustix::fs::ioctl_blksszget(&cached).map_err(|errno| failed(errno.into()))?,
@@ -120,7 +122,9 @@ impl OpenDisk {
         let range = offset / alignment * alignment..(offset + len as u64).next_multiple_of(alignment);
         let read = |file: &File, bytes: &mut [u8]| file.read_exact_at(bytes, range.start);
         let blocks = buffer.blocks((offset - range.start) as usize, (range.end - range.start) as usize);
-        let direct = self.direct.as_ref().zip(blocks).map(|(direct, blocks)| read(direct, blocks));
+        // The last bytes of a file that is not a multiple of the alignment are no whole blocks.
+        let direct = self.direct.as_ref().filter(|_| range.end <= self.size);
+        let direct = direct.zip(blocks).map(|(direct, blocks)| read(direct, blocks));
         buffer.advance(len);
         match direct {
             Some(Ok(())) => return Ok(()),

@@ -9,6 +9,7 @@
 
 pub mod bmap;
 pub(crate) mod buffers;
+pub(crate) mod capture;
 mod decode;
 pub(crate) mod digest;
 mod fetch;

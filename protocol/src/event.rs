@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::CapturedImage;
+
 /// Body of `POST /v1/node/events`. Events already stored, by (run, seq), are skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -69,12 +71,12 @@ pub enum EventKind {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// Bytes done: written to the disk, for an image.
+    /// Bytes done: written to the disk, for an image; read from it, for a disk that is captured.
     pub bytes: u64,
     /// Bytes there are to do, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
-    /// Bytes received from the network, for an image.
+    /// Bytes received from the network, for an image; sent, for a disk that is captured.
     #[serde(default)]
     pub fetched: u64,
     /// Bytes there are to receive, when known.
@@ -101,6 +103,12 @@ pub enum Stage {
     Digest,
     /// Writing to the disk.
     Write,
+    /// Reading a disk that is captured.
+    Read,
+    /// Compressing it.
+    Encode,
+    /// Sending it to the server.
+    Send,
 }
 
 /// How a step that succeeded went.
@@ -119,6 +127,9 @@ pub struct Outcome {
     /// What came of each disk, for a step that erases disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<DiskErasure>,
+    /// What the disk is now as an image, for a step that captures one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<CapturedImage>,
 }
 
 /// What came of one disk that was to be erased.

@@ -7,6 +7,7 @@
 //! Enums are externally tagged. Requests and workflows reject unknown fields, so that a misspelt key is an error and never
 //! a silently ignored wish.
 
+pub mod capture;
 pub mod digest;
 pub mod disk;
 pub mod enrolment;
@@ -21,6 +22,7 @@ pub mod secret;
 pub mod status;
 pub mod workflow;
 
+pub use capture::{CaptureDisk, CapturedImage};
 pub use digest::{Algorithm, Digest};
 pub use disk::{DiskChoice, DiskHints};
 pub use enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait, WaitReason};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, DiskHints, MakeFileSystem, OciReference, Partition, Secret, oci};
+use crate::{CaptureDisk, Digest, DiskHints, MakeFileSystem, OciReference, Partition, Secret, oci};
 
 /// 200 of `GET /v1/node/workflow`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +71,7 @@ fn action_problems(action: &Action) -> Vec<String> {
         Action::WriteFile(file) => file.problems(),
         Action::UnpackArchive(archive) => archive.problems(),
         Action::RunInTarget(run) => run.problems(),
+        Action::CaptureDisk(capture) => capture.problems(),
         Action::Reboot(_) => Vec::new(),
     }
 }
@@ -199,6 +200,8 @@ pub enum Action {
     UnpackArchive(UnpackArchive),
     /// Run a command in the installed system.
     RunInTarget(RunInTarget),
+    /// Store the disk on the server as an image.
+    CaptureDisk(CaptureDisk),
     /// Leave for the installed system.
     Reboot(Reboot),
 }
@@ -216,6 +219,7 @@ impl Action {
             Action::WriteFile(_) => "write-file",
             Action::UnpackArchive(_) => "unpack-archive",
             Action::RunInTarget(_) => "run-in-target",
+            Action::CaptureDisk(_) => "capture-disk",
             Action::Reboot(_) => "reboot",
         }
     }

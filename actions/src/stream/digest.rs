@@ -49,7 +49,7 @@ impl Check<'_> {
     fn finish(self, bytes: u64) -> Result<(), Error> {
         match self {
             Check::Digest { what, expected, context } => {
-                let found: String = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+                let found = hex(*context);
                 if found == expected.hex() { Ok(()) } else { Err(Error::Digest { what, expected, found, bytes }) }
             }
             Check::Signature { what, url, verifier } => {
@@ -60,8 +60,18 @@ impl Check<'_> {
     }
 }
 
+/// The digits of a digest of all that was put in.
+fn hex(context: Context) -> String {
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The digest of all that was put in, by SHA-256.
+pub(super) fn finish(context: Context) -> Digest {
+    Digest::new(Algorithm::Sha256, &hex(context)).expect("a SHA-256 in hexadecimal is a digest")
+}
+
 /// Begins a digest.
-fn context(algorithm: Algorithm) -> Context {
+pub(super) fn context(algorithm: Algorithm) -> Context {
     Context::new(match algorithm {
         Algorithm::Sha256 => &SHA256,
         Algorithm::Sha384 => &SHA384,

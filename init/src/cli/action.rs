@@ -10,9 +10,10 @@ use clap::{ArgGroup, Args, Subcommand};
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use slipway_actions::{Done, Host, HostOptions, Next, Report};
 use slipway_protocol::{
-    Action, Algorithm, DetachedSignature, Digest, DiskHints, EraseDisk, EraseMode, Failure, FileSystemKind, KernelArgs,
-    MakeFileSystem, NewPartition, NumberOrName, Partition, PartitionChoice, PartitionSize, PhoneHome, Progress,
-    RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
+    Action, Algorithm, CaptureDisk, DetachedSignature, Digest, DiskHints, EraseDisk, EraseMode, Failure,
+    FileSystemKind, KernelArgs, MakeFileSystem, NewPartition, NumberOrName, Partition, PartitionChoice, PartitionSize,
+    PhoneHome, Progress, RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify,
+    WriteFile,
 };
 
 /// How often a plain line tells the progress.
@@ -74,6 +75,15 @@ enum ActionCommand {
     UnpackArchive(UnpackArguments),
     /// Run a command in the installed system
     RunInTarget(RunArguments),
+    /// Store a disk as an image, which only reads it
+    CaptureDisk {
+        /// The disk, such as /dev/nvme0n1
+        #[arg(long)]
+        disk: String,
+        /// File the image becomes, compressed with zstd; there must be none yet
+        #[arg(long, value_name = "FILE")]
+        to: PathBuf,
+    },
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -330,8 +340,12 @@ fn variable(text: &str) -> Result<(String, String), String> {
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
     let overwritten = overwritten(&arguments.action);
+    let capture_to = match &arguments.action {
+        ActionCommand::CaptureDisk { to, .. } => Some(to.clone()),
+        _ => None,
+    };
     let (action, disk, trust) = action(arguments.action)?;
-    let machine = Host::new(HostOptions { trust, ..HostOptions::default() });
+    let machine = Host::new(HostOptions { trust, capture_to, ..HostOptions::default() });
     if let Some(what) = overwritten.filter(|_| !arguments.yes)
         && !confirmed(&machine, &disk, &what)?
     {
@@ -369,7 +383,8 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
         | ActionCommand::KernelArgs { .. }
         | ActionCommand::WriteFile(_)
         | ActionCommand::UnpackArchive(_)
-        | ActionCommand::RunInTarget(_) => None,
+        | ActionCommand::RunInTarget(_)
+        | ActionCommand::CaptureDisk { .. } => None,
     }
 }
 
@@ -467,6 +482,10 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
                 environment: a.env.into_iter().collect(),
             };
             (Action::RunInTarget(run), a.disk, Vec::new())
+        }
+        ActionCommand::CaptureDisk { disk, to } => {
+            let name = to.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            (Action::CaptureDisk(CaptureDisk { disk: hints(&disk), name }), disk, Vec::new())
         }
     })
 }

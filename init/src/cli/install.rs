@@ -168,7 +168,12 @@ fn is_child_of_slipway() -> bool {
 fn machine(config: &Config, is_operating_system: bool) -> MakeMachine {
     let ca = config.ca.clone();
     Arc::new(move |cancel: &Cancel| {
-        let options = HostOptions { trust: vec![ca.clone()], cancel: cancel.clone(), is_operating_system };
+        let options = HostOptions {
+            trust: vec![ca.clone()],
+            cancel: cancel.clone(),
+            is_operating_system,
+            ..HostOptions::default()
+        };
         Box::new(Host::new(options)) as Box<dyn Machine + Send>
     })
 }

@@ -1,0 +1,288 @@
+//! The pipeline the other way round: from a disk to an image.
+//!
+//! ```text
+//! read -> digest of the disk -> compress, compress -> digest of the image, send
+//! ```
+//!
+//! The image is a row of zstd frames that each say their size, so that it is decoded by several threads when it is written
+//! again. Each thread that compresses has a lane of its own, which the frames are dealt to and collected from in turn, so they
+//! keep their order. Memory is about 30 MiB: the buffers below, and what is sent, twice.
+
+use std::iter;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::thread;
+
+use slipway_protocol::{Algorithm, CapturedImage, Digest, MAX_REQUEST_BYTES, Stage};
+use zstd::bulk::Compressor;
+
+use super::buffers::{Buffer, Queue};
+use super::progress::{Counters, Meter, Watch};
+use super::{Halt, Shared, digest, spawn, watch};
+use crate::error::Error;
+use crate::fetch::retry::{self, MAX_FAILURES};
+use crate::machine::{Cancel, Machine, Upload, UploadError};
+use crate::open_disk::OpenDisk;
+use crate::{Report, text};
+
+/// Bytes of the disk in one frame, and of one read.
+const FRAME: usize = 2 << 20;
+/// A disk or a network of 10 Gbit/s is not faster than this many threads.
+const MOST_LANES: usize = 3;
+/// Frames one lane may be ahead of the sender.
+const PACKED: usize = 1;
+/// zstd's own default; what is sent is mostly waited for.
+const LEVEL: i32 = 3;
+/// Bytes sent at once.
+const PIECE: usize = MAX_REQUEST_BYTES;
+/// How fine the place of a failed read is looked for, in bytes.
+const BLOCK: usize = 4096;
+
+/// Stores the whole of a disk as an image. There is none if it fails.
+pub(crate) fn run(
+    name: &str,
+    disk: &OpenDisk,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<CapturedImage, Error> {
+    if disk.size() == 0 {
+        let source = std::io::Error::other("it has no bytes");
+        return Err(Error::ReadDisk { disk: disk.path().to_owned(), offset: 0, source });
+    }
+    let cancel = machine.cancel();
+    let mut tries = Tries::new(name, cancel);
+    let mut upload = loop {
+        match machine.upload(name) {
+            Ok(upload) => break upload,
+            Err(error) => tries.failed(error, &mut |note| report(Report::Note(note))).map_err(why)?,
+        }
+    };
+    let image = stages(name, disk, upload.as_mut(), machine, report)?;
+    let mut tries = Tries { stored: image.size, ..Tries::new(name, cancel) };
+    while let Err(error) = upload.commit(&image) {
+        tries.failed(error, &mut |note| report(Report::Note(note))).map_err(why)?;
+    }
+    Ok(image)
+}
+
+fn why(halt: Halt) -> Error {
+    match halt {
+        Halt::Stopped => Error::Cancelled,
+        Halt::Failed(error) => error,
+    }
+}
+
+/// A thread that compresses, and what it works with.
+struct Lane {
+    raw: Queue,
+    pool: Queue,
+    packed: Queue,
+}
+
+impl Lane {
+    fn new(stop: &Cancel) -> Self {
+        let largest = zstd::compress_bound(FRAME).next_multiple_of(BLOCK);
+        Self { raw: Queue::new(stop), pool: Queue::pool(stop, PACKED, largest), packed: Queue::new(stop) }
+    }
+}
+
+fn stages(
+    name: &str,
+    disk: &OpenDisk,
+    upload: &mut dyn Upload,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<CapturedImage, Error> {
+    let shared = Shared::new();
+    let stop = &shared.stop;
+    let counters = Counters::default();
+    let count = thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES);
+    let lanes: Vec<Lane> = iter::repeat_with(|| Lane::new(stop)).take(count).collect();
+    let (pool, read) = (Queue::pool(stop, count + 2, FRAME), Queue::new(stop));
+    let read_meter = Meter::new(Stage::Read, 1);
+    let digest_meter = Meter::new(Stage::Digest, 1);
+    let encode_meter = Meter::new(Stage::Encode, count as u64);
+    let send_meter = Meter::new(Stage::Send, 1);
+    let meters = [&read_meter, &digest_meter, &encode_meter, &send_meter];
+
+    let (raw_digest, sent) = thread::scope(|scope| {
+        let (notes, told) = mpsc::channel::<String>();
+        let (lanes, pool, read, counters) = (&lanes, &pool, &read, &counters);
+        let [read_meter, digest_meter, encode_meter, send_meter] = meters;
+        spawn(scope, &shared, &notes, move || read_all(disk, pool, read, counters, read_meter));
+        let raw_digest = spawn(scope, &shared, &notes, move || deal(read, lanes, digest_meter));
+        for lane in lanes {
+            spawn(scope, &shared, &notes, move || compress(disk, lane, pool, encode_meter));
+        }
+        let send_notes = notes.clone();
+        let sent = spawn(scope, &shared, &notes, move || {
+            let note = |text| _ = send_notes.send(text);
+            Sender {
+                upload,
+                counters,
+                tries: Tries::new(name, stop),
+                note,
+                context: digest::context(Algorithm::Sha256),
+            }
+            .run(lanes, send_meter)
+        });
+        drop(notes);
+        watch(&told, Watch::new(counters, &meters, Some(disk.size())), machine, &shared, report);
+        (raw_digest.join().ok().flatten(), sent.join().ok().flatten())
+    });
+    if let Some(error) = shared.into_failure() {
+        return Err(error);
+    }
+    let (raw_digest, (size, digest)) = raw_digest.zip(sent).ok_or(Error::Cancelled)?;
+    Ok(CapturedImage { name: name.to_owned(), size, digest, raw_size: disk.size(), raw_digest })
+}
+
+fn read_all(disk: &OpenDisk, pool: &Queue, out: &Queue, counters: &Counters, meter: &Meter) -> Result<(), Halt> {
+    let mut offset = 0;
+    while offset < disk.size() {
+        let mut buffer = pool.take(meter)?;
+        buffer.place(offset);
+        let len = (disk.size() - offset).min(FRAME as u64);
+        if let Err(error) = disk.read_past_cache(&mut buffer, len as usize) {
+            return Err(Halt::Failed(first_failure(disk, buffer, len, error)));
+        }
+        offset += len;
+        counters.written.store(offset, Relaxed);
+        out.send(buffer);
+    }
+    out.close();
+    Ok(())
+}
+
+/// The error of the first block of a piece that cannot be read, and not of the piece.
+fn first_failure(disk: &OpenDisk, mut buffer: Buffer, len: u64, error: Error) -> Error {
+    let start = buffer.offset();
+    let mut blocks = (start..start + len).step_by(BLOCK);
+    let failure = blocks.find_map(|at| {
+        buffer.place(at);
+        disk.read_past_cache(&mut buffer, (start + len - at).min(BLOCK as u64) as usize).err()
+    });
+    failure.unwrap_or(error)
+}
+
+/// Takes the digest of the disk and deals its frames to the lanes in turn.
+fn deal(input: &Queue, lanes: &[Lane], meter: &Meter) -> Result<Digest, Halt> {
+    let mut context = digest::context(Algorithm::Sha256);
+    for lane in lanes.iter().cycle() {
+        let Some(buffer) = input.recv(meter)? else { break };
+        context.update(buffer.filled());
+        lane.raw.send(buffer);
+    }
+    lanes.iter().for_each(|lane| lane.raw.close());
+    Ok(digest::finish(context))
+}
+
+fn compress(disk: &OpenDisk, lane: &Lane, pool: &Queue, meter: &Meter) -> Result<(), Halt> {
+    let failed = |offset| move |source| Error::Compress { disk: disk.path().to_owned(), offset, source };
+    let mut compressor = Compressor::new(LEVEL).map_err(failed(0))?;
+    compressor.include_checksum(true).map_err(failed(0))?;
+    while let Some(raw) = lane.raw.recv(meter)? {
+        let mut packed = lane.pool.take(meter)?;
+        let len = compressor.compress_to_buffer(raw.filled(), packed.spare()).map_err(failed(raw.offset()))?;
+        packed.advance(len);
+        pool.recycle(raw);
+        lane.packed.send(packed);
+    }
+    lane.packed.close();
+    Ok(())
+}
+
+/// Collects the frames from the lanes in turn and sends them.
+struct Sender<'a, F> {
+    upload: &'a mut dyn Upload,
+    counters: &'a Counters,
+    tries: Tries<'a>,
+    note: F,
+    context: ring::digest::Context,
+}
+
+impl<F: FnMut(String)> Sender<'_, F> {
+    /// Returns the size of the image in bytes, and its digest.
+    fn run(mut self, lanes: &[Lane], meter: &Meter) -> Result<(u64, Digest), Halt> {
+        let mut piece = Vec::with_capacity(PIECE);
+        for lane in lanes.iter().cycle() {
+            let Some(packed) = lane.packed.recv(meter)? else { break };
+            self.context.update(packed.filled());
+            let mut rest = packed.filled();
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rest.len().min(PIECE - piece.len()));
+                piece.extend_from_slice(now);
+                rest = later;
+                if piece.len() == PIECE {
+                    self.send(&piece)?;
+                    piece.clear();
+                }
+            }
+            lane.pool.recycle(packed);
+        }
+        self.send(&piece)?;
+        Ok((self.tries.stored, digest::finish(self.context)))
+    }
+
+    fn send(&mut self, piece: &[u8]) -> Result<(), Halt> {
+        let end = self.tries.stored + piece.len() as u64;
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let offset = self.tries.stored;
+            match self.upload.put(offset, rest) {
+                Ok(stored) if stored > offset && stored <= end => {
+                    self.tries.stored(stored);
+                    self.counters.fetched.store(stored, Relaxed);
+                    rest = &rest[(stored - offset) as usize..];
+                }
+                Ok(stored) => {
+                    let name = self.tries.name.to_owned();
+                    return Err(Halt::Failed(Error::UploadLost { name, sent: offset, stored }));
+                }
+                Err(error) => self.tries.failed(error, &mut self.note)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How far an image is stored, and how often in a row that went wrong.
+struct Tries<'a> {
+    name: &'a str,
+    stored: u64,
+    failures: u32,
+    stop: &'a Cancel,
+}
+
+impl<'a> Tries<'a> {
+    fn new(name: &'a str, stop: &'a Cancel) -> Self {
+        Self { name, stored: 0, failures: 0, stop }
+    }
+
+    fn stored(&mut self, bytes: u64) {
+        self.stored = bytes;
+        self.failures = 0;
+    }
+
+    /// Returns when it is time to try again, if it is to be tried again.
+    fn failed(&mut self, error: UploadError, note: &mut dyn FnMut(String)) -> Result<(), Halt> {
+        let UploadError { source, may_pass } = error;
+        if self.stop.is_set() {
+            return Err(Halt::Stopped);
+        }
+        let (name, offset) = (self.name.to_owned(), self.stored);
+        if !may_pass {
+            return Err(Halt::Failed(Error::Upload { name, source, may_pass }));
+        }
+        self.failures += 1;
+        let failures = self.failures;
+        if failures >= MAX_FAILURES {
+            return Err(Halt::Failed(Error::UploadGaveUp { name, offset, failures, source }));
+        }
+        note(format!(
+            "storing the image {name} stopped at byte {offset} and goes on: {}",
+            text::chain(source.as_ref())
+        ));
+        if retry::sleep(retry::back_off(failures), self.stop) { Ok(()) } else { Err(Halt::Stopped) }
+    }
+}
