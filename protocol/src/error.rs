@@ -41,7 +41,7 @@ pub enum ErrorCode {
     Conflict,
     /// 400: the request cannot be read or means nothing.
     InvalidRequest,
-    /// 413: the request is larger than the server reads.
+    /// 413: the request is larger than the server reads, or what it is part of than the server takes or has room for.
     TooLarge,
     /// 416: the range lies outside the object.
     RangeNotSatisfiable,

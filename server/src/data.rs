@@ -8,6 +8,7 @@
 //! jwt.key               key of the nodes' JWTs
 //! operator-token        token of the operators' HTTPS API
 //! images/sha256/HEX     images by the digest of the file as delivered
+//! images/captures/RUN   what has arrived of disks that a run captures
 //! ```
 //!
 //! Operator commands and any number of servers may open the folder at once: files that are made on first use are published
@@ -53,6 +54,16 @@ impl DataDir {
     /// A name for an image that is still being copied, on the same file system as its final place.
     pub fn incoming_image(&self) -> PathBuf {
         self.root.join("images").join(format!("incoming-{}", random::id()))
+    }
+
+    /// What has arrived of captured disks, a folder for each run, on the same file system as the images. Made when there is any.
+    pub fn captures(&self) -> PathBuf {
+        self.root.join("images/captures")
+    }
+
+    /// What has arrived of a disk that a run captures under a name.
+    pub fn capture(&self, run: &str, name: &str) -> PathBuf {
+        self.captures().join(run).join(name)
     }
 
     /// The operators' token, made on first use.

@@ -83,7 +83,7 @@ fn copy(from: &Path, to: &Path) -> Result<(Digest, u64), Error> {
     Ok((digest.expect("a SHA-256 in hexadecimal is a digest"), size))
 }
 
-fn publish(incoming: &Path, place: &Path) -> Result<(), Error> {
+pub(crate) fn publish(incoming: &Path, place: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { doing: "publishing", path: place.to_owned(), source };
     std::fs::rename(incoming, place).map_err(failed)?;
     match place.parent() {

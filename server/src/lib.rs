@@ -8,6 +8,7 @@
 
 pub mod api;
 pub mod ca;
+pub mod capture;
 pub mod certificate;
 pub mod compose;
 pub mod data;

@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::api::{self, App};
 use crate::ca::Authority;
+use crate::capture::{self, Verifications};
 use crate::certificate::Certificate;
 use crate::data::DataDir;
 use crate::jwt::Signer;
@@ -38,6 +39,8 @@ pub struct Config {
     pub boot: Option<PathBuf>,
     /// Host names and addresses the certificate is for, beside those that follow from `url` and `listen`.
     pub names: Vec<String>,
+    /// Largest image of a captured disk that is taken, in bytes.
+    pub max_capture: u64,
 }
 
 /// `https://HOST[:PORT]`.
@@ -104,7 +107,18 @@ impl Server {
         settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
         store::commit(transaction).await?;
         let (stop, stopping) = watch::channel(false);
-        let app = App { store, data, authority, signer, operator_token, boot: config.boot, stopping };
+        capture::sweep(&store, &data).await?;
+        let app = App {
+            store,
+            data,
+            authority,
+            signer,
+            operator_token,
+            boot: config.boot,
+            verifications: Verifications::default(),
+            max_capture: config.max_capture,
+            stopping,
+        };
         Ok(Self { https, boot, tls, certificate, app: Arc::new(app), stop })
     }
 
@@ -136,6 +150,7 @@ impl Server {
         tokio::select! {
             _ = async { tokio::join!(https, boot, stop) } => {}
             () = self.certificate.keep_fresh(&self.app.authority, &self.app.data) => {}
+            () = capture::keep_swept(&self.app) => {}
         }
         self.app.store.close().await;
     }

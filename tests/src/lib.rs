@@ -56,6 +56,7 @@ impl Lab {
             boot_listen: None,
             boot: None,
             names: Vec::new(),
+            max_capture: 1 << 30,
         };
         let server = serve::Server::bind(config).await.unwrap();
         self.address = server.https_address().unwrap();

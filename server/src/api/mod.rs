@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod auth;
 pub mod boot;
+pub mod capture;
 pub mod enrol;
 pub mod files;
 pub mod images;
@@ -26,6 +27,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::ca::Authority;
+use crate::capture::Verifications;
 use crate::data::DataDir;
 use crate::jwt::Signer;
 use crate::store::Store;
@@ -49,6 +51,10 @@ pub struct App {
     pub operator_token: String,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
+    /// Captured disks that are being verified.
+    pub verifications: Verifications,
+    /// Largest image of a captured disk that is taken, in bytes.
+    pub max_capture: u64,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -75,6 +81,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/node/events", post(node::events))
         .route("/v1/node/logs", post(node::logs))
         .route("/v1/node/heartbeat", post(node::heartbeat))
+        .route("/v1/node/runs/{run}/captures", post(capture::commit))
+        .route("/v1/node/runs/{run}/captures/{name}", post(capture::begin).put(capture::put))
         .route("/v1/time", get(node::time))
         .route("/v1/phone-home/{token}", post(phone_home::by_token))
         .route("/latest/meta-data/phone_home", post(phone_home::by_instance))

@@ -25,6 +25,9 @@ pub struct Options {
     /// Further host name or address the server's certificate is for; may be given several times.
     #[arg(long = "san")]
     names: Vec<String>,
+    /// Largest image of a captured disk that is taken, compressed, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 40)]
+    max_capture: u64,
 }
 
 /// The one line on standard output, once everything is bound.
@@ -35,10 +38,10 @@ struct Ready {
 }
 
 pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
-    let Options { url, listen, boot_listen, boot, names } = options;
+    let Options { url, listen, boot_listen, boot, names, max_capture } = options;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = Server::bind(Config { data, url, listen, boot_listen, boot, names }).await?;
+    let server = Server::bind(Config { data, url, listen, boot_listen, boot, names, max_capture }).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
     // Machines are served whether or not somebody reads this.
     if let Err(error) = super::print_line(&serde_json::to_string(&ready)?) {

@@ -52,6 +52,13 @@ pub async fn get_by_digest(connection: &mut Connection, digest: &Digest) -> Resu
     row.as_ref().map(from_row).transpose()
 }
 
+/// The oldest image of this name.
+pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<Image>, Error> {
+    let query = sqlx::query("SELECT * FROM images WHERE file_name = $1 ORDER BY added_at LIMIT 1").bind(name);
+    let row = query.fetch_optional(connection).await.map_err(database("reading an image"))?;
+    row.as_ref().map(from_row).transpose()
+}
+
 /// Every image, oldest first.
 pub async fn all(connection: &mut Connection) -> Result<Vec<Image>, Error> {
     let rows = sqlx::query("SELECT * FROM images ORDER BY added_at, digest").fetch_all(connection).await;

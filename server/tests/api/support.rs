@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 pub const UUID: &str = "4c4c4544-0042-3010-8058-b7c04f503432";
+/// Largest image of a captured disk that the server takes, in bytes.
+pub const MAX_CAPTURE: u64 = 1000;
 
 /// A server with a data folder of its own.
 pub struct TestServer {
@@ -103,6 +105,7 @@ impl Running {
             boot_listen: Some("127.0.0.1:0".parse().unwrap()),
             boot: Some(folder.join("boot")),
             names: Vec::new(),
+            max_capture: MAX_CAPTURE,
         };
         let server = Server::bind(config).await.unwrap();
         let url = format!("https://{}", server.https_address().unwrap());

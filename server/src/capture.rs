@@ -1,0 +1,306 @@
+//! Disks that nodes capture. What arrives is kept aside, and is an image once all of it is there and its digest is right.
+//!
+//! A file that is worked on is locked, because a node that lost its connection may come back while the server is still busy
+//! with what it sent before, and over another process on the same folder.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use sha2::{Digest as _, Sha256};
+use slipway_protocol::{Action, Algorithm, CapturedImage, Digest, ErrorCode};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::api::App;
+use crate::data::DataDir;
+use crate::image::publish;
+use crate::store::images::{self, Image};
+use crate::store::{self, Connection, Store, runs};
+use crate::time::now;
+use crate::{Error, random, state};
+
+/// Room on the disk that captured disks leave to everything else, in bytes.
+const KEPT_FREE: u64 = 512 << 20;
+/// Longest a node waits for an answer while its image is verified; then it asks again.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is looked for what runs that are over have left.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Which image, and who stores it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Capture {
+    /// The node's id.
+    pub node: String,
+    /// The run's id.
+    pub run: String,
+    /// Name of the image.
+    pub name: String,
+}
+
+/// What became of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// It is stored; so many bytes there are now.
+    Stored(u64),
+    /// It is not stored, because it does not belong where what is stored ends, which is at so many bytes.
+    Misplaced(u64),
+}
+
+/// Images being verified.
+#[derive(Debug, Default)]
+pub struct Verifications(Mutex<HashMap<(Capture, Digest), Verification>>);
+
+type Verification = JoinHandle<Result<Image, Error>>;
+
+impl Verifications {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Capture, Digest), Verification>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Begins an image, anew if it was begun before.
+pub async fn begin(store: &Store, data: &DataDir, capture: &Capture) -> Result<(), Error> {
+    let mut connection = store.read().await?;
+    check_allowed(&mut connection, capture).await?;
+    check_name_is_free(&mut connection, &capture.name).await?;
+    drop(connection);
+    let place = data.capture(&capture.run, &capture.name);
+    blocking(move || {
+        let failed = |source| Error::File { doing: "making", path: place.clone(), source };
+        place.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+        OpenOptions::new().write(true).create(true).truncate(false).open(&place).map_err(failed)?;
+        open_locked(&place)?.set_len(0).map_err(failed)
+    })
+    .await
+}
+
+/// Stores a piece of an image that was begun, if it belongs where what is stored ends.
+pub async fn append(app: &App, capture: &Capture, offset: u64, piece: Bytes) -> Result<Appended, Error> {
+    check_allowed(&mut *app.store.read().await?, capture).await?;
+    let (place, largest) = (app.data.capture(&capture.run, &capture.name), app.max_capture);
+    blocking(move || write(&place, offset, &piece, largest)).await
+}
+
+fn write(place: &Path, offset: u64, piece: &[u8], largest: u64) -> Result<Appended, Error> {
+    let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
+    let too_large = |message| Error::refused(ErrorCode::TooLarge, message);
+    let file = open_locked(place)?;
+    let length = file.metadata().map_err(failed("looking at"))?.len();
+    if length != offset {
+        return Ok(Appended::Misplaced(length));
+    }
+    let end = offset.saturating_add(piece.len() as u64);
+    if end > largest {
+        let message = format!("the image has more than {largest} bytes, the most this server takes (--max-capture)");
+        return Err(too_large(message));
+    }
+    let no_room = || {
+        let message = format!("the server's disk has no room for more than the {offset} bytes of the image it has");
+        too_large(message)
+    };
+    let room = rustix::fs::fstatvfs(&file).map_err(|errno| failed("looking at")(errno.into()))?;
+    if room.f_bavail.saturating_mul(room.f_frsize) < (piece.len() as u64).saturating_add(KEPT_FREE) {
+        return Err(no_room());
+    }
+    // What is written of it, should that fail, is what belongs there.
+    match file.write_all_at(piece, offset) {
+        Ok(()) => Ok(Appended::Stored(end)),
+        Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => Err(no_room()),
+        Err(source) => Err(failed("writing")(source)),
+    }
+}
+
+/// Makes an image of what was stored, if its size and its digest are as they should be. `None` when that takes longer; the
+/// caller asks again. To ask for what was done before changes nothing.
+pub async fn commit(app: &App, capture: Capture, image: CapturedImage) -> Result<Option<Image>, Error> {
+    let mut connection = app.store.read().await?;
+    check_allowed(&mut connection, &capture).await?;
+    // Made of this very image before, or of another disk with the same bytes.
+    if let Some(known) = images::get_by_digest(&mut connection, &image.digest).await?.filter(|i| i.size == image.size) {
+        return Ok(Some(known));
+    }
+    drop(connection);
+    let key = (capture.clone(), image.digest.clone());
+    let begun = app.verifications.lock().remove(&key);
+    let mut verification = begun.unwrap_or_else(|| {
+        let (store, data, stopping) = (app.store.clone(), app.data.clone(), app.stopping.clone());
+        // It goes on when the node loses its connection.
+        tokio::spawn(async move { verify(&store, &data, stopping, &capture, image).await })
+    });
+    match tokio::time::timeout(PATIENCE, &mut verification).await {
+        Ok(verified) => verified.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic())).map(Some),
+        Err(_) => {
+            app.verifications.lock().insert(key, verification);
+            Ok(None)
+        }
+    }
+}
+
+async fn verify(
+    store: &Store,
+    data: &DataDir,
+    stopping: watch::Receiver<bool>,
+    capture: &Capture,
+    image: CapturedImage,
+) -> Result<Image, Error> {
+    let place = data.capture(&capture.run, &capture.name);
+    let (incoming, expected) = (place.clone(), image.clone());
+    let locked = blocking(move || check(&incoming, &expected, &stopping)).await?;
+    let mut transaction = store.write().await?;
+    // Both may have changed since.
+    check_allowed(&mut transaction, capture).await?;
+    check_name_is_free(&mut transaction, &capture.name).await?;
+    if let Some(known) = images::get_by_digest(&mut transaction, &image.digest).await? {
+        // What an operator knows of an image is not for a node to change.
+        return Ok(known);
+    }
+    let published = data.image(&image.digest);
+    blocking(move || publish(&place, &published)).await?;
+    let CapturedImage { name, size, digest, raw_size, raw_digest } = image;
+    let (raw_size, raw_digest) = (Some(raw_size), Some(raw_digest));
+    let image = Image { digest, file_name: name, size, raw_size, raw_digest, added_at: now() };
+    images::save(&mut transaction, &image).await?;
+    store::commit(transaction).await?;
+    drop(locked);
+    tracing::info!(node = capture.node, run = capture.run, name = image.file_name, digest = %image.digest, "disk captured");
+    Ok(image)
+}
+
+/// Reads all that was stored. What is not what it should be is removed.
+fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) -> Result<File, Error> {
+    let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
+    let invalid = |message| Error::refused(ErrorCode::InvalidRequest, message);
+    if image.digest.algorithm() != Algorithm::Sha256 {
+        return Err(invalid("a captured image has a digest by SHA-256".to_owned()));
+    }
+    let file = open_locked(place)?;
+    let size = file.metadata().map_err(failed("looking at"))?.len();
+    if size != image.size || size == 0 {
+        return Err(invalid(format!("{size} bytes of the image are stored, and it is to have {}", image.size)));
+    }
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        if *stopping.borrow() {
+            return Err(Error::refused(ErrorCode::Unavailable, "the server is stopping; ask again"));
+        }
+        match (&file).read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => hash.update(chunk.get(..read).unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed("reading")(error)),
+        }
+    }
+    let found = random::hex(&hash.finalize());
+    if found != image.digest.hex() {
+        fs::remove_file(place).map_err(failed("removing"))?;
+        let message = format!("what is stored has the digest sha256:{found}, and is to have {}", image.digest);
+        return Err(invalid(message));
+    }
+    file.sync_all().map_err(failed("writing"))?;
+    Ok(file)
+}
+
+/// Opens a file of its own, which nobody else works on.
+fn open_locked(place: &Path) -> Result<File, Error> {
+    let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
+    let gone = || Error::refused(ErrorCode::Conflict, "nothing of this image is stored; begin it");
+    let file = match OpenOptions::new().read(true).write(true).open(place) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(gone()),
+        Err(error) => return Err(failed("opening")(error)),
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let message = "the server is still busy with this image; try again";
+            return Err(Error::refused(ErrorCode::Unavailable, message));
+        }
+        Err(TryLockError::Error(error)) => return Err(failed("locking")(error)),
+    }
+    // Before the lock was had, it may have become an image or have been removed.
+    let own = file.metadata().map_err(failed("looking at"))?;
+    match fs::metadata(place) {
+        Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => Ok(file),
+        _ => Err(gone()),
+    }
+}
+
+/// Only a node that was told to, and only as long as it is to.
+async fn check_allowed(connection: &mut Connection, capture: &Capture) -> Result<(), Error> {
+    let Capture { node, run, name } = capture;
+    let Some(known) = runs::get_by_id(connection, run).await?.filter(|known| known.node == *node) else {
+        return Err(Error::refused(ErrorCode::NotFound, format!("this node has no run {run:?}")));
+    };
+    let captures = |action: &Action| matches!(action, Action::CaptureDisk(capture) if capture.name == *name);
+    if !known.workflow.iter().any(|step| captures(&step.action)) {
+        let message = format!("no step of run {run} captures a disk as {name:?}");
+        return Err(Error::refused(ErrorCode::Forbidden, message));
+    }
+    if !state::is_open(known.progress.state) {
+        return Err(Error::refused(ErrorCode::Conflict, format!("run {run} is over")));
+    }
+    Ok(())
+}
+
+async fn check_name_is_free(connection: &mut Connection, name: &str) -> Result<(), Error> {
+    match images::get_by_name(connection, name).await? {
+        None => Ok(()),
+        Some(image) => {
+            let message = format!("there is an image {name} ({}) already; capture under another name", image.digest);
+            Err(Error::refused(ErrorCode::Conflict, message))
+        }
+    }
+}
+
+/// Removes what was stored of images for runs that are over. Returns the runs that are not.
+pub async fn sweep(store: &Store, data: &DataDir) -> Result<Vec<String>, Error> {
+    let folder = data.captures();
+    let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut connection = store.read().await?;
+    let mut open = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let run = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let known = runs::get_by_id(&mut connection, &run).await?;
+        if known.is_some_and(|known| state::is_open(known.progress.state)) {
+            open.push(run);
+            continue;
+        }
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::File { doing: "removing", path, source: error });
+            }
+            _ => tracing::info!(run, "what was left of captured disks is removed"),
+        }
+    }
+    Ok(open)
+}
+
+/// Sweeps from time to time, for ever.
+pub async fn keep_swept(app: &App) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        match sweep(&app.store, &app.data).await {
+            Ok(open) => app.verifications.lock().retain(|(capture, _), _| open.contains(&capture.run)),
+            Err(error) => tracing::warn!(error = crate::error::chain(&error), "removing what runs have left"),
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+}

@@ -1,0 +1,242 @@
+//! Disks that nodes store as images.
+
+use reqwest::{Response, StatusCode};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use slipway_protocol::{Action, CaptureDisk, CapturedImage, ErrorCode, Identity, Step};
+use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
+use slipway_server::random;
+use slipway_server::store::images::{self, Image};
+
+use crate::support::{MAX_CAPTURE, Machine, Node, TestServer, refusal};
+
+/// A node in a run with a step that captures a disk as "web1.zst".
+struct Capturing {
+    server: TestServer,
+    node: Node,
+    run: String,
+}
+
+impl Capturing {
+    async fn start() -> Self {
+        let server = TestServer::start().await;
+        let node = server.enrolled("m1").await;
+        let run = start_run(&server, "m1", "web1.zst").await;
+        Self { server, node, run }
+    }
+
+    async fn begin(&self) {
+        let begun = begin(&self.server, &self.node, &self.run, "web1.zst").await;
+        assert_eq!(begun.status(), StatusCode::NO_CONTENT);
+    }
+
+    async fn put(&self, offset: u64, piece: &[u8]) -> Response {
+        let url = self.server.url(&format!("/v1/node/runs/{}/captures/web1.zst?offset={offset}", self.run));
+        self.node.client.put(url).body(piece.to_vec()).send().await.unwrap()
+    }
+
+    async fn commit(&self, image: &CapturedImage) -> Response {
+        let url = self.server.url(&format!("/v1/node/runs/{}/captures", self.run));
+        self.node.client.post(url).json(image).send().await.unwrap()
+    }
+
+    async fn images(&self) -> Vec<Image> {
+        images::all(&mut self.server.store().await.read().await.unwrap()).await.unwrap()
+    }
+
+    /// What there is of images that are not complete.
+    fn partial(&self) -> Vec<String> {
+        let runs = std::fs::read_dir(self.server.data().captures()).unwrap();
+        let files = runs.flat_map(|run| std::fs::read_dir(run.unwrap().path()).unwrap());
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+async fn start_run(server: &TestServer, node: &str, image: &str) -> String {
+    let action = Action::CaptureDisk(CaptureDisk { name: image.to_owned(), ..CaptureDisk::default() });
+    let steps = vec![Step { name: "capture".to_owned(), action, retries: 0, timeout: None }];
+    let task = Task::Workflow(WorkflowFile { steps, phone_home: false });
+    let new = NewRun { task, user_data: None, replace: true };
+    operate::start_run(&server.store().await, &server.ca(), node, new).await.unwrap().id
+}
+
+async fn begin(server: &TestServer, node: &Node, run: &str, name: &str) -> Response {
+    node.client.post(server.url(&format!("/v1/node/runs/{run}/captures/{name}"))).send().await.unwrap()
+}
+
+fn described(bytes: &[u8]) -> CapturedImage {
+    let digest = format!("sha256:{}", random::hex(&Sha256::digest(bytes))).parse().unwrap();
+    let raw_digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+    CapturedImage { name: "web1.zst".to_owned(), size: bytes.len() as u64, digest, raw_size: 4096, raw_digest }
+}
+
+fn stored(response: &Response) -> Option<&str> {
+    response.headers().get("upload-offset").map(|value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn what_was_stored_is_an_image_once_it_is_committed() {
+    let capturing = Capturing::start().await;
+    capturing.begin().await;
+    let image = described(b"half and half");
+    for (offset, piece) in [(0, &b"half "[..]), (5, b"and half")] {
+        let answer = capturing.put(offset, piece).await;
+        assert_eq!(answer.status(), StatusCode::NO_CONTENT);
+        assert_eq!(stored(&answer), Some((offset + piece.len() as u64).to_string().as_str()));
+    }
+    let url = capturing.server.url(&format!("/images/{}", image.digest));
+    let get = || async { capturing.server.client().get(&url).send().await.unwrap() };
+    assert_eq!(get().await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(capturing.images().await, []);
+
+    // The answer may be lost on its way, so that it is asked for again.
+    for _ in 0..2 {
+        let answer = capturing.commit(&image).await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        let known: Image = answer.json().await.unwrap();
+        assert_eq!((known.file_name.as_str(), known.size, known.raw_size), ("web1.zst", 13, Some(4096)));
+        assert_eq!((known.digest, known.raw_digest), (image.digest.clone(), Some(image.raw_digest.clone())));
+    }
+    assert_eq!(get().await.bytes().await.unwrap(), "half and half");
+    assert_eq!(capturing.images().await.len(), 1);
+    assert_eq!(capturing.partial(), [""; 0]);
+
+    // What is an image now is changed by nobody.
+    let body = refusal(capturing.put(13, b"!").await).await;
+    assert_eq!(body.code, ErrorCode::Conflict);
+    let body = refusal(begin(&capturing.server, &capturing.node, &capturing.run, "web1.zst").await).await;
+    assert!(body.code == ErrorCode::Conflict && body.message.contains("under another name"), "{body:?}");
+    assert_eq!(get().await.bytes().await.unwrap(), "half and half");
+}
+
+#[tokio::test]
+async fn bytes_that_are_an_image_already_stay_what_they_are() {
+    let capturing = Capturing::start().await;
+    capturing.begin().await;
+    capturing.put(0, b"bytes").await;
+    assert_eq!(capturing.commit(&described(b"bytes")).await.status(), StatusCode::OK);
+    let before = capturing.images().await;
+
+    let run = start_run(&capturing.server, "m1", "web2.zst").await;
+    let raw_digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+    let lie = CapturedImage { name: "web2.zst".to_owned(), raw_digest, raw_size: 1, ..described(b"bytes") };
+    let again = Capturing { run, ..capturing };
+    let begun = begin(&again.server, &again.node, &again.run, "web2.zst").await;
+    assert_eq!(begun.status(), StatusCode::NO_CONTENT);
+    let url = again.server.url(&format!("/v1/node/runs/{}/captures/web2.zst?offset=0", again.run));
+    assert_eq!(again.node.client.put(url).body("bytes").send().await.unwrap().status(), StatusCode::NO_CONTENT);
+    assert_eq!(again.commit(&lie).await.status(), StatusCode::OK);
+    assert_eq!(again.images().await, before);
+}
+
+#[tokio::test]
+async fn a_piece_that_belongs_elsewhere_is_refused_with_where_it_would_belong() {
+    let capturing = Capturing::start().await;
+    assert_eq!(refusal(capturing.put(0, b"early").await).await.code, ErrorCode::Conflict);
+    capturing.begin().await;
+    capturing.put(0, b"one").await;
+    for offset in [0, 2, 4, u64::MAX] {
+        let answer = capturing.put(offset, b"two").await;
+        assert_eq!(stored(&answer), Some("3"), "{offset}");
+        assert_eq!(refusal(answer).await.code, ErrorCode::Conflict);
+    }
+    // A step that is tried again begins anew.
+    capturing.begin().await;
+    assert_eq!(stored(&capturing.put(0, b"two").await), Some("3"));
+    assert_eq!(capturing.commit(&described(b"two")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn what_is_not_what_it_should_be_is_no_image() {
+    let capturing = Capturing::start().await;
+    capturing.begin().await;
+    capturing.put(0, b"damaged").await;
+    let short = CapturedImage { size: 6, ..described(b"damaged") };
+    let body = refusal(capturing.commit(&short).await).await;
+    assert_eq!(body.message, "7 bytes of the image are stored, and it is to have 6");
+
+    let body = refusal(capturing.commit(&described(b"perfect")).await).await;
+    assert!(body.message.starts_with("what is stored has the digest sha256:"), "{body:?}");
+    assert_eq!(body.code, ErrorCode::InvalidRequest);
+    assert_eq!(capturing.images().await, []);
+    assert_eq!(capturing.partial(), [""; 0]);
+
+    capturing.begin().await;
+    let empty = capturing.commit(&described(b"")).await;
+    assert_eq!(empty.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn only_the_node_of_the_run_may_store_what_the_run_captures() {
+    let capturing = Capturing::start().await;
+    let Capturing { server, node, run } = &capturing;
+    let identity = Identity { serial: Some("7CZ1234".to_owned()), ..Identity::default() };
+    let new = NewNode { name: Some("m2".to_owned()), identity: identity.clone(), release: true };
+    operate::add_node(&server.store().await, new).await.unwrap();
+    let other = Node::enrol(server, Machine::new(identity)).await;
+    start_run(server, "m2", "web1.zst").await;
+
+    assert_eq!(refusal(begin(server, &other, run, "web1.zst").await).await.code, ErrorCode::NotFound);
+    capturing.begin().await;
+    let url = server.url(&format!("/v1/node/runs/{run}/captures/web1.zst?offset=0"));
+    let put = other.client.put(url).body("x").send().await.unwrap();
+    assert_eq!(refusal(put).await.code, ErrorCode::NotFound);
+    let url = server.url(&format!("/v1/node/runs/{run}/captures"));
+    let commit = other.client.post(url).json(&described(b"x")).send().await.unwrap();
+    assert_eq!(refusal(commit).await.code, ErrorCode::NotFound);
+
+    for name in ["web2.zst", "..%2F..%2Fca.pem"] {
+        assert_eq!(refusal(begin(server, node, run, name).await).await.code, ErrorCode::Forbidden, "{name}");
+    }
+    let anybody = server.client().post(server.url(&format!("/v1/node/runs/{run}/captures/web1.zst")));
+    assert_eq!(refusal(anybody.send().await.unwrap()).await.code, ErrorCode::Unauthenticated);
+}
+
+#[tokio::test]
+async fn an_image_has_a_largest_size() {
+    let capturing = Capturing::start().await;
+    capturing.begin().await;
+    let largest = vec![1; MAX_CAPTURE as usize];
+    assert_eq!(capturing.put(0, &largest).await.status(), StatusCode::NO_CONTENT);
+    let body = refusal(capturing.put(MAX_CAPTURE, b"x").await).await;
+    assert!(body.code == ErrorCode::TooLarge && body.message.contains("--max-capture"), "{body:?}");
+}
+
+#[tokio::test]
+async fn a_run_that_is_over_stores_nothing_and_leaves_nothing() {
+    let capturing = Capturing::start().await;
+    capturing.begin().await;
+    capturing.put(0, b"half").await;
+    assert_eq!(capturing.partial(), ["web1.zst"]);
+    let next = start_run(&capturing.server, "m1", "web1.zst").await;
+
+    for answer in [
+        begin(&capturing.server, &capturing.node, &capturing.run, "web1.zst").await,
+        capturing.put(4, b"half").await,
+        capturing.commit(&described(b"half")).await,
+    ] {
+        let body = refusal(answer).await;
+        assert!(body.code == ErrorCode::Conflict && body.message.ends_with("is over"), "{body:?}");
+    }
+    let of_next = Capturing { run: next.clone(), ..capturing };
+    of_next.begin().await;
+    let open = slipway_server::capture::sweep(&of_next.server.store().await, &of_next.server.data()).await.unwrap();
+    assert_eq!(open, [next]);
+    assert_eq!(of_next.partial(), ["web1.zst"], "what the run that goes on has stored stays");
+
+    start_run(&of_next.server, "m1", "web1.zst").await;
+    let of_next = Capturing { server: of_next.server.restart().await, ..of_next };
+    assert_eq!(of_next.partial(), [""; 0]);
+    assert_eq!(of_next.images().await, []);
+}
+
+#[tokio::test]
+async fn a_name_that_leads_elsewhere_is_refused_before_a_run_begins() {
+    let capturing = Capturing::start().await;
+    let step = json!({ "name": "a", "action": { "capture-disk": { "name": "../ca.pem" } } });
+    let step: Step = serde_json::from_value(step).unwrap();
+    let task = Task::Workflow(WorkflowFile { steps: vec![step], phone_home: false });
+    let new = NewRun { task, user_data: None, replace: true };
+    let refused = operate::start_run(&capturing.server.store().await, "", "m1", new).await.unwrap_err();
+    assert!(refused.to_string().contains("cannot name an image"), "{refused}");
+}
