@@ -6,8 +6,10 @@ use std::time::Duration;
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use slipway_protocol::capture::UPLOAD_OFFSET;
 use slipway_protocol::{
-    EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, POLL_SECONDS, RenewRequest, Wait, Workflow,
+    CapturedImage, EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, POLL_SECONDS, RenewRequest,
+    Wait, Workflow,
 };
 
 use crate::config::Config;
@@ -16,6 +18,8 @@ use crate::tls::{self, NodeCertificate, TlsError};
 /// Time to connect, and time without a byte.
 const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(15);
+/// Time for a piece of an image, over a slow line, and for the server to store it; as long as it lets a request take.
+const PIECE_PATIENCE: Duration = Duration::from_secs(60);
 /// Largest answer read from the server, in bytes.
 const LARGEST_ANSWER: usize = 8 << 20;
 
@@ -215,7 +219,6 @@ impl Client {
             run: Option<&'a str>,
         }
         let ask = Ask::new("sending the log", Method::POST, "v1/node/logs");
-        // gzip and not zstd, whose compressor nothing else in the binary needs.
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         let body =
             gzip.write_all(text.as_bytes()).and_then(|()| gzip.finish()).map_err(|source| ClientError::Answer {
@@ -238,25 +241,71 @@ impl Client {
         self.send(&Ask::new("giving a sign of life", Method::POST, "v1/node/heartbeat"), |r| r).await.map(drop)
     }
 
+    /// `POST /v1/node/runs/{run}/captures/{name}`.
+    pub async fn begin_capture(&self, run: &str, name: &str) -> Result<(), ClientError> {
+        let ask = Ask::new("beginning an image", Method::POST, format!("v1/node/runs/{run}/captures/{name}"));
+        self.send(&ask, |r| r).await.map(drop)
+    }
+
+    /// `PUT /v1/node/runs/{run}/captures/{name}`: a piece of an image. Returns how many bytes of the image the server has now,
+    /// whether it took the piece or not.
+    pub async fn put_capture(&self, run: &str, name: &str, offset: u64, piece: Vec<u8>) -> Result<u64, ClientError> {
+        let path = format!("v1/node/runs/{run}/captures/{name}");
+        let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("sending a piece of an image", Method::PUT, path) };
+        let binary = "application/octet-stream";
+        let fill = |r: reqwest::RequestBuilder| {
+            r.query(&[("offset", offset)]).header(reqwest::header::CONTENT_TYPE, binary).body(piece)
+        };
+        let answer = self.ask(&ask, fill).await?;
+        let stored = answer.headers().get(UPLOAD_OFFSET).and_then(|v| v.to_str().ok()).and_then(|t| t.parse().ok());
+        if let Some(stored) = stored {
+            return Ok(stored);
+        }
+        let status = self.success(&ask, answer).await?.status();
+        let (what, url) = (ask.what, join(&self.server, &ask.path).to_string());
+        Err(ClientError::Answer { what, url, status, source: format!("it has no header {UPLOAD_OFFSET}").into() })
+    }
+
+    /// `POST /v1/node/runs/{run}/captures`. False while the server has not verified it yet: it is to be asked again.
+    pub async fn commit_capture(&self, run: &str, image: &CapturedImage) -> Result<bool, ClientError> {
+        let path = format!("v1/node/runs/{run}/captures");
+        let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("completing an image", Method::POST, path) };
+        let answer = self.send(&ask, |r| r.json(image)).await?;
+        Ok(answer.status() != StatusCode::ACCEPTED)
+    }
+
     /// Sends a request and turns every answer that is not a success into an error.
     async fn send(
         &self,
         ask: &Ask,
         fill: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
     ) -> Result<Response, ClientError> {
-        let url = join(&self.server, ask.path);
+        let answer = self.ask(ask, fill).await?;
+        self.success(ask, answer).await
+    }
+
+    /// Sends a request and returns whatever the answer is.
+    async fn ask(
+        &self,
+        ask: &Ask,
+        fill: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
+    ) -> Result<Response, ClientError> {
+        let url = join(&self.server, &ask.path);
         let mut request = self.http.request(ask.method.clone(), url.clone()).timeout(ask.patience);
         if let Some(jwt) = &self.jwt {
             request = request.bearer_auth(jwt.reveal());
         }
-        let answer = fill(request).send().await.map_err(|source| ClientError::transport(ask.what, &url, source))?;
+        fill(request).send().await.map_err(|source| ClientError::transport(ask.what, &url, source))
+    }
+
+    async fn success(&self, ask: &Ask, answer: Response) -> Result<Response, ClientError> {
         let status = answer.status();
         if status.is_success() {
             return Ok(answer);
         }
         match self.read::<ErrorBody>(ask, answer).await {
             Ok(body) => {
-                let (what, url) = (ask.what, url.to_string());
+                let (what, url) = (ask.what, join(&self.server, &ask.path).to_string());
                 Err(ClientError::Refused { what, url, status, source: Box::new(body) })
             }
             Err(error) => Err(error),
@@ -264,7 +313,7 @@ impl Client {
     }
 
     async fn read<T: DeserializeOwned>(&self, ask: &Ask, mut answer: Response) -> Result<T, ClientError> {
-        let url = join(&self.server, ask.path);
+        let url = join(&self.server, &ask.path);
         let status = answer.status();
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|e| ClientError::transport(ask.what, &url, e))? {
@@ -286,12 +335,12 @@ impl Client {
 struct Ask {
     what: &'static str,
     method: Method,
-    path: &'static str,
+    path: String,
     patience: Duration,
 }
 
 impl Ask {
-    fn new(what: &'static str, method: Method, path: &'static str) -> Self {
-        Self { what, method, path, patience: SILENCE }
+    fn new(what: &'static str, method: Method, path: impl Into<String>) -> Self {
+        Self { what, method, path: path.into(), patience: SILENCE }
     }
 }

@@ -22,6 +22,7 @@ use crate::run::{MakeMachine, Runner};
 pub use crate::run::End;
 
 pub mod backoff;
+mod capture;
 pub mod client;
 pub mod clock;
 pub mod config;
@@ -65,6 +66,7 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
     let session = Session::open(config, options.facts, options.once).await?;
     let reporter = Reporter::start(session.clone(), options.log.clone());
     let runner = Runner {
+        session: session.clone(),
         reporter: reporter.clone(),
         log: options.log,
         note: options.state.join("step.json"),

@@ -8,10 +8,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use slipway_actions::{Cancel, Done, Machine, Next, Report};
 use slipway_protocol::{EventKind, Failure, Step, Workflow, workflow};
+use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
 use crate::backoff::Backoff;
+use crate::capture::OnServer;
+use crate::enrol::Session;
 use crate::files;
 use crate::log_book::LogBook;
 use crate::reporter::Reporter;
@@ -35,6 +38,8 @@ pub enum End {
 
 /// What runs need beside the workflow.
 pub struct Runner {
+    /// The way to the server, for disks that are captured.
+    pub session: Session,
     /// Where reports go.
     pub reporter: Reporter,
     /// Where the last log lines are.
@@ -140,9 +145,10 @@ impl Runner {
         let mut task = tokio::task::spawn_blocking({
             let (make, cancel, action) = (Arc::clone(&self.machine), cancel.clone(), step.action.clone());
             let (reporter, memory, run) = (self.reporter.clone(), Arc::clone(&memory), workflow.run.clone());
+            let (session, runtime) = (self.session.clone(), Handle::current());
             move || {
-                let machine = make(&cancel);
-                slipway_actions::run(&action, machine.as_ref(), &mut |report| {
+                let machine = OnServer::new(make(&cancel), session, run.clone(), runtime);
+                slipway_actions::run(&action, &machine, &mut |report| {
                     memory.fetch_max(memory_in_use(), Ordering::Relaxed);
                     reporter.event(&run, index, attempt, event(report));
                 })

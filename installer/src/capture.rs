@@ -1,0 +1,98 @@
+//! Captured disks go to the server.
+
+use std::time::Duration;
+
+use slipway_actions::{Cancel, Candidate, Error, FetchError, Machine, Request, Response, Upload, UploadError};
+use slipway_protocol::{CapturedImage, ErrorCode};
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use crate::client::ClientError;
+use crate::enrol::Session;
+
+/// How often a request that waits looks whether it should stop.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+/// Before the server is asked again whether it has verified an image.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A machine in a run, whose captured disks go to the run's server.
+pub(crate) struct OnServer {
+    machine: Box<dyn Machine + Send>,
+    session: Session,
+    run: String,
+    runtime: Handle,
+}
+
+impl OnServer {
+    pub(crate) fn new(machine: Box<dyn Machine + Send>, session: Session, run: String, runtime: Handle) -> Self {
+        Self { machine, session, run, runtime }
+    }
+
+    /// Waits for an answer of the server, or until the action is to stop. For the threads of actions, which may block.
+    fn wait<T>(&self, request: impl Future<Output = Result<T, ClientError>>) -> Result<T, UploadError> {
+        let stopped = async {
+            while !self.cancel().is_set() {
+                sleep(STOP_CHECK).await;
+            }
+        };
+        self.runtime.block_on(async {
+            tokio::select! {
+                answer = request => answer.map_err(failed),
+                // What else went on will end too, and tells why.
+                () = stopped => Err(UploadError { source: "stopping on request".into(), may_pass: true }),
+            }
+        })
+    }
+}
+
+/// Credentials that are no longer good are being replaced, by whoever notices first.
+fn failed(error: ClientError) -> UploadError {
+    let may_pass = error.may_pass() || error.code() == Some(ErrorCode::Unauthenticated);
+    UploadError { source: Box::new(error), may_pass }
+}
+
+impl Machine for OnServer {
+    fn disks(&self) -> Result<Vec<Candidate>, Error> {
+        self.machine.disks()
+    }
+
+    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
+        self.machine.fetch(request, stop)
+    }
+
+    fn cancel(&self) -> &Cancel {
+        self.machine.cancel()
+    }
+
+    fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
+        self.wait(self.session.client().begin_capture(&self.run, name))?;
+        Ok(Box::new(ServerUpload { machine: self, name: name.to_owned() }))
+    }
+
+    fn is_operating_system(&self) -> bool {
+        self.machine.is_operating_system()
+    }
+}
+
+/// An image that is being stored on the server, which forgets it when the run ends before the image is committed.
+struct ServerUpload<'a> {
+    machine: &'a OnServer,
+    name: String,
+}
+
+impl Upload for ServerUpload<'_> {
+    fn put(&mut self, offset: u64, piece: &[u8]) -> Result<u64, UploadError> {
+        let OnServer { session, run, .. } = self.machine;
+        self.machine.wait(session.client().put_capture(run, &self.name, offset, piece.to_vec()))
+    }
+
+    fn commit(&mut self, image: &CapturedImage) -> Result<(), UploadError> {
+        let OnServer { session, run, .. } = self.machine;
+        self.machine.wait(async {
+            while !session.client().commit_capture(run, image).await? {
+                sleep(ASK_AGAIN).await;
+            }
+            Ok(())
+        })
+    }
+}
