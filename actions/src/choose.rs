@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::fs;
+use std::io;
 
 use slipway_protocol::{Disk, DiskChoice, DiskHints};
 
@@ -9,8 +10,9 @@ use crate::Report;
 use crate::error::Error;
 use crate::machine::{Candidate, Machine};
 use crate::open_disk::{Access, OpenDisk};
-use crate::take_down::take_down;
-use crate::text;
+use crate::partitions::Partition;
+use crate::take_down::{take_down, take_down_partition};
+use crate::{mount, text};
 use judge::{objection, obstacle, wanted};
 
 mod judge;
@@ -22,6 +24,64 @@ pub(crate) fn open(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<OpenDisk, Error> {
+    let disk = one(hints, access, machine, report)?;
+    if access != Access::Read {
+        take_down(&disk, machine, report)?;
+    }
+    OpenDisk::open(&disk.path, access)
+}
+
+/// Finds every disk of an action, says which and why, and opens them for writing.
+pub(crate) fn open_all(
+    hints: &DiskHints,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Vec<OpenDisk>, Error> {
+    let (hints, candidates) = resolve(hints, machine)?;
+    let chosen = choose_all(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
+    for (disk, reason) in &chosen {
+        report(Report::Note(format!("chose {}: {reason}", describe(disk))));
+    }
+    // Of all of them first: what is taken down may stand on several.
+    for (disk, _) in &chosen {
+        take_down(disk, machine, report)?;
+    }
+    chosen.iter().map(|(disk, _)| OpenDisk::open(&disk.path, Access::Write)).collect()
+}
+
+/// Finds the disk of an action and the partition that is meant, and opens it for writing to that partition. What is on its other
+/// partitions stays up.
+pub(crate) fn open_partition(
+    hints: &DiskHints,
+    find: impl Fn(&OpenDisk) -> Result<Partition, Error>,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(OpenDisk, Partition), Error> {
+    let disk = one(hints, Access::Write, machine, report)?;
+    let looked_at = OpenDisk::open(&disk.path, Access::Read)?;
+    let partition = find(&looked_at)?;
+    let is_part = partition.number > 0 && machine.is_operating_system();
+    match is_part.then(|| mount::node(&looked_at, &partition)).flatten() {
+        Some(node) => take_down_partition(&disk, &node, machine, report)?,
+        None => take_down(&disk, machine, report)?,
+    }
+    drop(looked_at);
+    let opened = match OpenDisk::open(&disk.path, Access::Write) {
+        Err(Error::OpenDisk { source, .. }) if is_part && source.kind() == io::ErrorKind::ResourceBusy => {
+            OpenDisk::open(&disk.path, Access::WriteBeside)?
+        }
+        other => other?,
+    };
+    Ok((opened, partition))
+}
+
+/// The one disk of an action, which is reported.
+fn one(
+    hints: &DiskHints,
+    access: Access,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Disk, Error> {
     let (hints, mut candidates) = resolve(hints, machine)?;
     if access == Access::Capture {
         // Nothing is written to it.
@@ -29,10 +89,7 @@ pub(crate) fn open(
     }
     let (disk, reason) = choose(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
     report(Report::Note(format!("chose {}: {reason}", describe(disk))));
-    if access != Access::Read {
-        take_down(disk, machine, report)?;
-    }
-    OpenDisk::open(&disk.path, access)
+    Ok(disk.clone())
 }
 
 /// The hints with `device` as in [`Disk::path`], and the disks they are about.

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use slipway_protocol::Disk;
+use slipway_protocol::{Disk, layers};
 
 use crate::machine::Candidate;
 
@@ -68,12 +68,19 @@ fn disk(sys: &Path, name: &str) -> Option<Disk> {
         wwn: text("wwid").or_else(|| text("device/wwid")),
         vendor: text("device/vendor"),
         hctl: attachment::hctl(dir),
-        by_path: attachment::by_path(sys, dir),
+        by_path: attachment::by_path(sys, dir).or_else(|| layer_link(name, text("dm/name"), text("dm/uuid"))),
         transport: attachment::transport(dir, name).map(str::to_owned),
         rotational: flag("queue/rotational"),
         removable: flag("removable"),
         read_only: flag("ro"),
     })
+}
+
+/// The link that udev makes to an array or a mapping by its name.
+fn layer_link(name: &str, mapping: Option<String>, uuid: Option<String>) -> Option<String> {
+    let Some(mapping) = mapping else { return Some(format!("/dev/md/{}", name.strip_prefix("md_")?)) };
+    let volume = uuid.filter(|uuid| uuid.starts_with("LVM-")).and_then(|_| layers::parse_mapping_name(&mapping));
+    Some(volume.map_or_else(|| format!("/dev/mapper/{mapping}"), |(group, volume)| format!("/dev/{group}/{volume}")))
 }
 
 fn model(dir: &Path) -> Option<String> {
@@ -263,5 +270,19 @@ mod tests {
             Some("/dev/sde is mounted at /srv/pool"),
         ];
         assert_eq!(in_use, expect);
+    }
+
+    #[test]
+    fn arrays_and_volumes_have_their_names() {
+        let check = |name, mapping: Option<&str>, uuid: Option<&str>, expect: Option<&str>| {
+            let found = layer_link(name, mapping.map(str::to_owned), uuid.map(str::to_owned));
+            assert_eq!(found.as_deref(), expect);
+        };
+        check("md_system", None, None, Some("/dev/md/system"));
+        check("dm-0", Some("vg0-my--root"), Some("LVM-0123"), Some("/dev/vg0/my-root"));
+        check("dm-0", Some("vg0-root"), Some("CRYPT-LUKS2-0123"), Some("/dev/mapper/vg0-root"));
+        check("dm-0", Some("plain"), None, Some("/dev/mapper/plain"));
+        check("md127", None, None, None);
+        check("sda", None, None, None);
     }
 }

@@ -114,6 +114,23 @@ pub enum Error {
         /// What stands in the way.
         reason: String,
     },
+    /// An array or a volume group cannot be had.
+    #[error("making {what}: {reason}")]
+    Layer {
+        /// Which.
+        what: String,
+        /// What stands in the way, and what to do.
+        reason: String,
+    },
+    /// An array or a volume group is on its disks, and the kernel does not start it.
+    #[error("{what}")]
+    StartLayer {
+        /// What was done.
+        what: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
     /// Not exactly one partition is meant.
     #[error("looking for {choice} on {disk}: found {found} of it; there is {there}")]
     ChoosePartition {

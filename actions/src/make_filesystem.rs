@@ -10,7 +10,7 @@ use slipway_protocol::{FileSystemKind, MakeFileSystem, PartitionChoice};
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::open_disk::{Access, OpenDisk};
+use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Partition};
 use crate::{Done, Report, choose, text};
 
@@ -26,8 +26,8 @@ pub(crate) fn run(
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "make-filesystem", problems });
     }
-    let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
-    let partition = find(&disk, &inputs.partition)?;
+    let find = |disk: &OpenDisk| find(disk, inputs.partition.as_ref());
+    let (disk, partition) = choose::open_partition(&inputs.disk, find, machine, report)?;
     let name = partition.describe(&disk);
     let (kind, len) = (inputs.kind.name(), partition.bytes.end - partition.bytes.start);
     report(Report::Note(format!("making {kind} in {name} of {}", text::size(len))));
@@ -57,12 +57,13 @@ pub(crate) fn run(
     Ok(Done::go_on(format!("made {kind} in {name}"), Vec::new()))
 }
 
-/// The one partition that is meant.
-fn find(disk: &OpenDisk, choice: &PartitionChoice) -> Result<Partition, Error> {
+/// The one partition that is meant; without a choice the whole, which must have none.
+fn find(disk: &OpenDisk, choice: Option<&PartitionChoice>) -> Result<Partition, Error> {
     let all = partitions::read(disk)?;
     let is_meant = |partition: &&Partition| match choice {
-        PartitionChoice::Number(number) => partition.number == *number,
-        PartitionChoice::Label(label) => partition.number > 0 && partition.name == *label,
+        None => partition.number == 0,
+        Some(PartitionChoice::Number(number)) => partition.number == *number,
+        Some(PartitionChoice::Label(label)) => partition.number > 0 && partition.name == *label,
     };
     let found: Vec<&Partition> = all.iter().filter(is_meant).collect();
     match found[..] {
@@ -70,8 +71,9 @@ fn find(disk: &OpenDisk, choice: &PartitionChoice) -> Result<Partition, Error> {
         _ => {
             let there: Vec<String> = all.iter().map(|partition| partition.describe(disk)).collect();
             let choice = match choice {
-                PartitionChoice::Number(number) => format!("partition {number}"),
-                PartitionChoice::Label(label) => format!("a partition with the label {label:?}"),
+                None => "a device without partitions".to_owned(),
+                Some(PartitionChoice::Number(number)) => format!("partition {number}"),
+                Some(PartitionChoice::Label(label)) => format!("a partition with the label {label:?}"),
             };
             let (found, there) = (found.len(), there.join("; "));
             Err(Error::ChoosePartition { disk: disk.path().to_owned(), choice, found, there })

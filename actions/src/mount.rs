@@ -153,7 +153,7 @@ fn attach(node: &Path, kind: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// The device node of a partition. None where the kernel keeps no partitions of the disk: a file, a loop device.
-fn node(disk: &OpenDisk, partition: &Partition) -> Option<PathBuf> {
+pub(crate) fn node(disk: &OpenDisk, partition: &Partition) -> Option<PathBuf> {
     let name = disk.path().strip_prefix("/dev/")?;
     if partition.number == 0 {
         return Some(PathBuf::from(disk.path()));

@@ -24,6 +24,8 @@ pub(crate) enum Access {
     Write,
     /// Reading the whole of it as it is, which fails while anything else holds it and may change it.
     Capture,
+    /// Overwriting a part of it that nothing holds, while other parts are held.
+    WriteBeside,
 }
 
 /// A block device, or a regular file in place of one.
@@ -53,9 +55,10 @@ impl OpenDisk {
     pub(crate) fn open(path: &str, access: Access) -> Result<Self, Error> {
         let failed = |source| Error::OpenDisk { disk: path.to_owned(), source };
         let is_block_device = fs::metadata(path).map_err(failed)?.file_type().is_block_device();
-        let writing = access == Access::Write;
+        let writing = matches!(access, Access::Write | Access::WriteBeside);
         // O_EXCL without O_CREAT, on a block device, fails while it is mounted or held (open(2)).
-        let exclusive = if access != Access::Read && is_block_device { OFlags::EXCL.bits() } else { 0 };
+        let is_exclusive = is_block_device && matches!(access, Access::Write | Access::Capture);
+        let exclusive = if is_exclusive { OFlags::EXCL.bits() } else { 0 };
         let open =
             |flags: u32| OpenOptions::new().read(true).write(writing).custom_flags(flags.cast_signed()).open(path);
         let mut cached = open(exclusive).map_err(failed)?;

@@ -1,4 +1,9 @@
-//! `partition`: a new GPT in place of what the disk has.
+//! `partition`: a new GPT in place of what each of the chosen disks has, with arrays and volumes on it.
+
+mod layers;
+mod lvm;
+mod raid;
+mod start;
 
 use std::ops::Range;
 
@@ -6,12 +11,22 @@ use slipway_protocol::{Partition, partition as rules};
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::open_disk::{Access, OpenDisk};
-use crate::partitions::{self, Planned, Table};
+use crate::open_disk::OpenDisk;
+use crate::partitions::{self, Table};
 use crate::{Done, Report, choose, random, text};
+use layers::Layers;
 
 /// Partitions begin and end at multiples of this many bytes, which suits every disk.
 const ALIGNMENT: u64 = 1 << 20;
+
+/// A disk, and the table it is to have.
+#[derive(Debug)]
+struct Planned {
+    disk: OpenDisk,
+    table: Table,
+    /// Bytes of each partition.
+    places: Vec<Range<u64>>,
+}
 
 pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     // A workflow was checked before it began, an action by hand was not.
@@ -19,7 +34,45 @@ pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn Fn
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "partition", problems });
     }
-    let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
+    let disks = choose::open_all(&inputs.disk, machine, report)?;
+    let mut disks = disks.into_iter().map(|disk| plan(inputs, disk)).collect::<Result<Vec<_>, _>>()?;
+    let layers = Layers::plan(inputs, &disks, machine)?;
+    for disk in &disks {
+        // Which disk is meant goes without saying where there is one.
+        let on_disk = if disks.len() > 1 { format!(" of {}", disk.disk.path()) } else { String::new() };
+        for (number, (new, bytes)) in (1..).zip(inputs.partitions.iter().zip(&disk.places)) {
+            let size = text::size(bytes.end - bytes.start);
+            report(Report::Note(format!("partition {number}{on_disk}: {size} of type {}", new.r#type)));
+        }
+    }
+    let built = layers.describe();
+    built.iter().for_each(|what| report(Report::Note(what.clone())));
+    machine.cancel().check()?;
+    disks.iter().try_for_each(clear)?;
+    layers.write(&disks)?;
+    for disk in &mut disks {
+        disk.disk.flush()?;
+        disk.table.write(&disk.disk)?;
+    }
+    let mut warnings = Vec::new();
+    for Planned { disk, .. } in &disks {
+        if let Err(errno) = disk.reread_partitions() {
+            warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
+        }
+    }
+    let paths: Vec<String> = disks.iter().map(|disk| disk.disk.path().to_owned()).collect();
+    // What is on partitions of a disk that is held cannot be started.
+    drop(disks);
+    if machine.is_operating_system() {
+        layers.start(&paths)?;
+    }
+    let mut summary = format!("made {} partitions on {}", inputs.partitions.len(), paths.join(", "));
+    built.iter().for_each(|what| summary.push_str(&format!("; {what}")));
+    Ok(Done::go_on(summary, warnings))
+}
+
+/// Lays out the table of a disk. Nothing is written.
+fn plan(inputs: &Partition, disk: OpenDisk) -> Result<Planned, Error> {
     let refused = |reason| Error::Layout { disk: disk.path().to_owned(), reason };
     let mut table = Table::new(&disk)?;
     let sizes: Vec<Option<u64>> =
@@ -32,33 +85,23 @@ pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn Fn
         };
         let type_guid = rules::type_guid(&new.r#type).unwrap_or_default();
         let name = new.label.clone().unwrap_or_default();
-        table.add(&Planned { bytes: bytes.clone(), type_guid, guid, name })?;
+        table.add(&partitions::Planned { bytes: bytes.clone(), type_guid, guid, name })?;
     }
-    for (number, (new, bytes)) in (1..).zip(inputs.partitions.iter().zip(&places)) {
-        let size = text::size(bytes.end - bytes.start);
-        report(Report::Note(format!("partition {number}: {size} of type {}", new.r#type)));
-    }
-    machine.cancel().check()?;
-    write(&disk, &mut table, &places)?;
-    let mut warnings = Vec::new();
-    if let Err(errno) = disk.reread_partitions() {
-        warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
-    }
-    Ok(Done::go_on(format!("made {} partitions on {}", places.len(), disk.path()), warnings))
+    Ok(Planned { disk, table, places })
 }
 
 /// Takes the old table away, then what was where the new partitions begin and end, so that no file system of before appears
-/// in one of them, and then writes the new table.
-fn write(disk: &OpenDisk, table: &mut Table, places: &[Range<u64>]) -> Result<(), Error> {
+/// in one of them.
+fn clear(planned: &Planned) -> Result<(), Error> {
+    let disk = &planned.disk;
     partitions::forget(disk)?;
     disk.zero(0..ALIGNMENT)?;
-    disk.zero(table.usable().end..disk.size() - disk.size() % u64::from(disk.logical_block()))?;
-    for bytes in places {
+    disk.zero(planned.table.usable().end..disk.size() - disk.size() % u64::from(disk.logical_block()))?;
+    for bytes in &planned.places {
         disk.zero(bytes.start..bytes.start + ALIGNMENT)?;
         disk.zero(bytes.end - ALIGNMENT..bytes.end)?;
     }
-    disk.flush()?;
-    table.write(disk)
+    disk.flush()
 }
 
 /// Where partitions of these sizes are, one behind the other, in what may be used of a disk; no size is what the others leave.

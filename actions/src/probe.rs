@@ -29,6 +29,7 @@ use rustix::fs::{major, minor};
 use crate::error::Error;
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions::{self, Partition};
+pub(crate) use volume::crc as lvm_crc;
 
 /// The kind of a place where signatures of several file systems are found, of which the older ones should have been wiped.
 const AMBIVALENT: &str = "ambivalent";

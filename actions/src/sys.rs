@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::io::Result;
+use rustix::fs::{major, minor};
+use rustix::io::{Errno, Result};
 use rustix::ioctl::{self, Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, Updater};
 use rustix::thread::UnshareFlags;
 
@@ -28,6 +29,18 @@ const NVME_IOCTL_ADMIN_CMD: Opcode = ioctl::opcode::read_write::<NvmePassthru>(b
 const SG_IO: Opcode = 0x2285;
 /// `_IOWR(0xfd, 4, struct dm_ioctl)` of linux/dm-ioctl.h.
 const DM_DEV_REMOVE: Opcode = ioctl::opcode::read_write::<DmIoctl>(0xfd, 4);
+/// `_IOWR(0xfd, 3, struct dm_ioctl)` of linux/dm-ioctl.h.
+const DM_DEV_CREATE: Opcode = ioctl::opcode::read_write::<DmIoctl>(0xfd, 3);
+/// `_IOWR(0xfd, 6, struct dm_ioctl)` of linux/dm-ioctl.h.
+const DM_DEV_SUSPEND: Opcode = ioctl::opcode::read_write::<DmIoctl>(0xfd, 6);
+/// `_IOWR(0xfd, 9, struct dm_ioctl)` of linux/dm-ioctl.h.
+const DM_TABLE_LOAD: Opcode = ioctl::opcode::read_write::<DmIoctl>(0xfd, 9);
+/// `_IOW(MD_MAJOR, 0x21, mdu_disk_info_t)` of linux/raid/md_u.h.
+const ADD_NEW_DISK: Opcode = ioctl::opcode::write::<MdDisk>(9, 0x21);
+/// `_IOW(MD_MAJOR, 0x23, mdu_array_info_t)` of linux/raid/md_u.h.
+const SET_ARRAY_INFO: Opcode = ioctl::opcode::write::<MdArray>(9, 0x23);
+/// `_IOW(MD_MAJOR, 0x30, mdu_param_t)` of linux/raid/md_u.h.
+const RUN_ARRAY: Opcode = ioctl::opcode::write::<[c_int; 3]>(9, 0x30);
 /// `_IO(MD_MAJOR, 0x32)` of linux/raid/md_u.h.
 const STOP_ARRAY: Opcode = ioctl::opcode::none(9, 0x32);
 /// linux/loop.h.
@@ -338,28 +351,146 @@ struct DmIoctl {
     data: [u8; 7],
 }
 
+impl DmIoctl {
+    /// About the mapping of a name. The last bytes of name and uuid stay zero, which ends them.
+    fn of(name: &str, uuid: &str) -> Result<Self> {
+        let mut argument = Self {
+            // The oldest of this major version: every kernel since 2.6 takes it.
+            version: [4, 0, 0],
+            data_size: size_of::<Self>() as u32,
+            data_start: size_of::<Self>() as u32,
+            target_count: 0,
+            open_count: 0,
+            flags: 0,
+            event: 0,
+            padding: 0,
+            device: 0,
+            name: [0; 128],
+            uuid: [0; 129],
+            data: [0; 7],
+        };
+        copy_text(&mut argument.name, name)?;
+        copy_text(&mut argument.uuid, uuid)?;
+        Ok(argument)
+    }
+}
+
+/// Copies a text to where a zero has to end it.
+fn copy_text(room: &mut [u8], text: &str) -> Result<()> {
+    let len = room.len() - 1;
+    room[..len].get_mut(..text.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(text.as_bytes());
+    Ok(())
+}
+
 /// Removes a mapping of the device mapper by its name. `control` is /dev/mapper/control.
 pub(crate) fn remove_mapping(control: &File, name: &str) -> Result<()> {
-    let mut argument = DmIoctl {
-        // The oldest of this major version: every kernel since 2.6 takes it.
-        version: [4, 0, 0],
-        data_size: size_of::<DmIoctl>() as u32,
-        data_start: size_of::<DmIoctl>() as u32,
-        target_count: 0,
-        open_count: 0,
-        flags: 0,
-        event: 0,
-        padding: 0,
-        device: 0,
-        name: [0; 128],
-        uuid: [0; 129],
-        data: [0; 7],
-    };
-    // The last byte stays zero, which ends the name.
-    let room = argument.name.len() - 1;
-    argument.name[..room].get_mut(..name.len()).ok_or(rustix::io::Errno::NAMETOOLONG)?.copy_from_slice(name.as_bytes());
+    let mut argument = DmIoctl::of(name, "")?;
     // SAFETY: DM_DEV_REMOVE takes a struct dm_ioctl, which DmIoctl mirrors, and writes at most its data_size.
     unsafe { ioctl::ioctl(control, Updater::<DM_DEV_REMOVE, DmIoctl>::new(&mut argument)) }
+}
+
+/// A part of a mapping that is a part of a device, in sectors of 512 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LinearTarget {
+    /// In the mapping.
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    /// Major and minor number of the device.
+    pub(crate) device: (u32, u32),
+    /// On the device.
+    pub(crate) offset: u64,
+}
+
+/// Room for targets: some 200.
+const DM_TABLE_ROOM: usize = 16384;
+
+/// `struct dm_ioctl` of linux/dm-ioctl.h with room for `struct dm_target_spec`.
+#[repr(C)]
+struct DmTable {
+    header: DmIoctl,
+    targets: [u8; DM_TABLE_ROOM],
+}
+
+/// Makes a mapping of the device mapper and has it work. `control` is /dev/mapper/control. Where it fails nothing is left of it.
+pub(crate) fn start_mapping(control: &File, name: &str, uuid: &str, targets: &[LinearTarget]) -> Result<()> {
+    let mut table = DmTable { header: DmIoctl::of(name, "")?, targets: [0; DM_TABLE_ROOM] };
+    table.header.data_size = size_of::<DmTable>() as u32;
+    table.header.target_count = u32::try_from(targets.len()).map_err(|_| Errno::TOOBIG)?;
+    fill_table(&mut table.targets, targets)?;
+    let mut create = DmIoctl::of(name, uuid)?;
+    // SAFETY: DM_DEV_CREATE takes a struct dm_ioctl, which DmIoctl mirrors, and writes at most its data_size.
+    unsafe { ioctl::ioctl(control, Updater::<DM_DEV_CREATE, DmIoctl>::new(&mut create))? };
+    let mut resume = DmIoctl::of(name, "")?;
+    // SAFETY: DM_TABLE_LOAD takes a struct dm_ioctl, with which DmTable begins, and reads targets and writes answers at most up
+    // to its data_size, which is that of DmTable.
+    let loaded = unsafe { ioctl::ioctl(control, Updater::<DM_TABLE_LOAD, DmTable>::new(&mut table)) };
+    let started = loaded.and_then(|()| {
+        // SAFETY: DM_DEV_SUSPEND, which resumes without the flag to suspend, takes a struct dm_ioctl, which DmIoctl mirrors, and
+        // writes at most its data_size.
+        unsafe { ioctl::ioctl(control, Updater::<DM_DEV_SUSPEND, DmIoctl>::new(&mut resume)) }
+    });
+    if started.is_err() {
+        _ = remove_mapping(control, name);
+    }
+    started
+}
+
+/// `struct dm_target_spec` for each target, and its parameters as a text behind it, at multiples of 8 bytes.
+fn fill_table(room: &mut [u8], targets: &[LinearTarget]) -> Result<()> {
+    const SPEC: usize = 40;
+    let mut rest = room;
+    for target in targets {
+        let parameters = format!("{}:{} {}\0", target.device.0, target.device.1, target.offset);
+        let len = (SPEC + parameters.len()).next_multiple_of(8);
+        let (spec, after) = rest.split_at_mut_checked(len).ok_or(Errno::TOOBIG)?;
+        spec[..8].copy_from_slice(&target.start.to_ne_bytes());
+        spec[8..16].copy_from_slice(&target.len.to_ne_bytes());
+        spec[20..24].copy_from_slice(&(len as u32).to_ne_bytes());
+        spec[24..30].copy_from_slice(b"linear");
+        spec[SPEC..SPEC + parameters.len()].copy_from_slice(parameters.as_bytes());
+        rest = after;
+    }
+    Ok(())
+}
+
+/// `mdu_array_info_t` of linux/raid/md_u.h.
+#[repr(C)]
+struct MdArray {
+    major_version: c_int,
+    minor_version: c_int,
+    others: [c_int; 16],
+}
+
+/// `mdu_disk_info_t` of linux/raid/md_u.h.
+#[repr(C)]
+struct MdDisk {
+    number: c_int,
+    major: c_int,
+    minor: c_int,
+    role: c_int,
+    state: c_int,
+}
+
+/// Tells a new array of the md driver that its members have superblocks of version 1 and of which minor one.
+pub(crate) fn prepare_array(array: &File, minor_version: c_int) -> Result<()> {
+    // No number of members: the superblocks say everything.
+    let argument = MdArray { major_version: 1, minor_version, others: [0; 16] };
+    // SAFETY: SET_ARRAY_INFO reads a mdu_array_info_t, which MdArray mirrors.
+    unsafe { ioctl::ioctl(array, Setter::<SET_ARRAY_INFO, MdArray>::new(argument)) }
+}
+
+/// Adds a device, by its number, that has a superblock to an array.
+pub(crate) fn add_to_array(array: &File, device: u64) -> Result<()> {
+    let [major, minor] = [major(device), minor(device)].map(u32::cast_signed);
+    let argument = MdDisk { number: 0, major, minor, role: 0, state: 0 };
+    // SAFETY: ADD_NEW_DISK reads a mdu_disk_info_t, which MdDisk mirrors.
+    unsafe { ioctl::ioctl(array, Setter::<ADD_NEW_DISK, MdDisk>::new(argument)) }
+}
+
+/// Starts an array whose members were added.
+pub(crate) fn run_array(array: &File) -> Result<()> {
+    // SAFETY: RUN_ARRAY reads at most a mdu_param_t, which has three ints.
+    unsafe { ioctl::ioctl(array, Setter::<RUN_ARRAY, [c_int; 3]>::new([0; 3])) }
 }
 
 /// Stops a RAID array of the md driver.
@@ -447,6 +578,7 @@ pub(crate) fn unshare(namespaces: UnshareFlags) -> Result<()> {
 }
 
 const _: () = assert!(size_of::<NvmePassthru>() == 72 && size_of::<DmIoctl>() == 312);
+const _: () = assert!(size_of::<MdArray>() == 72 && size_of::<MdDisk>() == 20);
 const _: () =
     assert!(size_of::<XfsGeometry>() == 112 && size_of::<XfsGrow>() == 16 && size_of::<BtrfsVolume>() == 4096);
 #[cfg(target_pointer_width = "64")]

@@ -28,12 +28,35 @@ const MAX_STEPS: usize = 10_000;
 /// Takes down everything that holds a disk, one note for each thing, if slipway is the operating system. On a system of somebody
 /// else's nothing is touched: a disk in use is not chosen there, and is not opened.
 pub(crate) fn take_down(disk: &Disk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
-    let Some(name) = disk.path.strip_prefix("/dev/").filter(|_| machine.is_operating_system()) else { return Ok(()) };
+    take_down_at(disk, &kernel_name(&disk.path), machine, report)
+}
+
+/// The same for one partition of a disk, by its node.
+pub(crate) fn take_down_partition(
+    disk: &Disk,
+    node: &Path,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(), Error> {
+    let place = format!("{}/{}", kernel_name(&disk.path), kernel_name(&node.display().to_string()));
+    take_down_at(disk, &place, machine, report)
+}
+
+/// A slash in the name of a device is an exclamation mark in sysfs.
+fn kernel_name(path: &str) -> String {
+    path.strip_prefix("/dev/").unwrap_or(path).replace('/', "!")
+}
+
+/// `place` is a path below /sys/block.
+fn take_down_at(disk: &Disk, place: &str, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+    if !machine.is_operating_system() || !disk.path.starts_with("/dev/") {
+        return Ok(());
+    }
     let mut last: Option<(Step, Instant)> = None;
     for _ in 0..MAX_STEPS {
         machine.cancel().check()?;
         // Looked at afresh each time: one thing that goes may take others with it.
-        let steps = plan(Path::new("/sys"), Path::new("/proc"), &name.replace('/', "!"));
+        let steps = plan(Path::new("/sys"), Path::new("/proc"), place);
         let steps = steps.map_err(|holder| Error::Held { disk: disk.path.clone(), holder })?;
         let Some(step) = steps.into_iter().next() else { return Ok(()) };
         let failed = |source| Error::TakeDown { disk: disk.path.clone(), what: step.doing(), source };

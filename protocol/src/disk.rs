@@ -16,7 +16,8 @@ pub const BY_PATH: &str = "/dev/disk/by-path/";
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DiskHints {
-    /// Kernel path, such as `/dev/nvme0n1`, or any link to it under `/dev/disk`. By hand also a regular file.
+    /// Kernel path, such as `/dev/nvme0n1`, or any link to it under `/dev/disk`; an array, `/dev/md/NAME`; a volume,
+    /// `/dev/GROUP/NAME`. By hand also a regular file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// Kernel path or link under `/dev/disk/by-path`.
@@ -79,7 +80,7 @@ pub enum DiskChoice {
     Smallest,
     /// The largest; among equals the first by name.
     Largest,
-    /// Every one; for `erase-disk` alone.
+    /// Every one; for `erase-disk` and `partition` alone.
     All,
 }
 
@@ -106,6 +107,11 @@ impl DiskHints {
             problems.extend(skip.name_problem());
         }
         problems
+    }
+
+    /// Whether several disks may be meant.
+    pub fn may_be_several(&self) -> bool {
+        self.choose == DiskChoice::All
     }
 
     /// Only udev knows the other links, and the micro-OS has none: what names a disk by one would never match.

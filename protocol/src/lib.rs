@@ -16,6 +16,7 @@ pub mod event;
 pub mod hint;
 pub mod identity;
 pub mod inventory;
+pub mod layers;
 pub mod oci;
 pub mod partition;
 pub mod secret;
@@ -31,6 +32,7 @@ pub use event::{DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Fa
 pub use hint::{HintError, SizeHint, TextHint};
 pub use identity::Identity;
 pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
+pub use layers::{NewRaid, NewVolume, NewVolumeGroup, RaidLevel};
 pub use oci::{OciReference, OciReferenceError, OciVersion};
 pub use partition::{FileSystemKind, MakeFileSystem, NewPartition, Partition, PartitionChoice, PartitionSize};
 pub use secret::Secret;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::DiskHints;
+use crate::{DiskHints, NewRaid, NewVolumeGroup, layers};
 
 /// Most partitions of a table: it has this many entries.
 pub const MAX_PARTITIONS: usize = 128;
@@ -31,16 +31,22 @@ const TYPES: &[(&str, &str)] = &[
 const ROOT_X86_64: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
 const ROOT_ARM64: &str = "b921b045-1df0-41c3-af44-4c6f280d3fae";
 
-/// Inputs of `partition`: a new GPT in place of what the disk has.
+/// Inputs of `partition`: a new GPT in place of what the disk has, and what is built on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Partition {
-    /// Which disk.
+    /// Which disk; with `choose: all` every one that matches, and each gets the same table.
     #[serde(default)]
     pub disk: DiskHints,
     /// In the order they are on the disk, numbered from 1.
     pub partitions: Vec<NewPartition>,
+    /// Arrays of Linux software RAID over all the disks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub raids: Vec<NewRaid>,
+    /// Volume groups of LVM.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volume_groups: Vec<NewVolumeGroup>,
 }
 
 /// A partition to be made.
@@ -135,6 +141,10 @@ impl Partition {
             let found = partition.problems(earlier).into_iter();
             problems.extend(found.map(|problem| format!("cannot make partition {}: {problem}", index + 1)));
         }
+        if self.disk.may_be_several() && self.partitions.iter().any(|partition| partition.uuid.is_some()) {
+            problems.push("gives a partition the same uuid on every disk: leave it out".to_owned());
+        }
+        problems.extend(layers::problems(self));
         problems
     }
 }
@@ -173,8 +183,10 @@ pub struct MakeFileSystem {
     /// Which disk.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Which of its partitions.
-    pub partition: PartitionChoice,
+    /// Which of its partitions; without it the whole of what `disk.device` names, such as an array or a volume, which must have no
+    /// partitions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<PartitionChoice>,
     /// What is made.
     pub kind: FileSystemKind,
     /// Its label: at most 16 bytes, for `xfs` 12, for `vfat` 11 upper-case characters.
@@ -227,8 +239,11 @@ impl MakeFileSystem {
     /// What is wrong with it, to be read after the name of its step.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if matches!(&self.partition, PartitionChoice::Number(0)) {
+        if matches!(&self.partition, Some(PartitionChoice::Number(0))) {
             problems.push("works on partition 0: partitions are numbered from 1".to_owned());
+        }
+        if self.partition.is_none() && self.disk.device.is_none() {
+            problems.push("names no partition: without one, name an array or a volume by disk.device".to_owned());
         }
         let kind = self.kind.name();
         if let Some(label) = self.label.as_ref().filter(|label| !is_label(self.kind, label)) {
@@ -336,7 +351,9 @@ mod tests {
             None,
         );
         check(r#"{"partition": 1, "kind": "vfat", "label": "EFI", "uuid": "AB12-cd34"}"#, None);
+        check(r#"{"disk": {"device": "/dev/vg/root"}, "kind": "ext4"}"#, None);
         check(r#"{"partition": 0, "kind": "ext4"}"#, Some("works on partition 0"));
+        check(r#"{"disk": {"serial": "x"}, "kind": "ext4"}"#, Some("names no partition"));
         check(r#"{"partition": 1, "kind": "vfat", "label": "efi"}"#, Some("cannot give vfat the label"));
         check(r#"{"partition": 1, "kind": "vfat", "uuid": "12345678"}"#, Some("cannot give vfat the uuid"));
         check(r#"{"partition": 1, "kind": "ext4", "uuid": "AB12-cd34"}"#, Some("cannot give ext4 the uuid"));

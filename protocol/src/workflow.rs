@@ -56,9 +56,7 @@ fn action_problems(action: &Action) -> Vec<String> {
     match action {
         Action::EraseDisk(erase) => erase.disk.problems(true).into_iter().chain(fallback_problems(erase)).collect(),
         Action::StreamImage(image) => image_problems(image),
-        Action::Partition(partition) => {
-            partition.problems().into_iter().chain(partition.disk.problems(false)).collect()
-        }
+        Action::Partition(partition) => partition.problems().into_iter().chain(partition.disk.problems(true)).collect(),
         Action::MakeFileSystem(make) => make.problems().into_iter().chain(make.disk.problems(false)).collect(),
         Action::SeedCloudInit(seed) => seed.disk.problems(false),
         Action::KernelArgs(arguments) => {

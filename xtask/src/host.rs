@@ -38,6 +38,8 @@ pub const TESTS: &[&str] = &[
     "genisoimage",
     "udftools",
     "cryptsetup-bin",
+    "mdadm",
+    "lvm2",
     "qemu-utils",
     "bmap-tools",
 ];

@@ -28,7 +28,7 @@ fn lvm_uuid(id: [u8; 32]) -> Option<String> {
 }
 
 /// CRC-32 with the initial value of LVM2 (lvm2, lib/misc/crc.h).
-fn crc(bytes: &[u8]) -> u32 {
+pub(crate) fn crc(bytes: &[u8]) -> u32 {
     const INITIAL: u32 = 0xF597_A6CF;
     const POLYNOMIAL: u32 = 0xEDB8_8320;
     let shift = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };

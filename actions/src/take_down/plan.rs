@@ -35,11 +35,11 @@ impl Step {
     }
 }
 
-/// What has to be taken down, in an order in which it can be, or what holds the disk and cannot. `disk` is a name in
-/// /sys/block.
-pub(super) fn plan(sys: &Path, proc: &Path, disk: &str) -> Result<Vec<Step>, String> {
+/// What has to be taken down, in an order in which it can be, or what holds the disk and cannot. `place` is a disk, or a
+/// partition of one, by its path below /sys/block.
+pub(super) fn plan(sys: &Path, proc: &Path, place: &str) -> Result<Vec<Step>, String> {
     let mut stack = Stack::read(sys, proc);
-    stack.clear(&sys.join("block").join(disk))?;
+    stack.clear(&sys.join("block").join(place))?;
     Ok(stack.steps)
 }
 

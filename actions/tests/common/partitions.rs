@@ -21,6 +21,7 @@ pub fn partition(partitions: Vec<NewPartition>) -> Action {
 
 pub fn make(partition: PartitionChoice, kind: FileSystemKind, label: Option<&str>, uuid: Option<&str>) -> Action {
     let [label, uuid] = [label, uuid].map(|text| text.map(str::to_owned));
+    let partition = Some(partition);
     Action::MakeFileSystem(MakeFileSystem { disk: DiskHints::default(), partition, kind, label, uuid })
 }
 

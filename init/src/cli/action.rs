@@ -180,9 +180,9 @@ struct MakeArguments {
     /// The disk, such as /dev/nvme0n1
     #[arg(long)]
     disk: String,
-    /// Number of the partition, from 1, or its label
+    /// Number of the partition, from 1, or its label; without it, the whole of an array or a volume
     #[arg(long)]
-    partition: String,
+    partition: Option<String>,
     /// What is made
     #[arg(long, value_enum)]
     kind: Kind,
@@ -378,7 +378,10 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
     match action {
         ActionCommand::EraseDisk { disk, .. } | ActionCommand::Partition { disk, .. } => Some(disk.clone()),
         ActionCommand::StreamImage(arguments) => Some(arguments.disk.clone()),
-        ActionCommand::MakeFilesystem(make) => Some(format!("partition {} of {}", make.partition, make.disk)),
+        ActionCommand::MakeFilesystem(make) => Some(match &make.partition {
+            Some(partition) => format!("partition {partition} of {}", make.disk),
+            None => make.disk.clone(),
+        }),
         ActionCommand::SeedCloudInit(_)
         | ActionCommand::KernelArgs { .. }
         | ActionCommand::WriteFile(_)
@@ -421,10 +424,12 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
             (Action::StreamImage(image), a.disk, optional(&a.ca)?.into_iter().collect())
         }
         ActionCommand::Partition { disk, new } => {
-            (Action::Partition(Partition { disk: hints(&disk), partitions: new }), disk, Vec::new())
+            let partition = Partition { disk: hints(&disk), partitions: new, ..Partition::default() };
+            (Action::Partition(partition), disk, Vec::new())
         }
         ActionCommand::MakeFilesystem(a) => {
-            let partition = a.partition.parse().map_or(PartitionChoice::Label(a.partition), PartitionChoice::Number);
+            let choice = |text: String| text.parse().map_or(PartitionChoice::Label(text), PartitionChoice::Number);
+            let partition = a.partition.map(choice);
             let (kind, label, uuid) = (a.kind.into(), a.label, a.uuid);
             let make = MakeFileSystem { disk: hints(&a.disk), partition, kind, label, uuid };
             (Action::MakeFileSystem(make), a.disk, Vec::new())

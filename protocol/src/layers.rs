@@ -1,0 +1,349 @@
+//! What `partition` builds on partitions: arrays of Linux software RAID, and volume groups of LVM.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{NewPartition, Partition, PartitionChoice, PartitionSize, partition};
+
+/// Longest name of an array in bytes: the superblock has 32 for it and what is before it (Linux, uapi/linux/raid/md_p.h), and
+/// the kernel the same for the name of a device with the `md_` before it.
+const MAX_ARRAY_NAME: usize = 28;
+/// Longest name of a volume as the device mapper has it, with the name of its group, in bytes (linux/dm-ioctl.h, `DM_NAME_LEN`).
+const MAX_MAPPING_NAME: usize = 127;
+/// Most volumes of a group; their description has to fit in its place.
+const MAX_VOLUMES: usize = 256;
+/// Names that LVM keeps for itself (lvm(8), "Valid names").
+const RESERVED_STARTS: &[&str] = &["snapshot", "pvmove"];
+const RESERVED_PARTS: &[&str] = &[
+    "_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare", "_rimage",
+    "_rmeta", "_tdata", "_tmeta", "_tpool", "_vdata", "_vorigin", "_vpool", "_wcorig",
+];
+/// Folders of /dev where a group of this name would be taken for something else.
+const RESERVED_GROUPS: &[&str] = &["mapper", "md"];
+
+/// An array of one partition of every disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NewRaid {
+    /// Later steps name it by `device: /dev/md/NAME`, and so does the installed system. At most 28 letters, digits, `_`, `-` and `.`.
+    pub name: String,
+    /// How it keeps what is on it.
+    pub level: RaidLevel,
+    /// Which partition of each disk: one of type `raid`; for `raid1` also `esp` or `xbootldr`, which firmware goes on reading as if
+    /// there was no array.
+    pub partition: PartitionChoice,
+}
+
+/// How an array keeps what is on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum RaidLevel {
+    /// Spread over all disks: lost with the first of them.
+    Raid0,
+    /// The same on every disk.
+    Raid1,
+    /// Spread, and every piece on two disks.
+    Raid10,
+}
+
+impl RaidLevel {
+    /// Its name in workflows and of mdadm.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raid0 => "raid0",
+            Self::Raid1 => "raid1",
+            Self::Raid10 => "raid10",
+        }
+    }
+}
+
+/// A volume group of LVM, on an array or on a partition of every disk: one of `raid` and `partition`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NewVolumeGroup {
+    /// Letters, digits, `+`, `_`, `.` and `-`.
+    pub name: String,
+    /// Name of the array it is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raid: Option<String>,
+    /// Which partition of each disk it is on, of type `lvm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<PartitionChoice>,
+    /// In the order they are in the group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<NewVolume>,
+}
+
+/// A linear volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    /// Later steps name it by `device: /dev/GROUP/NAME`, and so does the installed system.
+    pub name: String,
+    /// Rounded up to whole extents of 4 MiB.
+    pub size: PartitionSize,
+}
+
+/// The index of the one partition that is meant, or what is wrong with the choice.
+pub fn chosen(partitions: &[NewPartition], choice: &PartitionChoice) -> Result<usize, String> {
+    match choice {
+        PartitionChoice::Number(number) => {
+            let index = usize::try_from(*number).ok().and_then(|number| number.checked_sub(1));
+            index.filter(|index| *index < partitions.len()).ok_or_else(|| format!("there is no partition {number}"))
+        }
+        PartitionChoice::Label(label) => {
+            let mut found = (0..).zip(partitions).filter(|(_, partition)| partition.label.as_ref() == Some(label));
+            match (found.next(), found.next()) {
+                (Some((index, _)), None) => Ok(index),
+                (None, _) => Err(format!("there is no partition with the label {label:?}")),
+                (Some(_), Some(_)) => Err(format!("several partitions have the label {label:?}; give the number")),
+            }
+        }
+    }
+}
+
+/// Whether firmware reads partitions of this type, so that they must look as if there was no array.
+pub fn is_read_by_firmware(r#type: &str) -> bool {
+    let guid = partition::type_guid(r#type);
+    guid.is_some() && ["esp", "xbootldr"].iter().any(|name| partition::type_guid(name) == guid)
+}
+
+/// What is wrong with the arrays and groups of a disk, to be read after the name of the step.
+pub(crate) fn problems(inputs: &Partition) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut used = Vec::new();
+    for (index, raid) in inputs.raids.iter().enumerate() {
+        let mut found = raid_problems(raid, inputs, &mut used);
+        if inputs.raids[..index].iter().any(|earlier| earlier.name == raid.name) {
+            found.push("an earlier array has the same name".to_owned());
+        }
+        problems.extend(found.into_iter().map(|problem| format!("cannot make array {:?}: {problem}", raid.name)));
+    }
+    let mut raids_used = Vec::new();
+    for (index, group) in inputs.volume_groups.iter().enumerate() {
+        let mut found = group_problems(group, inputs, &mut used, &mut raids_used);
+        if inputs.volume_groups[..index].iter().any(|earlier| earlier.name == group.name) {
+            found.push("an earlier group has the same name".to_owned());
+        }
+        let place = |problem| format!("cannot make volume group {:?}: {problem}", group.name);
+        problems.extend(found.into_iter().map(place));
+    }
+    problems
+}
+
+fn raid_problems(raid: &NewRaid, inputs: &Partition, used: &mut Vec<usize>) -> Vec<String> {
+    let mut problems = Vec::new();
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let is_name = raid.name.starts_with(|c: char| c.is_ascii_alphanumeric()) && raid.name.chars().all(is_valid);
+    if !is_name || raid.name.len() > MAX_ARRAY_NAME {
+        let rule = "letters, digits, _, - and ., a letter or digit first";
+        problems.push(format!("a name is at most {MAX_ARRAY_NAME} {rule}"));
+    }
+    if !inputs.disk.may_be_several() {
+        problems.push("it takes one partition of each of several disks: give disk.choose all".to_owned());
+    }
+    let fits = |r#type: &str| {
+        let is_raid = partition::type_guid(r#type) == partition::type_guid("raid");
+        is_raid || (raid.level == RaidLevel::Raid1 && is_read_by_firmware(r#type))
+    };
+    let types = match raid.level {
+        RaidLevel::Raid1 => "raid, esp or xbootldr",
+        RaidLevel::Raid0 | RaidLevel::Raid10 => "raid",
+    };
+    problems.extend(base_problem(&raid.partition, inputs, used, fits, types));
+    problems
+}
+
+fn group_problems(
+    group: &NewVolumeGroup,
+    inputs: &Partition,
+    used: &mut Vec<usize>,
+    raids_used: &mut Vec<String>,
+) -> Vec<String> {
+    let mut problems: Vec<String> = name_problem(&group.name).into_iter().collect();
+    if RESERVED_GROUPS.contains(&group.name.as_str()) {
+        problems.push("/dev has a folder of this name for something else".to_owned());
+    }
+    match (&group.raid, &group.partition) {
+        (Some(raid), None) => {
+            if !inputs.raids.iter().any(|made| made.name == *raid) {
+                problems.push(format!("there is no array {raid:?} in this step"));
+            } else if raids_used.contains(raid) {
+                problems.push(format!("another group is on the array {raid:?}"));
+            }
+            raids_used.push(raid.clone());
+        }
+        (None, Some(choice)) => {
+            let is_lvm = |r#type: &str| partition::type_guid(r#type) == partition::type_guid("lvm");
+            problems.extend(base_problem(choice, inputs, used, is_lvm, "lvm"));
+        }
+        _ => problems.push("it is on one of raid and partition: give exactly one".to_owned()),
+    }
+    if group.volumes.len() > MAX_VOLUMES {
+        problems.push(format!("it has {} volumes: at most {MAX_VOLUMES}", group.volumes.len()));
+    }
+    if group.volumes.iter().filter(|volume| volume.size.bytes() == Ok(None)).count() > 1 {
+        problems.push("it gives the rest of the group to several volumes".to_owned());
+    }
+    for (index, volume) in group.volumes.iter().enumerate() {
+        let mut found: Vec<String> = volume.size.bytes().err().into_iter().chain(name_problem(&volume.name)).collect();
+        if group.volumes[..index].iter().any(|earlier| earlier.name == volume.name) {
+            found.push("an earlier volume has the same name".to_owned());
+        }
+        if mapping_name(&group.name, &volume.name).len() > MAX_MAPPING_NAME {
+            found.push(format!("its name is too long: {MAX_MAPPING_NAME} characters with that of its group"));
+        }
+        problems.extend(found.into_iter().map(|problem| format!("volume {:?}: {problem}", volume.name)));
+    }
+    problems
+}
+
+/// What is wrong with the partition something is to be built on. Marks it as used.
+fn base_problem(
+    choice: &PartitionChoice,
+    inputs: &Partition,
+    used: &mut Vec<usize>,
+    fits: impl Fn(&str) -> bool,
+    types: &str,
+) -> Option<String> {
+    let index = match chosen(&inputs.partitions, choice) {
+        Ok(index) => index,
+        Err(problem) => return Some(problem),
+    };
+    let is_used = used.contains(&index);
+    used.push(index);
+    let found = &inputs.partitions[index].r#type;
+    if is_used {
+        Some(format!("partition {} is used by something else already", index + 1))
+    } else if !fits(found) {
+        Some(format!("partition {} has the type {found:?}, and must have {types}", index + 1))
+    } else {
+        None
+    }
+}
+
+/// Rules of lvm(8), "Valid names", for groups and volumes alike.
+fn name_problem(name: &str) -> Option<String> {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || "+_.-".contains(c);
+    if name.is_empty() || !name.chars().all(is_valid) || name.starts_with(['-', '.']) {
+        return Some("a name has letters, digits, +, _, . and -, and neither of the last two first".to_owned());
+    }
+    let is_reserved = RESERVED_STARTS.iter().any(|start| name.starts_with(start))
+        || RESERVED_PARTS.iter().any(|part| name.contains(part));
+    is_reserved.then(|| "LVM keeps this name for itself".to_owned())
+}
+
+/// The name of a volume in the device mapper, where a hyphen parts group and volume and those in the names are doubled.
+pub fn mapping_name(group: &str, volume: &str) -> String {
+    format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
+}
+
+/// Group and volume of such a name; none if it is no such name.
+pub fn parse_mapping_name(name: &str) -> Option<(String, String)> {
+    let mut from = 0;
+    while let Some(at) = name.get(from..)?.find('-').map(|at| at + from) {
+        if name[at + 1..].starts_with('-') {
+            from = at + 2;
+            continue;
+        }
+        let (group, volume) = (name[..at].replace("--", "-"), name[at + 1..].replace("--", "-"));
+        return (mapping_name(&group, &volume) == name && !group.is_empty()).then_some((group, volume));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISKS: &str = r#""disk": {"choose": "all"}, "partitions": [
+        {"type": "esp", "size": "1GiB", "label": "esp"}, {"type": "raid", "size": "1GiB", "label": "system"},
+        {"type": "lvm", "size": "1GiB", "label": "data"}, {"type": "linux", "size": "rest"}]"#;
+
+    fn check(layers: &str, expect: &[&str]) {
+        let inputs: Partition = serde_json::from_str(&format!("{{{DISKS}, {layers}}}")).expect("inputs");
+        let problems = inputs.problems();
+        assert_eq!(problems.len(), expect.len(), "{layers}: {problems:?}");
+        for (problem, expect) in problems.iter().zip(expect) {
+            assert!(problem.starts_with(expect), "{layers}: {problems:?}");
+        }
+    }
+
+    #[test]
+    fn arrays_that_cannot_be_made_are_told_why() {
+        let raid = |name: &str, level: &str, partition: &str| {
+            format!(r#""raids": [{{"name": "{name}", "level": "{level}", "partition": {partition}}}]"#)
+        };
+        check(&raid("system", "raid1", "\"system\""), &[]);
+        check(&raid("a-b.c_1", "raid10", "2"), &[]);
+        check(&raid("esp", "raid1", "\"esp\""), &[]);
+        check(&raid("esp", "raid0", "\"esp\""), &["cannot make array \"esp\": partition 1 has the type \"esp\", and"]);
+        check(&raid("x", "raid1", "4"), &["cannot make array \"x\": partition 4 has the type \"linux\""]);
+        check(&raid("x", "raid1", "5"), &["cannot make array \"x\": there is no partition 5"]);
+        check(&raid("x", "raid1", "0"), &["cannot make array \"x\": there is no partition 0"]);
+        check(&raid("x", "raid1", "\"y\""), &["cannot make array \"x\": there is no partition with the label \"y\""]);
+        for wrong in ["", "../x", "a b", ".x", "-x", "12345678901234567890123456789"] {
+            check(&raid(wrong, "raid1", "2"), &[&format!("cannot make array {wrong:?}: a name is at most 28")]);
+        }
+        check(
+            r#""raids": [{"name": "a", "level": "raid1", "partition": 2}, {"name": "a", "level": "raid1", "partition": 2}]"#,
+            &[
+                "cannot make array \"a\": partition 2 is used by something else",
+                "cannot make array \"a\": an earlier array has the same name",
+            ],
+        );
+    }
+
+    #[test]
+    fn groups_that_cannot_be_made_are_told_why() {
+        let group = |rest: &str| format!(r#""volume_groups": [{{"name": "vg", {rest}}}]"#);
+        let volumes = |list: &str| group(&format!(r#""partition": 3, "volumes": [{list}]"#));
+        let why = |problem: &str| format!("cannot make volume group \"vg\": {problem}");
+        check(&volumes(r#"{"name": "root", "size": "10GiB"}, {"name": "x+y_z", "size": "rest"}"#), &[]);
+        check(&group(r#""volumes": []"#), &[&why("it is on one of raid and partition")]);
+        check(&group(r#""raid": "x", "partition": 3"#), &[&why("it is on one of raid and partition")]);
+        check(&group(r#""raid": "x""#), &[&why("there is no array \"x\" in this step")]);
+        check(&group(r#""partition": 2"#), &[&why("partition 2 has the type \"raid\", and must have lvm")]);
+        check(&volumes(r#"{"name": "a", "size": "x"}"#), &[&why("volume \"a\": the size \"x\"")]);
+        let twice = r#"{"name": "a", "size": "rest"}, {"name": "a", "size": "rest"}"#;
+        let expect = ["it gives the rest of the group", "volume \"a\": an earlier volume has the same name"];
+        check(&volumes(twice), &expect.map(why).each_ref().map(String::as_str));
+        for wrong in ["", "-a", "..", "a/b", "a b", "snapshot1", "x_tmeta"] {
+            check(&volumes(&format!(r#"{{"name": "{wrong}", "size": 1}}"#)), &[&why(&format!("volume {wrong:?}: "))]);
+        }
+        let long = "a".repeat(125);
+        check(&volumes(&format!(r#"{{"name": "{long}", "size": 1}}"#)), &[&why(&format!("volume {long:?}: its name"))]);
+        check(r#""volume_groups": [{"name": "md", "partition": 3}]"#, &["cannot make volume group \"md\": /dev has"]);
+    }
+
+    #[test]
+    fn one_disk_has_no_array_and_several_have_no_uuid_in_common() {
+        let check = |disk: &str, uuid: &str, expect: &str| {
+            let json = format!(
+                r#"{{{disk} "partitions": [{{"type": "raid", "size": "rest" {uuid}}}],
+                "raids": [{{"name": "a", "level": "raid1", "partition": 1}}]}}"#
+            );
+            let problems = serde_json::from_str::<Partition>(&json).expect("inputs").problems();
+            assert!(problems.len() == 1 && problems[0].contains(expect), "{problems:?}");
+        };
+        check("", "", "give disk.choose all");
+        let uuid = r#", "uuid": "0fc63daf-8483-4772-8e79-3d69d8477de4""#;
+        check(r#""disk": {"choose": "all"},"#, uuid, "the same uuid on every disk");
+    }
+
+    #[test]
+    fn names_of_mappings_are_read_as_they_are_written() {
+        for (group, volume, name) in
+            [("vg0", "root", "vg0-root"), ("a-b", "c", "a--b-c"), ("a", "b-c", "a-b--c"), ("a-", "b", "a---b")]
+        {
+            assert_eq!(mapping_name(group, volume), name);
+            assert_eq!(parse_mapping_name(name), Some((group.to_owned(), volume.to_owned())), "{name}");
+        }
+        for other in ["", "luks", "a--b", "-b", "a-b-c"] {
+            assert_eq!(parse_mapping_name(other), None, "{other}");
+        }
+    }
+}
