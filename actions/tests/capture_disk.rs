@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use common::{Bench, MIB, Reports, chain, image, sha256, stream};
@@ -241,8 +241,8 @@ fn a_name_that_leads_elsewhere_is_refused() {
 }
 
 /// A disk captured by hand, and what became of it.
-fn to_file(disk: &str, to: &PathBuf) -> Result<Done, Error> {
-    let host = Host::new(HostOptions { capture_to: Some(to.clone()), ..HostOptions::default() });
+fn to_file(disk: &str, to: &Path) -> Result<Done, Error> {
+    let host = Host::new(HostOptions { capture_to: Some(to.to_owned()), ..HostOptions::default() });
     let disk = slipway_protocol::DiskHints { device: Some(disk.to_owned()), ..Default::default() };
     run(&Action::CaptureDisk(CaptureDisk { disk, name: "web1.zst".to_owned() }), &host, &mut |_| {})
 }

@@ -84,7 +84,7 @@ fn new(label: &str, r#type: &str, mib: u64) -> NewPartition {
 }
 
 fn make(label: &str, kind: FileSystemKind) -> Action {
-    let (partition, label) = (PartitionChoice::Label(label.to_owned()), Some(label.to_owned()));
+    let (partition, label) = (Some(PartitionChoice::Label(label.to_owned())), Some(label.to_owned()));
     Action::MakeFileSystem(MakeFileSystem { disk: DiskHints::default(), partition, kind, label, uuid: None })
 }
 

@@ -1,4 +1,5 @@
 //! A disk that a node captures is an image on the server, whatever the line between them does.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
