@@ -133,7 +133,7 @@ impl Checksum {
 /// Why a text is no block map that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is longer than [`MAX_TEXT`].
+    /// The text is longer than 16 MiB.
     #[error("reading the block map: it has {size} bytes, at most {MAX_TEXT} are read; write the image without it")]
     TooLong {
         /// Bytes it has.
