@@ -192,6 +192,24 @@ fn a_416_to_a_request_for_the_rest_starts_over() {
 }
 
 #[test]
+fn the_end_of_an_image_is_not_where_a_range_contradicts_itself() {
+    let body = Arc::new(image(6 * MIB));
+    let digest = sha256(&body[..4 * MIB]);
+    let chunk = [format!("{:x}\r\n", 4 * MIB).as_bytes(), &body[..4 * MIB], b"\r\n"].concat();
+    // What came without a size is said to have been all.
+    let server = Server::start(move |_, asked| match asked.range {
+        None => Answer::Bytes(
+            [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nETag: \"a\"\r\n\r\n", &chunk[..]].concat(),
+        ),
+        Some(at) => status("206 P", &format!("Content-Range: bytes {at}-{}/{at}\r\n", at - 1)),
+    });
+    let bench = Bench::new(DISK);
+    let error = fails(&bench, StreamImage { digest: Some(digest), ..stream(&server.url) });
+    assert!(chain(&error).contains("the server answered with Content-Range"), "{}", chain(&error));
+    check_does_not_boot(&bench);
+}
+
+#[test]
 fn more_than_was_announced_is_not_taken() {
     let body = Arc::new(image(6 * MIB));
     let digest = sha256(&body);
@@ -324,9 +342,11 @@ fn redirects_are_followed_and_bounded() {
     let bench = Bench::new(DISK);
     let image = StreamImage { digest: Some(sha256(&raw)), ..stream(&server.url) };
     bench.run(&Action::StreamImage(image.clone())).0.unwrap();
+    let bench = Bench::new(DISK);
     let error = fails(&bench, StreamImage { url: server.url.replace("/image", "/loop"), ..image });
     assert!(chain(&error).contains("redirects too often"), "{}", chain(&error));
     assert!(!is_retryable(&error));
+    check_untouched(&bench);
 }
 
 #[test]

@@ -171,6 +171,7 @@ fn every_prefix_of_a_small_stream_is_an_error() {
             let error = fails(&bench, file(&bench, &stream[..kept]));
             assert!(matches!(error, Error::Decode { .. }), "{kept} bytes: {}", chain(&error));
         }
+        check_untouched_or_does_not_boot(&bench);
     }
 }
 
@@ -208,6 +209,7 @@ fn a_raw_image_of_another_size_is_an_error() {
         let bench = Bench::new(DISK);
         let error = fails(&bench, StreamImage { raw_size: Some(raw_size), ..file(&bench, &zstd(&raw)) });
         assert!(matches!(error, Error::RawSize { expected, .. } if expected == raw_size), "{}", chain(&error));
+        check_untouched_or_does_not_boot(&bench);
     }
 }
 
