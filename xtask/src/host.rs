@@ -23,7 +23,8 @@ pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
 
 /// For benchmarks: servers, and what people write images with.
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
-/// For our own tests: other people's readers of what we write, and writers of what we read.
+/// For our own tests: other people's readers of what we write, and writers of what we read; a shell and the program of the device
+/// mapper for a machine whose disks are to fail.
 pub const TESTS: &[&str] = &[
     "cpio",
     "binutils",
@@ -42,6 +43,8 @@ pub const TESTS: &[&str] = &[
     "lvm2",
     "qemu-utils",
     "bmap-tools",
+    "busybox-static",
+    "dmsetup",
 ];
 
 /// Installs those of the packages that are missing, without asking anything; as root, or through sudo.
