@@ -1,5 +1,5 @@
-//! Disks behind the device mapper of the machine's own kernel, which refuses some of what is written, drops it, or puts it where
-//! something else is, and one that cannot read back what it took.
+//! Disks behind the device mapper of the machine's own kernel, which refuses some of what is written, drops it, puts it where
+//! something else is, or damages it in memory on its way, and one that cannot read back what it took.
 
 use std::fs;
 use std::path::Path;
@@ -18,8 +18,13 @@ const BEFORE: &str = "/before";
 /// The faulty sectors of every disk are from 20000 to 20007; the byte of the first.
 const FAULT: u64 = 20_000 * 512;
 /// What they are in the tables of the device mapper (kernel documentation, admin-guide/device-mapper): `dm-0` is on `vda`, `dm-1` on
-/// `vdb`, `dm-2` on `vdc`. With no second in which it is up, dm-flakey is always down.
-const FAULTS: [&str; 3] = ["8 error", "8 flakey /dev/vdb 20000 0 1 1 drop_writes", "8 linear /dev/vdc 20008"];
+/// `vdb`, and so on. With no second in which it is up, dm-flakey is always down.
+const FAULTS: [&str; 4] = [
+    "8 error",
+    "8 flakey /dev/vdb 20000 0 1 1 drop_writes",
+    "8 linear /dev/vdc 20008",
+    "8 flakey /dev/vdd 20000 0 1 5 corrupt_bio_byte 32 w 7 0",
+];
 
 /// A disk, and what is said of it.
 struct Case {
@@ -30,11 +35,12 @@ struct Case {
 }
 
 const EIO: Option<&str> = Some("I/O error (os error 5)");
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
     Case { device: "/dev/dm-0", reason: "writing /dev/dm-0 at byte ", cause: EIO },
     Case { device: "/dev/dm-1", reason: "reading /dev/dm-1 back: ", cause: None },
     Case { device: "/dev/dm-2", reason: "reading /dev/dm-2 back: ", cause: None },
-    Case { device: "/dev/vdd", reason: "reading /dev/vdd at byte ", cause: EIO },
+    Case { device: "/dev/dm-3", reason: "reading /dev/dm-3 back: ", cause: None },
+    Case { device: "/dev/vde", reason: "reading /dev/vde at byte ", cause: EIO },
 ];
 
 #[test]
@@ -43,16 +49,16 @@ fn what_a_disk_loses_or_misplaces_is_found_and_does_not_boot() -> Result<()> {
         let bench = Bench::new()?;
         let (url, digest) = bench.add_image(&noise(IMAGE_SIZE))?;
         bench.register()?;
-        let disks =
-            ["vda", "vdb", "vdc", "vdd"].map(|name| Disk { path: bench.folder().join(name), serial: name.to_owned() });
+        let disks = ["vda", "vdb", "vdc", "vdd", "vde"]
+            .map(|name| Disk { path: bench.folder().join(name), serial: name.to_owned() });
         for disk in &disks {
             // What is not written must not look as if it were.
             fs::write(&disk.path, vec![0xA5; DISK_SIZE])?;
         }
-        let [refuses, drops, misplaces, forgets] = disks.clone();
+        let [refuses, drops, misplaces, damages, forgets] = disks.clone();
         let rule = format!("event=none,iotype=read,sector={}", FAULT / 512);
         let extra = drive::faulty(&forgets, &[&rule]);
-        let config = MachineConfig { disks: vec![refuses, drops, misplaces], extra, ..bench.machine() };
+        let config = MachineConfig { disks: vec![refuses, drops, misplaces, damages], extra, ..bench.machine() };
         let machine = bench.power_on(&with_mappings(config, &bench.folder().join("initramfs"))?)?;
         let mut last = None;
         for case in &CASES {
@@ -135,7 +141,7 @@ fn script() -> String {
         $b insmod /dm-mod.ko\n\
         $b insmod /dm-flakey.ko\n"
         .to_owned();
-    for (index, (fault, letter)) in FAULTS.iter().zip(["a", "b", "c"]).enumerate() {
+    for (index, (fault, letter)) in FAULTS.iter().zip(["a", "b", "c", "d"]).enumerate() {
         let (disk, end) = (format!("/dev/vd{letter}"), DISK_SIZE / 512);
         let table = format!("0 20000 linear {disk} 0\\n20000 {fault}\\n20008 {} linear {disk} 20008\\n", end - 20_008);
         script.push_str(&format!("while ! [ -b {disk} ]; do $b sleep 0.1; done\n"));

@@ -37,13 +37,22 @@ struct State {
     writers: u64,
 }
 
-struct Piece {
+/// A piece of the disk, not larger than a buffer, and what it must hold.
+pub(super) struct Piece {
     offset: u64,
     len: usize,
     /// Of its bytes; none for zeros.
     hash: Option<u64>,
     /// Bytes written until then.
     until: u64,
+}
+
+impl Piece {
+    /// Of bytes that are to be written at an offset.
+    pub(super) fn of(bytes: &[u8], offset: u64, is_zero: bool) -> Self {
+        let hash = (!is_zero).then(|| XxHash3_64::oneshot(bytes));
+        Self { offset, len: bytes.len(), hash, until: 0 }
+    }
 }
 
 impl<'a> ReadBack<'a> {
@@ -53,13 +62,12 @@ impl<'a> ReadBack<'a> {
         Self { disk, state, changed: Condvar::new(), stop: stop.clone() }
     }
 
-    /// Notes a piece, not larger than a buffer, that was written.
-    pub(super) fn note(&self, bytes: &[u8], offset: u64, is_zero: bool) -> Result<(), Halt> {
-        let hash = (!is_zero).then(|| XxHash3_64::oneshot(bytes));
+    /// Notes a piece that was written.
+    pub(super) fn note(&self, piece: Piece) -> Result<(), Halt> {
         let mut state = self.wait(|state| state.pieces.len() < MAX_PIECES)?;
-        state.written += bytes.len() as u64;
+        state.written += piece.len as u64;
         let until = state.written;
-        state.pieces.push_back(Piece { offset, len: bytes.len(), hash, until });
+        state.pieces.push_back(Piece { until, ..piece });
         self.changed.notify_all();
         Ok(())
     }

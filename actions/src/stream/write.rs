@@ -11,7 +11,7 @@ use super::Halt;
 use super::bmap::Bmap;
 use super::buffers::Queue;
 use super::progress::{Counters, Meter};
-use super::read_back::ReadBack;
+use super::read_back::{Piece, ReadBack};
 use crate::error::Error;
 use crate::grow::Growth;
 use crate::open_disk::OpenDisk;
@@ -102,11 +102,13 @@ impl<'a> Target<'a> {
         }
         let mut at = offset + head.len() as u64;
         for (run, is_zero) in runs(middle, at) {
+            // Taken before the disk is given the bytes: memory that is damaged on their way must not vouch for itself.
+            let piece = read_back.map(|read_back| (read_back, Piece::of(run, at, is_zero)));
             match is_zero {
                 true => self.disk.zero(at..at + run.len() as u64)?,
                 false => self.disk.write_at(run, at)?,
             }
-            read_back.map_or(Ok(()), |read_back| read_back.note(run, at, is_zero))?;
+            piece.map_or(Ok(()), |(read_back, piece)| read_back.note(piece))?;
             at += run.len() as u64;
         }
         Ok(())
