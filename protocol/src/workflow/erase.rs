@@ -1,0 +1,88 @@
+//! How disks are erased.
+
+use serde::{Deserialize, Serialize};
+
+use crate::DiskHints;
+
+/// A way to erase that is never come to is a mistake about what the disk will be like afterwards.
+pub(super) fn fallback_problems(erase: &EraseDisk) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut tried = vec![erase.mode];
+    for mode in &erase.fallback {
+        if let Some(sure) = tried.iter().find(|mode| matches!(mode, EraseMode::Zero | EraseMode::Metadata)) {
+            problems.push(format!("falls back from {sure} to {mode}, which never happens: every disk can do {sure}"));
+        } else if tried.contains(mode) {
+            problems.push(format!("falls back to {mode}, which was tried before"));
+        }
+        tried.push(*mode);
+    }
+    problems
+}
+
+/// Inputs of `erase-disk`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EraseDisk {
+    /// Which disk.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// How thoroughly.
+    #[serde(default)]
+    pub mode: EraseMode,
+    /// What is done instead where the disk cannot do `mode`, in the order it is tried. Empty: the step fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallback: Vec<EraseMode>,
+}
+
+/// How thoroughly a disk is erased.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum EraseMode {
+    /// Head, tail and every partition's signatures: nothing is recognised afterwards, data can be recovered.
+    #[default]
+    Metadata,
+    /// The disk is told that it may forget every block. Most flash then reads as zeros; what its chips hold is up to it.
+    Discard,
+    /// Every byte is written with zeros. Spare blocks of flash keep what they held.
+    Zero,
+    /// The disk's own command that erases all its media: NVMe sanitize or format, ATA secure erase, eMMC secure discard.
+    Secure,
+}
+
+impl std::fmt::Display for EraseMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            EraseMode::Metadata => "metadata",
+            EraseMode::Discard => "discard",
+            EraseMode::Zero => "zero",
+            EraseMode::Secure => "secure",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Action;
+    use crate::workflow::tests::check;
+
+    #[test]
+    fn every_way_to_erase_that_is_named_can_be_come_to() {
+        use EraseMode::{Discard, Metadata, Secure, Zero};
+        let erase = |mode, fallback: &[EraseMode]| {
+            Action::EraseDisk(EraseDisk { mode, fallback: fallback.to_vec(), ..EraseDisk::default() })
+        };
+        check(erase(Metadata, &[]), &[]);
+        check(erase(Secure, &[Discard, Zero]), &[]);
+        check(erase(Discard, &[Metadata]), &[]);
+        check(erase(Secure, &[Secure]), &["falls back to secure, which was tried before"]);
+        let never = "falls back from zero to discard, which never happens: every disk can do zero";
+        check(erase(Zero, &[Discard]), &[never]);
+        check(erase(Secure, &[Zero, Discard]), &[never]);
+        let text = r#"{"erase-disk": {"mode": "secure", "fallback": ["discard", "metadata"]}}"#;
+        let read: Action = serde_json::from_str(text).expect("an action");
+        assert_eq!(read, erase(Secure, &[Discard, Metadata]));
+    }
+}

@@ -1,0 +1,390 @@
+//! What is done to the installed system.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::source_problem;
+use crate::{Digest, DiskHints};
+
+/// Why this cannot be one argument of a kernel command line; nothing if it can. The kernel splits its command line at white
+/// space outside double quotes (lib/cmdline.c, next_arg).
+pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
+    if argument.is_empty() {
+        return Some("it is empty");
+    }
+    if argument.chars().any(char::is_control) {
+        return Some("it has a control character");
+    }
+    let mut quoted = false;
+    for c in argument.chars() {
+        quoted ^= c == '"';
+        if c.is_whitespace() && !quoted {
+            return Some("it has a space outside double quotes; give each argument by itself");
+        }
+    }
+    quoted.then_some("it has a double quote without its partner")
+}
+
+/// Why this cannot be the path of a file on a target; nothing if it can. A slash before it changes nothing.
+pub fn target_path_problem(path: &str) -> Option<&'static str> {
+    match path {
+        _ if path.contains('\0') => Some("it has a zero byte"),
+        _ if path.split('/').any(|name| name == "..") => Some("it has \"..\", which could lead elsewhere"),
+        _ if path.ends_with('/') || path.is_empty() => Some("it names no file"),
+        _ => None,
+    }
+}
+
+/// The mode bits a text of octal digits says, such as `0644`; none if it is no such text.
+pub fn file_mode(text: &str) -> Option<u32> {
+    let is_octal = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal)?;
+    (mode <= 0o7777).then_some(mode)
+}
+
+/// Inputs of `seed-cloud-init`: a NoCloud seed in the root file system of the installed image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SeedCloudInit {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// `instance-id` of the meta-data. cloud-init runs once for each; a new run needs a new one.
+    pub instance_id: String,
+    /// `local-hostname` of the meta-data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// User-data as the operator wrote it.
+    #[serde(default)]
+    pub user_data: String,
+    /// Vendor-data: what the site adds below the user's own; its keys yield to the user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_data: Option<String>,
+    /// Network configuration, version 1 or 2, as YAML.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_config: Option<String>,
+    /// Have the installed system report that it is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home: Option<PhoneHome>,
+}
+
+/// The `phone_home` block put into the user-data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PhoneHome {
+    /// Where cloud-init posts to.
+    pub url: String,
+    /// How often it tries, 3 s apart; cloud-init's own default is 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tries: Option<u32>,
+}
+
+/// Inputs of `kernel-args`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KernelArgs {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Arguments to have at the end of the command line, each once.
+    pub append: Vec<String>,
+}
+
+/// A partition, a user or a group, by its number or by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum NumberOrName {
+    /// Its number.
+    Number(u32),
+    /// Its name.
+    Name(String),
+}
+
+impl From<&str> for NumberOrName {
+    /// As written on a command line, where a number has no other look than a name of digits.
+    fn from(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Number)
+    }
+}
+
+impl std::fmt::Display for NumberOrName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NumberOrName::Number(number) => write!(f, "{number}"),
+            NumberOrName::Name(name) => write!(f, "{name:?}"),
+        }
+    }
+}
+
+/// Inputs of `write-file`: one file, whole or not at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct WriteFile {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Number of the partition, or its name in the table or the label of its file system. Without it the root file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<NumberOrName>,
+    /// Path from the root of that file system.
+    pub path: String,
+    /// What the file is to hold, as text. One of this, `content_base64` and `url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// The same for bytes that are no text (RFC 4648, 4); white space does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_base64: Option<String>,
+    /// Where it is fetched from, and written as it comes: `https://`, `file://` or an absolute path; `http://` only with a
+    /// digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Digest of what is fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// CA certificates in PEM to trust for this URL beside the server's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// User the file belongs to; a name is one of the file system's own /etc/passwd. Without it that of the file there is, or root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<NumberOrName>,
+    /// Group the file belongs to; a name is one of the file system's own /etc/group. Without it that of the file there is, or root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<NumberOrName>,
+    /// Mode in octal digits, such as `"0644"`. Without it that of the file there is, or 0644.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// Mode in octal digits of the directories above it that have to be made, which are root's. Without it 0755.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir_mode: Option<String>,
+}
+
+impl WriteFile {
+    /// What is wrong with these inputs, to be read after the name of the step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        if let Some(problem) = target_path_problem(&self.path) {
+            problems.push(format!("cannot write {:?}: {problem}", self.path));
+        }
+        let sources = [&self.content, &self.content_base64, &self.url];
+        if sources.iter().filter(|source| source.is_some()).count() != 1 {
+            problems.push("writes one of content, content_base64 and url: give exactly one".to_owned());
+        }
+        problems.extend(self.url.iter().filter_map(|url| source_problem(url, self.digest.is_some())));
+        if self.url.is_none() && (self.digest.is_some() || self.ca.is_some()) {
+            problems.push("has a digest or a ca without a url they are for".to_owned());
+        }
+        if self.content_base64.as_deref().is_some_and(|text| !is_base64(text)) {
+            problems.push("has a content_base64 that is no base64".to_owned());
+        }
+        for (key, mode) in [("mode", &self.mode), ("dir_mode", &self.dir_mode)] {
+            if let Some(mode) = mode.as_ref().filter(|mode| file_mode(mode).is_none()) {
+                problems.push(format!("has {mode:?} as its {key}: write octal digits, such as \"0644\""));
+            }
+        }
+        problems
+    }
+}
+
+/// Whether this is base64 with its padding (RFC 4648, 4), white space aside.
+fn is_base64(text: &str) -> bool {
+    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let padding = digits.iter().rev().take_while(|byte| **byte == b'=').count();
+    let (value, _) = digits.split_at(digits.len() - padding);
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    digits.len().is_multiple_of(4) && padding <= 2 && value.iter().all(is_digit)
+}
+
+/// Inputs of `unpack-archive`: a tar archive, plain or compressed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UnpackArchive {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Number of the partition, or its name in the table or the label of its file system. Without it the root file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<NumberOrName>,
+    /// Directory of that file system it is unpacked in, made if it is not there. Without it the root of the file system.
+    #[serde(default)]
+    pub directory: String,
+    /// `https://`, `file://` or an absolute path; `http://` only with a digest.
+    pub url: String,
+    /// Digest of the stream as delivered, compressed or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// CA certificates in PEM to trust for this URL beside the server's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// Whether device nodes of the archive are made; otherwise one is an error.
+    #[serde(default)]
+    pub devices: bool,
+}
+
+impl UnpackArchive {
+    /// What is wrong with these inputs, to be read after the name of the step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        let directory = self.directory.trim_matches('/');
+        if let Some(problem) = target_path_problem(directory).filter(|_| !directory.is_empty()) {
+            problems.push(format!("cannot unpack in {:?}: {problem}", self.directory));
+        }
+        problems.extend(source_problem(&self.url, self.digest.is_some()));
+        problems
+    }
+}
+
+/// Inputs of `run-in-target`: one of `command` and `script`, run as root in the root file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RunInTarget {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Program and arguments, a word each. No shell is involved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// What the installed system's `/bin/sh -e` runs; it ends with the first command that fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// Variables beside PATH, HOME and LANG.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+}
+
+impl RunInTarget {
+    /// What is wrong with these inputs, to be read after the name of the step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        if self.command.is_empty() == self.script.is_none() {
+            problems.push("runs one of command and script: give exactly one".to_owned());
+        }
+        if self.command.first().is_some_and(|program| program.is_empty()) {
+            problems.push("has no program as the first word of its command".to_owned());
+        }
+        if self.command.iter().chain(self.environment.values()).any(|text| text.contains('\0')) {
+            problems.push("has a zero byte in its command or environment".to_owned());
+        }
+        for name in self.environment.keys().filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
+            problems.push(format!("has {name:?} in its environment, which is no name of a variable"));
+        }
+        problems
+    }
+
+    /// What is run, in words. Arguments may be secret.
+    pub fn describe(&self) -> String {
+        self.command.first().map_or_else(|| "the script".to_owned(), Clone::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Action;
+    use crate::workflow::tests::check;
+
+    #[test]
+    fn a_kernel_argument_is_one_word() {
+        let append = |arguments: &[&str]| {
+            let append = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+            Action::KernelArgs(KernelArgs { disk: DiskHints::default(), append })
+        };
+        check(append(&["quiet", "root=UUID=a=b", "dyndbg=\"file a.c +p\""]), &[]);
+        let space = "it has a space outside double quotes; give each argument by itself";
+        check(
+            append(&["", "quiet splash", "a\nb", "a=\"b"]),
+            &[
+                "cannot add the kernel argument \"\": it is empty",
+                &format!("cannot add the kernel argument \"quiet splash\": {space}"),
+                "cannot add the kernel argument \"a\\nb\": it has a control character",
+                "cannot add the kernel argument \"a=\\\"b\": it has a double quote without its partner",
+            ],
+        );
+        for argument in [" quiet", "quiet ", "\"a b\" c"] {
+            assert_eq!(kernel_argument_problem(argument), Some(space), "{argument:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_one_source_and_a_place_inside_the_target() {
+        let file = |path: &str, content: Option<&str>, url: Option<&str>| WriteFile {
+            path: path.to_owned(),
+            content: content.map(str::to_owned),
+            url: url.map(str::to_owned),
+            ..WriteFile::default()
+        };
+        check(Action::WriteFile(file("/etc/motd", Some(""), None)), &[]);
+        check(Action::WriteFile(file("etc/a..b", None, Some("https://s/x"))), &[]);
+        let one = "writes one of content, content_base64 and url: give exactly one";
+        check(Action::WriteFile(file("/a", None, None)), &[one]);
+        check(Action::WriteFile(file("/a", Some(""), Some("/x"))), &[one]);
+        let clear = "fetches over http:// without a digest: give one, or use https://";
+        check(Action::WriteFile(file("/a", None, Some("http://s/x"))), &[clear]);
+        for (path, problem) in [
+            ("", "it names no file"),
+            ("/", "it names no file"),
+            ("/etc/", "it names no file"),
+            ("/etc/../motd", "it has \"..\", which could lead elsewhere"),
+            ("/a\0b", "it has a zero byte"),
+        ] {
+            check(Action::WriteFile(file(path, Some(""), None)), &[&format!("cannot write {path:?}: {problem}")]);
+        }
+        let mode = |mode: &str| WriteFile { mode: Some(mode.to_owned()), ..file("/a", Some(""), None) };
+        check(Action::WriteFile(mode("4755")), &[]);
+        for wrong in ["", "+644", "0o644", "888", "10000", "rwx"] {
+            let problem = format!("has {wrong:?} as its mode: write octal digits, such as \"0644\"");
+            check(Action::WriteFile(mode(wrong)), &[&problem]);
+        }
+        for (text, is_right) in
+            [("", true), ("QUI=\n", true), ("QQ==", true), ("QUI", false), ("Q===", false), ("Q=I=", false)]
+        {
+            assert_eq!(is_base64(text), is_right, "{text:?}");
+        }
+        let text = r#"{"write-file": {"path": "/a", "content": "b", "partition": 2, "owner": "www-data"}}"#;
+        let read: Action = serde_json::from_str(text).expect("an action");
+        let (partition, owner) = (Some(NumberOrName::Number(2)), Some(NumberOrName::from("www-data")));
+        assert_eq!(read, Action::WriteFile(WriteFile { partition, owner, ..file("/a", Some("b"), None) }));
+    }
+
+    #[test]
+    fn an_archive_is_unpacked_inside_the_target() {
+        let archive = |directory: &str, url: &str| {
+            let (directory, url) = (directory.to_owned(), url.to_owned());
+            Action::UnpackArchive(UnpackArchive { directory, url, ..UnpackArchive::default() })
+        };
+        for directory in ["", "/", "/opt/app/", "opt"] {
+            check(archive(directory, "https://s/x.tar"), &[]);
+        }
+        let elsewhere = "cannot unpack in \"/opt/..\": it has \"..\", which could lead elsewhere";
+        check(archive("/opt/..", "https://s/x.tar"), &[elsewhere]);
+        let clear = "fetches over http:// without a digest: give one, or use https://";
+        check(archive("/", "http://s/x.tar"), &[clear]);
+    }
+
+    #[test]
+    fn one_thing_is_run_in_the_target() {
+        let run = |command: &[&str], script: Option<&str>| RunInTarget {
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            script: script.map(str::to_owned),
+            ..RunInTarget::default()
+        };
+        check(Action::RunInTarget(run(&["update-grub"], None)), &[]);
+        check(Action::RunInTarget(run(&[], Some("true"))), &[]);
+        let one = "runs one of command and script: give exactly one";
+        check(Action::RunInTarget(run(&[], None)), &[one]);
+        check(Action::RunInTarget(run(&["a"], Some("b"))), &[one]);
+        check(Action::RunInTarget(run(&[""], None)), &["has no program as the first word of its command"]);
+        let zero = "has a zero byte in its command or environment";
+        check(Action::RunInTarget(run(&["a", "b\0"], None)), &[zero]);
+        let environment = BTreeMap::from([("A=B".to_owned(), String::new())]);
+        let named = "has \"A=B\" in its environment, which is no name of a variable";
+        check(Action::RunInTarget(RunInTarget { environment, ..run(&["a"], None) }), &[named]);
+    }
+}
