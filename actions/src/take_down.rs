@@ -1,4 +1,4 @@
-//! Takes down what sits on a disk before it is overwritten: swap, mounts, mappings, arrays, caches, loop devices.
+//! Takes down what sits on a disk before it is overwritten or captured: swap, mounts, mappings, arrays, caches, loop devices.
 
 mod plan;
 

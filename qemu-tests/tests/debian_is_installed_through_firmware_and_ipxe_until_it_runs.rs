@@ -20,6 +20,9 @@ fn debian_is_installed_through_firmware_and_ipxe_until_it_runs() -> Result<()> {
         let actions: Vec<_> = run.steps.iter().map(|step| step.action.as_str()).collect();
         assert_eq!(actions, ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "reboot"]);
         assert!(run.steps.iter().all(|step| step.state == StepState::Succeeded && step.attempt == 1), "{run:#?}");
+        // The image is smaller than the disk; its root grows in the machine, before anything else is done to it.
+        let written = &run.steps[1].outcome.as_ref().context("an outcome of stream-image")?.summary;
+        assert!(written.contains("with its ext4"), "{written}");
         assert_eq!(run.phone_home.get("hostname").map(String::as_str), Some("demo"));
         assert!(run.phone_home.values().any(|key| key.starts_with("ssh-ed25519 ")), "{:?}", run.phone_home);
 
