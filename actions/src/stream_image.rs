@@ -119,6 +119,7 @@ fn is_another_image(error: &Error) -> bool {
     let is_another = matches!(
         error,
         Error::Digest { .. }
+            | Error::MappedDigest { .. }
             | Error::Signature { .. }
             | Error::RawSize { .. }
             | Error::EmptyImage { .. }

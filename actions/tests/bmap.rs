@@ -300,6 +300,26 @@ fn a_map_that_cannot_be_used_leaves_the_disk_as_it_was() {
 }
 
 #[test]
+fn a_mirror_is_asked_when_what_came_is_not_what_the_map_says() {
+    let source = Source::new(IMAGE, &DATA, &[]);
+    let mut damaged = source.raw.clone();
+    damaged[12 * MIB] ^= 1;
+    let serve = |bytes: Vec<u8>| Server::start(move |_, _| Answer::Bytes(ok(&bytes)));
+    let (first, second) = (serve(damaged), serve(source.raw.clone()));
+    let digest = Some(sha256(&source.raw));
+    let image = StreamImage {
+        url: first.url.clone(),
+        mirrors: vec![second.url.clone()],
+        raw_digest: digest,
+        ..source.stream(&[])
+    };
+    let bench = Bench::new(DISK);
+    let (_, notes) = succeeds(&bench, image);
+    source.check_written(&bench);
+    assert!(notes.iter().any(|note| note.contains("gave another image: checking blocks ")), "{notes:?}");
+}
+
+#[test]
 fn a_map_is_fetched_over_tls_with_the_authority_of_the_image() {
     let source = Source::new(IMAGE, &DATA, &[]);
     let (authority, map) = (authority(), fs::read(source.map()).unwrap());
