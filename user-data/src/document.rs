@@ -1,196 +1,294 @@
 //! Where the top-level entries of a YAML document are, and what they mean.
 
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
-use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle};
+use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle, options};
 
-use crate::Refusal;
+use crate::pyyaml::{self, Tabs};
+use crate::{Refusal, text};
 
 const PHONE_HOME: &str = "phone_home";
 
-/// A document whose root is a block mapping, or that has no content at all.
-#[derive(Debug)]
-pub(crate) struct Document {
-    /// The entries of the root in order.
-    pub(crate) entries: Vec<Entry>,
-    /// Column of the root's keys, from 0.
-    pub(crate) indent: usize,
-    /// Byte at which the document's content ends: the `...` line, or the end of the text.
-    pub(crate) end: usize,
+/// What a document is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Root {
+    /// It has no content.
+    Empty,
+    /// A mapping, an entry a line.
+    Mapping,
+    /// A mapping in braces.
+    Braces,
+    /// A list, an item a line.
+    List,
+    /// A list in brackets.
+    Brackets,
 }
 
-/// A key of the root and its value.
+/// A document and its entries.
+#[derive(Debug)]
+pub(crate) struct Document {
+    pub(crate) root: Root,
+    /// The entries or items in order.
+    pub(crate) entries: Vec<Entry>,
+    /// Column of the entries, from 0.
+    pub(crate) indent: usize,
+    /// What is between the braces, or from the first entry to the `...` line or the end of the text.
+    pub(crate) inside: Range<usize>,
+}
+
+/// A key of the root and its value, or an item of a list.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The key, when it is a scalar.
-    key: Option<String>,
-    /// Line and column of the key, from 1.
-    pub(crate) place: (usize, usize),
-    /// Its lines, from the first byte of the first to the last byte of the last.
+    /// The key is `phone_home`.
+    pub(crate) is_phone_home: bool,
+    /// What the value's `url` is, or the item's `content`, where that is a scalar.
+    pub(crate) field: Option<String>,
+    /// Its lines, from the first byte of the first to the last byte of the last; in braces, from its first byte to its last.
     pub(crate) bytes: Range<usize>,
     /// The last node of the value is a `|` or `>` scalar.
     pub(crate) ends_in_block_scalar: bool,
-    /// Key and value as events; equal when they mean the same.
-    pub(crate) meaning: Vec<String>,
+    /// A digest of key and value as events; equal when they mean the same.
+    pub(crate) meaning: u64,
 }
 
-impl Entry {
-    pub(crate) fn is_phone_home(&self) -> bool {
-        self.key.as_deref() == Some(PHONE_HOME)
-    }
-}
-
-type Spanned<'a> = (Event<'a>, Span);
-
-/// Parses user-data that starts with the cloud-config header.
-pub(crate) fn parse(text: &str) -> Result<Document, Refusal> {
-    let events = content_events(text)?;
-    let end = document_end(text, &events);
-    let nodes: Vec<&Spanned> =
-        events.iter().filter(|(event, _)| !matches!(event, Event::DocumentStart(..) | Event::DocumentEnd)).collect();
-    match nodes.first() {
-        None => Ok(Document { entries: Vec::new(), indent: 0, end }),
-        Some((Event::Scalar(..), span)) if span.is_empty() => Ok(Document { entries: Vec::new(), indent: 0, end }),
-        Some((Event::MappingStart(StructureStyle::Block, ..), _)) => {
-            let indent = nodes.get(1).map_or(0, |(_, span)| line_indent(text, start(span)));
-            Ok(Document { entries: entries(text, &nodes, end), indent, end })
-        }
-        Some((event, span)) => Err(refuse(span, &format!("the root of the document is {}", describe(event)))),
-    }
-}
-
-/// Every event but comments and the stream's own, of a text that holds at most one document.
-fn content_events(text: &str) -> Result<Vec<Spanned<'_>>, Refusal> {
-    let mut events = Vec::new();
+/// Parses what may be an empty document, a mapping or a list.
+pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
+    pyyaml::refuse_unprintable(source)?;
+    // Comments would be events, of which the parser holds no more than 96 in a row.
+    let mut parser = Parser::new_from_str_with_options(source, options! { emit_comments: false });
+    let mut tabs = Tabs::new(source);
+    let mut reader: Option<Reader> = None;
     let mut documents = 0;
-    for next in Parser::new_from_str(text) {
+    let mut end = source.len();
+    while let Some(next) = parser.next_event() {
         let (event, span) = next.map_err(|error| {
             let (line, column) = (error.marker().line(), error.marker().col() + 1);
-            Refusal::at(line, column, format!("this is not YAML: {}", error.info()))
+            Refusal { line, column, reason: format!("this is not YAML: {}", error.info()) }
         })?;
-        if matches!(event, Event::DocumentStart(..)) {
-            documents += 1;
-            if documents == 2 {
-                return Err(refuse(&span, "a second document starts; cloud-init reads only one"));
+        tabs.refuse(&event, &span)?;
+        match event {
+            Event::StreamStart | Event::StreamEnd | Event::Comment(..) => {}
+            Event::DocumentStart(..) => {
+                documents += 1;
+                if documents == 2 {
+                    return Err(refuse(&span, "a second document starts; cloud-init reads only one"));
+                }
             }
-        }
-        if !matches!(event, Event::StreamStart | Event::StreamEnd | Event::Comment(..)) {
-            events.push((event, span));
+            Event::DocumentEnd => {
+                if source.get(start(&span)..).is_some_and(|rest| rest.starts_with("...")) {
+                    end = start(&span);
+                }
+            }
+            event => match &mut reader {
+                Some(reader) => reader.take(&event, &span),
+                None => reader = Some(Reader::new(source, &event, &span)?),
+            },
         }
     }
-    Ok(events)
+    Ok(reader.map_or_else(|| Document::empty(end), |reader| reader.finish(end)))
 }
 
-fn document_end(text: &str, events: &[Spanned]) -> usize {
-    let explicit = events.iter().find(|(event, _)| matches!(event, Event::DocumentEnd)).map(|(_, span)| start(span));
-    explicit.filter(|&at| text[at..].starts_with("...")).unwrap_or(text.len())
+impl Document {
+    fn empty(end: usize) -> Self {
+        Self { root: Root::Empty, entries: Vec::new(), indent: 0, inside: end..end }
+    }
 }
 
-/// Splits the events of a root mapping into its entries. `nodes` starts with the root's own start.
-fn entries(text: &str, nodes: &[&Spanned], end: usize) -> Vec<Entry> {
-    let groups = group(&nodes[1..nodes.len().saturating_sub(1)]);
-    let starts: Vec<usize> = groups.iter().map(|group| line_start(text, start(&group[0].1))).collect();
-    let mut anchors = Vec::new();
-    groups
-        .iter()
-        .enumerate()
-        .map(|(index, group)| {
-            let limit = starts.get(index + 1).copied().unwrap_or(end);
-            let (first, span) = group[0];
-            let key = first.scalar().map(|(key, _)| key.to_owned());
-            // Anchors of a phone_home are not counted: it goes away, and the order of the others stays.
-            let mut own = Vec::new();
-            let anchors = if key.as_deref() == Some(PHONE_HOME) { &mut own } else { &mut anchors };
-            let last_scalar = group.iter().rev().find_map(|(event, _)| event.scalar());
-            Entry {
-                key,
-                place: (span.start.line(), span.start.col() + 1),
-                bytes: starts[index]..entry_end(text, group, starts[index], limit),
-                ends_in_block_scalar: matches!(last_scalar, Some((_, ScalarStyle::Literal | ScalarStyle::Folded))),
-                meaning: group.iter().map(|(event, _)| meaning(event, anchors)).collect(),
+/// Builds a document from the events after the root's own.
+struct Reader<'a> {
+    source: &'a str,
+    document: Document,
+    /// Collections that are open inside the root.
+    depth: usize,
+    /// The root has been closed.
+    closed: bool,
+    open: Option<Open>,
+    /// Bytes at which the scalars of each entry end.
+    scalar_ends: Vec<usize>,
+    /// Anchors by their order among the entries that stay.
+    anchors: HashMap<usize, usize>,
+}
+
+/// An entry that is not complete yet.
+struct Open {
+    entry: Entry,
+    /// Nodes of it that are complete, of two in a mapping and one in a list.
+    nodes: usize,
+    scalar_end: usize,
+    hasher: DefaultHasher,
+    /// Nodes so far inside its value, if that is a mapping.
+    fields: Option<usize>,
+    /// The last of them is the key looked for.
+    is_field: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn new(source: &'a str, event: &Event, span: &Span) -> Result<Self, Refusal> {
+        let root = match event {
+            Event::Scalar(..) if span.is_empty() => Root::Empty,
+            Event::MappingStart(StructureStyle::Block, ..) => Root::Mapping,
+            Event::MappingStart(StructureStyle::Flow, ..) => Root::Braces,
+            Event::SequenceStart(StructureStyle::Block, ..) => Root::List,
+            Event::SequenceStart(StructureStyle::Flow, ..) => Root::Brackets,
+            Event::Alias(_) | Event::UnresolvedAlias(_) => {
+                return Err(refuse(span, "the root of the document is an alias"));
             }
-        })
-        .collect()
-}
+            _ => return Err(refuse(span, "the root of the document is a scalar")),
+        };
+        let inside = span.end.byte_offset().unwrap_or_default()..source.len();
+        let indent = if root == Root::List { indent_at(source, start(span)) } else { 0 };
+        let closed = root == Root::Empty;
+        let document = Document { root, entries: Vec::new(), indent, inside };
+        let (scalar_ends, anchors) = (Vec::new(), HashMap::new());
+        Ok(Self { source, document, depth: 0, closed, open: None, scalar_ends, anchors })
+    }
 
-/// Groups a mapping's events by two nodes: a key and its value.
-fn group<'a, 'b>(nodes: &'b [&'a Spanned<'a>]) -> Vec<&'b [&'a Spanned<'a>]> {
-    let mut groups = Vec::new();
-    let (mut depth, mut complete, mut from) = (0_usize, 0, 0);
-    for (index, (event, _)) in nodes.iter().enumerate() {
+    fn take(&mut self, event: &Event, span: &Span) {
+        let ends = matches!(event, Event::MappingEnd | Event::SequenceEnd);
+        if self.closed {
+            return;
+        }
+        if ends && self.depth == 0 {
+            self.closed = true;
+            if matches!(self.document.root, Root::Braces | Root::Brackets) {
+                self.document.inside.end = start(span);
+            }
+            return;
+        }
+        let mut open = self.open.take().unwrap_or_else(|| self.begin(event, span));
+        open.note_field(event, self.depth, self.is_list());
         match event {
-            Event::MappingStart(..) | Event::SequenceStart(..) => depth += 1,
-            Event::MappingEnd | Event::SequenceEnd => depth = depth.saturating_sub(1),
+            Event::MappingStart(..) | Event::SequenceStart(..) => self.depth += 1,
+            _ if ends => self.depth -= 1,
             _ => {}
         }
-        if depth == 0 {
-            complete += 1;
+        self.note_meaning(&mut open, event);
+        let end = span.end.byte_offset().unwrap_or_default();
+        open.entry.bytes.end = open.entry.bytes.end.max(end);
+        if let Some((_, style)) = event.scalar() {
+            open.entry.ends_in_block_scalar = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+            if !span.is_empty() {
+                open.scalar_end = open.scalar_end.max(end);
+            }
         }
-        if complete == 2 {
-            groups.push(&nodes[from..=index]);
-            (complete, from) = (0, index + 1);
+        open.nodes += usize::from(self.depth == 0);
+        if open.nodes == if self.is_list() { 1 } else { 2 } {
+            open.entry.meaning = open.hasher.finish();
+            self.document.entries.push(open.entry);
+            self.scalar_ends.push(open.scalar_end);
+        } else {
+            self.open = Some(open);
         }
     }
-    groups
+
+    fn is_list(&self) -> bool {
+        matches!(self.document.root, Root::List | Root::Brackets)
+    }
+
+    fn begin(&self, event: &Event, span: &Span) -> Open {
+        let is_phone_home = !self.is_list() && event.scalar().is_some_and(|(key, _)| key == PHONE_HOME);
+        let bytes = start(span)..start(span);
+        let entry = Entry { is_phone_home, field: None, bytes, ends_in_block_scalar: false, meaning: 0 };
+        let hasher = DefaultHasher::new();
+        Open { entry, nodes: 0, scalar_end: start(span), hasher, fields: None, is_field: false }
+    }
+
+    /// Adds an event without its place, anchors numbered by their order. Those of a phone_home are not counted: it goes
+    /// away, and the order of the others stays.
+    fn note_meaning(&mut self, open: &mut Open, event: &Event) {
+        if let Some(id) = event.anchor_id().filter(|_| !open.entry.is_phone_home) {
+            let order = self.anchors.len();
+            self.anchors.insert(id, order);
+        }
+        let hasher = &mut open.hasher;
+        std::mem::discriminant(event).hash(hasher);
+        event.anchor_id().is_some().hash(hasher);
+        event.tag().map(|tag| tag.parts()).hash(hasher);
+        match event {
+            Event::Alias(id) => self.anchors.get(id).hash(hasher),
+            Event::Scalar(value, style, ..) => (value, *style == ScalarStyle::Plain).hash(hasher),
+            _ => {}
+        }
+    }
+
+    fn finish(mut self, end: usize) -> Document {
+        self.document.inside.end = self.document.inside.end.min(end);
+        if matches!(self.document.root, Root::Mapping | Root::List) {
+            self.widen_to_lines(end);
+        }
+        self.document
+    }
+
+    /// Has the entries reach over whole lines. Comments and blank lines behind one belong to the next, unless a scalar
+    /// of it reaches over them.
+    fn widen_to_lines(&mut self, end: usize) {
+        if let (Root::Mapping, Some(first)) = (&self.document.root, self.document.entries.first()) {
+            self.document.indent = indent_at(self.source, first.bytes.start);
+        }
+        let is_list = self.document.root == Root::List;
+        let line = |entry: &Entry| match is_list {
+            true => item_start(self.source, entry.bytes.start, self.document.indent),
+            false => text::line_start(self.source, entry.bytes.start),
+        };
+        let mut floor = 0;
+        let in_order = |entry: &Entry| {
+            floor = line(entry).max(floor);
+            floor
+        };
+        let starts: Vec<usize> = self.document.entries.iter().map(in_order).collect();
+        self.document.inside = starts.first().copied().unwrap_or(end)..end;
+        for (index, entry) in self.document.entries.iter_mut().enumerate() {
+            let limit = starts.get(index + 1).copied().unwrap_or(end).max(starts[index]);
+            let mut last = starts[index];
+            for line in text::lines(self.source, starts[index]..limit) {
+                let content = self.source[line.clone()].trim_start();
+                let covered = line.start < self.scalar_ends[index];
+                if covered || !(content.is_empty() || content.starts_with('#')) {
+                    last = line.end;
+                }
+            }
+            entry.bytes = starts[index]..last;
+        }
+    }
 }
 
-/// The end of an entry's last line. Comments and blank lines after it belong to what follows, unless a scalar of the
-/// entry reaches over them.
-fn entry_end(text: &str, group: &[&Spanned], from: usize, limit: usize) -> usize {
-    let scalars = group.iter().filter(|(event, span)| event.scalar().is_some() && !span.is_empty());
-    let scalar_end = scalars.filter_map(|(_, span)| span.end.byte_offset()).max().unwrap_or(from).min(limit);
-    let mut end = from;
-    let mut at = from;
-    for line in text[from..limit].split_inclusive('\n') {
-        let content = line.trim_start();
-        let covered = at < scalar_end;
-        at += line.len();
-        if covered || !(content.is_empty() || content.starts_with('#')) {
-            end = at;
+impl Open {
+    /// Looks for the scalar of `url` in the value of a mapping's entry, and of `content` in an item, or the item itself.
+    fn note_field(&mut self, event: &Event, depth: usize, is_list: bool) {
+        let scalar = event.scalar().map(|(value, _)| value);
+        if depth == 0 && (is_list || self.nodes == 1) {
+            self.fields = matches!(event, Event::MappingStart(..)).then_some(0);
+            self.entry.field = scalar.filter(|_| is_list).map(str::to_owned);
         }
-    }
-    end
-}
-
-/// An event without its place, anchors numbered by their order among the entries looked at.
-fn meaning(event: &Event, anchors: &mut Vec<usize>) -> String {
-    if let Some(id) = event.anchor_id() {
-        anchors.push(id);
-    }
-    match event {
-        Event::Alias(id) => format!("alias {:?}", anchors.iter().rev().position(|anchor| anchor == id)),
-        Event::Scalar(value, style, anchor, tag) => {
-            format!("scalar {value:?} plain={} anchor={} {tag:?}", *style == ScalarStyle::Plain, *anchor != 0)
+        let (1, Some(fields), false) = (depth, self.fields, matches!(event, Event::MappingEnd)) else { return };
+        if fields % 2 == 0 {
+            self.is_field = scalar == Some(if is_list { "content" } else { "url" });
+        } else if self.is_field {
+            self.entry.field = scalar.map(str::to_owned);
         }
-        Event::MappingStart(_, anchor, tag) => format!("mapping anchor={} {tag:?}", *anchor != 0),
-        Event::SequenceStart(_, anchor, tag) => format!("sequence anchor={} {tag:?}", *anchor != 0),
-        other => format!("{other:?}"),
-    }
-}
-
-fn describe(event: &Event) -> &'static str {
-    match event {
-        Event::MappingStart(StructureStyle::Flow, ..) => {
-            "a mapping in braces; write it as \"key: value\" lines so that phone_home can be added"
-        }
-        Event::SequenceStart(..) => "a list; a cloud-config is a mapping",
-        Event::Alias(_) | Event::UnresolvedAlias(_) => "an alias; a cloud-config is a mapping",
-        _ => "a scalar; a cloud-config is a mapping",
+        self.fields = Some(fields + 1);
     }
 }
 
 fn refuse(span: &Span, reason: &str) -> Refusal {
-    Refusal::at(span.start.line(), span.start.col() + 1, reason)
+    Refusal { line: span.start.line(), column: span.start.col() + 1, reason: reason.to_owned() }
 }
 
-fn start(span: &Span) -> usize {
+pub(crate) fn start(span: &Span) -> usize {
     span.start.byte_offset().unwrap_or_default()
 }
 
-fn line_start(text: &str, at: usize) -> usize {
-    text[..at].rfind('\n').map_or(0, |newline| newline + 1)
+fn indent_at(source: &str, at: usize) -> usize {
+    source[text::line_start(source, at)..].bytes().take_while(|byte| *byte == b' ').count()
 }
 
-fn line_indent(text: &str, at: usize) -> usize {
-    text[line_start(text, at)..].chars().take_while(|c| *c == ' ').count()
+/// Where the line begins that has the dash of an item. The parser gives a block scalar's place as that of its text.
+fn item_start(source: &str, at: usize, indent: usize) -> usize {
+    let mut start = text::line_start(source, at);
+    while start > 0 && source.as_bytes().get(start + indent) != Some(&b'-') {
+        start = text::line_start(source, start - 1);
+    }
+    start
 }

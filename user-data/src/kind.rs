@@ -1,55 +1,64 @@
-//! What sort of user-data a text is, decided as cloud-init decides it (cloudinit/user_data.py and handlers/__init__.py):
+//! What sort of user-data a text is, decided as cloud-init decides it (cloudinit/handlers/__init__.py):
 //! leading white space stripped, case ignored, the longest prefix wins.
 
-use crate::Refusal;
+use crate::{Refusal, text};
 
-/// The sorts that can be edited.
+/// The sorts there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Nothing but white space.
     Empty,
-    /// Starts with `#cloud-config`.
+    /// YAML: a mapping.
     CloudConfig,
+    /// YAML: a list of parts.
+    Archive,
+    /// Text that becomes a cloud-config or a script when it is rendered.
+    Jinja,
+    /// What has no place for another key.
+    Whole(Whole),
 }
 
-/// Prefixes cloud-init knows, longer ones before their own prefixes; `None` for the one that can be edited.
-const PREFIXES: &[(&str, Option<&str>)] = &[
-    ("#cloud-config-archive", Some("a cloud-config archive")),
-    ("#cloud-config-jsonp", Some("a JSON patch")),
-    ("#cloud-config", None),
-    ("#cloud-boothook", Some("a boothook")),
-    ("#include-once", Some("a list of URLs to include")),
-    ("#include", Some("a list of URLs to include")),
-    ("#part-handler", Some("a part handler")),
-    ("#upstart-job", Some("an upstart job")),
-    ("## template: jinja", Some("a jinja template")),
-    ("#!", Some("a script")),
+/// The sorts that have no place for another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whole {
+    Script,
+    JsonPatch,
+    Include,
+    PartHandler,
+    Boothook,
+}
+
+/// Prefixes cloud-init knows, longer ones before their own prefixes.
+const PREFIXES: &[(&str, Kind)] = &[
+    ("text/x-shellscript-per-instance", Kind::Whole(Whole::Script)),
+    ("text/x-shellscript-per-boot", Kind::Whole(Whole::Script)),
+    ("text/x-shellscript-per-once", Kind::Whole(Whole::Script)),
+    ("#cloud-config-archive", Kind::Archive),
+    ("#cloud-config-jsonp", Kind::Whole(Whole::JsonPatch)),
+    ("#cloud-config", Kind::CloudConfig),
+    ("#cloud-boothook", Kind::Whole(Whole::Boothook)),
+    ("#include", Kind::Whole(Whole::Include)),
+    ("#part-handler", Kind::Whole(Whole::PartHandler)),
+    ("## template: jinja", Kind::Jinja),
+    ("#!", Kind::Whole(Whole::Script)),
 ];
+const LONGEST_PREFIX: usize = 31;
 
-/// cloud-init looks for a MIME header this far into the text.
-const MIME_WINDOW: usize = 4096;
-
+/// The sort of a text that is not a MIME message.
 pub(crate) fn of(text: &str) -> Result<Kind, Refusal> {
-    let start = text.trim_start();
+    let start = text.trim_start_matches(text::is_python_space);
     if start.is_empty() {
         return Ok(Kind::Empty);
     }
-    let skipped = &text[..text.len() - start.len()];
-    let line = 1 + skipped.matches('\n').count();
-    let column = 1 + skipped.rsplit('\n').next().unwrap_or_default().chars().count();
-    let refuse = |what: &str| {
-        let reason =
-            format!("the user-data is {what}, and phone_home can only be put into a \"#cloud-config\" document");
-        Err(Refusal::at(line, column, reason))
+    let head: String = start.chars().take(LONGEST_PREFIX).flat_map(char::to_lowercase).collect();
+    if let Some((_, kind)) = PREFIXES.iter().find(|(prefix, _)| head.starts_with(prefix)) {
+        return Ok(*kind);
+    }
+    let reason = if start.starts_with('\u{feff}') {
+        "the user-data starts with a byte order mark, behind which cloud-init does not look for a header; remove it"
+    } else {
+        "the user-data is nothing cloud-init recognises: its first line has none of the headers cloud-init knows; \
+         begin a cloud-config with \"#cloud-config\""
     };
-    let window: String = start.chars().take(MIME_WINDOW).collect::<String>().to_ascii_lowercase();
-    for (prefix, refused_as) in PREFIXES {
-        if window.starts_with(prefix) {
-            return refused_as.map_or(Ok(Kind::CloudConfig), refuse);
-        }
-    }
-    if window.contains("mime-version:") || window.starts_with("content-type:") {
-        return refuse("a MIME message");
-    }
-    refuse("nothing cloud-init recognises (its first line has none of the headers cloud-init knows)")
+    Err(Refusal::at_byte(text, text.len() - start.len(), reason))
 }

@@ -1,24 +1,38 @@
 //! Edits cloud-init user-data as text, so that everything outside the edit stays as it was, byte for byte.
 //!
-//! No input or output: text goes in, text or a [`Refusal`] comes out. YAML is parsed only to find where things are; an
-//! edited document is parsed again and must mean what it meant before, `phone_home` apart.
+//! No input or output: bytes go in, bytes or a [`Refusal`] come out. YAML is parsed only to find where things are; an
+//! edited document is parsed again and must mean what it meant before, the block apart. User-data that has no place for
+//! another key becomes one part of a MIME message, and the block another. What cloud-init makes of user-data is told by its
+//! own sources (cloudinit/user_data.py and cloudinit/handlers/).
 
+mod archive;
+mod block;
 mod document;
+mod edit;
+mod gzip;
+mod jinja;
 mod kind;
+mod mime;
+mod multipart;
+mod pyyaml;
+mod text;
+
+use std::borrow::Cow;
 
 use slipway_protocol::PhoneHome;
 
-use crate::document::Document;
+pub use crate::block::{Block, Post, UnknownKey, quoted, url_problem};
+use crate::edit::{Blocks, Reading, Unfit};
 use crate::kind::Kind;
 
-/// First line of a cloud-config (cloud-init documentation, "User data formats").
-const HEADER: &str = "#cloud-config";
+/// Bytes of user-data that are looked at, compressed and not.
+pub const MAX_BYTES: usize = 16 << 20;
 
 /// Why user-data cannot be edited, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
 pub struct Refusal {
-    /// Line, from 1.
+    /// Line, from 1. In compressed user-data, of what is compressed.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
@@ -27,106 +41,106 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn at(line: usize, column: usize, reason: impl Into<String>) -> Self {
+    fn at_byte(source: &str, at: usize, reason: impl Into<String>) -> Self {
+        let (line, column) = text::place(source, at);
         Self { line, column, reason: reason.into() }
     }
 }
 
-/// The user-data with the given `phone_home` block in place of every top-level one it had.
+/// The user-data with the block: cloud-init does what it did before, and reports. Every `phone_home` that stood in a
+/// cloud-config is replaced.
 ///
-/// Empty user-data becomes a cloud-config that holds nothing but the block. Anything that is not a cloud-config with a
-/// block mapping at its root is refused.
+/// Empty user-data becomes a cloud-config that holds nothing but the block. Refused is what cloud-init would not
+/// understand either, and what has more than [`MAX_BYTES`].
+pub fn inject(user_data: &[u8], block: &Block) -> Result<Vec<u8>, Refusal> {
+    let source = readable(user_data)?;
+    let edited = inject_text(text_of(&source)?, block)?;
+    Ok(if gzip::is_compressed(user_data) { gzip::pack(&edited) } else { edited.into_bytes() })
+}
+
+/// [`inject`] for text, with all that cloud-init can post.
 pub fn inject_phone_home(user_data: &str, phone_home: &PhoneHome) -> Result<String, Refusal> {
-    match kind::of(user_data)? {
-        Kind::Empty => Ok(format!("{HEADER}\n{}", block(phone_home, 0, "\n"))),
-        Kind::CloudConfig => replace_phone_home(user_data, phone_home),
-    }
+    inject_text(user_data, &Block::from(phone_home))
 }
 
-fn replace_phone_home(text: &str, phone_home: &PhoneHome) -> Result<String, Refusal> {
-    let document = document::parse(text)?;
-    let newline =
-        if text.split_inclusive('\n').next().is_some_and(|line| line.ends_with("\r\n")) { "\r\n" } else { "\n" };
-    let block = block(phone_home, document.indent, newline);
-    let insert_at = place(&document, text);
-
-    let mut edited = String::with_capacity(text.len() + block.len());
-    let mut copied = 0;
-    let mut inserted = false;
-    for entry in document.entries.iter().filter(|entry| entry.is_phone_home()) {
-        if insert_at <= entry.bytes.start && !inserted {
-            edited.push_str(&text[copied..insert_at]);
-            edited.push_str(&block);
-            inserted = true;
-            copied = insert_at;
-        }
-        edited.push_str(&text[copied..entry.bytes.start]);
-        copied = entry.bytes.end;
-    }
-    if !inserted {
-        edited.push_str(&text[copied..insert_at]);
-        if !edited.ends_with('\n') {
-            edited.push_str(newline);
-        }
-        edited.push_str(&block);
-        copied = insert_at;
-    }
-    edited.push_str(&text[copied..]);
-    check_meaning(&document, &edited)?;
-    Ok(edited)
+/// Refuses what [`inject`] refuses.
+pub fn check(user_data: &[u8]) -> Result<(), Refusal> {
+    let block = Block { url: "https://localhost/".to_owned(), post: Post::All, tries: None };
+    inject_text(text_of(&readable(user_data)?)?, &block).map(drop)
 }
 
-/// Where the block goes: after the last entry's document, unless the text ends inside a block scalar without a line
-/// break. There the break the block needs would become part of the scalar, so the block goes before the first entry.
-fn place(document: &Document, text: &str) -> usize {
-    let last_kept = document.entries.last().filter(|entry| !entry.is_phone_home());
-    match (document.entries.first(), last_kept) {
-        (Some(first), Some(last)) if last.ends_in_block_scalar && !text.ends_with('\n') => first.bytes.start,
-        _ => document.end,
-    }
-}
-
-/// Holds an edit to its promise: every other entry still means what it meant, and there is one `phone_home`.
-fn check_meaning(before: &Document, edited: &str) -> Result<(), Refusal> {
-    let (line, column) = before.entries.iter().find(|entry| entry.is_phone_home()).map_or((1, 1), |entry| entry.place);
-    let after = document::parse(edited).map_err(|refusal| {
-        let reason = format!("another part of the document depends on this phone_home: {}", refusal.reason);
-        Refusal::at(line, column, reason)
-    })?;
-    let kept = |document: &Document| -> Vec<_> {
-        let others = document.entries.iter().filter(|entry| !entry.is_phone_home());
-        others.map(|entry| entry.meaning.clone()).collect()
+/// The user-data without every block whose `url` is this; empty where nothing is left. What has none, or is not YAML
+/// where it would have to be, stays as it is.
+///
+/// Where [`inject`] added to user-data that had something in it, this gives its bytes back, unless they were compressed, ended
+/// inside a message without its closing boundary, or had a `phone_home`.
+///
+/// Refused is a block that something else depends on, or that stands among other keys in an archive.
+pub fn remove(user_data: &[u8], url: &str) -> Result<Vec<u8>, Refusal> {
+    let unchanged = || Ok(user_data.to_owned());
+    let Ok(source) = readable(user_data) else { return unchanged() };
+    let Ok(source) = text_of(&source) else { return unchanged() };
+    let drop = Blocks::To(url);
+    let edited = match mime::message(source) {
+        Some(_) => multipart::remove(source, drop)?,
+        None => match kind::of(source) {
+            Ok(Kind::CloudConfig) => edit::remove(source, drop, Reading::Yaml)?,
+            Ok(Kind::Jinja) => edit::remove(source, drop, Reading::Jinja)?,
+            Ok(Kind::Archive) => archive::remove(source, drop)?,
+            _ => None,
+        },
     };
-    let blocks = after.entries.iter().filter(|entry| entry.is_phone_home()).count();
-    if blocks != 1 || kept(before) != kept(&after) {
-        return Err(Refusal::at(line, column, "phone_home cannot be replaced here without changing other keys"));
+    match edited {
+        None => unchanged(),
+        Some(edited) if gzip::is_compressed(user_data) && !edited.is_empty() => Ok(gzip::pack(&edited)),
+        Some(edited) => Ok(edited.into_bytes()),
     }
-    Ok(())
 }
 
-fn block(phone_home: &PhoneHome, indent: usize, newline: &str) -> String {
-    let mut lines =
-        vec!["phone_home:".to_owned(), format!("  url: {}", quoted(&phone_home.url)), "  post: all".to_owned()];
-    lines.extend(phone_home.tries.map(|tries| format!("  tries: {tries}")));
-    let margin = " ".repeat(indent);
-    lines.into_iter().map(|line| format!("{margin}{line}{newline}")).collect()
+fn inject_text(source: &str, block: &Block) -> Result<String, Refusal> {
+    if let Some(message) = mime::message(source) {
+        return inject_message(source, &message, block);
+    }
+    let edited = match kind::of(source)? {
+        Kind::Empty => Ok(block.document("\n")),
+        Kind::CloudConfig => edit::inject(source, block, Reading::Yaml),
+        Kind::Archive => archive::inject(source, block),
+        Kind::Jinja if jinja::is_cloud_config(source)? => edit::inject(source, block, Reading::Jinja),
+        Kind::Jinja | Kind::Whole(_) => Err(Unfit::NoPlace),
+    };
+    match edited {
+        Ok(edited) => Ok(edited),
+        Err(Unfit::Refused(refusal)) => Err(refusal),
+        Err(Unfit::NoPlace) => Ok(multipart::wrap(source, block)),
+    }
 }
 
-/// The text as a YAML double-quoted scalar (YAML 1.2.2, 7.3.1), which is also a YAML 1.1 one.
-pub fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\t' => quoted.push_str("\\t"),
-            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
-                quoted.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
-            c => quoted.push(c),
-        }
+fn inject_message(source: &str, message: &mime::Message, block: &Block) -> Result<String, Refusal> {
+    if message.content_type.starts_with("multipart/") && message.boundary.is_none() {
+        let reason = "the message's Content-Type names no boundary between its parts";
+        return Err(Refusal::at_byte(source, 0, reason));
     }
-    quoted.push('"');
-    quoted
+    multipart::inject(source, message, block)
+}
+
+/// The user-data as it is, or unpacked.
+fn readable(user_data: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
+    let refuse = |reason: String| Refusal { line: 1, column: 1, reason };
+    if user_data.len() > MAX_BYTES {
+        return Err(refuse(format!("the user-data has more than {} MiB", MAX_BYTES >> 20)));
+    }
+    if !gzip::is_compressed(user_data) {
+        return Ok(Cow::Borrowed(user_data));
+    }
+    let unpacked =
+        gzip::unpack(user_data).map_err(|reason| refuse(format!("the user-data is unreadable: {reason}")))?;
+    Ok(Cow::Owned(unpacked))
+}
+
+fn text_of(user_data: &[u8]) -> Result<&str, Refusal> {
+    std::str::from_utf8(user_data).map_err(|error| {
+        let (valid, _) = user_data.split_at(error.valid_up_to());
+        let valid = String::from_utf8_lossy(valid);
+        Refusal::at_byte(&valid, valid.len(), "the user-data is not UTF-8 from here on")
+    })
 }

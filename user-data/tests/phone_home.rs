@@ -1,28 +1,23 @@
-//! What `phone_home` injection makes of every sort of user-data.
+//! What putting a `phone_home` block in and taking it out makes of a text, to the byte.
 
 use slipway_protocol::PhoneHome;
-use slipway_user_data::{inject_phone_home, quoted};
+use slipway_user_data::{Block, MAX_BYTES, Post, inject, inject_phone_home, quoted, remove, url_problem};
+
+const URL: &str = "https://s.example/v1/phone-home/t";
 
 const BLOCK: &str = "phone_home:\n  url: \"https://s.example/v1/phone-home/t\"\n  post: all\n  tries: 20\n";
 
 fn phone_home() -> PhoneHome {
-    PhoneHome { url: "https://s.example/v1/phone-home/t".to_owned(), tries: Some(20) }
+    PhoneHome { url: URL.to_owned(), tries: Some(20) }
 }
 
-/// `BLOCK` in `expect` stands for the block.
+/// `BLOCK` in `expect` stands for the block, and `OPEN` for the block without its last line end.
 fn check(user_data: &str, expect: &str) {
     let found = inject_phone_home(user_data, &phone_home()).map_err(|refusal| format!("{user_data:?}: {refusal}"));
-    assert_eq!(found, Ok(expect.replace("BLOCK", BLOCK)), "from {user_data:?}");
+    let expect = &expect.replace("BLOCK", BLOCK).replace("OPEN", BLOCK.trim_end());
+    assert_eq!(found.as_ref(), Ok(expect), "from {user_data:?}");
     let again = found.and_then(|text| inject_phone_home(&text, &phone_home()).map_err(|refusal| refusal.to_string()));
-    assert_eq!(again.map(|text| text.matches("phone_home").count()), Ok(1 + expect.matches("phone_home").count()));
-}
-
-fn check_refused(user_data: &str, expect: &str) {
-    let found = inject_phone_home(user_data, &phone_home()).map_err(|refusal| refusal.to_string());
-    match found {
-        Err(found) => assert!(found.starts_with(expect), "{user_data:?} was refused with {found:?}, not {expect:?}"),
-        Ok(found) => panic!("{user_data:?} became {found:?}"),
-    }
+    assert_eq!(again.map(|text| text.matches("phone_home").count()), Ok(expect.matches("phone_home").count()));
 }
 
 #[test]
@@ -34,14 +29,14 @@ fn nothing_becomes_the_header_and_the_block() {
 #[test]
 fn the_block_is_appended_and_the_rest_stays() {
     check("#cloud-config\n", "#cloud-config\nBLOCK");
-    check("#cloud-config", "#cloud-config\nBLOCK");
+    check("#cloud-config", "#cloud-config\nOPEN");
     check("#Cloud-Config\na: 1\n", "#Cloud-Config\na: 1\nBLOCK");
     check("\n #cloud-config\na: 1\n", "\n #cloud-config\na: 1\nBLOCK");
     check(
         "#cloud-config\n# b\nz: 1 # c\n\na:\n- 1\n- x: {p: q}\n",
         "#cloud-config\n# b\nz: 1 # c\n\na:\n- 1\n- x: {p: q}\nBLOCK",
     );
-    check("#cloud-config\na: 1", "#cloud-config\na: 1\nBLOCK");
+    check("#cloud-config\na: 1", "#cloud-config\na: 1\nOPEN");
     check("#cloud-config\n---\na: 1\n...\n", "#cloud-config\n---\na: 1\nBLOCK...\n");
     check("#cloud-config\n---\n", "#cloud-config\n---\nBLOCK");
     check("#cloud-config\na: ü \"\u{1f980}\"\nphone_home: 1\nb: é\n", "#cloud-config\na: ü \"\u{1f980}\"\nb: é\nBLOCK");
@@ -63,7 +58,7 @@ fn every_top_level_phone_home_is_replaced() {
     ] {
         check(&format!("#cloud-config\na: 1\n{old}# of b\nb: 2\n"), "#cloud-config\na: 1\n# of b\nb: 2\nBLOCK");
         check(&format!("#cloud-config\n{old}"), "#cloud-config\nBLOCK");
-        check(&format!("#cloud-config\na: 1\n{}", old.trim_end()), "#cloud-config\na: 1\nBLOCK");
+        check(&format!("#cloud-config\na: 1\n{}", old.trim_end()), "#cloud-config\na: 1\nOPEN");
     }
 }
 
@@ -79,7 +74,7 @@ fn what_only_looks_like_a_phone_home_stays() {
 fn line_ends_and_indentation_follow_the_document() {
     let crlf = BLOCK.replace('\n', "\r\n");
     check_exact("#cloud-config\r\na: 1\r\nphone_home: x\r\n", &format!("#cloud-config\r\na: 1\r\n{crlf}"));
-    check_exact("#cloud-config\r\na: 1", &format!("#cloud-config\r\na: 1\r\n{crlf}"));
+    check_exact("#cloud-config\r\na: 1", &format!("#cloud-config\r\na: 1\r\n{}", crlf.trim_end()));
     let indented = format!("  {}\n", BLOCK.trim_end().replace('\n', "\n  "));
     check_exact("#cloud-config\n  a: 1\n", &format!("#cloud-config\n  a: 1\n{indented}"));
 }
@@ -106,28 +101,185 @@ fn a_document_without_tries_leaves_them_to_cloud_init() {
 }
 
 #[test]
-fn other_kinds_are_refused_with_their_name() {
-    check_refused("#!/bin/sh\ntrue\n", "line 1, column 1: the user-data is a script");
-    check_refused("\n  #!/bin/sh\n", "line 2, column 3: the user-data is a script");
-    check_refused("## template: jinja\n#cloud-config\n", "line 1, column 1: the user-data is a jinja template");
-    check_refused(
-        "Content-Type: multipart/mixed\nMIME-Version: 1.0\n",
-        "line 1, column 1: the user-data is a MIME message",
-    );
-    check_refused("#include\nhttps://x\n", "line 1, column 1: the user-data is a list of URLs");
-    check_refused("#cloud-config-archive\n- a\n", "line 1, column 1: the user-data is a cloud-config archive");
-    check_refused("#cloud-boothook\n", "line 1, column 1: the user-data is a boothook");
-    check_refused("a: 1\n", "line 1, column 1: the user-data is nothing cloud-init recognises");
+fn braces_take_the_block_first() {
+    let block = "\"phone_home\": {\"url\": \"https://s.example/v1/phone-home/t\", \"post\": \"all\", \"tries\": 20}";
+    check_exact("#cloud-config\n{a: 1}\n", &format!("#cloud-config\n{{{block}, a: 1}}\n"));
+    check_exact("#cloud-config\n{phone_home: x, a: 1 , phone_home: y}", &format!("#cloud-config\n{{{block}, a: 1}}"));
+    check_exact("#cloud-config\n{}", &format!("#cloud-config\n{{{block}}}"));
 }
 
 #[test]
-fn a_root_that_cannot_take_a_key_is_refused_with_its_place() {
-    check_refused("#cloud-config\n{a: 1}\n", "line 2, column 1: the root of the document is a mapping in braces");
-    check_refused("#cloud-config\n\n- a\n", "line 3, column 1: the root of the document is a list");
-    check_refused("#cloud-config\nhello\n", "line 2, column 1: the root of the document is a scalar");
-    check_refused("#cloud-config\na: 1\n---\nb: 1\n", "line 3, column 1: a second document starts");
-    check_refused("#cloud-config\na: [1\nb: 2\n", "line 3, column 2: this is not YAML");
-    check_refused("#cloud-config\nphone_home: &x 1\na: *x\n", "line 2, column 1: another part of the document depends");
+fn a_template_stays_one() {
+    check(
+        "## template: jinja\n#cloud-config\na: {{ b }}-c\n",
+        "## template: jinja\n#cloud-config\na: {{ b }}-c\nBLOCK",
+    );
+    // jinja takes the line end behind a statement away.
+    let text = "## template: jinja\n#cloud-config\n{% if b %}\na: 1\n{% endif %}\n";
+    check(text, &format!("{text}\nBLOCK"));
+}
+
+#[test]
+fn what_has_no_place_for_a_key_becomes_a_part() {
+    let message = |part: &str| {
+        format!(
+            "Content-Type: multipart/mixed; boundary=\"slipway-phone-home\"\nMIME-Version: 1.0\n\n--slipway-phone-home\n{part}\n\
+             --slipway-phone-home\nContent-Type: text/cloud-config\n\n#cloud-config\n{BLOCK}--slipway-phone-home--\n"
+        )
+    };
+    check_exact("#!/bin/sh\ntrue", &message("Content-Type: text/plain\n\n#!/bin/sh\ntrue"));
+    let encoded = "Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\nIyEvYmluL3NoCmVjaG8gw7wK";
+    check_exact("#!/bin/sh\necho ü\n", &message(encoded));
+    let single = "MIME-Version: 1.0\nContent-Type: text/x-shellscript\n\n#!/bin/sh\n";
+    check_exact(single, &message(single));
+}
+
+#[test]
+fn a_message_and_an_archive_get_one_more_part() {
+    let message = "MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\n#!/bin/sh\r\n";
+    let part = format!("--b\nContent-Type: text/cloud-config\n\n#cloud-config\n{BLOCK}").replace('\n', "\r\n");
+    check_exact(&format!("{message}--b--\r\n"), &format!("{message}{part}--b--\r\n"));
+    let item = format!(
+        "- type: text/cloud-config\n  content: |\n    #cloud-config\n    {}\n",
+        BLOCK.trim_end().replace('\n', "\n    ")
+    );
+    check_exact(
+        "#cloud-config-archive\n- a\n# end",
+        &format!("#cloud-config-archive\n- a\n# end\n{}", item.trim_end()),
+    );
+}
+
+#[test]
+fn what_is_chosen_is_posted() {
+    let block = |post: &str| Block { url: URL.to_owned(), post: post.parse::<Post>().expect("keys"), tries: None };
+    let expect = format!("#cloud-config\nphone_home:\n  url: \"{URL}\"\n  post: [fqdn, pub_key_rsa]\n");
+    assert_eq!(inject(b"", &block("fqdn, pub_key_rsa")), Ok(expect.into_bytes()));
+    let unknown = "fqdn,All".parse::<Post>().map_err(|error| error.to_string());
+    assert!(unknown.is_err_and(|error| error.contains("\"All\"")));
+}
+
+#[test]
+fn an_address_cloud_init_cannot_post_to_is_known() {
+    for url in [URL, "http://a/$INSTANCE_ID/", "HTTPS://a/${INSTANCE_ID}?b=$", "https://a/%24x"] {
+        assert_eq!(url_problem(url), None, "{url}");
+    }
+    for url in ["", "/a", "file:///a", "https://a/$TOKEN", "https://a/ b", "https://a/\n"] {
+        assert!(url_problem(url).is_some(), "{url}");
+    }
+}
+
+/// `BLOCK` in `user_data` stands for a block with the site's URL.
+fn check_removed(user_data: &str, expect: &str) {
+    let found = remove(user_data.replace("BLOCK", BLOCK).as_bytes(), URL).map_err(|refusal| refusal.to_string());
+    assert_eq!(found.map(|bytes| String::from_utf8(bytes).expect("text")), Ok(expect.to_owned()), "from {user_data:?}");
+}
+
+#[test]
+fn only_blocks_of_the_site_are_removed() {
+    let others = "phone_home:\n  url: https://s.example/v1/phone-home/other\n";
+    check_removed(
+        &format!("#cloud-config\nBLOCK# of a\na: 1\n{others}BLOCK"),
+        &format!("#cloud-config\n# of a\na: 1\n{others}"),
+    );
+    check_removed(&format!("#cloud-config\n{{a: 1, phone_home: {{post: all, url: {URL}}}}}"), "#cloud-config\n{a: 1}");
+    check_removed(&format!("#cloud-config\n{{phone_home: {{url: '{URL}'}},\n a: 1}}"), "#cloud-config\n{a: 1}");
+    check_removed("#cloud-config\na: 1\nphone_home: [url, x]\n", "#cloud-config\na: 1\nphone_home: [url, x]\n");
+    check_removed(
+        "## template: jinja\n#cloud-config\na: {{ b }}\nBLOCK",
+        "## template: jinja\n#cloud-config\na: {{ b }}\n",
+    );
+    check_removed("#cloud-config\n# kept\nBLOCK", "#cloud-config\n# kept\n");
+}
+
+#[test]
+fn nothing_left_is_empty() {
+    check_removed("#cloud-config\nBLOCK", "");
+    check_removed("#cloud-config\n---\nBLOCK\n...\n", "");
+    check_removed(&format!("#cloud-config\n{{phone_home: {{url: {URL}}}}}\n"), "");
+    check_removed(&format!("#cloud-config-archive\n- \"#cloud-config\\nphone_home: {{url: '{URL}'}}\"\n"), "");
+}
+
+#[test]
+fn what_is_not_yaml_or_has_no_block_stays() {
+    for text in [
+        "",
+        " \n",
+        "hello",
+        "#!/bin/sh\nphone_home",
+        "#cloud-config\na: [",
+        "#cloud-config\n- a",
+        "#cloud-config\n{}\n",
+    ] {
+        check_removed(text, text);
+    }
+    assert_eq!(remove(b"\xff\0", URL), Ok(b"\xff\0".to_vec()));
+    assert_eq!(remove(b"\x1f\x8b", URL), Ok(b"\x1f\x8b".to_vec()));
+}
+
+#[test]
+fn a_block_that_something_depends_on_is_not_removed() {
+    let refusal = |text: String| match remove(text.as_bytes(), URL) {
+        Ok(bytes) => panic!("{text:?} became {:?}", String::from_utf8_lossy(&bytes)),
+        Err(refusal) => refusal.to_string(),
+    };
+    let found = refusal(format!("#cloud-config\nphone_home: &x {{url: '{URL}'}}\na: *x\n"));
+    assert!(found.starts_with("line 2, column 1: another part of the document depends"), "{found}");
+    let found =
+        refusal(format!("#cloud-config-archive\n- |\n  #cloud-config\n  a: 1\n  phone_home: {{url: '{URL}'}}\n"));
+    assert!(found.starts_with("line 2, column 1: the phone_home block stands among other keys"), "{found}");
+}
+
+#[test]
+fn a_part_that_is_edited_keeps_its_encoding() {
+    let message = |body: &str| {
+        format!(
+            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Transfer-Encoding: base64\n\n{body}\n--b--\n"
+        )
+    };
+    // "#cloud-config\na: 1\nphone_home: {url: http://x}\n" and what is left of it.
+    let with = message("I2Nsb3VkLWNvbmZpZwphOiAxCnBob25lX2hvbWU6IHt1cmw6IGh0\ndHA6Ly94fQo=");
+    let without = message("I2Nsb3VkLWNvbmZpZwphOiAxCg==\n");
+    assert_eq!(remove(with.as_bytes(), "http://x"), Ok(without.into_bytes()));
+}
+
+#[test]
+fn too_much_is_refused() {
+    let much = vec![b'\n'; MAX_BYTES + 1];
+    let refusal = inject(&much, &Block::from(&phone_home())).map_err(|refusal| refusal.to_string());
+    assert!(refusal.is_err_and(|text| text.contains("more than 16 MiB")));
+}
+
+/// What a hostile or damaged text could do: every text cut anywhere, and with any of its bytes changed.
+#[test]
+fn damage_is_edited_or_refused_and_nothing_else() {
+    let texts = [
+        "#cloud-config\n---\n? a\n: &x {b: [1, 'ü']}\nd: |+\n  e\n\nphone_home: *x\n...\n",
+        "#cloud-config\n{\"a\": {b: [1]}, phone_home: {url: x},}\n",
+        "## template: jinja\n#cloud-config\na: {{ b | c('ü}}') }}\n{% if d -%}\nphone_home: {url: x}\n{%- endif %}{# e #}\n",
+        "#cloud-config-archive\n- '#cloud-config\n\n  phone_home: {url: x}'\n- content: |\n    a\n",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"b\"\n\n--b\nContent-Type: multipart/x; boundary=c\n\n--c\n\n\
+         #cloud-config\nphone_home: {url: x}\na: 1\n--c--\n--b--\n",
+    ];
+    let block = Block { url: "x".to_owned(), post: Post::All, tries: None };
+    for text in texts {
+        for at in 0..text.len() {
+            let mut damaged = vec![text.as_bytes()[..at].to_vec()];
+            damaged.extend([b'\n', b'\r', b' ', b'-', b':', b'{', b'}', b'"', b'#', b'|', 0xff, 0].map(|byte| {
+                let mut bytes = text.as_bytes().to_vec();
+                bytes[at] = byte;
+                bytes
+            }));
+            for bytes in damaged {
+                _ = remove(&bytes, "x");
+                if let Ok(injected) = inject(&bytes, &block) {
+                    let again = inject(&injected, &block).map(|_| ());
+                    assert_eq!(again, Ok(()), "{:?}", String::from_utf8_lossy(&injected));
+                    let removed = remove(&injected, "x").map(|_| ());
+                    assert!(removed.is_ok() || bytes.starts_with(b"#cloud-config-archive"), "{removed:?}: {bytes:?}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

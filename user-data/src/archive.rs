@@ -1,0 +1,49 @@
+//! Archives: a YAML list of parts (cloud-init documentation, "User data formats", "Cloud config archive").
+
+use crate::Refusal;
+use crate::block::Block;
+use crate::document::{self, Entry};
+use crate::edit::{self, Blocks, Reading, Unfit};
+use crate::kind::{self, Kind};
+
+/// The archive with one more part. A last part that is nothing but a block makes room for it.
+pub(crate) fn inject(source: &str, block: &Block) -> Result<String, Unfit> {
+    let item = |column: usize, newline: &str| {
+        let margin = " ".repeat(column);
+        let content = block.document("\n");
+        let content: String = content.lines().map(|line| format!("{margin}    {line}{newline}")).collect();
+        format!("{margin}- type: text/cloud-config{newline}{margin}  content: |{newline}{content}")
+    };
+    edit::append_item(source, &item, |entry| is_nothing_but(entry, Blocks::All))
+}
+
+/// The archive without the blocks to drop. `None` if it has none of them, or is not YAML.
+pub(crate) fn remove(source: &str, drop: Blocks) -> Result<Option<String>, Refusal> {
+    let Ok(before) = document::parse(source) else { return Ok(None) };
+    let mut items = Vec::new();
+    for entry in &before.entries {
+        let without = without_blocks(entry, drop).map_err(|refusal| at(source, entry, &refusal.reason))?;
+        if without.as_ref().is_some_and(|content| !content.is_empty()) {
+            let reason = "the phone_home block stands among other keys of this part; take it out by hand";
+            return Err(at(source, entry, reason));
+        }
+        items.push(without.is_some());
+    }
+    edit::remove_entries(source, &before, &items, Reading::Yaml)
+}
+
+fn at(source: &str, entry: &Entry, reason: &str) -> Refusal {
+    Refusal::at_byte(source, entry.bytes.start, reason)
+}
+
+fn is_nothing_but(entry: &Entry, drop: Blocks) -> bool {
+    matches!(without_blocks(entry, drop), Ok(Some(content)) if content.is_empty())
+}
+
+/// What a part's content is without the blocks to drop. `None` if it has none of them.
+fn without_blocks(entry: &Entry, drop: Blocks) -> Result<Option<String>, Refusal> {
+    match entry.field.as_deref() {
+        Some(content) if kind::of(content) == Ok(Kind::CloudConfig) => edit::remove(content, drop, Reading::Yaml),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,135 @@
+//! The `phone_home` block (cloud-init documentation, module "Phone Home").
+
+use std::str::FromStr;
+
+use slipway_protocol::PhoneHome;
+
+/// What can be posted, by cloud-init's names.
+const KEYS: &[&str] =
+    &["pub_key_dsa", "pub_key_rsa", "pub_key_ecdsa", "pub_key_ed25519", "instance_id", "hostname", "fqdn"];
+
+/// Where and how the installed system reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Where cloud-init posts to.
+    pub url: String,
+    /// What it posts.
+    pub post: Post,
+    /// How often it tries, 3 s apart; cloud-init's own default is 10.
+    pub tries: Option<u32>,
+}
+
+/// What is posted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Post {
+    /// All that cloud-init knows.
+    All,
+    /// These keys.
+    Keys(Vec<String>),
+}
+
+/// A text that is neither `all` nor a list of keys.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cloud-init cannot post {key:?}; give \"all\", or some of {} with commas between them", KEYS.join(", "))]
+pub struct UnknownKey {
+    /// What is not known.
+    pub key: String,
+}
+
+impl FromStr for Post {
+    type Err = UnknownKey;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKey> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        let keys = text.split(',').map(str::trim).map(|key| {
+            let known = KEYS.contains(&key);
+            known.then(|| key.to_owned()).ok_or_else(|| UnknownKey { key: key.to_owned() })
+        });
+        keys.collect::<Result<_, _>>().map(Self::Keys)
+    }
+}
+
+impl From<&PhoneHome> for Block {
+    fn from(phone_home: &PhoneHome) -> Self {
+        Self { url: phone_home.url.clone(), post: Post::All, tries: phone_home.tries }
+    }
+}
+
+/// What cloud-init could not post to, and why: it fills `$INSTANCE_ID` in and fails on any other name after a `$`.
+pub fn url_problem(url: &str) -> Option<&'static str> {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    if !matches!(scheme.as_deref(), Some("http" | "https")) {
+        return Some("it does not begin with https:// or http://");
+    }
+    if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Some("it has white space in it");
+    }
+    let names = url.split('$').skip(1).map(|rest| rest.strip_prefix('{').unwrap_or(rest));
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    let mut names = names.map(|rest| &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())]);
+    let unknown = names.any(|name| !matches!(name, "" | "INSTANCE_ID"));
+    unknown.then_some("cloud-init fills in what a $ stands before, and knows only $INSTANCE_ID; write %24 for a $")
+}
+
+impl Block {
+    /// The block as lines of YAML, the first character of each at a column from 0.
+    pub(crate) fn lines(&self, column: usize, newline: &str) -> String {
+        let mut lines = vec!["phone_home:".to_owned(), format!("  url: {}", self.quoted_url())];
+        lines.push(match &self.post {
+            Post::All => "  post: all".to_owned(),
+            Post::Keys(keys) => format!("  post: [{}]", keys.join(", ")),
+        });
+        lines.extend(self.tries.map(|tries| format!("  tries: {tries}")));
+        let margin = " ".repeat(column);
+        lines.into_iter().map(|line| format!("{margin}{line}{newline}")).collect()
+    }
+
+    /// The block as an entry of a mapping in braces, in the subset of YAML that is JSON.
+    pub(crate) fn json(&self) -> String {
+        let post = match &self.post {
+            Post::All => quoted("all"),
+            Post::Keys(keys) => format!("[{}]", keys.iter().map(|key| quoted(key)).collect::<Vec<_>>().join(", ")),
+        };
+        let tries = self.tries.map(|tries| format!(", \"tries\": {tries}")).unwrap_or_default();
+        format!("\"phone_home\": {{\"url\": {}, \"post\": {post}{tries}}}", self.quoted_url())
+    }
+
+    /// A cloud-config that is nothing but the block.
+    pub(crate) fn document(&self, newline: &str) -> String {
+        format!("#cloud-config{newline}{}", self.lines(0, newline))
+    }
+
+    /// The URL in ASCII, as parts of a MIME message are read, and without the braces that jinja would look at.
+    fn quoted_url(&self) -> String {
+        let mut ascii = String::new();
+        for c in quoted(&self.url).chars() {
+            match c {
+                c if c.is_ascii() && c != '{' => ascii.push(c),
+                c if u32::from(c) <= 0xffff => ascii.push_str(&format!("\\u{:04x}", u32::from(c))),
+                c => ascii.push_str(&format!("\\U{:08x}", u32::from(c))),
+            }
+        }
+        ascii
+    }
+}
+
+/// The text as a YAML double-quoted scalar (YAML 1.2.2, 7.3.1), which is also a YAML 1.1 one.
+pub fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
+                quoted.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

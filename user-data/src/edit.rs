@@ -1,0 +1,263 @@
+//! Edits a document as text: drops entries of its root, and adds one.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::block::Block;
+use crate::document::{self, Document, Entry, Root};
+use crate::text::{self, splice};
+use crate::{Refusal, jinja};
+
+/// How a text is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// It is YAML.
+    Yaml,
+    /// It becomes YAML when jinja has rendered it.
+    Jinja,
+}
+
+/// Which `phone_home` blocks are meant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Blocks<'a> {
+    /// Every one.
+    All,
+    /// Those with this `url`.
+    To(&'a str),
+}
+
+/// Why nothing can be put into a document.
+#[derive(Debug)]
+pub(crate) enum Unfit {
+    /// cloud-init does not understand it either.
+    Refused(Refusal),
+    /// It means something, but has no place at which an edit would mean just that edit.
+    NoPlace,
+}
+
+type Edit = (Range<usize>, String);
+
+impl Reading {
+    /// The text as YAML, byte for byte in its place. `None` if it cannot be known what jinja makes of it.
+    fn yaml(self, source: &str) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Yaml => Some(Cow::Borrowed(source)),
+            Self::Jinja => jinja::masked(source).map(Cow::Owned),
+        }
+    }
+
+    fn parse(self, source: &str) -> Result<Document, Unfit> {
+        let yaml = self.yaml(source).ok_or(Unfit::NoPlace)?;
+        document::parse(&yaml).map_err(|refusal| match self {
+            Self::Yaml => Unfit::Refused(refusal),
+            Self::Jinja => Unfit::NoPlace,
+        })
+    }
+}
+
+impl Blocks<'_> {
+    fn drops(self, entry: &Entry, source: &str, reading: Reading) -> bool {
+        let is_meant = match self {
+            Self::All => true,
+            Self::To(url) => entry.field.as_deref() == Some(url),
+        };
+        // A statement of a template may begin in an entry and end in another.
+        let is_whole = reading == Reading::Yaml || !source[entry.bytes.clone()].contains("{%");
+        entry.is_phone_home && is_meant && is_whole
+    }
+}
+
+/// The cloud-config with the block in place of every `phone_home` it had.
+pub(crate) fn inject(source: &str, block: &Block, reading: Reading) -> Result<String, Unfit> {
+    let before = reading.parse(source)?;
+    if !matches!(before.root, Root::Empty | Root::Mapping | Root::Braces) {
+        let reason = "the root of the document is a list; a cloud-config is a mapping";
+        return Err(Unfit::Refused(Refusal::at_byte(source, before.inside.start, reason)));
+    }
+    let drop: Vec<bool> = before.entries.iter().map(|entry| Blocks::All.drops(entry, source, reading)).collect();
+    let (edited, at) = match (reading, &before.root) {
+        (Reading::Yaml, Root::Braces) => {
+            let edits = without(&before, &drop, source, Some(&block.json()));
+            (splice(source, &edits), End::Front)
+        }
+        (Reading::Jinja, _) if !shows_its_end(source, &before) => return Err(Unfit::NoPlace),
+        _ => {
+            let code = |kept: &str, newline: &str| {
+                let gap = if reading == Reading::Jinja && jinja::eats_line_break(kept) { newline } else { "" };
+                format!("{gap}{}", block.lines(before.indent, newline))
+            };
+            with_lines(source, &before, &drop, &code)
+        }
+    };
+    let is_ours = |entry: &Entry| entry.is_phone_home && entry.field.as_ref() == Some(&block.url);
+    let is_exact = !text::has_old_breaks(source) && adds_only(&before, &drop, reading.parse(&edited), at, is_ours);
+    let is_exact = is_exact && !(reading == Reading::Jinja && at == End::Front);
+    if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
+}
+
+/// Whether the end of a template is the end of its root, and the column of its keys is that of the rendered ones.
+fn shows_its_end(source: &str, document: &Document) -> bool {
+    let Range { start, end } = document.inside;
+    let mut margin = source[start..].bytes().take(document.indent);
+    document.root != Root::Braces
+        && end == source.len()
+        && margin.all(|byte| byte == b' ')
+        && !jinja::eats_white_space(source)
+}
+
+/// The list with one more item at its end, in place of the last one if that is ours.
+pub(crate) fn append_item(
+    source: &str,
+    item: &dyn Fn(usize, &str) -> String,
+    is_ours: impl Fn(&Entry) -> bool,
+) -> Result<String, Unfit> {
+    let before = Reading::Yaml.parse(source)?;
+    match before.root {
+        Root::Empty | Root::List => {}
+        Root::Brackets => return Err(Unfit::NoPlace),
+        Root::Mapping | Root::Braces => {
+            let reason = "the root of the document is a mapping; an archive is a list";
+            return Err(Unfit::Refused(Refusal::at_byte(source, before.inside.start, reason)));
+        }
+    }
+    let last = before.entries.len().saturating_sub(1);
+    let drop: Vec<bool> =
+        before.entries.iter().enumerate().map(|(index, entry)| index == last && is_ours(entry)).collect();
+    let (edited, at) = with_lines(source, &before, &drop, &|_, newline| item(before.indent, newline));
+    let is_exact = at == End::Back
+        && !text::has_old_breaks(source)
+        && adds_only(&before, &drop, Reading::Yaml.parse(&edited), at, is_ours);
+    if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
+}
+
+/// The document without the blocks to drop, empty where nothing is left. `None` if it has none of them, or is not YAML.
+pub(crate) fn remove(source: &str, drop: Blocks, reading: Reading) -> Result<Option<String>, Refusal> {
+    let Ok(before) = reading.parse(source) else { return Ok(None) };
+    let drop: Vec<bool> = before.entries.iter().map(|entry| drop.drops(entry, source, reading)).collect();
+    remove_entries(source, &before, &drop, reading)
+}
+
+/// The document without entries, as [`remove`] gives it.
+pub(crate) fn remove_entries(
+    source: &str,
+    before: &Document,
+    drop: &[bool],
+    reading: Reading,
+) -> Result<Option<String>, Refusal> {
+    let Some(first) = drop.iter().position(|drop| *drop) else { return Ok(None) };
+    let mut edited = splice(source, &without(before, drop, source, None));
+    if !drop.contains(&false) && is_nothing(&edited) {
+        return Ok(Some(String::new()));
+    }
+    let last = before.entries.last().zip(drop.last());
+    if let Some((entry, true)) = last
+        && entry.bytes.end == source.len()
+        && !text::ends_with_break(source)
+    {
+        let trimmed = text::without_break(&edited).to_owned();
+        if leaves_only(before, drop, reading.parse(&trimmed)) {
+            edited = trimmed;
+        }
+    }
+    if leaves_only(before, drop, reading.parse(&edited)) {
+        return Ok(Some(edited));
+    }
+    let reason = "another part of the document depends on this entry, so it cannot be taken out";
+    Err(Refusal::at_byte(source, before.entries[first].bytes.start, reason))
+}
+
+/// Which end of the root something was added at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Front,
+    Back,
+}
+
+/// A document of lines without entries, and with more lines. They go behind the last entry, unless the text ends inside a
+/// block scalar without a line break: there the break they need would become part of the scalar. `code` is given what
+/// stands before it, and the line break to use.
+fn with_lines(source: &str, document: &Document, drop: &[bool], code: &dyn Fn(&str, &str) -> String) -> (String, End) {
+    let newline = text::newline(source);
+    let is_open = !text::ends_with_break(source);
+    let ends_in_scalar = document.entries.last().is_some_and(|entry| entry.ends_in_block_scalar);
+    let Range { start, end } = document.inside;
+    let mut edits = without(document, drop, source, None);
+    if ends_in_scalar && is_open && drop.last() == Some(&false) {
+        edits.insert(0, (start..start, code(&source[..start], newline)));
+        return (splice(source, &edits), End::Front);
+    }
+    let mut edited = splice(&source[..end], &edits);
+    if !text::ends_with_break(&edited) && !edited.is_empty() {
+        edited.push_str(newline);
+    }
+    let code = code(&edited, newline);
+    edited.push_str(if is_open && end == source.len() { text::without_break(&code) } else { &code });
+    edited.push_str(&source[end..]);
+    (edited, End::Back)
+}
+
+/// What takes entries out of a document. In braces, `code` is put before the others.
+fn without(document: &Document, drop: &[bool], source: &str, code: Option<&str>) -> Vec<Edit> {
+    let entries = &document.entries;
+    let kept: Vec<usize> = (0..entries.len()).filter(|index| !drop[*index]).collect();
+    let inside = document.inside.clone();
+    if matches!(document.root, Root::Mapping | Root::List | Root::Empty) {
+        let dropped = entries.iter().zip(drop).filter(|(_, drop)| **drop);
+        return dropped.map(|(entry, _)| (entry.bytes.clone(), String::new())).collect();
+    }
+    let code = code.map(str::to_owned);
+    if kept.is_empty() {
+        let range = if drop.is_empty() { inside.start..inside.start } else { inside };
+        return vec![(range, code.unwrap_or_default())];
+    }
+    let first = inside.start + (source[inside.clone()].len() - source[inside].trim_start().len());
+    let mut edits: Vec<Edit> = code.map(|code| (first..first, format!("{code}, "))).into_iter().collect();
+    let mut from = 0;
+    for &index in &kept {
+        if from < index {
+            edits.push((entries[from].bytes.start..entries[index].bytes.start, String::new()));
+        }
+        from = index + 1;
+    }
+    if let (Some(last), Some(&index)) = (entries.last(), kept.last())
+        && from < entries.len()
+    {
+        edits.push((entries[index].bytes.end..last.bytes.end, String::new()));
+    }
+    edits
+}
+
+/// Holds an edit to its promise: every other entry still means what it meant, and there is one more.
+fn adds_only(
+    before: &Document,
+    drop: &[bool],
+    after: Result<Document, Unfit>,
+    at: End,
+    is_ours: impl Fn(&Entry) -> bool,
+) -> bool {
+    let Ok(after) = after else { return false };
+    let parts = match at {
+        End::Front => after.entries.split_first(),
+        End::Back => after.entries.split_last(),
+    };
+    parts.is_some_and(|(added, others)| is_ours(added) && same(before, drop, others))
+}
+
+fn leaves_only(before: &Document, drop: &[bool], after: Result<Document, Unfit>) -> bool {
+    after.is_ok_and(|after| same(before, drop, &after.entries))
+}
+
+fn same(before: &Document, drop: &[bool], after: &[Entry]) -> bool {
+    let kept = before.entries.iter().zip(drop).filter(|(_, drop)| !**drop).map(|(entry, _)| entry.meaning);
+    kept.eq(after.iter().map(|entry| entry.meaning))
+}
+
+/// Whether a document has nothing left but its header and what marks a document.
+fn is_nothing(source: &str) -> bool {
+    let marks = ["", "---", "...", "{}", "[]", "--- {}", "--- []"];
+    let is_header = |line: &str| {
+        let line = line.to_ascii_lowercase();
+        matches!(line.as_str(), "#cloud-config" | "#cloud-config-archive" | "## template: jinja")
+    };
+    source.lines().map(str::trim).all(|line| marks.contains(&line) || is_header(line))
+}

@@ -1,0 +1,34 @@
+//! User-data compressed by gzip, which cloud-init unpacks before it looks at it.
+
+use std::io::{Read as _, Write as _};
+
+use flate2::Compression;
+use flate2::bufread::MultiGzDecoder;
+use flate2::write::GzEncoder;
+
+use crate::MAX_BYTES;
+
+const MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+pub(crate) fn is_compressed(user_data: &[u8]) -> bool {
+    user_data.starts_with(&MAGIC)
+}
+
+/// What was compressed, or why it cannot be had.
+pub(crate) fn unpack(user_data: &[u8]) -> Result<Vec<u8>, String> {
+    let mut unpacked = Vec::new();
+    let mut decoder = MultiGzDecoder::new(user_data).take(MAX_BYTES as u64 + 1);
+    match decoder.read_to_end(&mut unpacked) {
+        Err(error) => Err(format!("it begins like gzip but cannot be unpacked: {error}")),
+        Ok(len) if len > MAX_BYTES => Err(format!("it has more than {} MiB when unpacked", MAX_BYTES >> 20)),
+        Ok(_) => Ok(unpacked),
+    }
+}
+
+/// The text compressed, without a time, so the same text gives the same bytes.
+pub(crate) fn pack(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    // A vector takes all that is written to it.
+    let written = encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish());
+    written.unwrap_or_default()
+}

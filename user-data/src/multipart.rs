@@ -1,0 +1,222 @@
+//! MIME messages of several parts: adds a part with the block, takes blocks out of parts, and makes one message of user-data
+//! that has no place for another key. cloud-init merges its parts in order, later keys over earlier ones.
+
+use std::ops::Range;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::block::Block;
+use crate::edit::{self, Blocks, Reading};
+use crate::kind::{self, Kind};
+use crate::mime::{self, Encoding, Message};
+use crate::text::{self, splice};
+use crate::{Refusal, jinja};
+
+const BOUNDARY: &str = "slipway-phone-home";
+/// Names of the second and further boundaries to try where the text has the first.
+const BOUNDARIES: usize = 8;
+/// cloud-init tells what it is from its first line, as it does for user-data that stands alone.
+const AS_IT_IS: &str = "Content-Type: text/plain\n\n";
+const IN_BASE64: &str = "Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\n";
+/// Characters of a line of base64 (RFC 2045, 6.8).
+const LINE: usize = 76;
+/// Messages inside messages that are looked into.
+const DEPTH: usize = 8;
+
+/// A message of user-data, which keeps its meaning, and the block.
+pub(crate) fn wrap(source: &str, block: &Block) -> String {
+    // In a message cloud-init reads no characters outside ASCII; base64 brings them through, and whatever looks like a boundary.
+    let is_plain = source.is_ascii() && !source.contains(&format!("--{BOUNDARY}")) && !source.ends_with('\r');
+    let part = if is_plain { format!("{AS_IT_IS}{source}") } else { format!("{IN_BASE64}{}", base64(source, "\n")) };
+    around(&part, BOUNDARY, block)
+}
+
+/// A message of a message and the block.
+pub(crate) fn wrap_message(source: &str, block: &Block) -> Result<String, Refusal> {
+    let names = (1..=BOUNDARIES).map(|n| if n == 1 { BOUNDARY.to_owned() } else { format!("{BOUNDARY}-{n}") });
+    let mut free = names.filter(|name| !source.contains(&format!("--{name}")));
+    match free.next() {
+        Some(boundary) => Ok(around(source, &boundary, block)),
+        None => Err(Refusal::at_byte(source, 0, "the message uses every boundary that slipway would put around it")),
+    }
+}
+
+fn around(part: &str, boundary: &str, block: &Block) -> String {
+    // A break of its own kind behind the text, or the two would be one.
+    let newline = if part.ends_with('\r') { "\r" } else { "\n" };
+    let ours = block_part(boundary, "\n", block);
+    format!("{}{part}{newline}{ours}--{boundary}--\n", head(boundary))
+}
+
+fn head(boundary: &str) -> String {
+    format!("Content-Type: multipart/mixed; boundary=\"{boundary}\"\nMIME-Version: 1.0\n\n--{boundary}\n")
+}
+
+fn block_part(boundary: &str, newline: &str, block: &Block) -> String {
+    let document = block.document(newline);
+    format!("--{boundary}{newline}Content-Type: text/cloud-config{newline}{newline}{document}")
+}
+
+/// The message with one more part. A last part that is nothing but a block makes room for it.
+pub(crate) fn inject(source: &str, message: &Message, block: &Block) -> Result<String, Refusal> {
+    let Some(boundary) = message.boundary.as_ref().filter(|_| message.content_type.starts_with("multipart/")) else {
+        return wrap_message(source, block);
+    };
+    let mut edits = Vec::new();
+    let found = mime::parts(source, message.body.clone(), boundary);
+    let end = found.close.unwrap_or(source.len());
+    for (index, part) in found.parts.iter().enumerate() {
+        let next = found.parts.get(index + 1).map_or(end, |next| next.boundary);
+        match without_blocks(source, part.bytes.clone(), Blocks::All, DEPTH) {
+            // The numbers of the parts are the names of their files, so only the last one may go.
+            Ok(Change::Nothing) if index + 1 == found.parts.len() && found.close.is_some() => {
+                edits.push((part.boundary..next, String::new()));
+            }
+            Ok(Change::Edits(inner)) => edits.extend(inner),
+            _ => {}
+        }
+    }
+    let newline = text::newline(source);
+    let part = block_part(boundary, newline, block);
+    match found.close {
+        Some(close) => edits.push((close..close, part)),
+        None => {
+            // Python takes the last line break of a message without an end for that of the boundary it lacks.
+            let open = if text::ends_with_break(source) { "" } else { newline };
+            edits.push((end..end, format!("{open}{part}--{boundary}--{newline}")));
+        }
+    }
+    Ok(splice(source, &edits))
+}
+
+/// The message without the blocks to drop. `None` if it has none of them.
+pub(crate) fn remove(source: &str, drop: Blocks) -> Result<Option<String>, Refusal> {
+    match without_blocks(source, 0..source.len(), drop, DEPTH)? {
+        Change::None => Ok(None),
+        Change::Nothing => Ok(Some(String::new())),
+        Change::Edits(edits) => {
+            let edited = splice(source, &edits);
+            Ok(Some(unwrapped(&edited).unwrap_or(edited)))
+        }
+    }
+}
+
+/// What [`wrap`] or [`wrap_message`] was given, of which nothing but the block's part has been taken away.
+fn unwrapped(source: &str) -> Option<String> {
+    let message = mime::parse(source, 0..source.len());
+    let boundary = message.boundary?;
+    if !boundary.starts_with(BOUNDARY) || !source.starts_with(&head(&boundary)) {
+        return None;
+    }
+    let found = mime::parts(source, message.body, &boundary);
+    let (Some(close), [only]) = (found.close, &found.parts[..]) else { return None };
+    if text::without_break(&source[close..]).len() != boundary.len() + 4 {
+        return None;
+    }
+    let part = &source[only.bytes.clone()];
+    match (part.strip_prefix(IN_BASE64), part.strip_prefix(AS_IT_IS)) {
+        (Some(encoded), _) => decoded(encoded),
+        (None, Some(text)) => Some(text.to_owned()),
+        (None, None) => Some(part.to_owned()),
+    }
+}
+
+/// What dropping blocks does to a part.
+enum Change {
+    /// It has none of them.
+    None,
+    /// There is nothing else in it.
+    Nothing,
+    Edits(Vec<(Range<usize>, String)>),
+}
+
+fn without_blocks(source: &str, part: Range<usize>, drop: Blocks, depth: usize) -> Result<Change, Refusal> {
+    let message = mime::parse(source, part);
+    match &message.boundary {
+        Some(boundary) if message.content_type.starts_with("multipart/") => {
+            in_parts(source, message.body.clone(), boundary, drop, depth)
+        }
+        _ => in_leaf(source, &message, drop),
+    }
+}
+
+fn in_parts(source: &str, body: Range<usize>, boundary: &str, drop: Blocks, depth: usize) -> Result<Change, Refusal> {
+    let found = mime::parts(source, body.clone(), boundary);
+    let end = found.close.unwrap_or(body.end);
+    let mut edits = Vec::new();
+    let mut left = found.parts.len();
+    for (index, part) in found.parts.iter().enumerate() {
+        if depth == 0 {
+            break;
+        }
+        match without_blocks(source, part.bytes.clone(), drop, depth - 1)? {
+            Change::None => {}
+            Change::Edits(inner) => edits.extend(inner),
+            Change::Nothing => {
+                let next = found.parts.get(index + 1).map_or(end, |next| next.boundary);
+                edits.push((part.boundary..next, String::new()));
+                left -= 1;
+            }
+        }
+    }
+    match (edits.is_empty(), left) {
+        (true, _) => Ok(Change::None),
+        (false, 0) => Ok(Change::Nothing),
+        (false, _) => Ok(Change::Edits(edits)),
+    }
+}
+
+fn in_leaf(source: &str, message: &Message, drop: Blocks) -> Result<Change, Refusal> {
+    let body = &source[message.body.clone()];
+    let content = match message.encoding {
+        Encoding::Plain => body.to_owned(),
+        Encoding::Base64 => match decoded(body) {
+            Some(content) => content,
+            None => return Ok(Change::None),
+        },
+        Encoding::Other => return Ok(Change::None),
+    };
+    let Some(reading) = reading(&message.content_type, &content) else { return Ok(Change::None) };
+    let is_plain = message.encoding == Encoding::Plain;
+    let edited = edit::remove(&content, drop, reading).map_err(|refusal| {
+        let (first, _) = text::place(source, message.body.start);
+        let line = if is_plain { first + refusal.line - 1 } else { first };
+        Refusal { line, ..refusal }
+    })?;
+    let change = |edited: String| {
+        let newline = text::newline(source);
+        if is_plain { edited } else { base64(&edited, newline) + newline }
+    };
+    Ok(match edited {
+        None => Change::None,
+        Some(edited) if edited.is_empty() => Change::Nothing,
+        Some(edited) => Change::Edits(vec![(message.body.clone(), change(edited))]),
+    })
+}
+
+/// How cloud-init reads a part, if it may hold a block (cloudinit/user_data.py, `_process_msg`).
+fn reading(content_type: &str, content: &str) -> Option<Reading> {
+    let kind = match content_type {
+        "text/cloud-config" => return Some(Reading::Yaml),
+        "text/plain" | "text/x-not-multipart" | "text/x-shellscript" => kind::of(content),
+        _ => return None,
+    };
+    match kind {
+        Ok(Kind::CloudConfig) => Some(Reading::Yaml),
+        Ok(Kind::Jinja) if jinja::is_cloud_config(content) == Ok(true) => Some(Reading::Jinja),
+        _ => None,
+    }
+}
+
+fn base64(content: &str, newline: &str) -> String {
+    let encoded = STANDARD.encode(content);
+    let lines: Vec<&str> =
+        (0..encoded.len()).step_by(LINE).map(|at| &encoded[at..encoded.len().min(at + LINE)]).collect();
+    lines.join(newline)
+}
+
+fn decoded(body: &str) -> Option<String> {
+    let encoded: String = body.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    String::from_utf8(STANDARD.decode(encoded).ok()?).ok()
+}

@@ -1,0 +1,72 @@
+//! Lines of a text as YAML and electronic mail see them: they end with LF, CR LF or CR.
+
+use std::ops::Range;
+
+/// Characters that YAML 1.1 takes for line breaks, and YAML 1.2 does not (YAML 1.1, 5.4).
+const OLD_BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
+
+/// The lines in a range, each with its break.
+pub(crate) fn lines(text: &str, within: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut at = within.start;
+    std::iter::from_fn(move || {
+        let start = at;
+        let rest = &text.as_bytes()[start..within.end];
+        let len = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).map_or(rest.len(), |found| {
+            let is_pair = rest[found] == b'\r' && rest.get(found + 1) == Some(&b'\n');
+            found + 1 + usize::from(is_pair)
+        });
+        at += len;
+        (len > 0).then_some(start..at)
+    })
+}
+
+/// Where the line begins that holds the byte at an offset.
+pub(crate) fn line_start(text: &str, at: usize) -> usize {
+    text[..at].rfind(['\n', '\r']).map_or(0, |found| found + 1)
+}
+
+/// The break of the first line, or LF where there is none.
+pub(crate) fn newline(text: &str) -> &'static str {
+    match text.find(['\n', '\r']).map(|at| &text[at..]) {
+        Some(found) if found.starts_with("\r\n") => "\r\n",
+        Some(found) if found.starts_with('\r') => "\r",
+        _ => "\n",
+    }
+}
+
+pub(crate) fn ends_with_break(text: &str) -> bool {
+    text.ends_with(['\n', '\r'])
+}
+
+/// The text without the break at its end, if it has one.
+pub(crate) fn without_break(text: &str) -> &str {
+    text.strip_suffix("\r\n").or_else(|| text.strip_suffix(['\n', '\r'])).unwrap_or(text)
+}
+
+/// Line and column, from 1, of the byte at an offset. Columns are characters.
+pub(crate) fn place(text: &str, at: usize) -> (usize, usize) {
+    let start = line_start(text, at);
+    (1 + lines(text, 0..start).count(), 1 + text[start..at].chars().count())
+}
+
+/// Python's `str.isspace`, which knows more white space than Unicode does.
+pub(crate) fn is_python_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+}
+
+pub(crate) fn has_old_breaks(text: &str) -> bool {
+    !text.is_ascii() && text.contains(OLD_BREAKS)
+}
+
+/// The text with ranges replaced, which are in order and do not overlap.
+pub(crate) fn splice(text: &str, edits: &[(Range<usize>, String)]) -> String {
+    let mut edited = String::with_capacity(text.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>());
+    let mut copied = 0;
+    for (range, new) in edits {
+        edited.push_str(&text[copied..range.start]);
+        edited.push_str(new);
+        copied = range.end;
+    }
+    edited.push_str(&text[copied..]);
+    edited
+}

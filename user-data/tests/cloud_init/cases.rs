@@ -1,0 +1,213 @@
+//! User-data of every sort.
+
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// User-data that cloud-init understands.
+pub struct Case {
+    pub name: String,
+    pub user_data: Vec<u8>,
+    /// Whether taking the block out again gives these bytes.
+    pub comes_back: bool,
+}
+
+/// Texts that come back. Where one has several lines, it is tried with other line ends and without its last one too.
+const COME_BACK: &[(&str, &str)] = &[
+    ("one key", "#cloud-config\nhostname: a\n"),
+    ("a comment only", "#cloud-config\n# nothing yet\n"),
+    ("comments, quotes and order", "#cloud-config\n# b\nz: 'x' # c\n\na:\n- \"1\"\n-   x: {p: q}\n# end\n"),
+    ("header in other case behind white space", "\n  #Cloud-Config\na: 1\n"),
+    ("more behind the header", "#cloud-config-ish: really\na: 1\n"),
+    ("indented", "#cloud-config\n  a: 1\n  b:\n   - 2\n"),
+    ("document marks", "#cloud-config\n---\na: 1\n...\n# behind\n"),
+    ("directive", "#cloud-config\n%YAML 1.1\n---\na: 1\n"),
+    ("anchors", "#cloud-config\na: &x {k: 1}\nb: *x\nc:\n  <<: *x\n  d: 1\n"),
+    ("merged root", "#cloud-config\nbase: &b\n  phone: 1\n<<: *b\n"),
+    ("literal at the end", "#cloud-config\na: |\n  text\n"),
+    ("literal kept at the end", "#cloud-config\na: |+\n  text\n\n"),
+    ("literal stripped at the end", "#cloud-config\nb: 1\na: |-\n  text\n"),
+    ("folded at the end", "#cloud-config\na: >\n  te\n  xt\n"),
+    ("plain over lines", "#cloud-config\na: one\n  two\n"),
+    ("list without indent at the end", "#cloud-config\nruncmd:\n- [ls, -l]\n- echo 'a'\n"),
+    ("flow over lines at column 0", "#cloud-config\na: {\nb: [\n1, 2\n]\n}\n"),
+    ("explicit key", "#cloud-config\n? a\n: 1\n"),
+    ("null value", "#cloud-config\na:\n"),
+    ("looks like one", "#cloud-config\na:\n  phone_homes: 1\nb: |\n  phone_hom: 1\n"),
+    ("characters outside ASCII", "#cloud-config\na: ü \"\u{1f980}\"\n"),
+    ("tabs where they may be", "#cloud-config\na: 'x\ty' # c\td\nb: |\n  \tx\nc: \"\t\"\n#\te\n"),
+    ("one more mime-version in a comment", "#cloud-config\n# MIME-Version: 1.0\na: 1\n"),
+    ("braces", "#cloud-config\n{a: 1, b: [2, {c: 3}]}\n"),
+    ("braces over lines", "#cloud-config\n{\n  \"a\": 1,\n  \"b\": {}\n}\n"),
+    ("braces with a last comma", "#cloud-config\n{ a: 1, }\n"),
+    ("script", "#!/bin/sh\necho \"$1\" # --x\n\n"),
+    ("script outside ASCII", "#!/bin/sh\necho ü\n"),
+    ("script with a boundary in it", "#!/bin/sh\ncat <<X\n--slipway-phone-home--\nX\n"),
+    ("script behind white space", " \n#!/bin/sh\ntrue\n"),
+    ("script with mime-version", "#!/bin/sh\n# mime-version: 1.0\ntrue\n"),
+    ("boothook", "#cloud-boothook\n#!/bin/sh\ntrue\n"),
+    ("include", "#include\nhttp://site/config\nhttp://site/script\n"),
+    ("include in its line", "#include http://site/script\n"),
+    ("part handler", "#part-handler\ndef list_types():\n    return []\n"),
+    ("JSON patch", "#cloud-config-jsonp\n[{\"op\": \"add\", \"path\": \"/a\", \"value\": 1}]\n"),
+    ("archive", "#cloud-config-archive\n- type: text/cloud-config\n  content: |\n    a: 1\n- |\n  #!/bin/sh\n  true\n"),
+    ("archive of texts", "#cloud-config-archive\n- \"#cloud-config\\na: 1\"\n# end\n"),
+    ("archive indented", "#cloud-config-archive\n  - content: |\n      #cloud-config\n      a: 1\n    filename: x\n"),
+    ("archive in brackets", "#cloud-config-archive\n[{\"content\": \"#cloud-config\\na: 1\\n\"}, \"#!/bin/sh\"]\n"),
+    (
+        "archive of a template",
+        "#cloud-config-archive\n- |\n  ## template: jinja\n  #cloud-config\n  a: {{ v1.region }}\n",
+    ),
+    ("template", "## template: jinja\n#cloud-config\nhostname: {{ v1.local_hostname }}-1\n"),
+    ("template of a script", "## template: jinja\n#!/bin/sh\necho {{ v1.region }}\n"),
+    ("template that starts with a statement", "## template: jinja\n{% set a = 1 %}\n#cloud-config\na: {{ a }}\n"),
+    ("template with raw", "## template: jinja\n#cloud-config\na: '{% raw %}{{ x }}{% endraw %}'\n"),
+    (
+        "template with white space control",
+        "## template: jinja\n#cloud-config\na: 1\n{% if true -%}\nb: 1\n{%- endif -%}\n",
+    ),
+    (
+        "template with its only key behind a statement",
+        "## template: jinja\n#cloud-config\n{% if true %}a: 1{% endif %}\n",
+    ),
+    ("template over lines", "## template: jinja\n#cloud-config\na: {{\n v1.region }}\n"),
+    (
+        "template with statements within",
+        "## template: jinja\n#cloud-config\n{% if v1.region == 'x' %}\na: 1\n{% else %}\na: 2\n{% endif %}\nb: \"{{ '}}' }}\"\n",
+    ),
+    ("template of lines", "## template: jinja\n#cloud-config\na: |\n  {{ ds.meta_data.lines | indent(2) }}\n"),
+    (
+        "message",
+        "Content-Type: multipart/mixed; boundary=\"=B=\"\nMIME-Version: 1.0\n\npreamble\n--=B=\nContent-Type: text/cloud-config\n\n\
+         #cloud-config\na: 1\n--=B=\nContent-Type: text/x-shellscript; charset=\"us-ascii\"\nContent-Disposition: attachment; \
+         filename=\"x.sh\"\n\n#!/bin/sh\ntrue\n--=B=--\nepilogue\n",
+    ),
+    (
+        "message in base64",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed;\n\tBOUNDARY=b\n\n--b\nContent-Type: text/cloud-config\n\
+         Content-Transfer-Encoding: base64\n\nI2Nsb3VkLWNvbmZpZwphOiDDvAo=\n--b--\n",
+    ),
+    (
+        "message in a message",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\nContent-Type: multipart/mixed; boundary=i\n\n\
+         --i\n\n#cloud-config\na: 1\n--i--\n--o\nContent-Type: text/plain\n\n#cloud-config\nb: 2\n--o--\n",
+    ),
+    (
+        "message with a merge type",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\nContent-Type: text/cloud-config\n\
+         Merge-Type: list(append)+dict(no_replace)+str()\n\n#cloud-config\na: [1]\n--o--\n",
+    ),
+    ("message of one part", "Content-Type: text/x-shellscript\nMIME-Version: 1.0\n\n#!/bin/sh\ntrue\n"),
+    ("message of a cloud-config without header", "Content-Type: text/cloud-config\nMIME-Version: 1.0\n\na: 1\n"),
+];
+
+/// Texts that do not come back, because they had a block, or nothing, or no end.
+const OTHERS: &[(&str, &str)] = &[
+    ("nothing", ""),
+    ("white space", " \n\n"),
+    ("a header", "#cloud-config\n"),
+    ("a header and a mark", "#cloud-config\n--- # none\n"),
+    ("empty braces", "#cloud-config\n{}\n"),
+    ("empty braces with a comment", "#cloud-config\n{ # none\n}\n"),
+    ("braces with a comment", "#cloud-config\n{ # one\n  a: 1}\n"),
+    ("mapping", "#cloud-config\na: 1\nphone_home:\n  url: http://old/$INSTANCE_ID/\n  post:\n  - pub_key_rsa\nb: 2\n"),
+    ("null", "#cloud-config\nphone_home:\n# of b\nb: 2\n"),
+    ("list", "#cloud-config\nphone_home: [1, 2,\n  3]\n"),
+    ("scalar", "#cloud-config\na: 1\n'phone_home': >\n  one\n  # still text\n\n  two\n"),
+    ("several", "#cloud-config\nphone_home: a\nb: 1\nphone_home: {url: x}\n"),
+    ("explicit", "#cloud-config\n? phone_home\n: url: x\nb: 1\n"),
+    ("merged", "#cloud-config\nbase: &b\n  phone_home: {url: x}\n<<: *b\n"),
+    ("anchor used elsewhere", "#cloud-config\nphone_home: &x {url: a}\nb: *x\n"),
+    ("anchor of another", "#cloud-config\nb: &x {url: a}\nphone_home: *x\n"),
+    ("before a literal without end", "#cloud-config\nphone_home: 1\na: |\n  text"),
+    ("in braces", "#cloud-config\n{\"phone_home\": {\"url\": \"x\"}, a: 1, phone_home: 2}\n"),
+    ("in braces alone", "#cloud-config\n{phone_home: {url: x}, }\n"),
+    ("old line separators", "#cloud-config\na: \"x\u{2028}  y\"\n"),
+    ("template with an end", "## template: jinja\n#cloud-config\n{% if true %}\na: 1\n{% endif %}\n"),
+    ("template with an end in a line", "## template: jinja\n#cloud-config\na: {% if true %}1{% endif %}\n"),
+    ("template with a comment at the end", "## template: jinja\n#cloud-config\na: 1\n{# end #}\n"),
+    ("template with one", "## template: jinja\n#cloud-config\nphone_home:\n  url: http://{{ v1.region }}/\na: 1\n"),
+    (
+        "template with one in parts",
+        "## template: jinja\n#cloud-config\nphone_home:\n{% if true %}\n  url: a\n{% else %}\n  url: b\n{% endif %}\na: 1\n",
+    ),
+    ("script of a type by name", "text/x-shellscript-per-boot\n"),
+    (
+        "message with one",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\nContent-Type: text/cloud-config\n\nphone_home: 1\n\
+         --o\n\n#cloud-config\na: 1\nphone_home: 2\n--o\n\n#!/bin/sh\n--o\n\n#cloud-config\nphone_home: 3\n--o--\n",
+    ),
+    ("message without end", "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\n\n#!/bin/sh\ntrue\n"),
+    (
+        "message with twice a boundary",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\n--o--\n\n#!/bin/sh\n",
+    ),
+    ("message without parts", "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n"),
+    (
+        "archive with one",
+        "#cloud-config-archive\n- type: text/cloud-config\n  content: 'phone_home: 1'\n- '#!/bin/sh'\n",
+    ),
+    ("archive with one as a text", "#cloud-config-archive\n- '#!/bin/sh'\n- |\n\n  #cloud-config\n  phone_home: 1\n"),
+    ("archive of nothing", "#cloud-config-archive\n"),
+];
+
+/// Everything cloud-init understands.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |name: String, text: &[u8], comes_back: bool| {
+        cases.push(Case { name, user_data: text.to_owned(), comes_back });
+    };
+    for (texts, comes_back) in [(COME_BACK, true), (OTHERS, false)] {
+        for (name, text) in texts {
+            add((*name).to_owned(), text.as_bytes(), comes_back);
+            let open = text.trim_end_matches('\n');
+            // A block's header alone has nothing that could come back.
+            add(format!("{name}, without a last line end"), open.as_bytes(), comes_back);
+            add(format!("{name}, CR LF"), text.replace('\n', "\r\n").as_bytes(), comes_back);
+            add(format!("{name}, compressed"), &compressed(text.as_bytes()), false);
+        }
+    }
+    add("YAML with CR".to_owned(), b"#cloud-config\ra: 1\rb:\r- 2\r", true);
+    let many = format!("#cloud-config\n{}a: 1\n", "# c\n".repeat(200));
+    add("many comments".to_owned(), many.as_bytes(), true);
+    cases
+}
+
+/// What cloud-init does not understand, where that is seen, and what is said about it.
+pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
+    let texts: &[(&str, &str, &str)] = &[
+        ("hello\n", "1:1: ", "nothing cloud-init recognises"),
+        ("# a comment\n", "1:1: ", "nothing cloud-init recognises"),
+        ("\n\n  a: 1\n", "3:3: ", "nothing cloud-init recognises"),
+        ("\u{feff}#cloud-config\na: 1\n", "1:1: ", "byte order mark"),
+        ("#cloud-config\nhello\n", "2:1: ", "is a scalar"),
+        ("#cloud-config\n\n- a\n", "3:1: ", "is a list"),
+        ("#cloud-config\na: 1\n---\nb: 1\n", "3:1: ", "second document"),
+        ("#cloud-config\na: [1\nb: 2\n", "3:2: ", "not YAML"),
+        ("#cloud-config\na: \"x\u{7}\"\n", "2:6: ", "not YAML"),
+        ("#cloud-config\na:\t1\n", "2:3: ", "a tab"),
+        ("#cloud-config\na: 1\t2\n", "2:5: ", "a tab"),
+        ("#cloud-config\na: '1'\t# b\n", "2:7: ", "a tab"),
+        ("#cloud-config\na: 1\n\t\n", "3:1: ", "a tab"),
+        ("#cloud-config\na: *b\n", "2:4: ", "not YAML"),
+        ("#cloud-config-archive\na: 1\n", "2:1: ", "an archive is a list"),
+        (" ## template: jinja\n#cloud-config\na: 1\n", "1:1: ", "first line"),
+        ("## template: jinja2\n#cloud-config\na: 1\n", "1:1: ", "header"),
+        ("## template: jinja\n#cloud-config-archive\n- '#!/bin/sh'\n", "2:1: ", "cloud-config or a script"),
+        ("## template: jinja\nhello\n", "2:1: ", "nothing cloud-init recognises"),
+        ("MIME-Version: 1.0\nContent-Type: multipart/mixed\n\n--b\n\n#!/bin/sh\n--b--\n", "1:1: ", "boundary"),
+    ];
+    let mut refused: Vec<_> = texts.iter().map(|(text, at, why)| (text.as_bytes().to_owned(), *at, *why)).collect();
+    refused.push((b"#cloud-config\na: \xff\n".to_vec(), "2:4: ", "not UTF-8"));
+    let mut cut = compressed(b"#cloud-config\na: 1\n");
+    cut.truncate(cut.len() - 3);
+    refused.push((cut, "1:1: ", "cannot be unpacked"));
+    refused
+}
+
+fn compressed(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}

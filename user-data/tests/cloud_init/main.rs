@@ -1,0 +1,90 @@
+//! cloud-init itself reads user-data before and after: what it made of it then, it makes of it now, and reports.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod cases;
+mod cloud_init;
+
+use serde_json::{Value, json};
+use slipway_user_data::{Block, Post, inject, remove};
+
+use crate::cases::{Case, cases, refused};
+
+const URL: &str = "https://s.example/v1/phone-home/t{{x}}?a=$INSTANCE_ID&ü=\u{1f980}";
+
+fn block() -> Block {
+    Block { url: URL.to_owned(), post: "instance_id,hostname".parse::<Post>().unwrap(), tries: Some(20) }
+}
+
+#[test]
+fn cloud_init_makes_the_same_of_it_and_reports() {
+    let cases = cases();
+    let injected: Vec<Vec<u8>> = cases
+        .iter()
+        .map(|case| inject(&case.user_data, &block()).unwrap_or_else(|refusal| panic!("{}: {refusal}", case.name)))
+        .collect();
+    let removed: Vec<Vec<u8>> = injected.iter().map(|bytes| remove(bytes, URL).unwrap()).collect();
+    let mut all: Vec<&[u8]> = Vec::new();
+    for ((case, injected), removed) in cases.iter().zip(&injected).zip(&removed) {
+        all.extend([&case.user_data[..], injected, removed]);
+    }
+    let outcomes = cloud_init::process(&all);
+    let mut wrong = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        let [before, with, without] = &outcomes[3 * index..3 * index + 3] else { unreachable!() };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if let Err(how) = compare(case, before, with, without, removed[index] == case.user_data) {
+            wrong.push(format!(
+                "{}: {how}\nfrom:\n{}\nto:\n{}\n",
+                case.name,
+                text(&case.user_data),
+                text(&injected[index])
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// What cloud-init made of the user-data, with the block, and without it again.
+fn compare(case: &Case, before: &Value, with: &Value, without: &Value, is_back: bool) -> Result<(), String> {
+    let mut expect = before["config"].as_object().cloned().unwrap_or_default();
+    if !before["error"].is_null() {
+        return Err(format!("cloud-init does not understand it to begin with: {}", before["error"]));
+    }
+    let had = expect.remove("phone_home").is_some();
+    let rest = expect.clone();
+    expect.insert("phone_home".to_owned(), json!({"url": URL, "post": ["instance_id", "hostname"], "tries": 20}));
+    if with["config"].as_object() != Some(&expect) {
+        return Err(format!("the cloud-config is {}, not {}", with["config"], Value::from(expect)));
+    }
+    if with["parts"] != before["parts"] {
+        return Err(format!("the parts are {}, not {}", with["parts"], before["parts"]));
+    }
+    if !had && with["schema"] != before["schema"] {
+        return Err(format!("the schema says {}, not {}", with["schema"], before["schema"]));
+    }
+    let mut left = without["config"].as_object().cloned().unwrap_or_default();
+    _ = left.remove("phone_home");
+    if left != rest || without["parts"] != before["parts"] {
+        return Err(format!("without the block it is {without}"));
+    }
+    if case.comes_back && !is_back {
+        return Err("its bytes do not come back".to_owned());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_refused_means_nothing_to_cloud_init() {
+    let refused = refused();
+    for (user_data, at, reason) in &refused {
+        let refusal = inject(user_data, &block()).expect_err(&format!("{:?}", String::from_utf8_lossy(user_data)));
+        let found = format!("{}:{}: {}", refusal.line, refusal.column, refusal.reason);
+        assert!(found.starts_with(at) && found.contains(reason), "{found:?} is not {at:?} and {reason:?}");
+        assert_eq!(remove(user_data, URL).as_ref(), Ok(user_data), "what is refused is not changed");
+    }
+    let user_data: Vec<&[u8]> = refused.iter().map(|(user_data, ..)| &user_data[..]).collect();
+    for (outcome, user_data) in cloud_init::process(&user_data).iter().zip(&user_data) {
+        let is_nothing = outcome["config"].as_object().is_none_or(serde_json::Map::is_empty);
+        assert!(is_nothing && outcome["parts"] == json!([]), "{:?}: {outcome}", String::from_utf8_lossy(user_data));
+    }
+}
