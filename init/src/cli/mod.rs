@@ -1,13 +1,12 @@
 //! The command line: the two children of PID 1, the whole flow on a running system, and each action by hand.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use slipway_installer::{config, discover, tls};
-use slipway_protocol::PhoneHome;
 
 mod action;
 mod disks;
@@ -15,6 +14,7 @@ mod install;
 mod log;
 mod measure;
 mod probe;
+mod user_data;
 
 /// Puts an operating system on a bare-metal machine.
 #[derive(Parser)]
@@ -49,7 +49,7 @@ enum Command {
     Probe(probe::ProbeArguments),
     /// Check and rewrite cloud-init user-data
     #[command(subcommand)]
-    UserData(UserData),
+    UserData(user_data::UserData),
 }
 
 /// What PID 1 tells a child.
@@ -58,19 +58,6 @@ struct Supervised {
     /// How the child before this one ended
     #[arg(long)]
     previous_exit: Option<String>,
-}
-
-#[derive(Subcommand)]
-enum UserData {
-    /// Put a phone_home block in: standard input to standard output
-    Inject {
-        /// Where cloud-init reports to
-        #[arg(long)]
-        phone_home_url: String,
-        /// How often cloud-init tries, 3 s apart
-        #[arg(long)]
-        tries: Option<u32>,
-    },
 }
 
 /// Runs the command and prints the one error there may be, with its causes, once.
@@ -87,9 +74,7 @@ pub fn run() -> ExitCode {
         Command::Measure(arguments) => measure::run(arguments),
         Command::Identity => identity(),
         Command::Probe(arguments) => probe::run(&arguments),
-        Command::UserData(UserData::Inject { phone_home_url, tries }) => {
-            inject(PhoneHome { url: phone_home_url, tries })
-        }
+        Command::UserData(command) => user_data::run(command),
     };
     result.unwrap_or_else(|error| {
         log::fatal(&error);
@@ -126,26 +111,15 @@ fn identity() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn inject(phone_home: PhoneHome) -> Result<ExitCode> {
-    let mut user_data = String::new();
-    std::io::stdin().read_to_string(&mut user_data).context("reading user-data from standard input")?;
-    match slipway_user_data::inject_phone_home(&user_data, &phone_home) {
-        Ok(text) => {
-            print(&text)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(refusal) => {
-            tell(&format!("{}:{}: {}", refusal.line, refusal.column, refusal.reason));
-            Ok(ExitCode::FAILURE)
-        }
-    }
-}
-
 /// Prints to standard output. A reader that has seen enough, as in `| head`, is no error.
 fn print(text: &str) -> Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout();
     // A last line without its end would wait until nobody can be told any more that it did not get through.
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(error).context("writing to standard output")
         }

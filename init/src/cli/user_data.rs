@@ -1,0 +1,59 @@
+//! `slipway user-data`: the edits of a seed, from standard input to standard output.
+
+use std::io::Read;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use slipway_user_data::{Block, MAX_BYTES, Post, Refusal};
+
+#[derive(Subcommand)]
+pub(super) enum UserData {
+    /// Put a phone_home block in: standard input to standard output
+    Inject {
+        /// Where cloud-init reports to; $INSTANCE_ID in it is filled in
+        #[arg(long, value_parser = parse_url)]
+        phone_home_url: String,
+        /// What it posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id, hostname, fqdn
+        #[arg(long, value_name = "all|KEY,KEY", default_value = "all")]
+        post: Post,
+        /// How often cloud-init tries, 3 s apart [cloud-init's own default: 10]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        tries: Option<u32>,
+    },
+    /// Take every phone_home block with this URL out: standard input to standard output
+    Remove {
+        /// The URL of the blocks
+        #[arg(long)]
+        phone_home_url: String,
+    },
+    /// Tell whether cloud-init would understand standard input, and a phone_home block could be put in
+    Check,
+}
+
+pub(super) fn run(command: UserData) -> Result<ExitCode> {
+    let mut user_data = Vec::new();
+    let mut stdin = std::io::stdin().take(MAX_BYTES as u64 + 1);
+    stdin.read_to_end(&mut user_data).context("reading user-data from standard input")?;
+    let edited = match command {
+        UserData::Inject { phone_home_url: url, post, tries } => {
+            slipway_user_data::inject(&user_data, &Block { url, post, tries })
+        }
+        UserData::Remove { phone_home_url } => slipway_user_data::remove(&user_data, &phone_home_url),
+        UserData::Check => slipway_user_data::check(&user_data).map(|()| Vec::new()),
+    };
+    match edited {
+        Ok(edited) => {
+            super::print_bytes(&edited)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(Refusal { line, column, reason }) => {
+            super::tell(&format!("{line}:{column}: {reason}"));
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn parse_url(url: &str) -> Result<String, String> {
+    slipway_user_data::url_problem(url).map_or_else(|| Ok(url.to_owned()), |problem| Err(problem.to_owned()))
+}

@@ -1,0 +1,53 @@
+//! `slipway user-data` as a filter.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+const BLOCK: &str = "phone_home:\n  url: \"https://s.example/p\"\n  post: [hostname, fqdn]\n  tries: 3\n";
+const INJECT: &[&str] =
+    &["inject", "--phone-home-url", "https://s.example/p", "--post", "hostname,fqdn", "--tries", "3"];
+const REMOVE: &[&str] = &["remove", "--phone-home-url", "https://s.example/p"];
+
+/// Runs the command with this on standard input; `expect` is its exit status, its output, and how its complaint begins.
+fn check(arguments: &[&str], input: &str, (status, output, complaint): (i32, &str, &str)) {
+    let mut slipway = Command::new(env!("CARGO_BIN_EXE_slipway"));
+    slipway.arg("user-data").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = slipway.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A usage error ends the command before it reads.
+    _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let found = child.wait_with_output().unwrap();
+    let said = String::from_utf8(found.stderr).unwrap();
+    assert_eq!(
+        (found.status.code(), String::from_utf8(found.stdout).unwrap().as_str()),
+        (Some(status), output),
+        "{said}"
+    );
+    assert!(said.starts_with(complaint) && said.is_empty() == complaint.is_empty(), "{said:?} is not {complaint:?}");
+}
+
+#[test]
+fn a_block_is_put_in_and_taken_out() {
+    let with = format!("#cloud-config\na: 1 # b\n{BLOCK}");
+    check(INJECT, "#cloud-config\na: 1 # b\n", (0, &with, ""));
+    check(REMOVE, &with, (0, "#cloud-config\na: 1 # b\n", ""));
+    check(INJECT, "", (0, &format!("#cloud-config\n{BLOCK}"), ""));
+    check(REMOVE, &format!("#cloud-config\n{BLOCK}"), (0, "", ""));
+}
+
+#[test]
+fn what_is_refused_is_told_with_its_place() {
+    check(INJECT, "#cloud-config\na: [1\nb: 2\n", (1, "", "3:2: this is not YAML: "));
+    check(&["check"], "#cloud-config\n\n- a\n", (1, "", "3:1: the root of the document is a list"));
+    check(&["check"], "#!/bin/sh\n", (0, "", ""));
+    check(REMOVE, "hello\n", (0, "hello\n", ""));
+}
+
+#[test]
+fn what_cloud_init_cannot_do_is_a_wrong_argument() {
+    check(&["inject", "--phone-home-url", "https://a/$TOKEN"], "", (2, "", "error: invalid value"));
+    check(&["inject", "--phone-home-url", "https://a/", "--post", "password"], "", (2, "", "error: invalid value"));
+    check(&["inject", "--phone-home-url", "https://a/", "--tries", "0"], "", (2, "", "error: invalid value"));
+}
