@@ -80,14 +80,24 @@ pub(super) fn start_array(array: &Array, members: &[PathBuf]) -> Result<PathBuf,
     let node = Path::new("/dev").join(&name);
     let open = File::options().read(true).write(true).open(&node);
     let device = open.map_err(|source| failed(doing(&format!("opening {}", node.display())), source))?;
-    sys::prepare_array(&device, array.minor_version())
+    let assembled = assemble(array, members, &device);
+    if assembled.is_err() {
+        // Without a member nobody would find it to take it down, and its name would stay taken.
+        _ = sys::stop_array(&device);
+    }
+    assembled.map(|()| node)
+}
+
+/// Adds the members to a new array, and runs it.
+fn assemble(array: &Array, members: &[PathBuf], device: &File) -> Result<(), Error> {
+    let doing = |what: &str| format!("starting array {}: {what}", array.name);
+    sys::prepare_array(device, array.minor_version())
         .map_err(|errno| failed(doing("setting the version of its superblock"), errno.into()))?;
     for member in members {
-        let add = || sys::add_to_array(&device, number(member)?).map_err(io::Error::from);
+        let add = || sys::add_to_array(device, number(member)?).map_err(io::Error::from);
         add().map_err(|source| failed(doing(&format!("adding {}", member.display())), source))?;
     }
-    sys::run_array(&device).map_err(|errno| failed(doing("running it"), errno.into()))?;
-    Ok(node)
+    sys::run_array(device).map_err(|errno| failed(doing("running it"), errno.into()))
 }
 
 /// Starts the volumes of a group on its physical volumes, given by their nodes.
