@@ -73,7 +73,6 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
         .with("target", arch.target())
         .with("rustc", stdout(command(rustc(toolchain), ["-vV"]).current_dir(&root))?)
         .with("flags", flags.join("\n"))
-        .with("C flags", C_FLAGS)
         .with("zig", python::ZIG.join("\n"))
         .with("date", date.to_string());
     for shared in ["Cargo.toml", "Cargo.lock"] {
@@ -116,8 +115,7 @@ fn rustc(toolchain: Toolchain) -> &'static str {
 /// end up in panic messages are the sources of the registry and the output of build scripts.
 fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
     let mut flags = vec![
-        // A panic ends the process, so nothing unwinds, and the tables for it are dead weight.
-        "-Cforce-unwind-tables=no".to_owned(),
+        format!("-Clink-arg=-Wl,-T,{}", linker_script()?.display()),
         format!("--remap-path-prefix={}=/cargo", cargo_home()?.display()),
         format!("--remap-path-prefix={}=/target", target_folder(toolchain)?.display()),
     ];
@@ -128,8 +126,19 @@ fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-/// Flags for the C code of dependencies: nothing unwinds through it either.
-const C_FLAGS: &str = "-fno-asynchronous-unwind-tables -fno-unwind-tables";
+/// A panic ends the process with its message and nothing unwinds, so the tables for that are a tenth of the program and dead weight. The
+/// compiler can leave out those of our code, but those of std and C libraries, and of all that std is inlined into, come with them.
+const LINKER_SCRIPT: &str =
+    "SECTIONS { /DISCARD/ : { *(.eh_frame) *(.eh_frame_hdr) *(.gcc_except_table*) } }\nINSERT AFTER .rodata;\n";
+
+/// In the cache, because the path is one of the flags, and those tell what was built before.
+fn linker_script() -> Result<PathBuf> {
+    let folder = cache::keyed("linker-script", Key::new("linker-script-1").with("text", LINKER_SCRIPT), |folder| {
+        let path = folder.join("slipway.ld");
+        fs::write(&path, LINKER_SCRIPT).with_context(|| format!("writing {}", path.display()))
+    })?;
+    Ok(folder.join("slipway.ld"))
+}
 
 /// The folder of what was compiled for musl.
 fn target_folder(toolchain: Toolchain) -> Result<PathBuf> {
@@ -161,7 +170,6 @@ fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Res
         .env("PATH", path_with(&tools))
         .env("CARGO_TARGET_DIR", &target_folder)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-        .env("CFLAGS", C_FLAGS)
         .env("SOURCE_DATE_EPOCH", date.to_string());
     if toolchain == Toolchain::Debian {
         cargo
