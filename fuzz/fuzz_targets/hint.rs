@@ -63,5 +63,5 @@ fn candidate(index: usize, text: &str, size: u64) -> Candidate {
         by_path: text(),
         ..Disk::default()
     };
-    Candidate { disk, in_use: None, by_name_only: false }
+    Candidate { disk, in_use: None, by_name_only: false, boot_medium: None }
 }
