@@ -15,11 +15,12 @@ use crate::machine::Cancel;
 
 /// The most bytes of one piece that are kept. `xz -T` makes blocks of three times its dictionary, 24 MiB by default, before
 /// compression.
-const MAX_PIECE: u64 = 6 << 20;
+const MAX_PIECE: u64 = 5 << 20;
 /// By how much the memory for a piece grows.
 const GROWTH: usize = 512 << 10;
-/// Memory for pieces being decoded and waiting for it: their bytes, and what a decoder keeps of its past.
-const MEMORY: u64 = 26 << 20;
+/// Memory for pieces being decoded and waiting for it: their bytes, and what a decoder keeps of its past. Enough for two of the
+/// largest `xz -T` makes by default, whose decoders keep 8 MiB, and for their headers.
+const MEMORY: u64 = 2 * ((8 << 20) + MAX_PIECE) + (64 << 10);
 /// More threads than this would have no memory to work with.
 const MAX_WORKERS: usize = 8;
 
@@ -121,6 +122,7 @@ impl<'a> Splitter<'a, '_> {
                 Some(0) => {}
                 Some(content) => self.whole(bytes, content, window)?,
                 None => {
+                    let _memory = reserve(self.jobs, bytes.len(), window)?;
                     let stream = io::BufReader::new(bytes.chain(piece));
                     let mut decoder = self.pieces.decoder(stream).map_err(failed)?;
                     let end = self.output.fill(self.pieces.name(), &mut decoder, self.at)?;
@@ -156,6 +158,7 @@ impl<'a> Splitter<'a, '_> {
             self.whole(bytes, block.content, block.dictionary)?;
             return Ok(block);
         }
+        let _memory = reserve(self.jobs, bytes.len(), piece.walk().dictionary)?;
         let stream = io::BufReader::new(bytes.chain(piece).chain(&xz::END_OF_BLOCK[..]));
         let mut decoder = self.pieces.decoder(stream).map_err(failed)?;
         let end = self.output.fill(self.pieces.name(), &mut decoder, self.at)?;
@@ -173,7 +176,10 @@ impl<'a> Splitter<'a, '_> {
         let job = Job { at, content, memory, bytes };
         match self.jobs {
             Some(jobs) if memory <= MEMORY => jobs.send(job),
-            _ => decode(self.pieces, &job, self.output),
+            _ => {
+                let _memory = reserve(self.jobs, job.bytes.len(), past.min(content))?;
+                decode(self.pieces, &job, self.output)
+            }
         }
     }
 
@@ -206,6 +212,24 @@ struct Jobs {
     stop: Cancel,
 }
 
+/// Waits for the memory to decode a piece on the thread that cuts, beside those that decode.
+fn reserve(jobs: Option<&Jobs>, bytes: usize, past: u64) -> Result<Option<Reserved<'_>>, Halt> {
+    jobs.map(|jobs| jobs.reserve((bytes as u64).saturating_add(past))).transpose()
+}
+
+/// Memory that is given back in the end.
+struct Reserved<'a> {
+    jobs: &'a Jobs,
+    memory: u64,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.jobs.lock().memory -= self.memory;
+        self.jobs.changed.notify_all();
+    }
+}
+
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
@@ -229,6 +253,13 @@ impl Jobs {
         state.waiting.push_back(job);
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// Takes memory for something that is no job. What would never fit waits until nothing else is there.
+    fn reserve(&self, memory: u64) -> Result<Reserved<'_>, Halt> {
+        let fits = |state: &State| state.memory == 0 || state.memory + memory <= MEMORY || state.failure.is_some();
+        self.wait(fits)?.memory += memory;
+        Ok(Reserved { jobs: self, memory })
     }
 
     /// Says that no more will come.
