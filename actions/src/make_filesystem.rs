@@ -45,13 +45,17 @@ pub(crate) fn run(
         FileSystemKind::Ext4 => {
             let program = program::find("mke2fs", "e2fsprogs").map_err(refused)?;
             clear(&disk, &partition)?;
-            ext4::make(&program, disk, &partition, inputs).map_err(refused)?;
+            let made = ext4::make(&program, disk, &partition, inputs, machine.cancel());
+            machine.cancel().check()?;
+            made.map_err(refused)?;
         }
         FileSystemKind::Xfs => {
             xfs::check_size(len).map_err(refused)?;
             let program = program::find("mkfs.xfs", "xfsprogs").map_err(refused)?;
             clear(&disk, &partition)?;
-            xfs::make(&program, disk, &partition, inputs).map_err(refused)?;
+            let made = xfs::make(&program, disk, &partition, inputs, machine.cancel());
+            machine.cancel().check()?;
+            made.map_err(refused)?;
         }
     }
     Ok(Done::go_on(format!("made {kind} in {name}"), Vec::new()))

@@ -6,26 +6,34 @@ use std::process::Command;
 use slipway_protocol::MakeFileSystem;
 
 use super::program;
+use crate::machine::Cancel;
+use crate::mount;
 use crate::open_disk::OpenDisk;
 use crate::partitions::Partition;
 
 /// mke2fs counts in these when it is told so, whatever the blocks it makes.
 const KIB: u64 = 1024;
 
-/// Makes ext4. The disk is given up before, because the program wants it for itself.
+/// Makes ext4, on the partition's own device where there is one: the whole disk may be in use, as where another partition of it is
+/// part of an array. The disk is given up before, because the program wants the device for itself.
 pub(super) fn make(
     program: &Path,
     disk: OpenDisk,
     partition: &Partition,
     inputs: &MakeFileSystem,
+    cancel: &Cancel,
 ) -> Result<(), String> {
-    let path = disk.path().to_owned();
+    let node = mount::node(&disk, partition);
+    let (path, offset) = match node {
+        Some(node) => (node, 0),
+        None => (disk.path().into(), partition.bytes.start),
+    };
     drop(disk);
     let mut command = Command::new(program);
-    command.args(["-q", "-F", "-t", "ext4", "-E", &format!("offset={}", partition.bytes.start)]);
+    command.args(["-q", "-F", "-t", "ext4", "-E", &format!("offset={offset}")]);
     for (option, value) in [("-L", &inputs.label), ("-U", &inputs.uuid)] {
         command.args(value.iter().flat_map(|value| [option, value.as_str()]));
     }
     command.arg("--").arg(&path).arg(format!("{}k", (partition.bytes.end - partition.bytes.start) / KIB));
-    program::run(&mut command)
+    program::run(&mut command, cancel)
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use slipway_protocol::MakeFileSystem;
 
 use super::program;
+use crate::machine::Cancel;
 use crate::open_disk::OpenDisk;
 use crate::partitions::Partition;
 use crate::{mount, text};
@@ -28,6 +29,7 @@ pub(super) fn make(
     disk: OpenDisk,
     partition: &Partition,
     inputs: &MakeFileSystem,
+    cancel: &Cancel,
 ) -> Result<(), String> {
     let source = mount::source(&disk, partition).map_err(|error| text::chain(&error))?;
     drop(disk);
@@ -36,5 +38,5 @@ pub(super) fn make(
     command.args(["-q", "-f", "-d", &format!("size={}", partition.bytes.end - partition.bytes.start)]);
     command.args(inputs.label.iter().flat_map(|label| ["-L", label.as_str()]));
     command.args(inputs.uuid.iter().flat_map(|uuid| ["-m".to_owned(), format!("uuid={uuid}")]));
-    program::run(command.arg("--").arg(&source.path))
+    program::run(command.arg("--").arg(&source.path), cancel)
 }
