@@ -31,6 +31,7 @@ pub use inside::in_target;
 
 mod fstab;
 mod inside;
+mod links;
 mod output;
 
 /// Argument that has this program be the first process in the installed system.
@@ -67,6 +68,9 @@ pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: &mut dyn 
     let root = mount::mount_source(&source, kind).map_err(no_device)?;
     let mut mounts = vec![(source, kind, String::new())];
     mounts.extend(boot_file_systems(&disk, &fstab, &mut warnings)?);
+    if machine.is_operating_system() {
+        warnings.extend(links::make(&disk)?);
+    }
     machine.cancel().check()?;
 
     let resolver = fs::read_to_string("/etc/resolv.conf").ok();

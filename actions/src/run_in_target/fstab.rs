@@ -3,9 +3,6 @@
 use crate::partitions::Partition;
 use crate::probe::FileSystem;
 
-/// Where boot loaders and kernels are.
-const PLACES: &[&str] = &["boot", "boot/efi", "efi"];
-
 /// A line of interest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -23,7 +20,7 @@ pub(super) fn boot_entries(fstab: &str) -> Vec<Entry> {
         let source = fields.next()?.replace('"', "");
         let place = fields.next()?.trim_matches('/');
         let is_named = ["UUID=", "LABEL=", "PARTUUID=", "PARTLABEL="].iter().any(|start| source.starts_with(start));
-        (is_named && PLACES.contains(&place)).then(|| Entry { source, place: place.to_owned() })
+        (is_named && is_for_booting(place)).then(|| Entry { source, place: place.to_owned() })
     };
     let mut entries: Vec<Entry> = Vec::new();
     for entry in lines.filter_map(entry) {
@@ -32,6 +29,12 @@ pub(super) fn boot_entries(fstab: &str) -> Vec<Entry> {
         }
     }
     entries
+}
+
+/// Whether boot loaders and kernels are there.
+fn is_for_booting(place: &str) -> bool {
+    let folder = place.split('/').next();
+    matches!(place, "boot" | "efi") || folder == Some("boot") && place.split('/').all(|name| name != "..")
 }
 
 impl Entry {
@@ -56,8 +59,12 @@ mod tests {
     #[test]
     fn only_boot_file_systems_with_lasting_names_count() {
         let fstab = "# UUID=x /boot ext4\nUUID=\"1-2\"\t/boot/efi/ vfat umask=077 0 1\nLABEL=b /boot ext4\n/dev/sda1 /efi vfat\n\
-                     UUID=r / ext4\nLABEL=c /boot xfs\nUUID=z\n";
+                     UUID=r / ext4\nLABEL=c /boot xfs\nUUID=z\nPARTUUID=x /boot/loader\nUUID=y /boot/../etc\n\
+                     UUID=v /efi/x\nUUID=w /bootx\n";
         let entry = |source: &str, place: &str| Entry { source: source.to_owned(), place: place.to_owned() };
-        assert_eq!(boot_entries(fstab), [entry("UUID=1-2", "boot/efi"), entry("LABEL=b", "boot")]);
+        assert_eq!(
+            boot_entries(fstab),
+            [entry("UUID=1-2", "boot/efi"), entry("LABEL=b", "boot"), entry("PARTUUID=x", "boot/loader")]
+        );
     }
 }
