@@ -10,7 +10,7 @@ use slipway_protocol::{NodeState, NodeStatus};
 
 use crate::lab::Lab;
 use crate::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
-use crate::target_image;
+use crate::target_image::{self, System, TargetImage};
 
 /// What the operator calls the machine.
 pub const NAME: &str = "demo";
@@ -37,11 +37,30 @@ impl Demo {
     /// Builds what is not yet built, starts the server, and has an operator prepare the installation. Everything is kept in the
     /// folder, which is made anew. `say` is told what is going on. With `keep` server and machine outlive the terminal.
     pub fn prepare(folder: &Path, keep: bool, say: &dyn Fn(&str)) -> Result<Self> {
+        let install = |lab: &Lab, image: &TargetImage, digest: &str| {
+            let (size, raw_digest) = (image.raw_size.to_string(), format!("sha256:{}", image.raw_sha256));
+            let system =
+                ["os", "add", "debian-12", "--image", digest, "--raw-size", &size, "--raw-digest", &raw_digest];
+            lab.operator(&[&system[..], &["--phone-home", "--kernel-arg", KERNEL_ARGUMENT]].concat())?;
+            lab.operator(&["run", "start", NAME, "--os", "debian-12"]).map(drop)
+        };
+        Self::with(folder, keep, System::SystemdBoot, say, &install)
+    }
+
+    /// The same of another system, with a run that `start_run` starts: it is given the server, the image, and the digest under
+    /// which the server has it.
+    pub fn with(
+        folder: &Path,
+        keep: bool,
+        system: System,
+        say: &dyn Fn(&str),
+        start_run: &dyn Fn(&Lab, &TargetImage, &str) -> Result<()>,
+    ) -> Result<Self> {
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
         }
         say("building the target image (kept for the next time)");
-        let image = target_image::build()?;
+        let image = target_image::build(system)?;
         say("building slipway and its server (kept for the next time)");
         let mut lab = Lab::new(folder)?;
         lab.detached = keep;
@@ -52,12 +71,9 @@ impl Demo {
 
         let path = image.path.to_str().with_context(|| format!("{} is not UTF-8", image.path.display()))?;
         let digest = lab.operator(&["image", "add", path])?.trim().to_owned();
-        let (size, raw_digest) = (image.raw_size.to_string(), format!("sha256:{}", image.raw_sha256));
-        let system = ["os", "add", "debian-12", "--image", &digest, "--raw-size", &size, "--raw-digest", &raw_digest];
-        lab.operator(&[&system[..], &["--phone-home", "--kernel-arg", KERNEL_ARGUMENT]].concat())?;
         let node = lab.operator(&["node", "add", "--name", NAME, "--uuid", UUID, "--release"])?.trim().to_owned();
-        lab.operator(&["run", "start", NAME, "--os", "debian-12"])?;
-        say(&format!("node {node} is registered by its UUID and has a run that installs debian-12"));
+        start_run(&lab, &image, &digest)?;
+        say(&format!("node {node} is registered by its UUID and has a run that installs Debian"));
         Ok(Self { lab, initramfs_bytes, folder: folder.to_owned() })
     }
 

@@ -1,6 +1,6 @@
-//! The target image: a small real Debian that boots by UEFI, for the demo and the tests of whole machines.
+//! Target images: small real Debians that boot by UEFI, for the demo and the tests of whole machines.
 //!
-//! mmdebstrap makes the root file system from the machine's own package mirror; `xtask/target-image/` holds the recipe. The
+//! mmdebstrap makes the root file system from the machine's own package mirror; `xtask/target-image/` holds the recipes. The
 //! disk is put together in a file, part by part at its offset, without loop devices or mounts.
 
 use std::fs::{self, File};
@@ -17,22 +17,68 @@ use crate::command::{command, run_quietly, stdout};
 use crate::{host, workspace};
 
 const MIB: u64 = 1 << 20;
-/// Size of the whole disk: what the system takes, and room to run before it has grown.
-const DISK: u64 = 1024 * MIB;
+/// Size of the root file system: what the system takes, and room to run before it has grown.
+const ROOT: u64 = 894 * MIB;
 /// The same of the image that benchmarks write, which is as large as what people install.
-const LARGE_DISK: u64 = 3072 * MIB;
+const LARGE_ROOT: u64 = 2942 * MIB;
 /// What that has beside the packages of the other: other people's servers and compilers.
 const LARGE_PACKAGES: &[&str] =
     &["build-essential", "git", "nginx", "openjdk-17-jre-headless", "postgresql", "python3-numpy", "vim"];
-/// The EFI system partition: the boot loader, and room for three kernels.
-const ESP_START: u64 = MIB;
-const ESP_SIZE: u64 = 128 * MIB;
-/// The root file system, up to the backup partition table.
-const ROOT_START: u64 = ESP_START + ESP_SIZE;
+/// Where the first partition starts, and what is left behind the last one for the backup partition table.
+const ALIGNMENT: u64 = MIB;
+/// A partition for boot loaders: the boot loader, and room for three kernels.
+const BOOT_SIZE: u64 = 128 * MIB;
 /// "Root Partition (amd64/x86_64)" of the Discoverable Partitions Specification.
 const ROOT_TYPE: &str = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709";
+/// The recipe that all images have in common.
+const COMMON: &str = "common";
 
-/// The image in the cache, and what is to be known about it.
+/// Which image, by how it boots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// systemd-boot, with kernels and their entries beside it on the EFI system partition.
+    SystemdBoot,
+    /// systemd-boot, with kernels and their entries on an extended boot loader partition.
+    BootPartition,
+    /// Debian's signed shim and GRUB, with kernels in the root file system. It has no grub.cfg yet: grub-mkconfig needs the disk.
+    Grub,
+}
+
+/// A partition for boot loaders.
+struct BootFileSystem {
+    /// Where the system mounts it.
+    place: &'static str,
+    label: &'static str,
+    /// Its type, as sgdisk calls it.
+    r#type: &'static str,
+}
+
+const ESP: BootFileSystem = BootFileSystem { place: "boot/efi", label: "ESP", r#type: "EF00" };
+const XBOOTLDR: BootFileSystem = BootFileSystem { place: "boot/xbootldr", label: "XBOOTLDR", r#type: "EA00" };
+
+impl System {
+    /// Every image there is.
+    pub const ALL: [System; 3] = [System::SystemdBoot, System::BootPartition, System::Grub];
+
+    /// Folder of what it has beside the recipe that all have in common.
+    fn recipe(self) -> &'static str {
+        match self {
+            System::SystemdBoot => "systemd-boot",
+            System::BootPartition => "boot-partition",
+            System::Grub => "grub",
+        }
+    }
+
+    /// The partitions before that of the root file system.
+    fn boot_file_systems(self) -> &'static [BootFileSystem] {
+        match self {
+            System::SystemdBoot | System::Grub => &[ESP],
+            System::BootPartition => &[ESP, XBOOTLDR],
+        }
+    }
+}
+
+/// An image in the cache, and what is to be known about it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetImage {
     /// The image, compressed by zstd. In `image.json` beside it, its name.
@@ -47,17 +93,16 @@ pub struct TargetImage {
     pub raw_sha256: String,
 }
 
-/// Builds the image, or finds it in the cache. It stays there until recipe, release or mirror change: new versions of its
+/// Builds an image, or finds it in the cache. It stays there until recipe, release or mirror change: new versions of its
 /// packages alone are no reason, so remove the folder `target-image` of the cache to get them.
-pub fn build() -> Result<TargetImage> {
-    let recipe = workspace::root().join("xtask/target-image");
+pub fn build(system: System) -> Result<TargetImage> {
     let sources = apt_sources()?;
-    let key = Key::new("target-image-1").with("sources", &sources.list).with_path(&recipe)?;
+    let key = key("target-image-2", system, &sources)?;
     let folder = cache::keyed("target-image", key, |folder| {
         host::ensure(host::TARGET_IMAGE)?;
-        eprintln!("building the target image: Debian {}, a few minutes", sources.suite);
+        eprintln!("building the target image with {}: Debian {}, a few minutes", system.recipe(), sources.suite);
         let raw = folder.join("image.raw");
-        disk(&raw, DISK, &[], &recipe, &sources)?;
+        disk(&raw, system, ROOT, &[], &sources)?;
         let image = compress(&raw, folder, "image.raw.zst")?;
         fs::remove_file(&raw).with_context(|| format!("removing {}", raw.display()))?;
         let text = serde_json::to_string_pretty(&image)?;
@@ -80,23 +125,31 @@ impl TargetImage {
 
 /// Builds the raw image that benchmarks write, or finds it in the cache, under the same rule.
 pub fn build_large() -> Result<PathBuf> {
-    let recipe = workspace::root().join("xtask/target-image");
     let sources = apt_sources()?;
-    let key = Key::new("large-image-1").with("sources", &sources.list).with_path(&recipe)?;
-    let key = key.with("packages", LARGE_PACKAGES.join(" "));
+    let key = key("large-image-2", System::SystemdBoot, &sources)?.with("packages", LARGE_PACKAGES.join(" "));
     let folder = cache::keyed("large-image", key, |folder| {
         host::ensure(host::TARGET_IMAGE)?;
         eprintln!("building the image to measure with: Debian {}, some minutes", sources.suite);
-        disk(&folder.join("image.raw"), LARGE_DISK, LARGE_PACKAGES, &recipe, &sources)
+        disk(&folder.join("image.raw"), System::SystemdBoot, LARGE_ROOT, LARGE_PACKAGES, &sources)
     })?;
     Ok(folder.join("image.raw"))
 }
 
+/// What an image is made of.
+fn key(name: &str, system: System, sources: &Sources) -> Result<Key> {
+    let key = Key::new(name).with("sources", &sources.list);
+    key.with_path(&recipe(COMMON))?.with("system", system.recipe()).with_path(&recipe(system.recipe()))
+}
+
+fn recipe(name: &str) -> PathBuf {
+    workspace::root().join("xtask/target-image").join(name)
+}
+
 /// Makes a disk with a Debian of these packages beside the recipe's own.
-fn disk(raw: &Path, size: u64, packages: &[&str], recipe: &Path, sources: &Sources) -> Result<()> {
+fn disk(raw: &Path, system: System, root_size: u64, packages: &[&str], sources: &Sources) -> Result<()> {
     let folder = raw.parent().context("finding the folder of the image")?;
-    let root = bootstrap(folder, packages, recipe, sources)?;
-    assemble(raw, size, &root, folder)?;
+    let root = bootstrap(folder, system, packages, sources)?;
+    assemble(raw, system, root_size, &root)?;
     fs::remove_file(&root).with_context(|| format!("removing {}", root.display()))
 }
 
@@ -126,13 +179,17 @@ fn apt_sources() -> Result<Sources> {
 }
 
 /// The root file system as a tar file.
-fn bootstrap(folder: &Path, more: &[&str], recipe: &Path, sources: &Sources) -> Result<PathBuf> {
+fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) -> Result<PathBuf> {
     let list = folder.join("sources.list");
     fs::write(&list, &sources.list).with_context(|| format!("writing {}", list.display()))?;
-    let packages = recipe.join("packages.txt");
-    let packages = fs::read_to_string(&packages).with_context(|| format!("reading {}", packages.display()))?;
-    let packages = packages.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let packages: Vec<&str> = packages.chain(more.iter().copied()).collect();
+    // The boot loader is set up before the rest.
+    let recipes = [recipe(system.recipe()), recipe(COMMON)];
+    let mut packages: Vec<String> = more.iter().map(|package| (*package).to_owned()).collect();
+    for recipe in &recipes {
+        let file = recipe.join("packages.txt");
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        packages.extend(text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned));
+    }
     let root = folder.join("root.tar");
     let mut mmdebstrap = command("mmdebstrap", ["--variant=minbase", "--quiet"]);
     mmdebstrap.arg(format!("--include={}", packages.join(",")));
@@ -141,12 +198,15 @@ fn bootstrap(folder: &Path, more: &[&str], recipe: &Path, sources: &Sources) -> 
     }
     mmdebstrap.arg("--dpkgopt=path-exclude=/usr/share/locale/*");
     // Run with the new root as $1.
-    for hook in [
-        format!("sync-in '{}' /", recipe.join("root").display()),
-        format!("copy-in '{}' /tmp", recipe.join("setup.sh").display()),
-        "chroot \"$1\" sh /tmp/setup.sh".to_owned(),
-        "rm \"$1/tmp/setup.sh\"".to_owned(),
-    ] {
+    let files = recipes.iter().map(|recipe| format!("sync-in '{}' /", recipe.join("root").display()));
+    let set_up = recipes.iter().flat_map(|recipe| {
+        [
+            format!("copy-in '{}' /tmp", recipe.join("setup.sh").display()),
+            "chroot \"$1\" sh /tmp/setup.sh".to_owned(),
+            "rm \"$1/tmp/setup.sh\"".to_owned(),
+        ]
+    });
+    for hook in files.chain(set_up) {
         mmdebstrap.arg(format!("--customize-hook={hook}"));
     }
     run_quietly(mmdebstrap.arg(&sources.suite).arg(&root).arg(&list))?;
@@ -154,42 +214,54 @@ fn bootstrap(folder: &Path, more: &[&str], recipe: &Path, sources: &Sources) -> 
 }
 
 /// Puts partition table and file systems into a sparse file.
-fn assemble(raw: &Path, size: u64, root: &Path, folder: &Path) -> Result<()> {
-    let root_size = size - ROOT_START - MIB;
-    let disk = File::create(raw).and_then(|file| file.set_len(size));
+fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<()> {
+    let boot = system.boot_file_systems();
+    let starts = (0..).map(|index| ALIGNMENT + index * BOOT_SIZE);
+    let root_start = ALIGNMENT + boot.len() as u64 * BOOT_SIZE;
+    let disk = File::create(raw).and_then(|file| file.set_len(root_start + root_size + ALIGNMENT));
     disk.with_context(|| format!("creating {}", raw.display()))?;
-    let partitions = [
-        format!("--new=1:{}:+{}K", ESP_START / 512, ESP_SIZE / 1024),
-        "--typecode=1:EF00".to_owned(),
-        "--change-name=1:ESP".to_owned(),
-        format!("--new=2:{}:+{}K", ROOT_START / 512, root_size / 1024),
-        format!("--typecode=2:{ROOT_TYPE}"),
-        "--change-name=2:root".to_owned(),
-    ];
-    run_quietly(command("sgdisk", ["--set-alignment=2048"]).args(&partitions).arg(raw))?;
+    let mut sgdisk = command("sgdisk", ["--set-alignment=2048"]);
+    let root_partition = (root_start, root_size, ROOT_TYPE, "root");
+    let partitions = boot.iter().zip(starts.clone()).map(|(boot, start)| (start, BOOT_SIZE, boot.r#type, boot.label));
+    for (number, (start, size, r#type, name)) in (1..).zip(partitions.chain([root_partition])) {
+        sgdisk.arg(format!("--new={number}:{}:+{}K", start / 512, size / 1024));
+        sgdisk.arg(format!("--typecode={number}:{}", r#type)).arg(format!("--change-name={number}:{name}"));
+    }
+    run_quietly(sgdisk.arg(raw))?;
 
     // Clusters of 1 KiB: FAT32, which the UEFI specification asks for (section 13.3), has no fewer than 65,525 of them.
-    let esp = format!("--offset={}", ESP_START / 512);
-    run_quietly(
-        command("mkfs.vfat", ["-F", "32", "-s", "2", "-n", "ESP", &esp]).arg(raw).arg((ESP_SIZE / 1024).to_string()),
-    )?;
+    for (boot, start) in boot.iter().zip(starts.clone()) {
+        let offset = format!("--offset={}", start / 512);
+        let mut mkfs = command("mkfs.vfat", ["-F", "32", "-s", "2", "-n", boot.label, &offset]);
+        run_quietly(mkfs.arg(raw).arg((BOOT_SIZE / 1024).to_string()))?;
+    }
 
     // Owners, and what only root may create, as root or as root of a user namespace of our own.
     let script = "
-        tar --directory=\"$2\" --extract --preserve-permissions --numeric-owner --exclude='./dev/*' --file=\"$1\"
-        mv \"$2/boot/efi\" \"$2.esp\"
-        mkdir \"$2/boot/efi\"
-        mcopy -s -i \"$3@@$4\" \"$2.esp\"/* ::
-        mkfs.ext4 -q -d \"$2\" -L root -E \"offset=$5\" \"$3\" \"$6k\"
-        rm -r \"$2\" \"$2.esp\"";
-    let tree = folder.join("root");
+        archive=$1 tree=$2 disk=$3 start=$4 size=$5
+        shift 5
+        tar --directory=\"$tree\" --extract --preserve-permissions --numeric-owner --exclude='./dev/*' --file=\"$archive\"
+        while [ $# -gt 0 ]; do
+            mv \"$tree/$1\" \"$tree.boot\"
+            mkdir \"$tree/$1\"
+            mcopy -s -i \"$disk@@$2\" \"$tree.boot\"/* ::
+            rm -r \"$tree.boot\"
+            shift 2
+        done
+        mkfs.ext4 -q -d \"$tree\" -L root -E \"offset=$start\" \"$disk\" \"${size}k\"
+        rm -r \"$tree\"";
+    let tree = raw.with_extension("tree");
     fs::create_dir(&tree).with_context(|| format!("creating {}", tree.display()))?;
     let mut shell = command("unshare", ["--mount"]);
     if stdout(&mut command("id", ["-u"]))?.trim() != "0" {
         shell.args(["--map-auto", "--map-root-user"]);
     }
     shell.args(["sh", "-euc", script, "sh"]).arg(root).arg(&tree).arg(raw);
-    run_quietly(shell.args([ESP_START, ROOT_START, root_size / 1024].map(|number| number.to_string())))
+    shell.args([root_start, root_size / 1024].map(|number| number.to_string()));
+    for (boot, start) in boot.iter().zip(starts) {
+        shell.args([boot.place.to_owned(), start.to_string()]);
+    }
+    run_quietly(&mut shell)
 }
 
 /// Compresses a file and takes both digests on the way.

@@ -2,15 +2,17 @@
 
 use anyhow::Result;
 use clap::Args;
+use xtask::target_image::{self, System};
 
-/// Build the small Debian image that the demo and the tests install.
+/// Build the small Debian images that the demo and the tests install.
 #[derive(Args)]
 pub struct TargetImage {}
 
 impl TargetImage {
     pub fn run(self) -> Result<()> {
-        let image = xtask::target_image::build()?;
-        println!("{}", serde_json::to_string_pretty(&image)?);
+        for system in System::ALL {
+            println!("{}", serde_json::to_string_pretty(&target_image::build(system)?)?);
+        }
         Ok(())
     }
 }
