@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, firmware};
-use xtask::target_image;
+use xtask::target_image::{self, System};
 
 /// Firmware and systemd take their time under emulation on a busy host.
 const MINUTES: Duration = Duration::from_secs(300);
@@ -37,7 +37,7 @@ fn a_network_boot_with_nothing_to_install_goes_on_to_the_target_images_login_pro
     }
     std::fs::create_dir_all(&folder)?;
     let path = folder.join("disk.raw");
-    target_image::build()?.unpack(&path)?;
+    target_image::build(System::SystemdBoot)?.unpack(&path)?;
     let server = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://10.0.2.2:{}", server.local_addr()?.port());
     std::thread::spawn(move || server.incoming().flatten().for_each(|stream| drop(serve(stream))));
