@@ -1,5 +1,6 @@
 //! The `phone_home` block (cloud-init documentation, module "Phone Home").
 
+use std::fmt;
 use std::str::FromStr;
 
 use slipway_protocol::PhoneHome;
@@ -48,6 +49,15 @@ impl FromStr for Post {
             known.then(|| key.to_owned()).ok_or_else(|| UnknownKey { key: key.to_owned() })
         });
         keys.collect::<Result<_, _>>().map(Self::Keys)
+    }
+}
+
+impl fmt::Display for Post {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Keys(keys) => f.write_str(&keys.join(",")),
+        }
     }
 }
 

@@ -18,12 +18,12 @@ pub(crate) enum Reading {
 }
 
 /// Which `phone_home` blocks are meant.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) enum Blocks<'a> {
     /// Every one.
     All,
-    /// Those with this `url`.
-    To(&'a str),
+    /// Those whose `url` is one of these.
+    To(&'a dyn Fn(&str) -> bool),
 }
 
 /// Why nothing can be put into a document.
@@ -59,7 +59,7 @@ impl Blocks<'_> {
     fn drops(self, entry: &Entry, source: &str, reading: Reading) -> bool {
         let is_meant = match self {
             Self::All => true,
-            Self::To(url) => entry.field.as_deref() == Some(url),
+            Self::To(is_meant) => entry.field.as_deref().is_some_and(is_meant),
         };
         // A statement of a template may begin in an entry and end in another.
         let is_whole = reading == Reading::Yaml || !source[entry.bytes.clone()].contains("{%");

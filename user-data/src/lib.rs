@@ -54,11 +54,17 @@ impl Refusal {
 /// understand either, and what has more than [`MAX_BYTES`].
 pub fn inject(user_data: &[u8], block: &Block) -> Result<Vec<u8>, Refusal> {
     let source = readable(user_data)?;
-    let edited = inject_text(text_of(&source)?, block)?;
+    let edited = with_block(text_of(&source)?, block)?;
     Ok(if gzip::is_compressed(user_data) { gzip::pack(&edited) } else { edited.into_bytes() })
 }
 
-/// [`inject`] for text, with all that cloud-init can post.
+/// [`inject`] for text.
+pub fn inject_text(user_data: &str, block: &Block) -> Result<String, Refusal> {
+    readable(user_data.as_bytes())?;
+    with_block(user_data, block)
+}
+
+/// [`inject_text`] with all that cloud-init can post.
 pub fn inject_phone_home(user_data: &str, phone_home: &PhoneHome) -> Result<String, Refusal> {
     inject_text(user_data, &Block::from(phone_home))
 }
@@ -66,7 +72,7 @@ pub fn inject_phone_home(user_data: &str, phone_home: &PhoneHome) -> Result<Stri
 /// Refuses what [`inject`] refuses.
 pub fn check(user_data: &[u8]) -> Result<(), Refusal> {
     let block = Block { url: "https://localhost/".to_owned(), post: Post::All, tries: None };
-    inject_text(text_of(&readable(user_data)?)?, &block).map(drop)
+    with_block(text_of(&readable(user_data)?)?, &block).map(drop)
 }
 
 /// The user-data without every block whose `url` is this; empty where nothing is left. What has none, or is not YAML
@@ -80,24 +86,34 @@ pub fn remove(user_data: &[u8], url: &str) -> Result<Vec<u8>, Refusal> {
     let unchanged = || Ok(user_data.to_owned());
     let Ok(source) = readable(user_data) else { return unchanged() };
     let Ok(source) = text_of(&source) else { return unchanged() };
-    let drop = Blocks::To(url);
-    let edited = match mime::message(source) {
-        Some(_) => multipart::remove(source, drop)?,
-        None => match kind::of(source) {
-            Ok(Kind::CloudConfig) => edit::remove(source, drop, Reading::Yaml)?,
-            Ok(Kind::Jinja) => edit::remove(source, drop, Reading::Jinja)?,
-            Ok(Kind::Archive) => archive::remove(source, drop)?,
-            _ => None,
-        },
-    };
-    match edited {
+    match without_blocks(source, Blocks::To(&|found| found == url))? {
         None => unchanged(),
         Some(edited) if gzip::is_compressed(user_data) && !edited.is_empty() => Ok(gzip::pack(&edited)),
         Some(edited) => Ok(edited.into_bytes()),
     }
 }
 
-fn inject_text(source: &str, block: &Block) -> Result<String, Refusal> {
+/// [`remove`] for text, and for every `url` that is meant. `None` if it stays as it is.
+pub fn remove_text(user_data: &str, is_meant: &dyn Fn(&str) -> bool) -> Result<Option<String>, Refusal> {
+    match readable(user_data.as_bytes()) {
+        Ok(_) => without_blocks(user_data, Blocks::To(is_meant)),
+        Err(_) => Ok(None),
+    }
+}
+
+fn without_blocks(source: &str, drop: Blocks) -> Result<Option<String>, Refusal> {
+    if mime::message(source).is_some() {
+        return multipart::remove(source, drop);
+    }
+    match kind::of(source) {
+        Ok(Kind::CloudConfig) => edit::remove(source, drop, Reading::Yaml),
+        Ok(Kind::Jinja) => edit::remove(source, drop, Reading::Jinja),
+        Ok(Kind::Archive) => archive::remove(source, drop),
+        _ => Ok(None),
+    }
+}
+
+fn with_block(source: &str, block: &Block) -> Result<String, Refusal> {
     if let Some(message) = mime::message(source) {
         return inject_message(source, &message, block);
     }

@@ -1,7 +1,7 @@
 //! What putting a `phone_home` block in and taking it out makes of a text, to the byte.
 
 use slipway_protocol::PhoneHome;
-use slipway_user_data::{Block, MAX_BYTES, Post, inject, inject_phone_home, quoted, remove, url_problem};
+use slipway_user_data::{Block, MAX_BYTES, Post, inject, inject_phone_home, quoted, remove, remove_text, url_problem};
 
 const URL: &str = "https://s.example/v1/phone-home/t";
 
@@ -154,6 +154,9 @@ fn what_is_chosen_is_posted() {
     let block = |post: &str| Block { url: URL.to_owned(), post: post.parse::<Post>().expect("keys"), tries: None };
     let expect = format!("#cloud-config\nphone_home:\n  url: \"{URL}\"\n  post: [fqdn, pub_key_rsa]\n");
     assert_eq!(inject(b"", &block("fqdn, pub_key_rsa")), Ok(expect.into_bytes()));
+    for spelled in ["all", "fqdn,pub_key_rsa"] {
+        assert_eq!(block(spelled).post.to_string(), spelled);
+    }
     let unknown = "fqdn,All".parse::<Post>().map_err(|error| error.to_string());
     assert!(unknown.is_err_and(|error| error.contains("\"All\"")));
 }
@@ -189,6 +192,17 @@ fn only_blocks_of_the_site_are_removed() {
         "## template: jinja\n#cloud-config\na: {{ b }}\n",
     );
     check_removed("#cloud-config\n# kept\nBLOCK", "#cloud-config\n# kept\n");
+}
+
+#[test]
+fn blocks_to_every_address_of_a_site_are_removed() {
+    let is_meant = |url: &str| url.starts_with("https://s.example/");
+    let text = "#cloud-config\nphone_home: {url: https://s.example/a}\na: 1\nphone_home: {url: 'https://s.example/b'}\n\
+                phone_home: {url: https://other.example/}\nphone_home:\n";
+    let expect = "#cloud-config\na: 1\nphone_home: {url: https://other.example/}\nphone_home:\n";
+    assert_eq!(remove_text(text, &is_meant), Ok(Some(expect.to_owned())));
+    assert_eq!(remove_text(expect, &is_meant), Ok(None));
+    assert_eq!(remove_text("a: [", &is_meant), Ok(None));
 }
 
 #[test]
