@@ -12,6 +12,7 @@ const MINUTE: u64 = 60;
 const STREAM_TIMEOUT: u64 = 120 * MINUTE;
 const STREAM_RETRIES: u32 = 2;
 const SHORT_TIMEOUT: u64 = 10 * MINUTE;
+const INSTANCE_PREFIX: &str = "slipway-";
 
 /// The steps that install a system on a node, without phone-home; see [`ask_to_phone_home`].
 ///
@@ -41,7 +42,7 @@ pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data:
             "seed-cloud-init",
             Action::SeedCloudInit(SeedCloudInit {
                 disk: disk(),
-                instance_id: format!("slipway-{}", random::unguessable_id()),
+                instance_id: instance_id(),
                 hostname: hostname.map(str::to_owned),
                 user_data,
                 vendor_data: system.vendor_data.clone(),
@@ -57,6 +58,17 @@ pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data:
     }
     steps.push(step("reboot", Action::Reboot(Reboot::default()), SHORT_TIMEOUT));
     steps
+}
+
+/// An instance id that no run gave out before and nobody guesses: the installed system may report with nothing else.
+pub fn instance_id() -> String {
+    format!("{INSTANCE_PREFIX}{}", random::unguessable_id())
+}
+
+/// Whether an instance id is one of ours, and not one that an operator chose and others may guess.
+pub fn is_unguessable(instance_id: &str) -> bool {
+    let digits = instance_id.strip_prefix(INSTANCE_PREFIX).unwrap_or_default();
+    digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Where an image of this server is fetched from.
@@ -153,6 +165,10 @@ mod tests {
         let first = install(&system(), "https://s", None, None);
         let second = install(&system(), "https://s", None, None);
         assert_ne!(seed(&first).instance_id, seed(&second).instance_id);
+        assert!(is_unguessable(&seed(&first).instance_id));
+        for guessable in ["", "slipway-", "slipway-web1", "web1"] {
+            assert!(!is_unguessable(guessable), "{guessable}");
+        }
     }
 
     #[test]

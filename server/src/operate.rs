@@ -250,6 +250,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     make_room(&mut transaction, &node, &id, new.replace, now).await?;
 
     let (mut steps, phone_home) = steps(&mut transaction, &node, new).await?;
+    give_instance_ids(&mut steps);
     let token = phone_home.then(random::token);
     if let Some(token) = &token {
         let url = format!("{}/v1/phone-home/{token}", server_url(&mut transaction).await?);
@@ -323,6 +324,17 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
     }
 }
 
+/// Gives every seed an instance id that has none, so that cloud-init takes what it finds for a new machine.
+fn give_instance_ids(steps: &mut [Step]) {
+    for step in steps {
+        if let Action::SeedCloudInit(seed) = &mut step.action
+            && seed.instance_id.is_empty()
+        {
+            seed.instance_id = compose::instance_id();
+        }
+    }
+}
+
 async fn server_url(connection: &mut Connection) -> Result<String, Error> {
     let url = settings::read(connection, settings::SERVER_URL).await?;
     url.ok_or_else(|| {
@@ -365,12 +377,13 @@ fn edit_user_data(user_data: &str, phone_home: &slipway_protocol::PhoneHome) -> 
     })
 }
 
+/// The instance ids that systems may report with: those that nobody guesses.
 fn instances(steps: &[Step]) -> Vec<&str> {
     let instances = steps.iter().filter_map(|step| match &step.action {
         Action::SeedCloudInit(seed) => Some(seed.instance_id.as_str()),
         _ => None,
     });
-    instances.collect()
+    instances.filter(|instance| compose::is_unguessable(instance)).collect()
 }
 
 /// Reads a workflow file. Errors name line and column.

@@ -51,7 +51,9 @@ pub struct SeedCloudInit {
     /// The disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// `instance-id` of the meta-data. cloud-init runs once for each; a new run needs a new one.
+    /// `instance-id` of the meta-data. cloud-init runs once for each; a new run needs a new one, and the server makes one where
+    /// the workflow gives none.
+    #[serde(default)]
     pub instance_id: String,
     /// `local-hostname` of the meta-data.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,6 +9,7 @@ use slipway_server::store::systems::System;
 use slipway_server::{Error, image};
 
 use crate::support::{TestServer, refusal};
+use crate::work::new_run;
 
 async fn add_system(server: &TestServer, user_data: &str) -> System {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -95,6 +96,31 @@ async fn a_system_may_report_as_to_a_metadata_service() {
     }
     assert_eq!(post(&seed(&workflow).instance_id).await.status(), StatusCode::OK);
     assert_eq!(state(&server).await, NodeState::Running);
+}
+
+#[tokio::test]
+async fn an_instance_id_that_can_be_guessed_is_no_proof() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let new = new_run("steps: [{name: a, action: {seed-cloud-init: {instance_id: web1-1}}}]");
+    operate::start_run(&server.store().await, &server.ca(), "web1", new).await.unwrap();
+    let url = server.url("/latest/meta-data/phone_home");
+    let refused = server.client().post(url).body("instance_id=web1-1").send().await.unwrap();
+    assert_eq!(refusal(refused).await.code, ErrorCode::NotFound);
+}
+
+#[tokio::test]
+async fn every_run_of_a_workflow_has_an_instance_id_of_its_own() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        let new = NewRun { replace: true, ..new_run("steps: [{name: a, action: {seed-cloud-init: {}}}]") };
+        operate::start_run(&server.store().await, &server.ca(), "web1", new).await.unwrap();
+        found.push(seed(&node.workflow(&server).await.unwrap()).instance_id.clone());
+    }
+    assert_ne!(found[0], found[1]);
+    assert!(found.iter().all(|id| id.starts_with("slipway-") && id.len() == 40), "{found:?}");
 }
 
 #[tokio::test]
