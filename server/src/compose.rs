@@ -1,11 +1,9 @@
 //! Composes the workflow that installs an operating system.
 
-use slipway_protocol::{
-    Action, Digest, EraseDisk, ErrorCode, KernelArgs, PhoneHome, Reboot, SeedCloudInit, Step, StreamImage,
-};
+use slipway_protocol::{Action, Digest, EraseDisk, KernelArgs, Reboot, SeedCloudInit, Step, StreamImage};
 
+use crate::random;
 use crate::store::systems::System;
-use crate::{Error, random};
 
 const MINUTE: u64 = 60;
 /// A 100 GB image over 1 Gbit/s takes a quarter of an hour; two hours leave room for a busy site.
@@ -14,10 +12,10 @@ const STREAM_RETRIES: u32 = 2;
 const SHORT_TIMEOUT: u64 = 10 * MINUTE;
 const INSTANCE_PREFIX: &str = "slipway-";
 
-/// The steps that install a system on a node, without phone-home; see [`ask_to_phone_home`].
+/// The steps that install a system on a node, whose user-data has yet to be made to report or not; see [`crate::reporting`].
 ///
 /// `server` is the URL machines reach the server under, `hostname` the node's name and `user_data` what the run brings.
-/// The run's user-data wins over the system's, which is used only if the run has none.
+/// The run's user-data wins over the system's, which is used only if the run has none; empty user-data is not none.
 pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data: Option<&str>) -> Vec<Step> {
     let disk = || system.disk.clone();
     let user_data = user_data.or(system.user_data.as_deref()).unwrap_or_default().to_owned();
@@ -76,42 +74,6 @@ pub fn image_url(server: &str, digest: &Digest) -> String {
     format!("{server}/images/{digest}")
 }
 
-/// Has every `seed-cloud-init` step make the installed system report to `url`, over TLS that trusts `ca`.
-pub fn ask_to_phone_home(steps: &mut [Step], url: &str, ca: &str) -> Result<(), Error> {
-    let mut seeds = 0;
-    for step in steps {
-        if let Action::SeedCloudInit(seed) = &mut step.action {
-            seed.phone_home = Some(PhoneHome { url: url.to_owned(), tries: None });
-            seed.vendor_data = Some(trusting(ca, seed.vendor_data.as_deref()));
-            seeds += 1;
-        }
-    }
-    if seeds == 0 {
-        let message = "the workflow has no seed-cloud-init step through which the system could be asked to report";
-        return Err(Error::refused(ErrorCode::InvalidRequest, message));
-    }
-    Ok(())
-}
-
-/// Vendor-data that has the system trust a CA, and does what the operator's vendor-data says.
-///
-/// Two parts make an archive (cloud-init's `#cloud-config-archive`), written as JSON, which is YAML. The operator's part comes
-/// second, so its keys win; its kind is told from its first line, as if it stood alone.
-fn trusting(ca: &str, operators: Option<&str>) -> String {
-    let config = serde_json::json!({ "ca_certs": { "trusted": [ca] } });
-    let config = format!("#cloud-config\n{config}\n");
-    match operators {
-        None => config,
-        Some(operators) => {
-            let archive = serde_json::json!([
-                { "type": "text/cloud-config", "content": config },
-                { "content": operators },
-            ]);
-            format!("#cloud-config-archive\n{archive}\n")
-        }
-    }
-}
-
 fn step(name: &str, action: Action, timeout: u64) -> Step {
     Step { name: name.to_owned(), action, retries: 0, timeout: Some(timeout) }
 }
@@ -132,6 +94,9 @@ mod tests {
             vendor_data: None,
             kernel_args: vec!["quiet".to_owned()],
             phone_home: true,
+            phone_home_post: None,
+            phone_home_tries: None,
+            allow_override: true,
             disk: DiskHints { serial: "S1".parse().ok(), ..DiskHints::default() },
         }
     }
@@ -157,7 +122,9 @@ mod tests {
     #[test]
     fn the_runs_user_data_wins_over_the_systems() {
         assert_eq!(seed(&install(&system(), "https://s", None, None)).user_data, "#cloud-config\n");
-        assert_eq!(seed(&install(&system(), "https://s", None, Some("#!/bin/sh\n"))).user_data, "#!/bin/sh\n");
+        for brought in ["#!/bin/sh\n", ""] {
+            assert_eq!(seed(&install(&system(), "https://s", None, Some(brought))).user_data, brought);
+        }
     }
 
     #[test]
@@ -169,22 +136,5 @@ mod tests {
         for guessable in ["", "slipway-", "slipway-web1", "web1"] {
             assert!(!is_unguessable(guessable), "{guessable}");
         }
-    }
-
-    #[test]
-    fn phone_home_brings_the_ca_and_keeps_the_operators_vendor_data() {
-        let mut steps = install(&system(), "https://s", None, None);
-        ask_to_phone_home(&mut steps, "https://s/v1/phone-home/T", "PEM\n").expect("there is a seed step");
-        let expect = "#cloud-config\n{\"ca_certs\":{\"trusted\":[\"PEM\\n\"]}}\n";
-        assert_eq!(seed(&steps).vendor_data.as_deref(), Some(expect));
-
-        let own = System { vendor_data: Some("#!/bin/sh\n".to_owned()), ..system() };
-        let mut steps = install(&own, "https://s", None, None);
-        ask_to_phone_home(&mut steps, "https://s/v1/phone-home/T", "PEM\n").expect("there is a seed step");
-        let vendor_data = seed(&steps).vendor_data.clone().unwrap_or_default();
-        let archive = vendor_data.strip_prefix("#cloud-config-archive\n").expect("an archive");
-        let parts: serde_json::Value = serde_json::from_str(archive).expect("JSON");
-        assert_eq!(parts[0]["content"], expect);
-        assert_eq!(parts[1]["content"], "#!/bin/sh\n");
     }
 }

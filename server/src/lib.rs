@@ -22,6 +22,7 @@ pub mod operate;
 pub mod random;
 pub mod range;
 pub mod report;
+pub mod reporting;
 pub mod serve;
 pub mod state;
 pub mod status;

@@ -5,13 +5,14 @@ use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{Action, ErrorCode, Identity, NodeState, NodeStatus, RunStatus, Step, workflow};
 
 use crate::enrol::{join, let_in};
+use crate::reporting::{PostKeys, Wish};
 use crate::state::{self, Happening};
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
 use crate::store::{self, Connection, Store, images, logs, settings, tokens};
 use crate::time::{Millis, now};
-use crate::{Error, compose, enrol, random, status};
+use crate::{Error, compose, enrol, random, reporting, status};
 
 /// A node to register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -39,7 +40,7 @@ pub enum Task {
 }
 
 /// A workflow as operators write it, in YAML or JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkflowFile {
     /// In the order they are run.
@@ -47,6 +48,12 @@ pub struct WorkflowFile {
     /// Have the installed system report, through every `seed-cloud-init` step there is.
     #[serde(default)]
     pub phone_home: bool,
+    /// What it posts then: `all`, or names of keys with commas between them. Without it all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_post: Option<PostKeys>,
+    /// How often it tries, 3 s apart. Without it 10 times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_tries: Option<u32>,
 }
 
 /// A run to start.
@@ -58,9 +65,29 @@ pub struct NewRun {
     /// User-data in place of the operating system's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<String>,
+    /// Whether the installed system reports that it is up, whatever the operating system or the workflow says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home: Option<bool>,
+    /// What it posts: `all`, or names of keys with commas between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_post: Option<PostKeys>,
+    /// How often it tries, 3 s apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_tries: Option<u32>,
     /// End a run that is still going on, as failed, instead of refusing.
     #[serde(default)]
     pub replace: bool,
+}
+
+impl NewRun {
+    /// A run that leaves everything to its task.
+    pub fn new(task: Task) -> Self {
+        Self { task, user_data: None, phone_home: None, phone_home_post: None, phone_home_tries: None, replace: false }
+    }
+
+    fn reporting(&self) -> Wish {
+        Wish { on: self.phone_home, post: self.phone_home_post.clone(), tries: self.phone_home_tries }
+    }
 }
 
 /// A bootstrap token that was issued. It is shown this once and stored as its hash.
@@ -227,8 +254,9 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
             return Err(Error::refused(ErrorCode::InvalidRequest, message));
         }
     }
+    system.reporting().check()?;
     if let (Some(user_data), true) = (&system.user_data, system.phone_home) {
-        check_user_data(user_data)?;
+        reporting::check_user_data(user_data)?;
     }
     systems::save(&mut transaction, &system, now()).await?;
     store::commit(transaction).await?;
@@ -249,15 +277,18 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let id = random::id();
     make_room(&mut transaction, &node, &id, new.replace, now).await?;
 
-    let (mut steps, phone_home) = steps(&mut transaction, &node, new).await?;
+    let (mut steps, wish) = steps(&mut transaction, &node, new).await?;
     give_instance_ids(&mut steps);
-    let token = phone_home.then(random::token);
+    wish.check()?;
+    let token = wish.on.unwrap_or_default().then(random::token);
     if let Some(token) = &token {
         let url = format!("{}/v1/phone-home/{token}", server_url(&mut transaction).await?);
-        compose::ask_to_phone_home(&mut steps, &url, ca)?;
+        reporting::ask(&mut steps, &wish.block(url), ca)?;
+    } else {
+        let server = settings::read(&mut transaction, settings::SERVER_URL).await?;
+        reporting::do_not_ask(&mut steps, server.as_deref())?;
     }
     refuse_problems(&steps)?;
-    check_phone_home(&steps)?;
     let run = Run {
         id: id.clone(),
         node: node.id.clone(),
@@ -304,23 +335,34 @@ async fn make_room(
     runs::update(connection, &run).await
 }
 
-/// The steps of a task, and whether the installed system is to report.
-async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, bool), Error> {
+/// The steps of a task, and what is said about the reports of the installed system: the run's word before all others.
+async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, Wish), Error> {
+    let wish = new.reporting();
     match new.task {
         Task::Os(name) => {
             let Some(system) = systems::get_by_name(connection, &name).await? else {
                 let message = format!("there is no operating system {name:?}; add it with `os add`");
                 return Err(Error::refused(ErrorCode::NotFound, message));
             };
+            if new.user_data.is_some() && !system.allow_override {
+                let message = format!(
+                    "the operating system {name:?} has allow_override false: a run brings no user-data of its own; \
+                     start it without, or add the system again with --allow-override true"
+                );
+                return Err(Error::refused(ErrorCode::Forbidden, message));
+            }
             let server = server_url(connection).await?;
             let steps = compose::install(&system, &server, node.name.as_deref(), new.user_data.as_deref());
-            Ok((steps, system.phone_home))
+            Ok((steps, wish.or(system.reporting())))
         }
         Task::Workflow(_) if new.user_data.is_some() => {
             let message = "a workflow brings its own user-data, in its seed-cloud-init step";
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
-        Task::Workflow(workflow) => Ok((workflow.steps, workflow.phone_home)),
+        Task::Workflow(workflow) => {
+            let WorkflowFile { steps, phone_home, phone_home_post: post, phone_home_tries: tries } = workflow;
+            Ok((steps, wish.or(Wish { on: Some(phone_home), post, tries })))
+        }
     }
 }
 
@@ -350,31 +392,6 @@ fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::refused(ErrorCode::InvalidRequest, problems.join("; ")))
-}
-
-/// Refuses user-data that the node could not put its phone-home block into.
-fn check_phone_home(steps: &[Step]) -> Result<(), Error> {
-    for step in steps {
-        if let Action::SeedCloudInit(seed) = &step.action
-            && let Some(phone_home) = &seed.phone_home
-        {
-            edit_user_data(&seed.user_data, phone_home)?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether the node will be able to put its phone-home block into the user-data.
-fn check_user_data(user_data: &str) -> Result<(), Error> {
-    let phone_home = slipway_protocol::PhoneHome { url: "https://localhost/".to_owned(), tries: None };
-    edit_user_data(user_data, &phone_home)
-}
-
-fn edit_user_data(user_data: &str, phone_home: &slipway_protocol::PhoneHome) -> Result<(), Error> {
-    slipway_user_data::inject_phone_home(user_data, phone_home).map(drop).map_err(|refusal| {
-        let message = format!("the user-data cannot be made to report: {refusal}");
-        Error::refused(ErrorCode::InvalidRequest, message)
-    })
 }
 
 /// The instance ids that systems may report with: those that nobody guesses.

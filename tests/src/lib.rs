@@ -118,8 +118,8 @@ impl Lab {
     }
 
     async fn begin(&self, steps: Vec<Step>, replace: bool) {
-        let task = Task::Workflow(WorkflowFile { steps, phone_home: false });
-        let new = NewRun { task, user_data: None, replace };
+        let task = Task::Workflow(WorkflowFile { steps, ..WorkflowFile::default() });
+        let new = NewRun { replace, ..NewRun::new(task) };
         operate::start_run(&self.store().await, &self.ca(), "m1", new).await.unwrap();
     }
 

@@ -7,14 +7,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use slipway_protocol::{Digest, DiskChoice, DiskHints, Identity, NodeStatus, TextHint};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate::{self, NewNode, NewRun, Task};
+use slipway_server::reporting::PostKeys;
 use slipway_server::store::systems::{self, System};
 use slipway_server::store::{Store, images};
 use slipway_server::{image, status as node_status};
+use slipway_user_data::Post;
 
 /// slipway's server, and the commands of its operators.
 #[derive(Parser)]
@@ -172,9 +174,14 @@ pub struct OsAdd {
     /// Argument for the installed system's kernel; may be given several times.
     #[arg(long = "kernel-arg", allow_hyphen_values = true)]
     kernel_args: Vec<String>,
-    /// Have the installed system report that it is up.
+    /// Have the installed system report that it is up; a run may say otherwise.
     #[arg(long)]
     phone_home: bool,
+    #[command(flatten)]
+    reports: Reports,
+    /// Whether a run may bring user-data in place of the system's.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    allow_override: bool,
     /// The disk's kernel path, or a link to it.
     #[arg(long)]
     disk_device: Option<String>,
@@ -193,6 +200,18 @@ pub struct OsAdd {
     /// Which disk to take when several match.
     #[arg(long, value_enum, default_value_t)]
     disk_choose: Choose,
+}
+
+/// How an installed system reports.
+#[derive(Args)]
+struct Reports {
+    /// What the installed system posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id, hostname,
+    /// fqdn. All unless given.
+    #[arg(long, value_name = "all|KEY,KEY")]
+    phone_home_post: Option<Post>,
+    /// How often it tries, 3 s apart; 10 times unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    phone_home_tries: Option<u32>,
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -222,6 +241,11 @@ pub struct RunStart {
     /// File with user-data in place of the operating system's.
     #[arg(long, conflicts_with = "workflow")]
     user_data: Option<PathBuf>,
+    /// Whether the installed system reports that it is up, whatever the operating system or the workflow says.
+    #[arg(long, value_name = "BOOL")]
+    phone_home: Option<bool>,
+    #[command(flatten)]
+    reports: Reports,
     /// End a run that is still going on, as failed.
     #[arg(long)]
     replace: bool,
@@ -323,6 +347,9 @@ fn system(add: OsAdd) -> anyhow::Result<System> {
         vendor_data: read_optional(add.vendor_data.as_deref())?,
         kernel_args: add.kernel_args,
         phone_home: add.phone_home,
+        phone_home_post: add.reports.phone_home_post.map(PostKeys),
+        phone_home_tries: add.reports.phone_home_tries,
+        allow_override: add.allow_override,
         disk: DiskHints {
             device: add.disk_device,
             serial: add.disk_serial,
@@ -345,7 +372,14 @@ async fn start_run(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Re
         _ => bail!("either --os or --workflow says what to do"),
     };
     let authority = Authority::open(data)?;
-    let new = NewRun { task, user_data: read_optional(start.user_data.as_deref())?, replace: start.replace };
+    let new = NewRun {
+        user_data: read_optional(start.user_data.as_deref())?,
+        phone_home: start.phone_home,
+        phone_home_post: start.reports.phone_home_post.map(PostKeys),
+        phone_home_tries: start.reports.phone_home_tries,
+        replace: start.replace,
+        ..NewRun::new(task)
+    };
     print_line(&operate::start_run(store, authority.pem(), &start.node, new).await?.id)
 }
 

@@ -5,6 +5,7 @@ use slipway_protocol::{Digest, DiskHints};
 
 use super::{Connection, database, json, to_json};
 use crate::Error;
+use crate::reporting::{PostKeys, Wish};
 use crate::time::Millis;
 
 /// An operating system: an image and how it is set up.
@@ -30,12 +31,32 @@ pub struct System {
     /// Kernel arguments to add to the installed system's boot entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_args: Vec<String>,
-    /// Have the installed system report that it is up.
+    /// Have the installed system report that it is up; a run may say otherwise.
     #[serde(default)]
     pub phone_home: bool,
+    /// What it posts then: `all`, or names of keys with commas between them. Without it all; a run may say otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_post: Option<PostKeys>,
+    /// How often it tries, 3 s apart. Without it 10 times; a run may say otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_tries: Option<u32>,
+    /// Whether a run may bring user-data in place of the system's.
+    #[serde(default = "allowed")]
+    pub allow_override: bool,
     /// Which disk it goes to.
     #[serde(default)]
     pub disk: DiskHints,
+}
+
+fn allowed() -> bool {
+    true
+}
+
+impl System {
+    /// What it says about its reports.
+    pub fn reporting(&self) -> Wish {
+        Wish { on: Some(self.phone_home), post: self.phone_home_post.clone(), tries: self.phone_home_tries }
+    }
 }
 
 /// Stores a system; one of the same name is replaced.

@@ -55,8 +55,8 @@ impl Capturing {
 async fn start_run(server: &TestServer, node: &str, image: &str) -> String {
     let action = Action::CaptureDisk(CaptureDisk { name: image.to_owned(), ..CaptureDisk::default() });
     let steps = vec![Step { name: "capture".to_owned(), action, retries: 0, timeout: None }];
-    let task = Task::Workflow(WorkflowFile { steps, phone_home: false });
-    let new = NewRun { task, user_data: None, replace: true };
+    let task = Task::Workflow(WorkflowFile { steps, ..WorkflowFile::default() });
+    let new = NewRun { replace: true, ..NewRun::new(task) };
     operate::start_run(&server.store().await, &server.ca(), node, new).await.unwrap().id
 }
 
@@ -235,8 +235,8 @@ async fn a_name_that_leads_elsewhere_is_refused_before_a_run_begins() {
     let capturing = Capturing::start().await;
     let step = json!({ "name": "a", "action": { "capture-disk": { "name": "../ca.pem" } } });
     let step: Step = serde_json::from_value(step).unwrap();
-    let task = Task::Workflow(WorkflowFile { steps: vec![step], phone_home: false });
-    let new = NewRun { task, user_data: None, replace: true };
+    let task = Task::Workflow(WorkflowFile { steps: vec![step], ..WorkflowFile::default() });
+    let new = NewRun { replace: true, ..NewRun::new(task) };
     let refused = operate::start_run(&capturing.server.store().await, "", "m1", new).await.unwrap_err();
     assert!(refused.to_string().contains("cannot name an image"), "{refused}");
 }

@@ -11,7 +11,7 @@ use slipway_server::store::events;
 use crate::support::{Node, TestServer, refusal};
 
 pub fn new_run(yaml: &str) -> NewRun {
-    NewRun { task: Task::Workflow(operate::parse_workflow(yaml).unwrap()), user_data: None, replace: false }
+    NewRun::new(Task::Workflow(operate::parse_workflow(yaml).unwrap()))
 }
 
 const TWO_STEPS: &str = "steps:\n- {name: erase, action: {erase-disk: {}}}\n- {name: leave, action: {reboot: {}}}\n";

@@ -1,0 +1,248 @@
+//! Whether an installed system is asked to report that it is up, and how: the `phone_home` block in its user-data.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::{Action, ErrorCode, SeedCloudInit, Step};
+use slipway_user_data::{Block, Post, Refusal, UnknownKey, inject_phone_home, inject_text, remove_text};
+
+use crate::Error;
+
+/// cloud-init's own default, written out because cloud-init 22.4 logs a traceback where there is none
+/// (cloudinit/config/cc_phone_home.py).
+const TRIES: u32 = 10;
+
+/// Paths of this server that systems report to; behind the first is a run's token.
+const PATHS: [&str; 3] = ["/v1/phone-home/", "/latest/meta-data/phone_home", "/2009-04-04/meta-data/phone_home"];
+
+/// What is posted, as text: `all`, or names of keys with commas between them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PostKeys(pub Post);
+
+impl TryFrom<String> for PostKeys {
+    type Error = UnknownKey;
+
+    fn try_from(text: String) -> Result<Self, UnknownKey> {
+        text.parse().map(Self)
+    }
+}
+
+impl From<PostKeys> for String {
+    fn from(keys: PostKeys) -> Self {
+        keys.0.to_string()
+    }
+}
+
+impl utoipa::PartialSchema for PostKeys {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        String::schema()
+    }
+}
+
+impl utoipa::ToSchema for PostKeys {}
+
+/// What an operating system, a workflow or a run says about it. What is `None` is left to who is asked next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Whether it reports.
+    pub on: Option<bool>,
+    /// What it posts.
+    pub post: Option<PostKeys>,
+    /// How often it tries.
+    pub tries: Option<u32>,
+}
+
+impl Wish {
+    /// This, and where it says nothing the other.
+    pub fn or(self, other: Wish) -> Self {
+        Self { on: self.on.or(other.on), post: self.post.or(other.post), tries: self.tries.or(other.tries) }
+    }
+
+    /// Refuses what no system could do.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.tries == Some(0) {
+            let message = "phone_home_tries is 0: leave it out for 10 tries, or have phone_home false";
+            return Err(Error::refused(ErrorCode::InvalidRequest, message));
+        }
+        Ok(())
+    }
+
+    /// The block of a system that reports to this URL.
+    pub fn block(self, url: String) -> Block {
+        let post = self.post.map_or(Post::All, |keys| keys.0);
+        Block { url, post, tries: Some(self.tries.unwrap_or(TRIES)) }
+    }
+}
+
+/// Has every `seed-cloud-init` step make the installed system report, over TLS that trusts `ca`. Every other block goes.
+pub fn ask(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
+    let mut asked = false;
+    for seed in seeds(steps) {
+        seed.phone_home = None;
+        seed.user_data = inject_text(&seed.user_data, block).map_err(cannot_report)?;
+        seed.vendor_data = Some(trusting(ca, seed.vendor_data.as_deref()));
+        asked = true;
+    }
+    if asked {
+        return Ok(());
+    }
+    let message = "the workflow has no seed-cloud-init step through which the system could be asked to report";
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
+}
+
+/// Takes every block out that would have the installed system report to `server`, and puts in those of the steps themselves.
+/// User-data that is not YAML stays as it is.
+pub fn do_not_ask(steps: &mut [Step], server: Option<&str>) -> Result<(), Error> {
+    let is_ours = |url: &str| server.is_some_and(|server| is_of(url, server));
+    for seed in seeds(steps) {
+        let removed = remove_text(&seed.user_data, &is_ours).map_err(|refusal| {
+            let message = format!("the user-data cannot be kept from reporting: {refusal}");
+            Error::refused(ErrorCode::InvalidRequest, message)
+        })?;
+        if let Some(removed) = removed {
+            seed.user_data = removed;
+        }
+        if let Some(own) = seed.phone_home.take().filter(|own| !is_ours(&own.url)) {
+            seed.user_data = inject_phone_home(&seed.user_data, &own).map_err(cannot_report)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether systems report to this server at a URL, whichever run it is of.
+fn is_of(url: &str, server: &str) -> bool {
+    let (Some(host), Some(path)) = (url.get(..server.len()), url.get(server.len()..)) else { return false };
+    host.eq_ignore_ascii_case(server) && PATHS.iter().any(|ours| path.starts_with(ours))
+}
+
+/// Refuses user-data that no block can be put into.
+pub fn check_user_data(user_data: &str) -> Result<(), Error> {
+    slipway_user_data::check(user_data.as_bytes()).map_err(cannot_report)
+}
+
+fn cannot_report(refusal: Refusal) -> Error {
+    let message = format!("the user-data cannot be made to report: {refusal}");
+    Error::refused(ErrorCode::InvalidRequest, message)
+}
+
+fn seeds(steps: &mut [Step]) -> impl Iterator<Item = &mut SeedCloudInit> {
+    steps.iter_mut().filter_map(|step| match &mut step.action {
+        Action::SeedCloudInit(seed) => Some(seed),
+        _ => None,
+    })
+}
+
+/// Vendor-data that has the system trust a CA, and does what the operator's vendor-data says.
+///
+/// Two parts make an archive (cloud-init's `#cloud-config-archive`), written as JSON, which is YAML. The operator's part comes
+/// second, so its keys win; its kind is told from its first line, as if it stood alone.
+fn trusting(ca: &str, operators: Option<&str>) -> String {
+    let config = serde_json::json!({ "ca_certs": { "trusted": [ca] } });
+    let config = format!("#cloud-config\n{config}\n");
+    match operators {
+        None => config,
+        Some(operators) => {
+            let archive = serde_json::json!([
+                { "type": "text/cloud-config", "content": config },
+                { "content": operators },
+            ]);
+            format!("#cloud-config-archive\n{archive}\n")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::PhoneHome;
+
+    use super::*;
+
+    const SERVER: &str = "https://s.example:8443";
+
+    fn steps(seed: SeedCloudInit) -> [Step; 1] {
+        [Step { name: "seed".to_owned(), action: Action::SeedCloudInit(seed), retries: 0, timeout: None }]
+    }
+
+    fn seeded(user_data: &str) -> SeedCloudInit {
+        SeedCloudInit { user_data: user_data.to_owned(), ..SeedCloudInit::default() }
+    }
+
+    fn asked(mut seed: SeedCloudInit, wish: Wish) -> SeedCloudInit {
+        let mut steps = steps(std::mem::take(&mut seed));
+        ask(&mut steps, &wish.block(format!("{SERVER}/v1/phone-home/T")), "PEM\n").expect("it can report");
+        seeds(&mut steps).next().expect("a seed").clone()
+    }
+
+    #[test]
+    fn what_is_not_said_is_left_to_the_next() {
+        let wish = |on, post: Option<&str>, tries| Wish {
+            on,
+            post: post.map(|post| PostKeys(post.parse().expect("keys"))),
+            tries,
+        };
+        let system = wish(Some(true), Some("hostname"), Some(3));
+        assert_eq!(Wish::default().or(system.clone()), system);
+        let run = wish(Some(false), None, Some(4));
+        assert_eq!(run.or(system), wish(Some(false), Some("hostname"), Some(4)));
+        let block = Wish::default().block("u".to_owned());
+        assert_eq!((block.post, block.tries), (Post::All, Some(10)));
+        wish(None, None, Some(0)).check().expect_err("no tries");
+    }
+
+    #[test]
+    fn a_system_that_reports_has_one_block_and_trusts_the_server() {
+        let block = "phone_home:\n  url: \"https://s.example:8443/v1/phone-home/T\"\n";
+        let own = Some(PhoneHome { url: "https://other.example/".to_owned(), tries: None });
+        let seed = SeedCloudInit { phone_home: own, ..seeded("#cloud-config\na: 1\nphone_home: {url: x}\n") };
+        let seed = asked(seed, Wish::default());
+        assert_eq!(seed.user_data, format!("#cloud-config\na: 1\n{block}  post: all\n  tries: 10\n"));
+        assert_eq!(seed.phone_home, None);
+        let trust = "#cloud-config\n{\"ca_certs\":{\"trusted\":[\"PEM\\n\"]}}\n";
+        assert_eq!(seed.vendor_data.as_deref(), Some(trust));
+
+        let post = PostKeys("hostname,fqdn".parse().expect("keys"));
+        let seed = SeedCloudInit { vendor_data: Some("#!/bin/sh\n".to_owned()), ..seeded("") };
+        let seed = asked(seed, Wish { post: Some(post), tries: Some(3), ..Wish::default() });
+        assert_eq!(seed.user_data, format!("#cloud-config\n{block}  post: [hostname, fqdn]\n  tries: 3\n"));
+        let vendor_data = seed.vendor_data.unwrap_or_default();
+        let archive = vendor_data.strip_prefix("#cloud-config-archive\n").expect("an archive");
+        let parts: serde_json::Value = serde_json::from_str(archive).expect("JSON");
+        assert_eq!((&parts[0]["content"], &parts[1]["content"]), (&trust.into(), &"#!/bin/sh\n".into()));
+    }
+
+    fn check_kept(user_data: &str, expect: &str) {
+        let mut steps = steps(seeded(&user_data.replace("SERVER", SERVER)));
+        do_not_ask(&mut steps, Some(SERVER)).expect("blocks that can be taken out");
+        assert_eq!(seeds(&mut steps).next().expect("a seed").user_data, expect.replace("SERVER", SERVER));
+    }
+
+    #[test]
+    fn a_system_that_does_not_report_has_no_block_of_this_server() {
+        for path in ["/v1/phone-home/old", "/latest/meta-data/phone_home", "/2009-04-04/meta-data/phone_home?x"] {
+            check_kept(&format!("#cloud-config\nphone_home: {{url: 'SERVER{path}'}}\n"), "");
+        }
+        check_kept(
+            "#cloud-config\nphone_home: {url: 'HTTPS://S.example:8443/v1/phone-home/a'}\nb: 1 # kept\n\
+             phone_home: {url: SERVER/v1/phone-home/b}\nphone_home: {url: SERVER0/v1/phone-home/c}",
+            "#cloud-config\nb: 1 # kept\nphone_home: {url: SERVER0/v1/phone-home/c}",
+        );
+        for as_it_is in ["", "hello\r\n", "#cloud-config\na: [SERVER/v1/phone-home/", "#!/bin/sh\nphone_home: SERVER"] {
+            check_kept(as_it_is, as_it_is);
+        }
+        let anchored = format!("#cloud-config\nphone_home: &x {{url: '{SERVER}/v1/phone-home/a'}}\nb: *x\n");
+        let refused = do_not_ask(&mut steps(seeded(&anchored)), Some(SERVER)).expect_err("b would mean nothing");
+        assert!(refused.to_string().contains("line 2, column 1"), "{refused}");
+    }
+
+    #[test]
+    fn a_block_of_the_workflow_itself_stays_if_it_is_of_another_server() {
+        let own = |url: &str| {
+            let phone_home = Some(PhoneHome { url: url.to_owned(), tries: Some(2) });
+            let mut steps = steps(SeedCloudInit { phone_home, ..seeded("") });
+            do_not_ask(&mut steps, Some(SERVER)).expect("nothing to refuse");
+            seeds(&mut steps).next().expect("a seed").clone()
+        };
+        assert_eq!(own(&format!("{SERVER}/v1/phone-home/a")), seeded(""));
+        let expect = "#cloud-config\nphone_home:\n  url: \"https://o.example/\"\n  post: all\n  tries: 2\n";
+        assert_eq!(own("https://o.example/"), seeded(expect));
+    }
+}

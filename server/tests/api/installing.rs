@@ -1,0 +1,70 @@
+//! What installs a system on the machine "web1", and where that reports to.
+
+use std::io::Write;
+
+use slipway_protocol::{Action, DiskHints, NodeStatus, RunStatus, SeedCloudInit, Workflow};
+use slipway_server::operate::{self, NewRun, Task};
+use slipway_server::store::systems::System;
+use slipway_server::{Error, image};
+
+use crate::support::{Node, TestServer};
+
+/// Adds an image, and a system of it that reports, after a change to it.
+pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -> Result<System, Error> {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"image").unwrap();
+    let (store, data) = (server.store().await, server.data());
+    let known = image::Known { raw_size: Some(5), raw_digest: None };
+    let image = image::add(&store, &data, file.path(), known).await.unwrap();
+    let mut system = System {
+        name: "debian".to_owned(),
+        image: image.digest,
+        raw_size: None,
+        raw_digest: None,
+        user_data: Some("#cloud-config\n".to_owned()),
+        vendor_data: None,
+        kernel_args: Vec::new(),
+        phone_home: true,
+        phone_home_post: None,
+        phone_home_tries: None,
+        allow_override: true,
+        disk: DiskHints::default(),
+    };
+    change(&mut system);
+    operate::add_system(&store, system).await
+}
+
+/// A run that installs the system and says nothing else.
+pub fn debian() -> NewRun {
+    NewRun::new(Task::Os("debian".to_owned()))
+}
+
+pub async fn start(server: &TestServer, new: NewRun) -> Result<RunStatus, Error> {
+    operate::start_run(&server.store().await, &server.ca(), "web1", new).await
+}
+
+/// The machine does all of a run of the system, but for the report of what it installed.
+pub async fn install(server: &TestServer, node: &Node) -> Workflow {
+    start(server, debian()).await.unwrap();
+    let workflow = node.workflow(server).await.unwrap();
+    node.finish(server, &workflow).await;
+    workflow
+}
+
+pub fn seed(workflow: &Workflow) -> &SeedCloudInit {
+    let seed = workflow.steps.iter().find_map(|step| match &step.action {
+        Action::SeedCloudInit(seed) => Some(seed),
+        _ => None,
+    });
+    seed.unwrap()
+}
+
+/// Where the installed system reports to, from the block in its user-data.
+pub fn report_path(workflow: &Workflow) -> String {
+    let (_, url) = seed(workflow).user_data.split_once("url: \"https://server.test:8443").unwrap();
+    url.split('"').next().unwrap().to_owned()
+}
+
+pub async fn web1(server: &TestServer) -> NodeStatus {
+    operate::show_node(&server.store().await, "web1").await.unwrap()
+}
