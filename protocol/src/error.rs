@@ -45,6 +45,8 @@ pub enum ErrorCode {
     TooLarge,
     /// 416: the range lies outside the object.
     RangeNotSatisfiable,
+    /// 429: a node makes more requests of this kind than it may; try again when `Retry-After` says.
+    TooManyRequests,
     /// 500: a fault of the server.
     Internal,
     /// 503: the server is stopping or overloaded; try again.
@@ -64,6 +66,7 @@ impl ErrorCode {
             ErrorCode::TooLarge => 413,
             ErrorCode::RangeNotSatisfiable => 416,
             ErrorCode::IdentityMissing => 422,
+            ErrorCode::TooManyRequests => 429,
             ErrorCode::Internal => 500,
             ErrorCode::Unavailable => 503,
         }

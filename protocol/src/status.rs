@@ -13,7 +13,7 @@ pub enum NodeState {
     Registered,
     /// Seen, and waiting for an operator.
     Held,
-    /// Has credentials and nothing to do.
+    /// Has credentials; nothing to do, or a run of which no step has begun.
     Enrolled,
     /// A run is in progress.
     Installing,
@@ -102,7 +102,10 @@ pub struct RunStatus {
     /// When the installed system reported for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phoned_home_at: Option<u64>,
-    /// What cloud-init posted then: host keys, instance id, host names.
+    /// When it reported last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_contact_at: Option<u64>,
+    /// What cloud-init posted the first time: host keys, instance id, host names.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub phone_home: std::collections::BTreeMap<String, String>,
     /// Its steps in order.

@@ -18,6 +18,16 @@ pub enum Error {
         /// Causes, outermost first.
         causes: Vec<String>,
     },
+    /// A node makes more requests of a kind than it may.
+    #[error("more than {most} {what} of one node in a minute; try again in {retry_after} s")]
+    TooOften {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many a minute there may be.
+        most: usize,
+        /// Seconds until the next may come.
+        retry_after: u64,
+    },
     /// The database did not do what it was asked.
     #[error("{doing}")]
     Database {
@@ -87,6 +97,9 @@ impl Error {
         match self {
             Error::Refused { code, message, causes } => {
                 ErrorBody { code: *code, message: message.clone(), causes: causes.clone() }
+            }
+            Error::TooOften { .. } => {
+                ErrorBody { code: ErrorCode::TooManyRequests, message: self.to_string(), causes: Vec::new() }
             }
             fault => ErrorBody {
                 code: ErrorCode::Internal,

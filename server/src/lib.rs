@@ -21,6 +21,7 @@ mod listener;
 pub mod operate;
 pub mod random;
 pub mod range;
+pub mod rate;
 pub mod report;
 pub mod reporting;
 pub mod serve;

@@ -300,9 +300,11 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
         created_at: now,
         started_at: None,
         phoned_home_at: None,
+        last_contact_at: None,
     };
     runs::insert(&mut transaction, &run, &instances(&run.workflow)).await?;
     node.run = Some(id);
+    node.state = state::next(node.state, Happening::GivenWork);
     // Who gives a machine work knows of it.
     node.registered = true;
     nodes::save(&mut transaction, &node).await?;

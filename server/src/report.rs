@@ -1,11 +1,15 @@
 //! What nodes, and the systems they install, report.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
-use slipway_protocol::{ErrorCode, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, RunState, Workflow};
+use slipway_protocol::{
+    ErrorCode, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, NodeState, RunState, Workflow,
+};
 
 use crate::Error;
 use crate::random::token_hash;
+use crate::rate::Rate;
 use crate::state::{self, AfterRun, Happening, Turn};
 use crate::store::runs::{self, Run};
 use crate::store::{self, Connection, Store, events, nodes};
@@ -105,29 +109,45 @@ pub enum Caller<'a> {
     Instance(&'a str),
 }
 
-/// Stores what an installed system posted. Only the first post of a run is kept; later ones change nothing.
+/// Stores that an installed system reported, and what it posted if this is the first time.
 pub async fn phone_home(
     store: &Store,
+    rate: &Rate,
     caller: Caller<'_>,
     form: BTreeMap<String, String>,
     now: Millis,
 ) -> Result<(), Error> {
+    // Looking needs no right to write, which a node that reports too often is not to have.
+    let known = reporting_run(&mut *store.read().await?, caller).await?;
+    rate.take(&known.node, Instant::now())?;
     let mut transaction = store.write().await?;
-    let run = match caller {
-        Caller::Token(token) => runs::by_phone_home_hash(&mut transaction, &token_hash(token)).await?,
-        Caller::Instance(id) => runs::by_instance(&mut transaction, id).await?,
+    let node = nodes::get_by_id(&mut transaction, &known.node).await?;
+    let (Some(node), Some(mut run)) = (node, runs::get_by_id(&mut transaction, &known.id).await?) else {
+        return Err(unknown_caller());
     };
-    let Some(mut run) = run else {
-        let message = "no run gave out the token or instance id this system reports with";
-        return Err(Error::refused(ErrorCode::NotFound, message));
-    };
-    if run.phoned_home_at.is_some() {
-        return Ok(());
+    if node.state == NodeState::Decommissioned {
+        let message = format!("node {} was taken out of service by an operator", node.label());
+        return Err(Error::refused(ErrorCode::Decommissioned, message));
     }
-    run.phoned_home_at = Some(now);
-    run.phone_home = form;
+    if run.phoned_home_at.is_none() {
+        run.phoned_home_at = Some(now);
+        run.phone_home = form;
+    }
+    run.last_contact_at = Some(now);
     runs::update(&mut transaction, &run).await?;
     nodes::seen(&mut transaction, &run.node, now).await?;
     tell_node(&mut transaction, &run, Happening::PhonedHome).await?;
     store::commit(transaction).await
+}
+
+async fn reporting_run(connection: &mut Connection, caller: Caller<'_>) -> Result<Run, Error> {
+    let run = match caller {
+        Caller::Token(token) => runs::by_phone_home_hash(connection, &token_hash(token)).await?,
+        Caller::Instance(id) => runs::by_instance(connection, id).await?,
+    };
+    run.ok_or_else(unknown_caller)
+}
+
+fn unknown_caller() -> Error {
+    Error::refused(ErrorCode::NotFound, "no run gave out the token or instance id this system reports with")
 }

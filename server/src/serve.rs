@@ -21,8 +21,12 @@ use crate::capture::{self, Verifications};
 use crate::certificate::Certificate;
 use crate::data::DataDir;
 use crate::jwt::Signer;
+use crate::rate::Rate;
 use crate::store::{self, Store, settings};
 use crate::{Error, listener, random};
+
+/// As NICo's metadata service takes them, and as many as cloud-init makes of one report that fails.
+const REPORTS_A_MINUTE: usize = 10;
 
 /// What a server is started with.
 #[derive(Clone, Debug)]
@@ -115,6 +119,7 @@ impl Server {
             signer,
             operator_token,
             boot: config.boot,
+            reports: Rate::new("reports", REPORTS_A_MINUTE),
             verifications: Verifications::default(),
             max_capture: config.max_capture,
             stopping,

@@ -14,6 +14,8 @@ pub enum Happening {
     ToldToWait,
     /// It got its credentials.
     Enrolled,
+    /// The operator started a run on it.
+    GivenWork,
     /// It began a step.
     StepStarted,
     /// Every step of its run succeeded.
@@ -48,6 +50,9 @@ pub fn next(state: NodeState, what: Happening) -> NodeState {
         (S::Registered | S::Held, Happening::Enrolled) => S::Enrolled,
         // A machine that was power-cycled enrols again; that alone changes nothing.
         (_, Happening::ToldToWait | Happening::Enrolled) => state,
+        (S::Registered | S::Held, Happening::GivenWork) => state,
+        // Whatever runs on it, or failed to, is not what its newest run stands for.
+        (_, Happening::GivenWork) => S::Enrolled,
         (_, Happening::StepStarted) => S::Installing,
         (_, Happening::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
         (_, Happening::RunSucceeded(AfterRun::Awaited)) => S::Booting,
@@ -247,9 +252,17 @@ mod tests {
             (S::Failed, H::PhonedHome, S::Failed),
             (S::Failed, H::Enrolled, S::Failed),
             (S::Failed, H::StepStarted, S::Installing),
+            (S::Registered, H::GivenWork, S::Registered),
+            (S::Held, H::GivenWork, S::Held),
+            (S::Running, H::GivenWork, S::Enrolled),
+            (S::Booting, H::GivenWork, S::Enrolled),
+            (S::Failed, H::GivenWork, S::Enrolled),
+            (S::Enrolled, H::PhonedHome, S::Enrolled),
             (S::Draining, H::StepStarted, S::Draining),
             (S::Running, H::Decommissioned, S::Decommissioned),
             (S::Decommissioned, H::Enrolled, S::Decommissioned),
+            (S::Decommissioned, H::PhonedHome, S::Decommissioned),
+            (S::Decommissioned, H::GivenWork, S::Decommissioned),
         ];
         for (state, what, expect) in table {
             assert_eq!(next(state, what), expect, "{state:?} after {what:?}");

@@ -36,6 +36,7 @@ pub fn of_run(run: Run) -> RunStatus {
         started_at: run.started_at,
         finished_at: run.progress.finished_at,
         phoned_home_at: run.phoned_home_at,
+        last_contact_at: run.last_contact_at,
         phone_home: run.phone_home,
         steps: run.progress.steps,
     }

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
@@ -30,7 +31,11 @@ impl IntoResponse for ApiError {
             tracing::info!(code = ?body.code, message = body.message, "request refused");
         }
         let status = StatusCode::from_u16(body.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, Json(body)).into_response()
+        let mut response = (status, Json(body)).into_response();
+        if let Error::TooOften { retry_after, .. } = self.0 {
+            response.headers_mut().insert(RETRY_AFTER, retry_after.into());
+        }
+        response
     }
 }
 

@@ -30,6 +30,7 @@ use crate::ca::Authority;
 use crate::capture::Verifications;
 use crate::data::DataDir;
 use crate::jwt::Signer;
+use crate::rate::Rate;
 use crate::store::Store;
 use answer::ApiError;
 use auth::Peer;
@@ -51,6 +52,8 @@ pub struct App {
     pub operator_token: String,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
+    /// How often installed systems may report.
+    pub reports: Rate,
     /// Captured disks that are being verified.
     pub verifications: Verifications,
     /// Largest image of a captured disk that is taken, in bytes.
@@ -86,6 +89,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/time", get(node::time))
         .route("/v1/phone-home/{token}", post(phone_home::by_token))
         .route("/latest/meta-data/phone_home", post(phone_home::by_instance))
+        .route("/2009-04-04/meta-data/phone_home", post(phone_home::by_instance))
         .route("/v1/openapi.json", get(openapi::get))
         .nest("/v1/operator", operator);
     finish(routes, app)

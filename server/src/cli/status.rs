@@ -10,6 +10,8 @@ use slipway_server::store::Store;
 use slipway_server::time::{Millis, now};
 use slipway_server::{operate, status};
 
+use super::host_keys;
+
 /// How often `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest last message in the table, in characters.
@@ -45,6 +47,9 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
         } else if shown.as_ref() != Some(&nodes) {
             let clear = if options.watch && output.is_terminal() { CLEAR } else { "" };
             write!(output, "{clear}{}", status_table(&nodes, now()))?;
+            if options.node.is_some() {
+                write!(output, "{}", nodes.iter().filter_map(|node| reports(node, now())).collect::<String>())?;
+            }
         }
         output.flush()?;
         if !options.watch {
@@ -71,6 +76,15 @@ fn status_table(nodes: &[NodeStatus], now: Millis) -> String {
         ]
     });
     table(&header, rows.collect())
+}
+
+/// When the installed system of a machine reported, and its host keys.
+fn reports(node: &NodeStatus, now: Millis) -> Option<String> {
+    let run = node.run.as_ref()?;
+    let ago = |at: Millis| duration(now.saturating_sub(at));
+    let (first, last) = (ago(run.phoned_home_at?), ago(run.last_contact_at?));
+    let keys = host_keys::lines(&run.phone_home);
+    Some(format!("\nThe system reported {first} ago for the first time and {last} ago for the last.\n{keys}"))
 }
 
 fn dash() -> String {
@@ -210,6 +224,7 @@ mod tests {
                 started_at: None,
                 finished_at: None,
                 phoned_home_at: None,
+                last_contact_at: None,
                 phone_home: Default::default(),
                 steps,
             }),
@@ -234,6 +249,17 @@ mod tests {
         let expect =
             ["web1", "installing", "stream-image", progress, "/dev/sda, the only disk", "3 s ago", "1 min 33 s"];
         check(node, &expect);
+    }
+
+    #[test]
+    fn a_machine_by_itself_is_shown_with_its_reports() {
+        let mut node = node(NodeState::Running, Vec::new());
+        assert_eq!(reports(&node, 103_000), None);
+        let run = node.run.as_mut().expect("a run");
+        (run.phoned_home_at, run.last_contact_at) = (Some(40_000), Some(100_000));
+        run.phone_home.insert("pub_key_rsa".to_owned(), "x".to_owned());
+        let expect = "\nThe system reported 1 min 3 s ago for the first time and 3 s ago for the last.\n  pub_key_rsa: no public key\n";
+        assert_eq!(reports(&node, 103_000).as_deref(), Some(expect));
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct Run {
     pub started_at: Option<Millis>,
     /// When the installed system reported for the first time.
     pub phoned_home_at: Option<Millis>,
+    /// When it reported last.
+    pub last_contact_at: Option<Millis>,
 }
 
 /// Stores a new run, and the cloud-init instance ids its workflow gives out.
@@ -65,7 +67,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) 
 /// Stores what changes of a run while it goes on.
 pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
-               finished_at = $6, phoned_home_at = $7, ended = $8 WHERE id = $9";
+               finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9 WHERE id = $10";
     let done = sqlx::query(sql)
         .bind(to_word(&run.progress.state))
         .bind(to_json(&run.progress.steps))
@@ -74,6 +76,7 @@ pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error>
         .bind(run.started_at.map(u64::cast_signed))
         .bind(run.progress.finished_at.map(u64::cast_signed))
         .bind(run.phoned_home_at.map(u64::cast_signed))
+        .bind(run.last_contact_at.map(u64::cast_signed))
         .bind(run.progress.ended)
         .bind(&run.id)
         .execute(connection)
@@ -130,5 +133,6 @@ fn from_row(row: &SqliteRow) -> Result<Run, Error> {
         created_at: number(row, "created_at")?,
         started_at: optional_number(row, "started_at")?,
         phoned_home_at: optional_number(row, "phoned_home_at")?,
+        last_contact_at: optional_number(row, "last_contact_at")?,
     })
 }

@@ -1,11 +1,41 @@
 //! From an image to a machine that runs it.
 
-use reqwest::StatusCode;
-use slipway_protocol::{ErrorCode, NodeState};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::installing::{add_system, install, report_path, seed, start, web1};
-use crate::support::{TestServer, refusal};
+use reqwest::StatusCode;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use slipway_protocol::{ErrorCode, NodeState, RunStatus};
+use slipway_server::operate;
+use slipway_server::rate::Rate;
+use slipway_server::report::{self, Caller};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::installing::{add_system, debian, install, report_path, seed, start, web1};
+use crate::support::{Node, TestServer, refusal};
 use crate::work::new_run;
+
+/// A server, and a machine that has installed the system and restarted into it.
+async fn booting() -> (TestServer, Node, String) {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    let path = report_path(&install(&server, &node).await);
+    (server, node, path)
+}
+
+async fn post(server: &TestServer, path: &str, form: impl Into<reqwest::Body>) -> reqwest::Response {
+    server.client().post(server.url(path)).body(form).send().await.unwrap()
+}
+
+async fn run(server: &TestServer) -> RunStatus {
+    web1(server).await.run.unwrap()
+}
 
 async fn state(server: &TestServer) -> NodeState {
     web1(server).await.state
@@ -22,69 +52,171 @@ async fn a_machine_is_running_when_its_system_reports() {
     assert_eq!(seed.hostname.as_deref(), Some("web1"));
     let ca = server.ca().lines().nth(1).unwrap().to_owned();
     assert!(seed.vendor_data.as_ref().unwrap().contains(&ca), "the system is made to trust the server");
-    let path = report_path(&workflow);
 
+    assert_eq!(state(&server).await, NodeState::Booting);
+    assert_eq!(refusal(post(&server, "/v1/phone-home/nonsense", "").await).await.code, ErrorCode::NotFound);
+    assert_eq!(state(&server).await, NodeState::Booting);
     let form = "hostname=web1&instance_id=i&pub_key_ed25519=ssh-ed25519+AAAA%2B";
-    let post = async |path: &str| server.client().post(server.url(path)).body(form).send().await.unwrap();
-    assert_eq!(state(&server).await, NodeState::Booting);
-    assert_eq!(refusal(post("/v1/phone-home/nonsense").await).await.code, ErrorCode::NotFound);
-    assert_eq!(state(&server).await, NodeState::Booting);
-
-    assert_eq!(post(&path).await.status(), StatusCode::OK);
+    assert_eq!(post(&server, &report_path(&workflow), form).await.status(), StatusCode::OK);
     assert_eq!(state(&server).await, NodeState::Running);
-    let run = web1(&server).await.run.unwrap();
-    assert_eq!(run.phone_home["pub_key_ed25519"], "ssh-ed25519 AAAA+");
-    assert_eq!(post(&path).await.status(), StatusCode::OK, "again");
-    assert_eq!(web1(&server).await.run.unwrap(), run, "a repetition changes nothing");
+    assert_eq!(run(&server).await.phone_home["pub_key_ed25519"], "ssh-ed25519 AAAA+");
+}
+
+#[tokio::test]
+async fn later_reports_leave_the_keys_as_they_are() {
+    let (server, _, path) = booting().await;
+    let (store, rate) = (server.store().await, Rate::new("reports", 10));
+    let token = path.strip_prefix("/v1/phone-home/").unwrap();
+    for (key, now) in [("first", 1000), ("second", 2000)] {
+        let form = BTreeMap::from([("pub_key_rsa".to_owned(), key.to_owned())]);
+        report::phone_home(&store, &rate, Caller::Token(token), form, now).await.unwrap();
+    }
+    let run = run(&server).await;
+    assert_eq!((run.phoned_home_at, run.last_contact_at), (Some(1000), Some(2000)));
+    assert_eq!(run.phone_home, BTreeMap::from([("pub_key_rsa".to_owned(), "first".to_owned())]));
+}
+
+#[tokio::test]
+async fn a_new_run_waits_for_a_report_of_its_own() {
+    let (server, node, first) = booting().await;
+    assert_eq!(post(&server, &first, "").await.status(), StatusCode::OK);
+    assert_eq!(state(&server).await, NodeState::Running);
+    let server = server.restart().await;
+    start(&server, debian()).await.unwrap();
+    assert_eq!(state(&server).await, NodeState::Enrolled, "the system that runs is not that of the newest run");
+    assert_eq!(post(&server, &first, "").await.status(), StatusCode::OK);
+    assert_eq!(state(&server).await, NodeState::Enrolled);
+    assert_eq!(run(&server).await.last_contact_at, None, "that was the run before");
+
+    let workflow = node.workflow(&server).await.unwrap();
+    let second = report_path(&workflow);
+    assert_ne!(second, first);
+    node.finish(&server, &workflow).await;
+    let server = server.restart().await;
+    assert_eq!(state(&server).await, NodeState::Booting);
+    assert_eq!(post(&server, &second, "").await.status(), StatusCode::OK);
+    assert_eq!(state(&server).await, NodeState::Running);
+}
+
+#[tokio::test]
+async fn a_node_out_of_service_does_not_report() {
+    let (server, _, path) = booting().await;
+    operate::decommission_node(&server.store().await, "web1").await.unwrap();
+    let by_instance = format!("instance_id={}", instance_of_newest_run(&server).await);
+    for (path, form) in [(path.as_str(), String::new()), ("/latest/meta-data/phone_home", by_instance)] {
+        assert_eq!(refusal(post(&server, path, form).await).await.code, ErrorCode::Decommissioned);
+    }
+    let node = web1(&server).await;
+    assert_eq!((node.state, node.run.unwrap().last_contact_at), (NodeState::Decommissioned, None));
+}
+
+#[tokio::test]
+async fn a_node_reports_ten_times_a_minute_at_most() {
+    let (server, _, path) = booting().await;
+    for _ in 0..10 {
+        assert_eq!(post(&server, &path, "").await.status(), StatusCode::OK);
+    }
+    let known = run(&server).await.last_contact_at;
+    let refused = post(&server, &path, "").await;
+    let wait: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait), "{wait}");
+    assert_eq!(refusal(refused).await.code, ErrorCode::TooManyRequests);
+    assert_eq!(run(&server).await.last_contact_at, known);
+}
+
+#[tokio::test]
+async fn of_two_reports_at_once_one_is_the_first() {
+    let (server, _, path) = booting().await;
+    let forms = ["a=1&b=1", "a=2&b=2"].map(|form| post(&server, &path, form));
+    let [one, other] = forms;
+    let (one, other) = tokio::join!(one, other);
+    assert_eq!((one.status(), other.status()), (StatusCode::OK, StatusCode::OK));
+    let form = run(&server).await.phone_home;
+    assert_eq!(form["a"], form["b"], "{form:?}");
+    assert_eq!(state(&server).await, NodeState::Running);
+}
+
+#[tokio::test]
+async fn a_form_nobody_sends_by_right_is_refused() {
+    let (server, _, path) = booting().await;
+    let million = (0..1_000_000).map(|key| format!("{key}&")).collect::<String>();
+    let many = (0..33).map(|key| format!("{key}=&")).collect::<String>();
+    let table: [(Vec<u8>, ErrorCode); 6] = [
+        (vec![b'a'; (64 << 10) + 1], ErrorCode::TooLarge),
+        (million.into_bytes(), ErrorCode::TooLarge),
+        (many.into_bytes(), ErrorCode::InvalidRequest),
+        (b"hostname=\xff".to_vec(), ErrorCode::InvalidRequest),
+        (b"%C3%28=web1".to_vec(), ErrorCode::InvalidRequest),
+        (b"pub_key_rsa=a&pub_key_rsa=b".to_vec(), ErrorCode::InvalidRequest),
+    ];
+    for (form, expect) in table {
+        let shown = String::from_utf8_lossy(&form[..form.len().min(30)]).into_owned();
+        assert_eq!(refusal(post(&server, &path, form).await).await.code, expect, "{shown:?}");
+    }
+    assert_eq!(refusal(post(&server, "/v1/phone-home/%FF", "").await).await.code, ErrorCode::InvalidRequest);
+    assert_eq!((state(&server).await, run(&server).await.last_contact_at), (NodeState::Booting, None));
+}
+
+/// Posts less than it says it would, and returns what comes back.
+async fn post_half(server: &TestServer, path: &str) -> String {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(server.ca().as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let url = server.url("");
+    let stream = TcpStream::connect(url.strip_prefix("https://").unwrap()).await.unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+    let request = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\npub_key_rsa=ab");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut answer)).await;
+    drop(read.expect("the server closes the connection"));
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn a_report_that_is_cut_off_is_none() {
+    let (server, _, path) = booting().await;
+    let answer = post_half(&server, &path).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!((state(&server).await, run(&server).await.last_contact_at), (NodeState::Booting, None));
+    assert_eq!(post(&server, &path, "pub_key_rsa=abc").await.status(), StatusCode::OK);
+    assert_eq!(run(&server).await.phone_home["pub_key_rsa"], "abc");
+}
+
+async fn instance_of_newest_run(server: &TestServer) -> String {
+    let mut connection = server.store().await.read().await.unwrap();
+    let id = "SELECT instance_id FROM run_instances JOIN nodes ON nodes.run = run_instances.run";
+    sqlx::query_scalar(id).fetch_one(&mut *connection).await.unwrap()
 }
 
 #[tokio::test]
 async fn a_system_may_report_as_to_a_metadata_service() {
-    let server = TestServer::start().await;
-    let node = server.enrolled("web1").await;
-    add_system(&server, |_| {}).await.unwrap();
-    let workflow = install(&server, &node).await;
-    let post = async |instance: &str| {
-        let url = server.url("/latest/meta-data/phone_home");
-        server.client().post(url).body(format!("instance_id={instance}")).send().await.unwrap()
-    };
-    for wrong in ["", "i-1", "N%2FA"] {
-        assert_eq!(refusal(post(wrong).await).await.code, ErrorCode::NotFound, "{wrong:?}");
+    for version in ["latest", "2009-04-04"] {
+        let server = TestServer::start().await;
+        let node = server.enrolled("web1").await;
+        add_system(&server, |_| {}).await.unwrap();
+        let workflow = install(&server, &node).await;
+        let path = format!("/{version}/meta-data/phone_home");
+        let post = async |instance: &str| post(&server, &path, format!("instance_id={instance}")).await;
+        for wrong in ["", "i-1", "N%2FA"] {
+            assert_eq!(refusal(post(wrong).await).await.code, ErrorCode::NotFound, "{wrong:?}");
+        }
+        assert_eq!(post(&seed(&workflow).instance_id).await.status(), StatusCode::OK);
+        assert_eq!(state(&server).await, NodeState::Running);
     }
-    assert_eq!(post(&seed(&workflow).instance_id).await.status(), StatusCode::OK);
-    assert_eq!(state(&server).await, NodeState::Running);
 }
 
 #[tokio::test]
 async fn an_instance_id_that_can_be_guessed_is_no_proof() {
     let server = TestServer::start().await;
-    server.enrolled("web1").await;
-    start(&server, new_run("steps: [{name: a, action: {seed-cloud-init: {instance_id: web1-1}}}]")).await.unwrap();
-    let url = server.url("/latest/meta-data/phone_home");
-    let refused = server.client().post(url).body("instance_id=web1-1").send().await.unwrap();
-    assert_eq!(refusal(refused).await.code, ErrorCode::NotFound);
-}
-
-#[tokio::test]
-async fn the_report_of_an_old_run_does_not_make_a_new_one_run() {
-    let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
-    add_system(&server, |_| {}).await.unwrap();
-    let mut paths = Vec::new();
-    for _ in 0..2 {
-        paths.push(report_path(&install(&server, &node).await));
-    }
-    let post = async |path: &str| server.client().post(server.url(path)).send().await.unwrap().status();
-    assert_eq!(post(&paths[0]).await, StatusCode::OK);
-    assert_eq!(state(&server).await, NodeState::Booting);
-    assert_eq!(post(&paths[1]).await, StatusCode::OK);
-    assert_eq!(state(&server).await, NodeState::Running);
-}
-
-#[tokio::test]
-async fn a_form_that_is_too_long_is_refused() {
-    let server = TestServer::start().await;
-    let form = vec![b'a'; (64 << 10) + 1];
-    let response = server.client().post(server.url("/v1/phone-home/t")).body(form).send().await.unwrap();
-    assert_eq!(refusal(response).await.code, ErrorCode::TooLarge);
+    let steps = "steps: [{name: a, action: {seed-cloud-init: {instance_id: web1-1}}}]";
+    start(&server, new_run(steps)).await.unwrap();
+    node.finish(&server, &node.workflow(&server).await.unwrap()).await;
+    let refused = post(&server, "/latest/meta-data/phone_home", "instance_id=web1-1").await;
+    assert_eq!(refusal(refused).await.code, ErrorCode::NotFound);
 }

@@ -1,0 +1,56 @@
+//! The host keys an installed system posted, for people who are about to log in there.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use sha2::{Digest, Sha256};
+
+/// A line for each key: its fingerprint as ssh shows it, and the key as known_hosts has it. Nothing else of what was posted is
+/// printed: whoever has the system decides what that is.
+pub fn lines(posted: &BTreeMap<String, String>) -> String {
+    let keys = posted.iter().filter(|(name, value)| name.starts_with("pub_key_") && *value != "N/A");
+    let line = |(name, value): (&String, &String)| match fingerprint(value) {
+        Some((kind, fingerprint, key)) => format!("  {fingerprint}  {kind} {key}\n"),
+        None => format!("  {}: no public key\n", name.escape_default()),
+    };
+    keys.map(line).collect()
+}
+
+/// Kind, fingerprint and base64 of a line of a public key file (sshd(8), "AUTHORIZED_KEYS FILE FORMAT").
+fn fingerprint(line: &str) -> Option<(&str, String, &str)> {
+    let mut words = line.split_whitespace();
+    let (kind, key) = (words.next()?, words.next()?);
+    let blob = STANDARD.decode(key).ok()?;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'@');
+    let is_kind = kind.bytes().all(is_name);
+    is_kind.then(|| (kind, format!("SHA256:{}", STANDARD_NO_PAD.encode(Sha256::digest(blob))), key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl";
+
+    fn check(name: &str, value: &str, expect: &str) {
+        assert_eq!(lines(&BTreeMap::from([(name.to_owned(), value.to_owned())])), expect, "{value:?}");
+    }
+
+    #[test]
+    fn keys_are_shown_as_ssh_shows_them() {
+        // As ssh-keygen -l -f says of this key, which is GitHub's.
+        let expect = format!("  SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU  ssh-ed25519 {KEY}\n");
+        check("pub_key_ed25519", &format!("ssh-ed25519 {KEY} root@web1\n"), &expect);
+        check("pub_key_dsa", "N/A", "");
+        check("hostname", "web1", "");
+    }
+
+    #[test]
+    fn what_is_no_key_is_not_printed() {
+        for value in ["", "ssh-rsa", "ssh-rsa \u{1b}[2J", &format!("\u{1b}[2J {KEY}")] {
+            check("pub_key_rsa", value, "  pub_key_rsa: no public key\n");
+        }
+        check("pub_key_\u{9b}2J", "x", "  pub_key_\\u{9b}2J: no public key\n");
+    }
+}

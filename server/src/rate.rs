@@ -1,0 +1,91 @@
+//! How often nodes may do what costs the server something. Counted by each server for itself, and from nothing when it starts.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::Error;
+
+const WINDOW: Duration = Duration::from_secs(60);
+/// Nodes counted before those that were quiet for a minute are looked for and forgotten.
+const CROWD: usize = 1024;
+
+/// A bound for requests of one kind: so many of each node in any minute.
+#[derive(Debug)]
+pub struct Rate {
+    what: &'static str,
+    most: usize,
+    taken: Mutex<HashMap<String, VecDeque<Instant>>>,
+}
+
+impl Rate {
+    /// At most `most` in a minute. `what` is what there are too many of.
+    pub fn new(what: &'static str, most: usize) -> Self {
+        Self { what, most, taken: Mutex::default() }
+    }
+
+    /// Counts a request of a node, or refuses it.
+    pub fn take(&self, node: &str, now: Instant) -> Result<(), Error> {
+        let is_past = |at: &Instant| now.saturating_duration_since(*at) >= WINDOW;
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.len() >= CROWD {
+            taken.retain(|_, times| times.back().is_some_and(|at| !is_past(at)));
+        }
+        let times = taken.entry(node.to_owned()).or_default();
+        while times.front().is_some_and(is_past) {
+            times.pop_front();
+        }
+        match times.front() {
+            Some(first) if times.len() >= self.most => {
+                let wait = WINDOW.saturating_sub(now.saturating_duration_since(*first));
+                // Rounded up, or whoever waits as told would be refused again.
+                Err(Error::TooOften { what: self.what, most: self.most, retry_after: wait.as_secs() + 1 })
+            }
+            _ => {
+                times.push_back(now);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_so_many_in_any_minute() {
+        let (rate, start) = (Rate::new("reports", 2), Instant::now());
+        let take = |node: &str, second: u64| match rate.take(node, start + Duration::from_secs(second)) {
+            Ok(()) => None,
+            Err(Error::TooOften { retry_after, .. }) => Some(retry_after),
+            Err(other) => panic!("{other}"),
+        };
+        let table = [
+            ("a", 0, None),
+            ("a", 40, None),
+            ("a", 59, Some(2)),
+            ("b", 59, None),
+            ("a", 60, None),
+            ("a", 61, Some(40)),
+            ("a", 100, None),
+            ("a", 500, None),
+        ];
+        for (node, second, expect) in table {
+            assert_eq!(take(node, second), expect, "{node} at {second}");
+        }
+    }
+
+    #[test]
+    fn quiet_nodes_are_forgotten() {
+        let (rate, start) = (Rate::new("reports", 2), Instant::now());
+        let crowd = |second: u64| {
+            for node in 0..CROWD {
+                rate.take(&format!("{second}-{node}"), start + Duration::from_secs(second)).expect("the first");
+            }
+            rate.taken.lock().expect("not poisoned").len()
+        };
+        assert_eq!(crowd(0), CROWD);
+        assert_eq!(crowd(60), CROWD);
+    }
+}
