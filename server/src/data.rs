@@ -5,7 +5,7 @@
 //! slipway.lock          held while the database is brought up to date
 //! ca.pem  ca.key        certificate authority of this installation
 //! server.pem server.key the server's own certificate chain and key
-//! jwt.key               key of the nodes' JWTs
+//! jwt.key               key of the nodes' JWTs and of the tokens for metadata
 //! operator-token        token of the operators' HTTPS API
 //! images/sha256/HEX     images by the digest of the file as delivered
 //! images/captures/RUN   what has arrived of disks that a run captures

@@ -1,5 +1,7 @@
 //! The nodes' JSON Web Tokens (RFC 7519), signed with HMAC SHA-256 (RFC 7515, "HS256").
 //!
+//! The same key signs the tokens of the metadata service, which are shorter and hold as long as their run is the newest.
+//!
 //! The server alone issues and checks them, so there is one algorithm and one header, compared byte for byte: a token that
 //! names another algorithm is no token of ours.
 
@@ -9,11 +11,15 @@ use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
+use crate::data::DataDir;
 use crate::time::Millis;
+use crate::{Error, random};
 
 /// `{"alg":"HS256","typ":"JWT"}`.
 const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
 const AUDIENCE: &str = "slipway-node";
+/// What is signed before the run. A JWT begins otherwise, so neither passes for the other.
+const METADATA: &str = "metadata ";
 
 #[derive(Serialize, Deserialize)]
 struct Claims {
@@ -37,6 +43,11 @@ impl Signer {
         Self { mac: Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length") }
     }
 
+    /// The signer of a data folder, whose secret is made if it is not there.
+    pub fn open(data: &DataDir) -> Result<Self, Error> {
+        Ok(Self::new(&data.read_or_create("jwt.key", || Ok(random::token()))?))
+    }
+
     /// A token for the node, valid for so many seconds.
     pub fn issue(&self, node: &str, now: Millis, lifetime: u64) -> String {
         let issued = now / 1000;
@@ -56,6 +67,20 @@ impl Signer {
         let claims: Claims = serde_json::from_slice(&BASE64.decode(claims).ok()?).ok()?;
         (header == HEADER && claims.aud == AUDIENCE && now / 1000 < claims.exp).then_some(claims.sub)
     }
+
+    /// The token of a run's metadata, fit for the path of a URL.
+    pub fn metadata_token(&self, run: &str) -> String {
+        let signature = self.mac.clone().chain_update(METADATA).chain_update(run).finalize().into_bytes();
+        format!("{run}.{}", BASE64.encode(signature))
+    }
+
+    /// The run whose metadata a token is for, if we issued it.
+    pub fn metadata_run<'a>(&self, token: &'a str) -> Option<&'a str> {
+        let (run, signature) = token.split_once('.')?;
+        let signature = BASE64.decode(signature).ok()?;
+        let mac = self.mac.clone().chain_update(METADATA).chain_update(run);
+        mac.verify_slice(&signature).is_ok().then_some(run)
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +98,19 @@ mod tests {
         for bad in ["", ".", "..", "a.b.c"] {
             assert_eq!(signer.verify(bad, 5_000), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_metadata_token_is_of_one_run() {
+        let signer = Signer::new("secret");
+        let token = signer.metadata_token("r1");
+        assert_eq!(signer.metadata_run(&token), Some("r1"));
+        assert_eq!(Signer::new("other").metadata_run(&token), None, "another key");
+        let jwt = signer.issue("r1", 0, 1000);
+        for bad in ["", "r1", "r1.", &token.replace("r1", "r2"), &token[..token.len() - 1], &jwt] {
+            assert_eq!(signer.metadata_run(bad), None, "{bad:?}");
+        }
+        assert_eq!(signer.verify(&token, 0), None);
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod image;
 pub mod ipxe;
 pub mod jwt;
 mod listener;
+pub mod metadata;
 pub mod operate;
 pub mod random;
 pub mod range;

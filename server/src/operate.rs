@@ -5,6 +5,7 @@ use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{Action, ErrorCode, Identity, NodeState, NodeStatus, RunStatus, Step, workflow};
 
 use crate::enrol::{join, let_in};
+use crate::jwt::Signer;
 use crate::reporting::{PostKeys, Wish};
 use crate::state::{self, Happening};
 use crate::store::nodes::{self, Node};
@@ -12,7 +13,7 @@ use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
 use crate::store::{self, Connection, Store, images, logs, settings, tokens};
 use crate::time::{Millis, now};
-use crate::{Error, compose, enrol, random, reporting, status};
+use crate::{Error, compose, enrol, metadata, random, reporting, status};
 
 /// A node to register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -98,6 +99,13 @@ pub struct IssuedToken {
     /// When it stops being good, in milliseconds since 1970, if ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Millis>,
+}
+
+/// Where a system finds its metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct MetadataUrl {
+    /// Below it are `latest/` and `2009-04-04/`.
+    pub url: String,
 }
 
 /// Registers a node. A machine that is already waiting with one of its keys becomes that node.
@@ -223,6 +231,15 @@ pub async fn node_log(store: &Store, reference: &str) -> Result<String, Error> {
     let mut connection = store.read().await?;
     let node = known_node(&mut connection, reference).await?;
     Ok(logs::text(&logs::newest_of(&mut connection, &node.id).await?))
+}
+
+/// Where the system that a node's newest run installs finds its metadata. Whoever has the URL can read the run's user-data.
+pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Result<MetadataUrl, Error> {
+    let mut connection = store.read().await?;
+    let node = known_node(&mut connection, reference).await?;
+    let run = metadata::newest_run(&mut connection, &node).await?;
+    let server = server_url(&mut connection).await?;
+    Ok(MetadataUrl { url: format!("{server}/v1/metadata/{}", signer.metadata_token(&run)) })
 }
 
 /// Issues a bootstrap token. `lifetime` is in milliseconds.

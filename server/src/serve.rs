@@ -23,10 +23,12 @@ use crate::data::DataDir;
 use crate::jwt::Signer;
 use crate::rate::Rate;
 use crate::store::{self, Store, settings};
-use crate::{Error, listener, random};
+use crate::{Error, listener};
 
 /// As NICo's metadata service takes them, and as many as cloud-init makes of one report that fails.
 const REPORTS_A_MINUTE: usize = 10;
+/// cloud-init's data sources ask for each key by itself, some twenty times at a boot.
+const METADATA_A_MINUTE: usize = 120;
 
 /// What a server is started with.
 #[derive(Clone, Debug)]
@@ -103,7 +105,7 @@ impl Server {
         let data = DataDir::open(&config.data)?;
         let store = Store::open(&data.database()).await?;
         let authority = Authority::open(&data)?;
-        let signer = Signer::new(&data.read_or_create("jwt.key", || Ok(random::token()))?);
+        let signer = Signer::open(&data)?;
         let operator_token = data.operator_token()?;
         let certificate = Arc::new(Certificate::open(&authority, &data, names)?);
         let tls = tls(&authority, Arc::clone(&certificate))?;
@@ -120,6 +122,8 @@ impl Server {
             operator_token,
             boot: config.boot,
             reports: Rate::new("reports", REPORTS_A_MINUTE),
+            metadata: Rate::new("requests for metadata", METADATA_A_MINUTE),
+            site: config.url.host,
             verifications: Verifications::default(),
             max_capture: config.max_capture,
             stopping,

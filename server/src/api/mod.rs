@@ -7,6 +7,7 @@ pub mod capture;
 pub mod enrol;
 pub mod files;
 pub mod images;
+pub mod metadata;
 pub mod node;
 pub mod openapi;
 pub mod operator;
@@ -54,6 +55,10 @@ pub struct App {
     pub boot: Option<PathBuf>,
     /// How often installed systems may report.
     pub reports: Rate,
+    /// How often installed systems may ask for metadata.
+    pub metadata: Rate,
+    /// Host name under which machines reach the server.
+    pub site: String,
     /// Captured disks that are being verified.
     pub verifications: Verifications,
     /// Largest image of a captured disk that is taken, in bytes.
@@ -69,6 +74,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{node}", get(operator::node))
         .route("/nodes/{node}/release", post(operator::release))
         .route("/nodes/{node}/decommission", post(operator::decommission))
+        .route("/nodes/{node}/metadata-url", get(operator::metadata_url))
         .route("/nodes/{node}/runs", post(operator::start_run))
         .route("/nodes/{node}/log", get(operator::log))
         .route("/runs/{run}", get(operator::run))
@@ -90,6 +96,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/phone-home/{token}", post(phone_home::by_token))
         .route("/latest/meta-data/phone_home", post(phone_home::by_instance))
         .route("/2009-04-04/meta-data/phone_home", post(phone_home::by_instance))
+        .route("/v1/metadata/{token}/{version}/{*path}", get(metadata::by_token))
+        .route("/latest/{*path}", get(metadata::by_header))
+        .route("/2009-04-04/{*path}", get(metadata::by_header))
         .route("/v1/openapi.json", get(openapi::get))
         .nest("/v1/operator", operator);
     finish(routes, app)

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, UrlPath};
 use crate::api::auth::OperatorCaller;
-use crate::operate::{self, IssuedToken, NewNode, NewRun};
+use crate::operate::{self, IssuedToken, MetadataUrl, NewNode, NewRun};
 use crate::store::images::Image;
 use crate::store::runs::Run;
 use crate::store::systems::System;
@@ -109,6 +109,19 @@ pub async fn log(
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
     let log = operate::node_log(&app.store, &node).await?;
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], log))
+}
+
+/// Get the URL of the metadata of a node's newest run. It is a secret of the installed system.
+#[utoipa::path(get, path = "/v1/operator/nodes/{node}/metadata-url", params(("node" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 200, body = MetadataUrl), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody, description = "There is no such node, or its newest run seeds no cloud-init.")))]
+pub async fn metadata_url(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(node): UrlPath<String>,
+) -> Result<Json<MetadataUrl>, ApiError> {
+    Ok(Json(operate::metadata_url(&app.store, &app.signer, &node).await?))
 }
 
 /// Look at a run.

@@ -12,6 +12,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use slipway_protocol::{Digest, DiskChoice, DiskHints, Identity, NodeStatus, TextHint};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
+use slipway_server::jwt::Signer;
 use slipway_server::operate::{self, NewNode, NewRun, Task};
 use slipway_server::reporting::PostKeys;
 use slipway_server::store::systems::{self, System};
@@ -90,6 +91,11 @@ pub enum NodeCommand {
     /// Take a machine out of service: its credentials are refused and its run is ended. If it knocks again it is unknown.
     Decommission {
         /// Id or name.
+        node: String,
+    },
+    /// Print the URL of the metadata of a machine's newest run. Whoever has it can read the run's user-data.
+    MetadataUrl {
+        /// Id, name or claim code.
         node: String,
     },
     /// Print the log of a machine's newest boot.
@@ -274,7 +280,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Node(command) => node(store, command).await,
+        Command::Node(command) => node(store, data, command).await,
         Command::Token(TokenCommand::Add { expires }) => print_line(&operate::add_token(store, expires).await?.token),
         Command::Image(ImageCommand::Add { file, raw_digest, raw_size }) => {
             let added = image::add(store, data, &file, image::Known { raw_digest, raw_size }).await?;
@@ -289,7 +295,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
     }
 }
 
-async fn node(store: &Store, command: NodeCommand) -> anyhow::Result<()> {
+async fn node(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow::Result<()> {
     match command {
         NodeCommand::Add(add) => {
             let identity = Identity { uuid: add.uuid, serial: add.serial, macs: add.macs };
@@ -306,6 +312,9 @@ async fn node(store: &Store, command: NodeCommand) -> anyhow::Result<()> {
         NodeCommand::Decommission { node } => {
             let decommissioned = operate::decommission_node(store, &node).await?;
             print_line(&format!("{} is out of service", label(&decommissioned)))
+        }
+        NodeCommand::MetadataUrl { node } => {
+            print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)
         }
         NodeCommand::Log { node } => print(&operate::node_log(store, &node).await?),
     }

@@ -162,6 +162,8 @@ fn operators_set_a_machine_up_beside_a_running_server() {
     ];
     assert_eq!(succeed(data, &add), "debian\n");
     let run = succeed(data, &["run", "start", "web1", "--os", "debian"]);
+    let metadata = succeed(data, &["node", "metadata-url", "web1"]);
+    assert!(metadata.starts_with(&format!("https://server.test/v1/metadata/{}.", run.trim())), "{metadata}");
     let line = succeed(data, &["status", "--json", "web1"]);
     let node: NodeStatus = serde_json::from_str(&line).unwrap();
     assert_eq!(node.run.unwrap().id, run.trim());

@@ -7,6 +7,7 @@ mod command_line;
 mod enrolment;
 mod files;
 mod installing;
+mod metadata;
 mod openapi;
 mod operator;
 mod phone_home;

@@ -57,6 +57,7 @@ async fn operators_do_everything_over_https() {
     assert_eq!(call(client.get(url("/nodes/web1")), StatusCode::OK).await["name"], "web1");
     assert_eq!(call(client.get(url("/images")), StatusCode::OK).await, json!([]));
     assert_eq!(call(client.get(url("/os")), StatusCode::OK).await, json!([]));
+    assert_eq!(call(client.get(url("/nodes/web1/metadata-url")), StatusCode::NOT_FOUND).await["code"], "not-found");
     call(client.get(url("/nodes/web2")), StatusCode::NOT_FOUND).await;
 
     let issued = call(client.post(url("/tokens")).json(&json!({ "expires_in": 60 })), StatusCode::CREATED).await;

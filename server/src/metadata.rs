@@ -1,0 +1,134 @@
+//! What an installed system finds at its metadata service: the tree of EC2's, with what slipway knows. Listings name only what
+//! there is, because cloud-init's Ec2 data source asks for all that is listed and gives everything up when one is not found
+//! (cloudinit/sources/helpers/ec2.py).
+
+use slipway_protocol::{Action, ErrorCode, NodeState, SeedCloudInit, Step};
+use slipway_user_data::quoted;
+
+use crate::Error;
+use crate::store::nodes::Node;
+use crate::store::{Connection, nodes, runs};
+
+/// The versions there are; cloud-init's Ec2 data source asks for newer ones first, and falls back to the older of these.
+pub const VERSIONS: [&str; 2] = ["latest", "2009-04-04"];
+
+/// What the tree is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// The node's id.
+    pub node: String,
+    /// Host name of this server, which stands for the site.
+    pub site: String,
+    /// What the node's newest run seeds cloud-init with.
+    pub seed: SeedCloudInit,
+}
+
+impl Metadata {
+    /// What is at a path behind the version. None if there is nothing.
+    pub fn get(&self, path: &str) -> Option<String> {
+        let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
+        match path {
+            "user-data" => Some(self.seed.user_data.clone()),
+            // NoCloud asks for these two again and again where they are not found.
+            "vendor-data" => Some(or_empty(&self.seed.vendor_data)),
+            "network-config" => Some(or_empty(&self.seed.network_config)),
+            // Without a slash this is where NoCloud looks for a document in YAML (cloud-init documentation, "NoCloud").
+            "meta-data" => Some(self.keys().map(|(key, value)| format!("{key}: {}\n", quoted(value))).collect()),
+            "meta-data/" => Some(self.keys().map(|(key, _)| key).collect::<Vec<_>>().join("\n")),
+            _ => {
+                let wanted = path.strip_prefix("meta-data/")?;
+                self.keys().find(|(key, _)| *key == wanted).map(|(_, value)| value.to_owned())
+            }
+        }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let hostname = self.seed.hostname.as_deref();
+        let keys = [
+            ("hostname", hostname),
+            ("instance-id", Some(self.seed.instance_id.as_str())),
+            ("local-hostname", hostname),
+            ("machine-id", Some(self.node.as_str())),
+            ("sitename", Some(self.site.as_str())),
+        ];
+        keys.into_iter().filter_map(|(key, value)| value.map(|value| (key, value)))
+    }
+}
+
+/// The metadata of a run. None unless it is the newest of a node in service, and seeds cloud-init: what an old system knows is
+/// not to open what a new one is given.
+pub async fn of_run(connection: &mut Connection, run: &str, site: &str) -> Result<Option<Metadata>, Error> {
+    let Some(run) = runs::get_by_id(connection, run).await? else { return Ok(None) };
+    let Some(node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(None) };
+    if !is_served(&node, &run.id) {
+        return Ok(None);
+    }
+    let seed = run.workflow.into_iter().find_map(seed);
+    Ok(seed.map(|seed| Metadata { node: node.id, site: site.to_owned(), seed }))
+}
+
+fn is_served(node: &Node, run: &str) -> bool {
+    node.run.as_deref() == Some(run) && node.state != NodeState::Decommissioned
+}
+
+fn seed(step: Step) -> Option<SeedCloudInit> {
+    match step.action {
+        Action::SeedCloudInit(seed) => Some(seed),
+        _ => None,
+    }
+}
+
+/// The newest run of a node, if there is metadata of it.
+pub async fn newest_run(connection: &mut Connection, node: &Node) -> Result<String, Error> {
+    if let Some(run) = &node.run
+        && of_run(connection, run, "").await?.is_some()
+    {
+        return Ok(run.clone());
+    }
+    let message = format!("node {} has no run with a seed-cloud-init step, and so no metadata", node.label());
+    Err(Error::refused(ErrorCode::NotFound, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(hostname: Option<&str>) -> Metadata {
+        let seed = SeedCloudInit {
+            instance_id: "i-1".to_owned(),
+            hostname: hostname.map(str::to_owned),
+            user_data: "#!/bin/sh".to_owned(),
+            ..SeedCloudInit::default()
+        };
+        Metadata { node: "n1".to_owned(), site: "s.example".to_owned(), seed }
+    }
+
+    #[test]
+    fn everything_that_is_listed_is_there() {
+        for (hostname, expect) in [
+            (Some("web1"), "hostname\ninstance-id\nlocal-hostname\nmachine-id\nsitename"),
+            (None, "instance-id\nmachine-id\nsitename"),
+        ] {
+            let metadata = metadata(hostname);
+            let listing = metadata.get("meta-data/").expect("a listing");
+            assert_eq!(listing, expect);
+            for key in listing.lines() {
+                let value = metadata.get(&format!("meta-data/{key}"));
+                assert!(value.is_some_and(|value| !value.is_empty()), "{key}");
+            }
+        }
+        for nothing in ["", "meta-data/x", "meta-data/instance-id/", "meta-data//", "user-data/", "../user-data"] {
+            assert_eq!(metadata(None).get(nothing), None, "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn no_cloud_finds_a_seed() {
+        let metadata = metadata(Some("a\"b"));
+        let expect = "hostname: \"a\\\"b\"\ninstance-id: \"i-1\"\nlocal-hostname: \"a\\\"b\"\nmachine-id: \"n1\"\n\
+                      sitename: \"s.example\"\n";
+        assert_eq!(metadata.get("meta-data").as_deref(), Some(expect));
+        assert_eq!(metadata.get("user-data").as_deref(), Some("#!/bin/sh"));
+        assert_eq!(metadata.get("vendor-data").as_deref(), Some(""));
+    }
+}

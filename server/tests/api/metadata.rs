@@ -1,0 +1,122 @@
+//! The metadata service, as cloud-init's data sources ask it.
+
+use reqwest::{Response, StatusCode};
+use slipway_protocol::ErrorCode;
+use slipway_server::jwt::Signer;
+use slipway_server::operate;
+
+use crate::installing::{add_system, debian, seed, start};
+use crate::support::{Node, TestServer, refusal};
+use crate::work::new_run;
+
+/// A server, the machine "web1" with a run of a system, and the path of the run's metadata.
+async fn installing() -> (TestServer, Node, String) {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let secret = |system: &mut slipway_server::store::systems::System| {
+        system.user_data = Some("#cloud-config\npassword: x\n".to_owned());
+    };
+    add_system(&server, secret).await.unwrap();
+    start(&server, debian()).await.unwrap();
+    let path = path(&server).await;
+    (server, node, path)
+}
+
+async fn path(server: &TestServer) -> String {
+    let signer = Signer::open(&server.data()).unwrap();
+    let url = operate::metadata_url(&server.store().await, &signer, "web1").await.unwrap().url;
+    url.strip_prefix("https://server.test:8443").unwrap().to_owned()
+}
+
+async fn get(server: &TestServer, path: &str, token: Option<&str>) -> Response {
+    let request = server.client().get(server.url(path));
+    let request = token.iter().fold(request, |request, token| request.header("X-aws-ec2-metadata-token", *token));
+    request.send().await.unwrap()
+}
+
+async fn text(server: &TestServer, path: &str, token: Option<&str>) -> String {
+    let response = get(server, path, token).await;
+    assert_eq!(
+        (response.status(), &response.headers()["cache-control"]),
+        (StatusCode::OK, &"no-store".parse().unwrap())
+    );
+    response.text().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_system_finds_what_its_run_seeds() {
+    let (server, node, url) = installing().await;
+    let workflow = node.workflow(&server).await.unwrap();
+    let (token, seed) = (url.rsplit('/').next().unwrap(), seed(&workflow));
+    for version in ["latest", "2009-04-04"] {
+        for (tree, token) in [(format!("{url}/{version}"), None), (format!("/{version}"), Some(token))] {
+            let text = async |path: &str| text(&server, &format!("{tree}/{path}"), token).await;
+            assert_eq!(text("user-data").await, seed.user_data);
+            assert!(seed.user_data.contains("phone_home"), "with the block");
+            assert_eq!(text("vendor-data").await, *seed.vendor_data.as_ref().unwrap());
+            assert_eq!(text("network-config").await, "");
+            assert!(text("meta-data/").await.starts_with("hostname\ninstance-id\n"));
+            assert_eq!(text("meta-data/instance-id").await, seed.instance_id);
+            assert_eq!(text("meta-data/local-hostname").await, "web1");
+            assert_eq!(text("meta-data/sitename").await, "server.test");
+            assert!(text("meta-data").await.contains(&format!("\ninstance-id: \"{}\"\n", seed.instance_id)));
+            let nothing = get(&server, &format!("{tree}/meta-data/ami-id"), token).await;
+            assert_eq!(refusal(nothing).await.code, ErrorCode::NotFound);
+        }
+    }
+    let newer = get(&server, &format!("{url}/2021-03-23/meta-data/instance-id"), None).await;
+    assert_eq!(refusal(newer).await.code, ErrorCode::NotFound, "cloud-init goes on with an older version");
+}
+
+#[tokio::test]
+async fn nobody_else_finds_anything() {
+    let (server, node, url) = installing().await;
+    for path in ["/latest/user-data", "/2009-04-04/meta-data/instance-id"] {
+        assert_eq!(refusal(get(&server, path, None).await).await.code, ErrorCode::Unauthenticated);
+        assert_eq!(refusal(get(&server, path, Some("nonsense")).await).await.code, ErrorCode::NotFound);
+        assert_eq!(refusal(get(&server, path, Some(&node.enrolment.jwt)).await).await.code, ErrorCode::NotFound);
+    }
+    let put = server.client().put(server.url("/latest/api/token")).send().await.unwrap();
+    assert_eq!(put.status(), StatusCode::METHOD_NOT_ALLOWED);
+    let http = reqwest::get(server.boot_url(&format!("{url}/latest/user-data"))).await.unwrap();
+    assert_eq!(http.status(), StatusCode::NOT_FOUND, "not without TLS");
+    let (token, cut) = (format!("{url}/latest/user-data"), format!("{}/latest/user-data", &url[..url.len() - 1]));
+    assert_eq!(get(&server, &token, None).await.status(), StatusCode::OK);
+    assert_eq!(refusal(get(&server, &cut, None).await).await.code, ErrorCode::NotFound);
+}
+
+#[tokio::test]
+async fn an_old_systems_token_opens_nothing() {
+    let (server, _, first) = installing().await;
+    start(&server, operate::NewRun { replace: true, ..debian() }).await.unwrap();
+    let second = path(&server).await;
+    let code = async |url: &str| get(&server, &format!("{url}/latest/user-data"), None).await.status();
+    assert_eq!((code(&first).await, code(&second).await), (StatusCode::NOT_FOUND, StatusCode::OK));
+    operate::decommission_node(&server.store().await, "web1").await.unwrap();
+    assert_eq!(code(&second).await, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_run_without_a_seed_has_no_metadata() {
+    let server = TestServer::start().await;
+    server.enrolled("web1").await;
+    let (store, signer) = (server.store().await, Signer::open(&server.data()).unwrap());
+    let refused = async || operate::metadata_url(&store, &signer, "web1").await.expect_err("no metadata").body().code;
+    assert_eq!(refused().await, ErrorCode::NotFound);
+    let run = start(&server, new_run("steps: [{name: a, action: {reboot: {}}}]")).await.unwrap();
+    assert_eq!(refused().await, ErrorCode::NotFound);
+    let path = format!("/v1/metadata/{}/latest/user-data", signer.metadata_token(&run.id));
+    assert_eq!(get(&server, &path, None).await.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_node_asks_a_hundred_and_twenty_times_a_minute_at_most() {
+    let (server, _, url) = installing().await;
+    let (client, url) = (server.client(), server.url(&format!("{url}/latest/meta-data/instance-id")));
+    for _ in 0..120 {
+        assert_eq!(client.get(&url).send().await.unwrap().status(), StatusCode::OK);
+    }
+    let refused = client.get(&url).send().await.unwrap();
+    assert!(refused.headers().contains_key("retry-after"));
+    assert_eq!(refusal(refused).await.code, ErrorCode::TooManyRequests);
+}
