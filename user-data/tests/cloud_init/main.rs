@@ -3,6 +3,7 @@
 
 mod cases;
 mod cloud_init;
+mod packages;
 
 use serde_json::{Value, json};
 use slipway_user_data::{Block, Post, inject, remove};
