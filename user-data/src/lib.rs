@@ -4,12 +4,15 @@
 //! edited document is parsed again and must mean what it meant before, the block apart. User-data that has no place for
 //! another key becomes one part of a MIME message, and the block another. What cloud-init makes of user-data is told by its
 //! own sources (cloudinit/user_data.py and cloudinit/handlers/).
+//!
+//! Systems that have Ignition in its place are served by [`ignition`].
 
 mod archive;
 mod block;
 mod document;
 mod edit;
 mod gzip;
+pub mod ignition;
 mod jinja;
 mod kind;
 mod mime;
