@@ -391,6 +391,21 @@ pub enum Error {
         #[source]
         source: slipway_user_data::Refusal,
     },
+    /// The Ignition config cannot be used.
+    #[error("reading the Ignition config")]
+    Ignition {
+        /// The cause, with line and column.
+        #[source]
+        source: slipway_user_data::Refusal,
+    },
+    /// There is no place for a seed where the installed system would find it.
+    #[error("seeding the system on {disk}: {reason}")]
+    Seed {
+        /// Path of the disk.
+        disk: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// Something that sits on the disk did not go.
     #[error("taking down what sits on {disk}: {what}")]
     TakeDown {

@@ -1,5 +1,6 @@
 //! Partitions of a disk: GPT (UEFI specification, 5.3), or MBR (5.2.1).
 
+mod add;
 mod create;
 mod fit;
 
@@ -15,6 +16,7 @@ use gpt::partition::file_read_partitions;
 use crate::error::Error;
 use crate::open_disk::OpenDisk;
 use crate::text;
+pub(crate) use add::Addition;
 pub(crate) use create::{Planned, Table};
 pub(crate) use fit::{Fitted, Moved, fit, in_head};
 

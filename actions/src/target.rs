@@ -13,7 +13,16 @@ use crate::target_root::TargetRoot;
 /// Types of root partitions (The Discoverable Partitions Specification), by machine architecture.
 const ROOT_TYPES: &[(&str, &str)] =
     &[("x86_64", "4f68bce3-e8cd-4db1-96e7-fbcaf984b709"), ("aarch64", "b921b045-1df0-41c3-af44-4c6f280d3fae")];
+/// Types of partitions that hold /usr (the same, and Flatcar's). They are no root, and a mount for writing would break the seal
+/// that most of them have.
+const USR_TYPES: &[&str] = &[
+    "8484680c-9521-48c6-9c11-b0720656f69e",
+    "b0e01050-ee5f-4390-949a-9101b17104e9",
+    "5dfbf5f4-2848-4bac-aa5e-0d9a20b745a6",
+];
 const OS_RELEASE: &[&str] = &["etc/os-release", "usr/lib/os-release"];
+/// Rank of a partition that nothing says to be the root.
+pub(crate) const UNMARKED: u8 = 2;
 
 /// A mounted file system of the installed system.
 #[derive(Debug)]
@@ -106,6 +115,10 @@ pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Resu
             continue;
         };
         let kind = file_system.kind;
+        if is_usr(&partition) {
+            looked_at.in_vain(format!("{name} holds /usr"));
+            continue;
+        }
         if !mount::is_mountable(kind) || kind == "vfat" {
             looked_at.in_vain(format!("{name} is {kind}"));
             continue;
@@ -130,13 +143,19 @@ pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Resu
     Err(looked_at.not_found("a root file system", disk))
 }
 
-fn rank(partition: &Partition, file_system: Option<&FileSystem>) -> u8 {
+/// Whether a partition holds /usr, by its type.
+pub(crate) fn is_usr(partition: &Partition) -> bool {
+    partition.type_guid.as_deref().is_some_and(|guid| USR_TYPES.contains(&guid))
+}
+
+/// How much speaks for a partition to be the root: 0 if its type says so, 1 if its name does, else [`UNMARKED`].
+pub(crate) fn rank(partition: &Partition, file_system: Option<&FileSystem>) -> u8 {
     let own_type = ROOT_TYPES.iter().find(|(arch, _)| *arch == std::env::consts::ARCH).map(|(_, guid)| *guid);
     let label = file_system.and_then(|file_system| file_system.label.as_deref()).unwrap_or_default();
     let says_root = |name: &str| name.to_ascii_lowercase().contains("root");
     match partition.type_guid.as_deref() {
         Some(guid) if Some(guid) == own_type => 0,
         _ if says_root(&partition.name) || says_root(label) => 1,
-        _ => 2,
+        _ => UNMARKED,
     }
 }

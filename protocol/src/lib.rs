@@ -20,6 +20,7 @@ pub mod layers;
 pub mod oci;
 pub mod partition;
 pub mod secret;
+pub mod ssh_key;
 pub mod status;
 pub mod workflow;
 
@@ -39,7 +40,7 @@ pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
     Action, DetachedSignature, EraseDisk, EraseMode, KernelArgs, NumberOrName, PhoneHome, Reboot, RegistryAuth,
-    RunInTarget, SeedCloudInit, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
+    RunInTarget, SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
 };
 
 /// Largest request body the server reads from a node, in bytes, after decompression.

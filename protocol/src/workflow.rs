@@ -8,13 +8,15 @@ use image::image_problems;
 
 pub use erase::{EraseDisk, EraseMode};
 pub use image::{DetachedSignature, RegistryAuth, StreamImage, Verify};
+pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{
-    KernelArgs, NumberOrName, PhoneHome, RunInTarget, SeedCloudInit, UnpackArchive, WriteFile, file_mode,
-    kernel_argument_problem, target_path_problem,
+    KernelArgs, NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, kernel_argument_problem,
+    target_path_problem,
 };
 
 mod erase;
 mod image;
+mod seed;
 mod target;
 
 /// 200 of `GET /v1/node/workflow`.
@@ -69,7 +71,7 @@ fn action_problems(action: &Action) -> Vec<String> {
         Action::StreamImage(image) => image_problems(image),
         Action::Partition(partition) => partition.problems().into_iter().chain(partition.disk.problems(true)).collect(),
         Action::MakeFileSystem(make) => make.problems().into_iter().chain(make.disk.problems(false)).collect(),
-        Action::SeedCloudInit(seed) => seed.disk.problems(false),
+        Action::SeedCloudInit(seed) => seed.problems(),
         Action::KernelArgs(arguments) => {
             let problem = |argument: &String| {
                 let problem = kernel_argument_problem(argument)?;

@@ -44,8 +44,7 @@ pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data:
                 hostname: hostname.map(str::to_owned),
                 user_data,
                 vendor_data: system.vendor_data.clone(),
-                network_config: None,
-                phone_home: None,
+                ..SeedCloudInit::default()
             }),
             SHORT_TIMEOUT,
         ),

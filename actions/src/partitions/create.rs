@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::open_disk::OpenDisk;
 
 /// What partitions begin and end at multiples of, in bytes.
-const ALIGNMENT: u64 = 1 << 20;
+pub(super) const ALIGNMENT: u64 = 1 << 20;
 
 /// A partition that is to be in a table.
 #[derive(Clone, Debug)]
@@ -22,6 +22,22 @@ pub(crate) struct Planned {
     pub(crate) type_guid: String,
     pub(crate) guid: String,
     pub(crate) name: String,
+}
+
+impl Planned {
+    /// The entry of a table on a disk with blocks of so many bytes.
+    pub(super) fn entry(&self, block: u64, path: &str) -> Result<gpt::partition::Partition, Error> {
+        let guid_error = |text: &str| failed(path, format!("{text:?} is no GUID"));
+        let guid = self.type_guid.parse().map_err(|_| guid_error(&self.type_guid))?;
+        Ok(gpt::partition::Partition {
+            part_type_guid: Type { guid, os: OperatingSystem::None },
+            part_guid: self.guid.parse().map_err(|_| guid_error(&self.guid))?,
+            first_lba: self.bytes.start / block,
+            last_lba: self.bytes.end / block - 1,
+            flags: 0,
+            name: self.name.clone(),
+        })
+    }
 }
 
 /// A table that is to be written.
@@ -65,18 +81,7 @@ impl Table {
 
     /// Adds a partition, whose place is aligned and covered by no other.
     pub(crate) fn add(&mut self, planned: &Planned) -> Result<(), Error> {
-        let block = self.block_size.as_u64();
-        let path = self.path.clone();
-        let guid_error = |text: &str| failed(&path, format!("{text:?} is no GUID"));
-        let guid = planned.type_guid.parse().map_err(|_| guid_error(&planned.type_guid))?;
-        let entry = gpt::partition::Partition {
-            part_type_guid: Type { guid, os: OperatingSystem::None },
-            part_guid: planned.guid.parse().map_err(|_| guid_error(&planned.guid))?,
-            first_lba: planned.bytes.start / block,
-            last_lba: planned.bytes.end / block - 1,
-            flags: 0,
-            name: planned.name.clone(),
-        };
+        let entry = planned.entry(self.block_size.as_u64(), &self.path)?;
         let head = &mut Cursor::new(self.head.as_mut_slice());
         entry
             .write_to_device(head, self.added, ENTRIES_LBA, self.block_size, ENTRY_SIZE)

@@ -121,12 +121,15 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
         ActionCommand::SeedCloudInit(a) => {
             let seed = SeedCloudInit {
                 disk: hints(&a.disk),
+                seed: a.seed.into(),
                 instance_id: a.instance_id,
                 hostname: a.hostname,
                 user_data: optional(&a.user_data)?.unwrap_or_default(),
                 vendor_data: optional(&a.vendor_data)?,
                 network_config: optional(&a.network_config)?,
+                ssh_keys: a.ssh_key,
                 phone_home: a.phone_home_url.map(|url| PhoneHome { url, tries: None }),
+                ca: optional(&a.ca)?,
             };
             (Action::SeedCloudInit(seed), a.disk, Vec::new())
         }

@@ -43,47 +43,6 @@ pub fn file_mode(text: &str) -> Option<u32> {
     (mode <= 0o7777).then_some(mode)
 }
 
-/// Inputs of `seed-cloud-init`: a NoCloud seed in the root file system of the installed image.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct SeedCloudInit {
-    /// The disk that carries the image.
-    #[serde(default)]
-    pub disk: DiskHints,
-    /// `instance-id` of the meta-data. cloud-init runs once for each; a new run needs a new one, and the server makes one where
-    /// the workflow gives none.
-    #[serde(default)]
-    pub instance_id: String,
-    /// `local-hostname` of the meta-data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hostname: Option<String>,
-    /// User-data as the operator wrote it.
-    #[serde(default)]
-    pub user_data: String,
-    /// Vendor-data: what the site adds below the user's own; its keys yield to the user's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vendor_data: Option<String>,
-    /// Network configuration, version 1 or 2, as YAML.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network_config: Option<String>,
-    /// Have the installed system report that it is up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub phone_home: Option<PhoneHome>,
-}
-
-/// The `phone_home` block put into the user-data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct PhoneHome {
-    /// Where cloud-init posts to.
-    pub url: String,
-    /// How often it tries, 3 s apart; cloud-init's own default is 10.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tries: Option<u32>,
-}
-
 /// Inputs of `kernel-args`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

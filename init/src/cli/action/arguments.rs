@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use slipway_protocol::{Digest, EraseMode, FileSystemKind, NewPartition, PartitionSize};
+use slipway_protocol::{Digest, EraseMode, FileSystemKind, NewPartition, PartitionSize, SeedPlace};
 
 #[derive(Args)]
 pub struct ActionArguments {
@@ -232,9 +232,41 @@ pub(super) struct SeedArguments {
     /// File with a network configuration
     #[arg(long)]
     pub(super) network_config: Option<PathBuf>,
+    /// Where it is put
+    #[arg(long, value_enum, default_value_t = SeedPlaceArgument::Auto)]
+    pub(super) seed: SeedPlaceArgument,
+    /// Public key of SSH that may log in, a line; may be given several times
+    #[arg(long, value_name = "LINE")]
+    pub(super) ssh_key: Vec<String>,
     /// Have the installed system report here that it is up
     #[arg(long)]
     pub(super) phone_home_url: Option<String>,
+    /// File with CA certificates a system that Ignition sets up is to trust there
+    #[arg(long, requires = "phone_home_url")]
+    pub(super) ca: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(super) enum SeedPlaceArgument {
+    /// Where the installed system looks for it
+    Auto,
+    /// In the root file system
+    Root,
+    /// In a partition with the label CIDATA, made in free space if there is none
+    Cidata,
+    /// Where Ignition looks for its config
+    Ignition,
+}
+
+impl From<SeedPlaceArgument> for SeedPlace {
+    fn from(place: SeedPlaceArgument) -> Self {
+        match place {
+            SeedPlaceArgument::Auto => Self::Auto,
+            SeedPlaceArgument::Root => Self::Root,
+            SeedPlaceArgument::Cidata => Self::Cidata,
+            SeedPlaceArgument::Ignition => Self::Ignition,
+        }
+    }
 }
 
 #[derive(Args)]

@@ -1,0 +1,150 @@
+//! Root file systems that must not be written to. A mount for writing changes a file system even if no file is touched, and what
+//! dm-verity seals does not boot after that, so this is found out without mounting the root.
+
+use super::Place;
+use crate::error::Error;
+use crate::mount;
+use crate::open_disk::OpenDisk;
+use crate::partitions::Partition;
+use crate::target;
+use crate::target_root::TargetRoot;
+
+/// File systems that nothing can be written to.
+const READ_ONLY: &[&str] = &["squashfs", "erofs"];
+/// Hashes that seal another partition, as the probe calls them.
+const VERITY: &str = "DM_verity_hash";
+/// Types of partitions with such hashes (Discoverable Partitions Specification), for x86-64 and arm64.
+const ROOT_VERITY: &[&str] = &["2c7357ed-ebd2-46d9-aec1-23d437ec2bf5", "df3300ce-d69f-4c92-978c-9bfb0f38d820"];
+const USR_VERITY: &[&str] = &["77ff5f63-e7b6-4633-acf4-1565b864c0e6", "6e11a4e7-fbca-4ded-b9e9-e1a512bb664e"];
+/// Types of partitions with boot entries: EFI system partition, extended boot loader partition.
+const BOOT_TYPES: &[&str] = &["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "bc13c2ff-59e6-4262-a352-b275fd6f7172"];
+const BOOT_LABEL: &str = "boot";
+const ENTRIES: &str = "loader/entries";
+const GRUB_CONFIGS: &[&str] = &["grub/grub.cfg", "grub2/grub.cfg"];
+
+/// Why the root file system of a disk must not be written to, where that is so.
+pub(super) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>, Error> {
+    let rank = |(partition, found): &Place| target::rank(partition, found.as_ref());
+    let is_root = |place: &&Place| rank(place) < target::UNMARKED && place.1.is_some();
+    if let Some((partition, found)) = places.iter().filter(is_root).min_by_key(|place| rank(place)) {
+        let name = partition.describe(disk);
+        let kind = found.as_ref().map_or("", |found| found.kind);
+        if partition.read_only {
+            return Ok(Some(format!("{name} is marked as read-only")));
+        }
+        if READ_ONLY.contains(&kind) {
+            return Ok(Some(format!("{name} is {kind}")));
+        }
+    } else if let Some((partition, kind)) = alone(places) {
+        return Ok(Some(format!("{} is {kind}, and there is no other", partition.describe(disk))));
+    }
+    let hashes = hashes(places);
+    let arguments = boot_arguments(disk, places)?;
+    let sealed = arguments.root || hashes.root || hashes.unknown && !arguments.usr;
+    Ok(sealed.then(|| "it is sealed by dm-verity".to_owned()))
+}
+
+/// A file system that nothing can be written to, where no other can be the root.
+fn alone(places: &[Place]) -> Option<(&Partition, &'static str)> {
+    let kinds = || places.iter().filter_map(|(partition, found)| Some((partition, found.as_ref()?.kind)));
+    let may_be_root = |kind: &str| mount::is_mountable(kind) && kind != "vfat";
+    let has_other = kinds().any(|(_, kind)| may_be_root(kind));
+    kinds().find(|(_, kind)| !has_other && READ_ONLY.contains(kind))
+}
+
+/// What hashes on a disk seal.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Hashes {
+    root: bool,
+    /// The type of the partition does not say.
+    unknown: bool,
+}
+
+fn hashes(places: &[Place]) -> Hashes {
+    let mut hashes = Hashes::default();
+    for (partition, found) in places {
+        let is_type = |types: &[&str]| partition.type_guid.as_deref().is_some_and(|guid| types.contains(&guid));
+        let is_verity = found.as_ref().is_some_and(|found| found.kind == VERITY);
+        hashes.root |= is_type(ROOT_VERITY);
+        hashes.unknown |= is_verity && !is_type(ROOT_VERITY) && !is_type(USR_VERITY);
+    }
+    hashes
+}
+
+/// What kernel command lines say is sealed.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    root: bool,
+    usr: bool,
+}
+
+impl Arguments {
+    fn read(&mut self, text: &str) {
+        for word in text.split_whitespace().map(|word| word.trim_matches(['"', '\''])) {
+            self.root |= word.starts_with("roothash=");
+            self.usr |= word.starts_with("usrhash=") || word.starts_with("verity.usrhash=");
+        }
+    }
+}
+
+/// What the boot entries on partitions that are known to be for booting say. One that does not mount says nothing.
+fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Arguments, Error> {
+    let mut arguments = Arguments::default();
+    for (partition, found) in places {
+        let label = found.as_ref().and_then(|found| found.label.as_deref());
+        let is_type = partition.type_guid.as_deref().is_some_and(|guid| BOOT_TYPES.contains(&guid));
+        let is_boot = is_type || label == Some(BOOT_LABEL);
+        let kind = found.as_ref().map_or("", |found| found.kind);
+        let may_be_mounted = is_boot && !partition.read_only && mount::is_mountable(kind);
+        if let Some(Ok(root)) = may_be_mounted.then(|| mount::mount(disk, partition, kind)) {
+            read_entries(&root, &mut arguments)?;
+        }
+    }
+    Ok(arguments)
+}
+
+fn read_entries(root: &TargetRoot, arguments: &mut Arguments) -> Result<(), Error> {
+    for name in root.list(ENTRIES)?.iter().filter(|name| name.ends_with(".conf")) {
+        arguments.read(&root.read(&format!("{ENTRIES}/{name}"))?.unwrap_or_default());
+    }
+    for path in GRUB_CONFIGS {
+        arguments.read(&root.read(path)?.unwrap_or_default());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::FileSystem;
+
+    #[test]
+    fn a_command_line_says_what_is_sealed() {
+        let check = |text: &str, expect: (bool, bool)| {
+            let mut arguments = Arguments::default();
+            arguments.read(text);
+            assert_eq!((arguments.root, arguments.usr), expect, "{text:?}");
+        };
+        check("options root=/dev/sda2 ro", (false, false));
+        check("title x\noptions ro roothash=0a1b\n", (true, false));
+        check("linux /v mount.usr=/dev/mapper/usr verity.usrhash=0a", (false, true));
+        check("options \"usrhash=0a\"", (false, true));
+        check("options xroothash=1", (false, false));
+    }
+
+    #[test]
+    fn hashes_seal_what_their_partition_is_for() {
+        let place = |type_guid: &str, kind: Option<&'static str>| {
+            let type_guid = Some(type_guid.to_owned());
+            let (bytes, guid, name) = (0..1, None, String::new());
+            let found = kind.map(|kind| FileSystem { kind, uuid: None, label: None });
+            (Partition { number: 1, bytes, type_guid, guid, name, read_only: false }, found)
+        };
+        let check = |places: &[Place], root: bool, unknown: bool| assert_eq!(hashes(places), Hashes { root, unknown });
+        check(&[place("x", Some("ext4"))], false, false);
+        check(&[place("x", Some(VERITY))], false, true);
+        check(&[place(ROOT_VERITY[0], Some(VERITY))], true, false);
+        check(&[place(ROOT_VERITY[1], None)], true, false);
+        check(&[place(USR_VERITY[0], Some(VERITY))], false, false);
+    }
+}

@@ -1,0 +1,151 @@
+//! What the installed system is told of itself when it boots for the first time.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DiskHints, ssh_key};
+
+/// Inputs of `seed-cloud-init`: a seed for cloud-init's NoCloud source, or a config for Ignition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SeedCloudInit {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Where it is put.
+    #[serde(default, skip_serializing_if = "SeedPlace::is_auto")]
+    pub seed: SeedPlace,
+    /// `instance-id` of the meta-data. cloud-init runs once for each; a new run needs a new one, and the server makes one where
+    /// the workflow gives none.
+    #[serde(default)]
+    pub instance_id: String,
+    /// `local-hostname` of the meta-data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// User-data as the operator wrote it: anything cloud-init knows, or an Ignition config.
+    #[serde(default)]
+    pub user_data: String,
+    /// Vendor-data: what the site adds below the user's own; its keys yield to the user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor_data: Option<String>,
+    /// Network configuration, version 1 or 2, as YAML.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_config: Option<String>,
+    /// Public keys of SSH that let in, a line each, beside those in the user-data: to the user cloud-init makes, or `core`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssh_keys: Vec<String>,
+    /// Have the installed system report that it is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home: Option<PhoneHome>,
+    /// CA certificates in PEM by which a system that Ignition sets up trusts where it reports to. cloud-init is told by
+    /// vendor-data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+}
+
+/// Where a seed is put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum SeedPlace {
+    /// An Ignition config where Ignition looks for it; else the root file system; else, where that cannot be written to, a
+    /// partition.
+    #[default]
+    Auto,
+    /// A folder in the root file system.
+    Root,
+    /// A partition of its own with the label CIDATA.
+    Cidata,
+    /// Where Ignition looks for its config.
+    Ignition,
+}
+
+impl SeedPlace {
+    fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
+}
+
+/// The `phone_home` block put into the user-data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PhoneHome {
+    /// Where cloud-init posts to.
+    pub url: String,
+    /// How often it tries, 3 s apart; cloud-init's own default is 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tries: Option<u32>,
+}
+
+/// Whether user-data is meant for Ignition: it is a JSON object, which means nothing to cloud-init.
+pub fn is_ignition(user_data: &str) -> bool {
+    user_data.trim_ascii_start().starts_with('{')
+}
+
+impl SeedCloudInit {
+    /// Whether the seed is a config for Ignition.
+    pub fn is_for_ignition(&self) -> bool {
+        self.seed == SeedPlace::Ignition || self.seed == SeedPlace::Auto && is_ignition(&self.user_data)
+    }
+
+    /// What is wrong with these inputs, to be read after the name of the step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        match (self.is_for_ignition(), is_ignition(&self.user_data)) {
+            (true, _) if self.vendor_data.is_some() || self.network_config.is_some() => {
+                let reason = "which Ignition does not know: its config must bring that, and the node have no network";
+                problems.push(format!("has vendor_data or network_config, {reason}"));
+            }
+            (true, false) => problems.push("has user_data that is no Ignition config".to_owned()),
+            (false, true) => {
+                problems.push("has an Ignition config as its user_data, which cloud-init does not know".to_owned());
+            }
+            _ => {}
+        }
+        for key in &self.ssh_keys {
+            problems
+                .extend(ssh_key::problem(key).map(|problem| format!("cannot let the SSH key {key:?} in: {problem}")));
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Action;
+    use crate::workflow::tests::check;
+
+    #[test]
+    fn keys_are_looked_at_before_a_disk_is() {
+        let seed = |key: &str| SeedCloudInit { ssh_keys: vec![key.to_owned()], ..SeedCloudInit::default() };
+        check(Action::SeedCloudInit(seed("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA me@home")), &[]);
+        let expect = "cannot let the SSH key \"a\\nb\" in: it is more than one line";
+        check(Action::SeedCloudInit(seed("a\nb")), &[expect]);
+    }
+
+    #[test]
+    fn ignition_and_cloud_init_are_not_mixed() {
+        let seed = |seed, user_data: &str, vendor_data: Option<&str>| {
+            let (user_data, vendor_data) = (user_data.to_owned(), vendor_data.map(str::to_owned));
+            Action::SeedCloudInit(SeedCloudInit { seed, user_data, vendor_data, ..SeedCloudInit::default() })
+        };
+        check(seed(SeedPlace::Auto, " {\"ignition\": {}}", None), &[]);
+        check(seed(SeedPlace::Root, "#cloud-config\n{a: 1}", Some("#!/bin/sh")), &[]);
+        let foreign = "has vendor_data or network_config, which Ignition does not know: its config must bring that, and the \
+                       node have no network";
+        check(seed(SeedPlace::Auto, "{}", Some("#!/bin/sh")), &[foreign]);
+        check(seed(SeedPlace::Ignition, "", None), &["has user_data that is no Ignition config"]);
+        let unknown = "has an Ignition config as its user_data, which cloud-init does not know";
+        check(seed(SeedPlace::Cidata, "{}", None), &[unknown]);
+    }
+
+    #[test]
+    fn a_seed_without_a_place_is_written_as_it_was_before_there_were_any() {
+        let text = serde_json::to_string(&SeedCloudInit::default()).expect("JSON");
+        assert!(!text.contains("\"seed\"") && !text.contains("ssh_keys"), "{text}");
+        let read: SeedCloudInit = serde_json::from_str(r#"{"instance_id": "i", "seed": "cidata"}"#).expect("a seed");
+        assert_eq!(read.seed, SeedPlace::Cidata);
+    }
+}
