@@ -119,6 +119,13 @@ mod tests {
     }
 
     #[test]
+    fn a_system_that_ignition_sets_up_is_given_the_ca_beside_its_config() {
+        let mut steps = install(&system(), "https://s", None, Some("{\"ignition\": {}}"));
+        ask_to_phone_home(&mut steps, "https://s/v1/phone-home/T", "PEM\n").expect("there is a seed step");
+        assert_eq!((seed(&steps).ca.as_deref(), &seed(&steps).vendor_data), (Some("PEM\n"), &None));
+    }
+
+    #[test]
     fn the_runs_user_data_wins_over_the_systems() {
         assert_eq!(seed(&install(&system(), "https://s", None, None)).user_data, "#cloud-config\n");
         for brought in ["#!/bin/sh\n", ""] {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{Action, ErrorCode, Identity, NodeState, NodeStatus, RunStatus, Step, workflow};
+use slipway_user_data::ignition::{self, Additions};
 
 use crate::enrol::{join, let_in};
 use crate::jwt::Signer;
@@ -306,6 +307,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
         reporting::do_not_ask(&mut steps, server.as_deref())?;
     }
     refuse_problems(&steps)?;
+    check_ignition(&steps)?;
     let run = Run {
         id: id.clone(),
         node: node.id.clone(),
@@ -411,6 +413,32 @@ fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::refused(ErrorCode::InvalidRequest, problems.join("; ")))
+}
+
+/// Refuses an Ignition config that the node would refuse.
+fn check_ignition(steps: &[Step]) -> Result<(), Error> {
+    for step in steps {
+        if let Action::SeedCloudInit(seed) = &step.action
+            && seed.is_for_ignition()
+        {
+            let additions = Additions {
+                hostname: seed.hostname.as_deref(),
+                ssh_keys: &seed.ssh_keys,
+                phone_home: seed.phone_home.as_ref(),
+                ca: seed.ca.as_deref(),
+                instance_id: &seed.instance_id,
+            };
+            complete_config(&seed.user_data, &additions)?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn complete_config(config: &str, additions: &Additions) -> Result<(), Error> {
+    ignition::complete(config, additions).map(drop).map_err(|refusal| {
+        let message = format!("the Ignition config cannot be used: {refusal}");
+        Error::refused(ErrorCode::InvalidRequest, message)
+    })
 }
 
 /// The instance ids that systems may report with: those that nobody guesses.

@@ -1,10 +1,12 @@
 //! Whether an installed system is asked to report that it is up, and how: the `phone_home` block in its user-data.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{Action, ErrorCode, SeedCloudInit, Step};
+use slipway_protocol::{Action, ErrorCode, PhoneHome, SeedCloudInit, Step, workflow};
+use slipway_user_data::ignition::Additions;
 use slipway_user_data::{Block, Post, Refusal, UnknownKey, inject_phone_home, inject_text, remove_text};
 
 use crate::Error;
+use crate::operate::complete_config;
 
 /// cloud-init's own default, written out because cloud-init 22.4 logs a traceback where there is none
 /// (cloudinit/config/cc_phone_home.py).
@@ -77,10 +79,16 @@ impl Wish {
 pub fn ask(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
     let mut asked = false;
     for seed in seeds(steps) {
+        asked = true;
+        if seed.is_for_ignition() {
+            // Nothing of cloud-init reads it: the node adds a unit that reports.
+            seed.phone_home = Some(PhoneHome { url: block.url.clone(), tries: block.tries });
+            seed.ca = Some(ca.to_owned());
+            continue;
+        }
         seed.phone_home = None;
         seed.user_data = inject_text(&seed.user_data, block).map_err(cannot_report)?;
         seed.vendor_data = Some(trusting(ca, seed.vendor_data.as_deref()));
-        asked = true;
     }
     if asked {
         return Ok(());
@@ -94,6 +102,10 @@ pub fn ask(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
 pub fn do_not_ask(steps: &mut [Step], server: Option<&str>) -> Result<(), Error> {
     let is_ours = |url: &str| server.is_some_and(|server| is_of(url, server));
     for seed in seeds(steps) {
+        if seed.is_for_ignition() {
+            seed.phone_home = seed.phone_home.take().filter(|own| !is_ours(&own.url));
+            continue;
+        }
         let removed = remove_text(&seed.user_data, &is_ours).map_err(|refusal| {
             let message = format!("the user-data cannot be kept from reporting: {refusal}");
             Error::refused(ErrorCode::InvalidRequest, message)
@@ -116,7 +128,11 @@ fn is_of(url: &str, server: &str) -> bool {
 
 /// Refuses user-data that no block can be put into.
 pub fn check_user_data(user_data: &str) -> Result<(), Error> {
-    slipway_user_data::check(user_data.as_bytes()).map_err(cannot_report)
+    if !workflow::is_ignition(user_data) {
+        return slipway_user_data::check(user_data.as_bytes()).map_err(cannot_report);
+    }
+    let phone_home = PhoneHome { url: "https://localhost/".to_owned(), tries: None };
+    complete_config(user_data, &Additions { phone_home: Some(&phone_home), ..Additions::default() })
 }
 
 fn cannot_report(refusal: Refusal) -> Error {
@@ -152,8 +168,6 @@ fn trusting(ca: &str, operators: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::PhoneHome;
-
     use super::*;
 
     const SERVER: &str = "https://s.example:8443";
