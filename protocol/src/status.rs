@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootTiming, Failure, Identity, Inventory, Outcome, Progress};
+use crate::{BootTiming, Failure, Identity, Inventory, Network, Outcome, Progress};
 
 /// Where a node stands. Stored; silent, stuck and looping are derived from times and counts and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -61,6 +61,12 @@ pub struct NodeStatus {
     /// How long it took to boot, as it said when it enrolled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<BootTiming>,
+    /// How its installed system is on the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// Public keys of SSH that let into its installed system.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssh_keys: Vec<String>,
     /// Its newest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunStatus>,

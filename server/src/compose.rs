@@ -1,9 +1,9 @@
 //! Composes the workflow that installs an operating system.
 
-use slipway_protocol::{Action, Digest, EraseDisk, KernelArgs, Reboot, SeedCloudInit, Step, StreamImage};
+use slipway_protocol::{Action, Digest, EraseDisk, KernelArgs, Network, Reboot, SeedCloudInit, Step, StreamImage};
 
-use crate::random;
 use crate::store::systems::System;
+use crate::{network_config, random};
 
 const MINUTE: u64 = 60;
 /// A 100 GB image over 1 Gbit/s takes a quarter of an hour; two hours leave room for a busy site.
@@ -44,6 +44,7 @@ pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data:
                 hostname: hostname.map(str::to_owned),
                 user_data,
                 vendor_data: system.vendor_data.clone(),
+                ssh_keys: system.ssh_keys.clone(),
                 ..SeedCloudInit::default()
             }),
             SHORT_TIMEOUT,
@@ -73,13 +74,25 @@ pub fn image_url(server: &str, digest: &Digest) -> String {
     format!("{server}/images/{digest}")
 }
 
+/// Has every `seed-cloud-init` step set the system up as its node wants it: its network, and who may log in beside those
+/// of the system.
+pub fn set_up(steps: &mut [Step], network: Option<&Network>, ssh_keys: &[String]) {
+    for step in steps {
+        if let Action::SeedCloudInit(seed) = &mut step.action {
+            seed.network_config = network.map(network_config::text);
+            let further = ssh_keys.iter().filter(|key| !seed.ssh_keys.contains(key)).cloned().collect::<Vec<_>>();
+            seed.ssh_keys.extend(further);
+        }
+    }
+}
+
 fn step(name: &str, action: Action, timeout: u64) -> Step {
     Step { name: name.to_owned(), action, retries: 0, timeout: Some(timeout) }
 }
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{Algorithm, DiskHints};
+    use slipway_protocol::{Algorithm, DiskHints, Interface};
 
     use super::*;
 
@@ -92,6 +105,7 @@ mod tests {
             user_data: Some("#cloud-config\n".to_owned()),
             vendor_data: None,
             kernel_args: vec!["quiet".to_owned()],
+            ssh_keys: vec!["ssh-rsa A".to_owned()],
             phone_home: true,
             phone_home_post: None,
             phone_home_tries: None,
@@ -119,10 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_ignition_sets_up_is_given_the_ca_beside_its_config() {
-        let mut steps = install(&system(), "https://s", None, Some("{\"ignition\": {}}"));
-        ask_to_phone_home(&mut steps, "https://s/v1/phone-home/T", "PEM\n").expect("there is a seed step");
-        assert_eq!((seed(&steps).ca.as_deref(), &seed(&steps).vendor_data), (Some("PEM\n"), &None));
+    fn a_node_has_its_network_and_its_keys_beside_those_of_the_system() {
+        let mut steps = install(&system(), "https://s", None, None);
+        let interface = Interface { name: "lan0".to_owned(), dhcp4: true, ..Interface::default() };
+        let network = Network { interfaces: vec![interface], ..Network::default() };
+        set_up(&mut steps, Some(&network), &["ssh-rsa B".to_owned(), "ssh-rsa A".to_owned()]);
+        assert_eq!(seed(&steps).network_config.as_deref(), Some(&*network_config::text(&network)));
+        assert_eq!(seed(&steps).ssh_keys, ["ssh-rsa A", "ssh-rsa B"]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod ipxe;
 pub mod jwt;
 mod listener;
 pub mod metadata;
+pub mod network_config;
 pub mod operate;
 pub mod random;
 pub mod range;

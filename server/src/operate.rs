@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
-use slipway_protocol::{Action, ErrorCode, Identity, NodeState, NodeStatus, RunStatus, Step, workflow};
+use slipway_protocol::{
+    Action, ErrorCode, Identity, Network, NodeState, NodeStatus, RunStatus, Step, ssh_key, workflow,
+};
 use slipway_user_data::ignition::{self, Additions};
 
 use crate::enrol::{join, let_in};
@@ -29,6 +31,18 @@ pub struct NewNode {
     /// Let it in as soon as it knocks.
     #[serde(default)]
     pub release: bool,
+}
+
+/// What changes about a node; what is not given stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeChange {
+    /// How its installed system is on the network; one without interfaces leaves that to the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// Public keys of SSH that let into its installed system, in place of those it had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_keys: Option<Vec<String>>,
 }
 
 /// What a node is to do.
@@ -183,6 +197,51 @@ pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Err
     status::one(&mut connection, node).await
 }
 
+/// Changes what is known of a node. A run that was started keeps what it was started with.
+pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> Result<NodeStatus, Error> {
+    let mut transaction = store.write().await?;
+    let mut node = known_node(&mut transaction, reference).await?;
+    if let Some(network) = change.network {
+        node.network = valid_network(network)?;
+    }
+    if let Some(keys) = change.ssh_keys {
+        check_keys(&keys)?;
+        node.ssh_keys = keys;
+    }
+    // Who says how a machine is set up knows of it.
+    node.registered = true;
+    nodes::save(&mut transaction, &node).await?;
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+/// The network, unless it is empty.
+fn valid_network(network: Network) -> Result<Option<Network>, Error> {
+    if network == Network::default() {
+        return Ok(None);
+    }
+    let problems = network.problems();
+    if problems.is_empty() {
+        return Ok(Some(network));
+    }
+    Err(Error::refused(ErrorCode::InvalidRequest, format!("the network makes no sense: {}", problems.join("; "))))
+}
+
+fn check_keys(keys: &[String]) -> Result<(), Error> {
+    let problem = |key: &String| Some(format!("the SSH key {key:?} cannot be used: {}", ssh_key::problem(key)?));
+    keys.iter().find_map(problem).map_or(Ok(()), |message| Err(Error::refused(ErrorCode::InvalidRequest, message)))
+}
+
+/// Reads how a node is on the network from a file of an operator. Errors name line and column.
+pub fn parse_network(yaml: &str) -> Result<Network, Error> {
+    serde_saphyr::from_str(yaml).map_err(|error| {
+        // Which ends with line and column.
+        let reason = error.without_snippet();
+        Error::refused(ErrorCode::InvalidRequest, format!("the network is not valid: {reason}"))
+    })
+}
+
 /// Lets a node in.
 pub async fn release_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
@@ -273,6 +332,7 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
         }
     }
     system.reporting().check()?;
+    check_keys(&system.ssh_keys)?;
     if let (Some(user_data), true) = (&system.user_data, system.phone_home) {
         reporting::check_user_data(user_data)?;
     }
@@ -373,7 +433,8 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
                 return Err(Error::refused(ErrorCode::Forbidden, message));
             }
             let server = server_url(connection).await?;
-            let steps = compose::install(&system, &server, node.name.as_deref(), new.user_data.as_deref());
+            let mut steps = compose::install(&system, &server, node.name.as_deref(), new.user_data.as_deref());
+            compose::set_up(&mut steps, node.network.as_ref(), &node.ssh_keys);
             Ok((steps, wish.or(system.reporting())))
         }
         Task::Workflow(_) if new.user_data.is_some() => {

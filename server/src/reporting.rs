@@ -223,6 +223,23 @@ mod tests {
         assert_eq!((&parts[0]["content"], &parts[1]["content"]), (&trust.into(), &"#!/bin/sh\n".into()));
     }
 
+    #[test]
+    fn a_system_that_ignition_sets_up_is_given_url_and_ca_beside_its_config() {
+        let config = "{\"ignition\": {}}";
+        let seed = asked(seeded(config), Wish::default());
+        assert_eq!((seed.user_data.as_str(), seed.ca.as_deref(), seed.vendor_data), (config, Some("PEM\n"), None));
+        let url = |seed: &SeedCloudInit| seed.phone_home.as_ref().map(|block| block.url.clone());
+        assert_eq!(url(&seed), Some(format!("{SERVER}/v1/phone-home/T")));
+        let kept = |phone_home: &str| {
+            let phone_home = Some(PhoneHome { url: phone_home.to_owned(), tries: None });
+            let mut steps = steps(SeedCloudInit { phone_home, ..seeded(config) });
+            do_not_ask(&mut steps, Some(SERVER)).expect("nothing to edit");
+            url(seeds(&mut steps).next().expect("a seed"))
+        };
+        assert_eq!(kept(&format!("{SERVER}/v1/phone-home/T")), None);
+        assert_eq!(kept("https://other/").as_deref(), Some("https://other/"));
+    }
+
     fn check_kept(user_data: &str, expect: &str) {
         let mut steps = steps(seeded(&user_data.replace("SERVER", SERVER)));
         do_not_ask(&mut steps, Some(SERVER)).expect("blocks that can be taken out");

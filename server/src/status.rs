@@ -22,6 +22,8 @@ pub fn of_node(node: Node, run: Option<Run>) -> NodeStatus {
         timing: node.timing,
         last_seen: node.last_seen,
         enrolled_at: node.enrolled_at,
+        network: node.network,
+        ssh_keys: node.ssh_keys,
         run: run.map(of_run),
     }
 }

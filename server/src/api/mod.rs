@@ -71,7 +71,7 @@ pub struct App {
 pub fn router(app: Arc<App>) -> Router {
     let operator = Router::new()
         .route("/nodes", get(operator::nodes).post(operator::add_node))
-        .route("/nodes/{node}", get(operator::node))
+        .route("/nodes/{node}", get(operator::node).patch(operator::change_node))
         .route("/nodes/{node}/release", post(operator::release))
         .route("/nodes/{node}/decommission", post(operator::decommission))
         .route("/nodes/{node}/metadata-url", get(operator::metadata_url))

@@ -29,6 +29,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::nodes,
         super::operator::add_node,
         super::operator::node,
+        super::operator::change_node,
         super::operator::release,
         super::operator::decommission,
         super::operator::start_run,

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, UrlPath};
 use crate::api::auth::OperatorCaller;
-use crate::operate::{self, IssuedToken, MetadataUrl, NewNode, NewRun};
+use crate::operate::{self, IssuedToken, MetadataUrl, NewNode, NewRun, NodeChange};
 use crate::store::images::Image;
 use crate::store::runs::Run;
 use crate::store::systems::System;
@@ -57,6 +57,20 @@ pub async fn node(
     UrlPath(node): UrlPath<String>,
 ) -> Result<Json<NodeStatus>, ApiError> {
     Ok(Json(operate::show_node(&app.store, &node).await?))
+}
+
+/// Say how the system to be installed on a node is set up.
+#[utoipa::path(patch, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), request_body = NodeChange,
+    security(("operator" = [])),
+    responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody)))]
+pub async fn change_node(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(node): UrlPath<String>,
+    JsonBody(change): JsonBody<NodeChange>,
+) -> Result<Json<NodeStatus>, ApiError> {
+    Ok(Json(operate::change_node(&app.store, &node, change).await?))
 }
 
 /// Let a node in.

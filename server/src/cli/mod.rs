@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use slipway_protocol::{Digest, DiskChoice, DiskHints, Identity, NodeStatus, TextHint};
+use slipway_protocol::{Digest, DiskChoice, DiskHints, Identity, Network, NodeStatus, TextHint};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::jwt::Signer;
-use slipway_server::operate::{self, NewNode, NewRun, Task};
+use slipway_server::operate::{self, NewNode, NewRun, NodeChange, Task};
 use slipway_server::reporting::PostKeys;
 use slipway_server::store::systems::{self, System};
 use slipway_server::store::{Store, images};
@@ -83,6 +83,8 @@ pub enum NodeCommand {
         /// Id, name or claim code.
         node: String,
     },
+    /// Say how the system to be installed on a machine is set up; what is not said stays as it is.
+    Set(NodeSet),
     /// Let a machine in.
     Release {
         /// Id, name, or the claim code on its console.
@@ -122,6 +124,25 @@ pub struct NodeAdd {
     /// Let it in as soon as it knocks.
     #[arg(long)]
     release: bool,
+}
+
+#[derive(Args)]
+#[command(group(clap::ArgGroup::new("what").required(true).multiple(true)))]
+pub struct NodeSet {
+    /// Id, name or claim code.
+    node: String,
+    /// YAML file that says how it is on the network.
+    #[arg(long, value_name = "FILE", group = "what")]
+    network: Option<PathBuf>,
+    /// Leave the network to the image.
+    #[arg(long, conflicts_with = "network", group = "what")]
+    no_network: bool,
+    /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times, and replaces those there were.
+    #[arg(long = "ssh-key", value_name = "LINE", group = "what")]
+    ssh_keys: Vec<String>,
+    /// Let no further key in than the operating system's.
+    #[arg(long, conflicts_with = "ssh_keys", group = "what")]
+    no_ssh_keys: bool,
 }
 
 #[derive(Subcommand)]
@@ -181,6 +202,9 @@ pub struct OsAdd {
     /// Argument for the installed system's kernel; may be given several times.
     #[arg(long = "kernel-arg", allow_hyphen_values = true)]
     kernel_args: Vec<String>,
+    /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times.
+    #[arg(long = "ssh-key", value_name = "LINE")]
+    ssh_keys: Vec<String>,
     /// Have the installed system report that it is up; a run may say otherwise.
     #[arg(long)]
     phone_home: bool,
@@ -305,6 +329,11 @@ async fn node(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow::Re
         NodeCommand::List { json: true } => print_json(&node_status::all(store).await?),
         NodeCommand::List { json: false } => print(&node_table(&node_status::all(store).await?)),
         NodeCommand::Show { node } => print_json(&operate::show_node(store, &node).await?),
+        NodeCommand::Set(set) => {
+            let node = set.node.clone();
+            let changed = operate::change_node(store, &node, node_change(set)?).await?;
+            print_line(&format!("{} is changed for its next run", label(&changed)))
+        }
         NodeCommand::Release { node } => {
             let released = operate::release_node(store, &node).await?;
             print_line(&format!("{} is released", label(&released)))
@@ -318,6 +347,15 @@ async fn node(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow::Re
         }
         NodeCommand::Log { node } => print(&operate::node_log(store, &node).await?),
     }
+}
+
+fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
+    let network = match &set.network {
+        Some(file) => Some(operate::parse_network(&read(file)?).with_context(|| format!("reading {file:?}"))?),
+        None => set.no_network.then(Network::default),
+    };
+    let ssh_keys = (set.no_ssh_keys || !set.ssh_keys.is_empty()).then_some(set.ssh_keys);
+    Ok(NodeChange { network, ssh_keys })
 }
 
 fn label(node: &NodeStatus) -> &str {
@@ -356,6 +394,7 @@ fn system(add: OsAdd) -> anyhow::Result<System> {
         user_data: read_optional(add.user_data.as_deref())?,
         vendor_data: read_optional(add.vendor_data.as_deref())?,
         kernel_args: add.kernel_args,
+        ssh_keys: add.ssh_keys,
         phone_home: add.phone_home,
         phone_home_post: add.reports.phone_home_post.map(PostKeys),
         phone_home_tries: add.reports.phone_home_tries,

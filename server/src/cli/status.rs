@@ -216,6 +216,8 @@ mod tests {
             timing: None,
             last_seen: Some(100_000),
             enrolled_at: None,
+            network: None,
+            ssh_keys: Vec::new(),
             run: Some(RunStatus {
                 id: "r".to_owned(),
                 node: "0123".to_owned(),

@@ -97,6 +97,7 @@ fn migrations() -> Migrator {
         migration(1, "first", include_str!("../../migrations/0001_first.sql")),
         migration(2, "ended and forgotten", include_str!("../../migrations/0002_ended_and_forgotten.sql")),
         migration(3, "contacts", include_str!("../../migrations/0003_contacts.sql")),
+        migration(5, "network and keys", include_str!("../../migrations/0005_network_and_keys.sql")),
     ])
 }
 

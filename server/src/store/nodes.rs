@@ -1,6 +1,6 @@
 //! Nodes and the keys they are recognised by.
 
-use slipway_protocol::{BootTiming, Identity, Inventory, NodeState};
+use slipway_protocol::{BootTiming, Identity, Inventory, Network, NodeState};
 use sqlx::sqlite::SqliteRow;
 
 use super::{Connection, database, get, json, number, optional_json, optional_number, to_json, to_word, word};
@@ -40,6 +40,10 @@ pub struct Node {
     pub enrolled_at: Option<Millis>,
     /// Its newest run.
     pub run: Option<String>,
+    /// How its installed system is on the network; without it as the image has it.
+    pub network: Option<Network>,
+    /// Public keys of SSH that let into its installed system.
+    pub ssh_keys: Vec<String>,
 }
 
 impl Node {
@@ -61,6 +65,8 @@ impl Node {
             last_seen: None,
             enrolled_at: None,
             run: None,
+            network: None,
+            ssh_keys: Vec::new(),
         }
     }
 
@@ -131,13 +137,15 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
 /// to another node is left there: whoever calls has looked before, in the same transaction.
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, registered, released, claim_code, identity_json, inventory_json, \
-               timing_json, agent_version, boot_id, created_at, last_seen, enrolled_at, run) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
+               timing_json, agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, \
+               ssh_keys_json) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) \
                ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state, \
                registered = excluded.registered, released = excluded.released, claim_code = excluded.claim_code, \
                identity_json = excluded.identity_json, inventory_json = excluded.inventory_json, \
                timing_json = excluded.timing_json, agent_version = excluded.agent_version, boot_id = excluded.boot_id, \
-               last_seen = excluded.last_seen, enrolled_at = excluded.enrolled_at, run = excluded.run";
+               last_seen = excluded.last_seen, enrolled_at = excluded.enrolled_at, run = excluded.run, \
+               network_json = excluded.network_json, ssh_keys_json = excluded.ssh_keys_json";
     let done = sqlx::query(sql)
         .bind(&node.id)
         .bind(&node.name)
@@ -154,6 +162,8 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .bind(node.last_seen.map(u64::cast_signed))
         .bind(node.enrolled_at.map(u64::cast_signed))
         .bind(&node.run)
+        .bind(node.network.as_ref().map(to_json))
+        .bind(to_json(&node.ssh_keys))
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a node"))?;
@@ -205,5 +215,7 @@ fn from_row(row: &SqliteRow) -> Result<Node, Error> {
         last_seen: optional_number(row, "last_seen")?,
         enrolled_at: optional_number(row, "enrolled_at")?,
         run: get(row, "run")?,
+        network: optional_json(row, "network_json")?,
+        ssh_keys: json(row, "ssh_keys_json")?,
     })
 }

@@ -31,6 +31,9 @@ pub struct System {
     /// Kernel arguments to add to the installed system's boot entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_args: Vec<String>,
+    /// Public keys of SSH that let into it, a line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssh_keys: Vec<String>,
     /// Have the installed system report that it is up; a run may say otherwise.
     #[serde(default)]
     pub phone_home: bool,

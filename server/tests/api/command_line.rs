@@ -143,6 +143,19 @@ fn operators_set_a_machine_up_beside_a_running_server() {
     assert_eq!((node.state, node.released), (NodeState::Registered, true));
     assert!(succeed(data, &["node", "list"]).contains("52:54:00:12:34:56"));
 
+    let network = folder.path().join("network.yaml");
+    std::fs::write(&network, "interfaces:\n- {name: lan0, mac: \"52:54:00:12:34:56\", dhcp4: true}\n").unwrap();
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA me";
+    let set = |rest: &[&str]| succeed(data, &[&["node", "set", "web1"], rest].concat());
+    let shown = || serde_json::from_str::<NodeStatus>(&succeed(data, &["node", "show", "web1"])).unwrap();
+    assert_eq!(set(&["--network", network.to_str().unwrap(), "--ssh-key", key]), "web1 is changed for its next run\n");
+    assert_eq!((shown().network.unwrap().interfaces[0].name.as_str(), &*shown().ssh_keys[0]), ("lan0", key));
+    set(&["--no-network"]);
+    assert_eq!((shown().network, shown().ssh_keys.len()), (None, 1));
+    set(&["--no-ssh-keys"]);
+    assert_eq!(shown().ssh_keys.len(), 0);
+    assert_eq!(run(data, &["node", "set", "web1"]).status.code(), Some(2), "there is nothing to set");
+
     let image = folder.path().join("disk.img");
     std::fs::write(&image, "image").unwrap();
     let digest = succeed(data, &["image", "add", image.to_str().unwrap(), "--raw-size", "5"]);

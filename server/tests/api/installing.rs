@@ -24,6 +24,7 @@ pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -
         user_data: Some("#cloud-config\n".to_owned()),
         vendor_data: None,
         kernel_args: Vec::new(),
+        ssh_keys: Vec::new(),
         phone_home: true,
         phone_home_post: None,
         phone_home_tries: None,

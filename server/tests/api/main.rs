@@ -8,8 +8,11 @@ mod enrolment;
 mod files;
 mod installing;
 mod metadata;
+mod network;
 mod openapi;
 mod operator;
+#[path = "../../../user-data/tests/cloud_init/packages.rs"]
+mod packages;
 mod phone_home;
 mod reporting;
 mod support;

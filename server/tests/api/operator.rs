@@ -42,6 +42,15 @@ async fn operators_do_everything_over_https() {
     let released = call(client.post(url("/nodes/web1/release")), StatusCode::OK).await;
     assert_eq!(released["released"], true);
 
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA";
+    let lan = json!({ "interfaces": [{ "name": "lan0", "mac": "52:54:00:12:34:56", "addresses": ["192.0.2.5/24"] }] });
+    let change = json!({ "network": lan, "ssh_keys": [key] });
+    let changed = call(client.patch(url("/nodes/web1")).json(&change), StatusCode::OK).await;
+    assert_eq!((&changed["network"]["interfaces"][0]["name"], &changed["ssh_keys"][0]), (&json!("lan0"), &json!(key)));
+    let wrong = json!({ "network": { "interfaces": [{ "name": "lan0" }] } });
+    let refused = call(client.patch(url("/nodes/web1")).json(&wrong), StatusCode::BAD_REQUEST).await;
+    assert!(refused["message"].as_str().unwrap().contains("is one of mac, bond and vlan"), "{refused}");
+
     let no_image = json!({ "name": "debian", "image": format!("sha256:{}", "0".repeat(64)) });
     let refused = call(client.post(url("/os")).json(&no_image), StatusCode::NOT_FOUND).await;
     assert!(refused["message"].as_str().unwrap().starts_with("there is no image sha256:00"));

@@ -1,0 +1,429 @@
+//! How the installed system of a node is on the network. Written by operators as YAML.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::identity::normalise_mac;
+
+/// The network of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Its interfaces, those of hardware and those made of others.
+    pub interfaces: Vec<Interface>,
+    /// Addresses of name servers, the first asked first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    /// Domains that names without a dot are looked for in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<String>,
+}
+
+/// One interface: of hardware by its MAC address, or a bond, or a VLAN.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Interface {
+    /// The name it gets in the installed system.
+    pub name: String,
+    /// The hardware it is. One of this, `bond` and `vlan`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// What it is bonded from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<Bond>,
+    /// The VLAN it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<Vlan>,
+    /// Ask for an IPv4 address.
+    #[serde(default)]
+    pub dhcp4: bool,
+    /// Ask for an IPv6 address.
+    #[serde(default)]
+    pub dhcp6: bool,
+    /// Addresses with the length of their prefix, such as `192.0.2.5/24` and `2001:db8::5/64`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// Where everything else is sent to: at most one address of IPv4 and one of IPv6.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<String>,
+    /// Largest packet, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+}
+
+/// Interfaces that work as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Bond {
+    /// Names of the interfaces, two at least.
+    pub of: Vec<String>,
+    /// How they share the work.
+    #[serde(default)]
+    pub mode: BondMode,
+}
+
+/// How bonded interfaces share the work (kernel documentation, networking/bonding, "mode").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum BondMode {
+    /// One works, and another takes over when it fails: the only mode every switch can.
+    #[default]
+    #[serde(rename = "active-backup")]
+    ActiveBackup,
+    /// LACP, which the switch must be told of.
+    #[serde(rename = "802.3ad")]
+    Lacp,
+    /// In turn.
+    #[serde(rename = "balance-rr")]
+    BalanceRr,
+    /// By the hash of the packet's ends.
+    #[serde(rename = "balance-xor")]
+    BalanceXor,
+    /// Everything on all.
+    #[serde(rename = "broadcast")]
+    Broadcast,
+    /// By load, of what is sent.
+    #[serde(rename = "balance-tlb")]
+    BalanceTlb,
+    /// By load.
+    #[serde(rename = "balance-alb")]
+    BalanceAlb,
+}
+
+/// One of the networks on a wire (IEEE 802.1Q).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Vlan {
+    /// Name of the interface it is on.
+    pub of: String,
+    /// Its number, 1 to 4094.
+    pub id: u32,
+}
+
+/// Bytes of the name of an interface (Linux, IFNAMSIZ, less the zero byte).
+const MAX_NAME: usize = 15;
+/// More would be no definition but an accident.
+const MAX_INTERFACES: usize = 256;
+
+impl Network {
+    /// What is wrong with it, a sentence each; nothing when it makes sense.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.interfaces.is_empty() || self.interfaces.len() > MAX_INTERFACES {
+            return vec![format!(
+                "a network has 1 to {MAX_INTERFACES} interfaces, and this has {}",
+                self.interfaces.len()
+            )];
+        }
+        for (index, interface) in self.interfaces.iter().enumerate() {
+            let (earlier, _) = self.interfaces.split_at(index);
+            let found = interface.problems().into_iter().chain(self.place_problems(interface, earlier));
+            problems.extend(found.map(|problem| format!("interface {:?} {problem}", interface.name)));
+        }
+        problems.extend(self.gateway_problems());
+        for server in &self.nameservers {
+            if !server.parse::<IpAddr>().is_ok_and(|server| is_host(&server)) {
+                problems.push(format!("the name server {server:?} is no address"));
+            }
+        }
+        for domain in self.search.iter().filter(|domain| !is_domain(domain)) {
+            problems.push(format!("the search domain {domain:?} is no name of a domain"));
+        }
+        problems
+    }
+
+    /// What an interface has against the others.
+    fn place_problems(&self, interface: &Interface, earlier: &[Interface]) -> Vec<String> {
+        let mut problems = Vec::new();
+        if earlier.iter().any(|other| other.name == interface.name) {
+            problems.push("has the name of an earlier one".to_owned());
+        }
+        let mac = |interface: &Interface| interface.mac.as_deref().and_then(normalise_mac);
+        if mac(interface).is_some_and(|own| earlier.iter().any(|other| mac(other).as_ref() == Some(&own))) {
+            problems.push("has the MAC address of an earlier one".to_owned());
+        }
+        for address in &interface.addresses {
+            if earlier.iter().any(|other| other.addresses.contains(address)) {
+                problems.push(format!("has the address {address} of an earlier one"));
+            }
+        }
+        let named = |name: &str| self.interfaces.iter().find(|other| other.name == name);
+        let bonded = |name: &str| bond_of(&self.interfaces, name);
+        for part in interface.bond.iter().flat_map(|bond| &bond.of) {
+            match named(part) {
+                None => problems.push(format!("bonds {part:?}, and there is no such interface")),
+                Some(other) if other.mac.is_none() => {
+                    problems.push(format!("bonds {part:?}, which has no MAC address"))
+                }
+                Some(other) if other.is_addressed() => {
+                    problems.push(format!("bonds {part:?}, which has addresses: give them to the bond"));
+                }
+                Some(_) if bonded(part) != Some(&interface.name) => {
+                    problems.push(format!("bonds {part:?}, which another bond has"));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(vlan) = &interface.vlan {
+            match named(&vlan.of) {
+                None => problems.push(format!("is a VLAN of {:?}, and there is no such interface", vlan.of)),
+                Some(other) if other.vlan.is_some() => {
+                    problems.push(format!("is a VLAN of {:?}, a VLAN itself", vlan.of))
+                }
+                Some(_) if bonded(&vlan.of).is_some() => {
+                    problems.push(format!("is a VLAN of {:?}, which is bonded: make it one of the bond", vlan.of));
+                }
+                Some(_) => {}
+            }
+            if earlier.iter().any(|other| other.vlan.as_ref() == Some(vlan)) {
+                problems.push("is the same VLAN as an earlier one".to_owned());
+            }
+        }
+        problems
+    }
+
+    /// One route for everything else is enough; with two, which is taken is anybody's guess.
+    fn gateway_problems(&self) -> Vec<String> {
+        let all = self.interfaces.iter().flat_map(|interface| &interface.gateways);
+        let all: Vec<IpAddr> = all.filter_map(|text| text.parse().ok()).collect();
+        let of_ipv4 = all.iter().filter(|gateway| gateway.is_ipv4()).count();
+        let several = [("IPv4", of_ipv4), ("IPv6", all.len() - of_ipv4)].into_iter().filter(|(_, count)| *count > 1);
+        several.map(|(version, _)| format!("there is more than one gateway for {version}")).collect()
+    }
+}
+
+/// The first bond that an interface is a part of.
+fn bond_of<'a>(interfaces: &'a [Interface], name: &str) -> Option<&'a String> {
+    let has = |interface: &&Interface| interface.bond.iter().any(|bond| bond.of.iter().any(|part| part == name));
+    interfaces.iter().find(has).map(|interface| &interface.name)
+}
+
+impl Interface {
+    /// Whether it is to have an address.
+    pub fn is_addressed(&self) -> bool {
+        self.dhcp4 || self.dhcp6 || !self.addresses.is_empty()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut wrong = |problem: String| problems.push(problem);
+        if !is_name(&self.name) {
+            wrong(format!("has a name that is none: 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores"));
+        }
+        if [self.mac.is_some(), self.bond.is_some(), self.vlan.is_some()].iter().filter(|given| **given).count() != 1 {
+            wrong("is one of mac, bond and vlan: give exactly one".to_owned());
+        }
+        if let Some(mac) = self.mac.as_ref().filter(|mac| normalise_mac(mac).is_none()) {
+            wrong(format!("has {mac:?} for its MAC address, which is none such as 52:54:00:12:34:56"));
+        }
+        if let Some(bond) = &self.bond {
+            let twice = (1..bond.of.len()).any(|index| bond.of[..index].contains(&bond.of[index]));
+            if bond.of.len() < 2 || twice {
+                wrong("is a bond of fewer than two interfaces, or of one of them twice".to_owned());
+            }
+        }
+        if let Some(vlan) = self.vlan.as_ref().filter(|vlan| !(1..=4094).contains(&vlan.id)) {
+            wrong(format!("is VLAN {}, and there are 1 to 4094", vlan.id));
+        }
+        if let Some(mtu) = self.mtu.filter(|mtu| !(576..=65535).contains(mtu)) {
+            wrong(format!("has an mtu of {mtu}, and it can be 576 to 65535"));
+        }
+        for address in &self.addresses {
+            if let Some(problem) = address_problem(address) {
+                wrong(format!("cannot have the address {address:?}: {problem}"));
+            }
+        }
+        for gateway in &self.gateways {
+            if let Some(problem) = self.gateway_problem(gateway) {
+                wrong(format!("cannot use the gateway {gateway:?}: {problem}"));
+            }
+        }
+        problems
+    }
+
+    fn gateway_problem(&self, text: &str) -> Option<&'static str> {
+        let Some(gateway) = text.parse::<IpAddr>().ok().filter(is_host) else { return Some("it is no address") };
+        let is_link_local = matches!(gateway, IpAddr::V6(gateway) if gateway.is_unicast_link_local());
+        let own: Vec<_> = self.addresses.iter().filter_map(|address| prefixed(address)).collect();
+        let reaches = |(address, len): &(IpAddr, u32)| match is_link_local {
+            true => address.is_ipv6(),
+            false => in_network(&gateway, address, *len),
+        };
+        if own.iter().any(|(address, _)| *address == gateway) {
+            return Some("it is an address of this interface");
+        }
+        // Where there is only DHCP, cloud-init leaves the gateway to it.
+        (!own.iter().any(reaches)).then_some("it is in the network of none of its addresses")
+    }
+}
+
+/// An address and the length of its prefix, in bits.
+fn prefixed(text: &str) -> Option<(IpAddr, u32)> {
+    let (address, len) = text.split_once('/')?;
+    let len = len.parse().ok().filter(|_| len.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let address: IpAddr = address.parse().ok()?;
+    (len <= bits(&address).1).then_some((address, len))
+}
+
+/// Its bits, the last of them lowest, and how many there are.
+fn bits(address: &IpAddr) -> (u128, u32) {
+    match address {
+        IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
+        IpAddr::V6(address) => (address.to_bits(), 128),
+    }
+}
+
+/// The part of an address behind its prefix, and the same with all its bits set.
+fn host_part(address: &IpAddr, len: u32) -> (u128, u128) {
+    let (bits, all) = bits(address);
+    let mask = 1_u128.checked_shl(all - len).map_or(u128::MAX, |above| above - 1);
+    (bits & mask, mask)
+}
+
+fn in_network(gateway: &IpAddr, address: &IpAddr, len: u32) -> bool {
+    let network = |address: &IpAddr| bits(address).0 - host_part(address, len).0;
+    gateway.is_ipv4() == address.is_ipv4() && network(gateway) == network(address)
+}
+
+fn address_problem(text: &str) -> Option<&'static str> {
+    let Some((address, len)) = prefixed(text) else {
+        return Some("write it with the length of its prefix, such as 192.0.2.5/24 or 2001:db8::5/64");
+    };
+    let (host, all) = host_part(&address, len);
+    match address {
+        _ if len == 0 || !is_host(&address) => Some("it is none of a machine"),
+        // Of two addresses and of one, both are hosts (RFC 3021).
+        _ if all <= 1 => None,
+        _ if host == 0 => Some("it is the address of the network itself"),
+        IpAddr::V4(_) if host == all => Some("it is the broadcast address of its network"),
+        _ => None,
+    }
+}
+
+/// Whether this can be the address of another machine.
+fn is_host(address: &IpAddr) -> bool {
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !address.is_unspecified() && !address.is_loopback() && !address.is_multicast() && !is_broadcast
+}
+
+fn is_name(name: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(known)
+        && !matches!(name, "." | ".." | "lo" | "all" | "default")
+}
+
+/// Labels of letters, digits, hyphens and underscores, joined by dots (RFC 1123, section 2.1).
+fn is_domain(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        (1..=63).contains(&label.len()) && label.bytes().all(known) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The problems of a network, as JSON, each given by a part of it.
+    fn check(json: serde_json::Value, expect: &[&str]) {
+        let network: Network = serde_json::from_value(json).expect("a network");
+        let found = network.problems();
+        assert_eq!(found.len(), expect.len(), "{found:?}");
+        for (found, expect) in found.iter().zip(expect) {
+            assert!(found.contains(expect), "{found:?} has no {expect:?}");
+        }
+    }
+
+    fn one(rest: serde_json::Value) -> serde_json::Value {
+        let mut interface = serde_json::json!({"name": "lan0", "mac": "52:54:00:12:34:56"});
+        interface.as_object_mut().expect("a mapping").extend(rest.as_object().expect("a mapping").clone());
+        serde_json::json!({"interfaces": [interface]})
+    }
+
+    #[test]
+    fn a_network_that_makes_sense_has_no_problem() {
+        check(
+            serde_json::json!({
+                "interfaces": [
+                    {"name": "nic0", "mac": "52-54-00-12-34-56"},
+                    {"name": "nic1", "mac": "525400123457", "mtu": 9000},
+                    {"name": "bond0", "bond": {"of": ["nic0", "nic1"], "mode": "802.3ad"}, "dhcp6": true},
+                    {"name": "bond0.7", "vlan": {"of": "bond0", "id": 7}, "addresses": ["192.0.2.5/24", "2001:db8::5/64"],
+                        "gateways": ["192.0.2.1", "fe80::1"]},
+                ],
+                "nameservers": ["192.0.2.53", "2001:db8::53"],
+                "search": ["site.example", "example"],
+            }),
+            &[],
+        );
+        check(one(serde_json::json!({"addresses": ["192.0.2.0/31"], "gateways": ["192.0.2.1"]})), &[]);
+    }
+
+    #[test]
+    fn addresses_are_those_of_machines() {
+        let address = |text: &str| one(serde_json::json!({"addresses": [text]}));
+        for text in ["192.0.2.5", "192.0.2.5/33", "192.0.2.5/+8", "192.0.2/24", "x/8", "2001:db8::5/129", "192.0.2.5/"]
+        {
+            check(address(text), &["write it with the length of its prefix"]);
+        }
+        check(address("192.0.2.0/24"), &["the address of the network itself"]);
+        check(address("2001:db8::/64"), &["the address of the network itself"]);
+        check(address("192.0.2.255/24"), &["the broadcast address"]);
+        for text in ["127.0.0.1/8", "0.0.0.0/24", "224.0.0.5/24", "::1/128", "ff02::1/64", "192.0.2.5/0"] {
+            check(address(text), &["it is none of a machine"]);
+        }
+        let gateway = |text: &str| one(serde_json::json!({"addresses": ["192.0.2.5/24"], "gateways": [text]}));
+        check(gateway("198.51.100.1"), &["in the network of none of its addresses"]);
+        check(gateway("2001:db8::1"), &["in the network of none of its addresses"]);
+        check(gateway("fe80::1"), &["in the network of none of its addresses"]);
+        check(one(serde_json::json!({"dhcp4": true, "gateways": ["192.0.2.1"]})), &["none of its addresses"]);
+        check(gateway("192.0.2.5"), &["an address of this interface"]);
+        check(gateway("192.0.2.1/24"), &["it is no address"]);
+        let two = serde_json::json!({"addresses": ["192.0.2.5/24"], "gateways": ["192.0.2.1", "192.0.2.2"]});
+        check(one(two), &["more than one gateway for IPv4"]);
+    }
+
+    #[test]
+    fn interfaces_are_known_and_used_once() {
+        check(serde_json::json!({"interfaces": []}), &["1 to 256 interfaces"]);
+        check(
+            one(serde_json::json!({"name": "sixteen-letters-", "mtu": 68})),
+            &["a name that is none", "an mtu of 68"],
+        );
+        check(one(serde_json::json!({"mac": "52:54"})), &["MAC address"]);
+        check(
+            one(serde_json::json!({"vlan": {"of": "lan0", "id": 0}})),
+            &["exactly one", "1 to 4094", "a VLAN itself"],
+        );
+        let with = |more: serde_json::Value| {
+            serde_json::json!({"interfaces": [
+                {"name": "a", "mac": "52:54:00:00:00:01"}, {"name": "b", "mac": "52:54:00:00:00:02", "dhcp4": true}, more,
+            ]})
+        };
+        check(with(serde_json::json!({"name": "a", "mac": "5254.0000.0001"})), &["the name of", "the MAC address of"]);
+        let bond = |of: &[&str]| with(serde_json::json!({"name": "c", "bond": {"of": of}}));
+        check(bond(&["a"]), &["fewer than two"]);
+        check(bond(&["a", "a"]), &["fewer than two"]);
+        check(bond(&["a", "b"]), &["give them to the bond"]);
+        check(bond(&["a", "x"]), &["there is no such interface"]);
+        check(bond(&["a", "c"]), &["\"c\", which has no MAC address"]);
+        let vlan = |of: &str| with(serde_json::json!({"name": "c", "vlan": {"of": of, "id": 7}}));
+        check(vlan("b"), &[]);
+        check(vlan("x"), &["there is no such interface"]);
+    }
+
+    #[test]
+    fn names_are_looked_up_by_what_can_be_asked() {
+        let mut network = one(serde_json::json!({"dhcp4": true}));
+        network["nameservers"] = serde_json::json!(["dns.example", "::"]);
+        network["search"] = serde_json::json!(["ok.example", "", "a b", "-x"]);
+        check(network, &["dns.example", "\"::\"", "\"\"", "\"a b\"", "\"-x\""]);
+    }
+}
