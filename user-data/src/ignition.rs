@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use slipway_protocol::PhoneHome;
 
-use crate::{MAX_BYTES, Refusal, url_problem};
+use crate::{Refusal, url_problem};
 
 /// What a config is to have beside what the operator wrote.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +23,8 @@ pub struct Additions<'a> {
     pub instance_id: &'a str,
 }
 
+/// Bytes of a config: what it is read into takes many times as much.
+const MAX_BYTES: usize = 4 << 20;
 const USER: &str = "core";
 const HOSTNAME: &str = "/etc/hostname";
 const CA: &str = "/etc/slipway/phone-home.pem";
@@ -213,10 +215,12 @@ mod tests {
     #[test]
     fn what_is_no_config_is_refused_with_its_place() {
         let deep = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
+        let large = format!("{{\"ignition\": {{\"version\": \"3.4.0\"}}}}{}", " ".repeat(MAX_BYTES));
         for (config, line, reason) in [
             ("{\n\"ignition\": }", 2, "is no JSON from here on"),
             ("{} x", 1, "is no JSON from here on"),
             (deep.as_str(), 1, "is no JSON from here on"),
+            (large.as_str(), 1, "more than 4 MiB"),
             ("{}", 1, "no ignition.version"),
             ("{\"ignition\": {\"version\": 3}}", 1, "no ignition.version"),
             ("{\"ignitionVersion\": 1}", 1, "no ignition.version"),
