@@ -33,12 +33,42 @@ impl Metadata {
             "vendor-data" => Some(or_empty(&self.seed.vendor_data)),
             "network-config" => Some(or_empty(&self.seed.network_config)),
             // Without a slash this is where NoCloud looks for a document in YAML (cloud-init documentation, "NoCloud").
-            "meta-data" => Some(self.keys().map(|(key, value)| format!("{key}: {}\n", quoted(value))).collect()),
-            "meta-data/" => Some(self.keys().map(|(key, _)| key).collect::<Vec<_>>().join("\n")),
+            "meta-data" => Some(self.document()),
+            "meta-data/" => {
+                let keys = (!self.seed.ssh_keys.is_empty()).then_some("public-keys/");
+                Some(self.keys().map(|(key, _)| key).chain(keys).collect::<Vec<_>>().join("\n"))
+            }
             _ => {
                 let wanted = path.strip_prefix("meta-data/")?;
-                self.keys().find(|(key, _)| *key == wanted).map(|(_, value)| value.to_owned())
+                let found = self.keys().find(|(key, _)| *key == wanted).map(|(_, value)| value.to_owned());
+                found.or_else(|| self.ssh_key(wanted.strip_prefix("public-keys/")?))
             }
+        }
+    }
+
+    /// All of it in YAML.
+    fn document(&self) -> String {
+        let mut text: String = self.keys().map(|(key, value)| format!("{key}: {}\n", quoted(value))).collect();
+        if !self.seed.ssh_keys.is_empty() {
+            text.push_str("public-keys:\n");
+            text.extend(self.seed.ssh_keys.iter().map(|key| format!("- {}\n", quoted(key))));
+        }
+        text
+    }
+
+    /// What is at a path among the keys, each of which has a number, a name, and a folder for its formats.
+    fn ssh_key(&self, path: &str) -> Option<String> {
+        let keys = &self.seed.ssh_keys;
+        if path.is_empty() {
+            let names: Vec<String> = (0..keys.len()).map(|number| format!("{number}=key-{number}")).collect();
+            return Some(names.join("\n")).filter(|_| !keys.is_empty());
+        }
+        let (number, format) = path.split_once('/')?;
+        let key = keys.get(number.parse::<usize>().ok()?)?;
+        match format {
+            "" => Some("openssh-key".to_owned()),
+            "openssh-key" => Some(key.clone()),
+            _ => None,
         }
     }
 
@@ -130,5 +160,27 @@ mod tests {
         assert_eq!(metadata.get("meta-data").as_deref(), Some(expect));
         assert_eq!(metadata.get("user-data").as_deref(), Some("#!/bin/sh"));
         assert_eq!(metadata.get("vendor-data").as_deref(), Some(""));
+    }
+    #[test]
+    fn keys_are_listed_as_ec2_does() {
+        let with = |keys: &[&str]| {
+            let mut metadata = metadata(None);
+            metadata.seed.ssh_keys = keys.iter().map(|key| (*key).to_owned()).collect();
+            metadata
+        };
+        let check = |keys: &[&str], path: &str, expect: Option<&str>| {
+            assert_eq!(with(keys).get(&format!("meta-data/{path}")).as_deref(), expect, "{path}");
+        };
+        let keys = ["ssh-rsa A a: b", "ssh-rsa B"];
+        check(&keys, "", Some("instance-id\nmachine-id\nsitename\npublic-keys/"));
+        check(&keys, "public-keys/", Some("0=key-0\n1=key-1"));
+        check(&keys, "public-keys/1/", Some("openssh-key"));
+        check(&keys, "public-keys/1/openssh-key", Some("ssh-rsa B"));
+        for nothing in ["public-keys", "public-keys/2/", "public-keys/x/", "public-keys/0", "public-keys/0/dsa"] {
+            check(&keys, nothing, None);
+        }
+        check(&[], "public-keys/", None);
+        let document = with(&keys).get("meta-data").unwrap_or_default();
+        assert!(document.ends_with("\npublic-keys:\n- \"ssh-rsa A a: b\"\n- \"ssh-rsa B\"\n"), "{document}");
     }
 }

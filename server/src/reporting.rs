@@ -227,7 +227,7 @@ mod tests {
     fn a_system_that_ignition_sets_up_is_given_url_and_ca_beside_its_config() {
         let config = "{\"ignition\": {}}";
         let seed = asked(seeded(config), Wish::default());
-        assert_eq!((seed.user_data.as_str(), seed.ca.as_deref(), seed.vendor_data), (config, Some("PEM\n"), None));
+        assert_eq!((seed.user_data.as_str(), seed.ca.as_deref(), &seed.vendor_data), (config, Some("PEM\n"), &None));
         let url = |seed: &SeedCloudInit| seed.phone_home.as_ref().map(|block| block.url.clone());
         assert_eq!(url(&seed), Some(format!("{SERVER}/v1/phone-home/T")));
         let kept = |phone_home: &str| {
