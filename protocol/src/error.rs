@@ -23,7 +23,7 @@ pub struct ErrorBody {
 pub enum ErrorCode {
     /// 401: the bootstrap token was never issued, or was used before.
     TokenUnknown,
-    /// 410: the bootstrap token has expired.
+    /// 410: the bootstrap token has expired, or the token of a run that another has taken the place of.
     TokenExpired,
     /// 409: the identity belongs to more than one node, or contradicts the node it matches.
     IdentityConflict,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootTiming, Failure, Identity, Inventory, Network, Outcome, Progress};
+use crate::{BootTiming, Failure, Identity, Inventory, LooseStep, Network, Outcome, Progress};
 
 /// Where a node stands. Stored; silent, stuck and looping are derived from times and counts and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -116,6 +116,9 @@ pub struct RunStatus {
     pub phone_home: std::collections::BTreeMap<String, String>,
     /// Its steps in order.
     pub steps: Vec<StepStatus>,
+    /// What was reported beside them, in the order it is to be shown. It changes nothing of how the run stands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loose_steps: Vec<LooseStep>,
 }
 
 /// Where a step stands.

@@ -110,6 +110,7 @@ mod tests {
             phone_home_post: None,
             phone_home_tries: None,
             allow_override: true,
+            known_steps: Vec::new(),
             disk: DiskHints { serial: "S1".parse().ok(), ..DiskHints::default() },
         }
     }

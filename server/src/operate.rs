@@ -9,14 +9,16 @@ use slipway_user_data::ignition::{self, Additions};
 
 use crate::enrol::{join, let_in};
 use crate::jwt::Signer;
+use crate::loose::check_known;
 use crate::reporting::{PostKeys, Wish};
 use crate::state::{self, Happening};
 use crate::store::nodes::{self, Node};
+use crate::store::run_tokens::Purpose;
 use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
-use crate::store::{self, Connection, Store, images, logs, settings, tokens};
+use crate::store::{self, Connection, Store, images, logs, loose, settings, tokens};
 use crate::time::{Millis, now};
-use crate::{Error, compose, enrol, metadata, random, reporting, status};
+use crate::{Error, compose, enrol, metadata, random, reporting, run_token, status};
 
 /// A node to register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -70,6 +72,9 @@ pub struct WorkflowFile {
     /// How often it tries, 3 s apart. Without it 10 times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_tries: Option<u32>,
+    /// Names of the loose steps that are expected. With any, reports of others are taken and flagged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known_steps: Vec<String>,
 }
 
 /// A run to start.
@@ -90,6 +95,9 @@ pub struct NewRun {
     /// How often it tries, 3 s apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_tries: Option<u32>,
+    /// Names of the loose steps that are expected, in place of the operating system's or the workflow's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known_steps: Vec<String>,
     /// End a run that is still going on, as failed, instead of refusing.
     #[serde(default)]
     pub replace: bool,
@@ -98,7 +106,15 @@ pub struct NewRun {
 impl NewRun {
     /// A run that leaves everything to its task.
     pub fn new(task: Task) -> Self {
-        Self { task, user_data: None, phone_home: None, phone_home_post: None, phone_home_tries: None, replace: false }
+        Self {
+            task,
+            user_data: None,
+            phone_home: None,
+            phone_home_post: None,
+            phone_home_tries: None,
+            known_steps: Vec::new(),
+            replace: false,
+        }
     }
 
     fn reporting(&self) -> Wish {
@@ -302,6 +318,20 @@ pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Re
     Ok(MetadataUrl { url: format!("{server}/v1/metadata/{}", signer.metadata_token(&run)) })
 }
 
+/// Issues a token by which something of a node's newest run may be reported. Returns it, and the server's URL.
+pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> Result<(String, String), Error> {
+    let mut transaction = store.write().await?;
+    let node = known_node(&mut transaction, reference).await?;
+    let Some(run) = &node.run else {
+        let message = format!("node {} has no run to report steps of; start one with `run start`", node.label());
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    };
+    let url = server_url(&mut transaction).await?;
+    let token = run_token::issue(&mut transaction, run, purpose, now()).await?;
+    store::commit(transaction).await?;
+    Ok((token, url))
+}
+
 /// Issues a bootstrap token. `lifetime` is in milliseconds.
 pub async fn add_token(store: &Store, lifetime: Option<Millis>) -> Result<IssuedToken, Error> {
     let now = now();
@@ -336,6 +366,7 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     if let (Some(user_data), true) = (&system.user_data, system.phone_home) {
         reporting::check_user_data(user_data)?;
     }
+    check_known(&system.known_steps)?;
     systems::save(&mut transaction, &system, now()).await?;
     store::commit(transaction).await?;
     Ok(system)
@@ -355,6 +386,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let id = random::id();
     make_room(&mut transaction, &node, &id, new.replace, now).await?;
 
+    let known_steps = known_steps(&mut transaction, &new).await?;
     let (mut steps, wish) = steps(&mut transaction, &node, new).await?;
     give_instance_ids(&mut steps);
     wish.check()?;
@@ -382,6 +414,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
         last_contact_at: None,
     };
     runs::insert(&mut transaction, &run, &instances(&run.workflow)).await?;
+    loose::expect(&mut transaction, &id, &known_steps).await?;
     node.run = Some(id);
     node.state = state::next(node.state, Happening::GivenWork);
     // Who gives a machine work knows of it.
@@ -442,7 +475,7 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
         Task::Workflow(workflow) => {
-            let WorkflowFile { steps, phone_home, phone_home_post: post, phone_home_tries: tries } = workflow;
+            let WorkflowFile { steps, phone_home, phone_home_post: post, phone_home_tries: tries, .. } = workflow;
             Ok((steps, wish.or(Wish { on: Some(phone_home), post, tries })))
         }
     }
@@ -457,6 +490,20 @@ fn give_instance_ids(steps: &mut [Step]) {
             seed.instance_id = compose::instance_id();
         }
     }
+}
+
+/// The names of loose steps a run is to expect: its own, else those of what it is made of.
+async fn known_steps(connection: &mut Connection, new: &NewRun) -> Result<Vec<String>, Error> {
+    let names = match &new.task {
+        _ if !new.known_steps.is_empty() => new.known_steps.clone(),
+        Task::Os(name) => {
+            let system = systems::get_by_name(connection, name).await?;
+            system.map(|system| system.known_steps).unwrap_or_default()
+        }
+        Task::Workflow(workflow) => workflow.known_steps.clone(),
+    };
+    check_known(&names)?;
+    Ok(names)
 }
 
 async fn server_url(connection: &mut Connection) -> Result<String, Error> {

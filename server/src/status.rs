@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use slipway_protocol::{NodeStatus, RunStatus};
+use slipway_protocol::{LooseStep, NodeStatus, RunStatus};
 
 use crate::Error;
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store};
+use crate::store::{Connection, Store, loose};
 
 /// A node and its newest run.
-pub fn of_node(node: Node, run: Option<Run>) -> NodeStatus {
+fn of_node(node: Node, run: Option<RunStatus>) -> NodeStatus {
     NodeStatus {
         id: node.id,
         name: node.name,
@@ -24,7 +24,7 @@ pub fn of_node(node: Node, run: Option<Run>) -> NodeStatus {
         enrolled_at: node.enrolled_at,
         network: node.network,
         ssh_keys: node.ssh_keys,
-        run: run.map(of_run),
+        run,
     }
 }
 
@@ -41,15 +41,30 @@ pub fn of_run(run: Run) -> RunStatus {
         last_contact_at: run.last_contact_at,
         phone_home: run.phone_home,
         steps: run.progress.steps,
+        loose_steps: Vec::new(),
     }
 }
 
-/// Every node.
+/// A run, with what was reported beside its workflow.
+pub async fn with_reports(connection: &mut Connection, run: Run) -> Result<RunStatus, Error> {
+    let loose_steps = loose::of_run(connection, &run.id).await?;
+    Ok(RunStatus { loose_steps, ..of_run(run) })
+}
+
+/// Every node. What was reported beside the workflows comes without its logs.
 pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
     let nodes = nodes::all(&mut connection).await?;
     let runs = runs::newest(&mut connection).await?;
-    let mut runs: HashMap<String, Run> = runs.into_iter().map(|run| (run.node.clone(), run)).collect();
+    let mut loose_steps: HashMap<String, Vec<LooseStep>> = HashMap::new();
+    for (run, step) in loose::newest(&mut connection).await? {
+        loose_steps.entry(run).or_default().push(step);
+    }
+    let with_reports = |run: Run| {
+        let loose_steps = loose_steps.remove(&run.id).unwrap_or_default();
+        (run.node.clone(), RunStatus { loose_steps, ..of_run(run) })
+    };
+    let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
     Ok(nodes
         .into_iter()
         .map(|node| {
@@ -61,6 +76,9 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
 
 /// One node.
 pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, Error> {
-    let run = runs::newest_of(connection, &node.id).await?;
+    let run = match runs::newest_of(connection, &node.id).await? {
+        Some(run) => Some(with_reports(connection, run).await?),
+        None => None,
+    };
     Ok(of_node(node, run))
 }

@@ -80,6 +80,19 @@ impl FromRequestParts<Arc<App>> for OperatorCaller {
     }
 }
 
+/// The token of a run, as `Authorization: Bearer`. Whether it is one, and what for, is found with what is done by it.
+pub struct RunToken(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for RunToken {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let token = bearer(parts).map(str::to_owned);
+        let missing = || unauthenticated("this needs the token of a run, as `Authorization: Bearer`");
+        Ok(Self(token.ok_or_else(missing)?))
+    }
+}
+
 fn bearer(parts: &Parts) -> Option<&str> {
     let (scheme, token) = parts.headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())

@@ -7,6 +7,7 @@ pub mod capture;
 pub mod enrol;
 pub mod files;
 pub mod images;
+pub mod loose_report;
 pub mod metadata;
 pub mod node;
 pub mod openapi;
@@ -99,6 +100,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/metadata/{token}/{version}/{*path}", get(metadata::by_token))
         .route("/latest/{*path}", get(metadata::by_header))
         .route("/2009-04-04/{*path}", get(metadata::by_header))
+        .route("/v1/report", post(loose_report::report))
         .route("/v1/openapi.json", get(openapi::get))
         .nest("/v1/operator", operator);
     finish(routes, app)

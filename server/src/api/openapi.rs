@@ -23,6 +23,7 @@ use utoipa::{Modify, OpenApi};
         super::phone_home::by_instance,
         super::metadata::by_token,
         super::metadata::by_header,
+        super::loose_report::report,
         super::images::get,
         super::boot::script,
         super::boot::file,
@@ -57,6 +58,7 @@ impl Modify for Security {
         };
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("node", scheme("The node's JWT; or no header and its certificate over TLS."));
+        components.add_security_scheme("run", scheme("A token of the run, good for reports of one kind."));
         components.add_security_scheme("operator", scheme("The operators' token."));
     }
 }

@@ -146,7 +146,8 @@ pub async fn run(
     State(app): State<Arc<App>>,
     UrlPath(run): UrlPath<String>,
 ) -> Result<Json<RunStatus>, ApiError> {
-    Ok(Json(status::of_run(known_run(&app, &run).await?)))
+    let run = known_run(&app, &run).await?;
+    Ok(Json(status::with_reports(&mut *app.store.read().await?, run).await?))
 }
 
 /// Read the history of a run, without its progress.

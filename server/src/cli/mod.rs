@@ -1,6 +1,7 @@
 //! The command line. Commands work on the data folder itself, whether a server runs on it or not.
 
 mod host_keys;
+mod reports;
 mod serve;
 mod status;
 
@@ -52,6 +53,8 @@ pub enum Command {
     Run(RunCommand),
     /// Show where each machine stands.
     Status(status::Options),
+    /// Print a piece of shell by which anything reports loose steps of a machine's newest run. It holds a new token.
+    Snippet(reports::SnippetOptions),
     /// Print the token of the operators' HTTPS API.
     OperatorToken,
     /// Print the certificate of the certificate authority, in PEM.
@@ -213,6 +216,9 @@ pub struct OsAdd {
     /// Whether a run may bring user-data in place of the system's.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     allow_override: bool,
+    /// Name of a loose step that is expected; others are taken and flagged. May be given several times.
+    #[arg(long = "known-step", value_name = "NAME")]
+    known_steps: Vec<String>,
     /// The disk's kernel path, or a link to it.
     #[arg(long)]
     disk_device: Option<String>,
@@ -277,6 +283,9 @@ pub struct RunStart {
     phone_home: Option<bool>,
     #[command(flatten)]
     reports: Reports,
+    /// Name of a loose step that is expected, in place of the operating system's or the workflow's; may be given several times.
+    #[arg(long = "known-step", value_name = "NAME")]
+    known_steps: Vec<String>,
     /// End a run that is still going on, as failed.
     #[arg(long)]
     replace: bool,
@@ -315,6 +324,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Os(OsCommand::List) => print_json(&systems::all(&mut *store.read().await?).await?),
         Command::Run(RunCommand::Start(start)) => start_run(store, data, start).await,
         Command::Status(options) => status::run(store, options).await,
+        Command::Snippet(options) => reports::snippet(store, data, options).await,
         Command::Serve(_) | Command::OperatorToken | Command::Ca => bail!("this command needs no database"),
     }
 }
@@ -399,6 +409,7 @@ fn system(add: OsAdd) -> anyhow::Result<System> {
         phone_home_post: add.reports.phone_home_post.map(PostKeys),
         phone_home_tries: add.reports.phone_home_tries,
         allow_override: add.allow_override,
+        known_steps: add.known_steps,
         disk: DiskHints {
             device: add.disk_device,
             serial: add.disk_serial,
@@ -426,6 +437,7 @@ async fn start_run(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Re
         phone_home: start.phone_home,
         phone_home_post: start.reports.phone_home_post.map(PostKeys),
         phone_home_tries: start.reports.phone_home_tries,
+        known_steps: start.known_steps,
         replace: start.replace,
         ..NewRun::new(task)
     };

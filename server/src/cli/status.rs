@@ -10,7 +10,7 @@ use slipway_server::store::Store;
 use slipway_server::time::{Millis, now};
 use slipway_server::{operate, status};
 
-use super::host_keys;
+use super::{host_keys, reports};
 
 /// How often `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -47,8 +47,8 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
         } else if shown.as_ref() != Some(&nodes) {
             let clear = if options.watch && output.is_terminal() { CLEAR } else { "" };
             write!(output, "{clear}{}", status_table(&nodes, now()))?;
-            if options.node.is_some() {
-                write!(output, "{}", nodes.iter().filter_map(|node| reports(node, now())).collect::<String>())?;
+            if let (Some(_), [node]) = (&options.node, nodes.as_slice()) {
+                write!(output, "{}{}", contacts(node, now()).unwrap_or_default(), reports::of_node(node, now()))?;
             }
         }
         output.flush()?;
@@ -70,7 +70,7 @@ fn status_table(nodes: &[NodeStatus], now: Millis) -> String {
             word(&node.state),
             step.map_or_else(dash, |(_, step)| step.action.clone()),
             run.zip(step).map_or_else(dash, |(run, (index, step))| progress(run, index, step)),
-            message(node, step.map(|(_, step)| step)),
+            reports::newest(node).unwrap_or_else(|| message(node, step.map(|(_, step)| step))),
             node.last_seen.map_or_else(dash, |seen| format!("{} ago", duration(now.saturating_sub(seen)))),
             run.map_or_else(dash, |run| total(run, now)),
         ]
@@ -79,7 +79,7 @@ fn status_table(nodes: &[NodeStatus], now: Millis) -> String {
 }
 
 /// When the installed system of a machine reported, and its host keys.
-fn reports(node: &NodeStatus, now: Millis) -> Option<String> {
+fn contacts(node: &NodeStatus, now: Millis) -> Option<String> {
     let run = node.run.as_ref()?;
     let ago = |at: Millis| duration(now.saturating_sub(at));
     let (first, last) = (ago(run.phoned_home_at?), ago(run.last_contact_at?));
@@ -87,7 +87,7 @@ fn reports(node: &NodeStatus, now: Millis) -> Option<String> {
     Some(format!("\nThe system reported {first} ago for the first time and {last} ago for the last.\n{keys}"))
 }
 
-fn dash() -> String {
+pub fn dash() -> String {
     "-".to_owned()
 }
 
@@ -130,10 +130,14 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
         });
         failed.or_else(|| step.outcome.as_ref().map(|outcome| outcome.summary.clone())).or(step.notes.last().cloned())
     });
-    let said = said.filter(|said| !said.is_empty()).unwrap_or_else(dash).replace('\n', " ");
+    cut(&said.filter(|said| !said.is_empty()).unwrap_or_else(dash).replace('\n', " "))
+}
+
+/// As much of a message as a column has room for.
+pub fn cut(said: &str) -> String {
     match said.char_indices().nth(MESSAGE_WIDTH) {
         Some((end, _)) => format!("{}…", &said[..end]),
-        None => said,
+        None => said.to_owned(),
     }
 }
 
@@ -143,7 +147,7 @@ fn total(run: &RunStatus, now: Millis) -> String {
     duration(end.saturating_sub(run.created_at))
 }
 
-fn duration(millis: Millis) -> String {
+pub fn duration(millis: Millis) -> String {
     let seconds = millis / 1000;
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -229,6 +233,7 @@ mod tests {
                 last_contact_at: None,
                 phone_home: Default::default(),
                 steps,
+                loose_steps: Vec::new(),
             }),
         }
     }

@@ -189,6 +189,26 @@ fn operators_set_a_machine_up_beside_a_running_server() {
 }
 
 #[test]
+fn a_snippet_is_made_for_a_machine_that_has_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let _server = serve(data);
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    let snippet = ["snippet", "--for", "shell", "--node", "web1"];
+    let expect = "slipway-server: node web1 has no run to report steps of; start one with `run start`";
+    assert_eq!(fail(data, &snippet), expect);
+    let workflow = folder.path().join("workflow.yaml");
+    std::fs::write(&workflow, "steps:\n- {name: leave, action: {reboot: {}}}\n").unwrap();
+    succeed(data, &["run", "start", "web1", "--workflow", workflow.to_str().unwrap(), "--known-step", "packages"]);
+    let (first, second) = (succeed(data, &snippet), succeed(data, &snippet));
+    assert!(first.contains("url='https://server.test/v1/report'"), "{first}");
+    assert_ne!(first, second, "each has a token of its own");
+    for surrounding in ["kickstart", "preseed", "autoinstall"] {
+        succeed(data, &["snippet", "--node", "web1", "--for", surrounding]);
+    }
+}
+
+#[test]
 fn programs_that_start_at_once_on_an_empty_folder_agree() {
     let folder = tempfile::tempdir().unwrap();
     let data = &folder.path().join("data");

@@ -25,6 +25,7 @@ pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -
         vendor_data: None,
         kernel_args: Vec::new(),
         ssh_keys: Vec::new(),
+        known_steps: Vec::new(),
         phone_home: true,
         phone_home_post: None,
         phone_home_tries: None,

@@ -7,6 +7,7 @@ mod command_line;
 mod enrolment;
 mod files;
 mod installing;
+mod loose_steps;
 mod metadata;
 mod network;
 mod openapi;

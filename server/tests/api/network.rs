@@ -131,7 +131,7 @@ async fn a_node_keeps_its_network_and_its_runs_bring_it() {
     refused(new(Task::Os("debian".to_owned()), Some("{}")), "no ignition.version").await;
     let seed = SeedCloudInit { user_data: "{".to_owned(), ..SeedCloudInit::default() };
     let step = Step { name: "seed".to_owned(), action: Action::SeedCloudInit(seed), retries: 0, timeout: None };
-    let workflow = WorkflowFile { steps: vec![step], phone_home: false, phone_home_post: None, phone_home_tries: None };
+    let workflow = WorkflowFile { steps: vec![step], ..WorkflowFile::default() };
     let workflow = Task::Workflow(workflow);
     refused(new(workflow, None), "the Ignition config cannot be used: line 1, column 1: ").await;
     server.stop().await;

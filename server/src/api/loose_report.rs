@@ -1,0 +1,92 @@
+//! Loose steps, from anything that has curl or wget.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use slipway_protocol::loose::MAX_LOOSE_REPORT_BYTES;
+use slipway_protocol::{ErrorBody, ErrorCode, LooseAck, LooseReport, LooseStatus};
+
+use crate::api::App;
+use crate::api::answer::{ApiError, Raw, from_json};
+use crate::api::auth::RunToken;
+use crate::time::now;
+use crate::{Error, loose};
+
+/// Report a step of whatever a machine does. The token is one of the node's newest run, which `slipway-server snippet` issues. The
+/// body is JSON, or a form with the same fields, of which empty ones count as left out.
+#[utoipa::path(post, path = "/v1/report", security(("run" = [])), request_body(content(
+        (LooseReport = "application/json"), (LooseReport = "application/x-www-form-urlencoded"))),
+    responses((status = 200, body = LooseAck), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 410, body = ErrorBody),
+        (status = 413, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub async fn report(
+    State(app): State<Arc<App>>,
+    RunToken(token): RunToken,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Result<Json<LooseAck>, ApiError> {
+    if body.len() > MAX_LOOSE_REPORT_BYTES {
+        let message = format!("the report has more than {MAX_LOOSE_REPORT_BYTES} bytes");
+        return Err(Error::refused(ErrorCode::TooLarge, message).into());
+    }
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
+    let report = if is_json { from_json(&body)? } else { from_form(&body)? };
+    Ok(Json(loose::store(&app.store, &token, report, now()).await?))
+}
+
+fn from_form(body: &[u8]) -> Result<LooseReport, Error> {
+    let mut report = LooseReport::default();
+    for (key, value) in form_urlencoded::parse(body) {
+        let wrong = |what: &str| {
+            let message = format!("the form's {key:?} is {value:?}, which is not {what}");
+            Error::refused(ErrorCode::InvalidRequest, message)
+        };
+        let word = value.trim();
+        match &*key {
+            _ if word.is_empty() => {}
+            "name" => report.name = word.to_owned(),
+            "label" => report.label = Some(word.to_owned()),
+            "logs" => report.logs = Some(value.into_owned()),
+            "priority" => report.priority = Some(word.parse().map_err(|_| wrong("a number from 0 to 65535"))?),
+            "percent" => report.percent = Some(word.parse().map_err(|_| wrong("a number from 0 to 100"))?),
+            "status" => {
+                report.status = Some(LooseStatus::from_word(word).ok_or_else(|| wrong("init, done or failed"))?);
+            }
+            _ => return Err(wrong("a field of a report: name, label, priority, status, percent or logs")),
+        }
+    }
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_is_a_report() {
+        let report =
+            from_form(b"name=part%0A&label=&status=done&percent=50&priority=7&logs=a+b%0Ac%25&").expect("a form");
+        let expect = LooseReport {
+            name: "part".to_owned(),
+            label: None,
+            priority: Some(7),
+            status: Some(LooseStatus::Done),
+            percent: Some(50),
+            logs: Some("a b\nc%".to_owned()),
+        };
+        assert_eq!(report, expect);
+        assert_eq!(from_form(b"").expect("no form").name, "");
+        let check = |form: &[u8], expect: &str| {
+            assert_eq!(from_form(form).expect_err("refused").to_string(), expect);
+        };
+        check(b"name=a&status=none", "the form's \"status\" is \"none\", which is not init, done or failed");
+        check(b"percent=1000", "the form's \"percent\" is \"1000\", which is not a number from 0 to 100");
+        let fields = "a field of a report: name, label, priority, status, percent or logs";
+        check(b"nmae=a", &format!("the form's \"nmae\" is \"a\", which is not {fields}"));
+        check(b"\xff=\xfe", &format!("the form's \"\u{fffd}\" is \"\u{fffd}\", which is not {fields}"));
+    }
+}

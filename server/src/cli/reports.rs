@@ -1,0 +1,158 @@
+//! What is reported beside workflows: how it is shown, and `slipway-server snippet`.
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use slipway_protocol::{LooseStep, NodeStatus, RunState};
+use slipway_server::ca::Authority;
+use slipway_server::data::DataDir;
+use slipway_server::operate;
+use slipway_server::snippet::{self, Surrounding};
+use slipway_server::store::Store;
+use slipway_server::store::run_tokens::Purpose;
+use slipway_server::time::Millis;
+
+use super::status::{cut, dash, duration, table};
+
+#[derive(Args)]
+pub struct SnippetOptions {
+    /// Where it is to stand.
+    #[arg(long = "for", value_enum)]
+    surrounding: For,
+    /// Id, name or claim code of the machine whose newest run it reports to.
+    #[arg(long)]
+    node: String,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum For {
+    /// Anaconda's %pre, %post and %onerror sections.
+    Kickstart,
+    /// The Debian installer's late_command.
+    Preseed,
+    /// Ubuntu's early-, late- and error-commands.
+    Autoinstall,
+    /// Any POSIX shell.
+    Shell,
+}
+
+pub async fn snippet(store: &Store, data: &DataDir, options: SnippetOptions) -> anyhow::Result<()> {
+    let surrounding = match options.surrounding {
+        For::Kickstart => Surrounding::Kickstart,
+        For::Preseed => Surrounding::Preseed,
+        For::Autoinstall => Surrounding::Autoinstall,
+        For::Shell => Surrounding::Shell,
+    };
+    let authority = Authority::open(data)?;
+    let (token, server) = operate::add_run_token(store, &options.node, Purpose::Steps).await?;
+    let url = format!("{server}/v1/report");
+    super::print(&snippet::text(surrounding, &url, &token, authority.pem())).context("printing the snippet")
+}
+
+/// What was reported of a node last, beside its workflow; nothing if that is older than where the workflow stands, or if the
+/// workflow has failed.
+pub fn newest(node: &NodeStatus) -> Option<String> {
+    let run = node.run.as_ref().filter(|run| run.state != RunState::Failed)?;
+    let since = run.finished_at.or(run.started_at).unwrap_or(run.created_at);
+    let step = run.loose_steps.iter().max_by_key(|step| step.updated_at).filter(|step| step.updated_at >= since);
+    step.map(|step| cut(&sentence(step)))
+}
+
+fn sentence(step: &LooseStep) -> String {
+    let percent = step.percent.map(|percent| format!(" {percent} %")).unwrap_or_default();
+    let status = step.status.map(|status| format!(" {}", status.word())).unwrap_or_default();
+    let label = step.label.as_ref().map(|label| format!(": {label}")).unwrap_or_default();
+    format!("{}{percent}{status}{label}", step.name)
+}
+
+/// All that was reported of a node beside its workflow, for people; nothing if nothing was.
+pub fn of_node(node: &NodeStatus, now: Millis) -> String {
+    let Some(run) = &node.run else { return String::new() };
+    let ago = |at: Millis| format!("{} ago", duration(now.saturating_sub(at)));
+    if run.loose_steps.is_empty() {
+        return String::new();
+    }
+    let header = ["Loose step", "Status", "Progress", "Last update", "Label", "Last log line"];
+    let rows = run.loose_steps.iter().map(|step| {
+        let name = if step.unknown { format!("{} (unknown name)", step.name) } else { step.name.clone() };
+        vec![
+            name,
+            step.status.map_or_else(dash, |status| status.word().to_owned()),
+            step.percent.map_or_else(dash, |percent| format!("{percent} %")),
+            ago(step.updated_at),
+            step.label.as_deref().map_or_else(dash, cut),
+            step.logs.lines().last().map_or_else(dash, |line| cut(&line.replace('\t', " "))),
+        ]
+    });
+    format!("\n{}", table(&header, rows.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::{Identity, LooseStatus, NodeState, RunStatus};
+
+    use super::*;
+
+    fn step(name: &str, unknown: bool, updated_at: Millis) -> LooseStep {
+        LooseStep {
+            name: name.to_owned(),
+            label: Some("Packages".to_owned()),
+            priority: 100,
+            status: Some(LooseStatus::Init),
+            percent: Some(40),
+            unknown,
+            reports: 1,
+            first_at: 1,
+            updated_at,
+            logs: "one\ntwo\t2\n".to_owned(),
+        }
+    }
+
+    fn node(state: RunState, loose_steps: Vec<LooseStep>) -> NodeStatus {
+        NodeStatus {
+            id: "0123".to_owned(),
+            name: None,
+            state: NodeState::Booting,
+            released: true,
+            claim_code: None,
+            identity: Identity::default(),
+            inventory: None,
+            timing: None,
+            last_seen: None,
+            enrolled_at: None,
+            run: Some(RunStatus {
+                id: "r".to_owned(),
+                node: "0123".to_owned(),
+                state,
+                created_at: 10,
+                started_at: Some(20),
+                finished_at: None,
+                phoned_home_at: None,
+                phone_home: Default::default(),
+                steps: Vec::new(),
+                loose_steps,
+            }),
+        }
+    }
+
+    #[test]
+    fn the_newest_report_is_the_last_message_unless_the_workflow_failed() {
+        let check = |node: NodeStatus, expect: Option<&str>| assert_eq!(newest(&node).as_deref(), expect, "{node:?}");
+        let steps = || vec![step("packages", false, 30), step("kernel", false, 25)];
+        check(node(RunState::Running, Vec::new()), None);
+        check(node(RunState::Running, steps()), Some("packages 40 % init: Packages"));
+        check(node(RunState::Running, vec![step("packages", false, 15)]), None);
+        check(node(RunState::Failed, steps()), None);
+    }
+
+    #[test]
+    fn one_machine_is_shown_with_all_that_was_reported() {
+        let node = node(RunState::Running, vec![step("packages", true, 1_000)]);
+        let text = of_node(&node, 5_000);
+        let lines: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+            .collect();
+        assert_eq!(lines[2], ["packages (unknown name)", "init", "40 %", "4 s ago", "Packages", "two 2"]);
+        assert_eq!(of_node(&NodeStatus { run: None, ..node }, 5_000), "");
+    }
+}

@@ -1,0 +1,130 @@
+//! Loose steps: what anything with a run's token reports. They stand beside the workflow's steps and never change them.
+
+use slipway_protocol::loose::DEFAULT_PRIORITY;
+use slipway_protocol::{ErrorCode, LooseAck, LooseReport, LooseStep};
+
+use crate::Error;
+use crate::run_token;
+use crate::store::run_tokens::Purpose;
+use crate::store::{self, Store, loose};
+use crate::time::Millis;
+
+/// Most loose steps of one run.
+pub const MAX_STEPS: u64 = 100;
+/// Most names a run may expect.
+const MAX_KNOWN: usize = 1000;
+/// Longest label, in characters, and most of a step's log that is kept, in bytes.
+const MAX_LABEL: usize = 200;
+const MAX_LOGS: usize = 8 << 10;
+
+/// Stores a report. A name the run does not expect is flagged, and stored all the same.
+pub async fn store(store: &Store, token: &str, report: LooseReport, now: Millis) -> Result<LooseAck, Error> {
+    if let Some(problem) = report.problem() {
+        return Err(Error::refused(ErrorCode::InvalidRequest, problem));
+    }
+    run_token::check(store, token, Purpose::Steps).await?;
+    let mut transaction = store.write().await?;
+    let run = run_token::caller(&mut transaction, token, Purpose::Steps, now).await?;
+    let before = loose::get_by_name(&mut transaction, &run.id, &report.name).await?;
+    if before.is_none() && loose::count(&mut transaction, &run.id).await? >= MAX_STEPS {
+        let message =
+            format!("run {} has {MAX_STEPS} loose steps already; report further ones under their names", run.id);
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let known = loose::expected(&mut transaction, &run.id).await?;
+    let unknown = !known.is_empty() && !known.contains(&report.name);
+    let warning = unknown.then(|| format!("run {} does not know a step {:?}; it was stored", run.id, report.name));
+    let step = updated(before, report, unknown, now);
+    loose::save(&mut transaction, &run.id, &step).await?;
+    store::commit(transaction).await?;
+    Ok(LooseAck { warning })
+}
+
+/// Refuses names a run is to expect and no step could ever have.
+pub fn check_known(names: &[String]) -> Result<(), Error> {
+    let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
+    if names.len() > MAX_KNOWN {
+        return invalid(format!("{} known steps; at most {MAX_KNOWN}", names.len()));
+    }
+    let problem = |name: &String| LooseReport { name: name.clone(), ..LooseReport::default() }.problem();
+    names.iter().find_map(problem).map_or(Ok(()), invalid)
+}
+
+/// A step after a report: what the report leaves out stays, its log is added.
+fn updated(before: Option<LooseStep>, report: LooseReport, unknown: bool, now: Millis) -> LooseStep {
+    let mut step = before.unwrap_or_else(|| LooseStep {
+        name: report.name,
+        label: None,
+        priority: DEFAULT_PRIORITY,
+        status: None,
+        percent: None,
+        unknown,
+        reports: 0,
+        first_at: now,
+        updated_at: now,
+        logs: String::new(),
+    });
+    step.reports += 1;
+    step.updated_at = now;
+    step.label = report.label.map(|label| line(&label)).or(step.label);
+    step.priority = report.priority.unwrap_or(step.priority);
+    step.status = report.status.or(step.status);
+    step.percent = report.percent.or(step.percent);
+    if let Some(logs) = report.logs {
+        append(&mut step.logs, &logs);
+    }
+    step
+}
+
+/// One line of bounded length that a terminal can be given.
+fn line(text: &str) -> String {
+    let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    shown.collect::<String>().trim().chars().take(MAX_LABEL).collect()
+}
+
+/// Adds lines to a log of which only the newest are kept.
+fn append(log: &mut String, lines: &str) {
+    let shown = lines.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c });
+    log.extend(shown);
+    if !log.ends_with('\n') {
+        log.push('\n');
+    }
+    let excess = log.len().saturating_sub(MAX_LOGS);
+    let start = (excess..log.len()).find(|at| log.is_char_boundary(*at)).unwrap_or(0);
+    log.drain(..start);
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::LooseStatus;
+
+    use super::*;
+
+    fn report(name: &str) -> LooseReport {
+        LooseReport { name: name.to_owned(), ..LooseReport::default() }
+    }
+
+    #[test]
+    fn what_a_report_leaves_out_stays() {
+        let (label, percent) = (Some("Packages".to_owned()), Some(10));
+        let (priority, status, logs) = (Some(7), Some(LooseStatus::Init), Some("a".to_owned()));
+        let begun = LooseReport { label, percent, priority, status, logs, ..report("packages") };
+        let step = updated(None, begun, false, 5);
+        let more = LooseReport { logs: Some("b\n".to_owned()), ..report("packages") };
+        let step = updated(Some(step), more, false, 9);
+        assert_eq!((step.label.as_deref(), step.percent, step.priority), (Some("Packages"), Some(10), 7));
+        assert_eq!((step.status, step.logs.as_str()), (Some(LooseStatus::Init), "a\nb\n"));
+        assert_eq!((step.reports, step.first_at, step.updated_at), (2, 5, 9));
+    }
+
+    #[test]
+    fn what_is_shown_is_bounded_and_moves_no_cursor() {
+        let (label, logs) = (Some(format!(" \u{1b}[2J\n{}", "ä".repeat(300))), Some("x\r\u{1b}[0m\ty".to_owned()));
+        let step = updated(None, LooseReport { label, logs, ..report("a") }, false, 1);
+        assert_eq!(step.label, Some(format!("[2J {}", "ä".repeat(196))));
+        assert_eq!(step.logs, "x  [0m\ty\n");
+        let logs = Some(format!("{}end", "ä".repeat(5000)));
+        let step = updated(Some(step), LooseReport { logs, ..report("a") }, false, 2);
+        assert!(step.logs.len() <= MAX_LOGS && step.logs.ends_with("äend\n"), "{}", step.logs.len());
+    }
+}

@@ -1,0 +1,58 @@
+//! What calls with the token of a run, instead of a node's credentials: it may report, and nothing else.
+
+use slipway_protocol::{ErrorCode, NodeState};
+
+use crate::Error;
+use crate::random::{self, token_hash};
+use crate::store::run_tokens::{self, Purpose};
+use crate::store::runs::{self, Run};
+use crate::store::{Connection, Store, nodes};
+use crate::time::Millis;
+
+/// Most uses of one token in a minute.
+pub const MAX_USES_PER_MINUTE: u64 = 120;
+/// Most tokens of one run for one purpose. Each may be in use somewhere, so none is taken back for a new one.
+const MAX_TOKENS: u64 = 16;
+
+/// Issues a token of a run, which is stored as its hash.
+pub async fn issue(connection: &mut Connection, run: &str, purpose: Purpose, now: Millis) -> Result<String, Error> {
+    if run_tokens::count(connection, run, purpose).await? >= MAX_TOKENS {
+        let message = format!("run {run} has given out {MAX_TOKENS} tokens: use one of those");
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let token = random::token();
+    run_tokens::insert(connection, &token_hash(&token), run, purpose, now).await?;
+    Ok(token)
+}
+
+fn unknown() -> Error {
+    Error::refused(ErrorCode::NotFound, "no run gave out this token for reports of this kind")
+}
+
+/// Refuses a token that no run gave out, before anything is done for its bearer that takes time or the right to write.
+pub async fn check(store: &Store, token: &str, purpose: Purpose) -> Result<(), Error> {
+    let run = run_tokens::run_of(&mut *store.read().await?, &token_hash(token), purpose).await?;
+    run.map(drop).ok_or_else(unknown)
+}
+
+/// The run whose token this is, which is a sign of life of its node. A token is good while its run is the newest of its node.
+pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, now: Millis) -> Result<Run, Error> {
+    let hash = token_hash(token);
+    let id = run_tokens::run_of(connection, &hash, purpose).await?.ok_or_else(unknown)?;
+    let run = runs::get_by_id(connection, &id).await?.ok_or_else(unknown)?;
+    let node = nodes::get_by_id(connection, &run.node).await?.ok_or_else(unknown)?;
+    if node.state == NodeState::Decommissioned {
+        let message = format!("node {} was taken out of service by an operator", node.label());
+        return Err(Error::refused(ErrorCode::Decommissioned, message));
+    }
+    if node.run.as_deref() != Some(&run.id) {
+        let message = format!("run {} is over: node {} has a newer one", run.id, node.label());
+        return Err(Error::refused(ErrorCode::TokenExpired, message));
+    }
+    if let Some(seconds) = run_tokens::count_use(connection, &hash, MAX_USES_PER_MINUTE, now).await? {
+        let most = MAX_USES_PER_MINUTE as usize;
+        return Err(Error::TooOften { what: "reports", most, retry_after: seconds });
+    }
+    nodes::seen(connection, &run.node, now).await?;
+    Ok(run)
+}

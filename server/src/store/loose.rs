@@ -1,0 +1,67 @@
+//! Loose steps: what was reported beside the workflow of a run.
+
+use slipway_protocol::LooseStep;
+use sqlx::sqlite::SqliteRow;
+
+use super::{Connection, database, get, json, number, to_json};
+use crate::Error;
+
+/// Notes the names a new run expects.
+pub async fn expect(connection: &mut Connection, run: &str, names: &[String]) -> Result<(), Error> {
+    for name in names {
+        let sql = "INSERT INTO known_steps (run, name) VALUES ($1, $2) ON CONFLICT (run, name) DO NOTHING";
+        let done = sqlx::query(sql).bind(run).bind(name).execute(&mut *connection).await;
+        done.map_err(database("storing the name of a step"))?;
+    }
+    Ok(())
+}
+
+/// The names a run expects; none if it expects any.
+pub async fn expected(connection: &mut Connection, run: &str) -> Result<Vec<String>, Error> {
+    let query = sqlx::query("SELECT name FROM known_steps WHERE run = $1 ORDER BY name").bind(run);
+    let rows = query.fetch_all(connection).await.map_err(database("reading the names of steps"))?;
+    rows.iter().map(|row| get(row, "name")).collect()
+}
+
+/// How many loose steps a run has.
+pub async fn count(connection: &mut Connection, run: &str) -> Result<u64, Error> {
+    let row = sqlx::query("SELECT COUNT(*) AS steps FROM loose_steps WHERE run = $1").bind(run).fetch_one(connection);
+    number(&row.await.map_err(database("counting loose steps"))?, "steps")
+}
+
+/// Stores a step; one of the same name is replaced.
+pub async fn save(connection: &mut Connection, run: &str, step: &LooseStep) -> Result<(), Error> {
+    let sql = "INSERT INTO loose_steps (run, name, priority, first_at, step_json, logs) VALUES ($1, $2, $3, $4, $5, $6) \
+               ON CONFLICT (run, name) DO UPDATE SET priority = excluded.priority, step_json = excluded.step_json, \
+               logs = excluded.logs";
+    let without_logs = LooseStep { logs: String::new(), ..step.clone() };
+    let query = sqlx::query(sql).bind(run).bind(&step.name).bind(i64::from(step.priority));
+    let query = query.bind(step.first_at.cast_signed()).bind(to_json(&without_logs)).bind(&step.logs);
+    query.execute(connection).await.map(drop).map_err(database("storing a loose step"))
+}
+
+/// A step of a run by its name.
+pub async fn get_by_name(connection: &mut Connection, run: &str, name: &str) -> Result<Option<LooseStep>, Error> {
+    let query = sqlx::query("SELECT * FROM loose_steps WHERE run = $1 AND name = $2").bind(run).bind(name);
+    let row = query.fetch_optional(connection).await.map_err(database("reading a loose step"))?;
+    row.as_ref().map(with_logs).transpose()
+}
+
+/// The steps of a run in the order they are shown, with their logs.
+pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Vec<LooseStep>, Error> {
+    let sql = "SELECT * FROM loose_steps WHERE run = $1 ORDER BY priority, first_at, name";
+    let rows = sqlx::query(sql).bind(run).fetch_all(connection).await;
+    rows.map_err(database("reading loose steps"))?.iter().map(with_logs).collect()
+}
+
+/// The steps of every node's newest run, in the order they are shown, each with the id of its run and without its log.
+pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, LooseStep)>, Error> {
+    let sql = "SELECT loose_steps.run AS run, step_json FROM loose_steps JOIN nodes ON nodes.run = loose_steps.run \
+               ORDER BY loose_steps.priority, loose_steps.first_at, loose_steps.name";
+    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading loose steps"))?;
+    rows.iter().map(|row| Ok((get(row, "run")?, json(row, "step_json")?))).collect()
+}
+
+fn with_logs(row: &SqliteRow) -> Result<LooseStep, Error> {
+    Ok(LooseStep { logs: get(row, "logs")?, ..json(row, "step_json")? })
+}

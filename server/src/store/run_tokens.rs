@@ -1,0 +1,74 @@
+//! Tokens runs gave out for what is reported beside their workflows.
+
+use super::{Connection, database, get, number};
+use crate::Error;
+use crate::time::Millis;
+
+/// What a token is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Loose steps.
+    Steps,
+    /// The boot reporter of the installed system.
+    Boot,
+}
+
+impl Purpose {
+    fn word(self) -> &'static str {
+        match self {
+            Purpose::Steps => "steps",
+            Purpose::Boot => "boot",
+        }
+    }
+}
+
+const MINUTE: Millis = 60_000;
+
+/// Stores a new token by its hash.
+pub async fn insert(
+    connection: &mut Connection,
+    hash: &str,
+    run: &str,
+    purpose: Purpose,
+    now: Millis,
+) -> Result<(), Error> {
+    let sql = "INSERT INTO run_tokens (hash, run, purpose, created_at) VALUES ($1, $2, $3, $4)";
+    let query = sqlx::query(sql).bind(hash).bind(run).bind(purpose.word()).bind(now.cast_signed());
+    query.execute(connection).await.map(drop).map_err(database("storing a run's token"))
+}
+
+/// The run that gave out a token for this purpose.
+pub async fn run_of(connection: &mut Connection, hash: &str, purpose: Purpose) -> Result<Option<String>, Error> {
+    let sql = "SELECT run FROM run_tokens WHERE hash = $1 AND purpose = $2";
+    let row = sqlx::query(sql).bind(hash).bind(purpose.word()).fetch_optional(connection).await;
+    row.map_err(database("reading a run's token"))?.map(|row| get(&row, "run")).transpose()
+}
+
+/// How many tokens a run gave out for a purpose.
+pub async fn count(connection: &mut Connection, run: &str, purpose: Purpose) -> Result<u64, Error> {
+    let sql = "SELECT COUNT(*) AS tokens FROM run_tokens WHERE run = $1 AND purpose = $2";
+    let row = sqlx::query(sql).bind(run).bind(purpose.word()).fetch_one(connection).await;
+    number(&row.map_err(database("counting a run's tokens"))?, "tokens")
+}
+
+/// Counts a use of a token. If it was used as often as a minute allows, the seconds until the next minute begins are returned.
+pub async fn count_use(
+    connection: &mut Connection,
+    hash: &str,
+    allowed: u64,
+    now: Millis,
+) -> Result<Option<u64>, Error> {
+    let sql = "SELECT minute_at, uses FROM run_tokens WHERE hash = $1";
+    let row = sqlx::query(sql).bind(hash).fetch_one(&mut *connection).await;
+    let row = row.map_err(database("reading a run's token"))?;
+    let (began, uses) = (number(&row, "minute_at")?, number(&row, "uses")?);
+    // A clock that was set back begins anew, too.
+    let goes_on = (began..began.saturating_add(MINUTE)).contains(&now);
+    if goes_on && uses >= allowed {
+        return Ok(Some((began + MINUTE - now).div_ceil(1000)));
+    }
+    let (began, uses) = if goes_on { (began, uses + 1) } else { (now, 1) };
+    let sql = "UPDATE run_tokens SET minute_at = $1, uses = $2 WHERE hash = $3";
+    let query = sqlx::query(sql).bind(began.cast_signed()).bind(uses.cast_signed()).bind(hash);
+    query.execute(connection).await.map(|_| None).map_err(database("counting the use of a token"))
+}

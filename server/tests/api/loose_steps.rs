@@ -1,0 +1,284 @@
+//! Steps that anything reports with the token of a run.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+use reqwest::{Response, StatusCode};
+use serde_json::{Value, json};
+use slipway_protocol::{ErrorCode, LooseAck, LooseStatus, LooseStep, NodeState, RunStatus};
+use slipway_server::operate;
+use slipway_server::snippet::{self, Surrounding};
+use slipway_server::store::run_tokens::Purpose;
+use tokio::process::Command;
+
+use crate::support::{TestServer, refusal};
+use crate::work::new_run;
+
+const REBOOT: &str = "steps:\n- {name: leave, action: {reboot: {}}}\n";
+
+/// A machine with a run made of this workflow, and a token of it.
+async fn with_run(server: &TestServer, workflow: &str) -> String {
+    server.add_released("web1").await;
+    let store = server.store().await;
+    operate::start_run(&store, &server.ca(), "web1", new_run(workflow)).await.unwrap();
+    operate::add_run_token(&store, "web1", Purpose::Steps).await.unwrap().0
+}
+
+async fn report(server: &TestServer, token: &str, body: &Value) -> Response {
+    server.client().post(server.url("/v1/report")).bearer_auth(token).json(body).send().await.unwrap()
+}
+
+async fn post_form(server: &TestServer, token: &str, body: impl Into<reqwest::Body>) -> Response {
+    let form = "application/x-www-form-urlencoded";
+    let request = server.client().post(server.url("/v1/report")).bearer_auth(token).header("content-type", form);
+    request.body(body).send().await.unwrap()
+}
+
+async fn warning(response: Response) -> Option<String> {
+    assert_eq!(response.status(), StatusCode::OK);
+    response.json::<LooseAck>().await.unwrap().warning
+}
+
+async fn run_of(server: &TestServer) -> RunStatus {
+    operate::show_node(&server.store().await, "web1").await.unwrap().run.unwrap()
+}
+
+async fn steps(server: &TestServer) -> Vec<LooseStep> {
+    run_of(server).await.loose_steps
+}
+
+#[tokio::test]
+async fn a_step_is_kept_beside_the_workflows_and_changes_nothing_of_it() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, REBOOT).await;
+    let before = run_of(&server).await;
+    let body = json!({"name": "leave", "status": "failed", "percent": 7, "label": "Leaving", "logs": "one"});
+    assert_eq!(warning(report(&server, &token, &body).await).await, None);
+    assert_eq!(warning(post_form(&server, &token, "name=early&priority=1&logs=a%0Ab").await).await, None);
+    assert_eq!(warning(post_form(&server, &token, "name=leave&status=done&percent=&logs=two").await).await, None);
+
+    let run = run_of(&server).await;
+    let names: Vec<&str> = run.loose_steps.iter().map(|step| step.name.as_str()).collect();
+    assert_eq!(names, ["early", "leave"], "by priority");
+    let leave = &run.loose_steps[1];
+    assert_eq!(
+        (leave.status, leave.percent, leave.label.as_deref()),
+        (Some(LooseStatus::Done), Some(7), Some("Leaving"))
+    );
+    assert_eq!((leave.logs.as_str(), leave.reports, leave.unknown), ("one\ntwo\n", 2, false));
+    assert_eq!(
+        RunStatus { loose_steps: Vec::new(), ..run },
+        before,
+        "the workflow's own step of that name stands where it stood"
+    );
+    let nodes = slipway_server::status::all(&server.store().await).await.unwrap();
+    let listed = &nodes[0].run.as_ref().unwrap().loose_steps;
+    assert_eq!((listed.len(), listed[1].logs.as_str()), (2, ""), "lists come without logs");
+    assert!(nodes[0].last_seen.is_some(), "it is a sign of life");
+    assert_eq!(nodes[0].state, NodeState::Registered);
+}
+
+#[tokio::test]
+async fn a_name_nobody_expects_is_flagged_and_taken() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, &format!("known_steps: [packages, done]\n{REBOOT}")).await;
+    let named = |name: &str| json!({ "name": name });
+    assert_eq!(warning(report(&server, &token, &named("packages")).await).await, None);
+    let told = warning(report(&server, &token, &named("pakcages")).await).await.unwrap();
+    assert!(told.ends_with(" does not know a step \"pakcages\"; it was stored"), "{told}");
+    let flags: Vec<(String, bool)> = steps(&server).await.into_iter().map(|step| (step.name, step.unknown)).collect();
+    assert_eq!(flags, [("packages".to_owned(), false), ("pakcages".to_owned(), true)]);
+}
+
+#[tokio::test]
+async fn only_a_token_of_the_newest_run_reports() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, REBOOT).await;
+    let body = json!({"name": "a"});
+    let code = async |token: &str| refusal(report(&server, token, &body).await).await.code;
+    let without = server.client().post(server.url("/v1/report")).json(&body).send().await.unwrap();
+    assert_eq!(refusal(without).await.code, ErrorCode::Unauthenticated);
+    assert_eq!(code("nonsense").await, ErrorCode::NotFound);
+    let store = server.store().await;
+    let boot = operate::add_run_token(&store, "web1", Purpose::Boot).await.unwrap().0;
+    assert_eq!(code(&boot).await, ErrorCode::NotFound, "good for other reports");
+    let newer = operate::NewRun { replace: true, ..new_run(REBOOT) };
+    operate::start_run(&store, &server.ca(), "web1", newer).await.unwrap();
+    assert_eq!(code(&token).await, ErrorCode::TokenExpired);
+    let token = operate::add_run_token(&store, "web1", Purpose::Steps).await.unwrap().0;
+    assert_eq!(report(&server, &token, &body).await.status(), StatusCode::OK);
+    operate::decommission_node(&store, "web1").await.unwrap();
+    assert_eq!(code(&token).await, ErrorCode::Decommissioned);
+}
+
+#[tokio::test]
+async fn what_means_nothing_is_refused() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, REBOOT).await;
+    for body in
+        [json!({}), json!({"name": ""}), json!({"name": "a", "percent": 101}), json!({"name": "a", "stauts": "done"})]
+    {
+        assert_eq!(refusal(report(&server, &token, &body).await).await.code, ErrorCode::InvalidRequest, "{body}");
+    }
+    for form in ["", "name=a&status=none", "name=a&x=y", "name=%00"] {
+        assert_eq!(refusal(post_form(&server, &token, form).await).await.code, ErrorCode::InvalidRequest, "{form}");
+    }
+    let long = format!("name=a&logs={}", "x".repeat(64 << 10));
+    assert_eq!(refusal(post_form(&server, &token, long).await).await.code, ErrorCode::TooLarge);
+    assert_eq!(steps(&server).await, []);
+    assert_eq!(warning(post_form(&server, &token, b"name=a&label=%ff\xfe".to_vec()).await).await, None);
+    assert_eq!(steps(&server).await[0].label.as_deref(), Some("\u{fffd}\u{fffd}"));
+}
+
+#[tokio::test]
+async fn steps_have_a_number_and_a_rate() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, REBOOT).await;
+    for number in 0..100 {
+        assert_eq!(post_form(&server, &token, format!("name={number}")).await.status(), StatusCode::OK);
+    }
+    assert_eq!(refusal(post_form(&server, &token, "name=further").await).await.code, ErrorCode::Conflict);
+    for _ in 100..120 {
+        assert_eq!(post_form(&server, &token, "name=7").await.status(), StatusCode::OK);
+    }
+    let response = post_form(&server, &token, "name=7").await;
+    let after: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=60).contains(&after), "{after}");
+    assert_eq!(refusal(response).await.code, ErrorCode::TooManyRequests);
+    let other = operate::add_run_token(&server.store().await, "web1", Purpose::Steps).await.unwrap().0;
+    assert_eq!(post_form(&server, &other, "name=7").await.status(), StatusCode::OK);
+}
+
+/// The shells, and the programs a snippet may send by. Beside busybox openssl carries the request, so that is always there.
+const SHELLS: [&[&str]; 3] = [&["/bin/dash"], &["/bin/bash"], &["/bin/busybox", "sh"]];
+const TOOLS: [&str; 3] = ["curl", "wget", "openssl"];
+/// What every shell finds beside the tool.
+const FOUND: [&str; 12] =
+    ["sed", "tr", "tail", "mktemp", "sleep", "rm", "grep", "cat", "base64", "sh", "openssl", "wc"];
+
+/// A folder in which programs are found, with no other tool to send by. None, with a word, where this host lacks the tool.
+fn path_with(tool: &str) -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir().unwrap();
+    let find = |program: &str| {
+        ["/usr/bin", "/bin"].iter().map(|dir| format!("{dir}/{program}")).find(|path| std::fs::exists(path).unwrap())
+    };
+    let Some(found) = find(tool) else {
+        eprintln!("not checked: there is no {tool}");
+        return None;
+    };
+    std::os::unix::fs::symlink(found, folder.path().join(tool)).unwrap();
+    for program in FOUND.iter().filter(|program| **program != tool) {
+        if let Some(found) = find(program) {
+            std::os::unix::fs::symlink(found, folder.path().join(program)).unwrap();
+        }
+    }
+    Some(folder)
+}
+
+/// Runs a script under `set -eu`, bounded; returns what it printed.
+async fn run_script(shell: &[&str], path: &std::path::Path, script: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(shell[0]);
+    command.args(&shell[1..]).args(["-eu", "-c", script, "sh"]).args(arguments);
+    command.env("PATH", path).env("TMPDIR", path).stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(Duration::from_secs(60), command.output()).await.expect("a bound").unwrap();
+    assert!(output.status.success(), "{shell:?}: {output:?}");
+    let folders = std::fs::read_dir(path).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir());
+    assert_eq!(folders.count(), 0, "the secret stays nowhere");
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+#[tokio::test]
+async fn a_snippet_reports_from_every_shell_by_every_tool() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, REBOOT).await;
+    let text = snippet::text(Surrounding::Shell, &server.url("/v1/report"), &token, &server.ca());
+    let script = format!("{text}\nslipway_report \"$@\"\necho $?\nslipway_report && echo $?\n");
+    let odd = "it's 100 % \"a&b=c+d\" \\ $HOME `x` ä";
+    for tool in TOOLS {
+        let Some(path) = path_with(tool) else { continue };
+        for shell in SHELLS {
+            let name = format!("{tool} {}", shell[0]);
+            let logs = format!("{odd}\n\n  last");
+            let printed = run_script(shell, path.path(), &script, &[&name, "init", "5", odd, &logs]).await;
+            assert_eq!(printed, "0\n0\n", "{name}");
+            let steps = steps(&server).await;
+            let step = steps.iter().find(|step| step.name == name).unwrap_or_else(|| panic!("{name} was not stored"));
+            assert_eq!(
+                (step.status, step.percent, step.label.as_deref()),
+                (Some(LooseStatus::Init), Some(5), Some(odd))
+            );
+            assert_eq!(step.logs, format!("{logs}\n"), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_snippet_never_fails_nor_stops_what_calls_it() {
+    let ca = TestServer::start().await.ca();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let addresses = [dead.to_string(), silent.local_addr().unwrap().to_string()];
+    let mut running = Vec::new();
+    for address in addresses {
+        let text = snippet::text(Surrounding::Shell, &format!("https://{address}/v1/report"), "T", &ca);
+        for (tool, shell) in TOOLS.into_iter().zip(SHELLS) {
+            let script = format!("{text}\nslipway_report a done 100 'a label' \"$1\"\necho $?\n");
+            running.push(tokio::spawn(async move {
+                let Some(path) = path_with(tool) else { return };
+                let logs = "x".repeat(100_000);
+                let printed = run_script(shell, path.path(), &script, &[&logs]).await;
+                assert_eq!(printed, "0\n", "{tool}");
+            }));
+        }
+    }
+    for run in running {
+        run.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_snippet_fits_where_it_is_to_stand() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, REBOOT).await;
+    let Some(path) = path_with("curl") else { return };
+    let text = |surrounding| snippet::text(surrounding, &server.url("/v1/report"), &token, &server.ca());
+    let stored = async || steps(&server).await.into_iter().map(|step| (step.status, step.reports)).collect::<Vec<_>>();
+
+    let kickstart = text(Surrounding::Kickstart);
+    for (section, status) in [("pre", LooseStatus::Init), ("post", LooseStatus::Done), ("onerror", LooseStatus::Failed)]
+    {
+        let (_, rest) = kickstart.split_once(&format!("%{section} --log=/tmp/slipway-report.log\n")).unwrap();
+        let (script, _) = rest.split_once("%end\n").unwrap();
+        assert!(!script.lines().any(|line| line.starts_with('%')), "Anaconda takes such a line for its own");
+        run_script(&["/bin/bash"], path.path(), script, &[]).await;
+        assert_eq!(steps(&server).await[0].status, Some(status), "{section}");
+    }
+
+    let preseed = text(Surrounding::Preseed);
+    let line = preseed.lines().find_map(|line| line.strip_prefix("d-i preseed/late_command string ")).unwrap();
+    assert!(!line.contains(['\\', '"']), "{line}");
+    let in_target = path.path().join("in-target");
+    std::fs::write(&in_target, "#!/bin/sh\nexec \"$@\"\n").unwrap();
+    std::fs::set_permissions(in_target, PermissionsExt::from_mode(0o755)).unwrap();
+    run_script(&["/bin/busybox", "sh"], path.path(), line, &[]).await;
+    assert_eq!(stored().await, [(Some(LooseStatus::Done), 4)]);
+
+    let autoinstall: Value = serde_saphyr::from_str(&text(Surrounding::Autoinstall)).unwrap();
+    let file = path.path().join("report.sh");
+    for (commands, status) in [
+        ("early", None),
+        ("early", Some(LooseStatus::Init)),
+        ("late", Some(LooseStatus::Done)),
+        ("error", Some(LooseStatus::Failed)),
+    ] {
+        let commands = &autoinstall["autoinstall"][format!("{commands}-commands")];
+        let command = commands[usize::from(status == Some(LooseStatus::Init))].as_str().unwrap();
+        let command = command.replace("/run/slipway-report.sh", file.to_str().unwrap());
+        run_script(&["/bin/dash"], path.path(), &command, &[]).await;
+        if status.is_some() {
+            assert_eq!(steps(&server).await[0].status, status);
+        }
+    }
+    assert_eq!(stored().await[0].1, 7);
+}
