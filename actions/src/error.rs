@@ -406,6 +406,14 @@ pub enum Error {
         /// Why not, and what to do.
         reason: String,
     },
+    /// The installed system cannot have a boot reporter.
+    #[error("putting the boot reporter into {partition}: {reason}")]
+    BootReporter {
+        /// The root file system, in words.
+        partition: String,
+        /// What stands in the way, and what to do.
+        reason: &'static str,
+    },
     /// Something that sits on the disk did not go.
     #[error("taking down what sits on {disk}: {what}")]
     TakeDown {

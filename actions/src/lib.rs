@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
 mod boot_config;
+mod boot_reporter;
 mod capture_disk;
 mod capture_file;
 mod choose;
@@ -129,6 +130,7 @@ pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Action::UnpackArchive(inputs) => unpack_archive::run(inputs, machine, report),
         Action::RunInTarget(inputs) => run_in_target::run(inputs, machine, report),
         Action::CaptureDisk(inputs) => capture_disk::run(inputs, machine, report),
+        Action::BootReporter(inputs) => boot_reporter::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),
     }
 }

@@ -1,6 +1,7 @@
 //! The machine an action works on: the seam between actions and the world.
 
 use std::io::Read;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +24,11 @@ pub trait Machine: Sync {
     /// Begins an image of this name, where captured disks go. Fails if there is an image of that name already.
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
         Err(UploadError { source: format!("there is no place for the image {name} here").into(), may_pass: false })
+    }
+
+    /// The file of this very program.
+    fn program(&self) -> PathBuf {
+        "/proc/self/exe".into()
     }
 
     /// Whether slipway is the operating system here, so that what uses a disk is nobody's and may be taken down.

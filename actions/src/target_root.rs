@@ -4,11 +4,11 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fstat, mkdirat, openat, openat2};
-use rustix::fs::{fchmod, fchown, fsync, renameat, statat, syncfs, unlinkat};
+use rustix::fs::{XattrFlags, fchmod, fchown, fsync, lsetxattr, renameat, statat, symlinkat, syncfs, unlinkat};
 use rustix::io::Errno;
 
 use crate::error::Error;
@@ -96,6 +96,31 @@ impl TargetRoot {
             self.replace_file(parent, name, content, attributes)
         };
         rewrite().map_err(|source| target_file("writing", path, source))
+    }
+
+    /// Makes a symbolic link in place of whatever has its name, and the directories above it.
+    pub(crate) fn link(&self, path: &str, to: &str) -> Result<(), Error> {
+        self.remove(path)?;
+        let (parent, name) = split(path);
+        let link = || -> io::Result<()> {
+            self.create_dirs(parent, DIR_MODE)?;
+            let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            symlinkat(to, &parent, name)?;
+            Ok(fsync(&parent)?)
+        };
+        link().map_err(|source| target_file("writing", path, source))
+    }
+
+    /// Gives a file, a directory or a symbolic link its SELinux context.
+    pub(crate) fn label(&self, path: &str, context: &str) -> Result<(), Error> {
+        let (parent, name) = split(path);
+        let label = || -> io::Result<()> {
+            let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            // There is no lsetxattrat(2) before Linux 6.13: the directory is named by its descriptor.
+            let path = format!("/proc/self/fd/{}/{name}", parent.as_raw_fd());
+            Ok(lsetxattr(path, "security.selinux", format!("{context}\0").as_bytes(), XattrFlags::empty())?)
+        };
+        label().map_err(|source| target_file("labelling", path, source))
     }
 
     /// Begins a file that is seen under its name only once it is complete, and makes the directories above it.

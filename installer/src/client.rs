@@ -131,7 +131,7 @@ pub enum Enrolled {
 pub struct Client {
     http: reqwest::Client,
     server: Url,
-    jwt: Option<slipway_protocol::Secret>,
+    bearer: Option<slipway_protocol::Secret>,
 }
 
 pub(crate) fn builder(tls: rustls::ClientConfig) -> reqwest::ClientBuilder {
@@ -161,14 +161,19 @@ impl Client {
         Self::build(config, Some(node), Some(jwt.into()))
     }
 
+    /// A client with a token of a run.
+    pub fn of_run(config: &Config, token: slipway_protocol::Secret) -> Result<Self, ClientError> {
+        Self::build(config, None, Some(token))
+    }
+
     fn build(
         config: &Config,
         node: Option<&NodeCertificate>,
-        jwt: Option<slipway_protocol::Secret>,
+        bearer: Option<slipway_protocol::Secret>,
     ) -> Result<Self, ClientError> {
         let http = builder(tls::client(&config.ca, node)?).build();
         let http = http.map_err(|e| ClientError::transport("setting up a connection", &config.server, e))?;
-        Ok(Self { http, server: config.server.clone(), jwt })
+        Ok(Self { http, server: config.server.clone(), bearer })
     }
 
     /// `POST /v1/enrol`.
@@ -219,14 +224,7 @@ impl Client {
             run: Option<&'a str>,
         }
         let ask = Ask::new("sending the log", Method::POST, "v1/node/logs");
-        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        let body =
-            gzip.write_all(text.as_bytes()).and_then(|()| gzip.finish()).map_err(|source| ClientError::Answer {
-                what: "compressing the log for",
-                url: self.server.to_string(),
-                status: StatusCode::OK,
-                source: Box::new(source),
-            })?;
+        let body = self.compress(text.as_bytes())?;
         let request = |r: reqwest::RequestBuilder| {
             r.query(&Query { boot_id, offset, run })
                 .header(reqwest::header::CONTENT_ENCODING, "gzip")
@@ -274,8 +272,19 @@ impl Client {
         Ok(answer.status() != StatusCode::ACCEPTED)
     }
 
+    /// A log as it is sent.
+    pub(crate) fn compress(&self, log: &[u8]) -> Result<Vec<u8>, ClientError> {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(log).and_then(|()| gzip.finish()).map_err(|source| ClientError::Answer {
+            what: "compressing the log for",
+            url: self.server.to_string(),
+            status: StatusCode::OK,
+            source: Box::new(source),
+        })
+    }
+
     /// Sends a request and turns every answer that is not a success into an error.
-    async fn send(
+    pub(crate) async fn send(
         &self,
         ask: &Ask,
         fill: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
@@ -292,8 +301,8 @@ impl Client {
     ) -> Result<Response, ClientError> {
         let url = join(&self.server, &ask.path);
         let mut request = self.http.request(ask.method.clone(), url.clone()).timeout(ask.patience);
-        if let Some(jwt) = &self.jwt {
-            request = request.bearer_auth(jwt.reveal());
+        if let Some(token) = &self.bearer {
+            request = request.bearer_auth(token.reveal());
         }
         fill(request).send().await.map_err(|source| ClientError::transport(ask.what, &url, source))
     }
@@ -312,7 +321,7 @@ impl Client {
         }
     }
 
-    async fn read<T: DeserializeOwned>(&self, ask: &Ask, mut answer: Response) -> Result<T, ClientError> {
+    pub(crate) async fn read<T: DeserializeOwned>(&self, ask: &Ask, mut answer: Response) -> Result<T, ClientError> {
         let url = join(&self.server, &ask.path);
         let status = answer.status();
         let mut body = Vec::new();
@@ -332,7 +341,7 @@ impl Client {
     }
 }
 
-struct Ask {
+pub(crate) struct Ask {
     what: &'static str,
     method: Method,
     path: String,
@@ -340,7 +349,12 @@ struct Ask {
 }
 
 impl Ask {
-    fn new(what: &'static str, method: Method, path: impl Into<String>) -> Self {
+    pub(crate) fn new(what: &'static str, method: Method, path: impl Into<String>) -> Self {
         Self { what, method, path: path.into(), patience: SILENCE }
+    }
+
+    /// The same with time for a large body.
+    pub(crate) fn patient(self) -> Self {
+        Self { patience: PIECE_PATIENCE, ..self }
     }
 }

@@ -22,6 +22,7 @@ use crate::run::{MakeMachine, Runner};
 pub use crate::run::End;
 
 pub mod backoff;
+pub mod boot_report;
 mod capture;
 pub mod client;
 pub mod clock;

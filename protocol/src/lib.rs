@@ -7,6 +7,7 @@
 //! Enums are externally tagged. Requests and workflows reject unknown fields, so that a misspelt key is an error and never
 //! a silently ignored wish.
 
+pub mod boot_report;
 pub mod capture;
 pub mod digest;
 pub mod disk;
@@ -26,6 +27,7 @@ pub mod ssh_key;
 pub mod status;
 pub mod workflow;
 
+pub use boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
 pub use capture::{CaptureDisk, CapturedImage};
 pub use digest::{Algorithm, Digest};
 pub use disk::{DiskChoice, DiskHints};
@@ -43,8 +45,8 @@ pub use partition::{FileSystemKind, MakeFileSystem, NewPartition, Partition, Par
 pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
-    Action, DetachedSignature, EraseDisk, EraseMode, KernelArgs, NumberOrName, PhoneHome, Reboot, RegistryAuth,
-    RunInTarget, SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
+    Action, BootReporter, DetachedSignature, EraseDisk, EraseMode, KernelArgs, NumberOrName, PhoneHome, Reboot,
+    RegistryAuth, RunInTarget, SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
 };
 
 /// Largest request body the server reads from a node, in bytes, after decompression.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootTiming, Failure, Identity, Inventory, LooseStep, Network, Outcome, Progress};
+use crate::{BootStatus, BootTiming, Failure, Identity, Inventory, LooseStep, Network, Outcome, Progress};
 
 /// Where a node stands. Stored; silent, stuck and looping are derived from times and counts and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -119,6 +119,9 @@ pub struct RunStatus {
     /// What was reported beside them, in the order it is to be shown. It changes nothing of how the run stands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loose_steps: Vec<LooseStep>,
+    /// What the boot reporter of the installed system said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<BootStatus>,
 }
 
 /// Where a step stands.

@@ -6,6 +6,7 @@ use crate::{CaptureDisk, MakeFileSystem, Partition};
 use erase::fallback_problems;
 use image::image_problems;
 
+pub use boot_reporter::BootReporter;
 pub use erase::{EraseDisk, EraseMode};
 pub use image::{DetachedSignature, RegistryAuth, StreamImage, Verify};
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
@@ -14,6 +15,7 @@ pub use target::{
     target_path_problem,
 };
 
+mod boot_reporter;
 mod erase;
 mod image;
 mod seed;
@@ -83,6 +85,7 @@ fn action_problems(action: &Action) -> Vec<String> {
         Action::UnpackArchive(archive) => archive.problems(),
         Action::RunInTarget(run) => run.problems(),
         Action::CaptureDisk(capture) => capture.problems(),
+        Action::BootReporter(reporter) => reporter.problems(),
         Action::Reboot(_) => Vec::new(),
     }
 }
@@ -143,6 +146,8 @@ pub enum Action {
     RunInTarget(RunInTarget),
     /// Store the disk on the server as an image.
     CaptureDisk(CaptureDisk),
+    /// Have the installed system report its boots until it runs.
+    BootReporter(BootReporter),
     /// Leave for the installed system.
     Reboot(Reboot),
 }
@@ -161,6 +166,7 @@ impl Action {
             Action::UnpackArchive(_) => "unpack-archive",
             Action::RunInTarget(_) => "run-in-target",
             Action::CaptureDisk(_) => "capture-disk",
+            Action::BootReporter(_) => "boot-reporter",
             Action::Reboot(_) => "reboot",
         }
     }

@@ -1,6 +1,8 @@
 //! Composes the workflow that installs an operating system.
 
-use slipway_protocol::{Action, Digest, EraseDisk, KernelArgs, Network, Reboot, SeedCloudInit, Step, StreamImage};
+use slipway_protocol::{
+    Action, BootReporter, Digest, EraseDisk, KernelArgs, Network, Reboot, SeedCloudInit, Step, StreamImage,
+};
 
 use crate::store::systems::System;
 use crate::{network_config, random};
@@ -54,6 +56,10 @@ pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data:
         let action = Action::KernelArgs(KernelArgs { disk: disk(), append: system.kernel_args.clone() });
         steps.push(step("kernel-args", action, SHORT_TIMEOUT));
     }
+    if system.boot_reporter {
+        let action = Action::BootReporter(BootReporter { disk: disk(), ..BootReporter::default() });
+        steps.push(step("boot-reporter", action, SHORT_TIMEOUT));
+    }
     steps.push(step("reboot", Action::Reboot(Reboot::default()), SHORT_TIMEOUT));
     steps
 }
@@ -86,6 +92,17 @@ pub fn set_up(steps: &mut [Step], network: Option<&Network>, ssh_keys: &[String]
     }
 }
 
+/// Has every `boot-reporter` step make the installed system report its boots to `server` with `token`, over TLS that trusts `ca`.
+pub fn ask_to_report_boots(steps: &mut [Step], server: &str, token: &str, ca: &str) {
+    for step in steps {
+        if let Action::BootReporter(reporter) = &mut step.action {
+            reporter.url = server.to_owned();
+            reporter.token = token.to_owned().into();
+            reporter.ca = ca.to_owned();
+        }
+    }
+}
+
 fn step(name: &str, action: Action, timeout: u64) -> Step {
     Step { name: name.to_owned(), action, retries: 0, timeout: Some(timeout) }
 }
@@ -110,6 +127,7 @@ mod tests {
             phone_home_post: None,
             phone_home_tries: None,
             allow_override: true,
+            boot_reporter: true,
             known_steps: Vec::new(),
             disk: DiskHints { serial: "S1".parse().ok(), ..DiskHints::default() },
         }
@@ -124,12 +142,12 @@ mod tests {
     }
 
     #[test]
-    fn a_system_becomes_five_steps_on_one_disk() {
+    fn a_system_becomes_steps_on_one_disk() {
         let steps = install(&system(), "https://s", Some("web1"), None);
         let names: Vec<&str> = steps.iter().map(|step| step.action.name()).collect();
-        assert_eq!(names, ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "reboot"]);
+        assert_eq!(names, ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "boot-reporter", "reboot"]);
         let text = serde_json::to_string(&steps).expect("JSON");
-        assert_eq!(text.matches(r#""serial":"S1""#).count(), 4, "{text}");
+        assert_eq!(text.matches(r#""serial":"S1""#).count(), 5, "{text}");
         assert!(text.contains(&format!("https://s/images/sha256:{}", "a".repeat(64))));
     }
 
@@ -160,5 +178,17 @@ mod tests {
         for guessable in ["", "slipway-", "slipway-web1", "web1"] {
             assert!(!is_unguessable(guessable), "{guessable}");
         }
+    }
+
+    #[test]
+    fn a_boot_reporter_is_told_who_it_reports_to() {
+        let mut steps = install(&system(), "https://s", None, None);
+        ask_to_report_boots(&mut steps, "https://s", "T", "PEM\n");
+        let reporter = steps.iter().find_map(|step| match &step.action {
+            Action::BootReporter(reporter) => Some(reporter),
+            _ => None,
+        });
+        let reporter = reporter.expect("the system asks for one");
+        assert_eq!((reporter.url.as_str(), reporter.token.reveal(), reporter.ca.as_str()), ("https://s", "T", "PEM\n"));
     }
 }

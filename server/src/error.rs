@@ -50,6 +50,14 @@ pub enum Error {
         /// Why it failed.
         source: serde_json::Error,
     },
+    /// A log that was stored cannot be read again.
+    #[error("unpacking the log of node {node}")]
+    Log {
+        /// Whose log.
+        node: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
     /// A file or folder.
     #[error("{doing} {path:?}")]
     File {

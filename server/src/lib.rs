@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
 pub mod api;
+pub mod boot_report;
 pub mod ca;
 pub mod capture;
 pub mod certificate;

@@ -1,9 +1,11 @@
 //! What operators do, whether on the command line or over HTTPS.
 
+use std::io::Read;
+
 use serde::{Deserialize, Serialize};
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{
-    Action, ErrorCode, Identity, Network, NodeState, NodeStatus, RunStatus, Step, ssh_key, workflow,
+    Action, ErrorCode, HOST_BOOT_LOG, Identity, Network, NodeState, NodeStatus, RunStatus, Step, ssh_key, workflow,
 };
 use slipway_user_data::ignition::{self, Additions};
 
@@ -13,12 +15,12 @@ use crate::loose::check_known;
 use crate::reporting::{PostKeys, Wish};
 use crate::state::{self, Happening};
 use crate::store::nodes::{self, Node};
-use crate::store::run_tokens::Purpose;
+use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
 use crate::store::systems::{self, System};
-use crate::store::{self, Connection, Store, images, logs, loose, settings, tokens};
+use crate::store::{self, Connection, Store, boot_reports, images, logs, loose, settings, tokens};
 use crate::time::{Millis, now};
-use crate::{Error, compose, enrol, metadata, random, reporting, run_token, status};
+use crate::{Error, boot_report, compose, enrol, metadata, random, reporting, run_token, status};
 
 /// A node to register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -101,6 +103,18 @@ pub struct NewRun {
     /// End a run that is still going on, as failed, instead of refusing.
     #[serde(default)]
     pub replace: bool,
+}
+
+/// The logs there are of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub enum LogType {
+    /// The kernel's and slipway's, while slipway runs on the machine.
+    #[default]
+    #[serde(rename = "installer")]
+    Installer,
+    /// The installed system's, as its boot reporter sent it last.
+    #[serde(rename = "host_boot")]
+    HostBoot,
 }
 
 impl NewRun {
@@ -302,11 +316,25 @@ async fn known_node(connection: &mut Connection, reference: &str) -> Result<Node
     })
 }
 
-/// The log of a node's newest boot.
-pub async fn node_log(store: &Store, reference: &str) -> Result<String, Error> {
+/// The newest log of a node.
+pub async fn node_log(store: &Store, reference: &str, kind: LogType) -> Result<String, Error> {
     let mut connection = store.read().await?;
     let node = known_node(&mut connection, reference).await?;
-    Ok(logs::text(&logs::newest_of(&mut connection, &node.id).await?))
+    match kind {
+        LogType::Installer => Ok(logs::text(&logs::newest_of(&mut connection, &node.id).await?)),
+        LogType::HostBoot => {
+            let log = boot_reports::newest_log(&mut connection, &node.id, HOST_BOOT_LOG).await?;
+            log.map_or(Ok(String::new()), |log| unpacked(&log, &node))
+        }
+    }
+}
+
+/// The text of a log that was stored compressed. How large it is was looked at before it was stored.
+fn unpacked(log: &[u8], node: &Node) -> Result<String, Error> {
+    let mut text = Vec::new();
+    let failed = |source| Error::Log { node: node.label().to_owned(), source };
+    flate2::read::GzDecoder::new(log).read_to_end(&mut text).map_err(failed)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Where the system that a node's newest run installs finds its metadata. Whoever has the URL can read the run's user-data.
@@ -398,6 +426,11 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
         let server = settings::read(&mut transaction, settings::SERVER_URL).await?;
         reporting::do_not_ask(&mut steps, server.as_deref())?;
     }
+    let boot_token = random::token();
+    let reports_boots = boot_report::is_asked_for(&steps);
+    if reports_boots {
+        compose::ask_to_report_boots(&mut steps, &server_url(&mut transaction).await?, &boot_token, ca);
+    }
     refuse_problems(&steps)?;
     check_ignition(&steps)?;
     let run = Run {
@@ -415,6 +448,9 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     };
     runs::insert(&mut transaction, &run, &instances(&run.workflow)).await?;
     loose::expect(&mut transaction, &id, &known_steps).await?;
+    if reports_boots {
+        run_tokens::insert(&mut transaction, &random::token_hash(&boot_token), &id, Purpose::Boot, now).await?;
+    }
     node.run = Some(id);
     node.state = state::next(node.state, Happening::GivenWork);
     // Who gives a machine work knows of it.

@@ -8,6 +8,7 @@ use slipway_protocol::{
 };
 
 use crate::Error;
+use crate::boot_report;
 use crate::random::token_hash;
 use crate::rate::Rate;
 use crate::state::{self, AfterRun, Happening, Turn};
@@ -81,13 +82,14 @@ fn happening(turn: Turn, run: &Run) -> Option<Happening> {
         Turn::Succeeded => Some(Happening::RunSucceeded(match (&run.phone_home_hash, run.phoned_home_at) {
             (_, Some(_)) => AfterRun::Reported,
             (Some(_), None) => AfterRun::Awaited,
+            (None, None) if boot_report::is_asked_for(&run.workflow) => AfterRun::Awaited,
             (None, None) => AfterRun::NotAsked,
         })),
     }
 }
 
 /// Moves the node, if this run is its newest: what an old run does says nothing about the node.
-async fn tell_node(connection: &mut Connection, run: &Run, what: Happening) -> Result<(), Error> {
+pub async fn tell_node(connection: &mut Connection, run: &Run, what: Happening) -> Result<(), Error> {
     let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
     if node.run.as_deref() != Some(&run.id) {
         return Ok(());

@@ -24,6 +24,8 @@ pub enum Happening {
     RunFailed,
     /// The system its newest run installed has reported.
     PhonedHome,
+    /// The system its newest run installed has nothing left to start, and nothing else of it is awaited.
+    SystemRuns,
     /// The operator took it out of service.
     Decommissioned,
 }
@@ -58,9 +60,9 @@ pub fn next(state: NodeState, what: Happening) -> NodeState {
         (_, Happening::RunSucceeded(AfterRun::Awaited)) => S::Booting,
         (_, Happening::RunSucceeded(AfterRun::Reported)) => S::Running,
         (_, Happening::RunFailed) => S::Failed,
-        (S::Booting | S::Installed, Happening::PhonedHome) => S::Running,
+        (S::Booting | S::Installed, Happening::PhonedHome | Happening::SystemRuns) => S::Running,
         // While the run goes on the report is only noted; see AfterRun::Reported.
-        (_, Happening::PhonedHome) => state,
+        (_, Happening::PhonedHome | Happening::SystemRuns) => state,
     }
 }
 
@@ -246,6 +248,9 @@ mod tests {
             (S::Installing, H::RunFailed, S::Failed),
             (S::Booting, H::PhonedHome, S::Running),
             (S::Installed, H::PhonedHome, S::Running),
+            (S::Booting, H::SystemRuns, S::Running),
+            (S::Installing, H::SystemRuns, S::Installing),
+            (S::Failed, H::SystemRuns, S::Failed),
             (S::Running, H::PhonedHome, S::Running),
             (S::Running, H::Enrolled, S::Running),
             (S::Running, H::StepStarted, S::Installing),

@@ -7,7 +7,7 @@ use slipway_protocol::{LooseStep, NodeStatus, RunStatus};
 use crate::Error;
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, loose};
+use crate::store::{Connection, Store, boot_reports, loose};
 
 /// A node and its newest run.
 fn of_node(node: Node, run: Option<RunStatus>) -> NodeStatus {
@@ -42,13 +42,15 @@ pub fn of_run(run: Run) -> RunStatus {
         phone_home: run.phone_home,
         steps: run.progress.steps,
         loose_steps: Vec::new(),
+        boot: None,
     }
 }
 
 /// A run, with what was reported beside its workflow.
 pub async fn with_reports(connection: &mut Connection, run: Run) -> Result<RunStatus, Error> {
     let loose_steps = loose::of_run(connection, &run.id).await?;
-    Ok(RunStatus { loose_steps, ..of_run(run) })
+    let boot = boot_reports::of_run(connection, &run.id).await?;
+    Ok(RunStatus { loose_steps, boot, ..of_run(run) })
 }
 
 /// Every node. What was reported beside the workflows comes without its logs.
@@ -60,9 +62,10 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     for (run, step) in loose::newest(&mut connection).await? {
         loose_steps.entry(run).or_default().push(step);
     }
+    let mut boots: HashMap<_, _> = boot_reports::newest(&mut connection).await?.into_iter().collect();
     let with_reports = |run: Run| {
-        let loose_steps = loose_steps.remove(&run.id).unwrap_or_default();
-        (run.node.clone(), RunStatus { loose_steps, ..of_run(run) })
+        let (loose_steps, boot) = (loose_steps.remove(&run.id).unwrap_or_default(), boots.remove(&run.id));
+        (run.node.clone(), RunStatus { loose_steps, boot, ..of_run(run) })
     };
     let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
     Ok(nodes

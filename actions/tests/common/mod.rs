@@ -32,6 +32,8 @@ pub struct Bench {
     host: Host,
     cancel: Cancel,
     pub disks: Vec<Candidate>,
+    /// What is taken for the program itself; none for the one of the test.
+    pub program: Option<PathBuf>,
 }
 
 impl Bench {
@@ -51,7 +53,7 @@ impl Bench {
         let host = Host::new(HostOptions { trust, cancel: cancel.clone(), ..HostOptions::default() });
         // Not on a tmpfs where that can be helped: it may not take direct writes.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        Self { dir, host, cancel, disks: Vec::new() }
+        Self { dir, host, cancel, disks: Vec::new(), program: None }
     }
 
     pub fn add_disk(&mut self, name: &str, size: usize) {
@@ -99,6 +101,10 @@ impl Machine for Bench {
 
     fn cancel(&self) -> &Cancel {
         &self.cancel
+    }
+
+    fn program(&self) -> PathBuf {
+        self.program.clone().unwrap_or_else(|| self.host.program())
     }
 }
 

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use indicatif::HumanBytes;
 use slipway_actions::{Done, Host, HostOptions, Next};
 use slipway_protocol::{
-    Action, Algorithm, CaptureDisk, DetachedSignature, Digest, DiskHints, EraseDisk, EraseMode, KernelArgs,
-    MakeFileSystem, NumberOrName, Partition, PartitionChoice, PhoneHome, RegistryAuth, RunInTarget, Secret,
+    Action, Algorithm, BootReporter, CaptureDisk, DetachedSignature, Digest, DiskHints, EraseDisk, EraseMode,
+    KernelArgs, MakeFileSystem, NumberOrName, Partition, PartitionChoice, PhoneHome, RegistryAuth, RunInTarget, Secret,
     SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
 };
 
@@ -71,6 +71,7 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
         | ActionCommand::WriteFile(_)
         | ActionCommand::UnpackArchive(_)
         | ActionCommand::RunInTarget(_)
+        | ActionCommand::BootReporter(_)
         | ActionCommand::CaptureDisk { .. } => None,
     }
 }
@@ -174,6 +175,17 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
                 environment: a.env.into_iter().collect(),
             };
             (Action::RunInTarget(run), a.disk, Vec::new())
+        }
+        ActionCommand::BootReporter(a) => {
+            let reporter = BootReporter {
+                disk: hints(&a.disk),
+                url: a.server,
+                token: super::read_file(&a.token_file)?.trim().to_owned().into(),
+                ca: super::read_file(&a.ca)?,
+                hours: a.hours,
+                every: a.every,
+            };
+            (Action::BootReporter(reporter), a.disk, Vec::new())
         }
         ActionCommand::CaptureDisk { disk, to } => {
             let name = to.file_name().unwrap_or_default().to_string_lossy().into_owned();

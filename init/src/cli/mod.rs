@@ -14,6 +14,7 @@ mod install;
 mod log;
 mod measure;
 mod probe;
+mod report;
 mod user_data;
 
 /// Puts an operating system on a bare-metal machine.
@@ -47,6 +48,8 @@ enum Command {
     Identity,
     /// Show the file systems and partitions on a disk, a partition or an image file; only reads
     Probe(probe::ProbeArguments),
+    /// Report how this system boots; started by the unit that the action boot-reporter leaves in a system it installs
+    Report,
     /// Check and rewrite cloud-init user-data
     #[command(subcommand)]
     UserData(user_data::UserData),
@@ -74,6 +77,7 @@ pub fn run() -> ExitCode {
         Command::Measure(arguments) => measure::run(arguments),
         Command::Identity => identity(),
         Command::Probe(arguments) => probe::run(&arguments),
+        Command::Report => report::run(),
         Command::UserData(command) => user_data::run(command),
     };
     result.unwrap_or_else(|error| {

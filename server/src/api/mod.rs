@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod auth;
 pub mod boot;
+pub mod boot_report;
 pub mod capture;
 pub mod enrol;
 pub mod files;
@@ -101,6 +102,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/latest/{*path}", get(metadata::by_header))
         .route("/2009-04-04/{*path}", get(metadata::by_header))
         .route("/v1/report", post(loose_report::report))
+        .route("/v1/boot-report", get(boot_report::known).post(boot_report::report))
+        .route("/v1/boot-report/logs", post(boot_report::logs))
         .route("/v1/openapi.json", get(openapi::get))
         .nest("/v1/operator", operator);
     finish(routes, app)

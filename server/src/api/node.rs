@@ -115,7 +115,8 @@ pub async fn logs(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
+/// A body as it was before it was compressed.
+pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
     let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
     match headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
         None | Some("identity") => Ok(body.into()),

@@ -8,12 +8,12 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, UrlPath};
+use crate::api::answer::{ApiError, JsonBody, UrlPath, UrlQuery};
 use crate::api::auth::OperatorCaller;
-use crate::operate::{self, IssuedToken, MetadataUrl, NewNode, NewRun, NodeChange};
+use crate::operate::{self, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeChange};
 use crate::store::images::Image;
 use crate::store::runs::Run;
 use crate::store::systems::System;
@@ -112,16 +112,26 @@ pub async fn start_run(
     Ok((StatusCode::CREATED, Json(run)))
 }
 
+/// Which log.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct WhichLog {
+    /// That of the machine while slipway runs on it, unless given.
+    #[serde(default)]
+    r#type: LogType,
+}
+
 /// Read the log of a node's newest boot.
-#[utoipa::path(get, path = "/v1/operator/nodes/{node}/log", params(("node" = String, Path)),
+#[utoipa::path(get, path = "/v1/operator/nodes/{node}/log", params(("node" = String, Path), WhichLog),
     security(("operator" = [])), responses((status = 200, body = String, content_type = "text/plain"),
         (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn log(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
+    UrlQuery(which): UrlQuery<WhichLog>,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
-    let log = operate::node_log(&app.store, &node).await?;
+    let log = operate::node_log(&app.store, &node, which.r#type).await?;
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], log))
 }
 

@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use slipway_protocol::{Digest, DiskChoice, DiskHints, Identity, Network, NodeStatus, TextHint};
+use slipway_protocol::{Digest, DiskChoice, DiskHints, HOST_BOOT_LOG, Identity, Network, NodeStatus, TextHint};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::jwt::Signer;
-use slipway_server::operate::{self, NewNode, NewRun, NodeChange, Task};
+use slipway_server::operate::{self, LogType, NewNode, NewRun, NodeChange, Task};
 use slipway_server::reporting::PostKeys;
+use slipway_server::store::run_tokens::Purpose;
 use slipway_server::store::systems::{self, System};
 use slipway_server::store::{Store, images};
 use slipway_server::{image, status as node_status};
@@ -39,7 +40,7 @@ pub enum Command {
     /// Register, release and look at machines.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Issue tokens that let one unknown machine in.
+    /// Issue tokens, such as those that let one unknown machine in.
     #[command(subcommand)]
     Token(TokenCommand),
     /// Take in images.
@@ -107,7 +108,29 @@ pub enum NodeCommand {
     Log {
         /// Id, name or claim code.
         node: String,
+        /// Whose log.
+        #[arg(long = "type", value_enum, default_value_t)]
+        kind: LogKind,
     },
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum LogKind {
+    /// The kernel's and slipway's, while slipway runs on the machine.
+    #[default]
+    Installer,
+    /// The installed system's, as its boot reporter sent it last.
+    #[value(name = HOST_BOOT_LOG)]
+    HostBoot,
+}
+
+impl From<LogKind> for LogType {
+    fn from(kind: LogKind) -> Self {
+        match kind {
+            LogKind::Installer => Self::Installer,
+            LogKind::HostBoot => Self::HostBoot,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -155,6 +178,11 @@ pub enum TokenCommand {
         /// How long it is good, such as 90s, 30m, 1h or 7d; without it, until it is used.
         #[arg(long, value_parser = parse_duration)]
         expires: Option<u64>,
+    },
+    /// Issue a token for a boot reporter that is put into a system by hand; prints it, this once.
+    BootReporter {
+        /// Id, name or claim code of the machine whose newest run it reports to.
+        node: String,
     },
 }
 
@@ -216,6 +244,9 @@ pub struct OsAdd {
     /// Whether a run may bring user-data in place of the system's.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     allow_override: bool,
+    /// Have the installed system report its boots until it runs.
+    #[arg(long)]
+    boot_reporter: bool,
     /// Name of a loose step that is expected; others are taken and flagged. May be given several times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
@@ -315,6 +346,9 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
     match command {
         Command::Node(command) => node(store, data, command).await,
         Command::Token(TokenCommand::Add { expires }) => print_line(&operate::add_token(store, expires).await?.token),
+        Command::Token(TokenCommand::BootReporter { node }) => {
+            print_line(&operate::add_run_token(store, &node, Purpose::Boot).await?.0)
+        }
         Command::Image(ImageCommand::Add { file, raw_digest, raw_size }) => {
             let added = image::add(store, data, &file, image::Known { raw_digest, raw_size }).await?;
             print_line(&added.digest.to_string())
@@ -355,7 +389,7 @@ async fn node(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow::Re
         NodeCommand::MetadataUrl { node } => {
             print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)
         }
-        NodeCommand::Log { node } => print(&operate::node_log(store, &node).await?),
+        NodeCommand::Log { node, kind } => print(&operate::node_log(store, &node, kind.into()).await?),
     }
 }
 
@@ -409,6 +443,7 @@ fn system(add: OsAdd) -> anyhow::Result<System> {
         phone_home_post: add.reports.phone_home_post.map(PostKeys),
         phone_home_tries: add.reports.phone_home_tries,
         allow_override: add.allow_override,
+        boot_reporter: add.boot_reporter,
         known_steps: add.known_steps,
         disk: DiskHints {
             device: add.disk_device,

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use slipway_protocol::{LooseStep, NodeStatus, RunState};
+use slipway_protocol::{BootStatus, LooseStep, NodeStatus, RunState};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate;
@@ -11,7 +11,7 @@ use slipway_server::store::Store;
 use slipway_server::store::run_tokens::Purpose;
 use slipway_server::time::Millis;
 
-use super::status::{cut, dash, duration, table};
+use super::status::{cut, dash, duration, table, word};
 
 #[derive(Args)]
 pub struct SnippetOptions {
@@ -53,8 +53,10 @@ pub async fn snippet(store: &Store, data: &DataDir, options: SnippetOptions) -> 
 pub fn newest(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref().filter(|run| run.state != RunState::Failed)?;
     let since = run.finished_at.or(run.started_at).unwrap_or(run.created_at);
-    let step = run.loose_steps.iter().max_by_key(|step| step.updated_at).filter(|step| step.updated_at >= since);
-    step.map(|step| cut(&sentence(step)))
+    let step = run.loose_steps.iter().max_by_key(|step| step.updated_at).map(|step| (step.updated_at, sentence(step)));
+    let boot = run.boot.as_ref().map(|boot| (boot.at, boot_sentence(boot)));
+    let (_, said) = step.into_iter().chain(boot).filter(|(at, _)| *at >= since).max_by_key(|(at, _)| *at)?;
+    Some(cut(&said))
 }
 
 fn sentence(step: &LooseStep) -> String {
@@ -64,12 +66,21 @@ fn sentence(step: &LooseStep) -> String {
     format!("{}{percent}{status}{label}", step.name)
 }
 
+fn boot_sentence(boot: &BootStatus) -> String {
+    let state = boot.report.system_state.as_ref().map(|state| format!(", systemd is {state}")).unwrap_or_default();
+    format!("the system is {} in boot {}{state}", word(&boot.report.stage), boot.boots)
+}
+
 /// All that was reported of a node beside its workflow, for people; nothing if nothing was.
 pub fn of_node(node: &NodeStatus, now: Millis) -> String {
     let Some(run) = &node.run else { return String::new() };
     let ago = |at: Millis| format!("{} ago", duration(now.saturating_sub(at)));
+    let mut text = String::new();
+    if let Some(boot) = &run.boot {
+        text += &format!("\nBoot reporter: {}, said {}\n", boot_sentence(boot), ago(boot.at));
+    }
     if run.loose_steps.is_empty() {
-        return String::new();
+        return text;
     }
     let header = ["Loose step", "Status", "Progress", "Last update", "Label", "Last log line"];
     let rows = run.loose_steps.iter().map(|step| {
@@ -83,12 +94,12 @@ pub fn of_node(node: &NodeStatus, now: Millis) -> String {
             step.logs.lines().last().map_or_else(dash, |line| cut(&line.replace('\t', " "))),
         ]
     });
-    format!("\n{}", table(&header, rows.collect()))
+    format!("{text}\n{}", table(&header, rows.collect()))
 }
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{Identity, LooseStatus, NodeState, RunStatus};
+    use slipway_protocol::{BootReport, BootStage, Identity, LooseStatus, NodeState, RunStatus};
 
     use super::*;
 
@@ -107,7 +118,12 @@ mod tests {
         }
     }
 
-    fn node(state: RunState, loose_steps: Vec<LooseStep>) -> NodeStatus {
+    fn node(state: RunState, loose_steps: Vec<LooseStep>, boot_at: Option<Millis>) -> NodeStatus {
+        let report = BootReport {
+            stage: BootStage::Restarted,
+            boot_id: "b".to_owned(),
+            system_state: Some("starting".to_owned()),
+        };
         NodeStatus {
             id: "0123".to_owned(),
             name: None,
@@ -119,7 +135,10 @@ mod tests {
             timing: None,
             last_seen: None,
             enrolled_at: None,
+            network: None,
+            ssh_keys: Vec::new(),
             run: Some(RunStatus {
+                last_contact_at: None,
                 id: "r".to_owned(),
                 node: "0123".to_owned(),
                 state,
@@ -130,6 +149,7 @@ mod tests {
                 phone_home: Default::default(),
                 steps: Vec::new(),
                 loose_steps,
+                boot: boot_at.map(|at| BootStatus { report, boots: 2, first_at: 1, at }),
             }),
         }
     }
@@ -138,21 +158,24 @@ mod tests {
     fn the_newest_report_is_the_last_message_unless_the_workflow_failed() {
         let check = |node: NodeStatus, expect: Option<&str>| assert_eq!(newest(&node).as_deref(), expect, "{node:?}");
         let steps = || vec![step("packages", false, 30), step("kernel", false, 25)];
-        check(node(RunState::Running, Vec::new()), None);
-        check(node(RunState::Running, steps()), Some("packages 40 % init: Packages"));
-        check(node(RunState::Running, vec![step("packages", false, 15)]), None);
-        check(node(RunState::Failed, steps()), None);
+        check(node(RunState::Running, Vec::new(), None), None);
+        check(node(RunState::Running, steps(), None), Some("packages 40 % init: Packages"));
+        check(node(RunState::Running, vec![step("packages", false, 15)], None), None);
+        let booting = "the system is restarted in boot 2, systemd is starting";
+        check(node(RunState::Succeeded, steps(), Some(40)), Some(booting));
+        check(node(RunState::Failed, steps(), None), None);
     }
 
     #[test]
     fn one_machine_is_shown_with_all_that_was_reported() {
-        let node = node(RunState::Running, vec![step("packages", true, 1_000)]);
+        let node = node(RunState::Running, vec![step("packages", true, 1_000)], Some(4_000));
         let text = of_node(&node, 5_000);
         let lines: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
             .collect();
-        assert_eq!(lines[2], ["packages (unknown name)", "init", "40 %", "4 s ago", "Packages", "two 2"]);
+        assert_eq!(lines[1], ["Boot reporter: the system is restarted in boot 2, systemd is starting, said 1 s ago"]);
+        assert_eq!(lines[4], ["packages (unknown name)", "init", "40 %", "4 s ago", "Packages", "two 2"]);
         assert_eq!(of_node(&NodeStatus { run: None, ..node }, 5_000), "");
     }
 }

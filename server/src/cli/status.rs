@@ -234,6 +234,7 @@ mod tests {
                 phone_home: Default::default(),
                 steps,
                 loose_steps: Vec::new(),
+                boot: None,
             }),
         }
     }
@@ -261,12 +262,12 @@ mod tests {
     #[test]
     fn a_machine_by_itself_is_shown_with_its_reports() {
         let mut node = node(NodeState::Running, Vec::new());
-        assert_eq!(reports(&node, 103_000), None);
+        assert_eq!(contacts(&node, 103_000), None);
         let run = node.run.as_mut().expect("a run");
         (run.phoned_home_at, run.last_contact_at) = (Some(40_000), Some(100_000));
         run.phone_home.insert("pub_key_rsa".to_owned(), "x".to_owned());
         let expect = "\nThe system reported 1 min 3 s ago for the first time and 3 s ago for the last.\n  pub_key_rsa: no public key\n";
-        assert_eq!(reports(&node, 103_000).as_deref(), Some(expect));
+        assert_eq!(contacts(&node, 103_000).as_deref(), Some(expect));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! Statements keep to what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, no functions of either.
 
+pub mod boot_reports;
 pub mod events;
 pub mod images;
 pub mod logs;

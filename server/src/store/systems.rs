@@ -46,6 +46,9 @@ pub struct System {
     /// Whether a run may bring user-data in place of the system's.
     #[serde(default = "allowed")]
     pub allow_override: bool,
+    /// Have the installed system report its boots until it runs.
+    #[serde(default)]
+    pub boot_reporter: bool,
     /// Names of the loose steps that are expected of its runs. With any, reports of others are taken and flagged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_steps: Vec<String>,

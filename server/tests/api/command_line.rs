@@ -206,6 +206,8 @@ fn a_snippet_is_made_for_a_machine_that_has_a_run() {
     for surrounding in ["kickstart", "preseed", "autoinstall"] {
         succeed(data, &["snippet", "--node", "web1", "--for", surrounding]);
     }
+    assert_ne!(succeed(data, &["token", "boot-reporter", "web1"]), "");
+    assert_eq!(succeed(data, &["node", "log", "web1", "--type", "host_boot"]), "");
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -
         kernel_args: Vec::new(),
         ssh_keys: Vec::new(),
         known_steps: Vec::new(),
+        boot_reporter: false,
         phone_home: true,
         phone_home_post: None,
         phone_home_tries: None,

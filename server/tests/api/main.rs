@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod boot_reports;
 mod captures;
 mod command_line;
 mod enrolment;

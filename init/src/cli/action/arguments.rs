@@ -61,6 +61,8 @@ pub(super) enum ActionCommand {
     UnpackArchive(UnpackArguments),
     /// Run a command in the installed system
     RunInTarget(RunArguments),
+    /// Have the installed system report its boots until it runs
+    BootReporter(BootReporterArguments),
     /// Store a disk as an image, which only reads it
     CaptureDisk {
         /// The disk, such as /dev/nvme0n1
@@ -347,6 +349,28 @@ pub(super) struct RunArguments {
     /// Program and arguments, after --
     #[arg(last = true)]
     pub(super) command: Vec<String>,
+}
+
+#[derive(Args)]
+pub(super) struct BootReporterArguments {
+    /// The disk that carries the image
+    #[arg(long)]
+    pub(super) disk: String,
+    /// Base URL of the server
+    #[arg(long)]
+    pub(super) server: String,
+    /// File with the token of a run, good for its boot reporter
+    #[arg(long)]
+    pub(super) token_file: PathBuf,
+    /// File with the CA certificate that signed the server's
+    #[arg(long)]
+    pub(super) ca: PathBuf,
+    /// Hours of a boot after which it gives up
+    #[arg(long, default_value_t = 1)]
+    pub(super) hours: u32,
+    /// Seconds between two logs
+    #[arg(long, default_value_t = 600)]
+    pub(super) every: u32,
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {

@@ -1,0 +1,31 @@
+//! `slipway report`: started by a unit of the system it was installed in.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use slipway_installer::boot_report::{self, End, Pace, Surroundings};
+use tracing::info;
+
+/// Reports this boot, and takes itself away when that is done. Whatever cannot be reported is no failure.
+pub fn run() -> Result<ExitCode> {
+    super::log::start(None);
+    let surroundings = Surroundings::default();
+    // Before anything that may fail: a failure has it started again.
+    if boot_report::may_start(&surroundings)
+        && let Some(config) = boot_report::configuration(&surroundings)?
+    {
+        let pace = Pace::of(&config);
+        let end = super::runtime()?.block_on(boot_report::run(&config, &surroundings, pace))?;
+        info!("{}", sentence(end));
+    }
+    boot_report::remove(&surroundings.root);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn sentence(end: End) -> &'static str {
+    match end {
+        End::Healthy => "the system runs and the server knows; the reporter is removed",
+        End::NotAwaited => "the server waits for no reports of this system; the reporter is removed",
+        End::TimeIsUp => "the time for reports is over; the reporter is removed",
+    }
+}

@@ -1,0 +1,243 @@
+//! `slipway report`: what an installed system says of its own boots, until it runs or nobody waits for it any more. It was put there,
+//! with the unit that starts it, by the action `boot-reporter`.
+//!
+//! Nothing of the system depends on it: whatever goes wrong here is a line in its log.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use slipway_protocol::{BootKnown, BootReport, BootReporterConfig, BootStage, NodeState};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::warn;
+
+use crate::backoff::Backoff;
+use crate::client::{Client, ClientError};
+use crate::config::Config;
+use crate::one_line;
+
+pub use files::{configuration, may_start, remove};
+
+mod collect;
+mod files;
+mod requests;
+
+/// When a log that did not get through is sent again: what is in it takes time to collect.
+const LOG_AGAIN: Duration = Duration::from_secs(60);
+/// The system that is reported of. Tests put a folder in its place.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// Its root.
+    pub root: PathBuf,
+    /// Where its programs are looked for, in this order.
+    pub programs: Vec<PathBuf>,
+    /// A folder that does not survive a restart of the system.
+    pub state: PathBuf,
+}
+
+impl Default for Surroundings {
+    fn default() -> Self {
+        let programs = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(PathBuf::from);
+        Self { root: "/".into(), programs: programs.into(), state: "/run/slipway-report".into() }
+    }
+}
+
+/// How time passes.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Between two looks at the system, each of which is reported.
+    pub look: Duration,
+    /// Between two logs.
+    pub log: Duration,
+    /// After which it is over, however the boot went.
+    pub lifetime: Duration,
+}
+
+impl Pace {
+    /// The pace a configuration asks for.
+    pub fn of(config: &BootReporterConfig) -> Self {
+        Self {
+            look: Duration::from_secs(10),
+            log: Duration::from_secs(config.every.into()),
+            lifetime: Duration::from_secs(u64::from(config.hours) * 60 * 60),
+        }
+    }
+}
+
+/// Why the reporter ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The system runs, and the server knows.
+    Healthy,
+    /// The server knows nothing of the run any more, or has a newer one.
+    NotAwaited,
+    /// Its time was over first.
+    TimeIsUp,
+}
+
+/// Why the reporter could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// Its configuration is not there, or not what the action writes.
+    #[error(
+        "reading {}: this command is started by the unit that the action boot-reporter leaves in a system it installs",
+        path.display()
+    )]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The server's URL is none.
+    #[error("reading the server's URL {url:?}")]
+    Url {
+        /// The text.
+        url: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No request can be made.
+    #[error("preparing to report")]
+    Client {
+        /// The cause.
+        #[from]
+        source: ClientError,
+    },
+}
+
+/// Reports until the system runs and the server knows, until nobody waits for reports, or until the time is over.
+pub async fn run(config: &BootReporterConfig, surroundings: &Surroundings, pace: Pace) -> Result<End, ReportError> {
+    let wrong = |source| ReportError::Url { url: config.url.clone(), source };
+    let server = config.url.parse().map_err(|error| wrong(Box::new(error)))?;
+    let server = Config { server, ca: config.ca.clone(), token: None };
+    let client = Client::of_run(&server, config.token.clone())?;
+    let boot_id = collect::boot_id(&surroundings.root);
+    let reporter = Reporter { client, surroundings, pace, boot_id };
+    Ok(timeout(pace.lifetime, reporter.talk()).await.unwrap_or(End::TimeIsUp))
+}
+
+struct Reporter<'a> {
+    client: Client,
+    surroundings: &'a Surroundings,
+    pace: Pace,
+    boot_id: String,
+}
+
+impl Reporter<'_> {
+    async fn talk(&self) -> End {
+        let Some(known) = self.first_contact().await else { return End::NotAwaited };
+        let mut stage = first_stage(known.last.as_ref(), &self.boot_id);
+        let (mut told, mut backoff) = (Told::default(), Backoff::default());
+        let mut log_at = Instant::now();
+        loop {
+            let system_state = collect::system_state(self.surroundings).await;
+            if system_state.as_deref().is_some_and(is_up) {
+                stage = BootStage::Running;
+            }
+            let report = BootReport { stage, boot_id: self.boot_id.clone(), system_state };
+            let answer = self.client.boot_report(&report).await;
+            let wait = match &answer {
+                Err(error) if is_gone(error) => return End::NotAwaited,
+                Err(error) => {
+                    told.warn(error);
+                    self.pace.look.max(backoff.next_wait())
+                }
+                Ok(_) => {
+                    (told, backoff) = Default::default();
+                    self.pace.look
+                }
+            };
+            if let Ok(known) = answer {
+                let is_healthy = stage == BootStage::Running && known.node == NodeState::Running;
+                if is_healthy || Instant::now() >= log_at {
+                    let sent = self.send_log(&report).await;
+                    log_at = Instant::now() + if sent { self.pace.log } else { self.pace.log.min(LOG_AGAIN) };
+                }
+                if is_healthy {
+                    return End::Healthy;
+                }
+            }
+            sleep(wait).await;
+        }
+    }
+
+    /// What the server knows, once it answers; none where it awaits nothing.
+    async fn first_contact(&self) -> Option<BootKnown> {
+        let (mut told, mut backoff) = (Told::default(), Backoff::default());
+        loop {
+            match self.client.boot_known().await {
+                Ok(known) => return Some(known),
+                Err(error) if is_gone(&error) => return None,
+                Err(error) => {
+                    told.warn(&error);
+                    sleep(backoff.next_wait()).await;
+                }
+            }
+        }
+    }
+
+    /// Sends what there is to see of this boot; false where it did not get through.
+    async fn send_log(&self, report: &BootReport) -> bool {
+        let log = collect::log(self.surroundings, report).await;
+        let sent = self.client.boot_log(&self.boot_id, &log).await;
+        sent.inspect_err(|error| warn!("{}", one_line(error))).is_ok()
+    }
+}
+
+/// The failure that was logged last: the same one again and again is told once.
+#[derive(Default)]
+struct Told(String);
+
+impl Told {
+    fn warn(&mut self, error: &ClientError) {
+        let sentence = one_line(error);
+        if self.0 != sentence {
+            warn!("{sentence}");
+            self.0 = sentence;
+        }
+    }
+}
+
+/// The stage of a boot that has just begun, or that is reported of again after the reporter was restarted.
+fn first_stage(last: Option<&BootReport>, boot_id: &str) -> BootStage {
+    match last {
+        None => BootStage::Booting,
+        Some(last) if last.boot_id == boot_id => last.stage,
+        Some(_) => BootStage::Restarted,
+    }
+}
+
+/// Whether the service manager has nothing left to start (systemctl(1), is-system-running).
+fn is_up(system_state: &str) -> bool {
+    matches!(system_state, "running" | "degraded")
+}
+
+/// Whether the server itself says that nobody waits for reports. An answer that is not its own says nothing.
+fn is_gone(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { status, .. } if matches!(status.as_u16(), 404 | 410))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stage_follows_from_the_boot_and_from_what_the_server_knows() {
+        use BootStage::{Booting, Restarted, Running};
+        let last = |stage, boot_id: &str| BootReport { stage, boot_id: boot_id.to_owned(), system_state: None };
+        for (known, expect) in [
+            (None, Booting),
+            (Some(last(Booting, "now")), Booting),
+            (Some(last(Running, "now")), Running),
+            (Some(last(Booting, "before")), Restarted),
+            (Some(last(Running, "before")), Restarted),
+            (Some(last(Restarted, "before")), Restarted),
+        ] {
+            assert_eq!(first_stage(known.as_ref(), "now"), expect, "{known:?}");
+        }
+        let up = ["initializing", "starting", "running", "degraded", "maintenance", "stopping", "offline", "unknown"];
+        assert_eq!(up.map(is_up), [false, false, true, true, false, false, false, false]);
+    }
+}

@@ -1,0 +1,192 @@
+//! What there is to see of a boot. Every part is bounded in bytes and in time, and one that cannot be had says why.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use slipway_protocol::BootReport;
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::Surroundings;
+
+/// Most of each part, in bytes; together less than the server takes.
+const JOURNAL: usize = 2 << 20;
+const RUNTIMES: usize = 512 << 10;
+const OTHERS: usize = 128 << 10;
+/// Lines of the journal that are asked for, so that a journal of gigabytes is not read to its beginning.
+const JOURNAL_LINES: &str = "40000";
+const RUNTIME_LINES: &str = "5000";
+/// How long a program may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest state of the service manager.
+const MAX_STATE: usize = 64;
+
+/// The boot the system is in.
+pub(super) fn boot_id(root: &Path) -> String {
+    let text = file(&root.join("proc/sys/kernel/random/boot_id"), OTHERS).unwrap_or_default();
+    let id = String::from_utf8_lossy(&text).trim().to_owned();
+    // Without one, all boots are one.
+    if id.is_empty() { "unknown".to_owned() } else { id }
+}
+
+/// What `systemctl is-system-running` prints, whatever its exit status; none where it cannot be asked or says nothing of the kind.
+pub(super) async fn system_state(surroundings: &Surroundings) -> Option<String> {
+    let text = output(surroundings, "systemctl", &["is-system-running"], OTHERS).await.ok()?;
+    let state = String::from_utf8_lossy(&text).trim().to_owned();
+    let is_word = !state.is_empty() && state.len() <= MAX_STATE && state.bytes().all(|b| b.is_ascii_alphanumeric());
+    is_word.then_some(state)
+}
+
+/// The log of this boot, as it is sent.
+pub(super) async fn log(surroundings: &Surroundings, report: &BootReport) -> Vec<u8> {
+    let mut log = Log(Vec::new());
+    let state = report.system_state.as_deref().unwrap_or("unknown");
+    let head = format!("boot {}, {:?}, the service manager is {state}\n", report.boot_id, report.stage);
+    log.part("boot", Ok(head.into_bytes()));
+    let program = |name, arguments, limit| output(surroundings, name, arguments, limit);
+    log.part("failed units", program("systemctl", &["--failed", "--no-pager"], OTHERS).await);
+    log.part("jobs", program("systemctl", &["list-jobs", "--no-pager"], OTHERS).await);
+    // Not those of this process, which has a mount namespace of its own.
+    log.part("mounts", file(&surroundings.root.join("proc/1/mountinfo"), OTHERS));
+    network(surroundings, &mut log).await;
+    let runtimes = ["-u", "containerd", "-u", "docker", "-u", "crio", "-u", "kubelet"];
+    let arguments = [&["-b", "-q", "--no-pager", "-o", "short-precise", "-n", RUNTIME_LINES], &runtimes[..]].concat();
+    match program("journalctl", &arguments, RUNTIMES).await {
+        Ok(text) if text.is_empty() => {}
+        found => log.part("container runtimes", found),
+    }
+    let arguments = ["-b", "-q", "--no-pager", "-o", "short-precise", "-n", JOURNAL_LINES];
+    log.part("journal", program("journalctl", &arguments, JOURNAL).await);
+    log.0
+}
+
+async fn network(surroundings: &Surroundings, log: &mut Log) {
+    let questions: [(&str, &[&str]); 3] =
+        [("addresses", &["addr"]), ("routes", &["-4", "route"]), ("IPv6 routes", &["-6", "route"])];
+    let mut answered = false;
+    for (title, arguments) in questions {
+        let answer = output(surroundings, "ip", arguments, OTHERS).await;
+        answered |= answer.is_ok();
+        log.part(title, answer);
+    }
+    if !answered {
+        for name in ["fib_trie", "route", "if_inet6", "ipv6_route"] {
+            log.part(name, file(&surroundings.root.join("proc/net").join(name), OTHERS));
+        }
+    }
+    log.part("resolv.conf", file(&surroundings.root.join("etc/resolv.conf"), OTHERS));
+}
+
+struct Log(Vec<u8>);
+
+impl Log {
+    fn part(&mut self, title: &str, found: Result<Vec<u8>, String>) {
+        self.0.extend_from_slice(format!("==== {title} ====\n").as_bytes());
+        match found {
+            Ok(text) => self.0.extend_from_slice(&text),
+            Err(reason) => self.0.extend_from_slice(format!("not to be had: {reason}").as_bytes()),
+        }
+        if !self.0.ends_with(b"\n") {
+            self.0.push(b'\n');
+        }
+    }
+}
+
+/// The beginning of a file.
+fn file(path: &Path, limit: usize) -> Result<Vec<u8>, String> {
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(limit as u64).read_to_end(&mut text));
+    read.map(|_| text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The end of what a program prints, whatever its exit status.
+async fn output(
+    surroundings: &Surroundings,
+    program: &str,
+    arguments: &[&str],
+    limit: usize,
+) -> Result<Vec<u8>, String> {
+    let path = surroundings.programs.iter().map(|folder| folder.join(program)).find(|path| path.exists());
+    let path = path.ok_or_else(|| format!("there is no {program}"))?;
+    let mut command = Command::new(&path);
+    command.args(arguments).env("LC_ALL", "C.UTF-8").stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.kill_on_drop(true).spawn().map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut stdout = child.stdout.take().ok_or("no output")?;
+    let mut tail = Tail::new(limit);
+    let read = async {
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            match stdout.read(&mut piece).await {
+                Ok(0) | Err(_) => return,
+                Ok(count) => tail.add(piece.get(..count).unwrap_or_default()),
+            }
+        }
+    };
+    let in_time = timeout(PATIENCE, read).await.is_ok();
+    // One that closed its output and goes on is ended with the handle.
+    let _ = timeout(Duration::from_secs(1), child.wait()).await;
+    let mut text = tail.into_bytes();
+    if !in_time {
+        text.extend_from_slice(format!("\n[{program} took longer than {} s]\n", PATIENCE.as_secs()).as_bytes());
+    }
+    Ok(text)
+}
+
+/// The newest bytes of a stream.
+struct Tail {
+    bytes: Vec<u8>,
+    limit: usize,
+    was_cut: bool,
+}
+
+impl Tail {
+    fn new(limit: usize) -> Self {
+        Self { bytes: Vec::new(), limit, was_cut: false }
+    }
+
+    fn add(&mut self, piece: &[u8]) {
+        self.bytes.extend_from_slice(piece);
+        // Not for every piece, which would move everything each time.
+        if self.bytes.len() > 2 * self.limit {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let excess = self.bytes.len().saturating_sub(self.limit);
+        self.bytes.drain(..excess);
+        self.was_cut |= excess > 0;
+    }
+
+    /// What is kept, from the beginning of a line on where some was cut.
+    fn into_bytes(mut self) -> Vec<u8> {
+        self.cut();
+        if self.was_cut {
+            let line = self.bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            self.bytes.drain(..line);
+        }
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_lines_are_kept() {
+        let check = |pieces: &[&str], expect: &str| {
+            let mut tail = Tail::new(10);
+            pieces.iter().for_each(|piece| tail.add(piece.as_bytes()));
+            assert_eq!(String::from_utf8_lossy(&tail.into_bytes()), expect, "{pieces:?}");
+        };
+        check(&["one\n", "two\n"], "one\ntwo\n");
+        check(&["one\ntwo\n", "three\n"], "three\n");
+        check(&["one\ntwo\nthree\nfour\nfive\n", "six\nseven\n"], "seven\n");
+        check(&["abcdefghijkl"], "cdefghijkl");
+    }
+}

@@ -1,0 +1,72 @@
+//! What the action left of the reporter in the system, and how it is taken away.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use slipway_protocol::BootReporterConfig;
+use slipway_protocol::boot_report::places;
+use tracing::{info, warn};
+
+use super::{ReportError, Surroundings};
+
+/// How often the reporter may be started in one boot: when it crashes each time, the service manager must not go on for ever.
+const MAX_STARTS: u32 = 5;
+/// Largest configuration, in bytes.
+const MAX_CONFIG: u64 = 1 << 20;
+
+/// What the action left, or none where it was there and has been taken away in part.
+pub fn configuration(surroundings: &Surroundings) -> Result<Option<BootReporterConfig>, ReportError> {
+    let path = surroundings.root.join(places::CONFIG);
+    let read = || -> io::Result<BootReporterConfig> {
+        let mut text = String::new();
+        File::open(&path)?.take(MAX_CONFIG).read_to_string(&mut text)?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    match read() {
+        Ok(config) => Ok(Some(config)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && surroundings.root.join(places::UNIT).exists() => {
+            Ok(None)
+        }
+        Err(source) => Err(ReportError::Config { path, source }),
+    }
+}
+
+/// Whether the reporter may still be started in this boot; counts this start.
+pub fn may_start(surroundings: &Surroundings) -> bool {
+    let file = surroundings.state.join("starts");
+    let starts = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0u32);
+    // Without the folder nothing is counted, and nothing restarts it either.
+    if let Err(error) = fs::write(&file, format!("{}\n", starts.saturating_add(1))) {
+        info!("writing {}: {error}", file.display());
+    }
+    starts < MAX_STARTS
+}
+
+/// Takes the reporter away, its secret first and its program last. What cannot be removed is logged.
+pub fn remove(root: &Path) {
+    for place in [places::CONFIG, places::LINK, places::UNIT, places::PROGRAM] {
+        let path = root.join(place);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => warn!("removing {}: {error}", path.display()),
+            _ => {}
+        }
+    }
+    if let Some(folder) = root.join(places::PROGRAM).parent() {
+        // Something of somebody else's may be in it.
+        let _ = fs::remove_dir(folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reporter_that_crashes_is_not_started_for_ever() {
+        let state = tempfile::tempdir().expect("a folder");
+        let surroundings = Surroundings { state: state.path().to_owned(), ..Surroundings::default() };
+        let starts: Vec<bool> = (0..7).map(|_| may_start(&surroundings)).collect();
+        assert_eq!(starts, [true, true, true, true, true, false, false]);
+    }
+}

@@ -1,0 +1,35 @@
+//! The requests of the boot reporter.
+
+use reqwest::Method;
+use slipway_protocol::{BootKnown, BootReport};
+
+use crate::client::{Ask, Client, ClientError};
+
+impl Client {
+    /// `GET /v1/boot-report`.
+    pub async fn boot_known(&self) -> Result<BootKnown, ClientError> {
+        let ask = Ask::new("asking what is known of this boot", Method::GET, "v1/boot-report");
+        let answer = self.send(&ask, |r| r).await?;
+        self.read(&ask, answer).await
+    }
+
+    /// `POST /v1/boot-report`.
+    pub async fn boot_report(&self, report: &BootReport) -> Result<BootKnown, ClientError> {
+        let ask = Ask::new("reporting this boot", Method::POST, "v1/boot-report");
+        let answer = self.send(&ask, |r| r.json(report)).await?;
+        self.read(&ask, answer).await
+    }
+
+    /// `POST /v1/boot-report/logs`.
+    pub async fn boot_log(&self, boot_id: &str, log: &[u8]) -> Result<(), ClientError> {
+        let ask = Ask::new("sending the log of this boot", Method::POST, "v1/boot-report/logs").patient();
+        let body = self.compress(log)?;
+        let request = |r: reqwest::RequestBuilder| {
+            r.query(&[("boot_id", boot_id)])
+                .header(reqwest::header::CONTENT_ENCODING, "gzip")
+                .header(reqwest::header::CONTENT_TYPE, "text/plain; charset=utf-8")
+                .body(body)
+        };
+        self.send(&ask, request).await.map(drop)
+    }
+}

@@ -1,0 +1,105 @@
+//! The boot reporter: what the installed system says of its own boots.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DiskHints, Secret};
+
+const MAX_HOURS: u32 = 24;
+/// Seconds between two logs: what a server with a thousand nodes bears, and what an operator waits for.
+const LOG_INTERVALS: std::ops::RangeInclusive<u32> = 60..=3600;
+
+/// Inputs of `boot-reporter`: a service of the installed system that reports its boots until the system runs, and then removes
+/// itself. The server fills in `url`, `token` and `ca` when it starts a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BootReporter {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Base URL of the server.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub url: String,
+    /// Token of the run.
+    #[serde(default)]
+    pub token: Secret,
+    /// Certificates in PEM that may sign the server's; nothing else is trusted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ca: String,
+    /// Hours of a boot after which it gives up and removes itself.
+    #[serde(default = "one")]
+    pub hours: u32,
+    /// Seconds between two logs.
+    #[serde(default = "ten_minutes")]
+    pub every: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn ten_minutes() -> u32 {
+    600
+}
+
+impl Default for BootReporter {
+    fn default() -> Self {
+        let (url, ca) = (String::new(), String::new());
+        Self { disk: DiskHints::default(), url, token: Secret::default(), ca, hours: one(), every: ten_minutes() }
+    }
+}
+
+impl BootReporter {
+    /// What is wrong with it, to be read after the name of its step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !self.url.starts_with("https://") {
+            problems.push(format!("reports to {:?}: give the server's URL, which begins with https://", self.url));
+        }
+        let token = self.token.reveal();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            problems.push("has no token to report with, or one with other than letters, digits and signs".to_owned());
+        }
+        if !self.ca.contains("-----BEGIN CERTIFICATE-----") {
+            problems.push("has no CA certificate in PEM to know the server by".to_owned());
+        }
+        if !(1..=MAX_HOURS).contains(&self.hours) {
+            problems.push(format!("reports for {} hours: give 1 to {MAX_HOURS}", self.hours));
+        }
+        if !LOG_INTERVALS.contains(&self.every) {
+            let (least, most) = (LOG_INTERVALS.start(), LOG_INTERVALS.end());
+            problems.push(format!("sends logs every {} seconds: give {least} to {most}", self.every));
+        }
+        problems.into_iter().chain(self.disk.problems(false)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::check;
+    use super::*;
+    use crate::Action;
+
+    #[test]
+    fn a_reporter_knows_its_server_and_when_to_end() {
+        let given = BootReporter {
+            url: "https://s".to_owned(),
+            token: "t".to_owned().into(),
+            ca: "-----BEGIN CERTIFICATE-----\n".to_owned(),
+            ..BootReporter::default()
+        };
+        check(Action::BootReporter(given.clone()), &[]);
+        let forever = BootReporter { hours: 25, every: 1, ..given.clone() };
+        let expect = ["reports for 25 hours: give 1 to 24", "sends logs every 1 seconds: give 60 to 3600"];
+        check(Action::BootReporter(forever), &expect);
+        let plain = BootReporter { url: "http://s".to_owned(), token: "a\nb".to_owned().into(), ..given };
+        let expect = [
+            "reports to \"http://s\": give the server's URL, which begins with https://",
+            "has no token to report with, or one with other than letters, digits and signs",
+        ];
+        check(Action::BootReporter(plain), &expect);
+        let text = r#"{"boot-reporter": {}}"#;
+        let read: Action = serde_json::from_str(text).expect("an action");
+        assert_eq!(read, Action::BootReporter(BootReporter::default()));
+    }
+}

@@ -1,0 +1,70 @@
+//! The boot reporters of installed systems.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::CONTENT_ENCODING;
+use axum::http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use slipway_protocol::{BootKnown, BootReport, ErrorBody, ErrorCode};
+use utoipa::IntoParams;
+
+use crate::api::App;
+use crate::api::answer::{ApiError, JsonBody, Raw, UrlQuery};
+use crate::api::auth::RunToken;
+use crate::api::node::decode;
+use crate::store::run_tokens::Purpose;
+use crate::time::now;
+use crate::{Error, boot_report, run_token};
+
+/// Ask what the server knows of the system's boots. 404 and 410 mean that nobody waits for its reports any more.
+#[utoipa::path(get, path = "/v1/boot-report", security(("run" = [])), responses(
+    (status = 200, body = BootKnown), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 410, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub async fn known(State(app): State<Arc<App>>, RunToken(token): RunToken) -> Result<Json<BootKnown>, ApiError> {
+    Ok(Json(boot_report::known(&app.store, &token, now()).await?))
+}
+
+/// Say how far the system is. May be repeated.
+#[utoipa::path(post, path = "/v1/boot-report", request_body = BootReport, security(("run" = [])), responses(
+    (status = 200, body = BootKnown), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 410, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub async fn report(
+    State(app): State<Arc<App>>,
+    RunToken(token): RunToken,
+    JsonBody(report): JsonBody<BootReport>,
+) -> Result<Json<BootKnown>, ApiError> {
+    Ok(Json(boot_report::store(&app.store, &token, report, now()).await?))
+}
+
+/// Where a log belongs.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct LogPlace {
+    /// The boot, `/proc/sys/kernel/random/boot_id`.
+    boot_id: String,
+}
+
+/// Send the log of this boot as it is now, whole. Some of the newest are kept.
+#[utoipa::path(post, path = "/v1/boot-report/logs", params(LogPlace), security(("run" = [])),
+    request_body(content = String, content_type = "text/plain", description = "With Content-Encoding: gzip."),
+    responses((status = 204), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 410, body = ErrorBody), (status = 413, body = ErrorBody),
+        (status = 429, body = ErrorBody)))]
+pub async fn logs(
+    State(app): State<Arc<App>>,
+    RunToken(token): RunToken,
+    UrlQuery(place): UrlQuery<LogPlace>,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Result<StatusCode, ApiError> {
+    if headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding != "gzip") {
+        return Err(Error::refused(ErrorCode::InvalidRequest, "the log is to be compressed with gzip").into());
+    }
+    run_token::check(&app.store, &token, Purpose::Boot).await?;
+    // It is stored as it came, once it is known that it can be read.
+    decode(&headers, body.clone())?;
+    boot_report::store_log(&app.store, &token, &place.boot_id, &body, now()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,118 @@
+//! What the boot reporters of installed systems report.
+
+use slipway_protocol::boot_report::MAX_BOOT_WORD_BYTES;
+use slipway_protocol::{
+    Action, BootKnown, BootReport, BootStage, BootStatus, ErrorCode, HOST_BOOT_LOG, NodeState, Step,
+};
+
+use crate::Error;
+use crate::report::tell_node;
+use crate::run_token;
+use crate::state::Happening;
+use crate::store::boot_reports::{self, HostLog};
+use crate::store::run_tokens::Purpose;
+use crate::store::runs::Run;
+use crate::store::{self, Connection, Store, nodes};
+use crate::time::Millis;
+
+/// Whether the steps leave a boot reporter in the system they install.
+pub fn is_asked_for(steps: &[Step]) -> bool {
+    steps.iter().any(|step| matches!(step.action, Action::BootReporter(_)))
+}
+
+/// What a boot reporter is to know before it says anything.
+pub async fn known(store: &Store, token: &str, now: Millis) -> Result<BootKnown, Error> {
+    run_token::check(store, token, Purpose::Boot).await?;
+    let mut transaction = store.write().await?;
+    let run = run_token::caller(&mut transaction, token, Purpose::Boot, now).await?;
+    let last = boot_reports::of_run(&mut transaction, &run.id).await?;
+    let node = state_of(&mut transaction, &run).await?;
+    store::commit(transaction).await?;
+    Ok(BootKnown { node, last: last.map(|status| status.report) })
+}
+
+/// Stores a report. A system that runs moves its node from `booting` to `running`, but where its cloud-init is awaited: then only
+/// that does.
+pub async fn store(store: &Store, token: &str, report: BootReport, now: Millis) -> Result<BootKnown, Error> {
+    check(&report)?;
+    run_token::check(store, token, Purpose::Boot).await?;
+    let mut transaction = store.write().await?;
+    let run = run_token::caller(&mut transaction, token, Purpose::Boot, now).await?;
+    let before = boot_reports::of_run(&mut transaction, &run.id).await?;
+    boot_reports::save(&mut transaction, &run.id, &status(before, report.clone(), now)).await?;
+    if report.stage == BootStage::Running && run.phone_home_hash.is_none() {
+        tell_node(&mut transaction, &run, Happening::SystemRuns).await?;
+    }
+    let node = state_of(&mut transaction, &run).await?;
+    store::commit(transaction).await?;
+    Ok(BootKnown { node, last: Some(report) })
+}
+
+/// Stores a log, compressed with gzip, of the boot with this id. Whoever calls has [checked](run_token::check) the token.
+pub async fn store_log(store: &Store, token: &str, boot_id: &str, data: &[u8], now: Millis) -> Result<(), Error> {
+    check_word("boot_id", boot_id)?;
+    let mut transaction = store.write().await?;
+    let run = run_token::caller(&mut transaction, token, Purpose::Boot, now).await?;
+    let log = HostLog { node: &run.node, kind: HOST_BOOT_LOG, boot_id, run: &run.id, data };
+    boot_reports::insert_log(&mut transaction, &log, now).await?;
+    store::commit(transaction).await
+}
+
+async fn state_of(connection: &mut Connection, run: &Run) -> Result<NodeState, Error> {
+    let node = nodes::get_by_id(connection, &run.node).await?;
+    node.map(|node| node.state).ok_or_else(|| Error::refused(ErrorCode::NotFound, "the node is not known any more"))
+}
+
+fn status(before: Option<BootStatus>, report: BootReport, now: Millis) -> BootStatus {
+    let (boots, first_at) = match &before {
+        Some(before) if before.report.boot_id == report.boot_id => (before.boots, before.first_at),
+        Some(before) => (before.boots.saturating_add(1), before.first_at),
+        None => (1, now),
+    };
+    BootStatus { report, boots, first_at, at: now }
+}
+
+fn check(report: &BootReport) -> Result<(), Error> {
+    check_word("boot_id", &report.boot_id)?;
+    report.system_state.as_deref().map_or(Ok(()), |state| check_word("system_state", state))
+}
+
+/// Operators are shown these.
+fn check_word(name: &str, word: &str) -> Result<(), Error> {
+    let shown = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if shown && (1..=MAX_BOOT_WORD_BYTES).contains(&word.len()) {
+        return Ok(());
+    }
+    let message = format!("{word:?} cannot be a {name}: 1 to {MAX_BOOT_WORD_BYTES} letters, digits and hyphens");
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boots_are_counted_by_their_ids() {
+        let report = |boot_id: &str| BootReport {
+            stage: BootStage::Booting,
+            boot_id: boot_id.to_owned(),
+            system_state: Some("starting".to_owned()),
+        };
+        let mut known = None;
+        for (boot_id, now, boots) in [("a", 1, 1), ("a", 2, 1), ("b", 3, 2), ("c", 4, 3)] {
+            let next = status(known, report(boot_id), now);
+            assert_eq!((next.boots, next.first_at, next.at), (boots, 1, now), "{boot_id}");
+            known = Some(next);
+        }
+    }
+
+    #[test]
+    fn words_that_are_shown_are_words() {
+        for good in ["starting", "d2c8d5b6-5a59-4b3e-8c3c-2a5d8e2b1f00"] {
+            check_word("boot_id", good).expect(good);
+        }
+        for bad in ["", "a b", "a\u{1b}", &"a".repeat(65)] {
+            check_word("boot_id", bad).expect_err(bad);
+        }
+    }
+}

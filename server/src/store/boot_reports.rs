@@ -1,0 +1,70 @@
+//! What the boot reporters of installed systems said, and the logs they sent.
+
+use slipway_protocol::BootStatus;
+
+use super::{Connection, database, get, json, to_json};
+use crate::Error;
+use crate::time::Millis;
+
+/// Logs of one kind that are kept of a node, and the bytes they may have together, compressed.
+const MAX_LOGS: i64 = 16;
+const MAX_LOG_BYTES: i64 = 16 << 20;
+
+/// Stores what a run's system said.
+pub async fn save(connection: &mut Connection, run: &str, status: &BootStatus) -> Result<(), Error> {
+    let sql = "INSERT INTO boot_reports (run, status_json) VALUES ($1, $2) \
+               ON CONFLICT (run) DO UPDATE SET status_json = excluded.status_json";
+    let done = sqlx::query(sql).bind(run).bind(to_json(status)).execute(connection).await;
+    done.map(drop).map_err(database("storing a boot report"))
+}
+
+/// What a run's system said.
+pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Option<BootStatus>, Error> {
+    let query = sqlx::query("SELECT status_json FROM boot_reports WHERE run = $1").bind(run);
+    let row = query.fetch_optional(connection).await.map_err(database("reading a boot report"))?;
+    row.map(|row| json(&row, "status_json")).transpose()
+}
+
+/// What the system of every node's newest run said, with the id of the run.
+pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, BootStatus)>, Error> {
+    let sql =
+        "SELECT boot_reports.run AS run, status_json FROM boot_reports JOIN nodes ON nodes.run = boot_reports.run";
+    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading the boot reports"))?;
+    rows.iter().map(|row| Ok((get(row, "run")?, json(row, "status_json")?))).collect()
+}
+
+/// A log of an installed system.
+#[derive(Clone, Debug)]
+pub struct HostLog<'a> {
+    /// Its node.
+    pub node: &'a str,
+    /// Its type.
+    pub kind: &'a str,
+    /// The boot it is of.
+    pub boot_id: &'a str,
+    /// The run that installed the system.
+    pub run: &'a str,
+    /// Compressed with gzip.
+    pub data: &'a [u8],
+}
+
+/// Stores a log, and forgets the oldest of its kind beyond the limits; the newest always stays.
+pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Millis) -> Result<(), Error> {
+    let sql = "INSERT INTO host_logs (node, kind, at, boot_id, run, data) VALUES ($1, $2, $3, $4, $5, $6) \
+               ON CONFLICT (node, kind, at) DO UPDATE SET boot_id = excluded.boot_id, run = excluded.run, data = excluded.data";
+    let query = sqlx::query(sql).bind(log.node).bind(log.kind).bind(now.cast_signed());
+    let query = query.bind(log.boot_id).bind(log.run).bind(log.data);
+    query.execute(&mut *connection).await.map_err(database("storing a log"))?;
+    let sql = "DELETE FROM host_logs WHERE node = $1 AND kind = $2 AND at IN (SELECT at FROM \
+               (SELECT at, ROW_NUMBER() OVER (ORDER BY at DESC) AS place, SUM(LENGTH(data)) OVER (ORDER BY at DESC) AS bytes \
+               FROM host_logs WHERE node = $1 AND kind = $2) AS kept WHERE place > $3 OR (place > 1 AND bytes > $4))";
+    let query = sqlx::query(sql).bind(log.node).bind(log.kind).bind(MAX_LOGS).bind(MAX_LOG_BYTES);
+    query.execute(connection).await.map(drop).map_err(database("forgetting old logs"))
+}
+
+/// The newest log of a kind, compressed with gzip.
+pub async fn newest_log(connection: &mut Connection, node: &str, kind: &str) -> Result<Option<Vec<u8>>, Error> {
+    let sql = "SELECT data FROM host_logs WHERE node = $1 AND kind = $2 ORDER BY at DESC LIMIT 1";
+    let row = sqlx::query(sql).bind(node).bind(kind).fetch_optional(connection).await;
+    row.map_err(database("reading a log"))?.map(|row| get(&row, "data")).transpose()
+}

@@ -1,0 +1,149 @@
+//! The boot reporter of an installed system, whose root is a folder, against the server.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use slipway_installer::boot_report::{self, End, Pace, Surroundings};
+use slipway_protocol::boot_report::places;
+use slipway_protocol::{Action, BootReporter, BootReporterConfig, BootStage, NodeState, Step};
+use slipway_server::operate::{self, LogType};
+use slipway_server::store::{self, nodes, runs};
+use slipway_tests::Lab;
+
+const PACE: Pace =
+    Pace { look: Duration::from_millis(50), log: Duration::from_secs(600), lifetime: Duration::from_secs(120) };
+
+fn steps() -> Vec<Step> {
+    let action = Action::BootReporter(BootReporter::default());
+    vec![Step { name: "report".to_owned(), action, retries: 0, timeout: None }]
+}
+
+/// A machine whose run has left a reporter in its system and waits for it.
+async fn booting(lab: &Lab) -> BootReporterConfig {
+    lab.register(true).await;
+    lab.start_run(steps()).await;
+    let mut transaction = lab.store().await.write().await.unwrap();
+    let mut node = nodes::find(&mut transaction, "m1").await.unwrap().unwrap();
+    node.state = NodeState::Booting;
+    nodes::save(&mut transaction, &node).await.unwrap();
+    let run = runs::newest_of(&mut transaction, &node.id).await.unwrap().unwrap();
+    store::commit(transaction).await.unwrap();
+    let Action::BootReporter(inputs) = &run.workflow[0].action else { panic!("{:?}", run.workflow) };
+    BootReporterConfig { url: lab.url(), token: inputs.token.clone(), ca: inputs.ca.clone(), hours: 1, every: 600 }
+}
+
+/// A system in a folder: the files the action leaves, what is read of the kernel, and programs that say what files have.
+fn system(root: &Path, config: &BootReporterConfig) -> Surroundings {
+    let write = |path: &str, content: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    };
+    for place in [places::PROGRAM, places::UNIT, places::LINK] {
+        write(place, "");
+    }
+    write(places::CONFIG, &serde_json::to_string(config).unwrap());
+    write("proc/sys/kernel/random/boot_id", "boot-1\n");
+    write("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
+    write("proc/net/route", "Iface Destination\n");
+    write("etc/resolv.conf", "nameserver 192.0.2.1\n");
+    write("state/system", "starting\n");
+    let program = |name: &str, script: &str| {
+        let path = format!("bin/{name}");
+        write(&path, &format!("#!/bin/sh\n{script}\n"));
+        fs::set_permissions(root.join(path), PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    let state = root.join("state/system");
+    program(
+        "systemctl",
+        &format!("[ \"$1\" = is-system-running ] && cat {} && exit 1\necho \"units: $*\"", state.display()),
+    );
+    program("journalctl", "case \"$*\" in *containerd*) exit 0 ;; *) echo \"journal: $*\" ;; esac");
+    Surroundings { root: root.to_owned(), programs: vec![root.join("bin")], state: root.join("state") }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_boot_is_reported_until_the_system_runs_and_then_nothing_is_left() {
+    let mut lab = Lab::start().await;
+    let config = booting(&lab).await;
+    let root = lab.folder.path().join("root");
+    let surroundings = system(&root, &config);
+    let config = boot_report::configuration(&surroundings).unwrap().unwrap();
+    let reporting = tokio::spawn({
+        let surroundings = surroundings.clone();
+        async move { boot_report::run(&config, &surroundings, PACE).await.unwrap() }
+    });
+    let stage = |stage| {
+        move |node: &slipway_protocol::NodeStatus| {
+            node.run.as_ref().and_then(|run| run.boot.as_ref()).is_some_and(|boot| boot.report.stage == stage)
+        }
+    };
+    let node = lab.wait_for("booting", stage(BootStage::Booting)).await;
+    assert_eq!(node.state, NodeState::Booting);
+    lab.stop_server().await;
+    fs::write(root.join("state/system"), "degraded\n").unwrap();
+    lab.start_server().await;
+    assert_eq!(reporting.await.unwrap(), End::Healthy);
+
+    let node = lab.status().await;
+    assert_eq!(node.state, NodeState::Running);
+    let boot = node.run.unwrap().boot.unwrap();
+    assert_eq!((boot.report.stage, boot.report.boot_id.as_str(), boot.boots), (BootStage::Running, "boot-1", 1));
+    assert_eq!(boot.report.system_state.as_deref(), Some("degraded"));
+    let log = operate::node_log(&lab.store().await, "m1", LogType::HostBoot).await.unwrap();
+    for part in [
+        "==== boot ====\nboot boot-1, Running, the service manager is degraded\n",
+        "==== failed units ====\nunits: --failed --no-pager\n",
+        "==== mounts ====\n22 1 8:1 / / rw - ext4 /dev/sda1 rw\n",
+        "==== addresses ====\nnot to be had: there is no ip\n",
+        "==== route ====\nIface Destination\n",
+        "==== resolv.conf ====\nnameserver 192.0.2.1\n",
+        "==== journal ====\njournal: -b -q --no-pager -o short-precise ",
+    ] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+    assert!(!log.contains("container runtimes"), "there are none: {log}");
+
+    boot_report::remove(&root);
+    for place in [places::PROGRAM, places::CONFIG, places::UNIT, places::LINK, "usr/local/lib/slipway"] {
+        assert!(!root.join(place).exists(), "{place}");
+    }
+    assert!(root.join("usr/local/lib").exists());
+    boot_report::remove(&root);
+    boot_report::configuration(&surroundings).expect_err("there is none, and no unit that would have started it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_boot_is_known_as_one() {
+    let lab = Lab::start().await;
+    let config = booting(&lab).await;
+    let root = lab.folder.path().join("root");
+    let surroundings = system(&root, &config);
+    let short = Pace { lifetime: Duration::from_secs(3), ..PACE };
+    for (boot_id, stage, boots) in
+        [("boot-1", BootStage::Booting, 1), ("boot-1", BootStage::Booting, 1), ("boot-2", BootStage::Restarted, 2)]
+    {
+        fs::write(root.join("proc/sys/kernel/random/boot_id"), format!("{boot_id}\n")).unwrap();
+        assert_eq!(boot_report::run(&config, &surroundings, short).await.unwrap(), End::TimeIsUp);
+        let boot = lab.status().await.run.unwrap().boot.unwrap();
+        assert_eq!((boot.report.stage, boot.boots), (stage, boots), "{boot_id}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reporter_ends_when_nobody_answers_or_waits() {
+    let mut lab = Lab::start().await;
+    let config = booting(&lab).await;
+    let root = lab.folder.path().join("root");
+    let surroundings = system(&root, &config);
+    lab.replace_run(steps()).await;
+    assert_eq!(boot_report::run(&config, &surroundings, PACE).await.unwrap(), End::NotAwaited);
+    lab.stop_server().await;
+    let short = Pace { lifetime: Duration::from_millis(500), ..PACE };
+    assert_eq!(boot_report::run(&config, &surroundings, short).await.unwrap(), End::TimeIsUp);
+    fs::remove_file(root.join(places::CONFIG)).unwrap();
+    assert_eq!(boot_report::configuration(&surroundings).unwrap(), None, "it was being removed");
+}
