@@ -9,15 +9,14 @@ use image::image_problems;
 pub use boot_reporter::BootReporter;
 pub use erase::{EraseDisk, EraseMode};
 pub use image::{DetachedSignature, RegistryAuth, StreamImage, Verify};
+pub use kernel_args::{KernelArgs, kernel_argument_problem};
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
-pub use target::{
-    KernelArgs, NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, kernel_argument_problem,
-    target_path_problem,
-};
+pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};
 
 mod boot_reporter;
 mod erase;
 mod image;
+mod kernel_args;
 mod seed;
 mod target;
 

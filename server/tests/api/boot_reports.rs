@@ -4,9 +4,7 @@ use std::io::Write;
 
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
-use slipway_protocol::{
-    Action, BootKnown, BootReporter, BootStage, BootStatus, ErrorCode, NodeState, SeedCloudInit, Workflow,
-};
+use slipway_protocol::{Action, BootKnown, BootReporter, BootStage, BootStatus, ErrorCode, NodeState, Workflow};
 use slipway_server::operate::{self, LogType, NewRun};
 
 use crate::support::{Node, TestServer, refusal};
@@ -100,11 +98,7 @@ async fn a_system_whose_cloud_init_is_awaited_runs_when_that_has_reported() {
     .await;
     let token = reporter(&workflow).token.reveal();
     assert_eq!(tell(&server, token, "running", "b-1").await, NodeState::Booting);
-    let url = workflow.steps.iter().find_map(|step| match &step.action {
-        Action::SeedCloudInit(SeedCloudInit { phone_home: Some(phone_home), .. }) => Some(phone_home.url.clone()),
-        _ => None,
-    });
-    let url = server.url(url.unwrap().strip_prefix("https://server.test:8443").unwrap());
+    let url = server.url(&crate::installing::report_path(&workflow));
     server.client().post(url).body("hostname=web1").send().await.unwrap();
     assert_eq!(tell(&server, token, "running", "b-1").await, NodeState::Running);
 }
