@@ -1,18 +1,26 @@
 //! Edits of boot loader configuration as text.
 //!
-//! Each takes a file and the arguments to have at the end of its command lines, each once, and leaves everything else as
-//! it was. A second edit changes nothing.
+//! Each takes a file and what is to be done to its command lines, and leaves everything else as it was. A second edit changes
+//! nothing.
 
-pub(crate) use bls::bls_entry;
-pub(crate) use grub_config::grub_config;
-pub(crate) use grub_defaults::{grub_default, grub_default_part};
-pub(crate) use kernel_cmdline::kernel_cmdline;
+use command_line::Language;
+
+pub(crate) use bls::{bls_entry, bls_options, takes_kernelopts};
+pub(crate) use extlinux::extlinux;
+pub(crate) use grub_config::{grub_config, kernelopts_of_config};
+pub(crate) use grub_defaults::grub_defaults;
+pub(crate) use grub_env::grub_env;
+pub(crate) use kernel_cmdline::{kernel_cmdline, new_kernel_cmdline};
+pub(crate) use shell::shell_default;
 
 mod bls;
 mod command_line;
+mod extlinux;
 mod grub_config;
 mod grub_defaults;
+mod grub_env;
 mod kernel_cmdline;
+mod shell;
 
 /// What became of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,17 +29,32 @@ pub(crate) enum Edit {
     Edited(String),
     /// The file has no kernel command line.
     NoCommandLine,
-    /// A line cannot be edited safely.
-    Refused {
-        /// Line, from 1.
-        line: usize,
-        /// What is there and what would be right.
-        reason: String,
-    },
+    /// It cannot be edited safely: what is there, where, and what would be right.
+    Refused(String),
+}
+
+/// Whether GRUB makes of an argument what the kernel does, where it runs what has the argument as a command.
+pub(crate) fn is_plain_for_grub(argument: &str) -> bool {
+    let value = argument.replace('"', "");
+    let words = Language::Grub.split(argument);
+    !argument.contains(['\'', '\\'])
+        && words.is_ok_and(|words| matches!(words.as_slice(), [word] if word.value == value))
+}
+
+/// Whether a command that starts a kernel starts Linux, and no memory test.
+fn is_linux(path: &str, arguments: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    !name.contains("memtest")
+        && (name.contains("vmlinu") || arguments.split_whitespace().any(|word| word.starts_with("root=")))
+}
+
+/// Whether this is the command line of an entry for rescue, which is made without what only normal entries get.
+fn is_recovery(arguments: &str) -> bool {
+    arguments.split_whitespace().any(|word| matches!(word, "single" | "recovery"))
 }
 
 /// The text with every line replaced for which `edit`, given its index and the line without its end, gives another.
-pub(super) fn edit_lines(text: &str, mut edit: impl FnMut(usize, &str) -> Result<Option<String>, String>) -> Edit {
+fn edit_lines(text: &str, mut edit: impl FnMut(usize, &str) -> Result<Option<String>, String>) -> Edit {
     let mut edited = String::with_capacity(text.len());
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let content = line.trim_end_matches(['\r', '\n']);
@@ -41,13 +64,13 @@ pub(super) fn edit_lines(text: &str, mut edit: impl FnMut(usize, &str) -> Result
                 edited.push_str(&new);
                 edited.push_str(&line[content.len()..]);
             }
-            Err(reason) => return Edit::Refused { line: index + 1, reason },
+            Err(reason) => return Edit::Refused(format!("line {}: {reason}", index + 1)),
         }
     }
     Edit::Edited(edited)
 }
 
-pub(super) fn with_line(text: &str, line: &str) -> String {
+fn with_line(text: &str, line: &str) -> String {
     let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     format!("{text}{newline}{line}\n")
 }
@@ -55,16 +78,37 @@ pub(super) fn with_line(text: &str, line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slipway_protocol::{KernelArgReplacement, KernelArgs};
 
-    pub(super) fn check(edit: fn(&str, &[String]) -> Edit, text: &str, arguments: &[&str], expect: &str) {
-        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        assert_eq!(edit(text, &arguments), Edit::Edited(expect.to_owned()), "{text:?} with {arguments:?}");
-        assert_eq!(edit(expect, &arguments), Edit::Edited(expect.to_owned()), "a second edit of {text:?}");
+    fn words(arguments: &[&str]) -> Vec<String> {
+        arguments.iter().map(|argument| (*argument).to_owned()).collect()
     }
 
-    pub(super) fn check_refused(edit: fn(&str, &[String]) -> Edit, text: &str, expect_line: usize) {
-        match edit(text, &["a".to_owned()]) {
-            Edit::Refused { line, .. } => assert_eq!(line, expect_line, "{text:?}"),
+    pub(super) fn append(arguments: &[&str]) -> KernelArgs {
+        KernelArgs { append: words(arguments), ..KernelArgs::default() }
+    }
+
+    pub(super) fn if_missing(arguments: &[&str]) -> KernelArgs {
+        KernelArgs { append_if_missing: words(arguments), ..KernelArgs::default() }
+    }
+
+    pub(super) fn delete(arguments: &[&str]) -> KernelArgs {
+        KernelArgs { delete: words(arguments), ..KernelArgs::default() }
+    }
+
+    pub(super) fn replace(pairs: &[(&str, &str)]) -> KernelArgs {
+        let replacement = |(old, new): &(&str, &str)| KernelArgReplacement { old: (*old).into(), new: (*new).into() };
+        KernelArgs { replace: pairs.iter().map(replacement).collect(), ..KernelArgs::default() }
+    }
+
+    pub(super) fn check_text(edit: &dyn Fn(&str, &KernelArgs) -> Edit, text: &str, wanted: &KernelArgs, expect: &str) {
+        assert_eq!(edit(text, wanted), Edit::Edited(expect.to_owned()), "{text:?} with {wanted:?}");
+        assert_eq!(edit(expect, wanted), Edit::Edited(expect.to_owned()), "a second edit of {text:?}");
+    }
+
+    pub(super) fn check_refused(edit: &dyn Fn(&str, &KernelArgs) -> Edit, text: &str, expect: &str) {
+        match edit(text, &append(&["a"])) {
+            Edit::Refused(reason) => assert!(reason.starts_with(expect), "{text:?}: {reason}"),
             other => panic!("{text:?} gave {other:?}"),
         }
     }

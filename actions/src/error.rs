@@ -367,21 +367,19 @@ pub enum Error {
         source: io::Error,
     },
     /// A boot loader's configuration cannot be edited.
-    #[error("editing /{path} of the installed system: line {line}: {reason}")]
+    #[error("editing /{path} of the installed system: {reason}")]
     BootConfig {
         /// Path relative to the root of its file system.
         path: String,
-        /// Line, from 1.
-        line: usize,
-        /// What is there and what would be right.
+        /// What is there, on which line, and what would be right.
         reason: String,
     },
-    /// An argument cannot be a kernel argument.
-    #[error("adding kernel argument {argument:?}: {reason}")]
+    /// A kernel argument cannot be replaced.
+    #[error("replacing kernel argument {argument:?}: {reason}")]
     KernelArgument {
         /// The argument as given.
         argument: String,
-        /// What is wrong with it.
+        /// Why not, and what to do.
         reason: &'static str,
     },
     /// The user-data cannot take what was to be put in.

@@ -1,15 +1,12 @@
-//! `seed-cloud-init` and `kernel-args` on a disk that carries an image.
+//! `seed-cloud-init` on a disk that carries an image.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file};
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, spoil};
 use common::{Bench, MIB, chain};
 use slipway_actions::Error;
-use slipway_protocol::{Action, KernelArgs, PhoneHome, SeedCloudInit};
+use slipway_protocol::{Action, PhoneHome, SeedCloudInit};
 
 const ESP_AT: usize = 1;
 const ROOT_AT: usize = 20;
@@ -108,86 +105,12 @@ fn without_a_root_file_system_every_place_looked_at_is_named() {
 }
 
 #[test]
-fn kernel_arguments_reach_every_entry_and_the_template_once() {
-    if !can_mount() {
-        return;
-    }
-    let bench = installed(
-        &[("etc/os-release", ""), ("etc/kernel/cmdline", "root=PARTLABEL=system ro\n")],
-        &[
-            ("loader/loader.conf", "timeout 3\n"),
-            ("loader/entries/a.conf", "title a\nlinux /a\noptions root=PARTLABEL=system ro\n"),
-            ("loader/entries/b.conf", "title b\nlinux /b\noptions root=PARTLABEL=system ro quiet\n"),
-        ],
-    );
-    let append = vec!["quiet".to_owned(), "console=ttyS0,115200".to_owned()];
-    let action = Action::KernelArgs(KernelArgs { append, ..KernelArgs::default() });
-    for summary in ["to 3 files", "was there in all of 2 boot files"] {
-        let done = bench.run(&action).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
-        assert!(done.outcome.summary.ends_with(summary), "{}", done.outcome.summary);
-        assert_eq!(done.outcome.warnings, [""; 0]);
-    }
-    let disk = bench.path("disk");
-    let line = "root=PARTLABEL=system ro quiet console=ttyS0,115200\n";
-    let content = |at: usize, path: &str| read_file(&disk, at, path).unwrap().0;
-    assert_eq!(content(ESP_AT, "/loader/entries/a.conf"), format!("title a\nlinux /a\noptions {line}"));
-    assert_eq!(content(ESP_AT, "/loader/entries/b.conf"), format!("title b\nlinux /b\noptions {line}"));
-    assert_eq!(content(ROOT_AT, "/etc/kernel/cmdline"), line);
-    assert_eq!(content(ESP_AT, "/loader/loader.conf"), "timeout 3\n");
-}
-
-#[test]
-fn without_boot_entries_kernel_arguments_are_an_error() {
-    if !can_mount() {
-        return;
-    }
-    let bench = installed(&[("etc/os-release", "")], &[]);
-    let action = Action::KernelArgs(KernelArgs { append: vec!["a".to_owned()], ..KernelArgs::default() });
-    let error = bench.run(&action).0.unwrap_err();
-    assert!(chain(&error).starts_with("looking for a boot loader's configuration on "), "{}", chain(&error));
-    let action = Action::KernelArgs(KernelArgs { append: vec!["a b".to_owned()], ..KernelArgs::default() });
-    let error = bench.run(&action).0.unwrap_err();
-    assert!(chain(&error).starts_with("adding kernel argument \"a b\": it has a space"), "{}", chain(&error));
-}
-
-/// Gives the ext4 file system at an offset in MiB features no kernel knows (fs/ext4/ext4.h, s_feature_incompat), all but the
-/// one of a journal's device, which is no file system.
-fn spoil(bench: &Bench, mib: usize) {
-    let disk = File::options().write(true).open(bench.path("disk")).unwrap();
-    disk.write_all_at(&[0xF7, 0xFF, 0xFF, 0xFF], (mib * MIB + 1024 + 0x60) as u64).unwrap();
-}
-
-#[test]
-fn a_partition_that_does_not_mount_is_passed_by_with_a_warning() {
-    if !can_mount() {
-        return;
-    }
-    let root = [("etc/os-release", ""), ("usr/bin/cloud-init", ""), ("etc/kernel/cmdline", "ro\n")];
-    let bench = installed(&root, &[("loader/entries/a.conf", "title a\nlinux /a\noptions ro\n")]);
-    let data = 10;
-    spoil(&bench, data);
-    let kernel_args = Action::KernelArgs(KernelArgs { append: vec!["quiet".to_owned()], ..KernelArgs::default() });
-    let done = bench.run(&kernel_args).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    assert!(done.outcome.summary.ends_with("to 2 files"), "{}", done.outcome.summary);
-    assert!(done.outcome.warnings[0].contains("partition 2 (data)"), "{:?}", done.outcome.warnings);
-
-    spoil(&bench, ROOT_AT);
-    spoil(&bench, ESP_AT);
-    let error = bench.run(&kernel_args).0.unwrap_err();
-    assert!(matches!(error, Error::NotFound { .. }));
-    for partition in ["partition 1 (esp)", "partition 2 (data)", "partition 3 (system)"] {
-        let refusal = format!("{partition} of {} was not looked into: mounting ext4 ", bench.path("disk").display());
-        assert!(chain(&error).contains(&refusal), "{}", chain(&error));
-    }
-}
-
-#[test]
 fn another_system_is_not_seeded_in_place_of_a_root_that_does_not_mount() {
     if !can_mount() {
         return;
     }
     let bench = installed(&[("etc/os-release", "")], &[]);
-    spoil(&bench, ROOT_AT);
+    spoil(&bench.path("disk"), ROOT_AT);
     let error = bench.run(&Action::SeedCloudInit(seed())).0.expect_err("partition 3 is the root, by its type");
     assert!(chain(&error).contains("partition 3 (system)"), "{}", chain(&error));
     assert!(!chain(&error).contains("partition 2 (data)"), "{}", chain(&error));

@@ -9,7 +9,7 @@ use image::image_problems;
 pub use boot_reporter::BootReporter;
 pub use erase::{EraseDisk, EraseMode};
 pub use image::{DetachedSignature, RegistryAuth, StreamImage, Verify};
-pub use kernel_args::{KernelArgs, kernel_argument_problem};
+pub use kernel_args::{KernelArgReplacement, KernelArgs, is_kernel_argument, kernel_argument_problem};
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};
 
@@ -73,13 +73,7 @@ fn action_problems(action: &Action) -> Vec<String> {
         Action::Partition(partition) => partition.problems().into_iter().chain(partition.disk.problems(true)).collect(),
         Action::MakeFileSystem(make) => make.problems().into_iter().chain(make.disk.problems(false)).collect(),
         Action::SeedCloudInit(seed) => seed.problems(),
-        Action::KernelArgs(arguments) => {
-            let problem = |argument: &String| {
-                let problem = kernel_argument_problem(argument)?;
-                Some(format!("cannot add the kernel argument {argument:?}: {problem}"))
-            };
-            arguments.append.iter().filter_map(problem).chain(arguments.disk.problems(false)).collect()
-        }
+        Action::KernelArgs(arguments) => arguments.problems(),
         Action::WriteFile(file) => file.problems(),
         Action::UnpackArchive(archive) => archive.problems(),
         Action::RunInTarget(run) => run.problems(),
@@ -135,7 +129,7 @@ pub enum Action {
     MakeFileSystem(MakeFileSystem),
     /// Give the installed system its user-data.
     SeedCloudInit(SeedCloudInit),
-    /// Add kernel arguments to the installed system's boot entries.
+    /// Change the kernel arguments of the installed system's boot entries.
     KernelArgs(KernelArgs),
     /// Write a file of the installed system.
     WriteFile(WriteFile),
@@ -216,7 +210,7 @@ mod tests {
     #[test]
     fn hints_that_could_never_be_followed_are_told() {
         let erase = |disk| Action::EraseDisk(EraseDisk { disk, ..EraseDisk::default() });
-        let args = |disk| Action::KernelArgs(KernelArgs { disk, append: Vec::new() });
+        let args = |disk| Action::KernelArgs(KernelArgs { disk, ..KernelArgs::default() });
         let read = |json: &str| serde_json::from_str::<DiskHints>(json).expect(json);
         let skipping = read(r#"{"choose": "all", "skip": [{"tran": "usb"}, {"name": "/dev/disk/by-path/pci-1"}]}"#);
         check(erase(skipping.clone()), &[]);

@@ -53,7 +53,8 @@ pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data:
         ),
     ];
     if !system.kernel_args.is_empty() {
-        let action = Action::KernelArgs(KernelArgs { disk: disk(), append: system.kernel_args.clone() });
+        let append = system.kernel_args.clone();
+        let action = Action::KernelArgs(KernelArgs { disk: disk(), append, ..KernelArgs::default() });
         steps.push(step("kernel-args", action, SHORT_TIMEOUT));
     }
     if system.boot_reporter {

@@ -1,133 +1,194 @@
 //! What grub-mkconfig puts into a grub.cfg to come.
 
-use super::command_line::{appended, unique};
-use super::{Edit, edit_lines, with_line};
+use slipway_protocol::KernelArgs;
 
-const GRUB_VARIABLE: &str = "GRUB_CMDLINE_LINUX_DEFAULT";
+use super::command_line::{Language, Word, change, joined, without_appended};
+use super::shell::{Assignment, assignments, with_lines};
+use super::with_line;
 
-/// /etc/default/grub, where the variable is added if it is missing.
-pub(crate) fn grub_default(text: &str, arguments: &[String]) -> Edit {
-    match grub_default_part(text, arguments) {
-        Edit::NoCommandLine => {
-            let words: Vec<String> = unique(arguments).map(shell_word).collect();
-            Edit::Edited(with_line(text, &format!("{GRUB_VARIABLE}={}", shell_quoted(&words.join(" ")))))
-        }
-        other => other,
+/// Arguments of every entry.
+const EVERY: &str = "GRUB_CMDLINE_LINUX";
+/// Arguments of entries that are not for recovery, after those.
+const NORMAL: &str = "GRUB_CMDLINE_LINUX_DEFAULT";
+/// Whether entries are files of the Boot Loader Specification, in Fedora's style, which get only those of every entry.
+const BLS: &str = "GRUB_ENABLE_BLSCFG";
+
+/// An assignment that has a say in the command line.
+struct Part {
+    file: usize,
+    assignment: Assignment,
+}
+
+/// /etc/default/grub and the files read after it, each with the changes. What is added goes where it comes last in entries
+/// that are not for recovery; what is replaced or deleted is so wherever it stands. The error is the index of a file and what
+/// in it is not understood.
+pub(crate) fn grub_defaults(files: &[&str], wanted: &KernelArgs) -> Result<Vec<String>, (usize, String)> {
+    let is_bls = in_effect(files, BLS)?.last().is_some_and(|part| part.assignment.value == "true");
+    let (every, normal) = (in_effect(files, EVERY)?, in_effect(files, NORMAL)?);
+    // What is added goes to the second.
+    let (mut parts, others, variable) = if is_bls { (normal, every, EVERY) } else { (every, normal, NORMAL) };
+    let first = parts.len();
+    parts.extend(others);
+    let mut before = Vec::new();
+    for part in &parts {
+        let refused = |reason| (part.file, format!("line {}: {reason}", part.assignment.line + 1));
+        before.push(Language::Grub.split(&part.assignment.value).map_err(refused)?);
     }
+    let after = changed_parts(&before, first, wanted).map_err(|reason| (0, reason))?;
+
+    let mut edited: Vec<String> = files.iter().map(|text| (*text).to_owned()).collect();
+    for (file, text) in edited.iter_mut().enumerate() {
+        let of_file = parts.iter().zip(before.iter().zip(&after)).filter(|(part, _)| part.file == file);
+        let lines: Vec<(usize, String)> = of_file
+            .filter(|(_, (before, after))| before != after)
+            .map(|(part, (_, after))| (part.assignment.line, part.assignment.with(&joined(after))))
+            .collect();
+        *text = with_lines(text, lines);
+    }
+    if let (Some(new), Some(text)) = (after.get(parts.len()), edited.first_mut()) {
+        *text = with_line(text, &Assignment::new(variable).with(&joined(new)));
+    }
+    Ok(edited)
 }
 
-/// A file of /etc/default/grub.d, which may set the variable or not.
-pub(crate) fn grub_default_part(text: &str, arguments: &[String]) -> Edit {
-    let arguments: Vec<String> = arguments.iter().map(|argument| shell_word(argument)).collect();
-    let mut found = false;
-    let edit = edit_lines(text, |_, line| {
-        let content = line.trim_start();
-        let Some(value) = content.strip_prefix(GRUB_VARIABLE).and_then(|rest| rest.strip_prefix('=')) else {
-            return Ok(None);
-        };
-        found = true;
-        let start = line.len() - value.len();
-        let (old, rest) = shell_value(value)?;
-        let edited = appended(&old, &arguments);
-        Ok((edited != old).then(|| format!("{}{}{rest}", &line[..start], shell_quoted(&edited))))
-    });
-    if found || matches!(edit, Edit::Refused { .. }) { edit } else { Edit::NoCommandLine }
-}
-
-/// The value of a shell assignment and what follows it. Of the shell only this is understood: no quotes, single quotes,
-/// or double quotes. Expansions in double quotes are kept as they are written.
-fn shell_value(text: &str) -> Result<(String, &str), String> {
-    let refused = |what: &str| Err(format!("the value {what}; write it as {GRUB_VARIABLE}=\"...\" on one line"));
-    let (value, rest) = match text.chars().next() {
-        Some('\'') => match text[1..].split_once('\'') {
-            Some((value, rest)) if !value.contains(['$', '`', '\\']) => (value.to_owned(), rest),
-            Some(_) => return refused("has $, ` or \\ in single quotes"),
-            None => return refused("has no closing quote"),
-        },
-        Some('"') => {
-            let Some(end) = closing_quote(&text[1..]) else { return refused("has no closing quote") };
-            (text[1..=end].replace("\\\"", "\""), &text[end + 2..])
-        }
-        _ => {
-            let end = text.find(char::is_whitespace).unwrap_or(text.len());
-            let (value, rest) = text.split_at(end);
-            if value.contains(['"', '\'', '\\', ';', '&', '|']) {
-                return refused("is quoted in part");
-            }
-            (value.to_owned(), rest)
-        }
+/// The parts with the changes, and one more if there was none for what is added. What stands in the `first` of them stays
+/// there even if it is added at the end: entries for recovery have it too.
+fn changed_parts(before: &[Vec<Word>], first: usize, wanted: &KernelArgs) -> Result<Vec<Vec<Word>>, String> {
+    let mut all = before.to_vec();
+    change(&mut all, wanted, Language::Grub)?;
+    if all == before {
+        return Ok(all);
+    }
+    let mut after = before.to_vec();
+    change(&mut after, &without_appended(wanted), Language::Grub)?;
+    let mut second = after.split_off(first);
+    let is_missing = |argument: &&String| {
+        let value = argument.replace('"', "");
+        !after.iter().flatten().any(|word| word.value == value)
     };
-    let comment = rest.trim_start();
-    if !(comment.is_empty() || comment.starts_with('#') && comment.len() < rest.len()) {
-        return refused("is followed by something else");
-    }
-    Ok((value, rest))
+    let append_if_missing = wanted.append_if_missing.iter().filter(is_missing).cloned().collect();
+    let append = KernelArgs { append: wanted.append.clone(), append_if_missing, ..KernelArgs::default() };
+    change(&mut second, &append, Language::Grub)?;
+    after.extend(second);
+    Ok(after)
 }
 
-/// Byte at which a double-quoted text, given without its opening quote, is closed.
-fn closing_quote(text: &str) -> Option<usize> {
-    let mut escaped = false;
-    for (at, c) in text.char_indices() {
-        match c {
-            '"' if !escaped => return Some(at),
-            _ => escaped = c == '\\' && !escaped,
+/// The assignments that make the value a variable has in the end.
+fn in_effect(files: &[&str], variable: &str) -> Result<Vec<Part>, (usize, String)> {
+    let mut parts = Vec::new();
+    for (file, text) in files.iter().enumerate() {
+        for assignment in assignments(text, variable).map_err(|reason| (file, reason))? {
+            if !assignment.goes_on {
+                parts.clear();
+            }
+            parts.push(Part { file, assignment });
         }
     }
-    None
-}
-
-/// A word inside double quotes, except that its own double quotes are left to [`shell_quoted`].
-fn shell_word(word: &str) -> String {
-    word.replace('\\', "\\\\").replace('$', "\\$").replace('`', "\\`")
-}
-
-fn shell_quoted(value: &str) -> String {
-    format!("\"{}\"", value.replace('"', "\\\""))
+    Ok(parts)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boot_config::tests::{check, check_refused};
+    use crate::boot_config::Edit;
+    use crate::boot_config::tests::{append, check_refused, delete, if_missing, replace};
+
+    fn check(files: &[&str], wanted: &KernelArgs, expect: &[&str]) {
+        assert_eq!(grub_defaults(files, wanted).unwrap(), expect, "{files:?} with {wanted:?}");
+        assert_eq!(grub_defaults(expect, wanted).unwrap(), expect, "a second edit of {files:?}");
+    }
+
+    /// In one file, with names for the two variables that fit a line.
+    fn check_one(text: &str, wanted: &KernelArgs, expect: &str) {
+        let full = |text: &str| {
+            text.replace("NORMAL=", "GRUB_CMDLINE_LINUX_DEFAULT=").replace("EVERY=", "GRUB_CMDLINE_LINUX=")
+        };
+        check(&[&full(text)], wanted, &[&full(expect)]);
+    }
 
     #[test]
-    fn grub_defaults_keep_their_quoting() {
+    fn what_is_added_comes_last_and_not_in_recovery() {
+        check_one("GRUB_TIMEOUT=5\nNORMAL=\"quiet\"\n", &append(&["a"]), "GRUB_TIMEOUT=5\nNORMAL=\"quiet a\"\n");
+        check_one("NORMAL='quiet' # c\n", &append(&["a"]), "NORMAL=\"quiet a\" # c\n");
+        check_one("NORMAL=quiet\n", &append(&["a"]), "NORMAL=\"quiet a\"\n");
+        check_one("NORMAL=\n", &append(&["a"]), "NORMAL=\"a\"\n");
+        check_one("GRUB_TIMEOUT=5", &append(&["a"]), "GRUB_TIMEOUT=5\nNORMAL=\"a\"\n");
+        check_one("#NORMAL=\"q\"\n", &append(&["a"]), "#NORMAL=\"q\"\nNORMAL=\"a\"\n");
+        check_one("EVERY=\"b\"\nNORMAL=\"q\"\n", &append(&["a"]), "EVERY=\"b\"\nNORMAL=\"q a\"\n");
+        check_one("EVERY=\"a\"\nNORMAL=\"q\"\n", &append(&["a"]), "EVERY=\"a\"\nNORMAL=\"q a\"\n");
+        check_one("EVERY=\"a\"\nNORMAL=\"\"\n", &append(&["a"]), "EVERY=\"a\"\nNORMAL=\"\"\n");
+        check_one("EVERY=\"a\"\nNORMAL=\"q\"\n", &if_missing(&["a"]), "EVERY=\"a\"\nNORMAL=\"q\"\n");
+        check_one("EVERY=\"a\"\n", &if_missing(&["b", "a"]), "EVERY=\"a\"\nNORMAL=\"b\"\n");
+    }
+
+    #[test]
+    fn what_goes_goes_from_every_entry() {
+        check_one("EVERY=\"c=1 b\"\nNORMAL=\"c=2\"\n", &delete(&["c"]), "EVERY=\"b\"\nNORMAL=\"\"\n");
+        check_one("EVERY=\"c=1 b\"\nNORMAL=\"c=2\"\n", &replace(&[("c", "d")]), "EVERY=\"d b\"\nNORMAL=\"\"\n");
+        check_one("EVERY=\"b\"\n", &delete(&["c"]), "EVERY=\"b\"\n");
+        check_one("", &delete(&["c"]), "");
+    }
+
+    #[test]
+    fn quotes_of_the_shell_and_of_grub_are_told_apart() {
+        check_one("NORMAL=\"x=\\\"a b\\\" c\"\n", &append(&["d"]), "NORMAL=\"x=\\\"a b\\\" c d\"\n");
+        check_one("NORMAL=\"x=\\\"a b\\\" c\"\n", &delete(&["x=\"a b\""]), "NORMAL=\"c\"\n");
+        check_one("NORMAL='$x'\n", &append(&["a"]), "NORMAL=\"\\$x a\"\n");
+        check_one("NORMAL=\"$x\"\n", &append(&["p=$y"]), "NORMAL=\"$x 'p=\\$y'\"\n");
+        check_one("NORMAL=\"\"\n", &append(&["k=\"v w\""]), "NORMAL=\"'k=v w'\"\n");
+    }
+
+    #[test]
+    fn the_last_assignment_counts_and_what_it_goes_on_from() {
+        let files = ["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\n", "GRUB_CMDLINE_LINUX_DEFAULT=\"b\"\n"];
+        check(&files, &append(&["a"]), &[files[0], "GRUB_CMDLINE_LINUX_DEFAULT=\"b a\"\n"]);
+        check(&files, &delete(&["quiet"]), &files);
+        let files = [
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\n",
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT b\"\n",
+        ];
+        let moved = [
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n",
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT b a\"\n",
+        ];
+        check(&files, &append(&["a"]), &moved);
+        check(&files, &if_missing(&["a"]), &files);
+        let adding = ["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b\"\n"];
         check(
-            grub_default,
-            "GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n",
-            &["a"],
-            "GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\n",
+            &adding,
+            &delete(&["a"]),
+            &["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b\"\n"],
         );
         check(
-            grub_default,
-            "GRUB_CMDLINE_LINUX_DEFAULT='quiet' # c\n",
-            &["a"],
-            "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\" # c\n",
+            &adding,
+            &append(&["c"]),
+            &["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b c\"\n"],
         );
-        check(grub_default, "GRUB_CMDLINE_LINUX_DEFAULT=quiet\n", &["a"], "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\n");
-        check(grub_default, "GRUB_CMDLINE_LINUX_DEFAULT=\n", &["a"], "GRUB_CMDLINE_LINUX_DEFAULT=\"a\"\n");
+    }
+
+    #[test]
+    fn in_the_style_of_fedora_every_entry_gets_them() {
+        let bls = "GRUB_ENABLE_BLSCFG=true\n";
         check(
-            grub_default,
-            "GRUB_CMDLINE_LINUX_DEFAULT=\"x=\\\"a b\\\" c\"\n",
-            &["d"],
-            "GRUB_CMDLINE_LINUX_DEFAULT=\"x=\\\"a b\\\" c d\"\n",
+            &[&format!("GRUB_CMDLINE_LINUX=\"rhgb\"\n{bls}")],
+            &append(&["a"]),
+            &[&format!("GRUB_CMDLINE_LINUX=\"rhgb a\"\n{bls}")],
         );
+        check(&[bls], &append(&["a"]), &[&format!("{bls}GRUB_CMDLINE_LINUX=\"a\"\n")]);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        let edit = |text: &str, wanted: &KernelArgs| match grub_defaults(&[text], wanted) {
+            Ok(_) => Edit::NoCommandLine,
+            Err((_, reason)) => Edit::Refused(reason),
+        };
+        let check = |text, expect| check_refused(&edit, text, expect);
         check(
-            grub_default,
-            "GRUB_CMDLINE_LINUX_DEFAULT=\"$x\"\n",
-            &["p=$y"],
-            "GRUB_CMDLINE_LINUX_DEFAULT=\"$x p=\\$y\"\n",
+            "\n\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\n",
+            "line 3: the value of GRUB_CMDLINE_LINUX_DEFAULT has a quote",
         );
-        check(grub_default, "GRUB_TIMEOUT=5", &["a"], "GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"a\"\n");
-        check(
-            grub_default,
-            "#GRUB_CMDLINE_LINUX_DEFAULT=\"q\"\n",
-            &["a"],
-            "#GRUB_CMDLINE_LINUX_DEFAULT=\"q\"\nGRUB_CMDLINE_LINUX_DEFAULT=\"a\"\n",
-        );
-        assert_eq!(grub_default_part("GRUB_TIMEOUT=0\n", &["a".to_owned()]), Edit::NoCommandLine);
-        check_refused(grub_default, "\n\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\n", 3);
-        check_refused(grub_default, "GRUB_CMDLINE_LINUX_DEFAULT=a'b'\n", 1);
-        check_refused(grub_default, "GRUB_CMDLINE_LINUX_DEFAULT='$x'\n", 1);
+        check("GRUB_CMDLINE_LINUX_DEFAULT=\"a;b\"\n", "line 1: ';' stands outside quotes");
+        assert!(grub_defaults(&[""], &append(&["a\\b"])).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Disk images with real partition tables and real file systems, made by the programs operators use.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -87,6 +88,13 @@ fn crc(bytes: &[u8]) -> u32 {
     let mut crc = flate2::Crc::new();
     crc.update(bytes);
     crc.sum()
+}
+
+/// Gives the ext4 file system at an offset in MiB features no kernel knows (fs/ext4/ext4.h, s_feature_incompat), all but the
+/// one of a journal's device, which is no file system.
+pub fn spoil(image: &Path, mib: usize) {
+    let disk = File::options().write(true).open(image).unwrap();
+    disk.write_all_at(&[0xF7, 0xFF, 0xFF, 0xFF], (mib * MIB + 1024 + 0x60) as u64).unwrap();
 }
 
 /// A file inside the ext4 file system at an offset in MiB, read by debugfs and not by the code under test: its content,

@@ -9,8 +9,8 @@ use indicatif::HumanBytes;
 use slipway_actions::{Done, Host, HostOptions, Next};
 use slipway_protocol::{
     Action, Algorithm, BootReporter, CaptureDisk, DetachedSignature, Digest, DiskHints, EraseDisk, EraseMode,
-    KernelArgs, MakeFileSystem, NumberOrName, Partition, PartitionChoice, PhoneHome, RegistryAuth, RunInTarget, Secret,
-    SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
+    KernelArgReplacement, KernelArgs, MakeFileSystem, NumberOrName, Partition, PartitionChoice, PhoneHome,
+    RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
 };
 
 pub use arguments::ActionArguments;
@@ -67,7 +67,7 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
             None => make.disk.clone(),
         }),
         ActionCommand::SeedCloudInit(_)
-        | ActionCommand::KernelArgs { .. }
+        | ActionCommand::KernelArgs(_)
         | ActionCommand::WriteFile(_)
         | ActionCommand::UnpackArchive(_)
         | ActionCommand::RunInTarget(_)
@@ -134,8 +134,16 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
             };
             (Action::SeedCloudInit(seed), a.disk, Vec::new())
         }
-        ActionCommand::KernelArgs { disk, append } => {
-            (Action::KernelArgs(KernelArgs { disk: hints(&disk), append }), disk, Vec::new())
+        ActionCommand::KernelArgs(a) => {
+            let replacement = |[old, new]: &[String; 2]| KernelArgReplacement { old: old.clone(), new: new.clone() };
+            let arguments = KernelArgs {
+                disk: hints(&a.disk),
+                delete: a.delete,
+                replace: a.replace.as_chunks().0.iter().map(replacement).collect(),
+                append_if_missing: a.append_if_missing,
+                append: a.append,
+            };
+            (Action::KernelArgs(arguments), a.disk, Vec::new())
         }
         ActionCommand::WriteFile(a) => {
             let trust = optional(&a.ca)?.into_iter().collect();

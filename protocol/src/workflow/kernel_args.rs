@@ -4,11 +4,108 @@ use serde::{Deserialize, Serialize};
 
 use crate::DiskHints;
 
+/// Inputs of `kernel-args`: what is done to the installed system's kernel command lines, in this order: `delete`, `replace`,
+/// `append_if_missing`, `append`. Done again, it changes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KernelArgs {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Arguments to take away: `key=value` is that argument, `key` is the key with whatever value, or with none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub delete: Vec<String>,
+    /// Arguments to put in the place of others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replace: Vec<KernelArgReplacement>,
+    /// Arguments to add at the end, except where the command line has the very same. Another value of the key is another
+    /// argument.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub append_if_missing: Vec<String>,
+    /// Arguments to have at the end of the command line, each once. One that is there already is moved there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub append: Vec<String>,
+}
+
+/// One argument in the place of another. Two fields, because values have equals signs of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KernelArgReplacement {
+    /// What it replaces: `key=value` is that argument, `key` is the key with whatever value, or with none. If there are several,
+    /// the first is replaced and the others are taken away.
+    pub old: String,
+    /// The whole argument that is there instead.
+    pub new: String,
+}
+
+impl KernelArgs {
+    /// The arguments that may be put into a command line.
+    pub fn added(&self) -> impl Iterator<Item = &String> {
+        self.replace.iter().map(|replacement| &replacement.new).chain(self.appended())
+    }
+
+    /// What is wrong with these inputs, to be read after the name of the step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        for argument in self.added() {
+            if let Some(problem) = kernel_argument_problem(argument) {
+                problems.push(format!("cannot add the kernel argument {argument:?}: {problem}"));
+            }
+        }
+        for argument in self.delete.iter().chain(self.replace.iter().map(|replacement| &replacement.old)) {
+            if let Some(problem) = kernel_argument_problem(argument) {
+                problems.push(format!("cannot look for the kernel argument {argument:?}: {problem}"));
+            }
+        }
+        self.contradictions(&mut problems);
+        problems
+    }
+
+    /// What would be different each time it is done.
+    fn contradictions(&self, problems: &mut Vec<String>) {
+        for argument in &self.append_if_missing {
+            if let Some(taker) = self.delete.iter().find(|taker| is_kernel_argument(argument, taker)) {
+                problems.push(format!("adds {argument:?} if it is missing, and deletes it as {taker:?}: use append"));
+            }
+        }
+        for (index, KernelArgReplacement { old, new }) in self.replace.iter().enumerate() {
+            let others =
+                self.replace.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| &other.old);
+            if let Some(taker) = self.delete.iter().chain(others).find(|taker| is_kernel_argument(new, taker)) {
+                problems.push(format!("replaces {old:?} by {new:?}, and takes that away again as {taker:?}"));
+            }
+            let is_taken = |argument: &&String| *argument != new && is_kernel_argument(argument, old);
+            if let Some(argument) = self.appended().find(is_taken) {
+                problems.push(format!("adds {argument:?}, which it replaces by {new:?} the next time"));
+            }
+        }
+    }
+
+    fn appended(&self) -> impl Iterator<Item = &String> {
+        self.append_if_missing.iter().chain(&self.append)
+    }
+}
+
+/// Whether an argument is the one meant: by itself, or by its key alone. Where double quotes are makes no difference, as it
+/// makes none to the kernel.
+pub fn is_kernel_argument(argument: &str, meant: &str) -> bool {
+    let (argument, meant) = (argument.replace('"', ""), meant.replace('"', ""));
+    match argument.strip_prefix(&meant) {
+        Some(rest) => rest.is_empty() || !meant.contains('=') && rest.starts_with('='),
+        None => false,
+    }
+}
+
 /// Why this cannot be one argument of a kernel command line; nothing if it can. The kernel splits its command line at white
-/// space outside double quotes (lib/cmdline.c, next_arg).
+/// space outside double quotes (lib/cmdline.c, next_arg), and reads it up to `--` (kernel/params.c, parse_args).
 pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
-    if argument.is_empty() {
-        return Some("it is empty");
+    match argument {
+        "" => return Some("it is empty"),
+        "--" => return Some("it ends the kernel's arguments; what follows it is for init"),
+        _ if argument.starts_with('#') => return Some("it begins with #, as comments do"),
+        _ => {}
     }
     if argument.chars().any(char::is_control) {
         return Some("it has a control character");
@@ -23,43 +120,97 @@ pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
     quoted.then_some("it has a double quote without its partner")
 }
 
-/// Inputs of `kernel-args`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct KernelArgs {
-    /// The disk that carries the image.
-    #[serde(default)]
-    pub disk: DiskHints,
-    /// Arguments to have at the end of the command line, each once.
-    pub append: Vec<String>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Action;
     use crate::workflow::tests::check;
 
+    fn words(arguments: &[&str]) -> Vec<String> {
+        arguments.iter().map(|argument| (*argument).to_owned()).collect()
+    }
+
+    fn replace(pairs: &[(&str, &str)]) -> Vec<KernelArgReplacement> {
+        let replacement = |(old, new): &(&str, &str)| KernelArgReplacement { old: (*old).into(), new: (*new).into() };
+        pairs.iter().map(replacement).collect()
+    }
+
+    fn check_inputs(inputs: KernelArgs, expect: &[&str]) {
+        check(Action::KernelArgs(inputs), expect);
+    }
+
     #[test]
     fn a_kernel_argument_is_one_word() {
-        let append = |arguments: &[&str]| {
-            let append = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-            Action::KernelArgs(KernelArgs { disk: DiskHints::default(), append })
-        };
-        check(append(&["quiet", "root=UUID=a=b", "dyndbg=\"file a.c +p\""]), &[]);
+        let append = |arguments: &[&str]| KernelArgs { append: words(arguments), ..KernelArgs::default() };
+        check_inputs(append(&["quiet", "root=UUID=a=b", "dyndbg=\"file a.c +p\"", "---"]), &[]);
         let space = "it has a space outside double quotes; give each argument by itself";
-        check(
-            append(&["", "quiet splash", "a\nb", "a=\"b"]),
+        check_inputs(
+            append(&["", "quiet splash", "a\nb", "a=\"b", "--", "#a"]),
             &[
                 "cannot add the kernel argument \"\": it is empty",
                 &format!("cannot add the kernel argument \"quiet splash\": {space}"),
                 "cannot add the kernel argument \"a\\nb\": it has a control character",
                 "cannot add the kernel argument \"a=\\\"b\": it has a double quote without its partner",
+                "cannot add the kernel argument \"--\": it ends the kernel's arguments; what follows it is for init",
+                "cannot add the kernel argument \"#a\": it begins with #, as comments do",
             ],
         );
         for argument in [" quiet", "quiet ", "\"a b\" c"] {
             assert_eq!(kernel_argument_problem(argument), Some(space), "{argument:?}");
         }
+        let looked_for = KernelArgs { delete: words(&[""]), replace: replace(&[("", "a")]), ..KernelArgs::default() };
+        let empty = "cannot look for the kernel argument \"\": it is empty";
+        check_inputs(looked_for, &[empty, empty]);
+    }
+
+    #[test]
+    fn an_argument_is_meant_by_itself_or_by_its_key() {
+        for (argument, meant, expect) in [
+            ("console=ttyS0", "console", true),
+            ("console=ttyS0", "console=ttyS0", true),
+            ("console=ttyS0,115200", "console=ttyS0", false),
+            ("console", "console", true),
+            ("consoleblank=0", "console", false),
+            ("root=UUID=a", "root=UUID", false),
+            ("\"a=b c\"", "a=\"b c\"", true),
+            ("\"a=b c\"", "a", true),
+        ] {
+            assert_eq!(is_kernel_argument(argument, meant), expect, "{argument:?} as {meant:?}");
+        }
+    }
+
+    #[test]
+    fn what_would_be_different_each_time_is_told() {
+        let inputs = |delete: &[&str], pairs: &[(&str, &str)], append: &[&str]| KernelArgs {
+            delete: words(delete),
+            replace: replace(pairs),
+            append: words(append),
+            ..KernelArgs::default()
+        };
+        check_inputs(inputs(&["console"], &[("quiet", "loglevel=7")], &["console=tty0", "console=ttyS0"]), &[]);
+        check_inputs(inputs(&[], &[("console", "console=tty0")], &["console=tty0"]), &[]);
+        let again = |taker: &str| format!("replaces \"a\" by \"b=1\", and takes that away again as {taker:?}");
+        check_inputs(inputs(&["b"], &[("a", "b=1")], &[]), &[&again("b")]);
+        check_inputs(inputs(&[], &[("a", "b=1"), ("b=1", "c")], &[]), &[&again("b=1")]);
+        let missing = KernelArgs { append_if_missing: words(&["b=1"]), ..inputs(&["b"], &[], &[]) };
+        check_inputs(missing, &["adds \"b=1\" if it is missing, and deletes it as \"b\": use append"]);
+        let next = "adds \"a=2\", which it replaces by \"a=1\" the next time";
+        check_inputs(inputs(&[], &[("a", "a=1")], &["a=2"]), &[next]);
+        check_inputs(KernelArgs { append_if_missing: words(&["a=2"]), ..inputs(&[], &[("a", "a=1")], &[]) }, &[next]);
+    }
+
+    #[test]
+    fn a_workflow_names_what_is_done() {
+        let text = r#"{"kernel-args": {"append": ["a"], "append_if_missing": ["b"], "delete": ["c"],
+                       "replace": [{"old": "d", "new": "e=f=g"}]}}"#;
+        let read: Action = serde_json::from_str(text).expect("an action");
+        let expect = KernelArgs {
+            delete: words(&["c"]),
+            replace: replace(&[("d", "e=f=g")]),
+            append_if_missing: words(&["b"]),
+            append: words(&["a"]),
+            ..KernelArgs::default()
+        };
+        assert_eq!(read, Action::KernelArgs(expect));
     }
 }

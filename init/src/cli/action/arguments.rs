@@ -46,15 +46,8 @@ pub(super) enum ActionCommand {
     MakeFilesystem(MakeArguments),
     /// Give the installed system its user-data
     SeedCloudInit(SeedArguments),
-    /// Add kernel arguments to the installed system's boot entries
-    KernelArgs {
-        /// The disk that carries the image
-        #[arg(long)]
-        disk: String,
-        /// An argument to have at the end of the command line; may be given several times
-        #[arg(long, required = true, allow_hyphen_values = true)]
-        append: Vec<String>,
-    },
+    /// Change the kernel arguments of the installed system's boot entries
+    KernelArgs(KernelArgsArguments),
     /// Write a file of the installed system
     WriteFile(WriteArguments),
     /// Unpack a tar archive in the installed system
@@ -269,6 +262,26 @@ impl From<SeedPlaceArgument> for SeedPlace {
             SeedPlaceArgument::Ignition => Self::Ignition,
         }
     }
+}
+
+#[derive(Args)]
+#[command(group(ArgGroup::new("change").required(true).multiple(true).args(["delete", "replace", "append_if_missing", "append"])))]
+pub(super) struct KernelArgsArguments {
+    /// The disk that carries the image
+    #[arg(long)]
+    pub(super) disk: String,
+    /// An argument to take away, or a key to take away with whatever value; may be given several times, as may the others
+    #[arg(long, value_name = "ARG|KEY", allow_hyphen_values = true)]
+    pub(super) delete: Vec<String>,
+    /// An argument, or a key with whatever value, and the argument to have in its place
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], allow_hyphen_values = true)]
+    pub(super) replace: Vec<String>,
+    /// An argument to add at the end of the command line, except where it is there already
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub(super) append_if_missing: Vec<String>,
+    /// An argument to have at the end of the command line; one that is there already is moved
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub(super) append: Vec<String>,
 }
 
 #[derive(Args)]

@@ -1,0 +1,112 @@
+//! What the command lines of kernels to come are made from.
+
+use slipway_protocol::KernelArgs;
+
+use super::{Plan, refused, resolved};
+use crate::boot_config;
+use crate::error::Error;
+use crate::kernel_args::volume::Volume;
+
+/// What kernel-install(8) puts into the entries of kernels to come, and what it takes where there is none.
+const KERNEL_CMDLINE: &str = "etc/kernel/cmdline";
+const VENDOR_CMDLINE: &str = "usr/lib/kernel/cmdline";
+const KERNEL_INSTALL: &[&str] = &["usr/bin/kernel-install", "bin/kernel-install"];
+/// What grub-mkconfig puts into a grub.cfg to come; files in the folder come after it and may set the same variables.
+const GRUB_DEFAULT: &str = "etc/default/grub";
+const GRUB_DEFAULT_DIR: &str = "etc/default/grub.d";
+/// Programs that make a menu, the files they read, the variable for arguments there, and what it is by itself: of U-Boot's menu
+/// and of extlinux in Debian, and in Alpine.
+const MENU_MAKERS: &[(&str, &str, &str, &str)] = &[
+    ("usr/sbin/u-boot-update", U_BOOT_DEFAULT, "U_BOOT_PARAMETERS", "ro quiet"),
+    ("usr/sbin/extlinux-update", "etc/default/extlinux", "EXTLINUX_PARAMETERS", "ro quiet"),
+    ("sbin/update-extlinux", "etc/update-extlinux.conf", "default_kernel_opts", ""),
+];
+
+const U_BOOT_DEFAULT: &str = "etc/default/u-boot";
+/// What the maker of an image sets for U-Boot's menu.
+const U_BOOT_DIRS: &[&str] = &["usr/share/u-boot-menu/conf.d", "etc/u-boot-menu/conf.d"];
+
+impl Plan {
+    pub(super) fn templates(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
+        self.kernel_cmdline(index, volume, wanted)?;
+        self.grub_defaults(index, volume, wanted)?;
+        for (program, path, variable, default) in MENU_MAKERS {
+            let old = volume.root.read(path)?;
+            if self.menus.entries == 0 || old.is_none() && !volume.root.exists(program) {
+                continue;
+            }
+            let text = old.clone().unwrap_or_default();
+            let others = set_elsewhere(volume, path, &text, variable)?;
+            // What takes the arguments from there has them from there.
+            if others.as_ref().unwrap_or(&text).contains(&format!("/{KERNEL_CMDLINE}")) {
+                self.menus.templates += 1;
+            } else if others.is_none() {
+                let (edited, _) = resolved(path, &text, boot_config::shell_default(&text, wanted, variable, default))?;
+                self.note(index, (*path).to_owned(), old, edited, false);
+                self.menus.templates += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn kernel_cmdline(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
+        let old = volume.root.read(KERNEL_CMDLINE)?;
+        let text = match &old {
+            Some(text) => text.clone(),
+            // Without it a later kernel would get the vendor's, or what the kernel that runs then was given.
+            None if has_kernel_install(volume) && self.systems == 1 && self.specified.entries > 0 => {
+                match (volume.root.read(VENDOR_CMDLINE)?, &self.newest) {
+                    (Some(vendor), _) => vendor,
+                    (None, Some(options)) => boot_config::new_kernel_cmdline(options),
+                    (None, None) => return Ok(()),
+                }
+            }
+            None => return Ok(()),
+        };
+        let (edited, _) = resolved(KERNEL_CMDLINE, &text, boot_config::kernel_cmdline(&text, wanted))?;
+        self.specified.templates += 1;
+        self.note(index, KERNEL_CMDLINE.to_owned(), old, edited, false);
+        Ok(())
+    }
+
+    fn grub_defaults(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
+        let Some(first) = volume.root.read(GRUB_DEFAULT)? else { return Ok(()) };
+        let (mut paths, mut texts) = (vec![GRUB_DEFAULT.to_owned()], vec![first]);
+        for name in volume.root.list(GRUB_DEFAULT_DIR)?.iter().filter(|name| name.ends_with(".cfg")) {
+            let path = format!("{GRUB_DEFAULT_DIR}/{name}");
+            if let Some(text) = volume.root.read(&path)? {
+                texts.push(text);
+                paths.push(path);
+            }
+        }
+        let files: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let edited = boot_config::grub_defaults(&files, wanted)
+            .map_err(|(file, reason)| refused(paths.get(file).map_or(GRUB_DEFAULT, String::as_str), reason))?;
+        self.grub.templates += 1;
+        for ((path, text), edited) in paths.into_iter().zip(texts).zip(edited) {
+            self.note(index, path, Some(text), edited, false);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the installed system makes entries for its kernels by kernel-install(8).
+pub(super) fn has_kernel_install(volume: &Volume) -> bool {
+    KERNEL_INSTALL.iter().any(|program| volume.root.exists(program))
+}
+
+/// The text of a file that sets a variable before the file at `path` is read, which does not set it.
+fn set_elsewhere(volume: &Volume, path: &str, text: &str, variable: &str) -> Result<Option<String>, Error> {
+    let sets = |text: &str| text.lines().any(|line| line.trim_start().starts_with(variable));
+    if path != U_BOOT_DEFAULT || sets(text) {
+        return Ok(None);
+    }
+    for dir in U_BOOT_DIRS {
+        for name in volume.root.list(dir)? {
+            if let Some(text) = volume.root.read(&format!("{dir}/{name}"))?.filter(|text| sets(text)) {
+                return Ok(Some(text));
+            }
+        }
+    }
+    Ok(None)
+}

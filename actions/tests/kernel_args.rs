@@ -1,0 +1,266 @@
+//! `kernel-args` on disks that carry an image with one boot loader or another.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, spoil};
+use common::{Bench, MIB, chain};
+use slipway_actions::Error;
+use slipway_protocol::{Action, KernelArgReplacement, KernelArgs};
+
+const ESP_AT: usize = 1;
+const ROOT_AT: usize = 20;
+const ROOT_LINE: &str = "root=PARTLABEL=system ro";
+
+fn installed(root: &[(&str, &str)], esp: &[(&str, &str)]) -> Bench {
+    let bench = Bench::new(MIB);
+    let parts = [
+        Part { mib: ESP_AT..9, type_guid: ESP, name: "esp", files: esp },
+        Part { mib: 10..19, type_guid: LINUX, name: "data", files: &[("etc/os-release", "NAME=other")] },
+        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: root },
+    ];
+    make(&bench.path("disk"), 40, &parts);
+    bench
+}
+
+fn words(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|argument| (*argument).to_owned()).collect()
+}
+
+fn append(arguments: &[&str]) -> KernelArgs {
+    KernelArgs { append: words(arguments), ..KernelArgs::default() }
+}
+
+fn delete(arguments: &[&str]) -> KernelArgs {
+    KernelArgs { delete: words(arguments), ..KernelArgs::default() }
+}
+
+fn replace(old: &str, new: &str) -> KernelArgs {
+    let replacement = KernelArgReplacement { old: old.to_owned(), new: new.to_owned() };
+    KernelArgs { replace: vec![replacement], ..KernelArgs::default() }
+}
+
+/// Runs the action, and once more, which must change nothing. Returns the summary and the warnings of the first.
+fn run_twice(bench: &Bench, wanted: &KernelArgs) -> (String, Vec<String>) {
+    let run = || bench.run(&Action::KernelArgs(wanted.clone())).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let first = run().outcome;
+    let again = run().outcome.summary;
+    assert!(again.starts_with("the kernel arguments are as they should be in all of "), "{again}");
+    (first.summary, first.warnings)
+}
+
+/// Why the action is refused, which must leave these files as they are.
+fn refusal(bench: &Bench, wanted: KernelArgs, kept: &[(usize, &str)]) -> String {
+    let files = || kept.iter().map(|(at, path)| content(bench, *at, path)).collect::<Vec<_>>();
+    let before = files();
+    let message = chain(&bench.run(&Action::KernelArgs(wanted)).0.unwrap_err());
+    assert_eq!(files(), before, "{message}");
+    message
+}
+
+fn content(bench: &Bench, at: usize, path: &str) -> String {
+    read_file(&bench.path("disk"), at, path).unwrap_or_else(|| panic!("{path} is missing")).0
+}
+
+#[test]
+fn entries_and_their_template_get_the_arguments_once() {
+    if !can_mount() {
+        return;
+    }
+    let entry = |extra: &str| format!("title a\nlinux /a\noptions {ROOT_LINE}{extra}\n");
+    let bench = installed(
+        &[("etc/os-release", ""), ("etc/kernel/cmdline", &format!("{ROOT_LINE}\n"))],
+        &[
+            ("loader/loader.conf", "timeout 3\n"),
+            ("loader/entries/a.conf", &entry("")),
+            ("loader/entries/b.conf", &entry(" quiet")),
+        ],
+    );
+    let (summary, warnings) = run_twice(&bench, &append(&["quiet", "console=ttyS0,115200"]));
+    assert_eq!(summary, "added quiet console=ttyS0,115200 to 3 files");
+    assert_eq!(warnings, [""; 0]);
+    let added = " quiet console=ttyS0,115200";
+    assert_eq!(content(&bench, ESP_AT, "/loader/entries/a.conf"), entry(added));
+    assert_eq!(content(&bench, ESP_AT, "/loader/entries/b.conf"), entry(added));
+    assert_eq!(content(&bench, ROOT_AT, "/etc/kernel/cmdline"), format!("{ROOT_LINE}{added}\n"));
+    assert_eq!(content(&bench, ESP_AT, "/loader/loader.conf"), "timeout 3\n");
+}
+
+#[test]
+fn a_system_without_a_template_gets_one_from_its_entry() {
+    if !can_mount() {
+        return;
+    }
+    let entries = [
+        ("loader/entries/a.conf", "linux /a\noptions root=old ro\n"),
+        ("loader/entries/b.conf", "linux /b\noptions root=new ro $tuned_params\n"),
+    ];
+    let bench = installed(&[("etc/os-release", ""), ("usr/bin/kernel-install", "")], &entries);
+    let (_, warnings) = run_twice(&bench, &append(&["quiet"]));
+    assert_eq!(warnings, [""; 0]);
+    let made = read_file(&bench.path("disk"), ROOT_AT, "/etc/kernel/cmdline");
+    assert_eq!(made, Some(("root=new ro quiet\n".to_owned(), "0644 0:0".to_owned())));
+
+    let vendors = [("usr/bin/kernel-install", ""), ("usr/lib/kernel/cmdline", "root=vendor ro\n")];
+    let bench = installed(&vendors, &entries);
+    run_twice(&bench, &append(&["quiet"]));
+    assert_eq!(content(&bench, ROOT_AT, "/etc/kernel/cmdline"), "root=vendor ro quiet\n");
+    assert_eq!(content(&bench, ROOT_AT, "/usr/lib/kernel/cmdline"), "root=vendor ro\n");
+
+    let bench = installed(&[("etc/os-release", "")], &entries);
+    let (_, warnings) = run_twice(&bench, &append(&["quiet"]));
+    assert!(warnings[0].contains("/etc/kernel/cmdline does not exist"), "{warnings:?}");
+}
+
+#[test]
+fn grub_in_the_style_of_debian_is_edited_with_its_defaults() {
+    if !can_mount() {
+        return;
+    }
+    let menu = "menuentry 'Debian' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro  console=tty0 quiet\n}\n\
+                menuentry 'Debian (recovery mode)' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro single console=tty0\n}\n\
+                menuentry 'Memory test' {\n\tlinux16 /boot/memtest86+.bin console=tty0\n}\n";
+    let bench = installed(
+        &[
+            ("boot/grub/grub.cfg", menu),
+            ("etc/default/grub", "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX='console=tty0'\n"),
+            ("etc/default/grub.d/site.cfg", "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT iommu=pt\"\n"),
+        ],
+        &[("EFI/debian/grub.cfg", "configfile $prefix/grub.cfg\n")],
+    );
+    let wanted = KernelArgs {
+        append: words(&["k=\"v w\""]),
+        replace: replace("quiet", "loglevel=7").replace,
+        ..delete(&["console"])
+    };
+    let (summary, warnings) = run_twice(&bench, &wanted);
+    assert_eq!(summary, "deleted console, replaced quiet by loglevel=7, added k=\"v w\" in 3 files");
+    assert_eq!(warnings, [""; 0]);
+    let expect = "menuentry 'Debian' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro loglevel=7 'k=v w'\n}\n\
+                  menuentry 'Debian (recovery mode)' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro single\n}\n\
+                  menuentry 'Memory test' {\n\tlinux16 /boot/memtest86+.bin console=tty0\n}\n";
+    assert_eq!(content(&bench, ROOT_AT, "/boot/grub/grub.cfg"), expect);
+    let defaults = "GRUB_CMDLINE_LINUX_DEFAULT=\"loglevel=7\"\nGRUB_CMDLINE_LINUX=\"\"\n";
+    assert_eq!(content(&bench, ROOT_AT, "/etc/default/grub"), defaults);
+    let site = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT iommu=pt 'k=v w'\"\n";
+    assert_eq!(content(&bench, ROOT_AT, "/etc/default/grub.d/site.cfg"), site);
+}
+
+#[test]
+fn grub_in_the_style_of_fedora_is_edited_where_its_entries_have_their_arguments() {
+    if !can_mount() {
+        return;
+    }
+    let env = |value: &str| format!("{:#<1024}", format!("# GRUB Environment Block\nkernelopts={value}\n"));
+    let bench = installed(
+        &[
+            ("boot/grub2/grub.cfg", "insmod blscfg\nblscfg\n"),
+            ("boot/grub2/grubenv", &env("root=x ro ")),
+            ("boot/loader/entries/a.conf", "linux /a\noptions $kernelopts rhgb\n"),
+            ("boot/loader/entries/b.conf", "linux /b\noptions root=x ro rhgb $tuned_params\n"),
+            ("boot/boot", "-> ."),
+            ("etc/default/grub", "GRUB_CMDLINE_LINUX=\"rhgb\"\nGRUB_ENABLE_BLSCFG=true\n"),
+        ],
+        &[],
+    );
+    let wanted = KernelArgs { append: words(&["k=\"v w\""]), ..delete(&["rhgb"]) };
+    let (_, warnings) = run_twice(&bench, &wanted);
+    assert_eq!(warnings, [""; 0]);
+    assert_eq!(content(&bench, ROOT_AT, "/boot/grub2/grubenv"), env("root=x ro k=\"v w\""));
+    assert_eq!(content(&bench, ROOT_AT, "/boot/loader/entries/a.conf"), "linux /a\noptions $kernelopts\n");
+    let entry = "linux /b\noptions root=x ro $tuned_params k=\"v w\"\n";
+    assert_eq!(content(&bench, ROOT_AT, "/boot/loader/entries/b.conf"), entry);
+    let defaults = "GRUB_CMDLINE_LINUX=\"'k=v w'\"\nGRUB_ENABLE_BLSCFG=true\n";
+    assert_eq!(content(&bench, ROOT_AT, "/etc/default/grub"), defaults);
+    let message =
+        refusal(&bench, append(&["a;b"]), &[(ROOT_AT, "/boot/grub2/grubenv"), (ROOT_AT, "/etc/default/grub")]);
+    assert!(message.contains("GRUB runs its options as a command"), "{message}");
+}
+
+#[test]
+fn menus_of_extlinux_are_edited_with_what_makes_them() {
+    if !can_mount() {
+        return;
+    }
+    let menu = "label l0\n\tlinux /boot/vmlinuz\n\tappend root=x ro quiet\n";
+    let bench = installed(&[("boot/extlinux/extlinux.conf", menu), ("usr/sbin/u-boot-update", "")], &[]);
+    let (_, warnings) = run_twice(&bench, &append(&["a"]));
+    assert_eq!(warnings, [""; 0]);
+    let edited = "label l0\n\tlinux /boot/vmlinuz\n\tappend root=x ro quiet a\n";
+    assert_eq!(content(&bench, ROOT_AT, "/boot/extlinux/extlinux.conf"), edited);
+    assert_eq!(content(&bench, ROOT_AT, "/etc/default/u-boot"), "U_BOOT_PARAMETERS=\"ro quiet a\"\n");
+
+    let from_kernel_cmdline = [
+        ("boot/extlinux/extlinux.conf", menu),
+        ("usr/sbin/u-boot-update", ""),
+        ("usr/share/u-boot-menu/conf.d/board.conf", "U_BOOT_PARAMETERS=\"$(cat /etc/kernel/cmdline)\"\n"),
+        ("etc/kernel/cmdline", "rootwait quiet\n"),
+    ];
+    let bench = installed(&from_kernel_cmdline, &[]);
+    let (_, warnings) = run_twice(&bench, &append(&["a"]));
+    assert_eq!(warnings, [""; 0]);
+    assert_eq!(content(&bench, ROOT_AT, "/etc/kernel/cmdline"), "rootwait quiet a\n");
+    assert_eq!(read_file(&bench.path("disk"), ROOT_AT, "/etc/default/u-boot"), None);
+
+    let bench = installed(&[("boot/extlinux/extlinux.conf", menu)], &[]);
+    let (_, warnings) = run_twice(&bench, &append(&["a"]));
+    assert!(warnings[0].contains("what makes it is not known"), "{warnings:?}");
+}
+
+#[test]
+fn what_cannot_be_done_everywhere_is_done_nowhere() {
+    if !can_mount() {
+        return;
+    }
+    let entries = [("loader/entries/a.conf", "linux /a\noptions root=x ro\n")];
+    let bench = installed(&[("etc/default/grub", "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\n")], &entries);
+    let entry = [(ESP_AT, "/loader/entries/a.conf")];
+    let message = refusal(&bench, append(&["a"]), &entry);
+    assert!(message.starts_with("editing /etc/default/grub of the installed system: line 1: "), "{message}");
+
+    let bench = installed(&[], &entries);
+    let message = refusal(&bench, KernelArgs { append: words(&["a"]), ..replace("quiet", "loglevel=7") }, &entry);
+    assert!(message.starts_with("replacing kernel argument \"quiet\": no boot entry has it"), "{message}");
+    let message = refusal(&bench, replace("rw", "root"), &entry);
+    assert!(message.starts_with("replacing kernel argument \"rw\": no boot entry has it"), "{message}");
+}
+
+#[test]
+fn without_boot_entries_kernel_arguments_are_an_error() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(&[("etc/os-release", ""), ("etc/default/grub", "GRUB_TIMEOUT=5\n")], &[]);
+    let message = refusal(&bench, append(&["a"]), &[(ROOT_AT, "/etc/default/grub")]);
+    assert!(message.starts_with("looking for a boot loader's configuration on "), "{message}");
+    let message = refusal(&bench, append(&["a b"]), &[]);
+    assert!(
+        message.starts_with("reading the inputs of kernel-args: it cannot add the kernel argument \"a b\""),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_partition_that_does_not_mount_is_passed_by_with_a_warning() {
+    if !can_mount() {
+        return;
+    }
+    let bench =
+        installed(&[("etc/kernel/cmdline", "ro\n")], &[("loader/entries/a.conf", "title a\nlinux /a\noptions ro\n")]);
+    let disk = bench.path("disk");
+    let data = 10;
+    spoil(&disk, data);
+    let kernel_args = Action::KernelArgs(append(&["quiet"]));
+    let done = bench.run(&kernel_args).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(done.outcome.summary.ends_with("to 2 files"), "{}", done.outcome.summary);
+    assert!(done.outcome.warnings[0].contains("partition 2 (data)"), "{:?}", done.outcome.warnings);
+
+    spoil(&disk, ROOT_AT);
+    spoil(&disk, ESP_AT);
+    let error = bench.run(&kernel_args).0.unwrap_err();
+    assert!(matches!(error, Error::NotFound { .. }));
+    for partition in ["partition 1 (esp)", "partition 2 (data)", "partition 3 (system)"] {
+        let refusal = format!("{partition} of {} was not looked into: mounting ext4 ", disk.display());
+        assert!(chain(&error).contains(&refusal), "{}", chain(&error));
+    }
+}
