@@ -21,6 +21,7 @@ mod grub_defaults;
 mod grub_env;
 mod kernel_cmdline;
 mod shell;
+pub(crate) mod uki;
 
 /// What became of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use crate::{Done, Report, choose};
 use plan::Plan;
 use volume::Volume;
 
+mod images;
 mod plan;
 mod volume;
 

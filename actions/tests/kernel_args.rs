@@ -3,7 +3,10 @@
 
 mod common;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, spoil};
+use std::fs;
+use std::process::Command;
+
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, copy_file, make, read_file, spoil, write_file};
 use common::{Bench, MIB, chain};
 use slipway_actions::Error;
 use slipway_protocol::{Action, KernelArgReplacement, KernelArgs};
@@ -205,6 +208,79 @@ fn menus_of_extlinux_are_edited_with_what_makes_them() {
     let bench = installed(&[("boot/extlinux/extlinux.conf", menu)], &[]);
     let (_, warnings) = run_twice(&bench, &append(&["a"]));
     assert!(warnings[0].contains("what makes it is not known"), "{warnings:?}");
+}
+
+/// A program of the firmware with these sections: as much of one as is read.
+fn image(sections: &[(&str, &str)]) -> Vec<u8> {
+    let mut bytes = [b"MZ".as_slice(), &[0; 0x3A], &64_u32.to_le_bytes(), b"PE\0\0"].concat();
+    bytes.extend([0x8664_u16, sections.len() as u16].map(u16::to_le_bytes).concat());
+    bytes.extend([0; 16]);
+    let mut data = Vec::new();
+    for (name, content) in sections {
+        bytes.extend(format!("{name:\0<8}").bytes());
+        for field in [content.len(), 0, content.len(), 0x1000 + data.len(), 0, 0, 0, 0] {
+            bytes.extend((field as u32).to_le_bytes());
+        }
+        data.extend(content.bytes());
+    }
+    bytes.resize(0x1000, 0);
+    [bytes, data].concat()
+}
+
+fn with_image(bench: &Bench, name: &str, sections: &[(&str, &str)]) {
+    let file = bench.path(name);
+    fs::write(&file, image(sections)).unwrap();
+    write_file(&bench.path("disk"), ESP_AT, &file, &format!("/EFI/Linux/{name}"));
+}
+
+const STUB: (&str, &str) = (".sdmagic", "#### LoaderInfo: systemd-stub 257.2-3 ####\0");
+
+#[test]
+fn unified_kernel_images_get_the_arguments_by_an_addon() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(&[("etc/os-release", "")], &[("EFI/Linux/readme.txt", "")]);
+    with_image(&bench, "a.efi", &[STUB, (".linux", "MZ"), (".cmdline", "root=x quiet\0")]);
+    with_image(&bench, "tool.efi", &[(".text", "x")]);
+    let (summary, warnings) = run_twice(&bench, &append(&["console=ttyS0", "k=\"v w\""]));
+    assert_eq!(summary, "added console=ttyS0 k=\"v w\" to 1 files");
+    assert_eq!(warnings, [""; 0]);
+    let addon = bench.path("addon");
+    let line = || {
+        copy_file(&bench.path("disk"), ESP_AT, "/loader/addons/slipway.addon.efi", &addon);
+        let mut objcopy = Command::new("objcopy");
+        objcopy.args(["-O", "binary", "--only-section=.cmdline"]).arg(&addon).arg(bench.path("line"));
+        let output = objcopy.output();
+        match output {
+            Ok(output) if output.status.success() => {
+                Some(fs::read_to_string(bench.path("line")).unwrap().trim_end_matches('\0').to_owned())
+            }
+            _ => {
+                eprintln!("not checked: there is no objcopy");
+                None
+            }
+        }
+    };
+    assert!(line().is_none_or(|line| line == "console=ttyS0 k=\"v w\""));
+    run_twice(&bench, &delete(&["console"]));
+    assert!(line().is_none_or(|line| line == "k=\"v w\""));
+    let message = refusal(&bench, delete(&["quiet"]), &[]);
+    assert!(message.contains("/EFI/Linux/a.efi") && message.contains("\"quiet\" is built into it"), "{message}");
+    run_twice(&bench, &delete(&["k"]));
+    assert_eq!(read_file(&bench.path("disk"), ESP_AT, "/loader/addons/slipway.addon.efi"), None);
+}
+
+#[test]
+fn an_image_whose_stub_reads_no_addons_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(&[], &[("EFI/Linux/readme.txt", "")]);
+    let old = (".sdmagic", "#### LoaderInfo: systemd-stub 252.39-1~deb12u2 ####\0");
+    with_image(&bench, "a.efi", &[old, (".linux", "MZ"), (".cmdline", "root=x quiet\0")]);
+    let message = refusal(&bench, append(&["a"]), &[]);
+    assert!(message.contains("systemd-stub 252.39-1~deb12u2, which reads no addons"), "{message}");
 }
 
 #[test]

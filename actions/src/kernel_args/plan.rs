@@ -15,7 +15,8 @@ struct Change {
     /// Index of the file system.
     volume: usize,
     path: String,
-    content: Vec<u8>,
+    /// Nothing if it has to go.
+    content: Option<Vec<u8>>,
     is_new: bool,
 }
 
@@ -33,6 +34,7 @@ pub(super) struct Plan {
     grub: Family,
     specified: Family,
     menus: Family,
+    images: usize,
     /// File systems that make entries for their kernels.
     systems: usize,
     /// Command lines and the files they are in, as they will be.
@@ -56,6 +58,7 @@ impl Plan {
         for (index, volume) in volumes.iter().enumerate() {
             plan.specified_entries(index, volume, wanted)?;
             plan.menus(index, volume, wanted)?;
+            plan.unified_images(index, volume, wanted)?;
         }
         for (index, volume) in volumes.iter().enumerate() {
             plan.templates(index, volume, wanted)?;
@@ -65,7 +68,7 @@ impl Plan {
 
     /// Files a boot loader reads.
     pub(super) fn entries(&self) -> usize {
-        self.grub.entries + self.specified.entries + self.menus.entries
+        self.grub.entries + self.specified.entries + self.menus.entries + self.images
     }
 
     /// Files that are not as they should be.
@@ -103,9 +106,10 @@ impl Plan {
     pub(super) fn carry_out(&self, volumes: &[Volume]) -> Result<(), Error> {
         for change in &self.changes {
             let Some(volume) = volumes.get(change.volume) else { continue };
-            match change.is_new {
-                true => volume.root.write(&change.path, &change.content, 0o644)?,
-                false => volume.root.rewrite(&change.path, &change.content)?,
+            match &change.content {
+                Some(content) if change.is_new => volume.root.write(&change.path, content, 0o644)?,
+                Some(content) => volume.root.rewrite(&change.path, content)?,
+                None => volume.root.remove(&change.path)?,
             }
         }
         volumes.iter().try_for_each(|volume| volume.root.sync())
@@ -117,7 +121,7 @@ impl Plan {
             self.texts.push(new.clone());
         }
         if old.as_ref() != Some(&new) {
-            self.changes.push(Change { volume, path, content: new.into_bytes(), is_new: old.is_none() });
+            self.changes.push(Change { volume, path, content: Some(new.into_bytes()), is_new: old.is_none() });
         }
     }
 }

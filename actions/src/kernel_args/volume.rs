@@ -1,8 +1,13 @@
 //! File systems of the installed system.
 
-use rustix::fs::{Dir, FileType, fstat};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
-use crate::target_root::TargetRoot;
+use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, openat};
+
+use crate::error::Error;
+use crate::target_root::{TargetRoot, target_file};
 
 const GRUB: &[&str] = &["grub", "grub2"];
 /// On an ESP, folders of vendors are in this one; some systems have GRUB's menu there.
@@ -39,5 +44,31 @@ impl Volume {
         names.retain(|name| !name.starts_with('.'));
         names.sort();
         names
+    }
+
+    /// Up to `len` bytes of a file from an offset on; none where there is no such file.
+    pub(super) fn bytes(&self, folder: &str, name: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let read = || -> io::Result<Vec<u8>> {
+            let folder = self.root.open_directory(folder.as_bytes())?;
+            // What only looks like a file may never have anything to read.
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = File::from(openat(folder, name, flags, Mode::empty())?);
+            let mut bytes = vec![0; len];
+            let mut filled = 0;
+            while filled < len {
+                match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
+                    0 => break,
+                    n => filled += n,
+                }
+            }
+            bytes.truncate(filled);
+            Ok(bytes)
+        };
+        match read() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(target_file("reading", &format!("{folder}/{name}"), error))
+            }
+            read => Ok(read.unwrap_or_default()),
+        }
     }
 }

@@ -97,6 +97,18 @@ pub fn spoil(image: &Path, mib: usize) {
     disk.write_all_at(&[0xF7, 0xFF, 0xFF, 0xFF], (mib * MIB + 1024 + 0x60) as u64).unwrap();
 }
 
+/// Copies a file of the host's into a folder that is inside the ext4 file system at an offset in MiB.
+pub fn write_file(image: &Path, mib: usize, from: &Path, to: &str) {
+    let target = format!("{}?offset={}", image.display(), mib * MIB);
+    run(Command::new("debugfs").args(["-w", "-R", &format!("write {} {to}", from.display()), &target]));
+}
+
+/// Copies a file inside the ext4 file system at an offset in MiB to one of the host's.
+pub fn copy_file(image: &Path, mib: usize, from: &str, to: &Path) {
+    let target = format!("{}?offset={}", image.display(), mib * MIB);
+    run(Command::new("debugfs").args(["-R", &format!("dump {from} {}", to.display()), &target]));
+}
+
 /// A file inside the ext4 file system at an offset in MiB, read by debugfs and not by the code under test: its content,
 /// and mode, user and group as debugfs prints them. None if it is not there.
 pub fn read_file(image: &Path, mib: usize, file: &str) -> Option<(String, String)> {

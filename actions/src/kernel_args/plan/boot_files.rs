@@ -2,9 +2,10 @@
 
 use slipway_protocol::KernelArgs;
 
-use super::{Plan, refused, resolved};
+use super::{Change, Plan, refused, resolved};
 use crate::boot_config::{self, Edit};
 use crate::error::Error;
+use crate::kernel_args::images;
 use crate::kernel_args::volume::Volume;
 
 /// Boot Loader Specification, Type #1 entries: on an ESP or XBOOTLDR partition, or in /boot.
@@ -79,6 +80,15 @@ impl Plan {
         for path in paths {
             self.menus.entries += self.edit(index, volume, &path, &|text| boot_config::extlinux(text, wanted))?;
         }
+        Ok(())
+    }
+
+    pub(super) fn unified_images(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
+        let found = images::look(volume, wanted)?;
+        self.images += found.count;
+        self.texts.extend(found.lines);
+        let addon = found.addon.map(|(path, content)| Change { volume: index, path, content, is_new: true });
+        self.changes.extend(addon);
         Ok(())
     }
 

@@ -54,7 +54,7 @@ impl Plan {
         let text = match &old {
             Some(text) => text.clone(),
             // Without it a later kernel would get the vendor's, or what the kernel that runs then was given.
-            None if has_kernel_install(volume) && self.systems == 1 && self.specified.entries > 0 => {
+            None if has_kernel_install(volume) && self.systems == 1 && self.specified.entries + self.images > 0 => {
                 match (volume.root.read(VENDOR_CMDLINE)?, &self.newest) {
                     (Some(vendor), _) => vendor,
                     (None, Some(options)) => boot_config::new_kernel_cmdline(options),
