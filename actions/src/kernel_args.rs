@@ -1,14 +1,14 @@
 //! `kernel-args`: changes the installed system's kernel command lines, wherever its boot loader keeps them, and what those of
 //! later kernels are made from. Every file is read before the first is written, so what is refused changes nothing.
 
-use slipway_protocol::KernelArgs;
+use slipway_protocol::{KernelArgs, RunInTarget};
 
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::mount::{self, LookedAt};
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions;
-use crate::{Done, Report, choose};
+use crate::{Done, Report, choose, run_in_target};
 use plan::Plan;
 use volume::Volume;
 
@@ -16,25 +16,58 @@ mod images;
 mod plan;
 mod volume;
 
+/// Where GRUB's menu is made by which program of the installed system.
+const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-mkconfig", "/boot/grub2")];
+const PROGRAM_DIRS: &[&str] = &["usr/sbin", "usr/bin", "sbin"];
+
 pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     let problems = inputs.problems();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "kernel-args", problems });
     }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
-    let (volumes, looked_at) = mount_all(&disk, machine)?;
-    let plan = Plan::make(&volumes, inputs)?;
+    let (mut changed, mut is_made, mut warnings) = (0, false, Vec::new());
+    loop {
+        let (volumes, looked_at) = mount_all(&disk, machine)?;
+        let plan = Plan::make(&volumes, inputs)?;
+        changed += plan.changes();
+        // What could not be looked into may have the menu.
+        let may_be_made = !is_made && plan.entries() == 0 && looked_at.refusals.is_empty();
+        let Some((program, dir)) = missing_menu(&volumes).filter(|_| may_be_made) else {
+            let mut done = finish(&disk, &plan, &volumes, looked_at, inputs, changed)?;
+            done.outcome.warnings.splice(..0, warnings);
+            return Ok(done);
+        };
+        plan.carry_out(&volumes)?;
+        // A file system must not be mounted twice.
+        drop(volumes);
+        report(Report::Note(format!("there is no {dir}/grub.cfg yet: {program} of the installed system makes it")));
+        warnings = generate(&disk, program, dir, machine, report)?;
+        changed += 1;
+        is_made = true;
+    }
+}
+
+/// Carries out a plan that leads to what is wanted.
+fn finish(
+    disk: &OpenDisk,
+    plan: &Plan,
+    volumes: &[Volume],
+    looked_at: LookedAt,
+    inputs: &KernelArgs,
+    changed: usize,
+) -> Result<Done, Error> {
     if plan.entries() == 0 {
-        return Err(looked_at.not_found("a boot loader's configuration", &disk));
+        return Err(looked_at.not_found("a boot loader's configuration", disk));
     }
     if let Some(missing) = inputs.replace.iter().find(|replacement| !plan.has(&replacement.new)) {
         let reason = "no boot entry has it; give what is to be there to append";
         return Err(Error::KernelArgument { argument: missing.old.clone(), reason });
     }
-    plan.carry_out(&volumes)?;
+    plan.carry_out(volumes)?;
     let mut warnings = looked_at.refusals;
     warnings.extend(plan.warnings());
-    Ok(Done::go_on(summary(inputs, plan.changes(), plan.entries()), warnings))
+    Ok(Done::go_on(summary(inputs, changed, plan.entries()), warnings))
 }
 
 /// Every file system of the disk that can be mounted.
@@ -56,6 +89,32 @@ fn mount_all(disk: &OpenDisk, machine: &dyn Machine) -> Result<(Vec<Volume>, Loo
         }
     }
     Ok((volumes, looked_at))
+}
+
+/// The program of the installed system that makes GRUB's menu, and the folder it is for, where GRUB is on the disk.
+fn missing_menu(volumes: &[Volume]) -> Option<(&'static str, &'static str)> {
+    let is_there = |program: &str| {
+        let has = |volume: &Volume| PROGRAM_DIRS.iter().any(|dir| volume.root.exists(&format!("{dir}/{program}")));
+        volumes.iter().any(has)
+    };
+    let has_grub = volumes.iter().any(Volume::has_grub);
+    GENERATORS.iter().copied().find(|(program, _)| has_grub && is_there(program))
+}
+
+/// Has the installed system make GRUB's menu, of this disk only. Returns its warnings.
+fn generate(
+    disk: &OpenDisk,
+    program: &str,
+    dir: &str,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Vec<String>, Error> {
+    let run = RunInTarget {
+        script: Some(format!("mkdir -p {dir}\n{program} -o {dir}/grub.cfg\n")),
+        environment: [("GRUB_DISABLE_OS_PROBER".to_owned(), "true".to_owned())].into(),
+        ..RunInTarget::default()
+    };
+    run_in_target::run_on(disk, &run, machine, report).map(|done| done.outcome.warnings)
 }
 
 fn summary(inputs: &KernelArgs, changed: usize, entries: usize) -> String {

@@ -55,21 +55,31 @@ pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: &mut dyn 
         return Err(Error::Inputs { action: "run-in-target", problems });
     }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
-    let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
+    run_on(&disk, inputs, machine, report)
+}
+
+/// Runs it on a disk that is chosen already.
+pub(crate) fn run_on(
+    disk: &OpenDisk,
+    inputs: &RunInTarget,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
+    let Target { root, partition, name, kind, mut warnings } = target::find_root(disk, report)?;
     let fstab = root.read("etc/fstab")?.unwrap_or_default();
     // It is mounted again by the first process, and a file system must not be mounted through two devices.
     drop(root);
     let no_device = |error: MountError| {
         let mut looked_at = LookedAt::default();
         looked_at.refused(&name, &error);
-        looked_at.not_found("the root file system", &disk)
+        looked_at.not_found("the root file system", disk)
     };
-    let source = mount::source(&disk, &partition).map_err(no_device)?;
+    let source = mount::source(disk, &partition).map_err(no_device)?;
     let root = mount::mount_source(&source, kind).map_err(no_device)?;
     let mut mounts = vec![(source, kind, String::new())];
-    mounts.extend(boot_file_systems(&disk, &fstab, &mut warnings)?);
+    mounts.extend(boot_file_systems(disk, &fstab, &mut warnings)?);
     if machine.is_operating_system() {
-        warnings.extend(links::make(&disk)?);
+        warnings.extend(links::make(disk)?);
     }
     machine.cancel().check()?;
 

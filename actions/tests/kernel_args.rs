@@ -316,6 +316,25 @@ fn without_boot_entries_kernel_arguments_are_an_error() {
     );
 }
 
+/// This program is none that the installed system's could be started by, so it is seen that it was to be.
+#[test]
+fn a_menu_of_grub_that_is_not_there_yet_is_made_by_the_installed_system() {
+    if !can_mount() {
+        return;
+    }
+    let root = [("etc/os-release", ""), ("usr/sbin/grub-mkconfig", ""), ("etc/default/grub", "GRUB_TIMEOUT=5\n")];
+    let modules = ("boot/grub/x86_64-efi/normal.mod", "");
+    let bench = installed(&[&root[..], &[modules]].concat(), &[]);
+    let message = refusal(&bench, append(&["a"]), &[]);
+    assert!(message.starts_with("running the script in the installed system"), "{message}");
+    let defaults = "GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"a\"\n";
+    assert_eq!(content(&bench, ROOT_AT, "/etc/default/grub"), defaults);
+
+    let bench = installed(&root, &[]);
+    let message = refusal(&bench, append(&["a"]), &[(ROOT_AT, "/etc/default/grub")]);
+    assert!(message.starts_with("looking for a boot loader's configuration on "), "{message}");
+}
+
 #[test]
 fn a_partition_that_does_not_mount_is_passed_by_with_a_warning() {
     if !can_mount() {

@@ -36,6 +36,16 @@ impl Volume {
         of_boot.chain(self.folders(VENDORS).iter().map(|vendor| format!("{VENDORS}/{vendor}"))).collect()
     }
 
+    /// Whether GRUB is installed here: its modules, or the program that the firmware starts.
+    pub(super) fn has_grub(&self) -> bool {
+        let is_program = |name: &String| name.starts_with("grub") && name.ends_with(".efi");
+        let has = |folder: &String| {
+            let modules = self.folders(folder).iter().any(|name| name.contains("-efi") || name.ends_with("-pc"));
+            modules || self.root.list(folder).is_ok_and(|names| names.iter().any(is_program))
+        };
+        self.grub_folders().iter().any(has)
+    }
+
     /// Names of the folders in a folder, sorted; none where there is no such folder.
     pub(super) fn folders(&self, path: &str) -> Vec<String> {
         let Some(dir) = self.root.open_directory(path.as_bytes()).and_then(Dir::new).ok() else { return Vec::new() };
