@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use serde_json::Value;
-use slipway_protocol::Digest;
+use slipway_protocol::{Digest, KernelArgs};
 
+use crate::boot_config::{self, Edit};
 use crate::error::Error;
 use crate::fetch::{self, challenge, oci};
 use crate::open_disk::{Access, OpenDisk};
@@ -78,4 +79,48 @@ pub fn manifest_in_index(json: &[u8], architecture: &str) -> Option<Digest> {
 /// The token a token server gives out.
 pub fn token(json: &[u8]) -> Option<String> {
     oci::token(json)
+}
+
+/// A file with kernel command lines.
+#[derive(Clone, Copy, Debug)]
+pub enum BootFile {
+    /// An entry of the Boot Loader Specification.
+    Entry,
+    /// /etc/kernel/cmdline.
+    KernelCmdline,
+    /// GRUB's menu.
+    GrubConfig,
+    /// What GRUB's menu falls back to for entries.
+    Kernelopts,
+    /// GRUB's environment.
+    GrubEnv,
+    /// /etc/default/grub.
+    GrubDefaults,
+    /// The menu of EXTLINUX.
+    Extlinux,
+    /// /etc/default/u-boot.
+    UBoot,
+}
+
+/// The file with the changes; none where it has no command line or is refused.
+pub fn edit_boot_file(kind: BootFile, text: &str, wanted: &KernelArgs) -> Option<String> {
+    let edit = match kind {
+        BootFile::Entry => boot_config::bls_entry(text, wanted, false),
+        BootFile::KernelCmdline => boot_config::kernel_cmdline(text, wanted),
+        BootFile::GrubConfig => boot_config::grub_config(text, wanted),
+        BootFile::Kernelopts => boot_config::kernelopts_of_config(text, wanted),
+        BootFile::GrubEnv => boot_config::grub_env(text, wanted),
+        BootFile::GrubDefaults => return boot_config::grub_defaults(&[text], wanted).ok()?.pop(),
+        BootFile::Extlinux => boot_config::extlinux(text, wanted),
+        BootFile::UBoot => boot_config::shell_default(text, wanted, "U_BOOT_PARAMETERS", "ro quiet"),
+    };
+    match edit {
+        Edit::Edited(text) => Some(text),
+        Edit::NoCommandLine | Edit::Refused(_) => None,
+    }
+}
+
+/// Whether the first bytes of a file are those of a unified kernel image.
+pub fn is_unified_kernel_image(head: &[u8]) -> bool {
+    boot_config::uki::Sections::read(head).is_some_and(|sections| sections.has_kernel())
 }

@@ -1,11 +1,12 @@
-//! Disks for the targets: a few sectors anywhere on a disk of zeros, so that a fuzzer reaches the end of a large disk with a
-//! small input.
+//! What several targets share. Disks are a few sectors anywhere on a disk of zeros, so that a fuzzer reaches the end of a large
+//! disk with a small input.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use slipway_protocol::{KernelArgReplacement, KernelArgs};
 
 /// Size of a sector in bytes.
 pub const SECTOR: usize = 512;
@@ -59,4 +60,25 @@ impl Disk {
             self.file.write_all_at(bytes, offset).expect("writing to memory");
         }
     }
+}
+
+/// What is to be done to a command line, from the first line of an input, and the rest of it: words with a sign, `+` to append,
+/// `?` to append if missing, `-` to delete, and `=` to replace, with a `>` before the new one. None where it would be refused.
+pub fn change(input: &[u8]) -> Option<(KernelArgs, &str)> {
+    let (line, text) = str::from_utf8(input).ok()?.split_once('\n')?;
+    let mut wanted = KernelArgs::default();
+    for word in line.split('\t') {
+        let (sign, word) = word.split_at_checked(1)?;
+        match sign {
+            "+" => wanted.append.push(word.to_owned()),
+            "?" => wanted.append_if_missing.push(word.to_owned()),
+            "-" => wanted.delete.push(word.to_owned()),
+            "=" => {
+                let (old, new) = word.split_once('>')?;
+                wanted.replace.push(KernelArgReplacement { old: old.to_owned(), new: new.to_owned() });
+            }
+            _ => return None,
+        }
+    }
+    wanted.problems().is_empty().then_some((wanted, text))
 }

@@ -1,0 +1,61 @@
+//! An entry of the Boot Loader Specification and /etc/kernel/cmdline keep every other line, and the kernel is given what was asked
+//! for, by a reader of its own.
+#![no_main]
+
+use slipway_actions::fuzzing::{BootFile, edit_boot_file, is_unified_kernel_image};
+use slipway_fuzz::change;
+use slipway_protocol::KernelArgs;
+
+/// Arguments up to `--`, without quotes, as lib/cmdline.c of the kernel splits them.
+fn arguments(line: &str) -> Vec<String> {
+    let mut quoted = false;
+    let is_end = |c: char| {
+        quoted ^= c == '"';
+        c.is_whitespace() && !quoted
+    };
+    let words = line.split(is_end).map(|word| word.replace('"', "")).filter(|word| !word.is_empty());
+    words.take_while(|word| word != "--").collect()
+}
+
+fn is_options(line: &str) -> bool {
+    line.split_whitespace().next() == Some("options")
+}
+
+fn check_arguments(before: &[String], after: &[String], wanted: &KernelArgs) {
+    let plain = |argument: &String| argument.replace('"', "");
+    if let Some(last) = wanted.append.last() {
+        assert_eq!(after.last(), Some(&plain(last)));
+    }
+    for argument in wanted.append.iter().chain(&wanted.append_if_missing).map(plain) {
+        assert!(after.contains(&argument), "{argument:?} in {after:?}");
+    }
+    let kept = |argument: &&String| {
+        let key = argument.split('=').next().unwrap_or_default();
+        let is_meant = |meant: &String| plain(meant) == **argument || plain(meant) == key;
+        let mut meant = wanted.delete.iter().chain(wanted.replace.iter().map(|replacement| &replacement.old));
+        !meant.any(is_meant) && !wanted.added().any(|added| plain(added) == **argument)
+    };
+    assert!(before.iter().filter(kept).eq(after.iter().filter(kept)), "{before:?} became {after:?}");
+}
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    _ = is_unified_kernel_image(input);
+    let Some((wanted, text)) = change(input) else { return };
+    if let Some(entry) = edit_boot_file(BootFile::Entry, text, &wanted) {
+        assert_eq!(edit_boot_file(BootFile::Entry, &entry, &wanted).as_ref(), Some(&entry));
+        let others = |text: &str| {
+            text.lines().filter(|line| !is_options(line)).map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(others(text), others(&entry));
+        let options = |text: &str| -> String {
+            text.lines().filter(|line| is_options(line)).flat_map(|line| [&line.trim()[7..], " "]).collect()
+        };
+        check_arguments(&arguments(&options(text)), &arguments(&options(&entry)), &wanted);
+    }
+    if let Some(line) = edit_boot_file(BootFile::KernelCmdline, text, &wanted) {
+        assert_eq!(edit_boot_file(BootFile::KernelCmdline, &line, &wanted).as_ref(), Some(&line));
+        if text.lines().count() == 1 && !text.trim_start().starts_with('#') {
+            check_arguments(&arguments(text), &arguments(&line), &wanted);
+        }
+    }
+});
