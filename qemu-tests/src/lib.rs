@@ -12,6 +12,8 @@ use xtask::image::ImagePaths;
 use xtask::lab::{Lab, parse_status};
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 
+pub mod installed;
+
 /// SMBIOS UUID of the machine.
 pub const UUID: &str = "7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01";
 /// Serial number of its disk.

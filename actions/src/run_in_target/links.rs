@@ -37,7 +37,7 @@ fn link(disks: &Path, folder: &str, name: &str, node: &Path) -> io::Result<()> {
     fs::create_dir_all(&folder)?;
     let path = folder.join(encoded(name));
     match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => symlink(node, path),
     }
 }

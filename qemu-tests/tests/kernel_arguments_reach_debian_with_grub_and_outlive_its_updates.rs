@@ -1,0 +1,32 @@
+//! Debian with shim and GRUB: arguments are added, replaced and deleted, then its own tools make the menu anew, as they do for a new
+//! kernel, and the firmware starts it.
+
+use anyhow::Result;
+use qemu_tests::installed::install;
+use qemu_tests::timed;
+use serde_json::json;
+use xtask::target_image::System;
+
+/// What Debian runs when a kernel comes or goes.
+const UPDATE: &str = "run-parts --verbose --regex zz-update-grub --arg=$(ls /lib/modules) /etc/kernel/postinst.d";
+
+#[test]
+fn kernel_arguments_reach_debian_with_grub_and_outlive_its_updates() -> Result<()> {
+    timed("kernel arguments reach Debian with GRUB and outlive its updates", || {
+        let installed = install(
+            System::Grub,
+            &[
+                json!({"run-in-target": {"script": "update-grub"}}),
+                json!({"kernel-args": {
+                    "append": ["slipway.note=\"of two words\""],
+                    "append_if_missing": ["console=tty0", "slipway.new=1"],
+                    "replace": ["console=ttyS0,115200=console=ttyS0,57600"],
+                }}),
+                json!({"run-in-target": {"script": UPDATE}}),
+            ],
+        )?;
+        let arguments = installed.kernel_arguments()?;
+        println!("{arguments:?}");
+        Ok(())
+    })
+}
