@@ -449,6 +449,36 @@ pub enum Error {
         /// Byte offset of the place.
         offset: u64,
     },
+    /// The root file system cannot become an encrypted one.
+    #[error("encrypting {what}: {reason}")]
+    CannotEncrypt {
+        /// The partition.
+        what: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// The TPM does not keep the key.
+    #[error("sealing the key of the root file system")]
+    Tpm {
+        /// The cause.
+        #[source]
+        source: crate::TpmError,
+    },
+    /// The header of an encrypted volume has no room for all that it is to hold.
+    #[error("making the LUKS2 header: it would have {needed} bytes of text, more than there is room for")]
+    LuksHeader {
+        /// Bytes of text.
+        needed: usize,
+    },
+    /// Nobody took the recovery key.
+    #[error("storing the recovery key; the disk was not changed")]
+    Escrow {
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+        /// Whether the same may succeed if it is tried again.
+        may_pass: bool,
+    },
     /// Some of several disks were not erased.
     #[error("erasing {count} disks: {}", failed.join("; "))]
     SomeNotErased {
@@ -596,9 +626,10 @@ pub fn is_retryable(error: &Error) -> bool {
             source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
         }
         Error::UploadGaveUp { .. } | Error::UploadLost { .. } => true,
-        Error::Upload { may_pass, .. } | Error::NotFound { may_pass, .. } | Error::NoMirror { may_pass, .. } => {
-            *may_pass
-        }
+        Error::Upload { may_pass, .. }
+        | Error::Escrow { may_pass, .. }
+        | Error::NotFound { may_pass, .. }
+        | Error::NoMirror { may_pass, .. } => *may_pass,
         _ => false,
     }
 }

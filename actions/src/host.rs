@@ -1,13 +1,17 @@
 //! The machine this process runs on.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use slipway_protocol::RecoveryKey;
 
 use crate::capture_file::CaptureFile;
 use crate::disks;
 use crate::error::Error;
 use crate::fetch::{self, FetchError, Request, Trust};
-use crate::machine::{Cancel, Candidate, Machine, Response, Upload, UploadError};
+use crate::machine::{Cancel, Candidate, Machine, Response, TPM, Upload, UploadError};
 
 /// CA certificates of the running system, used only where nobody gave any: when an action is run by hand.
 const SYSTEM_TRUST: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -23,6 +27,10 @@ pub struct HostOptions {
     pub is_operating_system: bool,
     /// File a captured disk becomes; there must be none yet.
     pub capture_to: Option<PathBuf>,
+    /// File a recovery key becomes; there must be none yet.
+    pub recovery_key_to: Option<PathBuf>,
+    /// Device of the TPM, if it is not the usual one.
+    pub tpm: Option<PathBuf>,
 }
 
 /// The machine this process runs on.
@@ -32,6 +40,8 @@ pub struct Host {
     cancel: Cancel,
     is_operating_system: bool,
     capture_to: Option<PathBuf>,
+    recovery_key_to: Option<PathBuf>,
+    tpm: Option<PathBuf>,
 }
 
 impl Host {
@@ -41,8 +51,8 @@ impl Host {
             given if !given.is_empty() => Trust { pem: given, origin: "the CA given to this machine or by hand" },
             _ => Trust { pem: fs::read_to_string(SYSTEM_TRUST).into_iter().collect(), origin: SYSTEM_TRUST },
         };
-        let HostOptions { cancel, is_operating_system, capture_to, .. } = options;
-        Self { trust, cancel, is_operating_system, capture_to }
+        let HostOptions { cancel, is_operating_system, capture_to, recovery_key_to, tpm, .. } = options;
+        Self { trust, cancel, is_operating_system, capture_to, recovery_key_to, tpm }
     }
 }
 
@@ -66,7 +76,26 @@ impl Machine for Host {
         Ok(Box::new(CaptureFile::begin(self.capture_to.as_deref().ok_or_else(no_place)?)?))
     }
 
+    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| UploadError { source, may_pass: false };
+        let path = self.recovery_key_to.as_deref().ok_or_else(|| failed("nobody said where to put it".into()))?;
+        write_key(path, key).map_err(|error| failed(format!("making {}: {error}", path.display()).into()))
+    }
+
+    fn tpm(&self) -> PathBuf {
+        self.tpm.clone().unwrap_or_else(|| PathBuf::from(TPM))
+    }
+
     fn is_operating_system(&self) -> bool {
         self.is_operating_system
     }
+}
+
+/// Without a line's end, so that cryptsetup takes the file as it is. Returns once it is on its disk.
+fn write_key(path: &Path, key: &RecoveryKey) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(key.key.reveal().as_bytes())?;
+    file.sync_all()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
 }

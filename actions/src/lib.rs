@@ -12,6 +12,7 @@ mod capture_disk;
 mod capture_file;
 mod choose;
 pub mod disks;
+mod encrypt_root;
 mod erase_disk;
 mod error;
 mod fetch;
@@ -58,6 +59,7 @@ use slipway_protocol::{Action, Outcome, Progress, Stage, StreamImage};
 
 pub use choose::{Verdict, choose, named, survey};
 pub use disks::list_disks;
+pub use encrypt_root::TpmError;
 pub use error::{Error, is_retryable};
 pub use fetch::{FetchError, Refusal, Request};
 pub use host::{Host, HostOptions};
@@ -129,6 +131,7 @@ pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Action::WriteFile(inputs) => write_file::run(inputs, machine, report),
         Action::UnpackArchive(inputs) => unpack_archive::run(inputs, machine, report),
         Action::RunInTarget(inputs) => run_in_target::run(inputs, machine, report),
+        Action::EncryptRoot(inputs) => encrypt_root::run(inputs, machine, report),
         Action::CaptureDisk(inputs) => capture_disk::run(inputs, machine, report),
         Action::BootReporter(inputs) => boot_reporter::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),

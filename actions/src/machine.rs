@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use slipway_protocol::{CapturedImage, Disk};
+use slipway_protocol::{CapturedImage, Disk, RecoveryKey};
 
 use crate::error::Error;
 use crate::fetch::{FetchError, Request};
+
+/// The TPM by way of the kernel's resource manager.
+pub(crate) const TPM: &str = "/dev/tpmrm0";
 
 /// What actions need of a machine. [`crate::Host`] is the real one; tests put files in place of its disks.
 pub trait Machine: Sync {
@@ -31,6 +34,19 @@ pub trait Machine: Sync {
         "/proc/self/exe".into()
     }
 
+    /// Stores a recovery key where its operators find it. Once this returns, it is not lost.
+    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        Err(UploadError {
+            source: format!("there is no place for the key of {} here", key.volume).into(),
+            may_pass: false,
+        })
+    }
+
+    /// Device of the TPM.
+    fn tpm(&self) -> PathBuf {
+        PathBuf::from(TPM)
+    }
+
     /// Whether slipway is the operating system here, so that what uses a disk is nobody's and may be taken down.
     fn is_operating_system(&self) -> bool {
         false
@@ -48,7 +64,7 @@ pub trait Upload: Send {
     fn commit(&mut self, image: &CapturedImage) -> Result<(), UploadError>;
 }
 
-/// Why an image was not stored.
+/// Why an image or a recovery key was not stored.
 #[derive(Debug)]
 pub struct UploadError {
     /// The cause.

@@ -7,6 +7,7 @@ use erase::fallback_problems;
 use image::image_problems;
 
 pub use boot_reporter::BootReporter;
+pub use encrypt::{EncryptRoot, RecoveryKey};
 pub use erase::{EraseDisk, EraseMode};
 pub use image::{DetachedSignature, RegistryAuth, StreamImage, Verify};
 pub use kernel_args::{KernelArgReplacement, KernelArgs, is_kernel_argument, kernel_argument_problem};
@@ -14,6 +15,7 @@ pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};
 
 mod boot_reporter;
+mod encrypt;
 mod erase;
 mod image;
 mod kernel_args;
@@ -60,6 +62,14 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
         if matches!(step.action, Action::Reboot(_)) && index + 1 < steps.len() {
             problems.push(format!("{place} reboots, and {} more steps follow", steps.len() - index - 1));
         }
+        if let Some(number) =
+            steps.iter().take(index).position(|earlier| encrypt::closes(&earlier.action, &step.action))
+        {
+            problems.push(format!(
+                "{place} needs the root file system, which step {} encrypts: put it before that",
+                number + 1
+            ));
+        }
         problems.extend(action_problems(&step.action).into_iter().map(|problem| format!("{place} {problem}")));
     }
     problems
@@ -77,6 +87,7 @@ fn action_problems(action: &Action) -> Vec<String> {
         Action::WriteFile(file) => file.problems(),
         Action::UnpackArchive(archive) => archive.problems(),
         Action::RunInTarget(run) => run.problems(),
+        Action::EncryptRoot(encrypt) => encrypt.problems(),
         Action::CaptureDisk(capture) => capture.problems(),
         Action::BootReporter(reporter) => reporter.problems(),
         Action::Reboot(_) => Vec::new(),
@@ -137,6 +148,8 @@ pub enum Action {
     UnpackArchive(UnpackArchive),
     /// Run a command in the installed system.
     RunInTarget(RunInTarget),
+    /// Encrypt the root file system of the installed system.
+    EncryptRoot(EncryptRoot),
     /// Store the disk on the server as an image.
     CaptureDisk(CaptureDisk),
     /// Have the installed system report its boots until it runs.
@@ -158,6 +171,7 @@ impl Action {
             Action::WriteFile(_) => "write-file",
             Action::UnpackArchive(_) => "unpack-archive",
             Action::RunInTarget(_) => "run-in-target",
+            Action::EncryptRoot(_) => "encrypt-root",
             Action::CaptureDisk(_) => "capture-disk",
             Action::BootReporter(_) => "boot-reporter",
             Action::Reboot(_) => "reboot",

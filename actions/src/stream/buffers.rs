@@ -78,6 +78,11 @@ impl Buffer {
         &self.memory[self.start..self.start + self.len]
     }
 
+    /// The same, to be changed where they are.
+    pub(crate) fn filled_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+
     /// The room left in it.
     pub(crate) fn spare(&mut self) -> &mut [u8] {
         &mut self.memory[self.start + self.len..self.end]

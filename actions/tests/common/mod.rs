@@ -4,6 +4,7 @@
 pub mod disk_image;
 pub mod loop_device;
 pub mod partitions;
+pub mod swtpm;
 pub mod tls;
 pub mod written;
 

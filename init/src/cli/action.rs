@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use indicatif::HumanBytes;
 use slipway_actions::{Done, Host, HostOptions, Next};
 use slipway_protocol::{
-    Action, Algorithm, BootReporter, CaptureDisk, DetachedSignature, Digest, DiskHints, EraseDisk, EraseMode,
-    KernelArgReplacement, KernelArgs, MakeFileSystem, NumberOrName, Partition, PartitionChoice, PhoneHome,
+    Action, Algorithm, BootReporter, CaptureDisk, DetachedSignature, Digest, DiskHints, EncryptRoot, EraseDisk,
+    EraseMode, KernelArgReplacement, KernelArgs, MakeFileSystem, NumberOrName, Partition, PartitionChoice, PhoneHome,
     RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
 };
 
@@ -28,8 +28,12 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
         ActionCommand::CaptureDisk { to, .. } => Some(to.clone()),
         _ => None,
     };
+    let (recovery_key_to, tpm) = match &arguments.action {
+        ActionCommand::EncryptRoot(a) => (Some(a.recovery_key.clone()), Some(a.tpm.clone())),
+        _ => (None, None),
+    };
     let (action, disk, trust) = action(arguments.action)?;
-    let machine = Host::new(HostOptions { trust, capture_to, ..HostOptions::default() });
+    let machine = Host::new(HostOptions { trust, capture_to, recovery_key_to, tpm, ..HostOptions::default() });
     if let Some(what) = overwritten.filter(|_| !arguments.yes)
         && !confirmed(&machine, &disk, &what)?
     {
@@ -72,6 +76,7 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
         | ActionCommand::UnpackArchive(_)
         | ActionCommand::RunInTarget(_)
         | ActionCommand::BootReporter(_)
+        | ActionCommand::EncryptRoot(_)
         | ActionCommand::CaptureDisk { .. } => None,
     }
 }
@@ -194,6 +199,10 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
                 every: a.every,
             };
             (Action::BootReporter(reporter), a.disk, Vec::new())
+        }
+        ActionCommand::EncryptRoot(a) => {
+            let encrypt = EncryptRoot { disk: hints(&a.disk), pcrs: a.pcrs, grow: !a.no_grow };
+            (Action::EncryptRoot(encrypt), a.disk, Vec::new())
         }
         ActionCommand::CaptureDisk { disk, to } => {
             let name = to.file_name().unwrap_or_default().to_string_lossy().into_owned();

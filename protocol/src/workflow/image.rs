@@ -97,11 +97,11 @@ impl Default for StreamImage {
     }
 }
 
-fn yes() -> bool {
+pub(super) fn yes() -> bool {
     true
 }
 
-fn is_yes(value: &bool) -> bool {
+pub(super) fn is_yes(value: &bool) -> bool {
     *value
 }
 

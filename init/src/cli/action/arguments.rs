@@ -56,6 +56,8 @@ pub(super) enum ActionCommand {
     RunInTarget(RunArguments),
     /// Have the installed system report its boots until it runs
     BootReporter(BootReporterArguments),
+    /// Encrypt the root file system of the installed system, with a key that the TPM keeps
+    EncryptRoot(EncryptArguments),
     /// Store a disk as an image, which only reads it
     CaptureDisk {
         /// The disk, such as /dev/nvme0n1
@@ -384,6 +386,25 @@ pub(super) struct BootReporterArguments {
     /// Seconds between two logs
     #[arg(long, default_value_t = 600)]
     pub(super) every: u32,
+}
+
+#[derive(Args)]
+pub(super) struct EncryptArguments {
+    /// The disk that carries the image
+    #[arg(long)]
+    pub(super) disk: String,
+    /// File the recovery key is written to, for root alone; there must be none yet
+    #[arg(long, value_name = "FILE")]
+    pub(super) recovery_key: PathBuf,
+    /// Registers that must be as they are now for the TPM to give out the key
+    #[arg(long, value_delimiter = ',', default_value = "7")]
+    pub(super) pcrs: Vec<u32>,
+    /// Leave the root partition as large as it is
+    #[arg(long)]
+    pub(super) no_grow: bool,
+    /// The TPM
+    #[arg(long, value_name = "DEVICE", default_value = "/dev/tpmrm0")]
+    pub(super) tpm: PathBuf,
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {

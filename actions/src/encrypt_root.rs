@@ -1,0 +1,157 @@
+//! `encrypt-root`: turns the root partition of the installed system into a LUKS2 volume, with a key that the TPM gives to that
+//! system and a recovery key that is stored elsewhere.
+//!
+//! Everything that can be refused is, before anything is changed; the recovery key is safe before the disk is touched. What the
+//! system needs to open its root is put into it first, while that can still be mounted.
+
+mod extent;
+mod luks2;
+mod recovery;
+mod reencrypt;
+mod table;
+mod target_files;
+mod token;
+mod tpm;
+mod xts;
+
+use slipway_protocol::{DiskHints, EncryptRoot, KernelArgs, RecoveryKey, RunInTarget};
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::open_disk::{Access, OpenDisk};
+use crate::partitions::{self, Partition};
+use crate::target::{self, Target};
+use crate::{Done, Report, choose, kernel_args, random, run_in_target, text};
+use extent::Extent;
+use luks2::{DATA_OFFSET, Volume};
+use reencrypt::Work;
+use table::Table;
+pub use tpm::TpmError;
+
+/// What there is to encrypt, and where.
+struct Plan {
+    /// The partition as it will be.
+    partition: Partition,
+    extent: Extent,
+    table: Table,
+}
+
+/// What it is encrypted by.
+struct Keys {
+    volume: Volume,
+    header: Vec<u8>,
+    escrow: RecoveryKey,
+    warnings: Vec<String>,
+}
+
+pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "encrypt-root", problems });
+    }
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
+    let refused = |reason: String| Error::CannotEncrypt { what: name.clone(), reason };
+    target_files::check(&root).map_err(refused)?;
+    let plan = plan(&disk, &partition, kind, inputs.grow)?;
+    let keys = make_keys(inputs, &plan, machine)?;
+    warnings.extend_from_slice(&keys.warnings);
+    machine.cancel().check()?;
+    let volume = &keys.escrow.volume;
+    machine.escrow(&keys.escrow).map_err(|error| Error::Escrow { source: error.source, may_pass: error.may_pass })?;
+    report(Report::Note(format!("the recovery key of volume {volume} is stored")));
+
+    target_files::write(&root, volume)?;
+    root.sync()?;
+    drop(root);
+    let path = disk.path().to_owned();
+    // A partition of a disk that is held cannot be mounted.
+    drop(disk);
+    let hints = DiskHints { device: Some(path), ..DiskHints::default() };
+    warnings.extend(prepare_boot(&hints, volume, machine, report)?);
+    // To try that again would begin with what is changed by now.
+    let disk = choose::open(&hints, Access::Write, machine, report)
+        .map_err(|error| refused(format!("{}; install it again", text::chain(&error))))?;
+    let summary = format!(
+        "encrypted {} of {kind} in {name} as LUKS2 volume {volume}; the TPM opens it while PCR {} are as they are now",
+        text::size(plan.extent.size),
+        inputs.pcrs.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    );
+    encrypt(&disk, plan, &keys, machine, report)?;
+    if let Err(errno) = disk.reread_partitions() {
+        warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
+    }
+    Ok(Done::go_on(summary, warnings))
+}
+
+/// What is to be encrypted, if its partition has room for it beside the header.
+fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Plan, Error> {
+    let refused = |reason: String| Err(Error::CannotEncrypt { what: root.describe(disk), reason });
+    if root.number == 0 {
+        return refused("it is a whole disk, an array or a volume; only a partition can be encrypted".to_owned());
+    }
+    let (table, partition) = Table::read(disk, root, grow)?;
+    let overlaps = |other: &Partition| {
+        let (one, other_bytes) = (&partition.bytes, &other.bytes);
+        other.number != root.number && other_bytes.start < one.end && one.start < other_bytes.end
+    };
+    if let Some(other) = partitions::read(disk)?.iter().find(|other| overlaps(other)) {
+        return refused(format!("{} overlaps it; make the image anew", other.describe(disk)));
+    }
+    let Some(extent) = Extent::of(disk, root, kind)? else {
+        return refused(format!("its {kind} does not say how large it is, or is on several devices"));
+    };
+    let room = partition.bytes.end - partition.bytes.start;
+    if extent.size + DATA_OFFSET > room {
+        return refused(format!(
+            "its {kind} takes up {} of {}, and {} must be free behind it; write the image with `grow: false`, so that the \
+             partition can grow without its file system, or make the partition larger than the file system",
+            text::size(extent.size),
+            text::size(room),
+            text::size(DATA_OFFSET)
+        ));
+    }
+    Ok(Plan { partition, extent, table })
+}
+
+/// Makes the key of the volume, and the two ways to it.
+fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result<Keys, Error> {
+    let sealed = tpm::seal(&machine.tpm(), &inputs.pcrs, random::bytes()?).map_err(|source| Error::Tpm { source })?;
+    let unmeasured = |pcr| format!("the firmware measured nothing into PCR {pcr}, so that it binds the key to nothing");
+    let warnings = sealed.unmeasured.iter().map(unmeasured).collect();
+    let sector = plan.extent.sector(&plan.partition.bytes);
+    let volume = Volume { uuid: random::uuid()?, key: random::bytes()?, sector };
+    let key = recovery::new()?;
+    let header = luks2::header(&volume, vec![token::slot(&sealed, &inputs.pcrs), recovery::slot(&key)])?;
+    let escrow = RecoveryKey { volume: random::uuid_text(&volume.uuid), key };
+    Ok(Keys { volume, header, escrow, warnings })
+}
+
+fn encrypt(
+    disk: &OpenDisk,
+    mut plan: Plan,
+    keys: &Keys,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(), Error> {
+    let (start, size) = (plan.partition.bytes.start, plan.extent.size);
+    let work = Work { disk, start, size, volume: &keys.volume, header: &keys.header };
+    work.run(&mut plan.table, machine.cancel(), report).inspect_err(|_| {
+        report(Report::Note(format!("{} is left without a partition table: install it again", disk.path())));
+    })
+}
+
+/// Has the installed system open its root when it starts: by its initramfs, and by what the boot loader tells that.
+fn prepare_boot(
+    disk: &DiskHints,
+    uuid: &str,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Vec<String>, Error> {
+    let script = Some(target_files::INITRAMFS.to_owned());
+    let make = RunInTarget { disk: disk.clone(), script, ..RunInTarget::default() };
+    let made = run_in_target::run(&make, machine, report)?;
+    let append = target_files::kernel_arguments(uuid);
+    let added = kernel_args::run(&KernelArgs { disk: disk.clone(), append, ..KernelArgs::default() }, machine, report)?;
+    Ok([made.outcome.warnings, added.outcome.warnings].concat())
+}

@@ -1,0 +1,44 @@
+//! The key that opens an encrypted root file system when the TPM does not.
+
+use serde_json::json;
+use slipway_protocol::Secret;
+
+use super::luks2::Slot;
+use crate::error::Error;
+use crate::random;
+
+/// Digits that are at the same place on the keyboards of many languages (systemd, src/shared/recovery-key.c).
+const MODHEX: &[u8; 16] = b"cbdefghijklnrtuv";
+const BYTES: usize = 32;
+/// Bytes whose digits make a group.
+const GROUP: usize = 4;
+
+/// A new key.
+pub(super) fn new() -> Result<Secret, Error> {
+    Ok(Secret::from(modhex(&random::bytes::<BYTES>()?)))
+}
+
+fn modhex(bytes: &[u8; BYTES]) -> String {
+    let digit = |value: u8| char::from(MODHEX[usize::from(value)]);
+    let group = |bytes: &[u8]| bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xF)]).collect();
+    bytes.chunks(GROUP).map(group).collect::<Vec<String>>().join("-")
+}
+
+/// The key slot it opens.
+pub(super) fn slot(key: &Secret) -> Slot {
+    Slot { passphrase: key.reveal().to_owned(), token: json!({"type": "systemd-recovery"}) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_eight_groups_of_digits_that_keyboards_agree_on() {
+        let bytes = std::array::from_fn(|index| [0x01, 0x23, 0x45, 0x67, 0x89, 0xAB, 0xCD, 0xEF][index % 8]);
+        let groups = "cbdefghi-jklnrtuv";
+        assert_eq!(modhex(&bytes), [groups; 4].join("-"));
+        assert_ne!(new().unwrap().reveal(), new().unwrap().reveal());
+        assert_eq!(new().unwrap().reveal().len(), 71);
+    }
+}

@@ -1,0 +1,195 @@
+//! Moves a file system up in its partition, from its end to its start, to make room for the LUKS2 header, and encrypts it on
+//! the way. Every byte of it is overwritten: by itself encrypted, or by the header.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+use std::time::Instant;
+
+use super::luks2::{DATA_OFFSET, Volume};
+use super::table::Table;
+use super::xts::Xts;
+use crate::Report;
+use crate::error::Error;
+use crate::machine::Cancel;
+use crate::open_disk::OpenDisk;
+use crate::stream::REPORT_EVERY;
+use crate::stream::buffers::Buffer;
+use crate::stream::progress::{Counters, Watch};
+
+/// Read and written at once, in bytes; no more than the distance, so that nothing is overwritten before it is read.
+const PIECE: u64 = 1 << 20;
+/// Pieces that are read ahead. What lies below the piece that is being written was never written to.
+const BUFFERS: usize = 4;
+
+const _: () = assert!(PIECE <= DATA_OFFSET);
+
+/// A file system and what becomes of it.
+pub(super) struct Work<'a> {
+    pub(super) disk: &'a OpenDisk,
+    /// Where the partition starts, in bytes.
+    pub(super) start: u64,
+    /// Bytes of the file system.
+    pub(super) size: u64,
+    pub(super) volume: &'a Volume,
+    /// What the partition begins with afterwards.
+    pub(super) header: &'a [u8],
+}
+
+impl Work<'_> {
+    /// Encrypts. The partition table is gone before the first byte, and comes back once everything is on the disk. Where this
+    /// fails or is cut short, the disk holds nothing that can be found.
+    pub(super) fn run(&self, table: &mut Table, cancel: &Cancel, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+        table.take_away(self.disk)?;
+        self.move_up(cancel, report)?;
+        self.disk.zero(self.start..self.start + DATA_OFFSET)?;
+        self.disk.flush()?;
+        self.disk.write_at(self.header, self.start)?;
+        self.disk.flush()?;
+        self.disk.verify_at(self.header, self.start)?;
+        table.put_back(self.disk)
+    }
+
+    fn move_up(&self, cancel: &Cancel, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+        let counters = Counters::default();
+        let mut watch = Watch::new(&counters, &[], Some(self.size));
+        let mut reported = Instant::now();
+        let (read, to_write) = mpsc::sync_channel(BUFFERS);
+        let (written, to_read) = mpsc::channel();
+        for _ in 0..BUFFERS {
+            // The other end is below.
+            _ = written.send(Buffer::new(PIECE as usize));
+        }
+        thread::scope(|scope| {
+            scope.spawn(move || self.read(&to_read, &read));
+            let xts = Xts::new(&self.volume.key);
+            for piece in to_write {
+                cancel.check()?;
+                let mut buffer = piece?;
+                self.write(&xts, &mut buffer)?;
+                counters.written.fetch_add(buffer.filled().len() as u64, Relaxed);
+                // Nobody waits for it once all is read.
+                _ = written.send(buffer);
+                if reported.elapsed() >= REPORT_EVERY {
+                    reported = Instant::now();
+                    report(Report::Progress(watch.look(reported)));
+                }
+            }
+            report(Report::Progress(watch.look(Instant::now())));
+            Ok(())
+        })
+    }
+
+    /// Reads the file system, the last piece first.
+    fn read(&self, free: &Receiver<Buffer>, read: &SyncSender<Result<Buffer, Error>>) {
+        for piece in backwards(self.start..self.start + self.size) {
+            let Ok(mut buffer) = free.recv() else { return };
+            buffer.place(piece.start);
+            let done = self.disk.read_past_cache(&mut buffer, (piece.end - piece.start) as usize);
+            let failed = done.is_err();
+            // The other end is gone when it failed.
+            if read.send(done.map(|()| buffer)).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    fn write(&self, xts: &Xts, buffer: &mut Buffer) -> Result<(), Error> {
+        let offset = buffer.offset();
+        xts.encrypt(buffer.filled_mut(), offset - self.start, self.volume.sector);
+        self.disk.write_at(buffer.filled(), offset + DATA_OFFSET)
+    }
+}
+
+/// A range in pieces that end where a piece of the disk does, the last one first.
+fn backwards(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let mut end = range.end;
+    std::iter::from_fn(move || {
+        let start = (end.saturating_sub(1) / PIECE * PIECE).max(range.start);
+        let piece = start..end;
+        end = start;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open_disk::Access;
+    use crate::partitions::{self, Partition};
+    use std::fs;
+    use std::path::Path;
+    use std::process::Command;
+
+    const MIB: usize = 1 << 20;
+    /// The partition, in MiB, of which the last are not of the file system.
+    const PARTITION: Range<usize> = 1..50;
+    const SIZE: usize = 30 * MIB + 512;
+
+    /// A disk with a partition, and what is on it.
+    fn disk(path: &Path) -> Vec<u8> {
+        let bytes: Vec<u8> = (0..60 * MIB).map(|at| (at / 512 * 7 + at % 512) as u8).collect();
+        fs::write(path, bytes).unwrap();
+        let new = format!("--new=1:{}:{}", PARTITION.start * 2048, PARTITION.end * 2048 - 1);
+        let made = Command::new("sgdisk").args(["--clear", &new]).arg(path).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        fs::read(path).unwrap()
+    }
+
+    fn run(path: &Path, volume: &Volume, header: &[u8], cancel: &Cancel) -> Result<(), Error> {
+        let disk = OpenDisk::open(path.to_str().unwrap(), Access::Write)?;
+        let root = partitions::read(&disk)?.remove(0);
+        let (mut table, root) = Table::read(&disk, &root, false)?;
+        let work = Work { disk: &disk, start: root.bytes.start, size: SIZE as u64, volume, header };
+        work.run(&mut table, cancel, &mut |_| {})
+    }
+
+    #[test]
+    fn a_file_system_is_encrypted_behind_its_header_and_nothing_else_is_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let before = disk(&path);
+        let volume = Volume { uuid: [0; 16], key: [9; 64], sector: 512 };
+        let header = vec![0xEE; 8192];
+        run(&path, &volume, &header, &Cancel::new()).unwrap();
+        let mut expect = before;
+        let (start, data) = (PARTITION.start * MIB, DATA_OFFSET as usize);
+        let mut content = expect[start..start + SIZE].to_vec();
+        Xts::new(&volume.key).encrypt(&mut content, 0, volume.sector);
+        expect[start..start + data].fill(0);
+        expect[start..start + header.len()].copy_from_slice(&header);
+        expect[start + data..start + data + SIZE].copy_from_slice(&content);
+        let found = fs::read(&path).unwrap();
+        assert_eq!(found.iter().zip(&expect).position(|(found, expect)| found != expect), None);
+        assert_eq!(found.len(), expect.len());
+    }
+
+    #[test]
+    fn what_is_stopped_on_the_way_leaves_a_disk_without_partitions_and_without_a_header() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        disk(&path);
+        let cancel = Cancel::new();
+        cancel.set();
+        let volume = Volume { uuid: [0; 16], key: [9; 64], sector: 512 };
+        assert!(matches!(run(&path, &volume, &[0xEE; 8192], &cancel), Err(Error::Cancelled)));
+        let disk = OpenDisk::open(path.to_str().unwrap(), Access::Read).unwrap();
+        assert_eq!(partitions::read(&disk).unwrap(), [Partition::whole(&disk)]);
+        let found = fs::read(&path).unwrap();
+        assert!(found[PARTITION.start * MIB] != 0xEE);
+    }
+
+    #[test]
+    fn pieces_cover_a_range_from_its_end_to_its_start() {
+        let check = |range: Range<u64>, expect: &[Range<u64>]| {
+            assert_eq!(backwards(range.clone()).collect::<Vec<_>>(), expect, "{range:?}");
+        };
+        let mib = PIECE;
+        check(0..0, &[]);
+        check(5..5, &[]);
+        check(0..512, std::slice::from_ref(&(0..512)));
+        check(mib..3 * mib, &[2 * mib..3 * mib, mib..2 * mib]);
+        check(512..2 * mib + 512, &[2 * mib..2 * mib + 512, mib..2 * mib, 512..mib]);
+    }
+}

@@ -1,0 +1,26 @@
+//! The key slot that the TPM opens, and the token by which systemd-cryptsetup knows how to ask for its passphrase (systemd 252,
+//! src/shared/tpm2-util.c, `tpm2_make_luks2_json`).
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::json;
+
+use super::luks2::Slot;
+use super::tpm::Sealed;
+
+/// The key slot of a secret sealed to these registers.
+pub(super) fn slot(sealed: &Sealed, pcrs: &[u32]) -> Slot {
+    let mut pcrs = pcrs.to_vec();
+    pcrs.sort_unstable();
+    let policy: String = sealed.policy.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = json!({
+        "type": "systemd-tpm2",
+        "tpm2-blob": BASE64.encode(&sealed.blob),
+        "tpm2-pcrs": pcrs,
+        "tpm2-pcr-bank": "sha256",
+        "tpm2-primary-alg": sealed.primary,
+        "tpm2-policy-hash": policy,
+        "tpm2-pin": false,
+    });
+    Slot { passphrase: BASE64.encode(sealed.secret), token }
+}

@@ -1,0 +1,36 @@
+//! How values look in commands and answers (Trusted Platform Module Library, part 2): big-endian, one behind the other.
+
+/// Bytes with their number before them.
+pub(super) fn sized(bytes: &[u8]) -> Vec<u8> {
+    // What is sent is made here and short.
+    [&(bytes.len() as u16).to_be_bytes(), bytes].concat()
+}
+
+/// What is left of an answer. Whatever is beyond its end is none.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.take(2)?.first_chunk().copied().map(u16::from_be_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.take(4)?.first_chunk().copied().map(u32::from_be_bytes)
+    }
+
+    /// Bytes that have their number before them.
+    pub(super) fn sized(&mut self) -> Option<&'a [u8]> {
+        let len = self.u16()?;
+        self.take(usize::from(len))
+    }
+}

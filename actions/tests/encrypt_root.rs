@@ -1,0 +1,186 @@
+//! `encrypt-root` where it refuses: nothing of the disk has changed then.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use common::disk_image::{ESP, Part, ROOT, can_mount, make, read_file, run as succeed};
+use common::swtpm::Tpm;
+use common::{Bench, MIB, chain};
+use slipway_actions::{
+    Cancel, Candidate, Done, Error, FetchError, Machine, Report, Request, Response, UploadError, run,
+};
+use slipway_protocol::{Action, EncryptRoot, RecoveryKey};
+
+const ROOT_AT: usize = 20;
+/// All that is looked for before anything is changed.
+const SYSTEM: &[(&str, &str)] = &[
+    ("etc/os-release", "NAME=Debian"),
+    ("usr/bin/dracut", ""),
+    ("usr/bin/lsinitrd", ""),
+    ("usr/bin/tpm2", ""),
+    ("usr/lib/systemd/systemd-cryptsetup", ""),
+    ("usr/sbin/cryptsetup", ""),
+];
+
+/// A machine with a TPM that may be there, and a place for recovery keys that does not take them.
+struct Safe<'a> {
+    bench: &'a Bench,
+    tpm: PathBuf,
+    keys: Mutex<Vec<RecoveryKey>>,
+}
+
+impl<'a> Safe<'a> {
+    fn new(bench: &'a Bench, tpm: &Path) -> Self {
+        Self { bench, tpm: tpm.to_owned(), keys: Mutex::default() }
+    }
+
+    fn encrypt(&self, inputs: EncryptRoot) -> Result<(Done, Vec<String>), Error> {
+        let mut notes = Vec::new();
+        let done = run(&Action::EncryptRoot(inputs), self, &mut |report| match report {
+            Report::Note(note) => notes.push(note),
+            Report::Progress(_) => {}
+        });
+        done.map(|done| (done, notes))
+    }
+
+    /// Why it is refused, and that the disk is as it was.
+    #[track_caller]
+    fn refused(&self, inputs: EncryptRoot) -> String {
+        let before = self.state();
+        let error = self.encrypt(inputs).map(|done| panic!("{done:?}")).unwrap_err();
+        assert_eq!(self.state(), before, "{}", chain(&error));
+        chain(&error)
+    }
+
+    /// The partition table, and what configuration would be changed.
+    fn state(&self) -> (Vec<u8>, [Option<(String, String)>; 3]) {
+        let disk = self.bench.path("disk");
+        let mut head = vec![0; MIB];
+        fs::File::open(&disk).unwrap().read_exact_at(&mut head, 0).unwrap();
+        let files = ["/etc/crypttab", "/etc/fstab", "/etc/dracut.conf.d/50-slipway-encrypt-root.conf"];
+        (head, files.map(|file| read_file(&disk, ROOT_AT, file)))
+    }
+}
+
+impl Machine for Safe<'_> {
+    fn disks(&self) -> Result<Vec<Candidate>, Error> {
+        self.bench.disks()
+    }
+
+    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
+        self.bench.fetch(request, stop)
+    }
+
+    fn cancel(&self) -> &Cancel {
+        self.bench.cancel()
+    }
+
+    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        self.keys.lock().unwrap().push(key.clone());
+        Err(UploadError { source: "the line was cut".into(), may_pass: true })
+    }
+
+    fn tpm(&self) -> PathBuf {
+        self.tpm.clone()
+    }
+}
+
+/// A disk with a system on it, and so much room behind its root file system.
+fn installed(files: &[(&str, &str)], room: usize) -> Bench {
+    let bench = Bench::new(MIB);
+    let disk = bench.path("disk");
+    let parts = [
+        Part { mib: 1..9, type_guid: ESP, name: "esp", files: &[("loader/entries/a.conf", "options ro\n")] },
+        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files },
+    ];
+    make(&disk, 40, &parts);
+    let file = fs::File::options().write(true).open(&disk).unwrap();
+    file.set_len(((40 + room) * MIB) as u64).unwrap();
+    bench
+}
+
+#[test]
+fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
+    if !can_mount() {
+        return;
+    }
+    let no_tpm = Path::new("/dev/no-tpm");
+    let check = |files: &[(&str, &str)], room: usize, inputs: EncryptRoot, expect: &str| {
+        let bench = installed(files, room);
+        let refused = Safe::new(&bench, no_tpm).refused(inputs);
+        assert!(refused.contains(expect), "{refused}");
+    };
+    let usual = EncryptRoot::default;
+    for (index, (path, _)) in SYSTEM.iter().enumerate().skip(1) {
+        let without = [&SYSTEM[..index], &SYSTEM[index + 1..]].concat();
+        check(&without, 40, usual(), &format!("its system has no /{path}, which Debian has in "));
+    }
+    let grub = [SYSTEM, &[("boot/grub/grub.cfg", "linux /boot/vmlinuz\n")]].concat();
+    check(&grub, 40, usual(), "its boot loader reads /boot/grub/grub.cfg from it");
+    let full =
+        "its ext4 takes up 19 MiB of 19 MiB, and 16 MiB must be free behind it; write the image with `grow: false`";
+    check(SYSTEM, 40, EncryptRoot { grow: false, ..usual() }, full);
+    check(SYSTEM, 10, usual(), "must be free behind it");
+    check(SYSTEM, 40, usual(), "sealing the key of the root file system: there is no /dev/no-tpm; switch the TPM");
+    check(SYSTEM, 40, EncryptRoot { pcrs: vec![24], ..usual() }, "it binds the key to PCR 24: they are 0 to 23");
+}
+
+#[test]
+fn a_partition_inside_the_root_is_not_overwritten() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(SYSTEM, 40);
+    let disk = bench.path("disk");
+    succeed(Command::new("sgdisk").arg("--zap").arg(&disk));
+    let table = "label: dos\nstart=20MiB, size=50MiB, type=83\nstart=72MiB, size=5MiB, type=83\n";
+    let command = "printf \"$1\" | sfdisk -q --wipe never \"$0\"";
+    succeed(Command::new("sh").args(["-c", command, disk.to_str().unwrap(), table]));
+    // First block of the second record (UEFI specification, tables 5-1 and 5-2).
+    let start = (60 * MIB as u32 / 512).to_le_bytes();
+    fs::File::options().write(true).open(&disk).unwrap().write_all_at(&start, 446 + 16 + 8).unwrap();
+    let error = Safe::new(&bench, Path::new("/dev/no-tpm")).encrypt(EncryptRoot::default()).unwrap_err();
+    assert!(chain(&error).contains("partition 2 of "), "{}", chain(&error));
+    assert!(chain(&error).ends_with("overlaps it; make the image anew"), "{}", chain(&error));
+}
+
+#[test]
+fn a_key_that_is_not_stored_leaves_the_disk_as_it_was() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(SYSTEM, 40);
+    let Some(tpm) = Tpm::start(&bench.path("tpm")) else { return };
+    let safe = Safe::new(&bench, &tpm.device);
+    let refused = safe.refused(EncryptRoot::default());
+    assert_eq!(refused, "storing the recovery key; the disk was not changed: the line was cut");
+    let lengths: Vec<_> =
+        safe.keys.lock().unwrap().iter().map(|key| (key.volume.len(), key.key.reveal().len())).collect();
+    assert_eq!(lengths, [(36, 71)]);
+    assert!(slipway_actions::is_retryable(&safe.encrypt(EncryptRoot::default()).unwrap_err()));
+}
+
+#[test]
+fn a_disk_without_a_table_is_no_root_partition() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new(MIB);
+    let tree = bench.path("tree");
+    fs::create_dir_all(tree.join("etc")).unwrap();
+    for (path, content) in SYSTEM {
+        let path = tree.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    let mut mkfs = Command::new("mkfs.ext4");
+    succeed(mkfs.args(["-q", "-F", "-d"]).arg(&tree).arg(bench.path("disk")).arg("40M"));
+    let error = Safe::new(&bench, Path::new("/dev/no-tpm")).encrypt(EncryptRoot::default()).unwrap_err();
+    assert!(chain(&error).contains("only a partition can be encrypted"), "{}", chain(&error));
+}

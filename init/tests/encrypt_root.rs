@@ -1,0 +1,279 @@
+//! `slipway action encrypt-root` on a disk image with a TPM in software; what comes of it is opened by cryptsetup and by systemd.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+#[path = "../../actions/tests/common"]
+#[allow(dead_code, reason = "shared with the tests of the actions")]
+mod common {
+    pub const MIB: usize = 1 << 20;
+    pub mod disk_image;
+    pub mod swtpm;
+}
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use aes::Aes256;
+use aes::cipher::array::Array;
+use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use common::MIB;
+use common::disk_image::{ESP, ROOT, can_mount, run};
+use common::swtpm::Tpm;
+use tempfile::TempDir;
+
+/// Places in MiB: of the root partition, the end of its file system, and the end of the disk.
+const ROOT_AT: usize = 10;
+const ROOT_END: usize = 34;
+const DISK: usize = 64;
+const DATA_AT: usize = 16;
+/// Says what is in an initramfs that dracut makes.
+const DRACUT: &str =
+    "#!/bin/sh\necho \"dracut $*\" >> /told\n[ -e /etc/crypttab ] && echo systemd-cryptsetup > \"$5\"\n";
+const LSINITRD: &str =
+    "#!/bin/sh\nread -r first < \"$1\"\necho \"$first libtss2-esys.so.0 libtss2-tcti-device.so.0\"\n";
+
+struct Bench {
+    dir: TempDir,
+    tpm: Tpm,
+}
+
+impl Bench {
+    /// A disk with a small system whose file system has blocks of so many bytes, twice as large as the image was.
+    fn new(block: usize) -> Option<Self> {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let tpm = Tpm::start(&dir.path().join("tpm"))?;
+        let bench = Self { dir, tpm };
+        let disk = bench.path("disk");
+        let file = File::create(&disk).unwrap();
+        file.set_len(((ROOT_END + 1) * MIB) as u64).unwrap();
+        let mut sgdisk = Command::new("sgdisk");
+        sgdisk.args(["--new=1:2048:18431", &format!("--new=2:{}:{}", ROOT_AT * 2048, ROOT_END * 2048 - 1)]);
+        run(sgdisk.args([&format!("--typecode=1:{ESP}"), &format!("--typecode=2:{ROOT}")]).arg(&disk));
+        let entry = ("loader/entries/a.conf", "title a\nlinux /a\noptions root=LABEL=system ro\n");
+        bench.make_file_system("esp", &[entry], 1, 8, 1024);
+        bench.make_file_system("system", &[], ROOT_AT, ROOT_END - ROOT_AT, block);
+        file.set_len((DISK * MIB) as u64).unwrap();
+        Some(bench)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// An ext4 file system at a place of the disk; the system where there are no files for it.
+    fn make_file_system(&self, name: &str, files: &[(&str, &str)], at: usize, size: usize, block: usize) {
+        let tree = self.path(name);
+        match files {
+            [] => make_system(&tree),
+            files => files.iter().for_each(|(path, content)| write(&tree, path, content, 0o644)),
+        }
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.args(["-q", "-F", "-b", &block.to_string(), "-E", &format!("offset={}", at * MIB), "-d"]);
+        run(mkfs.arg(&tree).arg(self.path("disk")).arg(format!("{}", size * MIB / block)));
+    }
+
+    fn encrypt(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
+        command.args(["action", "--json", "encrypt-root", "--disk"]).arg(self.path("disk"));
+        command.arg("--recovery-key").arg(self.path("recovery-key")).arg("--tpm").arg(&self.tpm.device);
+        command.args(arguments).output().unwrap()
+    }
+
+    /// A partition as a file of its own.
+    fn cut_out(&self, number: usize) -> PathBuf {
+        let info = run(Command::new("sgdisk").arg(format!("--info={number}")).arg(self.path("disk")));
+        let sector = |key: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            line.split_whitespace().next().unwrap().parse::<usize>().unwrap()
+        };
+        let (first, last) = (sector("First sector: "), sector("Last sector: "));
+        let mut bytes = vec![0; (last + 1 - first) * 512];
+        File::open(self.path("disk")).unwrap().read_exact_at(&mut bytes, first as u64 * 512).unwrap();
+        let path = self.path(&format!("part{number}"));
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// What systemd-cryptsetup says when it is to open the volume by the TPM. There may be no device mapper here, so that it gets
+    /// no further than to the key.
+    fn unlock(volume: &Path, tpm: &Tpm) -> Option<String> {
+        let device = format!("tpm2-device={}", tpm.device.display());
+        let mut command = Command::new("/lib/systemd/systemd-cryptsetup");
+        command.args(["attach", "slipway-test"]).arg(volume).args(["none", &format!("{device},headless=1")]);
+        command.env("SYSTEMD_LOG_LEVEL", "debug").env("SYSTEMD_CRYPTSETUP_USE_TOKEN_MODULE", "0");
+        let output = command.output().ok()?;
+        if output.status.success() {
+            run(Command::new("/lib/systemd/systemd-cryptsetup").args(["detach", "slipway-test"]));
+        }
+        Some(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+fn write(tree: &Path, path: &str, content: &str, mode: u32) {
+    let path = tree.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+/// The host's shell, and what stands for a system with dracut.
+fn make_system(tree: &Path) {
+    for dir in ["proc", "sys", "dev", "run"] {
+        fs::create_dir_all(tree.join(dir)).unwrap();
+    }
+    let listed = run(Command::new("ldd").arg("/bin/sh"));
+    let libraries = listed.split_whitespace().filter(|word| word.starts_with('/'));
+    for file in libraries.map(|word| PathBuf::from(word.trim_end_matches(':'))).chain([PathBuf::from("/bin/sh")]) {
+        let to = tree.join(file.strip_prefix("/").unwrap());
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(&file, to).unwrap();
+    }
+    write(tree, "usr/bin/dracut", DRACUT, 0o755);
+    write(tree, "usr/bin/lsinitrd", LSINITRD, 0o755);
+    for (path, content) in [
+        ("etc/os-release", "NAME=Debian\n"),
+        ("etc/fstab", "LABEL=system / ext4 errors=remount-ro 0 1\n"),
+        ("etc/kernel/cmdline", "root=LABEL=system ro\n"),
+        ("usr/bin/tpm2", ""),
+        ("usr/lib/systemd/systemd-cryptsetup", ""),
+        ("usr/sbin/cryptsetup", ""),
+        ("lib/modules/6.1.0-1-cloud/modules.dep", ""),
+        ("boot/initrd.img-6.1.0-1-cloud", "old\n"),
+        ("srv/data", "what was there before\n"),
+    ] {
+        write(tree, path, content, 0o644);
+    }
+}
+
+/// Decrypts the data of a volume (IEEE 1619-2007, 5.4), by the key cryptsetup gives.
+fn decrypt(volume: &Path, key: &[u8], sector: usize, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    File::open(volume).unwrap().read_exact_at(&mut data, (DATA_AT * MIB) as u64).unwrap();
+    let half = |range: std::ops::Range<usize>| Aes256::new_from_slice(&key[range]).unwrap();
+    let (cipher, numbers) = (half(0..32), half(32..64));
+    for (index, bytes) in data.chunks_mut(sector).enumerate() {
+        let mut tweak = Array([0; 16]);
+        tweak[..8].copy_from_slice(&((index * sector / 512) as u64).to_le_bytes());
+        numbers.encrypt_block(&mut tweak);
+        let mut tweak = u128::from_le_bytes(tweak.0);
+        for block in bytes.as_chunks_mut::<16>().0 {
+            let mut sum = Array((u128::from_le_bytes(*block) ^ tweak).to_le_bytes());
+            cipher.decrypt_block(&mut sum);
+            *block = (u128::from_le_bytes(sum.0) ^ tweak).to_le_bytes();
+            tweak = tweak << 1 ^ if tweak >> 127 == 1 { 0x87 } else { 0 };
+        }
+    }
+    data
+}
+
+fn last(output: &Output) -> serde_json::Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(text.lines().last().unwrap_or_else(|| panic!("{output:?}"))).unwrap()
+}
+
+#[test]
+fn an_encrypted_root_is_opened_by_the_tpm_and_by_the_recovery_key_and_is_what_it_was() {
+    if !can_mount() {
+        return;
+    }
+    for (block, sector) in [(1024, 512), (4096, 4096)] {
+        let Some(bench) = Bench::new(block) else { return };
+        bench.tpm.extend(7);
+        let output = bench.encrypt(&[]);
+        assert!(output.status.success(), "{output:?}");
+        let last = last(&output);
+        assert_eq!(last["succeeded"]["warnings"], serde_json::json!([]), "{last}");
+        let summary = last["succeeded"]["summary"].as_str().unwrap();
+        assert!(summary.starts_with("encrypted 24 MiB of ext4 in partition 2"), "{summary}");
+        let told = [&output.stdout[..], &output.stderr].concat();
+        let recovery_key = fs::read_to_string(bench.path("recovery-key")).unwrap();
+        assert!(!String::from_utf8_lossy(&told).contains(&recovery_key));
+        assert_eq!(fs::metadata(bench.path("recovery-key")).unwrap().permissions().mode() & 0o777, 0o600);
+
+        let verified = run(Command::new("sgdisk").arg("--verify").arg(bench.path("disk")));
+        assert!(verified.contains("No problems found"), "{verified}");
+        let mut backup = [0; 8];
+        File::open(bench.path("disk")).unwrap().read_exact_at(&mut backup, (DISK * MIB - 512) as u64).unwrap();
+        assert_eq!(&backup, b"EFI PART", "the backup is at the end of the disk");
+        let volume = bench.cut_out(2);
+        assert_eq!(fs::metadata(&volume).unwrap().len() as usize, (DISK - 1 - ROOT_AT) * MIB, "it has grown");
+        check_content(&bench, &volume, sector);
+        check_boot(&bench, &volume);
+        check_tpm(&bench, &volume);
+    }
+}
+
+/// That the recovery key opens the volume, and that it holds what the partition did.
+fn check_content(bench: &Bench, volume: &Path, sector: usize) {
+    let key = bench.path("key");
+    let mut dump = Command::new("cryptsetup");
+    dump.args(["luksDump", "--batch-mode", "--dump-volume-key", "--volume-key-file"]).arg(&key);
+    run(dump.arg("--key-file").arg(bench.path("recovery-key")).arg(volume));
+    let plain = decrypt(volume, &fs::read(key).unwrap(), sector, (ROOT_END - ROOT_AT) * MIB);
+    fs::write(bench.path("plain"), plain).unwrap();
+    run(Command::new("e2fsck").arg("-fn").arg(bench.path("plain")));
+    let cat = |path: &str| run(Command::new("debugfs").args(["-R", &format!("cat {path}")]).arg(bench.path("plain")));
+    assert_eq!(cat("/srv/data"), "what was there before\n");
+    let uuid = run(Command::new("cryptsetup").arg("luksUUID").arg(volume));
+    let uuid = uuid.trim();
+    assert_eq!(cat("/etc/crypttab"), format!("root UUID={uuid} none tpm2-device=auto,x-initrd.attach\n"));
+    assert_eq!(cat("/etc/fstab"), "/dev/mapper/root / ext4 errors=remount-ro,x-systemd.growfs 0 1\n");
+    let image = "/boot/initrd.img-6.1.0-1-cloud";
+    let expect = format!("dracut --force --no-hostonly --add crypt tpm2-tss {image} 6.1.0-1-cloud\n");
+    assert_eq!(cat("/told"), expect);
+    assert_eq!(cat(image), "systemd-cryptsetup\n");
+}
+
+fn check_boot(bench: &Bench, volume: &Path) {
+    let uuid = run(Command::new("cryptsetup").arg("luksUUID").arg(volume));
+    let uuid = uuid.trim();
+    let esp = bench.cut_out(1);
+    let entry = run(Command::new("debugfs").args(["-R", "cat /loader/entries/a.conf"]).arg(esp));
+    let options = format!(
+        "options root=LABEL=system ro rd.luks.name={uuid}=root rd.luks.options={uuid}=tpm2-device=auto root=/dev/mapper/root"
+    );
+    assert!(entry.lines().any(|line| line == options), "{entry}");
+}
+
+/// That systemd gets the key from this TPM as it is, neither from another in the same state, nor once a register has changed.
+fn check_tpm(bench: &Bench, volume: &Path) {
+    let dump = run(Command::new("cryptsetup").arg("luksDump").arg(volume));
+    assert!(dump.contains("systemd-tpm2") && dump.contains("systemd-recovery"), "{dump}");
+    let Some(said) = Bench::unlock(volume, &bench.tpm) else { return };
+    assert!(said.contains("Completed TPM2 key unsealing"), "{said}");
+    for wrong in ["Failed to activate with specified passphrase", "Failed to unseal"] {
+        assert!(!said.contains(wrong), "{said}");
+    }
+    let check_closed = |tpm: &Tpm, why: &str| {
+        let said = Bench::unlock(volume, tpm).unwrap();
+        assert!(said.contains(why) && !said.contains("Completed TPM2 key unsealing"), "{said}");
+    };
+    let other = Tpm::start(&bench.path("other-tpm")).unwrap();
+    other.extend(7);
+    check_closed(&other, "Failed to load HMAC key in TPM");
+    bench.tpm.extend(7);
+    check_closed(&bench.tpm, "Current policy digest does not match stored policy digest");
+}
+
+#[test]
+fn an_initramfs_without_what_opens_the_root_leaves_it_as_it_was() {
+    if !can_mount() {
+        return;
+    }
+    let Some(bench) = Bench::new(4096) else { return };
+    // The image that is made by this dracut has not got it.
+    let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
+    fs::write(bench.path("dracut"), "#!/bin/sh\necho nothing > \"$5\"\n").unwrap();
+    let requests = format!(
+        "rm /usr/bin/dracut\nwrite {} /usr/bin/dracut\nset_inode_field /usr/bin/dracut mode 0100755\n",
+        bench.path("dracut").display()
+    );
+    fs::write(bench.path("requests"), requests).unwrap();
+    run(Command::new("debugfs").args(["-w", "-f"]).arg(bench.path("requests")).arg(&root));
+    let output = bench.encrypt(&["--pcrs", "7,1"]);
+    let reason = last(&output)["failed"]["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("has no systemd-cryptsetup: install libtss2-esys"), "{reason}");
+    let volume = bench.cut_out(2);
+    run(Command::new("e2fsck").arg("-fn").arg(volume));
+}

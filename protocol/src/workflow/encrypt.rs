@@ -1,0 +1,132 @@
+//! How the root file system is encrypted.
+
+use serde::{Deserialize, Serialize};
+
+use super::Action;
+use crate::{DiskHints, Secret};
+
+/// A TPM has this many registers on every platform (TCG PC Client Platform TPM Profile 1.05, 4.6).
+const REGISTERS: u32 = 24;
+/// Where Secure Boot and its keys are measured (UAPI Group Specifications, "Linux TPM PCR Registry").
+const SECURE_BOOT: u32 = 7;
+
+/// Inputs of `encrypt-root`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EncryptRoot {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Platform configuration registers of the TPM that must be as they are now for the installed system to get the key; those of the
+    /// bank SHA-256.
+    #[serde(default = "secure_boot", skip_serializing_if = "is_secure_boot")]
+    #[cfg_attr(feature = "openapi", schema(default = json!([7])))]
+    pub pcrs: Vec<u32>,
+    /// Whether the root partition, if it is the last of its disk, grows to the end of the disk.
+    #[serde(default = "super::image::yes", skip_serializing_if = "super::image::is_yes")]
+    #[cfg_attr(feature = "openapi", schema(default = true))]
+    pub grow: bool,
+}
+
+impl Default for EncryptRoot {
+    fn default() -> Self {
+        Self { disk: DiskHints::default(), pcrs: secure_boot(), grow: true }
+    }
+}
+
+fn secure_boot() -> Vec<u32> {
+    vec![SECURE_BOOT]
+}
+
+fn is_secure_boot(pcrs: &[u32]) -> bool {
+    pcrs == [SECURE_BOOT]
+}
+
+impl EncryptRoot {
+    /// What is wrong with these inputs, to be read after the name of the step.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        if self.pcrs.is_empty() {
+            problems.push("has no pcrs: name those the key is bound to, such as [7], or leave it out".to_owned());
+        }
+        for pcr in self.pcrs.iter().filter(|pcr| **pcr >= REGISTERS) {
+            problems.push(format!("binds the key to PCR {pcr}: they are 0 to {}", REGISTERS - 1));
+        }
+        for (index, pcr) in self.pcrs.iter().enumerate() {
+            if self.pcrs.iter().take(index).any(|earlier| earlier == pcr) {
+                problems.push(format!("names PCR {pcr} twice"));
+            }
+        }
+        problems
+    }
+}
+
+/// Whether an action encrypts the root file system that a later one mounts. Hints that differ may be of different disks.
+pub(super) fn closes(earlier: &Action, later: &Action) -> bool {
+    let Action::EncryptRoot(encrypt) = earlier else { return false };
+    let disk = match later {
+        Action::EncryptRoot(again) => Some(&again.disk),
+        Action::SeedCloudInit(seed) => Some(&seed.disk),
+        Action::RunInTarget(run) => Some(&run.disk),
+        Action::WriteFile(file) => Some(&file.disk).filter(|_| file.partition.is_none()),
+        Action::UnpackArchive(archive) => Some(&archive.disk).filter(|_| archive.partition.is_none()),
+        _ => None,
+    };
+    disk == Some(&encrypt.disk)
+}
+
+/// What opens an encrypted root file system when the TPM does not; body of `POST /v1/node/runs/{run}/recovery-keys`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RecoveryKey {
+    /// UUID of the LUKS2 volume, in lower case.
+    pub volume: String,
+    /// The key: 64 modhex digits in groups of eight, joined by hyphens, as systemd-cryptenroll makes them.
+    pub key: Secret,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workflow::tests::check;
+    use crate::{NumberOrName, RunInTarget, Step, WriteFile, workflow};
+
+    #[test]
+    fn a_key_is_bound_to_registers_there_are() {
+        let encrypt = |pcrs: &[u32]| Action::EncryptRoot(EncryptRoot { pcrs: pcrs.to_vec(), ..EncryptRoot::default() });
+        check(encrypt(&[7]), &[]);
+        check(encrypt(&[0, 2, 23]), &[]);
+        check(encrypt(&[]), &["has no pcrs: name those the key is bound to, such as [7], or leave it out"]);
+        check(encrypt(&[24]), &["binds the key to PCR 24: they are 0 to 23"]);
+        check(encrypt(&[7, 4, 7]), &["names PCR 7 twice"]);
+    }
+
+    #[test]
+    fn what_needs_the_root_comes_before_it_is_encrypted() {
+        let step = |name: &str, action: Action| Step { name: name.to_owned(), action, retries: 0, timeout: None };
+        let run = RunInTarget { command: vec!["true".to_owned()], ..RunInTarget::default() };
+        let elsewhere = DiskHints { device: Some("/dev/sdb".to_owned()), ..DiskHints::default() };
+        let encrypt = step("a", Action::EncryptRoot(EncryptRoot::default()));
+        let check = |second: Action, expect: &[&str]| {
+            assert_eq!(workflow::problems(&[encrypt.clone(), step("b", second)]), expect);
+        };
+        let late = "step 2 (\"b\") needs the root file system, which step 1 encrypts: put it before that";
+        check(Action::RunInTarget(run.clone()), &[late]);
+        check(Action::EncryptRoot(EncryptRoot::default()), &[late]);
+        check(Action::RunInTarget(RunInTarget { disk: elsewhere, ..run.clone() }), &[]);
+        let file = WriteFile { path: "a".to_owned(), content: Some(String::new()), ..WriteFile::default() };
+        check(Action::WriteFile(file.clone()), &[late]);
+        check(Action::WriteFile(WriteFile { partition: Some(NumberOrName::Number(1)), ..file }), &[]);
+        let before = [step("b", Action::RunInTarget(run)), encrypt.clone()];
+        assert_eq!(workflow::problems(&before), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_left_out_is_secure_boot_and_all_of_the_disk() {
+        let read: Action = serde_json::from_str(r#"{"encrypt-root": {}}"#).expect("an action");
+        assert_eq!(read, Action::EncryptRoot(EncryptRoot { pcrs: vec![7], grow: true, ..EncryptRoot::default() }));
+        assert_eq!(serde_json::to_string(&read).expect("text"), r#"{"encrypt-root":{"disk":{}}}"#);
+    }
+}
