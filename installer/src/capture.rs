@@ -1,9 +1,10 @@
-//! Captured disks go to the server.
+//! Captured disks and recovery keys go to the server.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use slipway_actions::{Cancel, Candidate, Error, FetchError, Machine, Request, Response, Upload, UploadError};
-use slipway_protocol::{CapturedImage, ErrorCode};
+use slipway_protocol::{CapturedImage, ErrorCode, RecoveryKey};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -15,7 +16,7 @@ const STOP_CHECK: Duration = Duration::from_millis(100);
 /// Before the server is asked again whether it has verified an image.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A machine in a run, whose captured disks go to the run's server.
+/// A machine in a run, whose captured disks and recovery keys go to the run's server.
 pub(crate) struct OnServer {
     machine: Box<dyn Machine + Send>,
     session: Session,
@@ -67,6 +68,14 @@ impl Machine for OnServer {
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
         self.wait(self.session.client().begin_capture(&self.run, name))?;
         Ok(Box::new(ServerUpload { machine: self, name: name.to_owned() }))
+    }
+
+    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        self.wait(self.session.client().escrow(&self.run, key))
+    }
+
+    fn tpm(&self) -> PathBuf {
+        self.machine.tpm()
     }
 
     fn is_operating_system(&self) -> bool {

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slipway_protocol::capture::UPLOAD_OFFSET;
 use slipway_protocol::{
-    CapturedImage, EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, POLL_SECONDS, RenewRequest,
-    Wait, Workflow,
+    CapturedImage, EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, POLL_SECONDS, RecoveryKey,
+    RenewRequest, Wait, Workflow,
 };
 
 use crate::config::Config;
@@ -281,6 +281,12 @@ impl Client {
             status: StatusCode::OK,
             source: Box::new(source),
         })
+    }
+
+    /// `POST /v1/node/runs/{run}/recovery-keys`. Once it succeeds, the server does not lose the key.
+    pub async fn escrow(&self, run: &str, key: &RecoveryKey) -> Result<(), ClientError> {
+        let ask = Ask::new("storing a recovery key", Method::POST, format!("v1/node/runs/{run}/recovery-keys"));
+        self.send(&ask, |r| r.json(key)).await.map(drop)
     }
 
     /// Sends a request and turns every answer that is not a success into an error.

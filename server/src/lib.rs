@@ -15,6 +15,7 @@ pub mod compose;
 pub mod data;
 pub mod enrol;
 mod error;
+pub mod escrow;
 pub mod image;
 pub mod ipxe;
 pub mod jwt;

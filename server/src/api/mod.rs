@@ -6,6 +6,7 @@ pub mod boot;
 pub mod boot_report;
 pub mod capture;
 pub mod enrol;
+pub mod escrow;
 pub mod files;
 pub mod images;
 pub mod loose_report;
@@ -94,6 +95,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/node/heartbeat", post(node::heartbeat))
         .route("/v1/node/runs/{run}/captures", post(capture::commit))
         .route("/v1/node/runs/{run}/captures/{name}", post(capture::begin).put(capture::put))
+        .route("/v1/node/runs/{run}/recovery-keys", post(escrow::store))
         .route("/v1/time", get(node::time))
         .route("/v1/phone-home/{token}", post(phone_home::by_token))
         .route("/latest/meta-data/phone_home", post(phone_home::by_instance))

@@ -19,6 +19,7 @@ use utoipa::{Modify, OpenApi};
         super::capture::begin,
         super::capture::put,
         super::capture::commit,
+        super::escrow::store,
         super::phone_home::by_token,
         super::phone_home::by_instance,
         super::metadata::by_token,

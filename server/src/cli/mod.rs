@@ -16,10 +16,11 @@ use slipway_server::data::DataDir;
 use slipway_server::jwt::Signer;
 use slipway_server::operate::{self, LogType, NewNode, NewRun, NodeChange, Task};
 use slipway_server::reporting::PostKeys;
+use slipway_server::store::recovery_keys::Stored;
 use slipway_server::store::run_tokens::Purpose;
 use slipway_server::store::systems::{self, System};
 use slipway_server::store::{Store, images};
-use slipway_server::{image, status as node_status};
+use slipway_server::{escrow, image, status as node_status};
 use slipway_user_data::Post;
 
 /// slipway's server, and the commands of its operators.
@@ -111,6 +112,11 @@ pub enum NodeCommand {
         /// Whose log.
         #[arg(long = "type", value_enum, default_value_t)]
         kind: LogKind,
+    },
+    /// Print what opens a machine's encrypted disks when its TPM does not: volume and key, the newest first. This is logged.
+    RecoveryKey {
+        /// Id, name or claim code.
+        node: String,
     },
 }
 
@@ -388,6 +394,12 @@ async fn node(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow::Re
         }
         NodeCommand::MetadataUrl { node } => {
             print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)
+        }
+        NodeCommand::RecoveryKey { node } => {
+            let node = operate::show_node(store, &node).await?;
+            let keys = escrow::show_keys(store, &node.id, label(&node)).await?;
+            let line = |stored: &Stored| format!("{} {}\n", stored.key.volume, stored.key.key.reveal());
+            print(&keys.iter().map(line).collect::<String>())
         }
         NodeCommand::Log { node, kind } => print(&operate::node_log(store, &node, kind.into()).await?),
     }

@@ -9,6 +9,7 @@ pub mod images;
 pub mod logs;
 pub mod loose;
 pub mod nodes;
+pub mod recovery_keys;
 pub mod run_tokens;
 pub mod runs;
 pub mod settings;
@@ -100,6 +101,7 @@ fn migrations() -> Migrator {
         migration(1, "first", include_str!("../../migrations/0001_first.sql")),
         migration(2, "ended and forgotten", include_str!("../../migrations/0002_ended_and_forgotten.sql")),
         migration(3, "contacts", include_str!("../../migrations/0003_contacts.sql")),
+        migration(4, "recovery keys", include_str!("../../migrations/0004_recovery_keys.sql")),
         migration(5, "network and keys", include_str!("../../migrations/0005_network_and_keys.sql")),
         migration(6, "reports", include_str!("../../migrations/0006_reports.sql")),
     ])

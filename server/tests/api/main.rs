@@ -16,6 +16,7 @@ mod operator;
 #[path = "../../../user-data/tests/cloud_init/packages.rs"]
 mod packages;
 mod phone_home;
+mod recovery_keys;
 mod reporting;
 mod support;
 mod work;

@@ -1,0 +1,30 @@
+//! Recovery keys that nodes leave.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use slipway_protocol::{ErrorBody, RecoveryKey};
+
+use crate::api::App;
+use crate::api::answer::{ApiError, JsonBody, UrlPath};
+use crate::api::auth::NodeCaller;
+use crate::escrow;
+
+/// Store the recovery key of a disk that an `encrypt-root` step is about to encrypt. May be repeated.
+#[utoipa::path(post, path = "/v1/node/runs/{run}/recovery-keys", security(("node" = [])),
+    params(("run" = String, Path)), request_body = RecoveryKey, responses(
+    (status = 204, description = "It is stored, and survives a power cut."), (status = 400, body = ErrorBody),
+    (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 403, body = ErrorBody, description = "No step of the run encrypts anything."),
+    (status = 409, body = ErrorBody, description = "The run is over, or there is another key of this volume."),
+    (status = 413, body = ErrorBody)))]
+pub async fn store(
+    State(app): State<Arc<App>>,
+    NodeCaller(node): NodeCaller,
+    UrlPath(run): UrlPath<String>,
+    JsonBody(key): JsonBody<RecoveryKey>,
+) -> Result<StatusCode, ApiError> {
+    escrow::store_key(&app.store, &node, &run, &key).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

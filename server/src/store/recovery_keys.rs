@@ -1,0 +1,58 @@
+//! What opens the encrypted disks of nodes when their TPM does not.
+
+use slipway_protocol::{RecoveryKey, Secret};
+use sqlx::sqlite::SqliteRow;
+
+use super::{Connection, database, get, number, optional_number};
+use crate::Error;
+use crate::time::Millis;
+
+/// A recovery key as stored.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// The run in which the disk was encrypted.
+    pub run: String,
+    /// The volume and its key.
+    pub key: RecoveryKey,
+    /// When it was stored.
+    pub stored_at: Millis,
+    /// When an operator last had it shown, if ever.
+    pub shown_at: Option<Millis>,
+}
+
+/// Stores a key, unless there is one of the volume already.
+pub async fn insert(
+    connection: &mut Connection,
+    node: &str,
+    run: &str,
+    key: &RecoveryKey,
+    now: Millis,
+) -> Result<(), Error> {
+    let sql = "INSERT INTO recovery_keys (node, run, volume, key, stored_at) VALUES ($1, $2, $3, $4, $5) \
+               ON CONFLICT (node, volume) DO NOTHING";
+    let query = sqlx::query(sql).bind(node).bind(run).bind(&key.volume).bind(key.key.reveal()).bind(now.cast_signed());
+    query.execute(connection).await.map(drop).map_err(database("storing a recovery key"))
+}
+
+/// The keys of a node, the newest first.
+pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Stored>, Error> {
+    let sql = "SELECT * FROM recovery_keys WHERE node = $1 ORDER BY stored_at DESC, volume";
+    let rows = sqlx::query(sql).bind(node).fetch_all(connection).await.map_err(database("reading recovery keys"))?;
+    rows.iter().map(from_row).collect()
+}
+
+/// Notes that the keys of a node were shown.
+pub async fn note_shown(connection: &mut Connection, node: &str, now: Millis) -> Result<(), Error> {
+    let sql = "UPDATE recovery_keys SET shown_at = $1 WHERE node = $2";
+    let done = sqlx::query(sql).bind(now.cast_signed()).bind(node).execute(connection).await;
+    done.map(drop).map_err(database("noting that recovery keys were shown"))
+}
+
+fn from_row(row: &SqliteRow) -> Result<Stored, Error> {
+    Ok(Stored {
+        run: get(row, "run")?,
+        key: RecoveryKey { volume: get(row, "volume")?, key: Secret::from(get::<String>(row, "key")?) },
+        stored_at: number(row, "stored_at")?,
+        shown_at: optional_number(row, "shown_at")?,
+    })
+}
