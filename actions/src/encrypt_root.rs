@@ -12,6 +12,7 @@ mod table;
 mod target_files;
 mod token;
 mod tpm;
+mod verity;
 mod xts;
 
 use slipway_protocol::{DiskHints, EncryptRoot, KernelArgs, RecoveryKey, RunInTarget};
@@ -50,6 +51,9 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
         return Err(Error::Inputs { action: "encrypt-root", problems });
     }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    if let Some(done) = verity::leave_intact(&disk, machine.cancel(), report)? {
+        return Ok(done);
+    }
     let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
     let refused = |reason: String| Error::CannotEncrypt { what: name.clone(), reason };
     target_files::check(&root).map_err(refused)?;

@@ -479,6 +479,14 @@ pub enum Error {
         /// Whether the same may succeed if it is tried again.
         may_pass: bool,
     },
+    /// A partition sealed by dm-verity is not what it was sealed as.
+    #[error("checking {what}, which dm-verity seals: {reason}; write the image again")]
+    Sealed {
+        /// The partition.
+        what: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// Some of several disks were not erased.
     #[error("erasing {count} disks: {}", failed.join("; "))]
     SomeNotErased {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use common::disk_image::{ESP, Part, ROOT, can_mount, make, read_file, run as succeed};
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed};
 use common::swtpm::Tpm;
 use common::{Bench, MIB, chain};
 use slipway_actions::{
@@ -183,4 +183,62 @@ fn a_disk_without_a_table_is_no_root_partition() {
     succeed(mkfs.args(["-q", "-F", "-d"]).arg(&tree).arg(bench.path("disk")).arg("40M"));
     let error = Safe::new(&bench, Path::new("/dev/no-tpm")).encrypt(EncryptRoot::default()).unwrap_err();
     assert!(chain(&error).contains("only a partition can be encrypted"), "{}", chain(&error));
+}
+
+/// The last partition of a disk sealed by dm-verity, its hashes behind it.
+fn sealed(halves: bool) -> Option<(Bench, String)> {
+    const HASHES: &str = if cfg!(target_arch = "aarch64") {
+        "DF3300CE-D69F-4C92-978C-9BFB0F38D820"
+    } else {
+        "2C7357ED-EBD2-46D9-AEC1-23D437EC2BF5"
+    };
+    let bench = Bench::new(MIB);
+    let disk = bench.path("disk");
+    let parts = [
+        Part { mib: 1..9, type_guid: LINUX, name: "other", files: &[] },
+        Part { mib: 10..30, type_guid: ROOT, name: "system", files: &[("etc/os-release", "")] },
+        Part { mib: 30..39, type_guid: HASHES, name: "hashes", files: &[] },
+    ];
+    make(&disk, 40, &parts);
+    let (data, hashes) = (bench.path("data"), bench.path("hashes"));
+    let file = fs::File::options().read(true).write(true).open(&disk).unwrap();
+    let mut bytes = vec![0; 20 * MIB];
+    file.read_exact_at(&mut bytes, 10 * MIB as u64).unwrap();
+    fs::write(&data, &bytes).unwrap();
+    let made = Command::new("veritysetup").arg("format").arg(&data).arg(&hashes).output().ok()?;
+    let text = String::from_utf8(made.stdout).unwrap();
+    let root_hash = text.lines().find_map(|line| line.strip_prefix("Root hash:")).unwrap().trim().to_owned();
+    let mut padded = fs::read(&hashes).unwrap();
+    padded.resize(9 * MIB, 0);
+    file.write_all_at(&padded, 30 * MIB as u64).unwrap();
+    if halves {
+        let guid = |hex: &str| [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
+        let mut sgdisk = Command::new("sgdisk");
+        sgdisk.arg(format!("--partition-guid=2:{}", guid(&root_hash[..32])));
+        succeed(sgdisk.arg(format!("--partition-guid=3:{}", guid(&root_hash[32..]))).arg(&disk));
+    }
+    Some((bench, root_hash))
+}
+
+#[test]
+fn a_sealed_root_is_left_as_it_is_and_checked() {
+    for halves in [true, false] {
+        let Some((bench, root_hash)) = sealed(halves) else { return };
+        let before = bench.disk();
+        let safe = Safe::new(&bench, Path::new("/dev/no-tpm"));
+        let (done, notes) = safe.encrypt(EncryptRoot::default()).unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let left = format!("left partition 2 (system) of {} as it is, sealed", bench.path("disk").display());
+        assert!(done.outcome.summary.starts_with(&left), "{}", done.outcome.summary);
+        let told = if halves { &notes[1] } else { &done.outcome.warnings[0] };
+        assert!(told.contains(&root_hash), "{told}");
+        assert_eq!(done.outcome.warnings.len(), usize::from(!halves), "{:?}", done.outcome.warnings);
+        assert!(bench.disk() == before);
+
+        let disk = fs::File::options().write(true).open(bench.path("disk")).unwrap();
+        disk.write_all_at(&[0xFF], (29 * MIB + 5) as u64).unwrap();
+        let error = safe.encrypt(EncryptRoot::default()).unwrap_err();
+        let expect =
+            "which dm-verity seals: block 4864 of its data is not what its hash tree says; write the image again";
+        assert!(chain(&error).ends_with(expect), "{}", chain(&error));
+    }
 }
