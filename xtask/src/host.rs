@@ -45,6 +45,8 @@ pub const TESTS: &[&str] = &[
     "bmap-tools",
     "busybox-static",
     "dmsetup",
+    "swtpm",
+    "tpm2-tools",
 ];
 
 /// Installs those of the packages that are missing, without asking anything; as root, or through sudo.

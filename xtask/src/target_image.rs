@@ -24,6 +24,9 @@ const LARGE_ROOT: u64 = 2942 * MIB;
 /// What that has beside the packages of the other: other people's servers and compilers.
 const LARGE_PACKAGES: &[&str] =
     &["build-essential", "git", "nginx", "openjdk-17-jre-headless", "postgresql", "python3-numpy", "vim"];
+/// What opens an encrypted root by the TPM, and what makes an initramfs of it in place of Debian's usual program.
+const ENCRYPTED_PACKAGES: &[&str] = &["dracut", "cryptsetup-bin", "tpm2-tools", "libtss2-tcti-device0", "binutils"];
+const USUAL_INITRAMFS: &str = "initramfs-tools";
 /// Where the first partition starts, and what is left behind the last one for the backup partition table.
 const ALIGNMENT: u64 = MIB;
 /// A partition for boot loaders: the boot loader, and room for three kernels.
@@ -42,6 +45,8 @@ pub enum System {
     BootPartition,
     /// Debian's signed shim and GRUB, with kernels in the root file system. It has no grub.cfg yet: grub-mkconfig needs the disk.
     Grub,
+    /// As with systemd-boot, with an initramfs by dracut that can open an encrypted root.
+    Dracut,
 }
 
 /// A partition for boot loaders.
@@ -58,21 +63,26 @@ const XBOOTLDR: BootFileSystem = BootFileSystem { place: "boot/xbootldr", label:
 
 impl System {
     /// Every image there is.
-    pub const ALL: [System; 3] = [System::SystemdBoot, System::BootPartition, System::Grub];
+    pub const ALL: [System; 4] = [System::SystemdBoot, System::BootPartition, System::Grub, System::Dracut];
 
     /// Folder of what it has beside the recipe that all have in common.
     fn recipe(self) -> &'static str {
         match self {
-            System::SystemdBoot => "systemd-boot",
+            System::SystemdBoot | System::Dracut => "systemd-boot",
             System::BootPartition => "boot-partition",
             System::Grub => "grub",
         }
     }
 
+    /// Packages beside those of its recipes.
+    fn packages(self) -> &'static [&'static str] {
+        if self == System::Dracut { ENCRYPTED_PACKAGES } else { &[] }
+    }
+
     /// The partitions before that of the root file system.
     fn boot_file_systems(self) -> &'static [BootFileSystem] {
         match self {
-            System::SystemdBoot | System::Grub => &[ESP],
+            System::SystemdBoot | System::Grub | System::Dracut => &[ESP],
             System::BootPartition => &[ESP, XBOOTLDR],
         }
     }
@@ -102,7 +112,7 @@ pub fn build(system: System) -> Result<TargetImage> {
         host::ensure(host::TARGET_IMAGE)?;
         eprintln!("building the target image with {}: Debian {}, a few minutes", system.recipe(), sources.suite);
         let raw = folder.join("image.raw");
-        disk(&raw, system, ROOT, &[], &sources)?;
+        disk(&raw, system, ROOT, system.packages(), &sources)?;
         let image = compress(&raw, folder, "image.raw.zst")?;
         fs::remove_file(&raw).with_context(|| format!("removing {}", raw.display()))?;
         let text = serde_json::to_string_pretty(&image)?;
@@ -138,7 +148,8 @@ pub fn build_large() -> Result<PathBuf> {
 /// What an image is made of.
 fn key(name: &str, system: System, sources: &Sources) -> Result<Key> {
     let key = Key::new(name).with("sources", &sources.list);
-    key.with_path(&recipe(COMMON))?.with("system", system.recipe()).with_path(&recipe(system.recipe()))
+    let key = key.with_path(&recipe(COMMON))?.with("system", system.recipe()).with_path(&recipe(system.recipe()))?;
+    Ok(if system.packages().is_empty() { key } else { key.with("packages", system.packages().join(" ")) })
 }
 
 fn recipe(name: &str) -> PathBuf {
@@ -188,7 +199,9 @@ fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) ->
     for recipe in &recipes {
         let file = recipe.join("packages.txt");
         let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        packages.extend(text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned));
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let is_replaced = |package: &str| package == USUAL_INITRAMFS && system == System::Dracut;
+        packages.extend(lines.filter(|package| !is_replaced(package)).map(str::to_owned));
     }
     let root = folder.join("root.tar");
     let mut mmdebstrap = command("mmdebstrap", ["--variant=minbase", "--quiet"]);

@@ -1,0 +1,144 @@
+//! Debian is installed through firmware with its root encrypted. The machine's TPM opens it; in a machine with another TPM it
+//! stays closed.
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use qemu_tests::{step, stream, timed};
+use slipway_protocol::{Action, DiskHints, EncryptRoot, NodeState, Reboot, SeedCloudInit, Step, StreamImage};
+use xtask::lab::Lab;
+use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
+use xtask::target_image::{self, System};
+
+const UUID: &str = "5b1c6f6e-90e9-4a0f-8c1e-2d6f0f6e1a02";
+const DISK_SIZE: u64 = 2 << 30;
+/// An emulated processor makes the initramfs, and encrypts a gigabyte.
+const LIMIT: Duration = Duration::from_secs(45 * 60);
+/// What systemd asks on the console when no token opens a volume.
+const ASKED: &str = "Please enter";
+
+/// A TPM in software, switched on until this is dropped.
+struct Tpm(Child, Vec<String>);
+
+impl Tpm {
+    /// A TPM whose state is in a folder, which is made.
+    fn start(folder: &Path) -> Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let socket = folder.join("socket");
+        let mut swtpm = Command::new("swtpm");
+        swtpm.args(["socket", "--tpm2", "--ctrl", &format!("type=unixio,path={}", socket.display()), "--tpmstate"]);
+        let swtpm = swtpm.arg(format!("dir={}", folder.display())).spawn().context("starting swtpm")?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !socket.exists() {
+            ensure!(Instant::now() < deadline, "starting swtpm: it makes no {}", socket.display());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let chardev = format!("socket,id=tpm,path={}", socket.display());
+        let arguments =
+            ["-chardev", &chardev, "-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", "tpm-crb,tpmdev=tpm0"];
+        Ok(Self(swtpm, arguments.map(str::to_owned).to_vec()))
+    }
+}
+
+impl Drop for Tpm {
+    fn drop(&mut self) {
+        // Both fail only where it has ended with the machine.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other() -> Result<()> {
+    timed("an encrypted root is opened by its own TPM and by no other", || {
+        // Paths of sockets must be short.
+        let folder = tempfile::Builder::new().prefix("slipway-").tempdir()?;
+        let image = target_image::build(System::Dracut)?;
+        let mut lab = Lab::new(&folder.path().join("lab"))?;
+        lab.start_server()?;
+        lab.make_boot_files()?;
+        let digest = lab.operator(&["image", "add", image.path.to_str().context("a path")?])?.trim().to_owned();
+        lab.operator(&["node", "add", "--name", "m1", "--uuid", UUID, "--release"])?;
+        let url = format!("{}/images/{digest}", lab.url());
+        start_run(&lab, folder.path(), &steps(&url, digest.parse()?))?;
+
+        let disk = folder.path().join("disk");
+        create_disk(&disk, DISK_SIZE)?;
+        let tpm = Tpm::start(&folder.path().join("tpm"))?;
+        let config = machine(&lab, &disk, &tpm);
+        let mut first = Machine::start(&config, &folder.path().join("first"))?;
+        install(&lab, &mut first)?;
+        let cmdline = first.console()?;
+        ensure!(cmdline.contains("root=/dev/mapper/root"), "the installed system has its arguments:\n{cmdline}");
+        ensure!(!cmdline.contains(ASKED), "nobody was asked:\n{cmdline}");
+        drop(first);
+        drop(tpm);
+
+        let key = lab.operator(&["node", "recovery-key", "m1"])?;
+        ensure!(key.trim().len() == 36 + 1 + 71, "a volume and its key: {key}");
+        ensure!(!cmdline.contains(key.trim().rsplit(' ').next().context("a key")?), "the console has the key");
+
+        let other = Tpm::start(&folder.path().join("other"))?;
+        let config = MachineConfig { boot: Boot::Uefi { uri: None }, ..machine(&lab, &disk, &other) };
+        let mut second = Machine::start(&config, &folder.path().join("second"))?;
+        second.wait_for_console(ASKED, LIMIT)?;
+        Ok(())
+    })
+}
+
+/// Installs with the root encrypted.
+fn steps(url: &str, digest: slipway_protocol::Digest) -> Vec<Step> {
+    let stream = match stream("stream", url, digest).action {
+        Action::StreamImage(image) => Action::StreamImage(StreamImage { grow: false, ..image }),
+        other => other,
+    };
+    let seed = SeedCloudInit {
+        instance_id: "encrypted-1".to_owned(),
+        hostname: Some("m1".to_owned()),
+        user_data: "#cloud-config\n{}\n".to_owned(),
+        disk: DiskHints::default(),
+        ..SeedCloudInit::default()
+    };
+    vec![
+        step("stream", stream),
+        step("seed", Action::SeedCloudInit(seed)),
+        step("encrypt", Action::EncryptRoot(EncryptRoot::default())),
+        step("reboot", Action::Reboot(Reboot {})),
+    ]
+}
+
+fn start_run(lab: &Lab, folder: &Path, steps: &[Step]) -> Result<()> {
+    let file = folder.join("workflow");
+    std::fs::write(&file, serde_json::to_vec(&serde_json::json!({ "steps": steps, "phone_home": true }))?)?;
+    lab.operator(&["run", "start", "m1", "--workflow", file.to_str().context("a path")?]).map(drop)
+}
+
+/// A machine with firmware, which boots from the network once, and measures both times what it starts.
+fn machine(lab: &Lab, disk: &Path, tpm: &Tpm) -> MachineConfig {
+    MachineConfig {
+        boot: Boot::Uefi { uri: Some(lab.loader_url()) },
+        memory_mib: 1024,
+        uuid: UUID.to_owned(),
+        serial: "TPM0001".to_owned(),
+        disks: vec![Disk { path: disk.to_owned(), serial: "tpm-disk-1".to_owned() }],
+        nics: vec![Nic { mac: "52:54:00:5b:1c:02".to_owned(), bootfile: Some(lab.script_url()) }],
+        extra: tpm.1.clone(),
+        detached: false,
+    }
+}
+
+/// Waits until the installed system reports that it runs, which it does from its root.
+fn install(lab: &Lab, machine: &mut Machine) -> Result<()> {
+    let changes = lab.watch("m1")?;
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
+        match changes.next(Duration::from_secs(1))? {
+            Some(status) if status.state == NodeState::Running => return Ok(()),
+            Some(status) if status.state == NodeState::Failed => bail!("{status:#?}\n{}", machine.console()?),
+            _ => ensure!(machine.is_running()?, "QEMU has ended:\n{}", machine.console()?),
+        }
+    }
+    bail!("it does not run after {} s:\n{}", LIMIT.as_secs(), machine.console()?)
+}
