@@ -616,6 +616,34 @@ pub enum Error {
         /// Bytes there are.
         stored: u64,
     },
+    /// The machine has no EFI variables to say what it starts from.
+    #[error(
+        "changing the order in which the machine starts: it was not started by UEFI firmware ({folder} is not there); \
+         start it by UEFI, or leave the step out"
+    )]
+    NotUefi {
+        /// Where Linux would show them.
+        folder: String,
+    },
+    /// The firmware's variables could not be read or changed.
+    #[error("{operation} the EFI variable {variable}")]
+    EfiVariable {
+        /// What was done: "reading", "writing", "removing".
+        operation: &'static str,
+        /// Its name, or the folder of all.
+        variable: String,
+        /// The cause, and what to do.
+        #[source]
+        source: io::Error,
+    },
+    /// Nothing says which program starts the installed system.
+    #[error("looking for the boot loader on {disk}: {reason}")]
+    BootLoader {
+        /// Path of the disk.
+        disk: String,
+        /// What is there, and what to do.
+        reason: String,
+    },
     /// Something asked the action to stop, such as the end of its time.
     #[error("stopping on request")]
     Cancelled,

@@ -9,6 +9,7 @@ use serde_json::Value;
 use slipway_protocol::{Digest, KernelArgs};
 
 use crate::boot_config::{self, Edit};
+use crate::efi::load_option::LoadOption;
 use crate::error::Error;
 use crate::fetch::{self, challenge, oci};
 use crate::open_disk::{Access, OpenDisk};
@@ -123,4 +124,17 @@ pub fn edit_boot_file(kind: BootFile, text: &str, wanted: &KernelArgs) -> Option
 /// Whether the first bytes of a file are those of a unified kernel image.
 pub fn is_unified_kernel_image(head: &[u8]) -> bool {
     boot_config::uki::Sections::read(head).is_some_and(|sections| sections.has_kernel())
+}
+
+/// A load option that is read and written again, and whether it leads to a file on a partition.
+pub fn load_option(bytes: &[u8]) -> Option<(Vec<u8>, bool)> {
+    let option = LoadOption::decode(bytes)?;
+    Some((option.encode(), option.loader().is_some()))
+}
+
+/// The same option as an entry for the loader it leads to, and whether that one leads there.
+pub fn renewed_option(bytes: &[u8]) -> Option<bool> {
+    let option = LoadOption::decode(bytes)?;
+    let loader = option.loader()?;
+    Some(LoadOption::new("new", &loader).loader()? == loader && option.renewed(None, &loader).loader()? == loader)
 }

@@ -5,10 +5,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use slipway_protocol::RecoveryKey;
+use slipway_protocol::{Disk, RecoveryKey};
 
 use crate::capture_file::CaptureFile;
 use crate::disks;
+use crate::efi::former::FormerPartitions;
 use crate::error::Error;
 use crate::fetch::{self, FetchError, Request, Trust};
 use crate::machine::{Cancel, Candidate, Machine, Response, TPM, Upload, UploadError};
@@ -31,6 +32,8 @@ pub struct HostOptions {
     pub recovery_key_to: Option<PathBuf>,
     /// Device of the TPM, if it is not the usual one.
     pub tpm: Option<PathBuf>,
+    /// What its disks held before anything was done to them.
+    pub former: FormerPartitions,
 }
 
 /// The machine this process runs on.
@@ -42,6 +45,7 @@ pub struct Host {
     capture_to: Option<PathBuf>,
     recovery_key_to: Option<PathBuf>,
     tpm: Option<PathBuf>,
+    former: FormerPartitions,
 }
 
 impl Host {
@@ -51,15 +55,21 @@ impl Host {
             given if !given.is_empty() => Trust { pem: given, origin: "the CA given to this machine or by hand" },
             _ => Trust { pem: fs::read_to_string(SYSTEM_TRUST).into_iter().collect(), origin: SYSTEM_TRUST },
         };
-        let HostOptions { cancel, is_operating_system, capture_to, recovery_key_to, tpm, .. } = options;
-        Self { trust, cancel, is_operating_system, capture_to, recovery_key_to, tpm }
+        let HostOptions { cancel, is_operating_system, capture_to, recovery_key_to, tpm, former, .. } = options;
+        Self { trust, cancel, is_operating_system, capture_to, recovery_key_to, tpm, former }
     }
 }
 
 impl Machine for Host {
     fn disks(&self) -> Result<Vec<Candidate>, Error> {
-        disks::candidates(Path::new("/sys"), Path::new("/proc"), self.is_operating_system)
-            .map_err(|source| Error::ListDisks { source })
+        let candidates = disks::candidates(Path::new("/sys"), Path::new("/proc"), self.is_operating_system)
+            .map_err(|source| Error::ListDisks { source })?;
+        // Only firmware with entries wants to know, and only where disks are slipway's to overwrite.
+        if self.is_operating_system && self.efi().exists() {
+            let disks = candidates.iter().filter(|candidate| !candidate.by_name_only);
+            disks.for_each(|candidate| self.former.look_at(&candidate.disk));
+        }
+        Ok(candidates)
     }
 
     fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
@@ -84,6 +94,10 @@ impl Machine for Host {
 
     fn tpm(&self) -> PathBuf {
         self.tpm.clone().unwrap_or_else(|| PathBuf::from(TPM))
+    }
+
+    fn former_partitions(&self, disk: &Disk) -> Vec<String> {
+        self.former.of(disk)
     }
 
     fn is_operating_system(&self) -> bool {

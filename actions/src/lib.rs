@@ -7,11 +7,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
 mod boot_config;
+mod boot_entry;
 mod boot_reporter;
 mod capture_disk;
 mod capture_file;
 mod choose;
 pub mod disks;
+mod efi;
+mod efi_boot_order;
 mod encrypt_root;
 mod erase_disk;
 mod error;
@@ -26,6 +29,7 @@ mod machine;
 mod make_filesystem;
 mod mount;
 mod open_disk;
+mod os_release;
 mod partition;
 mod partitions;
 mod probe;
@@ -59,6 +63,7 @@ use slipway_protocol::{Action, Outcome, Progress, Stage, StreamImage};
 
 pub use choose::{Verdict, choose, named, survey};
 pub use disks::list_disks;
+pub use efi::former::FormerPartitions;
 pub use encrypt_root::TpmError;
 pub use error::{Error, is_retryable};
 pub use fetch::{FetchError, Refusal, Request};
@@ -134,6 +139,7 @@ pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Action::EncryptRoot(inputs) => encrypt_root::run(inputs, machine, report),
         Action::CaptureDisk(inputs) => capture_disk::run(inputs, machine, report),
         Action::BootReporter(inputs) => boot_reporter::run(inputs, machine, report),
+        Action::EfiBootOrder(inputs) => efi_boot_order::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),
     }
 }

@@ -47,6 +47,17 @@ pub trait Machine: Sync {
         PathBuf::from(TPM)
     }
 
+    /// Where Linux shows what UEFI firmware gave it (kernel documentation, ABI/testing/sysfs-firmware-efi). There is no such
+    /// folder on a machine that was started in another way.
+    fn efi(&self) -> PathBuf {
+        PathBuf::from("/sys/firmware/efi")
+    }
+
+    /// GUIDs of the partitions a disk had when this machine was first asked for its disks.
+    fn former_partitions(&self, _disk: &Disk) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether slipway is the operating system here, so that what uses a disk is nobody's and may be taken down.
     fn is_operating_system(&self) -> bool {
         false

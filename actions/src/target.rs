@@ -6,6 +6,7 @@ use crate::Report;
 use crate::error::Error;
 use crate::mount::{self, LookedAt};
 use crate::open_disk::OpenDisk;
+use crate::os_release;
 use crate::partitions::{self, Partition};
 use crate::probe::FileSystem;
 use crate::target_root::TargetRoot;
@@ -20,7 +21,6 @@ const USR_TYPES: &[&str] = &[
     "b0e01050-ee5f-4390-949a-9101b17104e9",
     "5dfbf5f4-2848-4bac-aa5e-0d9a20b745a6",
 ];
-const OS_RELEASE: &[&str] = &["etc/os-release", "usr/lib/os-release"];
 /// Rank of a partition that nothing says to be the root.
 pub(crate) const UNMARKED: u8 = 2;
 
@@ -134,7 +134,7 @@ pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Resu
                 continue;
             }
         };
-        if OS_RELEASE.iter().any(|path| root.exists(path)) {
+        if os_release::PATHS.iter().any(|path| root.exists(path)) {
             report(Report::Note(format!("the root file system is {kind} of {name}")));
             return Ok(Target { root, partition, name, kind, warnings: looked_at.refusals });
         }

@@ -57,15 +57,34 @@ impl TargetRoot {
         }
     }
 
+    /// Opens a regular file for reading.
+    pub(crate) fn open_file(&self, path: &str) -> Result<File, Error> {
+        // Without waiting: a pipe of that name would be waited for.
+        let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(io::Error::from).and_then(|file| {
+            let is_file = FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile;
+            if is_file { Ok(File::from(file)) } else { Err(io::Error::other("it is no regular file")) }
+        });
+        file.map_err(|source| target_file("reading", path, source))
+    }
+
     /// Names of the regular files in a directory, sorted; none where there is no such directory.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<String>, Error> {
+        self.names(path, |kind| kind != FileType::Directory)
+    }
+
+    /// Names of the directories in a directory, likewise.
+    pub(crate) fn directories(&self, path: &str) -> Result<Vec<String>, Error> {
+        self.names(path, |kind| kind == FileType::Directory)
+    }
+
+    fn names(&self, path: &str, is_wanted: fn(FileType) -> bool) -> Result<Vec<String>, Error> {
         let list = || -> io::Result<Vec<String>> {
             let dir = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
             let mut names = Vec::new();
             for entry in Dir::new(dir)? {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy().into_owned();
-                if entry.file_type() != FileType::Directory && !name.starts_with('.') {
+                if is_wanted(entry.file_type()) && !name.starts_with('.') {
                     names.push(name);
                 }
             }

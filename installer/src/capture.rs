@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use slipway_actions::{Cancel, Candidate, Error, FetchError, Machine, Request, Response, Upload, UploadError};
-use slipway_protocol::{CapturedImage, ErrorCode, RecoveryKey};
+use slipway_protocol::{CapturedImage, Disk, ErrorCode, RecoveryKey};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -76,6 +76,14 @@ impl Machine for OnServer {
 
     fn tpm(&self) -> PathBuf {
         self.machine.tpm()
+    }
+
+    fn efi(&self) -> PathBuf {
+        self.machine.efi()
+    }
+
+    fn former_partitions(&self, disk: &Disk) -> Vec<String> {
+        self.machine.former_partitions(disk)
     }
 
     fn is_operating_system(&self) -> bool {

@@ -45,9 +45,9 @@ pub use partition::{FileSystemKind, MakeFileSystem, NewPartition, Partition, Par
 pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
-    Action, BootReporter, DetachedSignature, EncryptRoot, EraseDisk, EraseMode, KernelArgReplacement, KernelArgs,
-    NumberOrName, PhoneHome, Reboot, RecoveryKey, RegistryAuth, RunInTarget, SeedCloudInit, SeedPlace, Step,
-    StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
+    Action, BootPosition, BootReporter, DetachedSignature, EfiBootOrder, EncryptRoot, EraseDisk, EraseMode,
+    KernelArgReplacement, KernelArgs, NumberOrName, PhoneHome, Reboot, RecoveryKey, RegistryAuth, RunInTarget,
+    SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
 };
 
 /// Largest request body the server reads from a node, in bytes, after decompression.

@@ -6,6 +6,7 @@ use crate::{CaptureDisk, MakeFileSystem, Partition};
 use erase::fallback_problems;
 use image::image_problems;
 
+pub use boot::{BootPosition, EfiBootOrder, Reboot};
 pub use boot_reporter::BootReporter;
 pub use encrypt::{EncryptRoot, RecoveryKey};
 pub use erase::{EraseDisk, EraseMode};
@@ -14,6 +15,7 @@ pub use kernel_args::{KernelArgReplacement, KernelArgs, is_kernel_argument, kern
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};
 
+mod boot;
 mod boot_reporter;
 mod encrypt;
 mod erase;
@@ -90,6 +92,7 @@ fn action_problems(action: &Action) -> Vec<String> {
         Action::EncryptRoot(encrypt) => encrypt.problems(),
         Action::CaptureDisk(capture) => capture.problems(),
         Action::BootReporter(reporter) => reporter.problems(),
+        Action::EfiBootOrder(order) => order.problems(),
         Action::Reboot(_) => Vec::new(),
     }
 }
@@ -154,6 +157,8 @@ pub enum Action {
     CaptureDisk(CaptureDisk),
     /// Have the installed system report its boots until it runs.
     BootReporter(BootReporter),
+    /// Have the firmware start the installed system.
+    EfiBootOrder(EfiBootOrder),
     /// Leave for the installed system.
     Reboot(Reboot),
 }
@@ -174,16 +179,11 @@ impl Action {
             Action::EncryptRoot(_) => "encrypt-root",
             Action::CaptureDisk(_) => "capture-disk",
             Action::BootReporter(_) => "boot-reporter",
+            Action::EfiBootOrder(_) => "efi-boot-order",
             Action::Reboot(_) => "reboot",
         }
     }
 }
-
-/// Inputs of `reboot`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Reboot {}
 
 #[cfg(test)]
 mod tests {

@@ -35,6 +35,8 @@ pub struct Bench {
     pub disks: Vec<Candidate>,
     /// What is taken for the program itself; none for the one of the test.
     pub program: Option<PathBuf>,
+    /// GUIDs of the partitions its disks had.
+    pub former: Vec<String>,
 }
 
 impl Bench {
@@ -54,7 +56,7 @@ impl Bench {
         let host = Host::new(HostOptions { trust, cancel: cancel.clone(), ..HostOptions::default() });
         // Not on a tmpfs where that can be helped: it may not take direct writes.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        Self { dir, host, cancel, disks: Vec::new(), program: None }
+        Self { dir, host, cancel, disks: Vec::new(), program: None, former: Vec::new() }
     }
 
     pub fn add_disk(&mut self, name: &str, size: usize) {
@@ -106,6 +108,14 @@ impl Machine for Bench {
 
     fn program(&self) -> PathBuf {
         self.program.clone().unwrap_or_else(|| self.host.program())
+    }
+
+    fn efi(&self) -> PathBuf {
+        self.path("efi")
+    }
+
+    fn former_partitions(&self, _: &Disk) -> Vec<String> {
+        self.former.clone()
     }
 }
 

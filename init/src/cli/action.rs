@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail};
 use indicatif::HumanBytes;
 use slipway_actions::{Done, Host, HostOptions, Next};
 use slipway_protocol::{
-    Action, Algorithm, BootReporter, CaptureDisk, DetachedSignature, Digest, DiskHints, EncryptRoot, EraseDisk,
-    EraseMode, KernelArgReplacement, KernelArgs, MakeFileSystem, NumberOrName, Partition, PartitionChoice, PhoneHome,
-    RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
+    Action, Algorithm, BootReporter, CaptureDisk, DetachedSignature, Digest, DiskHints, EfiBootOrder, EncryptRoot,
+    EraseDisk, EraseMode, KernelArgReplacement, KernelArgs, MakeFileSystem, NumberOrName, Partition, PartitionChoice,
+    PhoneHome, RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
 };
 
 pub use arguments::ActionArguments;
@@ -77,7 +77,8 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
         | ActionCommand::RunInTarget(_)
         | ActionCommand::BootReporter(_)
         | ActionCommand::EncryptRoot(_)
-        | ActionCommand::CaptureDisk { .. } => None,
+        | ActionCommand::CaptureDisk { .. }
+        | ActionCommand::EfiBootOrder { .. } => None,
     }
 }
 
@@ -207,6 +208,10 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
         ActionCommand::CaptureDisk { disk, to } => {
             let name = to.file_name().unwrap_or_default().to_string_lossy().into_owned();
             (Action::CaptureDisk(CaptureDisk { disk: hints(&disk), name }), disk, Vec::new())
+        }
+        ActionCommand::EfiBootOrder { disk, position, loader, label } => {
+            let order = EfiBootOrder { disk: hints(&disk), position: position.into(), loader, label };
+            (Action::EfiBootOrder(order), disk, Vec::new())
         }
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use slipway_actions::{Cancel, Host, HostOptions, Machine, disks};
+use slipway_actions::{Cancel, FormerPartitions, Host, HostOptions, Machine, disks};
 use slipway_installer::config::{self, Config};
 use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
@@ -166,12 +166,13 @@ fn is_child_of_slipway() -> bool {
 
 /// The real machine. Images come from wherever the server's CA vouches for, and what a step adds.
 fn machine(config: &Config, is_operating_system: bool) -> MakeMachine {
-    let ca = config.ca.clone();
+    let (ca, former) = (config.ca.clone(), FormerPartitions::default());
     Arc::new(move |cancel: &Cancel| {
         let options = HostOptions {
             trust: vec![ca.clone()],
             cancel: cancel.clone(),
             is_operating_system,
+            former: former.clone(),
             ..HostOptions::default()
         };
         Box::new(Host::new(options)) as Box<dyn Machine + Send>

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use slipway_protocol::{Digest, EraseMode, FileSystemKind, NewPartition, PartitionSize, SeedPlace};
+use slipway_protocol::{BootPosition, Digest, EraseMode, FileSystemKind, NewPartition, PartitionSize, SeedPlace};
 
 #[derive(Args)]
 pub struct ActionArguments {
@@ -67,6 +67,38 @@ pub(super) enum ActionCommand {
         #[arg(long, value_name = "FILE")]
         to: PathBuf,
     },
+    /// Have the firmware start the installed system
+    EfiBootOrder {
+        /// The disk that carries the image
+        #[arg(long)]
+        disk: String,
+        /// Where the disk comes in the order
+        #[arg(long, value_enum, default_value_t = Position::First)]
+        position: Position,
+        /// Path of the boot loader on the EFI system partition; without it the one the system brought
+        #[arg(long)]
+        loader: Option<String>,
+        /// What the firmware calls the entry; without it the name of the installed system
+        #[arg(long)]
+        label: Option<String>,
+    },
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(super) enum Position {
+    /// Before all others, from now on
+    First,
+    /// Before all others the next time only
+    Next,
+}
+
+impl From<Position> for BootPosition {
+    fn from(position: Position) -> Self {
+        match position {
+            Position::First => Self::First,
+            Position::Next => Self::Next,
+        }
+    }
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]

@@ -1,0 +1,270 @@
+//! `efi-boot-order` on a disk that carries an image, with a folder for the firmware's variables.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use common::disk_image::{ESP, Part, ROOT, can_mount, make, read_file};
+use common::partitions::info;
+use common::{Bench, MIB, chain};
+use slipway_actions::{Done, Error};
+use slipway_protocol::{Action, BootPosition, EfiBootOrder};
+
+const ESP_AT: usize = 1;
+const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+const LOADER: &str = if cfg!(target_arch = "aarch64") { "shimaa64.efi" } else { "shimx64.efi" };
+const SECOND: &str = if cfg!(target_arch = "aarch64") { "grubaa64.efi" } else { "grubx64.efi" };
+const REMOVABLE: &str = if cfg!(target_arch = "aarch64") { "BOOTAA64.EFI" } else { "BOOTX64.EFI" };
+/// Entries the machine came with: a network card (a path of MAC() alone), and something that is no load option.
+const NETWORK: &[u8] = &[1, 0, 0, 0, 4, 0, b'P', 0, b'X', 0, b'E', 0, 0, 0, 0x7F, 0xFF, 4, 0];
+const STRANGE: &[u8] = &[1, 2, 3];
+
+/// A machine started by UEFI, with a disk that carries Debian.
+fn installed() -> Bench {
+    let mut bench = Bench::new(MIB);
+    bench.disks[0].disk.serial = Some("S1".to_owned());
+    write_image(&bench, "disk");
+    let variables = bench.path("efi/efivars");
+    fs::create_dir_all(&variables).unwrap();
+    fs::write(bench.path("efi/fw_platform_size"), "64\n").unwrap();
+    set(&bench, "Boot0000", NETWORK);
+    set(&bench, "Boot0001", STRANGE);
+    set(&bench, "Boot0003", NETWORK);
+    set(&bench, "BootOrder", &[3, 0, 0, 0, 3, 0, 1, 0]);
+    bench
+}
+
+/// Partitions of new identities.
+fn write_image(bench: &Bench, name: &str) {
+    let loader = format!("EFI/debian/{LOADER}");
+    let second = format!("EFI/debian/{SECOND}");
+    let esp =
+        [(loader.as_str(), "the loader"), (&second, "the second loader"), ("EFI/debian/grub.cfg", "its configuration")];
+    let parts = [
+        Part { mib: ESP_AT..9, type_guid: ESP, name: "esp", files: &esp },
+        Part {
+            mib: 10..19,
+            type_guid: ROOT,
+            name: "system",
+            files: &[("etc/os-release", "NAME=\"Debian GNU/Linux\"\nID=debian\n")],
+        },
+    ];
+    make(&bench.path(name), 20, &parts);
+}
+
+fn set(bench: &Bench, name: &str, content: &[u8]) {
+    fs::write(bench.path(&format!("efi/efivars/{name}-{GLOBAL}")), [&[7, 0, 0, 0], content].concat()).unwrap();
+}
+
+/// The content of a variable, whose attributes are what they have to be.
+fn get(bench: &Bench, name: &str) -> Option<Vec<u8>> {
+    let bytes = fs::read(bench.path(&format!("efi/efivars/{name}-{GLOBAL}"))).ok()?;
+    assert_eq!(&bytes[..4], [7, 0, 0, 0], "{name}");
+    Some(bytes[4..].to_vec())
+}
+
+fn order(bench: &Bench) -> Vec<u16> {
+    let bytes = get(bench, "BootOrder").unwrap();
+    bytes.chunks(2).map(|number| u16::from_le_bytes([number[0], number[1]])).collect()
+}
+
+fn run(bench: &Bench, inputs: EfiBootOrder) -> Result<Done, Error> {
+    bench.run(&Action::EfiBootOrder(inputs)).0
+}
+
+fn succeeds(bench: &Bench, inputs: EfiBootOrder) -> String {
+    let done = run(bench, inputs).unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert_eq!(done.outcome.warnings, [""; 0]);
+    done.outcome.summary
+}
+
+/// The bytes of HD(1,GPT,...)/File(...) for the disk's first partition, from 1 MiB on and 8 MiB long.
+fn path_to(disk: &Path, file: &str) -> Vec<u8> {
+    let guid = info(disk, 1, "Partition unique GUID:").replace('-', "");
+    let mut guid: Vec<u8> = (0..16).map(|at| u8::from_str_radix(&guid[2 * at..2 * at + 2], 16).unwrap()).collect();
+    guid[..4].reverse();
+    guid[4..6].reverse();
+    guid[6..8].reverse();
+    let file: Vec<u8> = file.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
+    let drive =
+        [&[4, 1, 42, 0, 1, 0, 0, 0][..], &2048_u64.to_le_bytes(), &16384_u64.to_le_bytes(), &guid, &[2, 2]].concat();
+    let file = [&[4, 4][..], &(file.len() as u16 + 4).to_le_bytes(), &file].concat();
+    [drive, file, vec![0x7F, 0xFF, 4, 0]].concat()
+}
+
+#[test]
+fn the_disk_is_first_and_everything_else_stays() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let summary = succeeds(&bench, EfiBootOrder::default());
+    assert!(summary.starts_with("Boot0002 (Debian GNU/Linux), \\EFI\\debian\\shim"), "{summary}");
+    assert!(summary.ends_with("is the first of 4 in the boot order"), "{summary}");
+    assert_eq!(order(&bench), [2, 3, 0, 1]);
+    let path = path_to(&bench.path("disk"), &format!("\\EFI\\debian\\{LOADER}"));
+    let name: Vec<u8> = "Debian GNU/Linux\0".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let expect = [&[1, 0, 0, 0][..], &(path.len() as u16).to_le_bytes(), &name, &path].concat();
+    assert_eq!(get(&bench, "Boot0002"), Some(expect));
+    for (name, content) in [("Boot0000", NETWORK), ("Boot0001", STRANGE), ("Boot0003", NETWORK)] {
+        assert_eq!(get(&bench, name).as_deref(), Some(content), "{name}");
+    }
+    assert_eq!(get(&bench, "BootNext"), None);
+
+    let disk = bench.path("disk");
+    let fallback = |name: &str| read_file(&disk, ESP_AT, &format!("/EFI/BOOT/{name}")).map(|(content, _)| content);
+    assert_eq!(fallback(REMOVABLE).as_deref(), Some("the loader"));
+    assert_eq!(fallback(SECOND).as_deref(), Some("the second loader"));
+    assert_eq!(fallback("grub.cfg").as_deref(), Some("its configuration"));
+
+    // Again, after the firmware put the network first.
+    set(&bench, "BootOrder", &[3, 0, 2, 0, 0, 0]);
+    succeeds(&bench, EfiBootOrder::default());
+    assert_eq!(order(&bench), [2, 3, 0], "the entry is taken, and not made twice");
+    assert_eq!(get(&bench, "Boot0004"), None);
+}
+
+#[test]
+fn for_the_next_time_only_the_order_is_kept() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let label = Some("rack 7".to_owned());
+    let next = EfiBootOrder { position: BootPosition::Next, label, ..EfiBootOrder::default() };
+    let summary = succeeds(&bench, next);
+    assert!(summary.starts_with("Boot0002 (rack 7), "), "{summary}");
+    assert_eq!((order(&bench), get(&bench, "BootNext")), (vec![3, 0, 1, 2], Some(vec![2, 0])));
+}
+
+#[test]
+fn entries_of_former_installations_of_the_disk_go_and_those_of_others_stay() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = installed();
+    // A disk that is away now: its partition is on no disk, and nobody knows that it is gone.
+    write_image(&bench, "away");
+    let path = path_to(&bench.path("away"), "\\a");
+    let away = [&[1, 0, 0, 0][..], &(path.len() as u16).to_le_bytes(), &[0, 0], &path].concat();
+    set(&bench, "Boot0007", &away);
+    succeeds(&bench, EfiBootOrder::default());
+    // The installed system made an entry of its own.
+    set(&bench, "Boot0008", &get(&bench, "Boot0002").unwrap());
+    set(&bench, "BootOrder", &[8, 0, 2, 0, 7, 0, 0, 0]);
+
+    write_image(&bench, "disk");
+    let summary = succeeds(&bench, EfiBootOrder::default());
+    assert!(summary.ends_with("; removed 2 of former installations"), "{summary}");
+    assert_eq!(order(&bench), [4, 7, 0]);
+    assert_eq!((get(&bench, "Boot0002"), get(&bench, "Boot0008"), get(&bench, "Boot0007")), (None, None, Some(away)));
+
+    // Another disk is installed: what was noted for the first one is not its own.
+    write_image(&bench, "disk");
+    bench.disks[0].disk.serial = Some("S2".to_owned());
+    let summary = succeeds(&bench, EfiBootOrder::default());
+    assert!(!summary.contains("removed"), "{summary}");
+    assert_eq!(order(&bench), [2, 4, 7, 0]);
+}
+
+#[test]
+fn what_the_disk_held_before_the_run_is_a_former_installation_too() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = installed();
+    // Nobody knows the disk by a number, and no installation of slipway's was on it.
+    bench.disks[0].disk.serial = None;
+    write_image(&bench, "old");
+    let path = path_to(&bench.path("old"), "\\a");
+    set(&bench, "Boot0005", &[&[1, 0, 0, 0][..], &(path.len() as u16).to_le_bytes(), &[0, 0], &path].concat());
+    succeeds(&bench, EfiBootOrder::default());
+    assert!(get(&bench, "Boot0005").is_some(), "a disk that may only be away");
+    bench.former = vec![info(&bench.path("old"), 1, "Partition unique GUID:").to_ascii_lowercase()];
+    succeeds(&bench, EfiBootOrder::default());
+    assert_eq!((get(&bench, "Boot0005"), order(&bench)), (None, vec![2, 3, 0, 1]));
+}
+
+#[test]
+fn an_entry_that_is_gone_since_the_last_time_is_made_again_and_told() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    succeeds(&bench, EfiBootOrder::default());
+    fs::remove_file(bench.path(&format!("efi/efivars/Boot0002-{GLOBAL}"))).unwrap();
+    let done = run(&bench, EfiBootOrder::default()).unwrap();
+    assert!(done.outcome.warnings[0].starts_with("the firmware has forgotten the entry"), "{:?}", done.outcome);
+    assert_eq!(order(&bench), [2, 3, 0, 1]);
+    succeeds(&bench, EfiBootOrder::default());
+}
+
+#[test]
+fn while_a_disk_cannot_be_read_no_entry_is_removed() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = installed();
+    succeeds(&bench, EfiBootOrder::default());
+    bench.add_disk("other", MIB);
+    bench.disks[1].disk.read_only = true;
+    fs::remove_file(bench.path("other")).unwrap();
+    write_image(&bench, "disk");
+    let done = run(&bench, EfiBootOrder::default()).unwrap();
+    assert!(done.outcome.warnings[0].starts_with("entries of former installations were left"), "{:?}", done.outcome);
+    assert_eq!(order(&bench), [4, 2, 3, 0, 1]);
+}
+
+#[test]
+fn a_firmware_that_refuses_or_forgets_is_told_and_has_the_fallback() {
+    if !can_mount() {
+        return;
+    }
+    let check = |place: &str, expect: &str| {
+        let bench = installed();
+        let file = bench.path(&format!("efi/efivars/BootOrder-{GLOBAL}"));
+        fs::remove_file(&file).unwrap();
+        symlink(place, &file).unwrap();
+        let done = run(&bench, EfiBootOrder::default()).unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert!(done.outcome.warnings[0].contains(expect), "{:?}", done.outcome);
+        assert!(done.outcome.summary.ends_with(&format!("/EFI/BOOT/{REMOVABLE}")), "{:?}", done.outcome);
+        let path = format!("/EFI/BOOT/{REMOVABLE}");
+        assert_eq!(read_file(&bench.path("disk"), ESP_AT, &path).unwrap().0, "the loader");
+    };
+    check("/dev/full", "writing the EFI variable BootOrder: No space left on device");
+    check("/dev/null", "has something else when it is read back");
+
+    let bench = installed();
+    fs::remove_dir_all(bench.path("efi/efivars")).unwrap();
+    let done = run(&bench, EfiBootOrder::default()).unwrap();
+    assert!(done.outcome.warnings[0].contains("listing the EFI variable"), "{:?}", done.outcome);
+}
+
+#[test]
+fn a_machine_that_was_not_started_by_uefi_is_told_before_the_disk_is_looked_at() {
+    let bench = Bench::without_disks();
+    let error = run(&bench, EfiBootOrder::default()).unwrap_err();
+    assert!(matches!(error, Error::NotUefi { .. }), "{error}");
+    let inputs = EfiBootOrder { loader: Some("shim".to_owned()), ..EfiBootOrder::default() };
+    assert!(matches!(run(&bench, inputs), Err(Error::Inputs { .. })));
+}
+
+#[test]
+fn a_loader_that_is_named_must_be_there() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let named = |loader: String| EfiBootOrder { loader: Some(loader), ..EfiBootOrder::default() };
+    let summary = succeeds(&bench, named(format!("\\EFI\\debian\\{SECOND}")));
+    assert!(summary.contains(&format!("\\EFI\\debian\\{SECOND} on partition 1 (esp)")), "{summary}");
+    let error = run(&bench, named("/EFI/debian/none.efi".to_owned())).unwrap_err();
+    assert!(
+        chain(&error).contains("partition 1 (esp)") && chain(&error).contains("has no /EFI/debian/none.efi"),
+        "{error}"
+    );
+    assert_eq!(order(&bench), [2, 3, 0, 1]);
+}

@@ -1,0 +1,102 @@
+//! How the machine leaves for the installed system, and what it starts from the next time.
+
+use serde::{Deserialize, Serialize};
+
+use super::target_path_problem;
+use crate::DiskHints;
+
+/// Most characters of an entry's name: firmware shows a line of a menu.
+const MAX_LABEL: usize = 64;
+
+/// Inputs of `reboot`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Reboot {}
+
+/// Inputs of `efi-boot-order`: has the firmware start the installed system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EfiBootOrder {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Where it comes in the order.
+    #[serde(default)]
+    pub position: BootPosition,
+    /// Path of the boot loader on the EFI system partition, such as `/EFI/debian/shimx64.efi`. Without it the one the system
+    /// brought.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loader: Option<String>,
+    /// What firmware calls the entry. Without it the name of the installed system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+/// Where an entry comes in the firmware's order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum BootPosition {
+    /// Before all others, from now on.
+    #[default]
+    First,
+    /// Before all others the next time only; after that the order counts, at whose end it is.
+    Next,
+}
+
+impl EfiBootOrder {
+    /// What is wrong with these inputs by themselves.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        if let Some(loader) = &self.loader {
+            let path = loader.replace('\\', "/");
+            let problem = match target_path_problem(&path) {
+                None if !path.starts_with('/') => Some("it does not begin with a slash"),
+                None if !path.to_ascii_lowercase().ends_with(".efi") => Some("it does not end in .efi"),
+                None if path.chars().any(char::is_control) => Some("it has a control character"),
+                problem => problem,
+            };
+            problems.extend(problem.map(|problem| format!("starts the loader {loader:?}: {problem}")));
+        }
+        if let Some(label) = &self.label {
+            let problem = match label {
+                _ if label.trim().is_empty() => Some("it is empty"),
+                _ if label.chars().any(char::is_control) => Some("it has a control character"),
+                _ if label.chars().count() > MAX_LABEL => Some("it has more than 64 characters"),
+                _ => None,
+            };
+            problems.extend(problem.map(|problem| format!("calls its entry {label:?}: {problem}")));
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Action;
+    use crate::workflow::tests::check;
+
+    #[test]
+    fn an_entry_names_a_loader_and_has_a_name_that_can_be_shown() {
+        let order = |loader: Option<&str>, label: Option<&str>| {
+            let [loader, label] = [loader, label].map(|text| text.map(str::to_owned));
+            Action::EfiBootOrder(EfiBootOrder { loader, label, ..EfiBootOrder::default() })
+        };
+        check(order(None, None), &[]);
+        check(order(Some("\\EFI\\debian\\shimx64.efi"), Some("Debian")), &[]);
+        let refused = |loader: &str, problem: &str| {
+            check(order(Some(loader), None), &[&format!("starts the loader {loader:?}: {problem}")]);
+        };
+        refused("EFI/x.efi", "it does not begin with a slash");
+        refused("/EFI/x", "it does not end in .efi");
+        refused("/EFI/../x.efi", "it has \"..\", which could lead elsewhere");
+        refused("/EFI/a\nb.efi", "it has a control character");
+        refused("", "it names no file");
+        check(order(None, Some(" ")), &["calls its entry \" \": it is empty"]);
+        let long = "x".repeat(65);
+        check(order(None, Some(&long)), &[&format!("calls its entry {long:?}: it has more than 64 characters")]);
+    }
+}
