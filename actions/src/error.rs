@@ -644,6 +644,25 @@ pub enum Error {
         /// What is there, and what to do.
         reason: String,
     },
+    /// Nothing says which kernel is to be started, or it is not there.
+    #[error("looking for the kernel of the installed system on {disk}: {reason}")]
+    InstalledKernel {
+        /// Path of the disk.
+        disk: String,
+        /// What is there, and what to do.
+        reason: String,
+    },
+    /// The kernel could not be put into memory.
+    #[error("loading the kernel {kernel}: {reason}")]
+    LoadKernel {
+        /// Its path.
+        kernel: String,
+        /// Why not, and what to do.
+        reason: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
     /// Something asked the action to stop, such as the end of its time.
     #[error("stopping on request")]
     Cancelled,

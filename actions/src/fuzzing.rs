@@ -9,6 +9,7 @@ use serde_json::Value;
 use slipway_protocol::{Digest, KernelArgs};
 
 use crate::boot_config::{self, Edit};
+use crate::boot_entry::{bls, extlinux, grub, unified};
 use crate::efi::load_option::LoadOption;
 use crate::error::Error;
 use crate::fetch::{self, challenge, oci};
@@ -137,4 +138,23 @@ pub fn renewed_option(bytes: &[u8]) -> Option<bool> {
     let option = LoadOption::decode(bytes)?;
     let loader = option.loader()?;
     Some(LoadOption::new("new", &loader).loader()? == loader && option.renewed(None, &loader).loader()? == loader)
+}
+
+/// Reads a text as every kind of boot loader's configuration; the command lines it would start kernels with.
+pub fn boot_entries(text: &str) -> Vec<String> {
+    let variables = grub::environment(text);
+    let entry = bls::parse("entry.conf", text, &variables).map(|entry| entry.start);
+    let bls = match entry {
+        Some(bls::Start::Kernel(boot)) => Some(boot),
+        _ => None,
+    };
+    let patterns: Vec<String> = bls::default_pattern(text).into_iter().collect();
+    _ = bls::default(&mut [bls::MenuEntry::default()], &patterns);
+    let found = [bls, grub::default(text, variables), extlinux::default(text, "boot")];
+    found.into_iter().flatten().map(|boot| boot.cmdline).collect()
+}
+
+/// Places of the sections of a PE file.
+pub fn sections(head: &[u8]) -> Option<Vec<(u64, u64)>> {
+    Some(unified::sections(head)?.iter().map(|section| (section.offset, section.len)).collect())
 }

@@ -1,5 +1,6 @@
 //! The machine this process runs on.
 
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,6 +14,7 @@ use crate::efi::former::FormerPartitions;
 use crate::error::Error;
 use crate::fetch::{self, FetchError, Request, Trust};
 use crate::machine::{Cancel, Candidate, Machine, Response, TPM, Upload, UploadError};
+use crate::sys;
 
 /// CA certificates of the running system, used only where nobody gave any: when an action is run by hand.
 const SYSTEM_TRUST: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -98,6 +100,10 @@ impl Machine for Host {
 
     fn former_partitions(&self, disk: &Disk) -> Vec<String> {
         self.former.of(disk)
+    }
+
+    fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
+        sys::load_kernel(kernel, initrd, cmdline)
     }
 
     fn is_operating_system(&self) -> bool {

@@ -25,6 +25,7 @@ pub mod fuzzing;
 mod grow;
 mod host;
 mod kernel_args;
+mod kexec;
 mod machine;
 mod make_filesystem;
 mod mount;
@@ -106,6 +107,8 @@ pub enum Next {
     Continue,
     /// A reboot, once everything has been reported. Actions never reboot by themselves.
     Reboot,
+    /// The start of the kernel that is loaded, once everything has been reported.
+    Kexec,
 }
 
 impl Done {
@@ -140,6 +143,7 @@ pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Action::CaptureDisk(inputs) => capture_disk::run(inputs, machine, report),
         Action::BootReporter(inputs) => boot_reporter::run(inputs, machine, report),
         Action::EfiBootOrder(inputs) => efi_boot_order::run(inputs, machine, report),
+        Action::Kexec(inputs) => kexec::run(inputs, machine, report),
         Action::Reboot(_) => Ok(reboot::run()),
     }
 }

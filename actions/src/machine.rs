@@ -1,6 +1,8 @@
 //! The machine an action works on: the seam between actions and the world.
 
-use std::io::Read;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +58,11 @@ pub trait Machine: Sync {
     /// GUIDs of the partitions a disk had when this machine was first asked for its disks.
     fn former_partitions(&self, _disk: &Disk) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Puts a kernel into memory, to be started without the firmware. Both files must be regular.
+    fn load_kernel(&self, _kernel: &File, _initrd: Option<&File>, _cmdline: &CStr) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Whether slipway is the operating system here, so that what uses a disk is nobody's and may be taken down.

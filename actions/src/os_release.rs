@@ -11,6 +11,9 @@ pub(crate) struct OsRelease {
     pub(crate) name: Option<String>,
     /// `ID`, then the words of `ID_LIKE`.
     pub(crate) ids: Vec<String>,
+    /// What its entries in a boot menu are sorted by, and its version (UAPI.1, "Sorting").
+    pub(crate) sort_key: Option<String>,
+    pub(crate) version: Option<String>,
 }
 
 impl OsRelease {
@@ -30,7 +33,9 @@ impl OsRelease {
         };
         let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
         let ids = [value("ID"), value("ID_LIKE")].into_iter().flatten().flat_map(words).collect();
-        Self { name: value("NAME"), ids }
+        let first = |keys: &[&str]| keys.iter().find_map(|key| value(key));
+        let version = first(&["IMAGE_VERSION", "VERSION", "VERSION_ID", "BUILD_ID"]);
+        Self { name: value("NAME"), ids, sort_key: first(&["IMAGE_ID", "ID"]), version }
     }
 }
 
@@ -45,6 +50,7 @@ mod tests {
         let found = OsRelease::parse(text);
         assert_eq!(found.name.as_deref(), Some("Debian GNU/Linux"));
         assert_eq!(found.ids, ["debian", "a", "b"]);
+        assert_eq!((found.sort_key.as_deref(), found.version.as_deref()), (Some("debian"), Some("12 (bookworm)")));
         assert_eq!(OsRelease::parse("NAME=\"a\\\"b\u{7}\"\n").name.as_deref(), Some("a\"b"));
         assert_eq!(OsRelease::parse("NAME=\n=x\nNAME"), OsRelease::default());
     }

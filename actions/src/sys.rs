@@ -1,7 +1,7 @@
 //! The ioctls rustix has no call for.
 #![allow(unsafe_code, reason = "ioctls are not memory safe by type; everything unsafe of this crate is here")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -508,6 +508,35 @@ pub(crate) fn clear_loop(device: &File) -> Result<()> {
 unsafe extern "C" {
     /// swapoff(2), which rustix has not.
     fn swapoff(path: *const c_char) -> c_int;
+    /// syscall(2), for kexec_file_load(2), which neither rustix nor every C library has.
+    fn syscall(number: c_long, ...) -> c_long;
+}
+
+/// `__NR_kexec_file_load` of asm/unistd_64.h, and of asm-generic/unistd.h.
+const KEXEC_FILE_LOAD: c_long = if cfg!(target_arch = "x86_64") { 320 } else { 294 };
+/// linux/kexec.h.
+const KEXEC_FILE_NO_INITRAMFS: c_ulong = 4;
+
+/// Puts a kernel into memory, which reboot(2) then starts when it is asked to.
+pub(crate) fn load_kernel(kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
+    let (initrd, flags) = match initrd {
+        Some(initrd) => (initrd.as_raw_fd(), 0),
+        None => (-1, KEXEC_FILE_NO_INITRAMFS),
+    };
+    let cmdline_len = cmdline.count_bytes() as c_ulong + 1;
+    // SAFETY: kexec_file_load takes two descriptors, which outlive the call, and reads cmdline_len bytes, which is the string
+    // with the zero that ends it; every argument is as wide as a register.
+    let done = unsafe {
+        syscall(
+            KEXEC_FILE_LOAD,
+            c_long::from(kernel.as_raw_fd()),
+            c_long::from(initrd),
+            cmdline_len,
+            cmdline.as_ptr(),
+            flags,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Has the kernel swap no more to a device or file.

@@ -1,5 +1,8 @@
 //! Captured disks and recovery keys go to the server.
 
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,6 +87,10 @@ impl Machine for OnServer {
 
     fn former_partitions(&self, disk: &Disk) -> Vec<String> {
         self.machine.former_partitions(disk)
+    }
+
+    fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
+        self.machine.load_kernel(kernel, initrd, cmdline)
     }
 
     fn is_operating_system(&self) -> bool {

@@ -91,7 +91,7 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
                     abandoned = Some(workflow.run);
                     end = End::Failed;
                 }
-                if end == End::Reboot || options.once {
+                if matches!(end, End::Reboot | End::Kexec) || options.once {
                     return Ok(end);
                 }
                 info!("waiting for work");

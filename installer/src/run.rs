@@ -34,6 +34,8 @@ pub enum End {
     Failed,
     /// Every step succeeded, and the machine is to be restarted.
     Reboot,
+    /// Every step succeeded, and the machine is to go on with the kernel that is loaded.
+    Kexec,
 }
 
 /// What runs need beside the workflow.
@@ -90,6 +92,7 @@ impl Runner {
             match self.run_step(workflow, index, step).await {
                 Ok(Next::Continue) => {}
                 Ok(Next::Reboot) => return End::Reboot,
+                Ok(Next::Kexec) => return End::Kexec,
                 Err(()) => return End::Failed,
             }
         }

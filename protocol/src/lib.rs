@@ -46,7 +46,7 @@ pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
     Action, BootPosition, BootReporter, DetachedSignature, EfiBootOrder, EncryptRoot, EraseDisk, EraseMode,
-    KernelArgReplacement, KernelArgs, NumberOrName, PhoneHome, Reboot, RecoveryKey, RegistryAuth, RunInTarget,
+    KernelArgReplacement, KernelArgs, Kexec, NumberOrName, PhoneHome, Reboot, RecoveryKey, RegistryAuth, RunInTarget,
     SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
 };
 

@@ -6,7 +6,7 @@ use crate::{CaptureDisk, MakeFileSystem, Partition};
 use erase::fallback_problems;
 use image::image_problems;
 
-pub use boot::{BootPosition, EfiBootOrder, Reboot};
+pub use boot::{BootPosition, EfiBootOrder, Kexec, Reboot};
 pub use boot_reporter::BootReporter;
 pub use encrypt::{EncryptRoot, RecoveryKey};
 pub use erase::{EraseDisk, EraseMode};
@@ -61,8 +61,13 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
         if step.retries > MAX_RETRIES {
             problems.push(format!("{place} has {} retries: at most {MAX_RETRIES}", step.retries));
         }
-        if matches!(step.action, Action::Reboot(_)) && index + 1 < steps.len() {
-            problems.push(format!("{place} reboots, and {} more steps follow", steps.len() - index - 1));
+        let leaves = match step.action {
+            Action::Reboot(_) => Some("reboots"),
+            Action::Kexec(_) => Some("leaves for the installed kernel"),
+            _ => None,
+        };
+        if let Some(leaves) = leaves.filter(|_| index + 1 < steps.len()) {
+            problems.push(format!("{place} {leaves}, and {} more steps follow", steps.len() - index - 1));
         }
         if let Some(number) =
             steps.iter().take(index).position(|earlier| encrypt::closes(&earlier.action, &step.action))
@@ -93,6 +98,7 @@ fn action_problems(action: &Action) -> Vec<String> {
         Action::CaptureDisk(capture) => capture.problems(),
         Action::BootReporter(reporter) => reporter.problems(),
         Action::EfiBootOrder(order) => order.problems(),
+        Action::Kexec(kexec) => kexec.problems(),
         Action::Reboot(_) => Vec::new(),
     }
 }
@@ -159,6 +165,8 @@ pub enum Action {
     BootReporter(BootReporter),
     /// Have the firmware start the installed system.
     EfiBootOrder(EfiBootOrder),
+    /// Leave for the installed system without the firmware.
+    Kexec(Kexec),
     /// Leave for the installed system.
     Reboot(Reboot),
 }
@@ -180,6 +188,7 @@ impl Action {
             Action::CaptureDisk(_) => "capture-disk",
             Action::BootReporter(_) => "boot-reporter",
             Action::EfiBootOrder(_) => "efi-boot-order",
+            Action::Kexec(_) => "kexec",
             Action::Reboot(_) => "reboot",
         }
     }

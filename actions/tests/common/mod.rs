@@ -8,8 +8,9 @@ pub mod swtpm;
 pub mod tls;
 pub mod written;
 
+use std::ffi::CStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -35,8 +36,18 @@ pub struct Bench {
     pub disks: Vec<Candidate>,
     /// What is taken for the program itself; none for the one of the test.
     pub program: Option<PathBuf>,
+    /// What was put into memory to be started.
+    pub loaded: Mutex<Option<Loaded>>,
     /// GUIDs of the partitions its disks had.
     pub former: Vec<String>,
+}
+
+/// A kernel with all it is started with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    pub kernel: String,
+    pub initrd: Option<String>,
+    pub cmdline: String,
 }
 
 impl Bench {
@@ -56,7 +67,8 @@ impl Bench {
         let host = Host::new(HostOptions { trust, cancel: cancel.clone(), ..HostOptions::default() });
         // Not on a tmpfs where that can be helped: it may not take direct writes.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        Self { dir, host, cancel, disks: Vec::new(), program: None, former: Vec::new() }
+        let (loaded, former) = (Mutex::new(None), Vec::new());
+        Self { dir, host, cancel, disks: Vec::new(), program: None, loaded, former }
     }
 
     pub fn add_disk(&mut self, name: &str, size: usize) {
@@ -116,6 +128,14 @@ impl Machine for Bench {
 
     fn former_partitions(&self, _: &Disk) -> Vec<String> {
         self.former.clone()
+    }
+
+    fn load_kernel(&self, mut kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
+        let text = |file: &mut &File| io::read_to_string(file);
+        let initrd = initrd.map(|mut initrd| text(&mut initrd)).transpose()?;
+        let cmdline = cmdline.to_str().unwrap().to_owned();
+        *self.loaded.lock().unwrap() = Some(Loaded { kernel: text(&mut kernel)?, initrd, cmdline });
+        Ok(())
     }
 }
 

@@ -9,8 +9,9 @@ use indicatif::HumanBytes;
 use slipway_actions::{Done, Host, HostOptions, Next};
 use slipway_protocol::{
     Action, Algorithm, BootReporter, CaptureDisk, DetachedSignature, Digest, DiskHints, EfiBootOrder, EncryptRoot,
-    EraseDisk, EraseMode, KernelArgReplacement, KernelArgs, MakeFileSystem, NumberOrName, Partition, PartitionChoice,
-    PhoneHome, RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify, WriteFile,
+    EraseDisk, EraseMode, KernelArgReplacement, KernelArgs, Kexec, MakeFileSystem, NumberOrName, Partition,
+    PartitionChoice, PhoneHome, RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify,
+    WriteFile,
 };
 
 pub use arguments::ActionArguments;
@@ -49,8 +50,10 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
                     super::tell(&format!("warning: {warning}"));
                 }
                 super::print(&format!("{}\n", outcome.summary))?;
-                if next == Next::Reboot {
-                    super::print("restart the machine to go on\n")?;
+                match next {
+                    Next::Continue => {}
+                    Next::Reboot => super::print("restart the machine to go on\n")?,
+                    Next::Kexec => super::print("start it by systemctl kexec, or kexec -e after a sync\n")?,
                 }
             }
             Ok(ExitCode::SUCCESS)
@@ -78,7 +81,8 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
         | ActionCommand::BootReporter(_)
         | ActionCommand::EncryptRoot(_)
         | ActionCommand::CaptureDisk { .. }
-        | ActionCommand::EfiBootOrder { .. } => None,
+        | ActionCommand::EfiBootOrder { .. }
+        | ActionCommand::Kexec { .. } => None,
     }
 }
 
@@ -212,6 +216,10 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
         ActionCommand::EfiBootOrder { disk, position, loader, label } => {
             let order = EfiBootOrder { disk: hints(&disk), position: position.into(), loader, label };
             (Action::EfiBootOrder(order), disk, Vec::new())
+        }
+        ActionCommand::Kexec { disk, kernel, initrd, cmdline } => {
+            let kexec = Kexec { disk: hints(&disk), kernel, initrd, cmdline };
+            (Action::Kexec(kexec), disk, Vec::new())
         }
     })
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::pid1::{DRIVERS_LOADED, EXIT_REBOOT};
+use crate::pid1::{DRIVERS_LOADED, EXIT_KEXEC, EXIT_REBOOT};
 
 /// State of this boot: a tmpfs in the micro-OS, and on every Linux.
 const STATE: &str = "/run/slipway";
@@ -86,6 +86,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     runtime.shutdown_background();
     Ok(match end? {
         End::Reboot => ExitCode::from(EXIT_REBOOT),
+        End::Kexec => ExitCode::from(EXIT_KEXEC),
         End::Done | End::Failed => ExitCode::SUCCESS,
     })
 }
@@ -135,6 +136,9 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     runtime.shutdown_background();
     match end? {
         End::Reboot => super::print("the system is installed: restart the machine to start it\n")?,
+        End::Kexec => {
+            super::print("the system is installed and its kernel loaded: start it by systemctl kexec, or kexec -e\n")?;
+        }
         End::Done => super::print("the run is done\n")?,
         End::Failed => return Ok(ExitCode::FAILURE),
     }

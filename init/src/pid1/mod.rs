@@ -24,6 +24,8 @@ mod supervise;
 
 /// Exit status by which the installer has PID 1 restart the machine. Lies outside those of sysexits.h and of a shell.
 pub const EXIT_REBOOT: u8 = 100;
+/// The same for the kernel that is loaded, without the firmware.
+pub const EXIT_KEXEC: u8 = 101;
 /// Is there once the drivers of every device present at the start have been loaded.
 pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
 
@@ -95,9 +97,10 @@ fn boot() -> Result<shutdown::End, String> {
             }
         }
         for Ended { name, status } in children.reap() {
-            if name == "installer" && status.exit_status() == Some(i32::from(EXIT_REBOOT)) {
+            let end = shutdown::End::asked_for(status.exit_status()).filter(|_| name == "installer");
+            if let Some(end) = end {
                 children.stop_all();
-                return Ok(shutdown::End::Reboot);
+                return Ok(end);
             }
         }
     }

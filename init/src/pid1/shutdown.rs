@@ -7,12 +7,27 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::system::{RebootCommand, reboot};
 
 use super::kmsg::{Kmsg, Level};
+use super::{EXIT_KEXEC, EXIT_REBOOT};
 
 /// How the machine is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Reboot,
+    /// Into the kernel that is loaded; a restart where there is none.
+    Kexec,
     PowerOff,
+}
+
+impl End {
+    /// What the installer asks for by its exit status.
+    pub fn asked_for(exit_status: Option<i32>) -> Option<Self> {
+        let status = exit_status.and_then(|status| u8::try_from(status).ok())?;
+        match status {
+            EXIT_REBOOT => Some(Self::Reboot),
+            EXIT_KEXEC => Some(Self::Kexec),
+            _ => None,
+        }
+    }
 }
 
 /// How long sync(2) may take: a disk that has died would hold it for ever.
@@ -45,15 +60,20 @@ pub fn orderly(end: End) -> String {
         log.write(Level::Error, "a disk did not take its last writes in 20 s, leaving without it");
     }
     let (command, word, key) = match end {
-        End::Reboot => (RebootCommand::Restart, "restarting", "b"),
+        End::Reboot | End::Kexec => (RebootCommand::Restart, "restarting", "b"),
         End::PowerOff => (RebootCommand::PowerOff, "switching off", "o"),
     };
-    log.write(Level::Notice, word);
+    log.write(Level::Notice, if end == End::Kexec { "starting the kernel that is loaded" } else { word });
     // A driver that hangs on its way out would hold reboot(2) for ever; without the thread it may.
     let _ = std::thread::Builder::new().spawn(move || {
         std::thread::sleep(REBOOT);
         let _ = std::fs::write("/proc/sysrq-trigger", key);
     });
+    if end == End::Kexec {
+        // Comes back only where no kernel is loaded, with every device as it was.
+        let refused = reboot(RebootCommand::Kexec).err().map(|error| error.to_string()).unwrap_or_default();
+        log.write(Level::Error, &format!("the kernel that was to be started is not loaded ({refused}), restarting"));
+    }
     match reboot(command) {
         Ok(()) => format!("{word}: the kernel came back from reboot(2)"),
         Err(error) => format!("{word}: {error}"),
@@ -71,5 +91,24 @@ pub fn last_resort(reason: &str) -> ! {
     let _ = std::fs::write("/proc/sysrq-trigger", "b");
     loop {
         std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_installer_asks_by_its_exit_status() {
+        for (status, expect) in [
+            (Some(100), Some(End::Reboot)),
+            (Some(101), Some(End::Kexec)),
+            (Some(0), None),
+            (Some(1), None),
+            (Some(100 + 256), None),
+            (None, None),
+        ] {
+            assert_eq!(End::asked_for(status), expect, "{status:?}");
+        }
     }
 }

@@ -7,6 +7,8 @@ use crate::DiskHints;
 
 /// Most characters of an entry's name: firmware shows a line of a menu.
 const MAX_LABEL: usize = 64;
+/// Bytes of a kernel command line with the zero that ends it (COMMAND_LINE_SIZE of x86 and arm64).
+const MAX_COMMAND_LINE: usize = 2048;
 
 /// Inputs of `reboot`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,11 +75,58 @@ impl EfiBootOrder {
     }
 }
 
+/// Inputs of `kexec`: starts the installed kernel without the firmware. What is not given is as the installed system's boot
+/// loader has it for its default entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Kexec {
+    /// The disk that carries the image.
+    #[serde(default)]
+    pub disk: DiskHints,
+    /// Path of the kernel in the root file system, in place of the default entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Path of its initramfs in the root file system; with `kernel` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initrd: Option<String>,
+    /// The kernel's command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cmdline: Option<String>,
+}
+
+impl Kexec {
+    /// What is wrong with these inputs by themselves.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.disk.problems(false);
+        for (what, path) in [("kernel", &self.kernel), ("initrd", &self.initrd)] {
+            let problem = path.as_deref().and_then(|path| Some((path, target_path_problem(path)?)));
+            problems.extend(problem.map(|(path, problem)| format!("starts with the {what} {path:?}: {problem}")));
+        }
+        if self.kernel.is_none() && self.initrd.is_some() {
+            problems.push("has an initrd without a kernel: give both, or neither".to_owned());
+        }
+        if self.kernel.is_some() && self.cmdline.is_none() {
+            problems
+                .push("has a kernel without a cmdline, which no entry gives then: give both, or neither".to_owned());
+        }
+        if let Some(cmdline) = &self.cmdline {
+            if cmdline.chars().any(|c| c.is_control()) {
+                problems.push("has a cmdline with a control character".to_owned());
+            }
+            if cmdline.len() >= MAX_COMMAND_LINE {
+                problems.push(format!("has a cmdline of {} bytes: at most {}", cmdline.len(), MAX_COMMAND_LINE - 1));
+            }
+        }
+        problems
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Action;
     use crate::workflow::tests::check;
+    use crate::{Action, Step, workflow};
 
     #[test]
     fn an_entry_names_a_loader_and_has_a_name_that_can_be_shown() {
@@ -98,5 +147,34 @@ mod tests {
         check(order(None, Some(" ")), &["calls its entry \" \": it is empty"]);
         let long = "x".repeat(65);
         check(order(None, Some(&long)), &[&format!("calls its entry {long:?}: it has more than 64 characters")]);
+    }
+
+    #[test]
+    fn a_kernel_that_is_named_has_its_command_line() {
+        let kexec = |kernel: Option<&str>, initrd: Option<&str>, cmdline: Option<&str>| {
+            let [kernel, initrd, cmdline] = [kernel, initrd, cmdline].map(|text| text.map(str::to_owned));
+            Action::Kexec(Kexec { kernel, initrd, cmdline, ..Kexec::default() })
+        };
+        check(kexec(None, None, None), &[]);
+        check(kexec(None, None, Some("ro")), &[]);
+        check(kexec(Some("/vmlinuz"), Some("/initrd.img"), Some("ro")), &[]);
+        check(kexec(None, Some("/i"), None), &["has an initrd without a kernel: give both, or neither"]);
+        let alone = "has a kernel without a cmdline, which no entry gives then: give both, or neither";
+        check(kexec(Some("/v"), None, None), &[alone]);
+        check(kexec(Some("/v/"), None, Some("ro")), &["starts with the kernel \"/v/\": it names no file"]);
+        check(kexec(None, None, Some("a\nb")), &["has a cmdline with a control character"]);
+        let long = "x".repeat(2048);
+        check(kexec(None, None, Some(&long)), &["has a cmdline of 2048 bytes: at most 2047"]);
+    }
+
+    #[test]
+    fn nothing_follows_when_the_machine_has_left() {
+        let step = |name: &str, action| Step { name: name.to_owned(), action, retries: 0, timeout: None };
+        let kexec = || Action::Kexec(Kexec::default());
+        assert_eq!(workflow::problems(&[step("a", kexec())]), [""; 0]);
+        assert_eq!(
+            workflow::problems(&[step("a", kexec()), step("b", Action::Reboot(Reboot {}))]),
+            ["step 1 (\"a\") leaves for the installed kernel, and 1 more steps follow"]
+        );
     }
 }

@@ -82,6 +82,21 @@ pub(super) enum ActionCommand {
         #[arg(long)]
         label: Option<String>,
     },
+    /// Load the installed kernel, to be started without the firmware
+    Kexec {
+        /// The disk that carries the image
+        #[arg(long)]
+        disk: String,
+        /// Path of the kernel in the installed system; without it that of the default boot entry
+        #[arg(long, requires = "cmdline")]
+        kernel: Option<String>,
+        /// Path of its initramfs
+        #[arg(long, requires = "kernel")]
+        initrd: Option<String>,
+        /// Command line in place of the entry's
+        #[arg(long, allow_hyphen_values = true)]
+        cmdline: Option<String>,
+    },
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]

@@ -1,0 +1,326 @@
+//! The kernel the installed system would start by itself: the default entry of its boot loader.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+
+use slipway_protocol::Kexec;
+
+use super::image::{Part, join};
+use crate::boot_entry::bls::{self, MenuEntry, Start};
+use crate::boot_entry::unified::{self, Section};
+use crate::boot_entry::{BootEntry, extlinux, grub};
+use crate::error::Error;
+use crate::mount::{self, LookedAt};
+use crate::open_disk::OpenDisk;
+use crate::os_release::{self, OsRelease};
+use crate::partitions;
+use crate::target_root::TargetRoot;
+
+/// Where systemd-boot has its entries (UAPI.1), and GRUB those of a root without a partition for /boot.
+const ENTRY_DIRS: &[&str] = &["loader/entries", "boot/loader/entries"];
+const LOADER_CONF: &str = "loader/loader.conf";
+/// Unified kernel images, and programs that add arguments to all of them (systemd-stub(7)).
+const UNIFIED_DIR: &str = "EFI/Linux";
+const ADDONS_DIR: &str = "loader/addons";
+/// Where grub-mkconfig writes to and GRUB keeps its environment block, with /boot on its own partition and without.
+const GRUB_CONFIGS: &[&str] = &["grub/grub.cfg", "grub2/grub.cfg", "boot/grub/grub.cfg", "boot/grub2/grub.cfg"];
+const GRUB_ENVIRONMENTS: &[&str] = &["grub/grubenv", "grub2/grubenv", "boot/grub/grubenv", "boot/grub2/grubenv"];
+/// The same for extlinux, and for SYSLINUX on FAT.
+const EXTLINUX_CONFIGS: &[&str] = &[
+    "extlinux/extlinux.conf",
+    "boot/extlinux/extlinux.conf",
+    "extlinux.conf",
+    "syslinux/syslinux.cfg",
+    "boot/syslinux/syslinux.cfg",
+    "syslinux.cfg",
+];
+/// What distributions keep at their newest kernel, and the command line that goes with it (kernel-install(8)).
+const LINKS: &[(&str, &str)] = &[("vmlinuz", "initrd.img"), ("boot/vmlinuz", "boot/initrd.img")];
+const KERNEL_CMDLINE: &str = "etc/kernel/cmdline";
+/// Bytes of an entry, and of a section that is text.
+const MAX_TEXT: u64 = 64 << 10;
+/// Entries of a folder that are looked at.
+const MAX_ENTRIES: usize = 256;
+
+/// A kernel with all it is started with.
+#[derive(Debug)]
+pub(super) struct Startable {
+    pub(super) title: String,
+    /// Path and partition.
+    pub(super) path: String,
+    pub(super) kernel: File,
+    pub(super) initrd: Option<File>,
+    pub(super) cmdline: String,
+}
+
+/// A file system of the disk.
+struct Place {
+    name: String,
+    uuid: Option<String>,
+    root: TargetRoot,
+}
+
+/// Finds what is to be started: the kernel that is given, else the default of the boot loader.
+pub(super) fn find(disk: &OpenDisk, inputs: &Kexec) -> Result<Startable, Error> {
+    let (places, looked_at) = mount_all(disk)?;
+    let search = Search { disk, places: &places };
+    let given = inputs.kernel.as_ref().map(|kernel| {
+        let path = |path: &String| path.trim_start_matches('/').to_owned();
+        let initrds = inputs.initrd.iter().map(path).collect();
+        BootEntry { title: "as given".to_owned(), kernel: path(kernel), initrds, ..BootEntry::default() }
+    });
+    let found = match given {
+        Some(entry) => {
+            let not_there = || search.refused(format!("there is no /{}; {}", entry.kernel, search.names()));
+            Some(search.open(search.home(), &entry)?.ok_or_else(not_there)?)
+        }
+        None => search.default()?,
+    };
+    let Some(mut found) = found else {
+        return Err(looked_at.not_found("a kernel that a boot loader starts", disk));
+    };
+    if let Some(cmdline) = &inputs.cmdline {
+        found.cmdline.clone_from(cmdline);
+    }
+    if found.cmdline.is_empty() {
+        let reason = format!("nothing says what {} is started with; give cmdline", found.path);
+        return Err(search.refused(reason));
+    }
+    Ok(found)
+}
+
+/// Mounts every file system of a disk.
+fn mount_all(disk: &OpenDisk) -> Result<(Vec<Place>, LookedAt), Error> {
+    let (mut places, mut looked_at) = (Vec::new(), LookedAt::default());
+    for partition in partitions::read(disk)? {
+        let name = partition.describe(disk);
+        let Some(found) = mount::probe(disk, &partition)?.filter(|found| mount::is_mountable(found.kind)) else {
+            looked_at.in_vain(format!("{name} has no file system that can be mounted"));
+            continue;
+        };
+        match mount::mount(disk, &partition, found.kind) {
+            Ok(root) => {
+                looked_at.in_vain(format!("{name} ({}) has none", found.kind));
+                places.push(Place { name, uuid: found.uuid, root });
+            }
+            Err(error) => looked_at.refused(&name, &error),
+        }
+    }
+    Ok((places, looked_at))
+}
+
+struct Search<'a> {
+    disk: &'a OpenDisk,
+    places: &'a [Place],
+}
+
+impl Search<'_> {
+    /// The default of the first boot loader that has one whose kernel is there.
+    fn default(&self) -> Result<Option<Startable>, Error> {
+        let environment = self.first_text(GRUB_ENVIRONMENTS)?.map(|text| grub::environment(&text)).unwrap_or_default();
+        if let Some(found) = self.menu(&environment)? {
+            return Ok(Some(found));
+        }
+        let grub = |text: &str, _: &str| grub::default(text, environment.clone());
+        if let Some(found) = self.configured(GRUB_CONFIGS, &grub)? {
+            return Ok(Some(found));
+        }
+        if let Some(found) = self.configured(EXTLINUX_CONFIGS, &extlinux::default)? {
+            return Ok(Some(found));
+        }
+        self.newest()
+    }
+
+    /// The default of systemd-boot, and of GRUBs that have their entries in its form.
+    fn menu(&self, environment: &BTreeMap<String, String>) -> Result<Option<Startable>, Error> {
+        let (mut entries, mut patterns) = (Vec::new(), Vec::new());
+        for (place, at) in self.places.iter().zip(0..) {
+            patterns.extend(place.root.read(LOADER_CONF)?.and_then(|text| bls::default_pattern(&text)));
+            for dir in ENTRY_DIRS {
+                for name in files(&place.root, dir, ".conf")? {
+                    let text = place.root.read(&format!("{dir}/{name}"))?.filter(|text| text.len() as u64 <= MAX_TEXT);
+                    let entry = text.and_then(|text| bls::parse(&name, &text, environment));
+                    entries.extend(entry.map(|entry| MenuEntry { place: at, ..entry }));
+                }
+            }
+            for name in &files(&place.root, UNIFIED_DIR, ".efi")? {
+                entries.extend(unified_entry(&place.root, name).map(|entry| MenuEntry { place: at, ..entry }));
+            }
+        }
+        patterns.extend(environment.get("saved_entry").cloned());
+        // As systemd-boot does: what is not there is not in the menu.
+        entries.retain(|entry| match &entry.start {
+            Start::Kernel(boot) => self.holder(entry.place, boot).is_some(),
+            Start::Unified(path) => self.places.get(entry.place).is_some_and(|place| place.root.exists(path)),
+        });
+        let Some(entry) = bls::default(&mut entries, &patterns) else { return Ok(None) };
+        match &entry.start {
+            Start::Kernel(boot) => {
+                let title = if boot.title.is_empty() { entry.id.clone() } else { boot.title.clone() };
+                self.open(entry.place, &BootEntry { title, ..boot.clone() })
+            }
+            Start::Unified(path) => self.open_unified(entry, path).map(Some),
+        }
+    }
+
+    /// The default of the first of some files whose kernel is there. `read` is given a text and the folder it is in.
+    fn configured(
+        &self,
+        paths: &[&str],
+        read: &dyn Fn(&str, &str) -> Option<BootEntry>,
+    ) -> Result<Option<Startable>, Error> {
+        for (place, at) in self.places.iter().zip(0..) {
+            for path in paths {
+                let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+                let entry = place.root.read(path)?.and_then(|text| read(&text, folder));
+                if let Some(found) = entry.map(|entry| self.open(at, &entry)).transpose()?.flatten() {
+                    return Ok(Some(found));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The links to the newest kernel, with the command line that kernels to come get.
+    fn newest(&self) -> Result<Option<Startable>, Error> {
+        let cmdline = self.first_text(&[KERNEL_CMDLINE])?.unwrap_or_default();
+        for (kernel, initrd) in LINKS {
+            let (kernel, initrd) = ((*kernel).to_owned(), (*initrd).to_owned());
+            let mut entry = BootEntry { title: "the newest".to_owned(), kernel, ..BootEntry::default() };
+            entry.cmdline = cmdline.trim().replace(char::is_control, " ");
+            let Some((place, _)) = self.holder(self.home(), &entry) else { continue };
+            entry.initrds = Some(initrd).filter(|initrd| place.root.exists(initrd)).into_iter().collect();
+            return self.open(self.home(), &entry);
+        }
+        Ok(None)
+    }
+
+    /// The root file system, by what an operating system says of itself.
+    fn home(&self) -> usize {
+        let is_root = |place: &Place| os_release::PATHS.iter().any(|path| place.root.exists(path));
+        self.places.iter().position(is_root).unwrap_or_default()
+    }
+
+    /// The file system an entry's kernel is on: the one it names, or the one its configuration is on, or the one that is mounted
+    /// at /boot there; and what its paths begin with that is not on it.
+    fn holder(&self, at: usize, entry: &BootEntry) -> Option<(&Place, &'static str)> {
+        let named = |uuid: &String| {
+            self.places.iter().find(|place| place.uuid.as_ref().is_some_and(|found| found.eq_ignore_ascii_case(uuid)))
+        };
+        let own = match &entry.file_system {
+            Some(uuid) => named(uuid),
+            None => self.places.get(at),
+        };
+        if let Some(own) = own.filter(|own| own.root.exists(&entry.kernel)) {
+            return Some((own, ""));
+        }
+        let below = entry.kernel.strip_prefix("boot/").filter(|_| entry.file_system.is_none())?;
+        self.places.iter().find(|place| place.root.exists(below)).map(|place| (place, "boot/"))
+    }
+
+    /// Opens the files of an entry; none where its kernel is not there.
+    fn open(&self, at: usize, entry: &BootEntry) -> Result<Option<Startable>, Error> {
+        let Some((place, prefix)) = self.holder(at, entry) else { return Ok(None) };
+        let open = |path: &String| place.root.open_file(path.strip_prefix(prefix).unwrap_or(path));
+        let kernel = open(&entry.kernel)?;
+        let mut initrds = entry.initrds.iter().map(open).collect::<Result<Vec<File>, Error>>()?;
+        let initrd = match initrds.len() {
+            0 | 1 => initrds.pop(),
+            _ => {
+                let parts: Result<Vec<Part>, _> = initrds.into_iter().map(Part::whole).collect();
+                let joined = parts.and_then(join);
+                Some(joined.map_err(|source| self.refused(format!("its initrds cannot be put together: {source}")))?)
+            }
+        };
+        let (title, cmdline) = (entry.title.clone(), entry.cmdline.clone());
+        Ok(Some(Startable { title, path: format!("/{} of {}", entry.kernel, place.name), kernel, initrd, cmdline }))
+    }
+
+    /// Takes a unified kernel image apart.
+    fn open_unified(&self, entry: &MenuEntry, path: &str) -> Result<Startable, Error> {
+        let Some(place) = self.places.get(entry.place) else {
+            return Err(self.refused(format!("there is no /{path}")));
+        };
+        let shown = format!("/{path} of {}", place.name);
+        let failed = |what: &str| self.refused(format!("{shown} {what}"));
+        let cut_off = |source| failed(&format!("cannot be taken apart: {source}"));
+        let sections = read_sections(&place.root, path).ok_or_else(|| failed("is no unified kernel image"))?;
+        let part = |name: &str| {
+            let section = unified::section(&sections, name);
+            section.map(|section| part_of(&place.root, path, section)).transpose()
+        };
+        let kernel = part(".linux")?.ok_or_else(|| failed("has no kernel in it"))?;
+        let initrds: Vec<Part> = [part(".ucode")?, part(".initrd")?].into_iter().flatten().collect();
+        let mut cmdline = part(".cmdline")?.map(|mut part| part.read(MAX_TEXT)).transpose().map_err(cut_off)?;
+        let mut words = vec![unified::command_line(cmdline.get_or_insert_default())];
+        for dir in [ADDONS_DIR, &format!("{path}.extra.d")] {
+            for name in files(&place.root, dir, ".addon.efi")? {
+                words.push(addition(&place.root, &format!("{dir}/{name}")).unwrap_or_default());
+            }
+        }
+        words.retain(|words| !words.is_empty());
+        let initrd = if initrds.is_empty() { None } else { Some(join(initrds).map_err(cut_off)?) };
+        let kernel = join(vec![kernel]).map_err(cut_off)?;
+        Ok(Startable { title: entry.id.clone(), path: shown, kernel, initrd, cmdline: words.join(" ") })
+    }
+
+    /// The text of the first of some files on any file system.
+    fn first_text(&self, paths: &[&str]) -> Result<Option<String>, Error> {
+        for place in self.places {
+            for path in paths {
+                if let Some(text) = place.root.read(path)? {
+                    return Ok(Some(text));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.places.iter().map(|place| place.name.as_str()).collect();
+        format!("looked at {}", if names.is_empty() { "no file system".to_owned() } else { names.join(", ") })
+    }
+
+    fn refused(&self, reason: String) -> Error {
+        Error::InstalledKernel { disk: self.disk.path().to_owned(), reason }
+    }
+}
+
+/// Names of the files in a folder that end like this, whatever the case.
+fn files(root: &TargetRoot, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
+    let mut names = root.list(folder)?;
+    names.retain(|name| name.to_ascii_lowercase().ends_with(ending));
+    names.truncate(MAX_ENTRIES);
+    Ok(names)
+}
+
+/// The entry a unified kernel image is in the menu (UAPI.1, "Type #2").
+fn unified_entry(root: &TargetRoot, name: &str) -> Option<MenuEntry> {
+    let path = format!("{UNIFIED_DIR}/{name}");
+    let sections = read_sections(root, &path)?;
+    unified::section(&sections, ".linux")?;
+    let os_release = unified::section(&sections, ".osrel").and_then(|section| {
+        let bytes = part_of(root, &path, section).ok()?.read(MAX_TEXT).ok()?;
+        Some(OsRelease::parse(&String::from_utf8_lossy(&bytes)))
+    });
+    let OsRelease { sort_key, version, .. } = os_release.unwrap_or_default();
+    let (id, is_bad) = bls::counted(name);
+    let version = version.unwrap_or_default();
+    Some(MenuEntry { id, sort_key, version, is_bad, start: Start::Unified(path), ..MenuEntry::default() })
+}
+
+/// The command line an addon adds.
+fn addition(root: &TargetRoot, path: &str) -> Option<String> {
+    let section = unified::section(&read_sections(root, path)?, ".cmdline")?;
+    Some(unified::command_line(&part_of(root, path, section).ok()?.read(MAX_TEXT).ok()?))
+}
+
+fn read_sections(root: &TargetRoot, path: &str) -> Option<Vec<Section>> {
+    let mut head = Part::whole(root.open_file(path).ok()?).ok()?;
+    head.len = head.len.min(unified::HEAD);
+    unified::sections(&head.read(unified::HEAD).ok()?)
+}
+
+fn part_of(root: &TargetRoot, path: &str, section: Section) -> Result<Part, Error> {
+    Ok(Part { file: root.open_file(path)?, offset: section.offset, len: section.len })
+}

@@ -1,0 +1,200 @@
+//! `kexec` on disks that carry images of every kind: what would be started.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::process::Command;
+
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, run};
+use common::{Bench, Loaded, MIB, chain};
+use slipway_actions::Next;
+use slipway_protocol::{Action, Kexec};
+
+const ROOT_AT: usize = 20;
+const OS_RELEASE: (&str, &str) = ("etc/os-release", "NAME=Debian\nID=debian\nVERSION_ID=12\n");
+
+type Files<'a> = &'a [(&'a str, &'a str)];
+
+fn installed(esp: Files, boot: Files, root: Files) -> Bench {
+    let bench = Bench::new(MIB);
+    let parts = [
+        Part { mib: 1..9, type_guid: ESP, name: "esp", files: esp },
+        Part { mib: 10..19, type_guid: LINUX, name: "boot", files: boot },
+        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: root },
+    ];
+    make(&bench.path("disk"), 40, &parts);
+    bench
+}
+
+fn check(bench: &Bench, inputs: Kexec, expect: (&str, Option<&str>, &str)) {
+    let done = bench.run(&Action::Kexec(inputs)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert_eq!((done.next, done.outcome.warnings), (Next::Kexec, Vec::new()));
+    let (kernel, initrd, cmdline) = expect;
+    let expect = Loaded { kernel: kernel.to_owned(), initrd: initrd.map(str::to_owned), cmdline: cmdline.to_owned() };
+    assert_eq!(bench.loaded.lock().unwrap().take(), Some(expect));
+}
+
+fn check_refused(bench: &Bench, inputs: Kexec, expect: &str) {
+    let error = bench.run(&Action::Kexec(inputs)).0.unwrap_err();
+    assert!(chain(&error).contains(expect), "{}", chain(&error));
+    assert_eq!(*bench.loaded.lock().unwrap(), None);
+}
+
+#[test]
+fn the_default_entry_of_systemd_boot_is_loaded() {
+    if !can_mount() {
+        return;
+    }
+    let entry = "title Debian\nversion 6.9\nlinux /debian/6.9/linux\ninitrd /ucode\ninitrd /debian/6.9/initrd\noptions root=x\noptions ro\n";
+    let newer = "title Debian\nversion 6.10\nlinux /debian/6.10/linux\noptions root=x\n";
+    let gone = "version 7\nlinux /debian/7/linux\noptions root=x\n";
+    let mut esp = vec![
+        ("loader/entries/debian-6.9.conf", entry),
+        ("loader/entries/debian-6.10.conf", newer),
+        ("loader/entries/debian-7.conf", gone),
+        ("debian/6.9/linux", "kernel 6.9"),
+        ("debian/6.10/linux", "kernel 6.10"),
+        ("debian/6.9/initrd", "initrd"),
+        ("ucode", "ucode!"),
+    ];
+    // What GRUB has does not count where there is a menu of systemd-boot.
+    let root = [OS_RELEASE, ("boot/grub/grub.cfg", "menuentry x {\nlinux /v a\n}\n"), ("v", "other")];
+    check(&installed(&esp, &[], &root), Kexec::default(), ("kernel 6.10", None, "root=x"));
+    esp.push(("loader/loader.conf", "timeout 3\ndefault debian-6.9*\n"));
+    let bench = installed(&esp, &[], &root);
+    check(&bench, Kexec::default(), ("kernel 6.9", Some("ucode!\0\0initrd\0\0"), "root=x ro"));
+    let inputs = Kexec { cmdline: Some("single".to_owned()), ..Kexec::default() };
+    check(&bench, inputs, ("kernel 6.9", Some("ucode!\0\0initrd\0\0"), "single"));
+}
+
+#[test]
+fn the_default_entry_of_grub_is_loaded_from_the_partition_it_names() {
+    if !can_mount() {
+        return;
+    }
+    let boot = [("vmlinuz-6.1", "kernel"), ("initrd.img-6.1", "initrd")];
+    let config = |search: &str| {
+        format!("menuentry 'Debian' {{\n\t{search}\n\tlinux /vmlinuz-6.1 root=x ro\n\tinitrd /initrd.img-6.1\n}}\n")
+    };
+    let on_boot = config("");
+    let boot_files = [boot[0], boot[1], ("grub/grub.cfg", on_boot.as_str())];
+    check(&installed(&[], &boot_files, &[OS_RELEASE]), Kexec::default(), ("kernel", Some("initrd"), "root=x ro"));
+
+    let bench = installed(&[], &boot, &[OS_RELEASE]);
+    let uuid = "0a1b2c3d-0000-4000-8000-000000000001";
+    run(Command::new("tune2fs").args(["-U", uuid]).arg(format!(
+        "{}?offset={}",
+        bench.path("disk").display(),
+        10 * MIB
+    )));
+    let on_root = config(&format!("search --no-floppy --fs-uuid --set=root {uuid}"));
+    let file = bench.path("grub.cfg");
+    std::fs::write(&file, on_root).unwrap();
+    let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
+    for request in ["mkdir boot", "mkdir boot/grub", &format!("write {} boot/grub/grub.cfg", file.display())] {
+        run(Command::new("debugfs").args(["-w", "-R", request, &root]));
+    }
+    check(&bench, Kexec::default(), ("kernel", Some("initrd"), "root=x ro"));
+}
+
+#[test]
+fn fedoras_entries_have_their_variables_and_their_default() {
+    if !can_mount() {
+        return;
+    }
+    let entry = |version: &str| {
+        format!("title Fedora\nversion {version}\nlinux /vmlinuz-{version}\noptions $kernelopts $tuned_params\n")
+    };
+    let (older, newer) = (entry("6.1"), entry("6.2"));
+    let block = "# GRUB Environment Block\nsaved_entry=id-6.1\nkernelopts=root=x ro\n####";
+    let mut boot = vec![
+        ("loader/entries/id-6.1.conf", older.as_str()),
+        ("loader/entries/id-6.2.conf", newer.as_str()),
+        ("vmlinuz-6.1", "kernel 6.1"),
+        ("vmlinuz-6.2", "kernel 6.2"),
+    ];
+    boot.push(("grub2/grubenv", block));
+    check(&installed(&[], &boot, &[OS_RELEASE]), Kexec::default(), ("kernel 6.1", None, "root=x ro"));
+}
+
+/// A PE file of nothing but headers and these sections.
+fn unified(sections: &[(&str, &str)]) -> String {
+    let mut head = vec![0_u8; 1024];
+    head[..2].copy_from_slice(b"MZ");
+    head[0x3C] = 0x40;
+    head[0x40..0x44].copy_from_slice(b"PE\0\0");
+    head[0x46] = sections.len() as u8;
+    let mut image = String::new();
+    for (index, (name, content)) in sections.iter().enumerate() {
+        let at = 0x58 + index * 40;
+        head[at..at + name.len()].copy_from_slice(name.as_bytes());
+        for (field, value) in [(8, content.len()), (16, content.len()), (20, 1024 + image.len())] {
+            head[at + field..at + field + 4].copy_from_slice(&(value as u32).to_le_bytes());
+        }
+        image.push_str(content);
+    }
+    // Every byte of the headers is ASCII where the contents are this short.
+    assert!(head.is_ascii());
+    String::from_utf8(head).unwrap() + &image
+}
+
+#[test]
+fn a_unified_kernel_image_is_taken_apart() {
+    if !can_mount() {
+        return;
+    }
+    let image = unified(&[
+        (".osrel", "ID=debian\nVERSION_ID=12\n"),
+        (".cmdline", "root=x ro\n\0\0"),
+        (".linux", "kernel"),
+        (".initrd", "initrd"),
+        (".ucode", "ucode!"),
+    ]);
+    let addon = unified(&[(".cmdline", "quiet")]);
+    let site = unified(&[(".cmdline", "site=1")]);
+    let esp = [
+        ("EFI/Linux/debian-6.1.efi", image.as_str()),
+        ("EFI/Linux/debian-6.1.efi.extra.d/a.addon.efi", &addon),
+        ("loader/addons/site.addon.efi", &site),
+        ("EFI/Linux/broken-9.efi", "MZ"),
+    ];
+    let expect = ("kernel\0\0", Some("ucode!\0\0initrd\0\0"), "root=x ro site=1 quiet");
+    check(&installed(&esp, &[], &[OS_RELEASE]), Kexec::default(), expect);
+}
+
+#[test]
+fn without_a_boot_loader_the_newest_kernel_is_loaded() {
+    if !can_mount() {
+        return;
+    }
+    let mut root = vec![
+        OS_RELEASE,
+        ("vmlinuz", "-> boot/vmlinuz-6.1"),
+        ("initrd.img", "-> boot/initrd.img-6.1"),
+        ("boot/vmlinuz-6.1", "kernel"),
+        ("boot/initrd.img-6.1", "initrd"),
+    ];
+    check_refused(&installed(&[], &[], &root), Kexec::default(), "nothing says what /vmlinuz of partition 3 (system)");
+    root.push(("etc/kernel/cmdline", "root=x ro\n"));
+    check(&installed(&[], &[], &root), Kexec::default(), ("kernel", Some("initrd"), "root=x ro"));
+    let extlinux = "default a\nlabel a\nlinux ../vmlinuz-6.1\ninitrd ../initrd.img-6.1\nappend root=y\n";
+    root.push(("boot/extlinux/extlinux.conf", extlinux));
+    check(&installed(&[], &[], &root), Kexec::default(), ("kernel", Some("initrd"), "root=y"));
+}
+
+#[test]
+fn a_kernel_that_is_given_is_loaded_wherever_it_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(&[], &[("vmlinuz-6.1", "kernel"), ("initrd.img-6.1", "initrd")], &[OS_RELEASE]);
+    let given = |kernel: &str| Kexec {
+        kernel: Some(kernel.to_owned()),
+        initrd: Some("/boot/initrd.img-6.1".to_owned()),
+        cmdline: Some("root=x".to_owned()),
+        ..Kexec::default()
+    };
+    check(&bench, given("/boot/vmlinuz-6.1"), ("kernel", Some("initrd"), "root=x"));
+    check_refused(&bench, given("/boot/vmlinuz-6.2"), "there is no /boot/vmlinuz-6.2");
+    check_refused(&bench, Kexec::default(), "looking for a kernel that a boot loader starts");
+}
