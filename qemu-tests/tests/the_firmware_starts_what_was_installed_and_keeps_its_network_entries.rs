@@ -12,7 +12,7 @@ use slipway_protocol::{Action, EfiBootOrder, Kexec, NodeState, Reboot, Step};
 use xtask::command::{command, run_quietly};
 use xtask::python;
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
-use xtask::target_image;
+use xtask::target_image::{self, System};
 
 /// The entry virt-fw-vars makes for a URI.
 const NETWORK: u16 = 0x0099;
@@ -66,7 +66,7 @@ fn leave(
     last_word: &str,
     check: impl FnOnce(&Machine) -> Result<()>,
 ) -> Result<Duration> {
-    let image = target_image::build()?;
+    let image = target_image::build(System::SystemdBoot)?;
     let path = image.path.to_str().context("a path in UTF-8")?;
     let digest = bench.lab.operator(&["image", "add", path])?.trim().to_owned();
     let url = format!("{}/images/{digest}", bench.lab.url());

@@ -48,6 +48,10 @@ pub enum Toolchain {
 
 /// The cargo profile the binary is built with.
 const PROFILE: &str = "static";
+/// What the C compiler is told. zstd has compressors for every level, most of which are never used: capture-disk has level 3.
+const CFLAGS: &str = "-DZSTD_EXCLUDE_GREEDY_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_LAZY_BLOCK_COMPRESSOR \
+                      -DZSTD_EXCLUDE_LAZY2_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_BTLAZY2_BLOCK_COMPRESSOR \
+                      -DZSTD_EXCLUDE_BTOPT_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_BTULTRA_BLOCK_COMPRESSOR";
 
 /// Builds the binary and returns its path in the cache. With the same sources, compiler and flags nothing runs but a look at
 /// the cache. Without a toolchain the first that works is taken.
@@ -73,6 +77,7 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
         .with("target", arch.target())
         .with("rustc", stdout(command(rustc(toolchain), ["-vV"]).current_dir(&root))?)
         .with("flags", flags.join("\n"))
+        .with("cflags", CFLAGS)
         .with("zig", python::ZIG.join("\n"))
         .with("date", date.to_string());
     for shared in ["Cargo.toml", "Cargo.lock"] {
@@ -170,6 +175,7 @@ fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Res
         .env("PATH", path_with(&tools))
         .env("CARGO_TARGET_DIR", &target_folder)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+        .env(format!("CFLAGS_{}", target.replace('-', "_")), CFLAGS)
         .env("SOURCE_DATE_EPOCH", date.to_string());
     if toolchain == Toolchain::Debian {
         cargo
