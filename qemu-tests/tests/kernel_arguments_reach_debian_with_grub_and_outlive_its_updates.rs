@@ -20,13 +20,16 @@ fn kernel_arguments_reach_debian_with_grub_and_outlive_its_updates() -> Result<(
                 json!({"kernel-args": {
                     "append": ["slipway.note=\"of two words\""],
                     "append_if_missing": ["console=tty0", "slipway.new=1"],
-                    "replace": ["console=ttyS0,115200=console=ttyS0,57600"],
+                    "replace": [{"old": "console=ttyS0,115200", "new": "console=ttyS0,57600"}],
                 }}),
                 json!({"run-in-target": {"script": UPDATE}}),
             ],
         )?;
         let arguments = installed.kernel_arguments()?;
-        println!("{arguments:?}");
+        let root = arguments.iter().find(|argument| argument.starts_with("root="));
+        assert!(root.is_some_and(|root| root.starts_with("root=UUID=")), "{arguments:?}");
+        let ours = ["console=tty0", "console=ttyS0,57600", "slipway.new=1", "slipway.note=\"of", "two", "words\""];
+        assert!(arguments.ends_with(&ours), "{arguments:?}");
         Ok(())
     })
 }
