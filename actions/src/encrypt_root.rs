@@ -72,10 +72,13 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
     // A partition of a disk that is held cannot be mounted.
     drop(disk);
     let hints = DiskHints { device: Some(path), ..DiskHints::default() };
-    warnings.extend(prepare_boot(&hints, volume, machine, report)?);
-    // To try that again would begin with what is changed by now.
-    let disk = choose::open(&hints, Access::Write, machine, report)
-        .map_err(|error| refused(format!("{}; install it again", text::chain(&error))))?;
+    // To try again would begin with what is changed by now.
+    let half_done = |error: Error| match error {
+        Error::Cancelled => error,
+        error => refused(format!("{}; install it again", text::chain(&error))),
+    };
+    warnings.extend(prepare_boot(&hints, volume, machine, report).map_err(half_done)?);
+    let disk = choose::open(&hints, Access::Write, machine, report).map_err(half_done)?;
     let summary = format!(
         "encrypted {} of {kind} in {name} as LUKS2 volume {volume}; the TPM opens it while PCR {} are as they are now",
         text::size(plan.extent.size),
@@ -145,17 +148,18 @@ fn encrypt(
     })
 }
 
-/// Has the installed system open its root when it starts: by its initramfs, and by what the boot loader tells that.
+/// Has the installed system open its root when it starts: by what the boot loader tells its initramfs, and by that. In this order,
+/// because kernel-install makes an entry of this kernel's own command line where the system has none, which the former sees to.
 fn prepare_boot(
     disk: &DiskHints,
     uuid: &str,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Vec<String>, Error> {
+    let append = target_files::kernel_arguments(uuid);
+    let added = kernel_args::run(&KernelArgs { disk: disk.clone(), append, ..KernelArgs::default() }, machine, report)?;
     let script = Some(target_files::INITRAMFS.to_owned());
     let make = RunInTarget { disk: disk.clone(), script, ..RunInTarget::default() };
     let made = run_in_target::run(&make, machine, report)?;
-    let append = target_files::kernel_arguments(uuid);
-    let added = kernel_args::run(&KernelArgs { disk: disk.clone(), append, ..KernelArgs::default() }, machine, report)?;
-    Ok([made.outcome.warnings, added.outcome.warnings].concat())
+    Ok([added.outcome.warnings, made.outcome.warnings].concat())
 }

@@ -7,8 +7,7 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::mount::{self, LookedAt};
 use crate::open_disk::{Access, OpenDisk};
-use crate::partitions;
-use crate::{Done, Report, choose, run_in_target};
+use crate::{Done, Report, choose, run_in_target, seal};
 use plan::Plan;
 use volume::Volume;
 
@@ -73,9 +72,13 @@ fn finish(
 /// Every file system of the disk that can be mounted.
 fn mount_all(disk: &OpenDisk, machine: &dyn Machine) -> Result<(Vec<Volume>, LookedAt), Error> {
     let (mut volumes, mut looked_at) = (Vec::new(), LookedAt::default());
-    for partition in partitions::read(disk)? {
+    for ((partition, found), closed) in seal::judged(disk)? {
         let name = partition.describe(disk);
-        let Some(file_system) = mount::probe(disk, &partition)?.filter(|fs| mount::is_mountable(fs.kind)) else {
+        if let Some(reason) = closed {
+            looked_at.in_vain(format!("{name} is left alone: {reason}"));
+            continue;
+        }
+        let Some(file_system) = found.filter(|found| mount::is_mountable(found.kind)) else {
             looked_at.in_vain(format!("{name} has no file system that can be mounted"));
             continue;
         };

@@ -37,6 +37,7 @@ mod probe;
 mod random;
 mod reboot;
 mod run_in_target;
+mod seal;
 mod seed_cloud_init;
 #[cfg(not(feature = "fuzzing"))]
 mod signature;

@@ -5,22 +5,16 @@ mod cidata;
 mod fat;
 mod ignition;
 mod root;
-mod seal;
 
 use slipway_protocol::{SeedCloudInit, SeedPlace};
 use slipway_user_data::{inject_phone_home, quoted};
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::mount;
 use crate::open_disk::{Access, OpenDisk};
-use crate::partitions::{self, Partition};
-use crate::probe::FileSystem;
+use crate::seal::{self, Place};
 use crate::{Done, Report, choose, text};
 use root::System;
-
-/// A partition, and what it holds.
-type Place = (Partition, Option<FileSystem>);
 
 /// The root file system of a disk.
 enum Root {
@@ -56,7 +50,7 @@ fn seed_cloud_init(
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let path = disk.path().to_owned();
     let refused = |reason: String| Error::Seed { disk: path.clone(), reason };
-    let places = places(&disk)?;
+    let places = seal::places(&disk)?;
     if inputs.seed == SeedPlace::Auto && ignition::find(&disk, &places)?.is_some() {
         let reason = "it is set up by Ignition: give an Ignition config as its user-data, or say seed: root or seed: cidata if \
                       it has cloud-init too";
@@ -104,12 +98,6 @@ fn make_way(root: Root, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
         report(Report::Note(format!("the seed gets a partition: {reason}")));
     }
     system.map_or(Ok(()), |system| system.make_way())
-}
-
-/// Every partition of a disk and what it holds.
-fn places(disk: &OpenDisk) -> Result<Vec<Place>, Error> {
-    let partitions = partitions::read(disk)?.into_iter();
-    partitions.map(|partition| Ok((partition.clone(), mount::probe(disk, &partition)?))).collect()
 }
 
 /// The root file system, and whether it can be written to.

@@ -9,6 +9,7 @@ use crate::open_disk::OpenDisk;
 use crate::os_release;
 use crate::partitions::{self, Partition};
 use crate::probe::FileSystem;
+use crate::seal;
 use crate::target_root::TargetRoot;
 
 /// Types of root partitions (The Discoverable Partitions Specification), by machine architecture.
@@ -102,23 +103,20 @@ fn is_meant(wanted: &NumberOrName, partition: &Partition, file_system: Option<&F
 /// Mounts the root file system of the installed system: the partition whose type says so, else one whose name or label
 /// does, else the first that holds an operating system.
 pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Result<Target, Error> {
-    let mut found = Vec::new();
-    for partition in partitions::read(disk)? {
-        found.push((mount::probe(disk, &partition)?, partition));
-    }
-    found.sort_by_key(|(file_system, partition)| rank(partition, file_system.as_ref()));
+    let mut found = seal::judged(disk)?;
+    found.sort_by_key(|((partition, file_system), _)| rank(partition, file_system.as_ref()));
     let mut looked_at = LookedAt::default();
-    for (file_system, partition) in found {
+    for ((partition, file_system), closed) in found {
         let name = partition.describe(disk);
+        if let Some(reason) = closed {
+            looked_at.in_vain(format!("{name} is left alone: {reason}"));
+            continue;
+        }
         let Some(file_system) = file_system else {
             looked_at.in_vain(format!("{name} has no file system"));
             continue;
         };
         let kind = file_system.kind;
-        if is_usr(&partition) {
-            looked_at.in_vain(format!("{name} holds /usr"));
-            continue;
-        }
         if !mount::is_mountable(kind) || kind == "vfat" {
             looked_at.in_vain(format!("{name} is {kind}"));
             continue;

@@ -42,7 +42,7 @@ impl TargetRoot {
     pub(crate) fn read(&self, path: &str) -> Result<Option<String>, Error> {
         let read = || {
             let mut bytes = Vec::new();
-            File::from(self.open(path, OFlags::RDONLY)?).take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+            self.regular_file(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
             // Cut, it would be written back cut.
             if bytes.len() as u64 > MAX_FILE {
                 let reason = format!("it is larger than {}, so it is not edited", text::size(MAX_FILE));
@@ -59,12 +59,14 @@ impl TargetRoot {
 
     /// Opens a regular file for reading.
     pub(crate) fn open_file(&self, path: &str) -> Result<File, Error> {
+        self.regular_file(path).map_err(|source| target_file("reading", path, source))
+    }
+
+    fn regular_file(&self, path: &str) -> io::Result<File> {
         // Without waiting: a pipe of that name would be waited for.
-        let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(io::Error::from).and_then(|file| {
-            let is_file = FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile;
-            if is_file { Ok(File::from(file)) } else { Err(io::Error::other("it is no regular file")) }
-        });
-        file.map_err(|source| target_file("reading", path, source))
+        let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let is_file = FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile;
+        if is_file { Ok(File::from(file)) } else { Err(io::Error::other("it is no regular file")) }
     }
 
     /// Names of the regular files in a directory, sorted; none where there is no such directory.

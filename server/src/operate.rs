@@ -259,8 +259,10 @@ fn valid_network(network: Network) -> Result<Option<Network>, Error> {
 }
 
 fn check_keys(keys: &[String]) -> Result<(), Error> {
-    let problem = |key: &String| Some(format!("the SSH key {key:?} cannot be used: {}", ssh_key::problem(key)?));
-    keys.iter().find_map(problem).map_or(Ok(()), |message| Err(Error::refused(ErrorCode::InvalidRequest, message)))
+    // By its number: what is no public key may be a private one, and this is logged.
+    let problem =
+        |(number, key): (usize, &String)| Some(format!("SSH key {number} cannot be used: {}", ssh_key::problem(key)?));
+    (1..).zip(keys).find_map(problem).map_or(Ok(()), |message| Err(Error::refused(ErrorCode::InvalidRequest, message)))
 }
 
 /// Reads how a node is on the network from a file of an operator. Errors name line and column.
@@ -334,7 +336,9 @@ fn unpacked(log: &[u8], node: &Node) -> Result<String, Error> {
     let mut text = Vec::new();
     let failed = |source| Error::Log { node: node.label().to_owned(), source };
     flate2::read::GzDecoder::new(log).read_to_end(&mut text).map_err(failed)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    // It is shown in terminals, which obey control characters, and whoever has the token writes it.
+    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c };
+    Ok(String::from_utf8_lossy(&text).chars().map(shown).collect())
 }
 
 /// Where the system that a node's newest run installs finds its metadata. Whoever has the URL can read the run's user-data.

@@ -119,9 +119,10 @@ pub async fn phone_home(
     form: BTreeMap<String, String>,
     now: Millis,
 ) -> Result<(), Error> {
-    // Looking needs no right to write, which a node that reports too often is not to have.
+    // Looking needs no right to write, which a system that reports too often is not to have. By run: who still has the URL of an old
+    // one must not keep the new one from being heard.
     let known = reporting_run(&mut *store.read().await?, caller).await?;
-    rate.take(&known.node, Instant::now())?;
+    rate.take(&known.id, Instant::now())?;
     let mut transaction = store.write().await?;
     let node = nodes::get_by_id(&mut transaction, &known.node).await?;
     let (Some(node), Some(mut run)) = (node, runs::get_by_id(&mut transaction, &known.id).await?) else {

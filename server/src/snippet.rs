@@ -92,7 +92,7 @@ fn autoinstall(function: &str) -> String {
     let script: String = script.lines().map(|line| format!("      {line}\n")).collect();
     let call = |arguments: &str| format!("    - sh {FILE} {arguments} || true\n");
     format!(
-        "autoinstall:\n  early-commands:\n    - |\n      cat >{FILE} <<'slipway' || true\n{script}      slipway\n{}  \
+        "autoinstall:\n  early-commands:\n    - |\n      umask 077\n      cat >{FILE} <<'slipway' || true\n{script}      slipway\n{}  \
          late-commands:\n{}  error-commands:\n{}",
         call("installer init 0 \"the installer has started\""),
         call("installer done 100 \"the system is installed\""),

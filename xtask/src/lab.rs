@@ -23,6 +23,10 @@ use crate::{kernel, mkfs, workspace};
 /// This host's loopback, as a machine on QEMU's user network sees it.
 const HOST: &str = "10.0.2.2";
 
+/// For machines without KVM. Where each process has its libraries at other addresses, QEMU translates them again for each, and takes minutes to
+/// forget it all when the memory is used for something else.
+const FOR_EMULATION: &str = "norandmaps";
+
 /// Server, data and boot files in one folder.
 pub struct Lab {
     folder: PathBuf,
@@ -118,7 +122,7 @@ impl Lab {
             server_url: self.url(),
             ca,
             token: None,
-            cmdline: CMDLINE.to_owned(),
+            cmdline: format!("{CMDLINE} {FOR_EMULATION}"),
             date: image::source_date()?,
         };
         let boot = self.folder.join("boot");

@@ -58,7 +58,8 @@ pub(crate) fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>
             "architecture" if !is_own(value) => return None,
             "linux" => boot.kernel = plain_path(value),
             "uki" => unified = Some(plain_path(value)),
-            "initrd" => boot.initrds.push(plain_path(value)),
+            // One line may have several, some of them variables that are empty.
+            "initrd" => boot.initrds.extend(grub::expand(value, variables).split_whitespace().map(plain_path)),
             "options" => options.push(grub::expand(value, variables)),
             _ => {}
         }

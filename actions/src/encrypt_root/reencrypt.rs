@@ -63,6 +63,8 @@ impl Work<'_> {
         }
         thread::scope(|scope| {
             scope.spawn(move || self.read(&to_read, &read));
+            // The reader waits for buffers until this end is gone, which it must be when the loop ends early.
+            let written = written;
             let xts = Xts::new(&self.volume.key);
             for piece in to_write {
                 cancel.check()?;

@@ -97,6 +97,12 @@ pub(super) struct Sealed {
     pub(super) unmeasured: Vec<u32>,
 }
 
+/// A register with nothing but a separator: SHA-256 of 32 zero bytes and of the digest of four more.
+const SEPARATOR: [u8; 32] = [
+    0x3d, 0x45, 0x8c, 0xfe, 0x55, 0xcc, 0x03, 0xea, 0x1f, 0x44, 0x3f, 0x15, 0x62, 0xbe, 0xec, 0x8d, 0xf5, 0x1c, 0x75,
+    0xe1, 0x4a, 0x9f, 0xcf, 0x9a, 0x72, 0x34, 0xa1, 0x3f, 0x19, 0x8e, 0x79, 0x69,
+];
+
 /// Seals a secret to the present values of registers, and has it back once for a test.
 pub(super) fn seal(path: &Path, pcrs: &[u32], secret: [u8; SECRET]) -> Result<Sealed, TpmError> {
     let mut device = Device::open(path)?;
@@ -109,7 +115,8 @@ pub(super) fn seal(path: &Path, pcrs: &[u32], secret: [u8; SECRET]) -> Result<Se
     Ok(Sealed { secret, blob, policy, primary, unmeasured })
 }
 
-/// Those of the registers that are as after a reset. Fails where one is not there.
+/// Those of the registers that are as after a reset, or have nothing in them but the mark that firmware leaves before it starts a
+/// system (TCG PC Client Platform Firmware Profile 1.06, 3.3.4.1, EV_SEPARATOR). Fails where one is not there.
 fn unmeasured(device: &mut Device, pcrs: &[u32]) -> Result<Vec<u32>, TpmError> {
     let mut unmeasured = Vec::new();
     for pcr in pcrs {
@@ -127,7 +134,7 @@ fn unmeasured(device: &mut Device, pcrs: &[u32]) -> Result<Vec<u32>, TpmError> {
             }
         })?;
         let value = value.ok_or(TpmError::NoRegister { pcr: *pcr })?;
-        if value.iter().all(|byte| *byte == 0) || value.iter().all(|byte| *byte == 0xFF) {
+        if value.iter().all(|byte| *byte == 0) || value.iter().all(|byte| *byte == 0xFF) || value == SEPARATOR {
             unmeasured.push(*pcr);
         }
     }

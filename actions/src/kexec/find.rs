@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::mount::{self, LookedAt};
 use crate::open_disk::OpenDisk;
 use crate::os_release::{self, OsRelease};
-use crate::partitions;
+use crate::seal;
 use crate::target_root::TargetRoot;
 
 /// Where systemd-boot has its entries (UAPI.1), and GRUB those of a root without a partition for /boot.
@@ -92,9 +92,13 @@ pub(super) fn find(disk: &OpenDisk, inputs: &Kexec) -> Result<Startable, Error> 
 /// Mounts every file system of a disk.
 fn mount_all(disk: &OpenDisk) -> Result<(Vec<Place>, LookedAt), Error> {
     let (mut places, mut looked_at) = (Vec::new(), LookedAt::default());
-    for partition in partitions::read(disk)? {
+    for ((partition, found), closed) in seal::judged(disk)? {
         let name = partition.describe(disk);
-        let Some(found) = mount::probe(disk, &partition)?.filter(|found| mount::is_mountable(found.kind)) else {
+        if let Some(reason) = closed {
+            looked_at.in_vain(format!("{name} is left alone: {reason}"));
+            continue;
+        }
+        let Some(found) = found.filter(|found| mount::is_mountable(found.kind)) else {
             looked_at.in_vain(format!("{name} has no file system that can be mounted"));
             continue;
         };

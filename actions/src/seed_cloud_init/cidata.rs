@@ -2,11 +2,11 @@
 //!
 //! What cloud-init finds there wins over a seed in the root file system, so an old one must go wherever the new one is put.
 
-use super::Place;
 use super::fat::{MAX_LEN, Volume};
 use crate::error::Error;
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions::{Addition, Partition};
+use crate::seal::Place;
 use crate::{random, text};
 
 const LABEL: &str = "CIDATA";

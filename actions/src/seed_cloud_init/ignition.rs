@@ -4,11 +4,11 @@
 use slipway_protocol::SeedCloudInit;
 use slipway_user_data::ignition::{Additions, complete};
 
-use super::Place;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::mount;
 use crate::open_disk::{Access, OpenDisk};
+use crate::seal::{self, Place};
 use crate::target_root::TargetRoot;
 use crate::{Done, Report, choose};
 
@@ -47,7 +47,7 @@ pub(super) fn run(
     };
     let config = complete(&inputs.user_data, &additions).map_err(|source| Error::Ignition { source })?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
-    let places = super::places(&disk)?;
+    let places = seal::places(&disk)?;
     machine.cancel().check()?;
     let Some(found) = find(&disk, &places)? else {
         let reason = "nothing on it reads an Ignition config: there is neither a partition labelled boot whose boot entries speak \

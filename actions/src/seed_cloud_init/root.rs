@@ -3,11 +3,11 @@
 use rustix::fs::{Access, AtFlags, Dir, FileType, accessat};
 use rustix::io::Errno;
 
-use super::Place;
 use crate::Report;
 use crate::error::Error;
 use crate::mount;
 use crate::open_disk::OpenDisk;
+use crate::seal::Place;
 use crate::target::{self, Target};
 use crate::target_root::{TargetRoot, target_file};
 

@@ -69,6 +69,7 @@ pub(super) fn closes(earlier: &Action, later: &Action) -> bool {
         Action::EncryptRoot(again) => Some(&again.disk),
         Action::SeedCloudInit(seed) => Some(&seed.disk),
         Action::RunInTarget(run) => Some(&run.disk),
+        Action::BootReporter(reporter) => Some(&reporter.disk),
         Action::WriteFile(file) => Some(&file.disk).filter(|_| file.partition.is_none()),
         Action::UnpackArchive(archive) => Some(&archive.disk).filter(|_| archive.partition.is_none()),
         _ => None,

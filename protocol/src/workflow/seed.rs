@@ -103,9 +103,9 @@ impl SeedCloudInit {
             }
             _ => {}
         }
-        for key in &self.ssh_keys {
-            problems
-                .extend(ssh_key::problem(key).map(|problem| format!("cannot let the SSH key {key:?} in: {problem}")));
+        for (number, key) in (1..).zip(&self.ssh_keys) {
+            // Not the text: what is no public key may be a private one, and this is logged.
+            problems.extend(ssh_key::problem(key).map(|problem| format!("cannot let SSH key {number} in: {problem}")));
         }
         problems
     }
@@ -121,7 +121,7 @@ mod tests {
     fn keys_are_looked_at_before_a_disk_is() {
         let seed = |key: &str| SeedCloudInit { ssh_keys: vec![key.to_owned()], ..SeedCloudInit::default() };
         check(Action::SeedCloudInit(seed("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA me@home")), &[]);
-        let expect = "cannot let the SSH key \"a\\nb\" in: it is more than one line";
+        let expect = "cannot let SSH key 1 in: it is more than one line";
         check(Action::SeedCloudInit(seed("a\nb")), &[expect]);
     }
 

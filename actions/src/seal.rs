@@ -1,13 +1,16 @@
 //! Root file systems that must not be written to. A mount for writing changes a file system even if no file is touched, and what
 //! dm-verity seals does not boot after that, so this is found out without mounting the root.
 
-use super::Place;
 use crate::error::Error;
 use crate::mount;
 use crate::open_disk::OpenDisk;
-use crate::partitions::Partition;
+use crate::partitions::{self, Partition};
+use crate::probe::FileSystem;
 use crate::target;
 use crate::target_root::TargetRoot;
+
+/// A partition and what is in it.
+pub(crate) type Place = (Partition, Option<FileSystem>);
 
 /// File systems that nothing can be written to.
 const READ_ONLY: &[&str] = &["squashfs", "erofs"];
@@ -22,8 +25,40 @@ const BOOT_LABEL: &str = "boot";
 const ENTRIES: &str = "loader/entries";
 const GRUB_CONFIGS: &[&str] = &["grub/grub.cfg", "grub2/grub.cfg"];
 
+/// The partitions of a disk.
+pub(crate) fn places(disk: &OpenDisk) -> Result<Vec<Place>, Error> {
+    let probed = |partition| mount::probe(disk, &partition).map(|found| (partition, found));
+    partitions::read(disk)?.into_iter().map(probed).collect()
+}
+
+/// The partitions of a disk, each with why it must not be mounted, where that is so: a mount is for writing.
+pub(crate) fn judged(disk: &OpenDisk) -> Result<Vec<(Place, Option<String>)>, Error> {
+    let places = places(disk)?;
+    let sealed = reason(disk, &places)?;
+    let judged = |place: Place| {
+        let closed = closed(&place.0, place.1.as_ref(), sealed.as_deref());
+        (place, closed)
+    };
+    Ok(places.into_iter().map(judged).collect())
+}
+
+/// Why one partition must not be mounted, where the root file system is sealed for a reason.
+fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str>) -> Option<String> {
+    let is_type = partition.type_guid.as_deref().is_some_and(|guid| BOOT_TYPES.contains(&guid));
+    let is_boot =
+        is_type || found.is_some_and(|found| found.kind == "vfat" || found.label.as_deref() == Some(BOOT_LABEL));
+    match sealed {
+        _ if partition.read_only => Some("it is marked as read-only".to_owned()),
+        _ if target::is_usr(partition) => Some("it holds /usr".to_owned()),
+        Some(reason) if !is_boot => {
+            Some(format!("it may be the root file system, and of that it is known that {reason}"))
+        }
+        _ => None,
+    }
+}
+
 /// Why the root file system of a disk must not be written to, where that is so.
-pub(super) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>, Error> {
+pub(crate) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>, Error> {
     let rank = |(partition, found): &Place| target::rank(partition, found.as_ref());
     let is_root = |place: &&Place| rank(place) < target::UNMARKED && place.1.is_some();
     if let Some((partition, found)) = places.iter().filter(is_root).min_by_key(|place| rank(place)) {
@@ -116,7 +151,6 @@ fn read_entries(root: &TargetRoot, arguments: &mut Arguments) -> Result<(), Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::FileSystem;
 
     #[test]
     fn a_command_line_says_what_is_sealed() {
@@ -130,6 +164,25 @@ mod tests {
         check("linux /v mount.usr=/dev/mapper/usr verity.usrhash=0a", (false, true));
         check("options \"usrhash=0a\"", (false, true));
         check("options xroothash=1", (false, false));
+    }
+
+    #[test]
+    fn of_a_sealed_system_only_what_is_for_booting_is_mounted() {
+        let check = |type_guid: &str, kind, label: Option<&str>, read_only, sealed: Option<&str>, expect: bool| {
+            let type_guid = Some(type_guid.to_owned());
+            let partition = Partition { number: 1, bytes: 0..1, type_guid, guid: None, name: String::new(), read_only };
+            let found = FileSystem { kind, uuid: None, label: label.map(str::to_owned) };
+            assert_eq!(closed(&partition, Some(&found), sealed).is_some(), expect, "{partition:?} {found:?}");
+        };
+        for sealed in [None, Some("it is sealed by dm-verity")] {
+            check(BOOT_TYPES[0], "vfat", None, false, sealed, false);
+            check(BOOT_TYPES[1], "ext4", None, false, sealed, false);
+            check("x", "ext4", Some("boot"), false, sealed, false);
+            check("x", "ext4", Some("root"), false, sealed, sealed.is_some());
+            check("x", "ext4", None, false, sealed, sealed.is_some());
+            check("x", "vfat", None, true, sealed, true);
+            check("8484680c-9521-48c6-9c11-b0720656f69e", "ext4", None, false, sealed, true);
+        }
     }
 
     #[test]
