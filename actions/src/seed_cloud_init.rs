@@ -84,7 +84,8 @@ fn seed_cloud_init(
             name
         }
     };
-    Ok(Done::go_on(format!("seeded cloud-init in {name} for instance {}", inputs.instance_id), warnings))
+    // Not the instance: who knows its id may report for it.
+    Ok(Done::go_on(format!("seeded cloud-init in {name}"), warnings))
 }
 
 /// Has the root file system not be in the way of a seed in a partition.

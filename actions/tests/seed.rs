@@ -116,7 +116,7 @@ fn a_root_that_is_not_to_be_written_to_stays_as_it_is_and_the_seed_gets_a_partit
     is_refused(&bench, seed(SeedPlace::Root), "(system) of ");
     let network_config = Some("version: 2\n".to_owned());
     let done = succeeds(&bench, SeedCloudInit { network_config, ..seed(SeedPlace::Auto) });
-    let expect = format!("seeded cloud-init in partition 3 (cidata) of {} for instance run-7", disk.display());
+    let expect = format!("seeded cloud-init in partition 3 (cidata) of {}", disk.display());
     assert_eq!(done.outcome.summary, expect);
     is_seeded(&bench, NEW, 4);
     assert_eq!(fat_file(&disk, NEW, "network-config"), "version: 2\n");

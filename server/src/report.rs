@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use slipway_protocol::{
-    ErrorCode, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, NodeState, RunState, Workflow,
+    ErrorCode, Event, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, NodeState, RunState, Workflow,
 };
 
 use crate::Error;
@@ -48,6 +48,12 @@ pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Mi
         let turn = state::apply(&mut run.progress, event, now);
         let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
         run.last_seq = event.seq;
+        if is_beginning(event) {
+            // What reported before is not what this puts on the disk: the machine was switched off in the middle, and begins anew.
+            run.phoned_home_at = None;
+            run.last_contact_at = None;
+            run.phone_home.clear();
+        }
         if !matches!(event.kind, EventKind::Progress(_)) {
             events::insert(&mut transaction, &run.id, event).await?;
         }
@@ -72,6 +78,11 @@ fn check_batch(batch: &EventBatch) -> Result<(), Error> {
         return invalid(format!("{} is no sequence number; they start at 1", event.seq));
     }
     Ok(())
+}
+
+/// Whether the run begins with this, or begins again.
+fn is_beginning(event: &Event) -> bool {
+    event.step == 0 && event.attempt == 1 && matches!(event.kind, EventKind::Started)
 }
 
 fn happening(turn: Turn, run: &Run) -> Option<Happening> {

@@ -8,7 +8,7 @@ use reqwest::StatusCode;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
-use slipway_protocol::{ErrorCode, NodeState, RunStatus};
+use slipway_protocol::{ErrorCode, Event, EventKind, NodeState, RunStatus};
 use slipway_server::operate;
 use slipway_server::rate::Rate;
 use slipway_server::report::{self, Caller};
@@ -95,6 +95,26 @@ async fn a_new_run_waits_for_a_report_of_its_own() {
     let server = server.restart().await;
     assert_eq!(state(&server).await, NodeState::Booting);
     assert_eq!(post(&server, &second, "").await.status(), StatusCode::OK);
+    assert_eq!(state(&server).await, NodeState::Running);
+}
+
+#[tokio::test]
+async fn a_report_from_before_the_disk_was_written_again_does_not_count() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    start(&server, debian()).await.unwrap();
+    let workflow = node.workflow(&server).await.unwrap();
+    let begin = |seq| Event { seq, at: 1, step: 0, attempt: 1, kind: EventKind::Started };
+    node.post_events(&server, &workflow.run, &[begin(1)]).await;
+    // Switched off behind the seed and started from its disk, the machine reports; then it is started from the network once more.
+    assert_eq!(post(&server, &report_path(&workflow), "pub_key_rsa=old").await.status(), StatusCode::OK);
+    assert!(run(&server).await.phoned_home_at.is_some());
+    let again = node.workflow(&server).await.unwrap();
+    node.finish(&server, &again).await;
+    assert_eq!(state(&server).await, NodeState::Booting);
+    assert_eq!((run(&server).await.phoned_home_at, run(&server).await.phone_home.len()), (None, 0));
+    assert_eq!(post(&server, &report_path(&again), "").await.status(), StatusCode::OK);
     assert_eq!(state(&server).await, NodeState::Running);
 }
 
