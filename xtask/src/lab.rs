@@ -23,9 +23,8 @@ use crate::{kernel, mkfs, workspace};
 /// This host's loopback, as a machine on QEMU's user network sees it.
 const HOST: &str = "10.0.2.2";
 
-/// For machines without KVM. Where each process has its libraries at other addresses, QEMU translates them again for each, and takes minutes to
-/// forget it all when the memory is used for something else.
-const FOR_EMULATION: &str = "norandmaps";
+/// For machines without KVM, where it takes QEMU minutes to forget code that it has translated: memory is not cleared before it is filled.
+const FOR_EMULATION: &str = "init_on_alloc=0";
 
 /// Server, data and boot files in one folder.
 pub struct Lab {
