@@ -101,7 +101,8 @@ pub fn is_kernel_argument(argument: &str, meant: &str) -> bool {
 /// Why this cannot be one argument of a kernel command line; nothing if it can. The kernel splits its command line at white
 /// space outside double quotes (lib/cmdline.c, next_arg), and reads it up to `--` (kernel/params.c, parse_args).
 pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
-    match argument {
+    // What is compared is the argument without its quotes, wherever they stand in it.
+    match argument.replace('"', "").as_str() {
         "" => return Some("it is empty"),
         "--" => return Some("it ends the kernel's arguments; what follows it is for init"),
         _ if argument.starts_with('#') => return Some("it begins with #, as comments do"),
@@ -145,13 +146,15 @@ mod tests {
         check_inputs(append(&["quiet", "root=UUID=a=b", "dyndbg=\"file a.c +p\"", "---"]), &[]);
         let space = "it has a space outside double quotes; give each argument by itself";
         check_inputs(
-            append(&["", "quiet splash", "a\nb", "a=\"b", "--", "#a"]),
+            append(&["", "\"\"", "quiet splash", "a\nb", "a=\"b", "--", "-\"\"-", "#a"]),
             &[
                 "cannot add the kernel argument \"\": it is empty",
+                "cannot add the kernel argument \"\\\"\\\"\": it is empty",
                 &format!("cannot add the kernel argument \"quiet splash\": {space}"),
                 "cannot add the kernel argument \"a\\nb\": it has a control character",
                 "cannot add the kernel argument \"a=\\\"b\": it has a double quote without its partner",
                 "cannot add the kernel argument \"--\": it ends the kernel's arguments; what follows it is for init",
+                "cannot add the kernel argument \"-\\\"\\\"-\": it ends the kernel's arguments; what follows it is for init",
                 "cannot add the kernel argument \"#a\": it begins with #, as comments do",
             ],
         );
