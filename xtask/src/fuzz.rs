@@ -109,15 +109,22 @@ pub fn build() -> Result<Programs> {
 }
 
 impl Programs {
-    /// Runs a target from what is kept of it in the repository and in the cache.
-    pub fn run(&self, target: &str, seconds: u32) -> Result<Outcome> {
+    /// Runs a target from what is kept of it in the repository and in the cache. With a seed, the cache is left out, so that the run
+    /// can be repeated.
+    pub fn run(&self, target: &str, seconds: u32, seed: Option<u32>) -> Result<Outcome> {
         let (program, seeds) = (self.folder.join(target), workspace::root().join("fuzz/corpus").join(target));
-        let corpus = cache::folder(&format!("fuzz-corpus/{target}"))?;
         let (kept, log) = (self.work.join(target), self.work.join(format!("{target}.log")));
         let scratch = tempfile::tempdir().context("creating a temporary folder")?;
+        let corpus = match seed {
+            Some(_) => scratch.path().join("corpus"),
+            None => cache::folder(&format!("fuzz-corpus/{target}"))?,
+        };
+        fs::create_dir_all(&corpus).with_context(|| format!("creating {}", corpus.display()))?;
         fs::create_dir_all(&kept).with_context(|| format!("creating {}", kept.display()))?;
         let out = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
         let mut fuzz = command(&program, [format!("-max_total_time={seconds}")]);
+        // Without one, libFuzzer takes another each time.
+        fuzz.arg(format!("-seed={}", seed.unwrap_or(0)));
         fuzz.args([format!("-max_len={MAX_LEN}"), format!("-timeout={TIMEOUT}")]);
         fuzz.args([format!("-rss_limit_mb={MEMORY}"), format!("-malloc_limit_mb={ALLOCATION}")]);
         // Leaks are found by tracing the process, which containers forbid.

@@ -19,6 +19,10 @@ pub struct Fuzz {
     /// How long each target runs, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
+    /// Begin with what the repository keeps alone, and think up the same inputs each time. What a machine finds then depends only on
+    /// how far it gets in the time.
+    #[arg(long)]
+    seed: Option<u32>,
     /// Targets to run, files of fuzz/fuzz_targets [default: all]
     targets: Vec<String>,
 }
@@ -39,7 +43,7 @@ impl Fuzz {
             for _ in 0..AT_A_TIME {
                 scope.spawn(|| {
                     while let Some(target) = next() {
-                        match programs.run(&target, self.seconds) {
+                        match programs.run(&target, self.seconds, self.seed) {
                             Ok(Outcome::Sound(done)) => println!("{target}: {done}"),
                             Ok(Outcome::Broken(found)) => fail(&failures, &target, &found),
                             Err(error) => fail(&failures, &target, &format!("{error:#}")),
