@@ -4,7 +4,6 @@
 pub(crate) mod bls;
 pub(crate) mod extlinux;
 pub(crate) mod grub;
-pub(crate) mod unified;
 pub(crate) mod version;
 
 /// A kernel with what it is started with. Paths begin at the root of a file system, without a slash.

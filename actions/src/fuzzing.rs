@@ -9,12 +9,13 @@ use serde_json::Value;
 use slipway_protocol::{Digest, KernelArgs};
 
 use crate::boot_config::{self, Edit};
-use crate::boot_entry::{bls, extlinux, grub, unified};
+use crate::boot_entry::{bls, extlinux, grub};
 use crate::efi::load_option::LoadOption;
 use crate::error::Error;
 use crate::fetch::{self, challenge, oci};
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions;
+use crate::pe::Sections;
 pub use crate::stream::in_memory::decode;
 use crate::unpack_archive::staging::Staging;
 use crate::unpack_archive::{self, Unpacked};
@@ -124,7 +125,7 @@ pub fn edit_boot_file(kind: BootFile, text: &str, wanted: &KernelArgs) -> Option
 
 /// Whether the first bytes of a file are those of a unified kernel image.
 pub fn is_unified_kernel_image(head: &[u8]) -> bool {
-    boot_config::uki::Sections::read(head).is_some_and(|sections| sections.has_kernel())
+    Sections::read(head).is_some_and(|sections| sections.has_kernel())
 }
 
 /// A load option that is read and written again, and whether it leads to a file on a partition.
@@ -156,5 +157,5 @@ pub fn boot_entries(text: &str) -> Vec<String> {
 
 /// Places of the sections of a PE file.
 pub fn sections(head: &[u8]) -> Option<Vec<(u64, u64)>> {
-    Some(unified::sections(head)?.iter().map(|section| (section.offset, section.len)).collect())
+    Some(Sections::read(head)?.list.iter().map(|section| (section.offset, section.len)).collect())
 }

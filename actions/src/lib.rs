@@ -33,6 +33,7 @@ mod open_disk;
 mod os_release;
 mod partition;
 mod partitions;
+mod pe;
 mod probe;
 mod random;
 mod reboot;

@@ -1,17 +1,13 @@
 //! Unified kernel images (UAPI, "Unified Kernel Image") and addons to their command lines (systemd-stub(7)): programs of the
 //! format PE32+ (Microsoft, "PE Format") whose sections are files.
 
-use std::ops::Range;
-
 use slipway_protocol::{KernelArgs, workflow};
 
 use super::Edit;
 use super::command_line::{Language, changed};
 
-/// Bytes at the beginning of an image that hold its headers.
-pub(crate) const HEAD: usize = 64 << 10;
 /// Largest section that is read, in bytes.
-pub(crate) const MAX_SECTION: u32 = 64 << 10;
+pub(crate) const MAX_SECTION: u64 = 64 << 10;
 /// The first systemd-stub that reads addons.
 const FIRST_WITH_ADDONS: u32 = 254;
 /// In the section `.sdmagic`, before the version.
@@ -19,66 +15,11 @@ const STUB: &str = "systemd-stub ";
 
 /// Where the optional header begins: after the header of MS-DOS, the signature and the COFF header.
 const OPTIONAL_HEADER: usize = 64 + 4 + 20;
-const SECTION_HEADER: usize = 40;
 const SECTION_ALIGNMENT: usize = 4096;
 const FILE_ALIGNMENT: usize = 512;
 /// Generations for the revocation list of shim, which asks for them in what is signed (shim, SBAT.md).
 const SBAT: &[u8] = b"sbat,1,SBAT Version,sbat,1,https://github.com/rhboot/shim/blob/main/SBAT.md\n\
                       slipway.addon,1,slipway,slipway.addon,1,https://github.com/rhboot/shim/blob/main/SBAT.md\n";
-
-/// Where the sections of an image are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sections {
-    /// The kind of processor the image is for (PE Format, "Machine Types").
-    pub(crate) machine: u16,
-    /// Name and place in the file of each.
-    list: Vec<(String, Range<u64>)>,
-}
-
-impl Sections {
-    /// The sections by the first bytes of a file, of which [`HEAD`] are enough; none if it is no such program.
-    pub(crate) fn read(head: &[u8]) -> Option<Self> {
-        let at = usize::try_from(u32_at(head, 0x3C)?).ok()?;
-        if !head.starts_with(b"MZ") || head.get(at..at.checked_add(4)?)? != b"PE\0\0" {
-            return None;
-        }
-        let (machine, count, optional) = (u16_at(head, at + 4)?, u16_at(head, at + 6)?, u16_at(head, at + 20)?);
-        let table = head.get(at + 24 + usize::from(optional)..)?;
-        let headers = table.chunks_exact(SECTION_HEADER).take(usize::from(count));
-        let section = |header: &[u8]| {
-            let name: String =
-                header.get(..8)?.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect();
-            // What the section has in memory may be less than what is in the file, which is rounded up.
-            let (size, raw, from) = (u32_at(header, 8)?, u32_at(header, 16)?, u32_at(header, 20)?);
-            Some((name, u64::from(from)..u64::from(from) + u64::from(size.min(raw))))
-        };
-        Some(Self { machine, list: headers.filter_map(section).collect() })
-    }
-
-    /// The places of all sections of a name, of which there is one for each profile.
-    pub(crate) fn of(&self, name: &str) -> impl Iterator<Item = Range<u64>> {
-        self.list.iter().filter(move |(found, _)| found == name).map(|(_, place)| place.clone())
-    }
-
-    /// Whether this is a unified kernel image.
-    pub(crate) fn has_kernel(&self) -> bool {
-        self.of(".linux").next().is_some()
-    }
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
-}
-
-/// Text of a section: up to the first zero.
-pub(crate) fn text(section: &[u8]) -> String {
-    let bytes = section.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(bytes).trim().to_owned()
-}
 
 /// Why addons cannot change the command line of an image, by its own command lines and its section `.sdmagic`; nothing if they
 /// can.
@@ -202,14 +143,15 @@ fn headers(machine: u16, sections: u16) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::boot_config::tests::{append, delete, if_missing, replace};
+    use crate::pe::{self, Sections};
     use std::process::Command;
 
     const AMD64: u16 = 0x8664;
     const MAGIC: &str = "#### LoaderInfo: systemd-stub 257.2-3 ####";
 
     fn read_section(image: &[u8], name: &str) -> String {
-        let place = Sections::read(&image[..HEAD.min(image.len())]).unwrap().of(name).next().unwrap();
-        text(&image[place.start as usize..place.end as usize])
+        let place = Sections::read(image).unwrap().first(name).unwrap();
+        pe::line(&image[place.offset as usize..][..place.len as usize])
     }
 
     #[test]
@@ -244,17 +186,6 @@ mod tests {
             text.lines().find(|line| line.contains(name)).unwrap().split_whitespace().nth(2).unwrap().to_owned()
         };
         assert_eq!(section(".cmdline"), "00001388", "{text}");
-    }
-
-    #[test]
-    fn what_is_no_image_has_no_sections() {
-        let image = addon(AMD64, "quiet");
-        for len in 0..400 {
-            _ = Sections::read(&image[..len]);
-        }
-        assert_eq!(Sections::read(b""), None);
-        assert_eq!(Sections::read(&[b"MZ".as_slice(), &[0xFF; 70]].concat()), None);
-        assert_eq!(Sections::read(&[0; 4096]), None);
     }
 
     #[test]

@@ -8,8 +8,9 @@ use slipway_protocol::KernelArgs;
 use super::plan::refused;
 use super::volume::Volume;
 use crate::boot_config::Edit;
-use crate::boot_config::uki::{self, HEAD, MAX_SECTION, Sections};
+use crate::boot_config::uki::{self, MAX_SECTION};
 use crate::error::Error;
+use crate::pe::{self, Sections};
 
 /// Where boot loaders find unified kernel images (Boot Loader Specification, Type #2).
 const IMAGES: &str = "EFI/Linux";
@@ -35,7 +36,8 @@ pub(super) struct Images {
 pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error> {
     let mut found = Vec::new();
     for name in volume.root.list(IMAGES)?.iter().filter(|name| name.to_ascii_lowercase().ends_with(".efi")) {
-        let Some(sections) = Sections::read(&volume.bytes(IMAGES, name, 0, HEAD)?).filter(Sections::has_kernel) else {
+        let Some(sections) = Sections::read(&volume.bytes(IMAGES, name, 0, pe::HEAD)?).filter(Sections::has_kernel)
+        else {
             continue;
         };
         let lines = texts(volume, IMAGES, name, &sections, ".cmdline")?;
@@ -49,7 +51,7 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
     let machine = *machine;
     let lines: Vec<Vec<String>> = found.into_iter().map(|(_, lines)| lines).collect();
     let path = format!("{ADDONS}/{ADDON}");
-    let old = match Sections::read(&volume.bytes(ADDONS, ADDON, 0, HEAD)?) {
+    let old = match Sections::read(&volume.bytes(ADDONS, ADDON, 0, pe::HEAD)?) {
         Some(sections) => texts(volume, ADDONS, ADDON, &sections, ".cmdline")?.concat(),
         None => String::new(),
     };
@@ -72,12 +74,11 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
 fn texts(volume: &Volume, dir: &str, name: &str, sections: &Sections, section: &str) -> Result<Vec<String>, Error> {
     let mut texts = Vec::new();
     for place in sections.of(section) {
-        let len = place.end - place.start;
-        if len > MAX_SECTION.into() {
-            let reason = format!("its section {section} has {len} bytes, more than {MAX_SECTION}");
+        if place.len > MAX_SECTION {
+            let reason = format!("its section {section} has {} bytes, more than {MAX_SECTION}", place.len);
             return Err(refused(&format!("{dir}/{name}"), reason));
         }
-        texts.push(uki::text(&volume.bytes(dir, name, place.start, len as usize)?));
+        texts.push(pe::line(&volume.bytes(dir, name, place.offset, place.len)?));
     }
     Ok(texts)
 }

@@ -57,15 +57,15 @@ impl Volume {
     }
 
     /// Up to `len` bytes of a file from an offset on; none where there is no such file.
-    pub(super) fn bytes(&self, folder: &str, name: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+    pub(super) fn bytes(&self, folder: &str, name: &str, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
         let read = || -> io::Result<Vec<u8>> {
             let folder = self.root.open_directory(folder.as_bytes())?;
             // What only looks like a file may never have anything to read.
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = File::from(openat(folder, name, flags, Mode::empty())?);
-            let mut bytes = vec![0; len];
+            let mut bytes = vec![0; len as usize];
             let mut filled = 0;
-            while filled < len {
+            while filled < bytes.len() {
                 match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
                     0 => break,
                     n => filled += n,

@@ -7,12 +7,12 @@ use slipway_protocol::Kexec;
 
 use super::image::{Part, join};
 use crate::boot_entry::bls::{self, MenuEntry, Start};
-use crate::boot_entry::unified::{self, Section};
 use crate::boot_entry::{BootEntry, extlinux, grub};
 use crate::error::Error;
 use crate::mount::{self, LookedAt};
 use crate::open_disk::OpenDisk;
 use crate::os_release::{self, OsRelease};
+use crate::pe::{self, Section, Sections};
 use crate::seal;
 use crate::target_root::TargetRoot;
 
@@ -249,14 +249,11 @@ impl Search<'_> {
         let failed = |what: &str| self.refused(format!("{shown} {what}"));
         let cut_off = |source| failed(&format!("cannot be taken apart: {source}"));
         let sections = read_sections(&place.root, path).ok_or_else(|| failed("is no unified kernel image"))?;
-        let part = |name: &str| {
-            let section = unified::section(&sections, name);
-            section.map(|section| part_of(&place.root, path, section)).transpose()
-        };
+        let part = |name: &str| sections.first(name).map(|section| part_of(&place.root, path, section)).transpose();
         let kernel = part(".linux")?.ok_or_else(|| failed("has no kernel in it"))?;
         let initrds: Vec<Part> = [part(".ucode")?, part(".initrd")?].into_iter().flatten().collect();
         let mut cmdline = part(".cmdline")?.map(|mut part| part.read(MAX_TEXT)).transpose().map_err(cut_off)?;
-        let mut words = vec![unified::command_line(cmdline.get_or_insert_default())];
+        let mut words = vec![pe::line(cmdline.get_or_insert_default())];
         for dir in [ADDONS_DIR, &format!("{path}.extra.d")] {
             for name in files(&place.root, dir, ".addon.efi")? {
                 words.push(addition(&place.root, &format!("{dir}/{name}")).unwrap_or_default());
@@ -302,8 +299,8 @@ fn files(root: &TargetRoot, folder: &str, ending: &str) -> Result<Vec<String>, E
 fn unified_entry(root: &TargetRoot, name: &str) -> Option<MenuEntry> {
     let path = format!("{UNIFIED_DIR}/{name}");
     let sections = read_sections(root, &path)?;
-    unified::section(&sections, ".linux")?;
-    let os_release = unified::section(&sections, ".osrel").and_then(|section| {
+    sections.has_kernel().then_some(())?;
+    let os_release = sections.first(".osrel").and_then(|section| {
         let bytes = part_of(root, &path, section).ok()?.read(MAX_TEXT).ok()?;
         Some(OsRelease::parse(&String::from_utf8_lossy(&bytes)))
     });
@@ -315,14 +312,14 @@ fn unified_entry(root: &TargetRoot, name: &str) -> Option<MenuEntry> {
 
 /// The command line an addon adds.
 fn addition(root: &TargetRoot, path: &str) -> Option<String> {
-    let section = unified::section(&read_sections(root, path)?, ".cmdline")?;
-    Some(unified::command_line(&part_of(root, path, section).ok()?.read(MAX_TEXT).ok()?))
+    let section = read_sections(root, path)?.first(".cmdline")?;
+    Some(pe::line(&part_of(root, path, section).ok()?.read(MAX_TEXT).ok()?))
 }
 
-fn read_sections(root: &TargetRoot, path: &str) -> Option<Vec<Section>> {
+fn read_sections(root: &TargetRoot, path: &str) -> Option<Sections> {
     let mut head = Part::whole(root.open_file(path).ok()?).ok()?;
-    head.len = head.len.min(unified::HEAD);
-    unified::sections(&head.read(unified::HEAD).ok()?)
+    head.len = head.len.min(pe::HEAD);
+    Sections::read(&head.read(pe::HEAD).ok()?)
 }
 
 fn part_of(root: &TargetRoot, path: &str, section: Section) -> Result<Part, Error> {
