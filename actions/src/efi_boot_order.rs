@@ -156,6 +156,13 @@ impl Order<'_> {
         warnings: &mut Vec<String>,
     ) -> Result<String, Error> {
         let loader = self.loader()?;
+        for other in self.copies(&loader.drive, machine)? {
+            warnings.push(format!(
+                "{other} has a partition with the GUID of {}, as copies of one image have: the firmware may start that disk; \
+                 erase what is not to be started",
+                self.found.partition.describe(self.disk)
+            ));
+        }
         let note = self.variables.read(former::VARIABLE).ok().flatten().unwrap_or_default();
         let note = String::from_utf8_lossy(&note);
         let own = choose::named(self.disk.path(), machine).ok().map(|own| own.disk);
@@ -228,6 +235,21 @@ impl Order<'_> {
         };
         let drive = HardDrive::of(&self.found.partition, u64::from(self.disk.logical_block())).ok_or_else(unknown)?;
         Ok(LoaderPath { drive, file: format!("\\{}", self.found.path.replace('/', "\\")) })
+    }
+
+    /// Other disks with a partition that firmware cannot tell from this one.
+    fn copies(&self, drive: &HardDrive, machine: &dyn Machine) -> Result<Vec<String>, Error> {
+        let own = choose::named(self.disk.path(), machine).map(|own| own.disk.path).ok();
+        let own = own.as_deref().unwrap_or(self.disk.path());
+        let is_copy = |path: &str| -> Result<bool, Error> {
+            let disk = OpenDisk::open(path, Access::Read)?;
+            let block = u64::from(disk.logical_block());
+            let partitions = partitions::read(&disk)?;
+            Ok(partitions.iter().any(|other| HardDrive::of(other, block).is_some_and(|other| other.is_same(drive))))
+        };
+        let disks = machine.disks()?.into_iter().map(|candidate| candidate.disk.path);
+        // What cannot be read now cannot be started either.
+        Ok(disks.filter(|path| path != own && is_copy(path).unwrap_or_default()).collect())
     }
 
     /// Notes where this installation has its loader, for the next one. Without the note that one leaves an entry more.

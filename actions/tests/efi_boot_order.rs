@@ -219,6 +219,22 @@ fn while_a_disk_cannot_be_read_no_entry_is_removed() {
 }
 
 #[test]
+fn a_second_disk_with_the_same_image_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = installed();
+    bench.add_disk("other", MIB);
+    bench.disks[1].disk.read_only = true;
+    fs::copy(bench.path("disk"), bench.path("other")).unwrap();
+    let done = run(&bench, EfiBootOrder::default()).unwrap();
+    let [warning] = done.outcome.warnings.as_slice() else { panic!("{:?}", done.outcome) };
+    assert!(warning.contains("other has a partition with the GUID of partition 1"), "{warning}");
+    write_image(&bench, "other");
+    succeeds(&bench, EfiBootOrder::default());
+}
+
+#[test]
 fn a_firmware_that_refuses_or_forgets_is_told_and_has_the_fallback() {
     if !can_mount() {
         return;

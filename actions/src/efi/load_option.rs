@@ -57,6 +57,11 @@ impl LoadOption {
         device_path::loader(&self.path)
     }
 
+    /// Whether the loader is told to start something of its own, such as fwupd's program by shim.
+    pub(crate) fn has_data(&self) -> bool {
+        !self.data.is_empty()
+    }
+
     /// The same entry, tried by firmware, and leading to where its loader is now.
     pub(crate) fn renewed(&self, description: Option<&str>, loader: &LoaderPath) -> Self {
         let mut renewed = self.clone();

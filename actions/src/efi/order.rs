@@ -47,7 +47,7 @@ pub(crate) fn encode(order: &[u16]) -> Vec<u8> {
     order.iter().copied().flat_map(u16::to_le_bytes).collect()
 }
 
-/// Has an entry for a loader at its position. An entry that leads there already is taken. All others stay as they are and in
+/// Has an entry for a loader at its position. An entry that leads there already, and to nothing behind it, is taken. All others stay as they are and in
 /// their order, but those that lead to a partition of which it is known that it is gone. None where every number is taken.
 pub(crate) fn plan(
     has: &Entries,
@@ -57,7 +57,7 @@ pub(crate) fn plan(
     gone: &[Signature],
 ) -> Option<Plan> {
     let leads_there = |number: &u16| {
-        let option = has.options.get(number)?.as_ref()?;
+        let option = has.options.get(number)?.as_ref().filter(|option| !option.has_data())?;
         option.loader().filter(|found| found.is_same(loader)).map(|_| (*number, option))
     };
     // Of several the one that is tried first.
@@ -129,6 +129,12 @@ mod tests {
         // Not in the order, and of two the one that is.
         check(&[(0, network()), (5, disk(7))], &[0], First, (5, &[5, 0], &[]));
         check(&[(2, disk(7)), (5, disk(7))], &[5], First, (5, &[5], &[]));
+    }
+
+    #[test]
+    fn an_entry_that_has_the_loader_start_something_else_is_not_taken() {
+        let updater = [disk(7).unwrap().encode(), b"\\\0f\0w\0".to_vec()].concat();
+        check(&[(0, LoadOption::decode(&updater))], &[0], BootPosition::First, (1, &[1, 0], &[]));
     }
 
     #[test]
