@@ -199,10 +199,10 @@ fn bind_loop(path: &str, bytes: &Range<u64>) -> Result<(PathBuf, File), MountErr
     };
     let mut tries = 0;
     loop {
-        let number = sys::free_loop_device(&control).map_err(|errno| failed(errno.into()))?;
+        let number = sys::loop_device::free_number(&control).map_err(|errno| failed(errno.into()))?;
         let node = PathBuf::from(format!("/dev/loop{number}"));
         let device = read_write(&node).map_err(failed)?;
-        match sys::configure_loop(&device, &backing, bytes.start, bytes.end - bytes.start) {
+        match sys::loop_device::configure(&device, &backing, bytes.start, bytes.end - bytes.start) {
             Ok(()) => return Ok((node, device)),
             Err(Errno::BUSY) if tries < LOOP_TRIES => tries += 1,
             Err(errno) => return Err(failed(errno.into())),

@@ -52,7 +52,7 @@ fn discard(disk: &OpenDisk, piece: &Range<u64>) -> Result<(), Error> {
     let failed = |source| disk.failed(Error::WriteDisk { disk: disk.path().to_owned(), offset: piece.start, source });
     let (file, len) = (disk.file(), piece.end - piece.start);
     let done = match file.metadata().map_err(failed)?.file_type().is_block_device() {
-        true => sys::discard(file, piece.start, len),
+        true => sys::block::discard(file, piece.start, len),
         false => {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(file, flags, piece.start, len)

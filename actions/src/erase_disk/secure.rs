@@ -42,7 +42,7 @@ fn cannot(worker: &Worker<'_>, reason: String) -> Error {
 fn flush_buffers(worker: &Worker<'_>) -> Result<(), Error> {
     worker.disk.flush()?;
     let failed = |source| worker.disk.failed(Error::FlushDisk { disk: worker.disk.path().to_owned(), source });
-    sys::flush_buffers(worker.disk.file()).map_err(|errno| failed(errno.into()))
+    sys::block::flush_buffers(worker.disk.file()).map_err(|errno| failed(errno.into()))
 }
 
 /// The link of a disk in sysfs leads through every bus it is behind.

@@ -14,7 +14,8 @@ use rustix::fs::{major, minor};
 use super::lvm::Group;
 use super::raid::Array;
 use crate::error::Error;
-use crate::sys::{self, LinearTarget};
+use crate::sys::device_mapper::{self, LinearTarget};
+use crate::sys::md;
 
 /// The kernel's own way to have modules loaded.
 const MODPROBE: &str = "/sbin/modprobe";
@@ -83,7 +84,7 @@ pub(super) fn start_array(array: &Array, members: &[PathBuf]) -> Result<PathBuf,
     let assembled = assemble(array, members, &device);
     if assembled.is_err() {
         // Without a member nobody would find it to take it down, and its name would stay taken.
-        _ = sys::stop_array(&device);
+        _ = md::stop(&device);
     }
     assembled.map(|()| node)
 }
@@ -91,13 +92,13 @@ pub(super) fn start_array(array: &Array, members: &[PathBuf]) -> Result<PathBuf,
 /// Adds the members to a new array, and runs it.
 fn assemble(array: &Array, members: &[PathBuf], device: &File) -> Result<(), Error> {
     let doing = |what: &str| format!("starting array {}: {what}", array.name);
-    sys::prepare_array(device, array.minor_version())
+    md::prepare(device, array.minor_version())
         .map_err(|errno| failed(doing("setting the version of its superblock"), errno.into()))?;
     for member in members {
-        let add = || sys::add_to_array(device, number(member)?).map_err(io::Error::from);
+        let add = || md::add(device, number(member)?).map_err(io::Error::from);
         add().map_err(|source| failed(doing(&format!("adding {}", member.display())), source))?;
     }
-    sys::run_array(device).map_err(|errno| failed(doing("running it"), errno.into()))
+    md::run(device).map_err(|errno| failed(doing("running it"), errno.into()))
 }
 
 /// Starts the volumes of a group on its physical volumes, given by their nodes.
@@ -118,7 +119,7 @@ pub(super) fn start_volumes(group: &Group, physical: &[PathBuf]) -> Result<(), E
             start += len;
         }
         let (name, uuid) = (group.mapping_name(volume), group.mapping_uuid(volume));
-        sys::start_mapping(&control, &name, &uuid, &targets)
+        device_mapper::start(&control, &name, &uuid, &targets)
             .map_err(|errno| failed(doing(&format!("mapping {}", volume.name)), errno.into()))?;
     }
     Ok(())
