@@ -16,7 +16,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
 
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::open_disk::OpenDisk;
 use crate::partitions::Partition;
 use crate::probe::{self, FileSystem};
@@ -89,7 +89,7 @@ impl LookedAt {
     /// The error that it is nowhere.
     pub(crate) fn not_found(self, what: &'static str, disk: &OpenDisk) -> Error {
         let (disk, looked_at) = (disk.path().to_owned(), self.places.join("; "));
-        Error::NotFound { what, disk, looked_at, may_pass: self.may_pass }
+        Error::Target(TargetError::NotFound { what, disk, looked_at, may_pass: self.may_pass })
     }
 }
 

@@ -7,7 +7,7 @@ use slipway_protocol::EraseMode;
 use super::samples::Before;
 use super::worker::Worker;
 use super::{Erased, ata, emmc, nvme};
-use crate::error::Error;
+use crate::error::{EraseError, Error};
 use crate::sys;
 
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
@@ -35,7 +35,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
 }
 
 fn cannot(worker: &Worker<'_>, reason: String) -> Error {
-    Error::CannotErase { disk: worker.disk.path().to_owned(), mode: EraseMode::Secure, reason }
+    Error::Erase(EraseError::Refused { disk: worker.disk.path().to_owned(), mode: EraseMode::Secure, reason })
 }
 
 /// Nothing the kernel still has may reach the disk after it erased itself, nor be read in place of what it has then.

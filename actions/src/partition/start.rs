@@ -13,7 +13,7 @@ use rustix::fs::{major, minor};
 
 use super::lvm::Group;
 use super::raid::Array;
-use crate::error::Error;
+use crate::error::{Error, PartitionError};
 use crate::sys::device_mapper::{self, LinearTarget};
 use crate::sys::md;
 
@@ -36,14 +36,14 @@ pub(super) fn prepare_array(array: &Array) -> Result<(), Error> {
     let levels = fs::read_to_string(LEVELS).unwrap_or_default();
     if !Path::new(NEW_ARRAY).exists() || !levels.contains(&format!("[{level}]")) {
         let reason = format!("the kernel has no driver for {level}; use a kernel and a boot image that have it");
-        return Err(Error::Layer { what: format!("array {}", array.name), reason });
+        return Err(PartitionError::Layer { what: format!("array {}", array.name), reason }.into());
     }
     let dir = format!("/sys/block/{}", device_name(array));
     let deadline = Instant::now() + PATIENCE;
     while Path::new(&dir).exists() {
         if Instant::now() > deadline {
             let reason = "there is one of this name on other disks; choose another name, or erase those".to_owned();
-            return Err(Error::Layer { what: format!("array {}", array.name), reason });
+            return Err(PartitionError::Layer { what: format!("array {}", array.name), reason }.into());
         }
         thread::sleep(LOOK_AGAIN);
     }
@@ -57,7 +57,7 @@ pub(super) fn prepare_volumes(group: &Group) -> Result<(), Error> {
         true => Ok(()),
         false => {
             let reason = "the kernel has no device mapper; use a kernel and a boot image that have it".to_owned();
-            Err(Error::Layer { what: format!("volume group {}", group.name), reason })
+            Err(PartitionError::Layer { what: format!("volume group {}", group.name), reason }.into())
         }
     }
 }
@@ -131,5 +131,5 @@ fn number(node: &Path) -> io::Result<u64> {
 }
 
 fn failed(what: String, source: io::Error) -> Error {
-    Error::StartLayer { what, source }
+    Error::Partitions(PartitionError::StartLayer { what, source })
 }
