@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use slipway_protocol::boot_report::places;
 use slipway_protocol::{BootReporter, BootReporterConfig};
 
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::machine::Machine;
 use crate::open_disk::Access;
 use crate::target::{self, Target};
@@ -40,13 +40,13 @@ pub(crate) fn run(inputs: &BootReporter, machine: &dyn Machine, report: &mut dyn
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let Target { root, name: partition, warnings, .. } = target::find_root(&disk, report)?;
     if let Some(reason) = unfit(&root)? {
-        return Err(Error::BootReporter { partition, reason });
+        return Err(TargetError::BootReporter { partition, reason }.into());
     }
     machine.cancel().check()?;
     let done = put(inputs, machine, &root);
     match done {
-        Err(Error::TargetFile { source, .. }) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            Err(Error::BootReporter { partition, reason: READ_ONLY })
+        Err(Error::Target(TargetError::File { source, .. })) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            Err(TargetError::BootReporter { partition, reason: READ_ONLY }.into())
         }
         Err(error) => Err(error),
         Ok(()) => Ok(Done::go_on(format!("put the boot reporter into {partition}"), warnings)),

@@ -14,7 +14,7 @@ use crate::efi::load_option::LoaderPath;
 use crate::efi::loader;
 use crate::efi::order::{self, Name};
 use crate::efi::variables::{Variables, entry, global};
-use crate::error::Error;
+use crate::error::{BootError, Error};
 use crate::machine::Machine;
 use crate::mount::{self, LookedAt};
 use crate::open_disk::{Access, OpenDisk};
@@ -44,7 +44,7 @@ pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn
     }
     let efi = machine.efi();
     if !efi.exists() {
-        return Err(Error::NotUefi { folder: efi.display().to_string() });
+        return Err(BootError::NotUefi { folder: efi.display().to_string() }.into());
     }
     let width = fs::read_to_string(efi.join("fw_platform_size")).unwrap_or_default();
     let architecture = loader::architecture(&width);
@@ -86,7 +86,7 @@ fn os_release(disk: &OpenDisk) -> OsRelease {
 
 /// Finds the program to start on the EFI system partitions of a disk.
 fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRelease) -> Result<Found, Error> {
-    let refused = |reason: String| Error::BootLoader { disk: disk.path().to_owned(), reason };
+    let refused = |reason: String| Error::Boot(BootError::Loader { disk: disk.path().to_owned(), reason });
     let wanted = wanted.map(|path| path.replace('\\', "/").trim_start_matches('/').to_owned());
     let mut looked_at = LookedAt::default();
     for partition in partitions::read(disk)? {
@@ -183,9 +183,11 @@ impl Order<'_> {
         let vendor = self.found.path.split('/').nth(1).filter(|folder| !folder.eq_ignore_ascii_case("BOOT"));
         let otherwise = self.system.name.as_deref().or(vendor).unwrap_or("Linux");
         let name = Name { given: inputs.label.as_deref(), otherwise };
-        let none_free = || Error::BootLoader {
-            disk: self.disk.path().to_owned(),
-            reason: "the firmware has 65536 entries: remove some in its setup".to_owned(),
+        let none_free = || {
+            Error::Boot(BootError::Loader {
+                disk: self.disk.path().to_owned(),
+                reason: "the firmware has 65536 entries: remove some in its setup".to_owned(),
+            })
         };
         let plan = order::plan(&has, &loader, name, inputs.position, &gone).ok_or_else(none_free)?;
         for number in &plan.removed {
@@ -226,12 +228,14 @@ impl Order<'_> {
 
     /// Where firmware finds the program.
     fn loader(&self) -> Result<LoaderPath, Error> {
-        let unknown = || Error::BootLoader {
-            disk: self.disk.path().to_owned(),
-            reason: format!(
-                "nothing tells {} from others, because the disk has no partition table with a signature",
-                self.found.partition.describe(self.disk)
-            ),
+        let unknown = || {
+            Error::Boot(BootError::Loader {
+                disk: self.disk.path().to_owned(),
+                reason: format!(
+                    "nothing tells {} from others, because the disk has no partition table with a signature",
+                    self.found.partition.describe(self.disk)
+                ),
+            })
         };
         let drive = HardDrive::of(&self.found.partition, u64::from(self.disk.logical_block())).ok_or_else(unknown)?;
         Ok(LoaderPath { drive, file: format!("\\{}", self.found.path.replace('/', "\\")) })

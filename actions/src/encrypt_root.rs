@@ -17,7 +17,7 @@ mod xts;
 
 use slipway_protocol::{DiskHints, EncryptRoot, KernelArgs, RecoveryKey, RunInTarget};
 
-use crate::error::Error;
+use crate::error::{EncryptError, Error};
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions::{self, Partition};
@@ -55,14 +55,16 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
         return Ok(done);
     }
     let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
-    let refused = |reason: String| Error::CannotEncrypt { what: name.clone(), reason };
+    let refused = |reason: String| Error::Encrypt(EncryptError::Refused { what: name.clone(), reason });
     target_files::check(&root).map_err(refused)?;
     let plan = plan(&disk, &partition, kind, inputs.grow)?;
     let keys = make_keys(inputs, &plan, machine)?;
     warnings.extend_from_slice(&keys.warnings);
     machine.cancel().check()?;
     let volume = &keys.escrow.volume;
-    machine.escrow(&keys.escrow).map_err(|error| Error::Escrow { source: error.source, may_pass: error.may_pass })?;
+    machine
+        .escrow(&keys.escrow)
+        .map_err(|error| EncryptError::Escrow { source: error.source, may_pass: error.may_pass })?;
     report(Report::Note(format!("the recovery key of volume {volume} is stored")));
 
     target_files::write(&root, volume)?;
@@ -93,7 +95,7 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
 
 /// What is to be encrypted, if its partition has room for it beside the header.
 fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Plan, Error> {
-    let refused = |reason: String| Err(Error::CannotEncrypt { what: root.describe(disk), reason });
+    let refused = |reason: String| Err(EncryptError::Refused { what: root.describe(disk), reason }.into());
     if root.number == 0 {
         return refused("it is a whole disk, an array or a volume; only a partition can be encrypted".to_owned());
     }
@@ -123,7 +125,8 @@ fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Pla
 
 /// Makes the key of the volume, and the two ways to it.
 fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result<Keys, Error> {
-    let sealed = tpm::seal(&machine.tpm(), &inputs.pcrs, random::bytes()?).map_err(|source| Error::Tpm { source })?;
+    let sealed =
+        tpm::seal(&machine.tpm(), &inputs.pcrs, random::bytes()?).map_err(|source| EncryptError::Tpm { source })?;
     let unmeasured = |pcr| format!("the firmware measured nothing into PCR {pcr}, so that it binds the key to nothing");
     let warnings = sealed.unmeasured.iter().map(unmeasured).collect();
     let sector = plan.extent.sector(&plan.partition.bytes);

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use slipway_protocol::{Disk, DiskChoice, DiskErasure, DiskHints, EraseDisk, EraseMode, Erasure, Outcome};
 
-use crate::error::Error;
+use crate::error::{EraseError, Error};
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
 use crate::stream::progress::{Counters, Watch};
@@ -61,10 +61,11 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn Fn
         (0, _) => {}
         (1, 1) => return Err(failed.remove(0)),
         (_, count) => {
-            return Err(Error::SomeNotErased {
+            return Err(EraseError::SomeNotErased {
                 count,
                 failed: failed.iter().map(|error| text::chain(error)).collect(),
-            });
+            }
+            .into());
         }
     }
     outcome.summary = summary(&outcome.disks);
@@ -174,7 +175,7 @@ fn erase(inputs: &EraseDisk, mut worker: Worker<'_>) -> Erasing {
     let mut fallback = inputs.fallback.iter();
     let erased = loop {
         let error = match erase_by(mode, &mut worker) {
-            Err(error @ Error::CannotErase { .. }) => error,
+            Err(error @ Error::Erase(EraseError::Refused { .. })) => error,
             ended => break ended?,
         };
         let Some(next) = fallback.next() else { return Err(error) };

@@ -160,9 +160,9 @@ fn grow_file_system(path: &str, partition: &Partition, kind: &'static str) -> Re
 /// Has a file system take up `len` bytes.
 fn resize(root: &OwnedFd, kind: &str, len: u64) -> Result<(), Errno> {
     match kind {
-        "btrfs" => sys::grow_btrfs(root),
-        "xfs" => sys::grow_xfs(root, len),
-        _ => sys::grow_ext4(root, len / fstatvfs(root)?.f_frsize),
+        "btrfs" => sys::file_system::grow_btrfs(root),
+        "xfs" => sys::file_system::grow_xfs(root, len),
+        _ => sys::file_system::grow_ext4(root, len / fstatvfs(root)?.f_frsize),
     }
 }
 

@@ -103,7 +103,7 @@ impl Machine for Host {
     }
 
     fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
-        sys::load_kernel(kernel, initrd, cmdline)
+        sys::kexec::load(kernel, initrd, cmdline)
     }
 
     fn is_operating_system(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use slipway_protocol::{KernelArgs, RunInTarget};
 
-use crate::error::Error;
+use crate::error::{BootError, Error};
 use crate::machine::Machine;
 use crate::mount::{self, LookedAt};
 use crate::open_disk::{Access, OpenDisk};
@@ -61,7 +61,7 @@ fn finish(
     }
     if let Some(missing) = inputs.replace.iter().find(|replacement| !plan.has(&replacement.new)) {
         let reason = "no boot entry has it; give what is to be there to append";
-        return Err(Error::KernelArgument { argument: missing.old.clone(), reason });
+        return Err(BootError::KernelArgument { argument: missing.old.clone(), reason }.into());
     }
     plan.carry_out(volumes)?;
     let mut warnings = looked_at.refusals;

@@ -10,7 +10,7 @@ use std::io;
 
 use slipway_protocol::{Kexec, Outcome};
 
-use crate::error::Error;
+use crate::error::{BootError, Error};
 use crate::machine::Machine;
 use crate::open_disk::Access;
 use crate::{Done, Next, Report, choose};
@@ -32,7 +32,7 @@ pub(crate) fn run(inputs: &Kexec, machine: &dyn Machine, report: &mut dyn FnMut(
         .and_then(|cmdline| machine.load_kernel(&kernel, initrd.as_ref(), &cmdline));
     if let Err(source) = loaded {
         let reason = refusal::reason(&source, &refusal::Policy::of_running_kernel(machine.is_operating_system()));
-        return Err(Error::LoadKernel { kernel: path, reason, source });
+        return Err(BootError::LoadKernel { kernel: path, reason, source }.into());
     }
     let summary = format!("{path} ({title}) is loaded, to be started without the firmware");
     Ok(Done { outcome: Outcome { summary, ..Outcome::default() }, next: Next::Kexec })

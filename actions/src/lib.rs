@@ -68,7 +68,10 @@ pub use choose::{Verdict, choose, named, survey};
 pub use disks::list_disks;
 pub use efi::former::FormerPartitions;
 pub use encrypt_root::TpmError;
-pub use error::{Error, is_retryable};
+pub use error::{
+    BootError, CaptureError, EncryptError, EraseError, Error, ImageError, PartitionError, SourceError, TargetError,
+    is_retryable,
+};
 pub use fetch::{FetchError, Refusal, Request};
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Response, Upload, UploadError};

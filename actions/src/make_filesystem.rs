@@ -8,7 +8,7 @@ mod xfs;
 
 use slipway_protocol::{FileSystemKind, MakeFileSystem, PartitionChoice};
 
-use crate::error::Error;
+use crate::error::{Error, PartitionError};
 use crate::machine::Machine;
 use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Partition};
@@ -32,7 +32,7 @@ pub(crate) fn run(
     let (kind, len) = (inputs.kind.name(), partition.bytes.end - partition.bytes.start);
     report(Report::Note(format!("making {kind} in {name} of {}", text::size(len))));
     machine.cancel().check()?;
-    let refused = |reason| Error::MakeFileSystem { kind, partition: name.clone(), reason };
+    let refused = |reason| Error::Partitions(PartitionError::MakeFileSystem { kind, partition: name.clone(), reason });
     match inputs.kind {
         FileSystemKind::Vfat => {
             let layout = vfat::layout(len, disk.logical_block().into()).map_err(refused)?;
@@ -80,7 +80,7 @@ fn find(disk: &OpenDisk, choice: Option<&PartitionChoice>) -> Result<Partition, 
                 Some(PartitionChoice::Label(label)) => format!("a partition with the label {label:?}"),
             };
             let (found, there) = (found.len(), there.join("; "));
-            Err(Error::ChoosePartition { disk: disk.path().to_owned(), choice, found, there })
+            Err(PartitionError::ChoosePartition { disk: disk.path().to_owned(), choice, found, there }.into())
         }
     }
 }

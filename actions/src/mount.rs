@@ -16,7 +16,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
 
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::open_disk::OpenDisk;
 use crate::partitions::Partition;
 use crate::probe::{self, FileSystem};
@@ -89,7 +89,7 @@ impl LookedAt {
     /// The error that it is nowhere.
     pub(crate) fn not_found(self, what: &'static str, disk: &OpenDisk) -> Error {
         let (disk, looked_at) = (disk.path().to_owned(), self.places.join("; "));
-        Error::NotFound { what, disk, looked_at, may_pass: self.may_pass }
+        Error::Target(TargetError::NotFound { what, disk, looked_at, may_pass: self.may_pass })
     }
 }
 
@@ -199,10 +199,10 @@ fn bind_loop(path: &str, bytes: &Range<u64>) -> Result<(PathBuf, File), MountErr
     };
     let mut tries = 0;
     loop {
-        let number = sys::free_loop_device(&control).map_err(|errno| failed(errno.into()))?;
+        let number = sys::loop_device::free_number(&control).map_err(|errno| failed(errno.into()))?;
         let node = PathBuf::from(format!("/dev/loop{number}"));
         let device = read_write(&node).map_err(failed)?;
-        match sys::configure_loop(&device, &backing, bytes.start, bytes.end - bytes.start) {
+        match sys::loop_device::configure(&device, &backing, bytes.start, bytes.end - bytes.start) {
             Ok(()) => return Ok((node, device)),
             Err(Errno::BUSY) if tries < LOOP_TRIES => tries += 1,
             Err(errno) => return Err(failed(errno.into())),

@@ -190,7 +190,7 @@ impl OpenDisk {
             return Ok(());
         }
         let done = match self.is_block_device {
-            true => sys::zero_out(&self.cached, range.start, len),
+            true => sys::block::zero_out(&self.cached, range.start, len),
             false => {
                 let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(&self.cached, flags, range.start, len)
@@ -229,7 +229,7 @@ impl OpenDisk {
         if !self.is_block_device {
             return Ok(());
         }
-        match sys::reread_partitions(&self.cached) {
+        match sys::block::reread_partitions(&self.cached) {
             Err(Errno::INVAL) => Ok(()),
             other => other,
         }

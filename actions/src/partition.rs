@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use slipway_protocol::{Partition, partition as rules};
 
-use crate::error::Error;
+use crate::error::{Error, PartitionError};
 use crate::machine::Machine;
 use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Table};
@@ -73,7 +73,7 @@ pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn Fn
 
 /// Lays out the table of a disk. Nothing is written.
 fn plan(inputs: &Partition, disk: OpenDisk) -> Result<Planned, Error> {
-    let refused = |reason| Error::Layout { disk: disk.path().to_owned(), reason };
+    let refused = |reason| Error::Partitions(PartitionError::Layout { disk: disk.path().to_owned(), reason });
     let mut table = Table::new(&disk)?;
     let sizes: Vec<Option<u64>> =
         inputs.partitions.iter().map(|new| new.size.bytes()).collect::<Result<_, _>>().map_err(refused)?;

@@ -13,7 +13,7 @@ use gpt::header::{HeaderError, read_header_from_arbitrary_device};
 use gpt::mbr::{PartRecord, ProtectiveMBR};
 use gpt::partition::file_read_partitions;
 
-use crate::error::Error;
+use crate::error::{Error, PartitionError};
 use crate::open_disk::OpenDisk;
 use crate::text;
 pub(crate) use add::Addition;
@@ -220,7 +220,7 @@ fn mbr_signature(disk: &OpenDisk) -> Result<Option<u32>, Error> {
 }
 
 fn unreadable(disk: &OpenDisk, reason: String) -> Error {
-    Error::PartitionTable { operation: "reading", disk: disk.path().to_owned(), reason }
+    Error::Partitions(PartitionError::Table { operation: "reading", disk: disk.path().to_owned(), reason })
 }
 
 /// Takes away what firmware and kernels find partitions by: the MBR, then the headers of the GPT. Flushed in between, so that for

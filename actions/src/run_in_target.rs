@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
 use slipway_protocol::RunInTarget;
 
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::machine::Machine;
 use crate::mount::{self, LookedAt, MountError, Source};
 use crate::open_disk::{Access, OpenDisk};
@@ -134,7 +134,7 @@ fn boot_file_systems(
 /// Starts the first process, passes the output on, and tells how it ended.
 fn execute(orders: &Orders, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
     let what = orders.0.describe();
-    let failed = |source: io::Error| Error::StartInTarget { what: what.clone(), source };
+    let failed = |source: io::Error| Error::Target(TargetError::StartCommand { what: what.clone(), source });
     let (mut control, theirs) = UnixStream::pair().map_err(failed)?;
     let (reader, writer) = io::pipe().map_err(failed)?;
     let mut child = Guard(start(theirs.into(), writer.into()).map_err(failed)?);
@@ -150,10 +150,10 @@ fn execute(orders: &Orders, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Ok(Ok((Some(0), _))) => return Ok(()),
         Ok(Ok((Some(status), _))) => format!("exit status {status}"),
         Ok(Ok((None, signal))) => format!("signal {}", signal.unwrap_or_default()),
-        Ok(Err(reason)) => return Err(Error::PrepareTarget { what, reason }),
+        Ok(Err(reason)) => return Err(TargetError::PrepareCommand { what, reason }.into()),
         Err(_) => "no word: its first process was killed".to_owned(),
     };
-    Err(Error::InTarget { what, how, output: output.tail() })
+    Err(TargetError::Command { what, how, output: output.tail() }.into())
 }
 
 /// Starts the first process of a new process namespace. A thread of its own does it, because what it starts later would end up

@@ -9,7 +9,7 @@ mod root;
 use slipway_protocol::{SeedCloudInit, SeedPlace};
 use slipway_user_data::{inject_phone_home, quoted};
 
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
 use crate::seal::{self, Place};
@@ -49,7 +49,7 @@ fn seed_cloud_init(
     let files = files(inputs)?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let path = disk.path().to_owned();
-    let refused = |reason: String| Error::Seed { disk: path.clone(), reason };
+    let refused = |reason: String| Error::Target(TargetError::Seed { disk: path.clone(), reason });
     let places = seal::places(&disk)?;
     if inputs.seed == SeedPlace::Auto && ignition::find(&disk, &places)?.is_some() {
         let reason = "it is set up by Ignition: give an Ignition config as its user-data, or say seed: root or seed: cidata if \
@@ -114,7 +114,7 @@ fn find_root(
     let system = match root::find(disk, places, report) {
         Ok(system) => system,
         // A partition needs none.
-        Err(error @ Error::NotFound { may_pass: false, .. }) if wanted == SeedPlace::Cidata => {
+        Err(error @ Error::Target(TargetError::NotFound { may_pass: false, .. })) if wanted == SeedPlace::Cidata => {
             return Ok(Root::Closed(text::chain(&error)));
         }
         Err(error) => return Err(error),
@@ -128,7 +128,7 @@ fn find_root(
             let reason = format!(
                 "{reason} and has a seed of its own, whose instance-id would count: leave that out of the image"
             );
-            Err(Error::Seed { disk: disk.path().to_owned(), reason })
+            Err(TargetError::Seed { disk: disk.path().to_owned(), reason }.into())
         }
         Some(reason) => Ok(Root::Closed(reason)),
     }
@@ -138,7 +138,7 @@ fn find_root(
 fn files(inputs: &SeedCloudInit) -> Result<Vec<(&'static str, String)>, Error> {
     let user_data = match &inputs.phone_home {
         Some(phone_home) => {
-            inject_phone_home(&inputs.user_data, phone_home).map_err(|source| Error::UserData { source })?
+            inject_phone_home(&inputs.user_data, phone_home).map_err(|source| TargetError::UserData { source })?
         }
         None => inputs.user_data.clone(),
     };

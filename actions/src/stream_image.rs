@@ -2,7 +2,7 @@
 
 use slipway_protocol::StreamImage;
 
-use crate::error::Error;
+use crate::error::{Error, ImageError, SourceError};
 use crate::fetch::source::Source;
 use crate::fetch::{self, retry};
 use crate::grow::Growth;
@@ -20,11 +20,11 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
         file.is_some_and(|file| disk.holds(&file))
     };
     if let Some(url) = source.mirrors.urls().find(is_on_disk) {
-        return Err(Error::SourceOnTarget { url: fetch::shown(url), disk: disk.path().to_owned() });
+        return Err(SourceError::OnTarget { url: fetch::shown(url), disk: disk.path().to_owned() }.into());
     }
     if let Some(raw_size) = source.raw_size.filter(|raw_size| *raw_size > disk.size()) {
         let needed = format!("{raw_size}");
-        return Err(Error::ImageTooLarge { disk: disk.path().to_owned(), size: disk.size(), needed });
+        return Err(ImageError::TooLarge { disk: disk.path().to_owned(), size: disk.size(), needed }.into());
     }
     let (written, Fitted { moved, growth }) = write(inputs, &mut source, &disk, machine, report)?;
     let mut warnings = Vec::new();
@@ -84,7 +84,11 @@ fn write(
         let gave: Vec<String> = gave.into_iter().map(fetch::shown).collect();
         if !can_begin_again {
             let failed = source.mirrors.told();
-            return Err(if failed.is_empty() { error } else { Error::NoMirror { failed, may_pass: false } });
+            return Err(if failed.is_empty() {
+                error
+            } else {
+                Error::Source(SourceError::NoMirror { failed, may_pass: false })
+            });
         }
         let next = fetch::shown(source.mirrors.url());
         report(Report::Note(format!(
@@ -116,22 +120,29 @@ fn write_once(
 
 /// Whether what was fetched is not the image that is wanted, or damaged. Another place may have the right one.
 fn is_another_image(error: &Error) -> bool {
-    let is_another = matches!(
-        error,
-        Error::Digest { .. }
-            | Error::MappedDigest { .. }
-            | Error::Signature { .. }
-            | Error::RawSize { .. }
-            | Error::EmptyImage { .. }
-            | Error::Format { .. }
-            | Error::Decode { .. }
-            | Error::Qcow2 { .. }
-    );
+    let is_another = match error {
+        Error::Source(SourceError::Signature { .. }) => true,
+        Error::Image(error) => matches!(
+            error,
+            ImageError::Digest { .. }
+                | ImageError::MappedDigest { .. }
+                | ImageError::RawSize { .. }
+                | ImageError::Empty { .. }
+                | ImageError::Format { .. }
+                | ImageError::Decode { .. }
+                | ImageError::Qcow2 { .. }
+        ),
+        _ => false,
+    };
     is_another && !needs_ranges(error)
 }
 
 /// Whether a qcow2 image can be read, but not in one pass.
 fn needs_ranges(error: &Error) -> bool {
     use stream::qcow2::Error::{NotInOrder, TooManyPending};
-    matches!(error, Error::Qcow2Order { .. } | Error::Qcow2 { source: NotInOrder { .. } | TooManyPending { .. } })
+    let Error::Image(error) = error else { return false };
+    matches!(
+        error,
+        ImageError::Qcow2Order { .. } | ImageError::Qcow2 { source: NotInOrder { .. } | TooManyPending { .. } }
+    )
 }

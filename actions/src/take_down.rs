@@ -95,12 +95,12 @@ fn perform_unless_busy(step: &Step) -> io::Result<()> {
 fn perform(step: &Step) -> io::Result<()> {
     let device = |name: &str| File::open(format!("/dev/{}", name.replace('!', "/")));
     match step {
-        Step::Swap(path) => sys::stop_swapping(&CString::new(path.as_str())?),
+        Step::Swap(path) => sys::swap::stop(&CString::new(path.as_str())?),
         // Never lazily: what is still used would be written over.
         Step::Unmount { place, .. } => Ok(rustix::mount::unmount(place.as_str(), UnmountFlags::NOFOLLOW)?),
-        Step::Mapping { name, .. } => Ok(sys::remove_mapping(&File::open("/dev/mapper/control")?, name)?),
-        Step::Array(node) => Ok(sys::stop_array(&device(node)?)?),
+        Step::Mapping { name, .. } => Ok(sys::device_mapper::remove(&File::open("/dev/mapper/control")?, name)?),
+        Step::Array(node) => Ok(sys::md::stop(&device(node)?)?),
         Step::Cache { stop, .. } => fs::write(stop, "1"),
-        Step::Loop(node) => Ok(sys::clear_loop(&device(node)?)?),
+        Step::Loop(node) => Ok(sys::loop_device::clear(&device(node)?)?),
     }
 }

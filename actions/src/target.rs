@@ -3,7 +3,7 @@
 use slipway_protocol::NumberOrName;
 
 use crate::Report;
-use crate::error::Error;
+use crate::error::{Error, PartitionError};
 use crate::mount::{self, LookedAt};
 use crate::open_disk::OpenDisk;
 use crate::os_release;
@@ -52,8 +52,13 @@ pub(crate) fn find(
     report: &mut dyn FnMut(Report),
 ) -> Result<Target, Error> {
     let Some(wanted) = partition else { return find_root(disk, report) };
-    let refused =
-        |reason: String| Error::Partition { disk: disk.path().to_owned(), wanted: wanted.to_string(), reason };
+    let refused = |reason: String| {
+        Error::Partitions(PartitionError::NamedPartition {
+            disk: disk.path().to_owned(),
+            wanted: wanted.to_string(),
+            reason,
+        })
+    };
     let mut matching = Vec::new();
     let mut others = Vec::new();
     for partition in partitions::read(disk)? {

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, f
 use rustix::fs::{XattrFlags, fchmod, fchown, fsync, lsetxattr, renameat, statat, symlinkat, syncfs, unlinkat};
 use rustix::io::Errno;
 
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::text;
 
 /// The root of a mounted file system. Dropping it unmounts.
@@ -320,7 +320,7 @@ fn is_missing(error: &io::Error) -> bool {
 }
 
 pub(crate) fn target_file(operation: &'static str, path: &str, source: io::Error) -> Error {
-    Error::TargetFile { operation, path: path.to_owned(), source }
+    Error::Target(TargetError::File { operation, path: path.to_owned(), source })
 }
 
 #[cfg(test)]

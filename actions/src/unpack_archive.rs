@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, Dir, FileType, renameat, statat};
 use slipway_protocol::UnpackArchive;
 
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::machine::Machine;
 use crate::open_disk::Access;
 use crate::stream::read::{self, Source};
@@ -103,22 +103,28 @@ pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging, url: &st
             Err(Fault::Damaged { entry, reason }) => {
                 let number = format!("entry {}", unpacked.entries + 1);
                 let place = entry.map_or(number, |path| shown(&path));
-                return Err(Error::Archive { url: url.to_owned(), place, reason: reason.to_owned() });
+                return Err(TargetError::Archive { url: url.to_owned(), place, reason: reason.to_owned() }.into());
             }
-            Err(Fault::Read(source)) => return Err(Error::UnpackEntry { entry: "the next".to_owned(), source }),
+            Err(Fault::Read(source)) => {
+                return Err(TargetError::UnpackEntry { entry: "the next".to_owned(), source }.into());
+            }
         };
         let place = || shown(&entry.path);
         staging.add(&entry, &mut archive).map_err(|refusal| match refusal {
-            Refusal::Wanted(reason) => Error::Archive { url: url.to_owned(), place: place(), reason },
-            Refusal::Failed(source) => Error::UnpackEntry { entry: place(), source },
+            Refusal::Wanted(reason) => {
+                Error::Target(TargetError::Archive { url: url.to_owned(), place: place(), reason })
+            }
+            Refusal::Failed(source) => Error::Target(TargetError::UnpackEntry { entry: place(), source }),
         })?;
         unpacked.entries += 1;
         unpacked.bytes += entry.size;
         unpacked.acls += u64::from(entry.has_acl);
     }
     staging.finish().map_err(|refusal| match refusal {
-        Refusal::Wanted(reason) => Error::Archive { url: url.to_owned(), place: "its directories".to_owned(), reason },
-        Refusal::Failed(source) => Error::UnpackEntry { entry: "a directory".to_owned(), source },
+        Refusal::Wanted(reason) => {
+            Error::Target(TargetError::Archive { url: url.to_owned(), place: "its directories".to_owned(), reason })
+        }
+        Refusal::Failed(source) => Error::Target(TargetError::UnpackEntry { entry: "a directory".to_owned(), source }),
     })?;
     Ok(unpacked)
 }

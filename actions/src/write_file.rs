@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use slipway_protocol::{NumberOrName, WriteFile, workflow};
 
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::machine::Machine;
 use crate::open_disk::Access;
 use crate::stream::read::{self, Source};
@@ -109,7 +109,7 @@ fn id(who: Option<&NumberOrName>, file: &'static str, root: &TargetRoot) -> Resu
         Some(NumberOrName::Number(number)) => return Ok(Some(*number)),
         Some(NumberOrName::Name(name)) => name,
     };
-    let unknown = |reason| Error::Owner { name: name.clone(), file, reason };
+    let unknown = |reason| Error::Target(TargetError::Owner { name: name.clone(), file, reason });
     let text = root.read(file)?.ok_or_else(|| unknown("there is no such file"))?;
     number_of(name, &text).map(Some).ok_or_else(|| unknown("it is not there"))
 }

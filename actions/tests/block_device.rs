@@ -12,7 +12,7 @@ use common::disk_image::run;
 use common::loop_device::{self, Loop};
 use common::partitions::{cut_out, info, make, new, partition, succeeds};
 use common::{Answer, Bench, MIB, Server, chain, image, sha256, stream, zstd};
-use slipway_actions::{Error, is_retryable};
+use slipway_actions::{Error, ImageError, SourceError, is_retryable};
 use slipway_protocol::{Action, EraseDisk, EraseMode, FileSystemKind, PartitionChoice, StreamImage};
 
 const DISK: usize = 40 * MIB;
@@ -81,7 +81,7 @@ fn a_device_is_not_written_over_itself_nor_from_a_partition_of_its_own() {
     let before = fs::read(bench.path("backing")).unwrap();
     for source in sources {
         let error = bench.run(&Action::StreamImage(stream(&source))).0.unwrap_err();
-        assert!(matches!(error, Error::SourceOnTarget { .. }), "{source}: {}", chain(&error));
+        assert!(matches!(error, Error::Source(SourceError::OnTarget { .. })), "{source}: {}", chain(&error));
         assert!(fs::read(bench.path("backing")).unwrap() == before, "{source}");
     }
     drop(Command::new("partx").args(["--delete", &device.0]).status());
@@ -103,7 +103,11 @@ fn a_disk_with_large_blocks_takes_images_made_for_them_and_no_others() {
         let action = StreamImage { digest: Some(sha256(&raw)), ..stream(bench.path("image").to_str().unwrap()) };
         match (block, bench.run(&Action::StreamImage(action)).0) {
             (512, Err(error)) => {
-                assert!(matches!(error, Error::BlockSize { expected: 4096, found: 512, .. }), "{}", chain(&error));
+                assert!(
+                    matches!(error, Error::Image(ImageError::BlockSize { expected: 4096, found: 512, .. })),
+                    "{}",
+                    chain(&error)
+                );
                 let disk = fs::read(&device.0).unwrap();
                 assert!(disk[..MIB].iter().all(|byte| *byte == 0), "the head of the disk is zero");
             }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use common::{Bench, MIB, Reports, chain, image, sha256, stream};
 use slipway_actions::{
-    Cancel, Candidate, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response, Upload,
-    UploadError, is_retryable, run,
+    Cancel, Candidate, CaptureError, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response,
+    Upload, UploadError, is_retryable, run,
 };
 use slipway_protocol::{Action, CaptureDisk, CapturedImage, StreamImage};
 
@@ -192,7 +192,7 @@ fn a_place_that_fails_is_an_error_and_there_is_no_image() {
 
     let forgetting = Capturing::new(&bench, &[Turn::Store, Turn::Forget]);
     let error = forgetting.fails();
-    assert!(matches!(error, Error::UploadLost { stored: 0, .. }), "{}", chain(&error));
+    assert!(matches!(error, Error::Capture(CaptureError::UploadLost { stored: 0, .. })), "{}", chain(&error));
     assert!(is_retryable(&error));
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use common::disk_image::{ESP, Part, ROOT, can_mount, make, read_file};
 use common::partitions::info;
 use common::{Bench, MIB, chain};
-use slipway_actions::{Done, Error};
+use slipway_actions::{BootError, Done, Error};
 use slipway_protocol::{Action, BootPosition, EfiBootOrder};
 
 const ESP_AT: usize = 1;
@@ -263,7 +263,7 @@ fn a_firmware_that_refuses_or_forgets_is_told_and_has_the_fallback() {
 fn a_machine_that_was_not_started_by_uefi_is_told_before_the_disk_is_looked_at() {
     let bench = Bench::without_disks();
     let error = run(&bench, EfiBootOrder::default()).unwrap_err();
-    assert!(matches!(error, Error::NotUefi { .. }), "{error}");
+    assert!(matches!(error, Error::Boot(BootError::NotUefi { .. })), "{error}");
     let inputs = EfiBootOrder { loader: Some("shim".to_owned()), ..EfiBootOrder::default() };
     assert!(matches!(run(&bench, inputs), Err(Error::Inputs { .. })));
 }

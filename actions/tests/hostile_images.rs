@@ -5,7 +5,7 @@ mod common;
 
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails, file};
 use common::{Bench, MIB, bzip2, chain, gzip, image, xz, xz_blocks, zstd, zstd_sized};
-use slipway_actions::{Error, is_retryable};
+use slipway_actions::{Error, ImageError, is_retryable};
 
 /// Size of the disk.
 const ROOM: usize = 3 * MIB;
@@ -30,7 +30,7 @@ fn a_bomb_is_written_to_the_end_of_the_disk_at_most() {
             .chain([("gzip", &gzip as &dyn Fn(&[u8]) -> Vec<u8>), ("bzip2", &bzip2)])
     {
         let (bench, error) = refused(&encode(&zeros));
-        assert!(matches!(error, Error::ImageTooLarge { .. }), "{name}: {}", chain(&error));
+        assert!(matches!(error, Error::Image(ImageError::TooLarge { .. })), "{name}: {}", chain(&error));
         // Frames and blocks that are there as a whole say how large they are.
         check_untouched_or_does_not_boot(&bench);
     }
@@ -42,7 +42,7 @@ fn a_frame_that_says_that_it_does_not_fit_is_believed_before_anything_is_written
     let frame = [&[0x28, 0xB5, 0x2F, 0xFD, 0xE0][..], &(1_u64 << 60).to_le_bytes(), &[1, 0, 0]].concat();
     for stream in [frame, zstd_sized(&vec![0; 64 * MIB])] {
         let (bench, error) = refused(&stream);
-        assert!(matches!(error, Error::ImageTooLarge { .. }), "{}", chain(&error));
+        assert!(matches!(error, Error::Image(ImageError::TooLarge { .. })), "{}", chain(&error));
         check_untouched(&bench);
     }
 }
@@ -51,7 +51,11 @@ fn a_frame_that_says_that_it_does_not_fit_is_believed_before_anything_is_written
 fn a_stream_that_wants_gigabytes_of_memory_is_refused() {
     let check = |stream: &[u8], expect: &str| {
         let (bench, error) = refused(stream);
-        assert!(matches!(error, Error::Decode { .. }) && chain(&error).contains(expect), "{}", chain(&error));
+        assert!(
+            matches!(error, Error::Image(ImageError::Decode { .. })) && chain(&error).contains(expect),
+            "{}",
+            chain(&error)
+        );
         check_untouched_or_does_not_boot(&bench);
     };
     let raw = image(100_000);

@@ -5,7 +5,7 @@ mod common;
 
 use common::tls::{Acceptor, Authority, authority, authority_named};
 use common::{Answer, Bench, MIB, Server, chain, image, ok, sha256, stream};
-use slipway_actions::{Error, is_retryable};
+use slipway_actions::{Error, SourceError, is_retryable};
 use slipway_protocol::{Action, StreamImage};
 
 const DISK: usize = 4 * MIB;
@@ -73,7 +73,7 @@ fn a_redirect_out_of_tls_is_refused() {
     let mut bench = Bench::with_trust(vec![authority.pem()]);
     bench.add_disk("disk", DISK);
     let error = bench.run(&Action::StreamImage(stream(&server.url))).0.unwrap_err();
-    assert!(matches!(error, Error::Fetch { .. }));
+    assert!(matches!(error, Error::Source(SourceError::Fetch { .. })));
     assert!(chain(&error).contains("redirects from https:// to http://"), "{}", chain(&error));
     assert!(!is_retryable(&error));
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, spoil};
 use common::{Bench, MIB, chain};
-use slipway_actions::Error;
+use slipway_actions::{Error, TargetError};
 use slipway_protocol::{Action, PhoneHome, SeedCloudInit};
 
 const ESP_AT: usize = 1;
@@ -99,7 +99,7 @@ fn without_a_root_file_system_every_place_looked_at_is_named() {
     let parts = [Part { mib: 1..9, type_guid: LINUX, name: "data", files: &[] }];
     make(&bench.path("disk"), 10, &parts);
     let error = bench.run(&Action::SeedCloudInit(seed())).0.unwrap_err();
-    assert!(matches!(error, Error::NotFound { .. }));
+    assert!(matches!(error, Error::Target(TargetError::NotFound { .. })));
     assert!(chain(&error).contains("partition 1 (data) of "), "{}", chain(&error));
     assert!(chain(&error).ends_with("(ext4) has no /etc/os-release"), "{}", chain(&error));
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, copy_file, make, read_file, spoil, write_file};
 use common::{Bench, MIB, chain};
-use slipway_actions::Error;
+use slipway_actions::{Error, TargetError};
 use slipway_protocol::{Action, KernelArgReplacement, KernelArgs};
 
 const ESP_AT: usize = 1;
@@ -353,7 +353,7 @@ fn a_partition_that_does_not_mount_is_passed_by_with_a_warning() {
     spoil(&disk, ROOT_AT);
     spoil(&disk, ESP_AT);
     let error = bench.run(&kernel_args).0.unwrap_err();
-    assert!(matches!(error, Error::NotFound { .. }));
+    assert!(matches!(error, Error::Target(TargetError::NotFound { .. })));
     for partition in ["partition 1 (esp)", "partition 2 (data)", "partition 3 (system)"] {
         let refusal = format!("{partition} of {} was not looked into: mounting ext4 ", disk.display());
         assert!(chain(&error).contains(&refusal), "{}", chain(&error));

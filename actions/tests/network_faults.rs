@@ -10,7 +10,7 @@ use common::written::{
     DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
 };
 use common::{Answer, Bench, MIB, Server, bzip2, chain, gzip, image, ok, sha256, status, stream, xz, zstd, zstd_sized};
-use slipway_actions::{Error, FetchError, is_retryable};
+use slipway_actions::{Error, FetchError, ImageError, SourceError, is_retryable};
 use slipway_protocol::{Action, StreamImage};
 
 #[test]
@@ -114,7 +114,7 @@ fn a_server_that_never_resumes_is_an_error_in_the_end() {
     let bench = Bench::new(DISK);
     let error = fails(&bench, StreamImage { digest: Some(digest), ..stream(&server.url) });
     assert!(
-        matches!(error, Error::Fetch { source: FetchError::NotResumable { offset, .. }, .. } if offset == 4 * MIB as u64)
+        matches!(error, Error::Source(SourceError::Fetch { source: FetchError::NotResumable { offset, .. }, .. }) if offset == 4 * MIB as u64)
     );
     assert!(is_retryable(&error));
     assert_eq!(server.asked().len(), 8, "four beginnings, each with one try to resume");
@@ -266,7 +266,11 @@ fn a_truncated_body_whose_length_is_said_to_be_right_does_not_boot() {
         for image in proofs {
             let bench = Bench::new(DISK);
             let error = fails(&bench, image);
-            assert!(matches!(error, Error::Decode { .. } | Error::Digest { .. }), "{}", chain(&error));
+            assert!(
+                matches!(error, Error::Image(ImageError::Decode { .. } | ImageError::Digest { .. })),
+                "{}",
+                chain(&error)
+            );
             assert!(!is_retryable(&error));
             check_untouched_or_does_not_boot(&bench);
         }
@@ -291,13 +295,17 @@ fn a_bit_flipped_on_the_way_does_not_boot() {
         let server = Server::start(move |_, _| Answer::Bytes(answer.clone()));
         let bench = Bench::new(DISK);
         let error = fails(&bench, StreamImage { digest: Some(digest), ..stream(&server.url) });
-        assert!(matches!(error, Error::Decode { .. } | Error::Digest { .. }), "{name}: {}", chain(&error));
+        assert!(
+            matches!(error, Error::Image(ImageError::Decode { .. } | ImageError::Digest { .. })),
+            "{name}: {}",
+            chain(&error)
+        );
         check_untouched_or_does_not_boot(&bench);
         // The formats' own checksums find it too. Plain bytes have none.
         if name != "raw" {
             let bench = Bench::new(DISK);
             let error = fails(&bench, file(&bench, &stream_bytes));
-            assert!(matches!(error, Error::Decode { .. }), "{name}: {}", chain(&error));
+            assert!(matches!(error, Error::Image(ImageError::Decode { .. })), "{name}: {}", chain(&error));
             check_untouched_or_does_not_boot(&bench);
         }
     }

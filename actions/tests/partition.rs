@@ -10,7 +10,7 @@ use common::disk_image::run;
 use common::loop_device;
 use common::partitions::{cut_out, info, make, new, partition, succeeds};
 use common::{Bench, MIB, chain};
-use slipway_actions::Error;
+use slipway_actions::{Error, PartitionError};
 use slipway_protocol::{Action, FileSystemKind, NewPartition, PartitionChoice};
 
 const GUID: &str = "5ecf9d5c-1bb3-4d3f-8d3c-a3b3b3b3b3b3";
@@ -64,7 +64,7 @@ fn what_does_not_fit_or_cannot_be_leaves_the_disk_as_it_was() {
     };
     let full = vec![new("esp", "50MiB", None), new("linux", "49MiB", None)];
     let error = fails(&partition(full), "the partitions need 99 MiB, and there is room for 98 MiB");
-    assert!(matches!(error, Error::Layout { .. }));
+    assert!(matches!(error, Error::Partitions(PartitionError::Layout { .. })));
     let none_left = vec![new("esp", "98MiB", None), new("linux", "rest", None)];
     fails(&partition(none_left), "the partitions need 98 MiB and something for the rest");
     fails(&partition(vec![new("ext4", "1MiB", None)]), "reading the inputs of partition: it cannot make partition 1");

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::disk_image::{ESP, LINUX, Part, make, run, widen_entries};
 use common::{Bench, MIB, chain, sha256, stream};
-use slipway_actions::{Done, Error};
+use slipway_actions::{Done, Error, ImageError, PartitionError};
 use slipway_protocol::{Action, KernelArgs, StreamImage};
 
 /// Streams the image in the bench's folder to its disk.
@@ -78,7 +78,11 @@ fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
     assert!(bench.disk()[..30 * MIB] == raw);
     let error = bench.run(&Action::KernelArgs(KernelArgs::default())).0.unwrap_err();
     let expect = "it has 128 entries of 256 bytes, and at most 8192 of 128 bytes can be read";
-    assert!(matches!(error, Error::PartitionTable { .. }) && chain(&error).ends_with(expect), "{}", chain(&error));
+    assert!(
+        matches!(error, Error::Partitions(PartitionError::Table { .. })) && chain(&error).ends_with(expect),
+        "{}",
+        chain(&error)
+    );
 }
 
 #[test]
@@ -90,7 +94,11 @@ fn a_table_for_blocks_of_another_size_is_an_error_that_leaves_a_disk_that_does_n
     raw[512..1024].fill(0);
     std::fs::write(bench.path("image"), &raw).unwrap();
     let error = stream_image(&bench).unwrap_err();
-    assert!(matches!(error, Error::BlockSize { expected: 512, found: 4096, .. }), "{}", chain(&error));
+    assert!(
+        matches!(error, Error::Image(ImageError::BlockSize { expected: 512, found: 4096, .. })),
+        "{}",
+        chain(&error)
+    );
     let disk = bench.disk();
     assert!(disk[..MIB].iter().chain(&disk[39 * MIB..]).all(|byte| *byte == 0), "head and tail are zero");
 }

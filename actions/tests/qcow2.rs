@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use common::written::{DISK, check_does_not_boot, check_untouched_or_does_not_boot, fails};
 use common::{Answer, Bench, MIB, Server, chain, image, sha256, status, stream};
-use slipway_actions::{Error, FetchError};
+use slipway_actions::{Error, FetchError, ImageError, SourceError};
 use slipway_protocol::{Action, StreamImage};
 
 /// Makes a qcow2 image of a raw one by qemu-img with these options of `convert`.
@@ -57,10 +57,10 @@ fn a_qcow2_image_that_cannot_be_read_once_needs_ranges() {
     let bench = Bench::new(DISK);
     let digest = sha256(&fs::read(&image.url).unwrap());
     let error = fails(&bench, StreamImage { digest: Some(digest.clone()), ..image.clone() });
-    assert!(matches!(error, Error::Qcow2 { .. }), "{}", chain(&error));
+    assert!(matches!(error, Error::Image(ImageError::Qcow2 { .. })), "{}", chain(&error));
     check_untouched_or_does_not_boot(&bench);
     let error = fails(&bench, StreamImage { digest: Some(digest), raw_digest: Some(sha256(&raw)), ..image });
-    assert!(matches!(error, Error::Qcow2Order { .. }), "{}", chain(&error));
+    assert!(matches!(error, Error::Image(ImageError::Qcow2Order { .. })), "{}", chain(&error));
     drop(source);
 }
 
@@ -87,7 +87,7 @@ fn an_image_read_by_ranges_has_the_size_it_was_said_to_have() {
     let by_ranges = StreamImage { raw_digest: Some(sha256(&raw)), ..qcow2(&bench, &raw, &[]) };
     let larger = StreamImage { raw_size: Some(raw.len() as u64 + 512), ..by_ranges.clone() };
     let error = fails(&bench, larger);
-    assert!(matches!(error, Error::RawSize { .. }), "{}", chain(&error));
+    assert!(matches!(error, Error::Image(ImageError::RawSize { .. })), "{}", chain(&error));
     check_does_not_boot(&bench);
 }
 
@@ -102,7 +102,9 @@ fn an_image_read_by_ranges_that_is_gone_is_not_asked_for_again() {
         _ => status("404 Not Found", ""),
     });
     let error = fails(&bench, StreamImage { raw_digest: Some(sha256(&raw)), ..stream(&server.url) });
-    let Error::Fetch { source: FetchError::Status { .. }, .. } = error else { panic!("{}", chain(&error)) };
+    let Error::Source(SourceError::Fetch { source: FetchError::Status { .. }, .. }) = error else {
+        panic!("{}", chain(&error))
+    };
     assert_eq!(server.asked().len(), 3, "{:?}", server.asked());
     check_untouched_or_does_not_boot(&bench);
 }

@@ -12,7 +12,7 @@ use common::disk_image::run;
 use common::loop_device::{Loop, alone};
 use common::partitions::{cut_out, new, succeeds};
 use common::{Bench, MIB, chain};
-use slipway_actions::Error;
+use slipway_actions::{Error, PartitionError};
 use slipway_protocol::{
     Action, DiskChoice, DiskHints, NewPartition, NewRaid, NewVolume, NewVolumeGroup, Partition, PartitionChoice,
     PartitionSize, RaidLevel,
@@ -208,7 +208,7 @@ fn what_cannot_be_had_leaves_the_disks_as_they_were() {
         &partition(table("20MiB"), Vec::new(), large),
         "making volume group vg: its volumes need 36 MiB and something for the rest, and there is room for 32 MiB",
     );
-    assert!(matches!(error, Error::Layer { .. }));
+    assert!(matches!(error, Error::Partitions(PartitionError::Layer { .. })));
     let on_array = NewVolumeGroup { name: "vg".to_owned(), raid: Some("r".to_owned()), ..NewVolumeGroup::default() };
     let on_array = partition(table("20MiB"), mirror(), vec![on_array]);
     fails(&bench, &on_array, "making volume group vg: it is on an array, which is started only where slipway is");

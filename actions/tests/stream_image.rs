@@ -11,7 +11,7 @@ use common::written::{
     DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
 };
 use common::{Answer, Bench, MIB, Server, bzip2, chain, gzip, image, sha256, stream, xz, xz_blocks, zstd, zstd_sized};
-use slipway_actions::{Error, is_retryable};
+use slipway_actions::{Error, ImageError, SourceError, is_retryable};
 use slipway_protocol::{Action, StreamImage, Verify};
 
 #[test]
@@ -151,7 +151,11 @@ fn a_truncated_stream_is_an_error_without_any_digest() {
             let kept = len - cut;
             let bench = Bench::new(DISK);
             let error = fails(&bench, file(&bench, &stream[..kept]));
-            assert!(matches!(error, Error::Decode { .. }), "{format} without {cut}: {}", chain(&error));
+            assert!(
+                matches!(error, Error::Image(ImageError::Decode { .. })),
+                "{format} without {cut}: {}",
+                chain(&error)
+            );
             assert!(!is_retryable(&error));
             check_untouched_or_does_not_boot(&bench);
         }
@@ -169,7 +173,7 @@ fn every_prefix_of_a_small_stream_is_an_error() {
         // Fewer bytes than a magic number has are a raw image, and whole streams are whole.
         for kept in (6..stream.len()).filter(|kept| *kept != first.len()) {
             let error = fails(&bench, file(&bench, &stream[..kept]));
-            assert!(matches!(error, Error::Decode { .. }), "{kept} bytes: {}", chain(&error));
+            assert!(matches!(error, Error::Image(ImageError::Decode { .. })), "{kept} bytes: {}", chain(&error));
         }
         check_untouched_or_does_not_boot(&bench);
     }
@@ -181,7 +185,7 @@ fn what_follows_the_stream_is_an_error() {
     for stream in [zstd(&raw), zstd_sized(&raw), gzip(&raw), xz(&raw), bzip2(&raw)] {
         let bench = Bench::new(DISK);
         let error = fails(&bench, file(&bench, &[stream.as_slice(), b"trailing garbage"].concat()));
-        assert!(matches!(error, Error::Decode { .. }), "{}", chain(&error));
+        assert!(matches!(error, Error::Image(ImageError::Decode { .. })), "{}", chain(&error));
         check_untouched_or_does_not_boot(&bench);
     }
 }
@@ -208,7 +212,11 @@ fn a_raw_image_of_another_size_is_an_error() {
     for raw_size in [3 * MIB as u64 - 1, 3 * MIB as u64 + 1] {
         let bench = Bench::new(DISK);
         let error = fails(&bench, StreamImage { raw_size: Some(raw_size), ..file(&bench, &zstd(&raw)) });
-        assert!(matches!(error, Error::RawSize { expected, .. } if expected == raw_size), "{}", chain(&error));
+        assert!(
+            matches!(error, Error::Image(ImageError::RawSize { expected, .. }) if expected == raw_size),
+            "{}",
+            chain(&error)
+        );
         check_untouched_or_does_not_boot(&bench);
     }
 }
@@ -218,10 +226,10 @@ fn an_image_that_does_not_fit_leaves_the_disk_as_it_was_if_its_size_is_known() {
     let raw = image(DISK + 1);
     let bench = Bench::new(DISK);
     let error = fails(&bench, StreamImage { raw_size: Some(raw.len() as u64), ..file(&bench, &zstd(&raw)) });
-    assert!(matches!(error, Error::ImageTooLarge { .. }), "{}", chain(&error));
+    assert!(matches!(error, Error::Image(ImageError::TooLarge { .. })), "{}", chain(&error));
     check_untouched(&bench);
     let error = fails(&bench, file(&bench, &zstd(&raw)));
-    assert!(matches!(error, Error::ImageTooLarge { .. }), "{}", chain(&error));
+    assert!(matches!(error, Error::Image(ImageError::TooLarge { .. })), "{}", chain(&error));
     check_does_not_boot(&bench);
 }
 
@@ -253,7 +261,7 @@ fn a_disk_is_not_written_over_itself() {
     for name in ["disk", "same", "link"] {
         for scheme in ["", "file://"] {
             let error = fails(&bench, stream(format!("{scheme}{}", bench.path(name).display())));
-            assert!(matches!(error, Error::SourceOnTarget { .. }), "{name}: {}", chain(&error));
+            assert!(matches!(error, Error::Source(SourceError::OnTarget { .. })), "{name}: {}", chain(&error));
             check_untouched(&bench);
         }
     }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::load_option::LoadOption;
 use super::order::{self, Entries};
-use crate::error::Error;
+use crate::error::{BootError, Error};
 
 /// Vendor of the variables the specification defines (UEFI specification 2.10, 3.3).
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
@@ -31,15 +31,17 @@ impl Variables {
         match first.and_then(|first| first.ok_or_else(none)) {
             Ok(_) => Ok(Self(folder.to_owned())),
             Err(source) => {
-                Err(Error::EfiVariable { operation: "listing", variable: folder.display().to_string(), source })
+                Err(BootError::EfiVariable { operation: "listing", variable: folder.display().to_string(), source }
+                    .into())
             }
         }
     }
 
     /// Every entry, and the order.
     pub(crate) fn entries(&self) -> Result<Entries, Error> {
-        let failed =
-            |source| Error::EfiVariable { operation: "listing", variable: self.0.display().to_string(), source };
+        let failed = |source| {
+            Error::Boot(BootError::EfiVariable { operation: "listing", variable: self.0.display().to_string(), source })
+        };
         let mut entries = Entries::default();
         for file in fs::read_dir(&self.0).map_err(failed)? {
             let name = file.map_err(failed)?.file_name();
@@ -147,10 +149,10 @@ fn failed(operation: &'static str, name: &str, source: io::Error) -> Error {
         Some(Errno::ROFS) => "the variables can only be read: the firmware or the mount forbids it",
         Some(Errno::IO) => "the firmware could not do it: update it, or reset its variables in its setup",
         Some(Errno::PERM | Errno::ACCESS) => "only root may, and not where the firmware or a lockdown forbids it",
-        _ => return Error::EfiVariable { operation, variable, source },
+        _ => return Error::Boot(BootError::EfiVariable { operation, variable, source }),
     };
     let source = io::Error::new(source.kind(), format!("{source}: {what_to_do}"));
-    Error::EfiVariable { operation, variable, source }
+    Error::Boot(BootError::EfiVariable { operation, variable, source })
 }
 
 #[cfg(test)]
@@ -234,7 +236,10 @@ mod tests {
     fn an_empty_folder_is_no_efivarfs() {
         let folder = tempfile::tempdir().unwrap();
         for folder in [folder.path(), &folder.path().join("none")] {
-            assert!(matches!(Variables::open(folder), Err(Error::EfiVariable { operation: "listing", .. })));
+            assert!(matches!(
+                Variables::open(folder),
+                Err(Error::Boot(BootError::EfiVariable { operation: "listing", .. }))
+            ));
         }
     }
 }

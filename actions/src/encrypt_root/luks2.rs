@@ -9,7 +9,7 @@ use ring::pbkdf2;
 use serde_json::{Map, Value, json};
 
 use super::xts::{KEY, Xts};
-use crate::error::Error;
+use crate::error::{EncryptError, Error};
 use crate::random;
 
 /// Bytes from the start of the partition to its data, as cryptsetup leaves by default.
@@ -95,7 +95,8 @@ fn one_of_two(which: usize, uuid: &[u8; 16], json: &Value) -> Result<Vec<u8>, Er
     let text = json.to_string();
     let mut bytes = vec![0; HEADER];
     // A zero has to end it.
-    let room = bytes[BINARY..HEADER - 1].get_mut(..text.len()).ok_or(Error::LuksHeader { needed: text.len() })?;
+    let room =
+        bytes[BINARY..HEADER - 1].get_mut(..text.len()).ok_or(EncryptError::LuksHeader { needed: text.len() })?;
     room.copy_from_slice(text.as_bytes());
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(0, MAGIC[which]);

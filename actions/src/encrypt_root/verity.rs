@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::error::Error;
+use crate::error::{EncryptError, Error};
 use crate::machine::Cancel;
 use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Partition};
@@ -39,7 +39,7 @@ pub(super) fn leave_intact(
         let Some((data, is_root)) = data_of(hashes, &partitions) else {
             let reason = "its type does not say what it seals, which may be the root; give it the type of the Discoverable \
                           Partitions Specification in the image";
-            return Err(Error::CannotEncrypt { what: hashes.describe(disk), reason: reason.to_owned() });
+            return Err(EncryptError::Refused { what: hashes.describe(disk), reason: reason.to_owned() }.into());
         };
         warnings.extend(check(disk, data, hashes, cancel, report)?);
         if is_root {
@@ -73,7 +73,7 @@ fn check(
     report: &mut dyn FnMut(Report),
 ) -> Result<Option<String>, Error> {
     let name = data.describe(disk);
-    let damaged = |reason: String| Error::Sealed { what: name.clone(), reason };
+    let damaged = |reason: String| Error::Encrypt(EncryptError::Sealed { what: name.clone(), reason });
     let mut head = [0; tree::SUPERBLOCK];
     disk.read_at(&mut head, hashes.bytes.start)?;
     let [data_len, hash_len] = [data, hashes].map(|partition| partition.bytes.end - partition.bytes.start);

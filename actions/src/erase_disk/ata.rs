@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::worker::Worker;
 use crate::error::Error;
-use crate::sys::{self, ScsiData};
+use crate::sys::scsi::{self, Data};
 
 /// Commands (ACS-3, 7).
 const IDENTIFY_DEVICE: u8 = 0xEC;
@@ -32,7 +32,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
         Err(reason) => return Ok(Err(reason)),
     };
     let (enhanced, estimate) = (security.enhanced, security.estimate());
-    if let Err(why) = command(disk, SECURITY_SET_PASSWORD, ScsiData::Out(&password_block(false)), SHORT) {
+    if let Err(why) = command(disk, SECURITY_SET_PASSWORD, Data::Out(&password_block(false)), SHORT) {
         return Ok(Err(format!("setting the password an erase needs: {why}")));
     }
     worker.begin(worker.disk.size());
@@ -41,9 +41,9 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     let limit = estimate.map_or(UNKNOWN, |time| time * 2 + SLACK);
     let erased = worker.wait(estimate.unwrap_or(UNKNOWN), move |disk| {
         // Nothing may come between the two.
-        command(disk, SECURITY_ERASE_PREPARE, ScsiData::None, SHORT)?;
+        command(disk, SECURITY_ERASE_PREPARE, Data::None, SHORT)?;
         let limit = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-        command(disk, SECURITY_ERASE_UNIT, ScsiData::Out(&password_block(enhanced)), limit)
+        command(disk, SECURITY_ERASE_UNIT, Data::Out(&password_block(enhanced)), limit)
     })?;
     let name = if enhanced { "ATA enhanced secure erase" } else { "ATA secure erase" };
     let without_password = remove_password(disk);
@@ -67,19 +67,19 @@ fn remove_password(disk: &File) -> Result<(), String> {
     if !identify(disk)?.enabled {
         return Ok(());
     }
-    command(disk, SECURITY_DISABLE_PASSWORD, ScsiData::Out(&password_block(false)), SHORT)
+    command(disk, SECURITY_DISABLE_PASSWORD, Data::Out(&password_block(false)), SHORT)
 }
 
 fn identify(disk: &File) -> Result<Security, String> {
     let mut identity = [0; BLOCK];
-    command(disk, IDENTIFY_DEVICE, ScsiData::In(&mut identity), SHORT)
+    command(disk, IDENTIFY_DEVICE, Data::In(&mut identity), SHORT)
         .map_err(|why| format!("it does not answer as an ATA disk does: {why}"))?;
     Security::parse(&identity)
 }
 
-fn command(disk: &File, command: u8, data: ScsiData<'_>, timeout: u32) -> Result<(), String> {
+fn command(disk: &File, command: u8, data: Data<'_>, timeout: u32) -> Result<(), String> {
     let bytes = pass_through(command, &data);
-    let ended = sys::scsi_command(disk, &bytes, data, timeout).map_err(|errno| errno.to_string())?;
+    let ended = scsi::command(disk, &bytes, data, timeout).map_err(|errno| errno.to_string())?;
     if (ended.status, ended.transport) == (0, 0) {
         return Ok(());
     }
@@ -92,7 +92,7 @@ fn command(disk: &File, command: u8, data: ScsiData<'_>, timeout: u32) -> Result
 }
 
 /// ATA PASS-THROUGH (16). One block of data is counted in the sector count, as these commands have it.
-fn pass_through(command: u8, data: &ScsiData<'_>) -> [u8; 16] {
+fn pass_through(command: u8, data: &Data<'_>) -> [u8; 16] {
     const NON_DATA: u8 = 3;
     const PIO_IN: u8 = 4;
     const PIO_OUT: u8 = 5;
@@ -100,9 +100,9 @@ fn pass_through(command: u8, data: &ScsiData<'_>) -> [u8; 16] {
     const IN_SECTORS: u8 = 0x02 | 0x04;
     const FROM_DISK: u8 = 0x08;
     let (protocol, transfer, count) = match data {
-        ScsiData::None => (NON_DATA, 0, 0),
-        ScsiData::In(_) => (PIO_IN, IN_SECTORS | FROM_DISK, 1),
-        ScsiData::Out(_) => (PIO_OUT, IN_SECTORS, 1),
+        Data::None => (NON_DATA, 0, 0),
+        Data::In(_) => (PIO_IN, IN_SECTORS | FROM_DISK, 1),
+        Data::Out(_) => (PIO_OUT, IN_SECTORS, 1),
     };
     let mut bytes = [0; 16];
     (bytes[0], bytes[1], bytes[2], bytes[6], bytes[14]) = (0x85, protocol << 1, transfer, count, command);
@@ -251,13 +251,13 @@ mod tests {
 
     #[test]
     fn commands_are_wrapped_as_the_translation_wants_them() {
-        let check = |command: u8, data: ScsiData<'_>, expect: [u8; 16]| {
+        let check = |command: u8, data: Data<'_>, expect: [u8; 16]| {
             assert_eq!(pass_through(command, &data), expect);
         };
         // As hdparm sends them, but with SAT's checks of the outcome left to the status.
-        check(0xEC, ScsiData::In(&mut []), [0x85, 0x08, 0x0E, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xEC, 0]);
-        check(0xF4, ScsiData::Out(&[]), [0x85, 0x0A, 0x06, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xF4, 0]);
-        check(0xF3, ScsiData::None, [0x85, 0x06, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xF3, 0]);
+        check(0xEC, Data::In(&mut []), [0x85, 0x08, 0x0E, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xEC, 0]);
+        check(0xF4, Data::Out(&[]), [0x85, 0x0A, 0x06, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xF4, 0]);
+        check(0xF3, Data::None, [0x85, 0x06, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xF3, 0]);
         assert_eq!(password_block(true)[..10], *b"\x02\0slipway\0");
         assert_eq!(password_block(false)[..2], [0, 0]);
         assert_eq!(sense_key(&[[0x72, 0x05, 0x20, 0x00].as_slice(), &[0; 28]].concat().try_into().expect("32")), 5);

@@ -10,7 +10,7 @@ use slipway_protocol::EraseMode;
 use super::metadata::Places;
 use super::worker::Worker;
 use super::{Erased, samples, zero};
-use crate::error::Error;
+use crate::error::{EraseError, Error};
 use crate::open_disk::OpenDisk;
 use crate::{partitions, sys, text};
 
@@ -36,7 +36,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
     let method = format!("every block discarded ({})", text::size(size));
     let offset = match samples::are_zero(worker.disk, std::slice::from_ref(&(0..size))) {
         Ok(samples) => return Ok(Erased { method, samples }),
-        Err(Error::NotErased { offset, .. }) => offset,
+        Err(Error::Erase(EraseError::NotErased { offset, .. })) => offset,
         Err(error) => return Err(error),
     };
     // A disk need not forget what it may forget.
@@ -52,18 +52,18 @@ fn discard(disk: &OpenDisk, piece: &Range<u64>) -> Result<(), Error> {
     let failed = |source| disk.failed(Error::WriteDisk { disk: disk.path().to_owned(), offset: piece.start, source });
     let (file, len) = (disk.file(), piece.end - piece.start);
     let done = match file.metadata().map_err(failed)?.file_type().is_block_device() {
-        true => sys::discard(file, piece.start, len),
+        true => sys::block::discard(file, piece.start, len),
         false => {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(file, flags, piece.start, len)
         }
     };
     done.map_err(|errno| match errno {
-        Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS => Error::CannotErase {
+        Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS => Error::Erase(EraseError::Refused {
             disk: disk.path().to_owned(),
             mode: EraseMode::Discard,
             reason: format!("it takes no discards ({errno}); use zero"),
-        },
+        }),
         errno => failed(errno.into()),
     })
 }

@@ -16,7 +16,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     worker.begin(size);
     for piece in zero::pieces(0..size, PIECE) {
         worker.check()?;
-        match sys::secure_discard(worker.disk.file(), piece.start, piece.end - piece.start) {
+        match sys::block::secure_discard(worker.disk.file(), piece.start, piece.end - piece.start) {
             Ok(()) => worker.reach(piece.end),
             Err(Errno::OPNOTSUPP | Errno::NOTTY) => return Ok(Err("it has no secure erase".to_owned())),
             Err(errno) => {

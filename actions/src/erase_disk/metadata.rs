@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::worker::Worker;
 use super::{Erased, samples, zero};
-use crate::error::Error;
+use crate::error::{Error, PartitionError};
 use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Partition};
 use crate::text;
@@ -60,7 +60,7 @@ impl Places {
 fn known_partitions(disk: &OpenDisk) -> Result<(Vec<Partition>, Option<String>), Error> {
     match partitions::read(disk) {
         Ok(partitions) => Ok((partitions, None)),
-        Err(error @ Error::PartitionTable { .. }) => {
+        Err(error @ Error::Partitions(PartitionError::Table { .. })) => {
             let warning =
                 format!("only head and tail of the disk were erased: {error}; use mode zero to erase all of it");
             Ok((Vec::new(), Some(warning)))

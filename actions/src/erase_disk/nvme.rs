@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::worker::Worker;
 use crate::error::Error;
-use crate::sys::{self, NvmeAdmin};
+use crate::sys::nvme::{self, Admin};
 
 /// Opcodes (figure 138) and data structures (figure 273, CNS).
 const GET_LOG_PAGE: u8 = 0x02;
@@ -78,7 +78,7 @@ pub(super) fn wait_for_sanitize(worker: &mut Worker<'_>) -> Result<(), Error> {
 
 /// What the disk can do, best first, the number of its namespace, and command dword 10 of a format that keeps its layout.
 fn methods(disk: &File) -> Result<(Vec<Method>, u32, u32), String> {
-    let own = sys::nvme_namespace(disk).map_err(|errno| format!("asking for the number of its namespace: {errno}"))?;
+    let own = nvme::namespace(disk).map_err(|errno| format!("asking for the number of its namespace: {errno}"))?;
     let controller = Controller::parse(&identify(disk, 0, CNS_CONTROLLER)?);
     let mut namespaces = namespaces(&identify(disk, 0, CNS_ACTIVE_NAMESPACES)?);
     if controller.manages_namespaces {
@@ -93,8 +93,8 @@ fn methods(disk: &File) -> Result<(Vec<Method>, u32, u32), String> {
 
 fn identify(disk: &File, namespace: u32, structure: u32) -> Result<[u8; IDENTIFY_LEN], String> {
     let mut data = [0; IDENTIFY_LEN];
-    let command = NvmeAdmin { opcode: IDENTIFY, namespace, words: [structure, 0], timeout: 0 };
-    accepted(sys::nvme_admin(disk, command, &mut data)).map_err(|why| format!("asking what it can do: {why}"))?;
+    let command = Admin { opcode: IDENTIFY, namespace, words: [structure, 0], timeout: 0 };
+    accepted(nvme::admin(disk, command, &mut data)).map_err(|why| format!("asking what it can do: {why}"))?;
     Ok(data)
 }
 
@@ -112,8 +112,8 @@ fn try_each(
             Method::Sanitize(action) => sanitize(worker, *action)?,
             Method::Format(setting) => {
                 let words = [format | setting << 9, 0];
-                let command = NvmeAdmin { opcode: FORMAT_NVM, namespace: own, words, timeout: FORMAT_TIMEOUT };
-                worker.wait(FORMAT_ESTIMATE, move |disk| accepted(sys::nvme_admin(disk, command, &mut [])))?
+                let command = Admin { opcode: FORMAT_NVM, namespace: own, words, timeout: FORMAT_TIMEOUT };
+                worker.wait(FORMAT_ESTIMATE, move |disk| accepted(nvme::admin(disk, command, &mut [])))?
             }
         };
         match done {
@@ -126,8 +126,8 @@ fn try_each(
 
 fn sanitize(worker: &Worker<'_>, action: u32) -> Result<Result<(), String>, Error> {
     let disk = worker.disk.file();
-    let command = NvmeAdmin { opcode: SANITIZE, namespace: 0, words: [action, 0], timeout: 0 };
-    if let Err(why) = accepted(sys::nvme_admin(disk, command, &mut [])) {
+    let command = Admin { opcode: SANITIZE, namespace: 0, words: [action, 0], timeout: 0 };
+    if let Err(why) = accepted(nvme::admin(disk, command, &mut [])) {
         return Ok(Err(why));
     }
     loop {
@@ -158,8 +158,8 @@ fn sanitize_state(disk: &File) -> Result<Sanitize, String> {
     let mut log = [0; SANITIZE_LOG_LEN];
     // The number of dwords, counted from 0, is in the upper half.
     let words = [SANITIZE_LOG | (SANITIZE_LOG_LEN as u32 / 4 - 1) << 16, 0];
-    let command = NvmeAdmin { opcode: GET_LOG_PAGE, namespace: EVERY_NAMESPACE, words, timeout: 0 };
-    accepted(sys::nvme_admin(disk, command, &mut log))?;
+    let command = Admin { opcode: GET_LOG_PAGE, namespace: EVERY_NAMESPACE, words, timeout: 0 };
+    accepted(nvme::admin(disk, command, &mut log))?;
     Ok(Sanitize::parse(&log))
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::error::Error;
+use crate::error::{EraseError, Error};
 use crate::open_disk::OpenDisk;
 use crate::stream::buffers::Buffer;
 
@@ -25,7 +25,7 @@ pub(super) fn are_zero(disk: &OpenDisk, ranges: &[Range<u64>]) -> Result<u64, Er
         let offset = place.start;
         let bytes = reader.read(place)?;
         if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
-            return Err(Error::NotErased { disk: disk.path().to_owned(), offset: offset + at as u64 });
+            return Err(EraseError::NotErased { disk: disk.path().to_owned(), offset: offset + at as u64 }.into());
         }
         count += 1;
     }
@@ -57,7 +57,7 @@ impl Before {
             let before = self.0.get(index).map(Vec::as_slice).unwrap_or_default();
             let was_something = before.iter().any(|byte| Some(byte) != before.first());
             if was_something && now == before {
-                return Err(Error::Unchanged { disk: disk.path().to_owned(), offset });
+                return Err(EraseError::Unchanged { disk: disk.path().to_owned(), offset }.into());
             }
         }
         Ok(places.len() as u64)

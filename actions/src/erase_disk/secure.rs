@@ -7,7 +7,7 @@ use slipway_protocol::EraseMode;
 use super::samples::Before;
 use super::worker::Worker;
 use super::{Erased, ata, emmc, nvme};
-use crate::error::Error;
+use crate::error::{EraseError, Error};
 use crate::sys;
 
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
@@ -35,14 +35,14 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
 }
 
 fn cannot(worker: &Worker<'_>, reason: String) -> Error {
-    Error::CannotErase { disk: worker.disk.path().to_owned(), mode: EraseMode::Secure, reason }
+    Error::Erase(EraseError::Refused { disk: worker.disk.path().to_owned(), mode: EraseMode::Secure, reason })
 }
 
 /// Nothing the kernel still has may reach the disk after it erased itself, nor be read in place of what it has then.
 fn flush_buffers(worker: &Worker<'_>) -> Result<(), Error> {
     worker.disk.flush()?;
     let failed = |source| worker.disk.failed(Error::FlushDisk { disk: worker.disk.path().to_owned(), source });
-    sys::flush_buffers(worker.disk.file()).map_err(|errno| failed(errno.into()))
+    sys::block::flush_buffers(worker.disk.file()).map_err(|errno| failed(errno.into()))
 }
 
 /// The link of a disk in sysfs leads through every bus it is behind.

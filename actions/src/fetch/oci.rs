@@ -12,7 +12,7 @@ use slipway_protocol::{Digest, OciReference, OciVersion, RegistryAuth, Secret};
 use super::challenge::{self, Challenge};
 use super::small::{self, Small};
 use super::{FetchError, Request};
-use crate::error::Error;
+use crate::error::{Error, SourceError};
 use crate::machine::Machine;
 use crate::stream::digest;
 
@@ -94,7 +94,7 @@ impl<'a> Registry<'a> {
             small::fetch(&request, MAX_MANIFEST, machine)
         };
         match once(self) {
-            Err(Error::Fetch { source, .. }) if source.challenge().is_some() => {
+            Err(Error::Source(SourceError::Fetch { source, .. })) if source.challenge().is_some() => {
                 self.log_in(source.challenge().unwrap_or_default(), machine)?;
                 once(self)
             }
@@ -146,7 +146,10 @@ impl<'a> Registry<'a> {
     fn refused(&self, reason: impl Into<String>) -> Error {
         let OciReference { registry, repository, version, .. } = &self.reference;
         let mark = if matches!(version, OciVersion::Tag(_)) { ':' } else { '@' };
-        Error::Artifact { url: format!("oci://{registry}/{repository}{mark}{version}"), reason: reason.into() }
+        Error::Source(SourceError::Artifact {
+            url: format!("oci://{registry}/{repository}{mark}{version}"),
+            reason: reason.into(),
+        })
     }
 }
 

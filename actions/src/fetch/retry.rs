@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::FetchError;
 use crate::Report;
-use crate::error::Error;
+use crate::error::{Error, SourceError};
 use crate::machine::Cancel;
 
 /// Failures in a row, without a byte received between them, after which a source is given up.
@@ -41,7 +41,9 @@ pub(crate) fn starting_over<T>(
     let mut restarts = 0;
     loop {
         match fetch(report) {
-            Err(Error::Fetch { source: cause @ FetchError::NotResumable { .. }, .. }) if restarts < RESTARTS => {
+            Err(Error::Source(SourceError::Fetch { source: cause @ FetchError::NotResumable { .. }, .. }))
+                if restarts < RESTARTS =>
+            {
                 restarts += 1;
                 report(Report::Note(format!("starting over: {cause}")));
             }

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::retry::{self, MAX_FAILURES};
 use super::{FetchError, Request, local_path, shown};
-use crate::error::Error;
+use crate::error::{Error, SourceError};
 use crate::machine::{Machine, Response};
 
 /// A file, and what its server says of it.
@@ -32,10 +32,10 @@ pub(crate) fn fetch(request: &Request<'_>, limit: usize, machine: &dyn Machine) 
         failures += 1;
         let pause = retry::pause(&error, failures);
         if !error.may_pass() {
-            return Err(Error::Fetch { url: url(), source: error });
+            return Err(SourceError::Fetch { url: url(), source: error }.into());
         }
         if failures >= MAX_FAILURES {
-            return Err(Error::FetchGaveUp { url: url(), offset: 0, failures, source: error });
+            return Err(SourceError::FetchGaveUp { url: url(), offset: 0, failures, source: error }.into());
         }
         if !retry::sleep(pause, machine.cancel()) {
             return Err(Error::Cancelled);

@@ -8,7 +8,7 @@ use super::mirrors::Mirrors;
 use super::oci::{Blob, Registry};
 use super::{Request, shown, small};
 use crate::Report;
-use crate::error::{Error, is_retryable};
+use crate::error::{Error, SourceError, is_retryable};
 use crate::machine::Machine;
 use crate::signature::{MAX_SIGNATURE, Verifier};
 use crate::stream::bmap::{self, Bmap};
@@ -46,7 +46,7 @@ impl Signature<'_> {
     }
 
     fn refused(&self, what: &'static str, source: crate::signature::Error) -> Error {
-        Error::Signature { what, url: shown(self.url), source }
+        Error::Source(SourceError::Signature { what, url: shown(self.url), source })
     }
 }
 
@@ -58,12 +58,12 @@ impl<'a> Source<'a> {
         report: &mut dyn FnMut(Report),
     ) -> Result<Self, Error> {
         if let Some(problem) = image.source_problems().into_iter().next() {
-            return Err(Error::Source { problem });
+            return Err(SourceError::Contradiction { problem }.into());
         }
         let ca = image.ca.as_deref();
         let signature = image.signature.as_ref().map(|signature| {
             let bytes = small::read(&Request::new(&signature.url, ca), MAX_SIGNATURE, machine)?;
-            Ok(Signature { url: &signature.url, public_key: &signature.public_key, bytes })
+            Ok::<_, Error>(Signature { url: &signature.url, public_key: &signature.public_key, bytes })
         });
         let signature = signature.transpose()?;
         let mirrors = Mirrors::new(&image.url, &image.mirrors);
@@ -98,7 +98,7 @@ impl<'a> Source<'a> {
         let other = |given: &&Digest| given.algorithm() == blob.digest.algorithm() && **given != blob.digest;
         if let Some(given) = self.digests.iter().find(other) {
             let reason = format!("the step has the digest {given}, the artifact {}", blob.digest);
-            return Err(Error::Artifact { url, reason });
+            return Err(SourceError::Artifact { url, reason }.into());
         }
         report(Report::Note(format!("the image must be {} with {}, says {url}", blob.digest, text::size(blob.size))));
         // The one that answered is asked first. The others need not have the manifest, only the blob.
@@ -113,8 +113,9 @@ impl<'a> Source<'a> {
 
     /// The registry of each of these artifacts. The login is for that of the first, and for nobody else to see.
     fn registries_of(&self, urls: &[&String], auth: Option<&'a RegistryAuth>) -> Result<Vec<Registry<'a>>, Error> {
-        let refused =
-            |url: &str, error: OciReferenceError| Error::Artifact { url: shown(url), reason: error.to_string() };
+        let refused = |url: &str, error: OciReferenceError| {
+            Error::Source(SourceError::Artifact { url: shown(url), reason: error.to_string() })
+        };
         let references = urls.iter().map(|url| url.parse::<OciReference>().map_err(|error| refused(url, error)));
         let references = references.collect::<Result<Vec<OciReference>, Error>>()?;
         let first = references.first().map(|reference| reference.registry.clone());
@@ -161,7 +162,7 @@ fn find_in(
         failed.push(why);
         may_pass |= is_retryable(&error);
     }
-    Err(Error::NoMirror { failed, may_pass })
+    Err(SourceError::NoMirror { failed, may_pass }.into())
 }
 
 /// What errors call the bytes that were delivered.
@@ -177,7 +178,7 @@ fn digest_in(
     const LIST: &str = "the list of sums";
     let Some(name) = sums::file_name(&image.url) else {
         let problem = "has a list of sums, and a URL of the image that does not end in a file name".to_owned();
-        return Err(Error::Source { problem });
+        return Err(SourceError::Contradiction { problem }.into());
     };
     let text = small::read(&Request::new(list, image.ca.as_deref()), sums::MAX_TEXT, machine)?;
     if let Some(signature) = signature {
@@ -185,7 +186,7 @@ fn digest_in(
         verifier.update(&text);
         verifier.finish().map_err(|source| signature.refused(LIST, source))?;
     }
-    sums::find(&text, &name).map_err(|source| Error::Sums { url: shown(list), source })
+    sums::find(&text, &name).map_err(|source| Error::Source(SourceError::Sums { url: shown(list), source }))
 }
 
 /// Reads the block map of an image of which the rest is not to be written.
@@ -196,11 +197,11 @@ fn read_map(
     report: &mut dyn FnMut(Report),
 ) -> Result<Bmap, Error> {
     let text = small::read(&Request::new(url, image.ca.as_deref()), bmap::MAX_TEXT, machine)?;
-    let map = bmap::parse(&text).map_err(|source| Error::Bmap { url: shown(url), source })?;
+    let map = bmap::parse(&text).map_err(|source| SourceError::Bmap { url: shown(url), source })?;
     if let Some(raw_size) = image.raw_size.filter(|raw_size| *raw_size != map.image_size) {
         let (found, remedy) = (map.image_size, "give the map of this image, or leave raw_size out");
         let problem = format!("has a raw_size of {raw_size} bytes, and the block map of an image of {found}: {remedy}");
-        return Err(Error::Source { problem });
+        return Err(SourceError::Contradiction { problem }.into());
     }
     let (mapped, size) = (text::size(map.mapped_size()), text::size(map.image_size));
     report(Report::Note(format!("the image has data in {mapped} of its {size}, says {}", shown(url))));

@@ -4,7 +4,7 @@ use slipway_protocol::KernelArgs;
 
 use super::volume::Volume;
 use crate::boot_config::Edit;
-use crate::error::Error;
+use crate::error::{BootError, Error};
 
 mod boot_files;
 mod templates;
@@ -137,5 +137,5 @@ fn resolved(path: &str, text: &str, edit: Edit) -> Result<(String, bool), Error>
 
 /// The error that a file cannot be edited.
 pub(super) fn refused(path: &str, reason: String) -> Error {
-    Error::BootConfig { path: path.to_owned(), reason }
+    Error::Boot(BootError::Config { path: path.to_owned(), reason })
 }

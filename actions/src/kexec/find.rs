@@ -8,7 +8,7 @@ use slipway_protocol::Kexec;
 use super::image::{Part, join};
 use crate::boot_entry::bls::{self, MenuEntry, Start};
 use crate::boot_entry::{BootEntry, extlinux, grub};
-use crate::error::Error;
+use crate::error::{BootError, Error};
 use crate::mount::{self, LookedAt};
 use crate::open_disk::OpenDisk;
 use crate::os_release::{self, OsRelease};
@@ -283,7 +283,7 @@ impl Search<'_> {
     }
 
     fn refused(&self, reason: String) -> Error {
-        Error::InstalledKernel { disk: self.disk.path().to_owned(), reason }
+        Error::Boot(BootError::InstalledKernel { disk: self.disk.path().to_owned(), reason })
     }
 }
 

@@ -11,7 +11,7 @@ use slipway_protocol::{NewRaid, NewVolumeGroup, Partition as Inputs};
 use super::lvm::{self, Group, Physical, Volume};
 use super::raid::{self, Array};
 use super::{Planned, start};
-use crate::error::Error;
+use crate::error::{Error, PartitionError};
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
 use crate::{mount, partitions, random, text};
@@ -52,7 +52,11 @@ impl Layers {
             layers.groups.iter().try_for_each(|(group, _)| start::prepare_volumes(group))?;
         } else if let Some((group, _)) = layers.groups.iter().find(|(_, base)| matches!(base, Base::Array(_))) {
             let reason = "it is on an array, which is started only where slipway is the operating system";
-            return Err(Error::Layer { what: format!("volume group {}", group.name), reason: reason.to_owned() });
+            return Err(PartitionError::Layer {
+                what: format!("volume group {}", group.name),
+                reason: reason.to_owned(),
+            }
+            .into());
         }
         Ok(layers)
     }
@@ -64,7 +68,8 @@ impl Layers {
         disks: &[Planned],
         created: u64,
     ) -> Result<(Group, Base), Error> {
-        let refused = |reason| Error::Layer { what: format!("volume group {}", new.name), reason };
+        let refused =
+            |reason| Error::Partitions(PartitionError::Layer { what: format!("volume group {}", new.name), reason });
         let by_name = |name: &String| self.arrays.iter().position(|(array, _)| array.name == *name);
         let base = match (new.raid.as_ref().and_then(by_name), &new.partition) {
             (Some(array), _) => Base::Array(array),
@@ -145,7 +150,9 @@ impl Layers {
                     let size = device.size();
                     if group.physical.iter().any(|physical| physical.size > size) {
                         let reason = format!("its array has {size} bytes, which is less than it should");
-                        return Err(Error::Layer { what: format!("volume group {}", group.name), reason });
+                        return Err(
+                            PartitionError::Layer { what: format!("volume group {}", group.name), reason }.into()
+                        );
                     }
                     write_group(group, &[(&device, 0)])?;
                     vec![node.clone()]
@@ -159,7 +166,7 @@ impl Layers {
 }
 
 fn array(new: &NewRaid, inputs: &Inputs, disks: &[Planned], created: u64) -> Result<(Array, usize), Error> {
-    let refused = |reason| Error::Layer { what: format!("array {}", new.name), reason };
+    let refused = |reason| Error::Partitions(PartitionError::Layer { what: format!("array {}", new.name), reason });
     let index = chosen(&inputs.partitions, &new.partition).map_err(refused)?;
     let at_end = is_read_by_firmware(&inputs.partitions[index].r#type);
     let least = disks.iter().map(|disk| len(&disk.places[index])).min().unwrap_or_default();
@@ -170,7 +177,8 @@ fn array(new: &NewRaid, inputs: &Inputs, disks: &[Planned], created: u64) -> Res
 
 /// Takes away what the volumes of a group would be known by, and writes the group to its physical volumes.
 fn write_group(group: &Group, places: &[(&OpenDisk, u64)]) -> Result<(), Error> {
-    let refused = |reason| Error::Layer { what: format!("volume group {}", group.name), reason };
+    let refused =
+        |reason| Error::Partitions(PartitionError::Layer { what: format!("volume group {}", group.name), reason });
     for segment in group.volumes.iter().flat_map(|volume| &volume.segments) {
         let (disk, start) = places[segment.physical];
         let bytes = segment.bytes();
@@ -194,7 +202,9 @@ fn partition_nodes(disks: &[String], index: usize) -> Result<Vec<PathBuf>, Error
         let partition = partitions::read(&disk)?.into_iter().find(|found| found.number as usize == index + 1);
         let node = partition.and_then(|partition| mount::node(&disk, &partition));
         let reason = "the kernel did not make its device node".to_owned();
-        node.ok_or_else(|| Error::Layer { what: format!("partition {} of {path}", index + 1), reason })
+        node.ok_or_else(|| {
+            Error::Partitions(PartitionError::Layer { what: format!("partition {} of {path}", index + 1), reason })
+        })
     };
     disks.iter().map(node).collect()
 }

@@ -13,8 +13,9 @@ use rustix::fs::{major, minor};
 
 use super::lvm::Group;
 use super::raid::Array;
-use crate::error::Error;
-use crate::sys::{self, LinearTarget};
+use crate::error::{Error, PartitionError};
+use crate::sys::device_mapper::{self, LinearTarget};
+use crate::sys::md;
 
 /// The kernel's own way to have modules loaded.
 const MODPROBE: &str = "/sbin/modprobe";
@@ -35,14 +36,14 @@ pub(super) fn prepare_array(array: &Array) -> Result<(), Error> {
     let levels = fs::read_to_string(LEVELS).unwrap_or_default();
     if !Path::new(NEW_ARRAY).exists() || !levels.contains(&format!("[{level}]")) {
         let reason = format!("the kernel has no driver for {level}; use a kernel and a boot image that have it");
-        return Err(Error::Layer { what: format!("array {}", array.name), reason });
+        return Err(PartitionError::Layer { what: format!("array {}", array.name), reason }.into());
     }
     let dir = format!("/sys/block/{}", device_name(array));
     let deadline = Instant::now() + PATIENCE;
     while Path::new(&dir).exists() {
         if Instant::now() > deadline {
             let reason = "there is one of this name on other disks; choose another name, or erase those".to_owned();
-            return Err(Error::Layer { what: format!("array {}", array.name), reason });
+            return Err(PartitionError::Layer { what: format!("array {}", array.name), reason }.into());
         }
         thread::sleep(LOOK_AGAIN);
     }
@@ -56,7 +57,7 @@ pub(super) fn prepare_volumes(group: &Group) -> Result<(), Error> {
         true => Ok(()),
         false => {
             let reason = "the kernel has no device mapper; use a kernel and a boot image that have it".to_owned();
-            Err(Error::Layer { what: format!("volume group {}", group.name), reason })
+            Err(PartitionError::Layer { what: format!("volume group {}", group.name), reason }.into())
         }
     }
 }
@@ -83,7 +84,7 @@ pub(super) fn start_array(array: &Array, members: &[PathBuf]) -> Result<PathBuf,
     let assembled = assemble(array, members, &device);
     if assembled.is_err() {
         // Without a member nobody would find it to take it down, and its name would stay taken.
-        _ = sys::stop_array(&device);
+        _ = md::stop(&device);
     }
     assembled.map(|()| node)
 }
@@ -91,13 +92,13 @@ pub(super) fn start_array(array: &Array, members: &[PathBuf]) -> Result<PathBuf,
 /// Adds the members to a new array, and runs it.
 fn assemble(array: &Array, members: &[PathBuf], device: &File) -> Result<(), Error> {
     let doing = |what: &str| format!("starting array {}: {what}", array.name);
-    sys::prepare_array(device, array.minor_version())
+    md::prepare(device, array.minor_version())
         .map_err(|errno| failed(doing("setting the version of its superblock"), errno.into()))?;
     for member in members {
-        let add = || sys::add_to_array(device, number(member)?).map_err(io::Error::from);
+        let add = || md::add(device, number(member)?).map_err(io::Error::from);
         add().map_err(|source| failed(doing(&format!("adding {}", member.display())), source))?;
     }
-    sys::run_array(device).map_err(|errno| failed(doing("running it"), errno.into()))
+    md::run(device).map_err(|errno| failed(doing("running it"), errno.into()))
 }
 
 /// Starts the volumes of a group on its physical volumes, given by their nodes.
@@ -118,7 +119,7 @@ pub(super) fn start_volumes(group: &Group, physical: &[PathBuf]) -> Result<(), E
             start += len;
         }
         let (name, uuid) = (group.mapping_name(volume), group.mapping_uuid(volume));
-        sys::start_mapping(&control, &name, &uuid, &targets)
+        device_mapper::start(&control, &name, &uuid, &targets)
             .map_err(|errno| failed(doing(&format!("mapping {}", volume.name)), errno.into()))?;
     }
     Ok(())
@@ -130,5 +131,5 @@ fn number(node: &Path) -> io::Result<u64> {
 }
 
 fn failed(what: String, source: io::Error) -> Error {
-    Error::StartLayer { what, source }
+    Error::Partitions(PartitionError::StartLayer { what, source })
 }

@@ -9,7 +9,7 @@ use gpt::partition::file_read_partitions;
 
 use super::create::ALIGNMENT;
 use super::{Device, ENTRIES_LBA, ENTRY_SIZE, Entries, HEADER_LBA, MAX_ENTRIES, MIN_ENTRIES, Partition, Planned, used};
-use crate::error::Error;
+use crate::error::{Error, PartitionError};
 use crate::open_disk::OpenDisk;
 use crate::random;
 
@@ -127,7 +127,7 @@ fn unused_number(entries: &Entries, header: &Header) -> Option<u32> {
 }
 
 fn failed(disk: &OpenDisk, reason: String) -> Error {
-    Error::PartitionTable { operation: "adding to", disk: disk.path().to_owned(), reason }
+    Error::Partitions(PartitionError::Table { operation: "adding to", disk: disk.path().to_owned(), reason })
 }
 
 #[cfg(test)]

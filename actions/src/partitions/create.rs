@@ -9,7 +9,7 @@ use gpt::mbr::ProtectiveMBR;
 use gpt::partition_types::{OperatingSystem, Type};
 
 use super::{Device, ENTRIES_LBA, ENTRY_SIZE, HEADER_LBA, MIN_ENTRIES};
-use crate::error::Error;
+use crate::error::{Error, PartitionError};
 use crate::open_disk::OpenDisk;
 
 /// What partitions begin and end at multiples of, in bytes.
@@ -115,5 +115,5 @@ fn of_header(path: &str) -> impl Fn(HeaderError) -> Error {
 }
 
 fn failed(disk: &str, reason: String) -> Error {
-    Error::PartitionTable { operation: "making", disk: disk.to_owned(), reason }
+    Error::Partitions(PartitionError::Table { operation: "making", disk: disk.to_owned(), reason })
 }

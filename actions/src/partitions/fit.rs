@@ -12,7 +12,7 @@ use super::{
     Device, ENTRIES_LBA, ENTRY_SIZE, HEADER_LBA, MAX_ENTRIES, MBR_EXTENDED, MBR_PROTECTIVE, MIN_ENTRIES, Partition,
     are_records, in_mbr, records_in, used,
 };
-use crate::error::Error;
+use crate::error::{Error, ImageError, PartitionError};
 use crate::grow::{self, Growth};
 use crate::open_disk::OpenDisk;
 
@@ -146,7 +146,9 @@ fn gpt_in(head: &[u8], disk: &OpenDisk) -> Result<Option<(LogicalBlockSize, Head
         return Ok(Some(found));
     }
     match [LogicalBlockSize::Lb512, LogicalBlockSize::Lb4096].into_iter().find(|size| header(*size).is_some()) {
-        Some(found) => Err(Error::BlockSize { disk: disk.path().to_owned(), expected: block, found: found.as_u64() }),
+        Some(found) => {
+            Err(ImageError::BlockSize { disk: disk.path().to_owned(), expected: block, found: found.as_u64() }.into())
+        }
         None => Ok(None),
     }
 }
@@ -215,5 +217,9 @@ fn mbr_in(head: &[u8], disk: &OpenDisk) -> Option<(Vec<PartRecord>, Vec<Partitio
 }
 
 fn failed(disk: &OpenDisk, error: &HeaderError) -> Error {
-    Error::PartitionTable { operation: "fitting", disk: disk.path().to_owned(), reason: error.to_string() }
+    Error::Partitions(PartitionError::Table {
+        operation: "fitting",
+        disk: disk.path().to_owned(),
+        reason: error.to_string(),
+    })
 }

@@ -3,7 +3,7 @@
 //! What cloud-init finds there wins over a seed in the root file system, so an old one must go wherever the new one is put.
 
 use super::fat::{MAX_LEN, Volume};
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions::{Addition, Partition};
 use crate::seal::Place;
@@ -56,7 +56,7 @@ pub(super) fn plan(disk: &OpenDisk, places: &[Place], files: &[(&str, String)]) 
     let (sector, start) = (u64::from(disk.logical_block()), partition.bytes.start);
     let (len, id) = (partition.bytes.end - start, u32::from_le_bytes(random::bytes()?));
     let volume = Volume { sector, len, hidden: start / sector, id, label: LABEL, files }.bytes();
-    let volume = volume.map_err(|reason| Error::Seed { disk: disk.path().to_owned(), reason })?;
+    let volume = volume.map_err(|reason| TargetError::Seed { disk: disk.path().to_owned(), reason })?;
     Ok(Plan { name: partition.describe(disk), partition, addition, volume })
 }
 
@@ -84,7 +84,7 @@ fn add(disk: &OpenDisk, files: &[(&str, String)]) -> Result<Addition, Error> {
              one, or leave room behind its last partition (stream-image with grow: false)",
             text::size(len)
         );
-        Error::Seed { disk: disk.path().to_owned(), reason }
+        Error::Target(TargetError::Seed { disk: disk.path().to_owned(), reason })
     })
 }
 

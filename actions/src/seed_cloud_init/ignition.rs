@@ -4,7 +4,7 @@
 use slipway_protocol::SeedCloudInit;
 use slipway_user_data::ignition::{Additions, complete};
 
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::machine::Machine;
 use crate::mount;
 use crate::open_disk::{Access, OpenDisk};
@@ -45,14 +45,14 @@ pub(super) fn run(
         ca: inputs.ca.as_deref(),
         instance_id: &inputs.instance_id,
     };
-    let config = complete(&inputs.user_data, &additions).map_err(|source| Error::Ignition { source })?;
+    let config = complete(&inputs.user_data, &additions).map_err(|source| TargetError::Ignition { source })?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let places = seal::places(&disk)?;
     machine.cancel().check()?;
     let Some(found) = find(&disk, &places)? else {
         let reason = "nothing on it reads an Ignition config: there is neither a partition labelled boot whose boot entries speak \
                       of Ignition, as Fedora CoreOS has it, nor one labelled OEM beside a USR-A, as Flatcar has it";
-        return Err(Error::Seed { disk: disk.path().to_owned(), reason: reason.to_owned() });
+        return Err(TargetError::Seed { disk: disk.path().to_owned(), reason: reason.to_owned() }.into());
     };
     found.root.write(found.path, config.as_bytes(), MODE)?;
     found.root.sync()?;

@@ -4,7 +4,7 @@ use rustix::fs::{Access, AtFlags, Dir, FileType, accessat};
 use rustix::io::Errno;
 
 use crate::Report;
-use crate::error::Error;
+use crate::error::{Error, TargetError};
 use crate::mount;
 use crate::open_disk::OpenDisk;
 use crate::seal::Place;
@@ -51,7 +51,7 @@ pub(super) fn find(disk: &OpenDisk, places: &[Place], report: &mut dyn FnMut(Rep
             let [vars, etcs, usrs] = ["var", "etc", "usr"].map(|dir| vec![dir.to_owned()]);
             Ok(System { root, name, warnings, vars, etcs, usrs })
         }
-        Err(error @ Error::NotFound { .. }) => find_ostree(disk, places, report)?.ok_or(error),
+        Err(error @ Error::Target(TargetError::NotFound { .. })) => find_ostree(disk, places, report)?.ok_or(error),
         Err(error) => Err(error),
     }
 }

@@ -19,7 +19,7 @@ use zstd::bulk::Compressor;
 use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter, Watch};
 use super::{Halt, Shared, digest, spawn, watch};
-use crate::error::Error;
+use crate::error::{CaptureError, Error};
 use crate::fetch::retry::{self, MAX_FAILURES};
 use crate::machine::{Cancel, Machine, Upload, UploadError};
 use crate::open_disk::OpenDisk;
@@ -178,7 +178,8 @@ fn deal(input: &Queue, lanes: &[Lane], meter: &Meter) -> Result<Digest, Halt> {
 }
 
 fn compress(disk: &OpenDisk, lane: &Lane, pool: &Queue, meter: &Meter) -> Result<(), Halt> {
-    let failed = |offset| move |source| Error::Compress { disk: disk.path().to_owned(), offset, source };
+    let failed =
+        |offset| move |source| Error::Capture(CaptureError::Compress { disk: disk.path().to_owned(), offset, source });
     let mut compressor = Compressor::new(LEVEL).map_err(failed(0))?;
     compressor.include_checksum(true).map_err(failed(0))?;
     while let Some(raw) = lane.raw.recv(meter)? {
@@ -237,7 +238,7 @@ impl<F: FnMut(String)> Sender<'_, F> {
                 }
                 Ok(stored) => {
                     let name = self.tries.name.to_owned();
-                    return Err(Halt::Failed(Error::UploadLost { name, sent: offset, stored }));
+                    return Err(Halt::Failed(Error::Capture(CaptureError::UploadLost { name, sent: offset, stored })));
                 }
                 Err(error) => self.tries.failed(error, &mut self.note)?,
             }
@@ -272,12 +273,12 @@ impl<'a> Tries<'a> {
         }
         let (name, offset) = (self.name.to_owned(), self.stored);
         if !may_pass {
-            return Err(Halt::Failed(Error::Upload { name, source, may_pass }));
+            return Err(Halt::Failed(Error::Capture(CaptureError::Upload { name, source, may_pass })));
         }
         self.failures += 1;
         let failures = self.failures;
         if failures >= MAX_FAILURES {
-            return Err(Halt::Failed(Error::UploadGaveUp { name, offset, failures, source }));
+            return Err(Halt::Failed(Error::Capture(CaptureError::UploadGaveUp { name, offset, failures, source })));
         }
         note(format!(
             "storing the image {name} stopped at byte {offset} and goes on: {}",

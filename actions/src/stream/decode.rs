@@ -8,7 +8,7 @@ use super::buffers::{Buffer, Queue};
 use super::parallel::{self, Pieces};
 use super::progress::Meter;
 use super::{Halt, qcow2_stages, xz, zstd};
-use crate::error::Error;
+use crate::error::{Error, ImageError};
 use crate::fetch;
 
 /// Compression found by the first bytes of the source.
@@ -83,7 +83,8 @@ pub(super) fn run(
     output: &Output,
     fetch_total: impl FnOnce() -> Option<u64>,
 ) -> Result<(Format, u64), Halt> {
-    let unsuitable = |format| Halt::Failed(Error::Format { url: fetch::shown(output.limits.url), format });
+    let unsuitable =
+        |format| Halt::Failed(Error::Image(ImageError::Format { url: fetch::shown(output.limits.url), format }));
     let format = Format::of(input.head()?).map_err(unsuitable)?;
     let stopped = Rc::clone(&input.stopped);
     let size = match format {
@@ -117,7 +118,7 @@ impl Output<'_> {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(source) => {
                         let raw_bytes = at + buffer.filled().len() as u64;
-                        return Err(Halt::Failed(Error::Decode { format, raw_bytes, source }));
+                        return Err(Halt::Failed(Error::Image(ImageError::Decode { format, raw_bytes, source })));
                     }
                 }
             }
@@ -141,11 +142,11 @@ impl Limits<'_> {
     pub(super) fn check(&self, size: u64) -> Result<(), Halt> {
         if let Some(expected) = self.raw_size.filter(|&expected| size > expected) {
             let found = format!("at least {size}");
-            return Err(Halt::Failed(Error::RawSize { expected, found }));
+            return Err(Halt::Failed(Error::Image(ImageError::RawSize { expected, found })));
         }
         if size > self.disk_size {
             let (disk, needed) = (self.disk.to_owned(), format!("at least {size}"));
-            return Err(Halt::Failed(Error::ImageTooLarge { disk, size: self.disk_size, needed }));
+            return Err(Halt::Failed(Error::Image(ImageError::TooLarge { disk, size: self.disk_size, needed })));
         }
         Ok(())
     }
@@ -153,11 +154,11 @@ impl Limits<'_> {
     /// Whether an image that has ended may have this many bytes.
     pub(super) fn check_end(&self, size: u64) -> Result<(), Halt> {
         if size == 0 {
-            return Err(Halt::Failed(Error::EmptyImage { url: fetch::shown(self.url) }));
+            return Err(Halt::Failed(Error::Image(ImageError::Empty { url: fetch::shown(self.url) })));
         }
         match self.raw_size {
             Some(expected) if expected != size => {
-                Err(Halt::Failed(Error::RawSize { expected, found: size.to_string() }))
+                Err(Halt::Failed(Error::Image(ImageError::RawSize { expected, found: size.to_string() })))
             }
             _ => Ok(()),
         }

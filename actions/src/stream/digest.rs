@@ -7,7 +7,7 @@ use super::Halt;
 use super::bmap::RangeCheck;
 use super::buffers::Queue;
 use super::progress::Meter;
-use crate::error::Error;
+use crate::error::{Error, ImageError, SourceError};
 use crate::signature::Verifier;
 
 /// What bytes must prove to be once the last of them has passed.
@@ -50,10 +50,14 @@ impl Check<'_> {
         match self {
             Check::Digest { what, expected, context } => {
                 let found = hex(*context);
-                if found == expected.hex() { Ok(()) } else { Err(Error::Digest { what, expected, found, bytes }) }
+                if found == expected.hex() {
+                    Ok(())
+                } else {
+                    Err(ImageError::Digest { what, expected, found, bytes }.into())
+                }
             }
             Check::Signature { what, url, verifier } => {
-                verifier.finish().map_err(|source| Error::Signature { what, url, source })
+                verifier.finish().map_err(|source| Error::Source(SourceError::Signature { what, url, source }))
             }
             Check::Ranges(ranges) => ranges.finish(),
         }

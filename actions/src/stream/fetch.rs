@@ -7,7 +7,7 @@ use super::Halt;
 use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter};
 use super::resume::{Position, Resume};
-use crate::error::Error;
+use crate::error::{Error, SourceError};
 use crate::fetch::oci::Registry;
 use crate::fetch::{self, FetchError, Request, retry};
 use crate::machine::{Cancel, Machine, Response};
@@ -38,7 +38,7 @@ impl Fetch<'_, '_> {
         loop {
             let error = match self.attempt(&mut at, &mut buffer, pool, out) {
                 Ok(()) => break,
-                Err(Halt::Failed(Error::Fetch { source, .. })) => source,
+                Err(Halt::Failed(Error::Source(SourceError::Fetch { source, .. }))) => source,
                 Err(other) => return Err(other),
             };
             if self.stop.is_set() {
@@ -69,7 +69,7 @@ impl Fetch<'_, '_> {
     /// One connection: from the position to the end or the first failure.
     fn attempt(&mut self, at: &mut Position, buffer: &mut Buffer, pool: &Queue, out: &Queue) -> Result<(), Halt> {
         let url = self.resume.mirrors.url().to_owned();
-        let failed = |source| Halt::Failed(Error::Fetch { url: fetch::shown(&url), source });
+        let failed = |source| Halt::Failed(Error::Source(SourceError::Fetch { url: fetch::shown(&url), source }));
         let is_local = fetch::local_path(&url).is_some();
         let broken = |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } };
         let (etag, stall) = (at.etag.as_deref(), self.resume.mirrors.stall());

@@ -10,7 +10,7 @@ use super::buffers::wait_until;
 use super::decode::{Input, Output};
 use super::pieces::Piece;
 use super::{Halt, xz, zstd};
-use crate::error::Error;
+use crate::error::{Error, ImageError};
 use crate::machine::Cancel;
 
 /// The most bytes of one piece that are kept. `xz -T` makes blocks of three times its dictionary, 24 MiB by default, before
@@ -73,7 +73,7 @@ impl Pieces {
     }
 
     fn failed(self, raw_bytes: u64, source: io::Error) -> Halt {
-        Halt::Failed(Error::Decode { format: self.name(), raw_bytes, source })
+        Halt::Failed(Error::Image(ImageError::Decode { format: self.name(), raw_bytes, source }))
     }
 
     fn decoder<'a>(self, bytes: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {

@@ -8,7 +8,7 @@ use super::progress::Counters;
 use super::qcow2::{Block, FileOrder, Image};
 use super::resume::{Position, Resume};
 use super::{Halt, qcow2};
-use crate::error::Error;
+use crate::error::{Error, ImageError};
 use crate::fetch::{self, FetchError, Request, retry};
 use crate::machine::{Cancel, Machine, Response};
 
@@ -17,7 +17,7 @@ const MAX_SKIP: u64 = 1 << 20;
 
 impl From<qcow2::Error> for Halt {
     fn from(source: qcow2::Error) -> Self {
-        Halt::Failed(Error::Qcow2 { source })
+        Halt::Failed(Error::Image(ImageError::Qcow2 { source }))
     }
 }
 
@@ -27,7 +27,7 @@ pub(super) fn in_file_order(input: impl Read, output: &Output) -> Result<u64, Ha
     let size = image.size();
     output.limits.check(size)?;
     if output.in_order {
-        return Err(Halt::Failed(Error::Qcow2Order { url: fetch::shown(output.limits.url) }));
+        return Err(Halt::Failed(Error::Image(ImageError::Qcow2Order { url: fetch::shown(output.limits.url) })));
     }
     image.run(|at, block| send(at, block, output))?;
     Ok(size)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use slipway_protocol::Failure;
 
 use super::Halt;
-use crate::error::Error;
+use crate::error::{Error, SourceError};
 use crate::fetch::mirrors::{Mirrors, Then};
 use crate::fetch::{self, FetchError};
 
@@ -36,7 +36,7 @@ impl Resume<'_> {
     /// the first failure of a row, and of every change of the place.
     pub(super) fn go_on(&mut self, at: &mut Position, error: FetchError) -> Result<Duration, Halt> {
         let (url, offset) = (fetch::shown(self.mirrors.url()), at.offset);
-        let failed = |source| Err(Halt::Failed(Error::Fetch { url: url.clone(), source }));
+        let failed = |source| Err(Halt::Failed(Error::Source(SourceError::Fetch { url: url.clone(), source })));
         if matches!(error, FetchError::NotResumable { .. }) {
             self.mirrors.not_resumable();
             return failed(error);
@@ -82,11 +82,11 @@ impl Resume<'_> {
     fn given_up(&self, url: String, offset: u64, error: FetchError) -> Error {
         let (failed, failures) = (self.mirrors.told(), self.mirrors.failures());
         if !failed.is_empty() {
-            return Error::NoMirror { failed, may_pass: self.mirrors.may_pass() };
+            return Error::Source(SourceError::NoMirror { failed, may_pass: self.mirrors.may_pass() });
         }
         match error.may_pass() {
-            true => Error::FetchGaveUp { url, offset, failures, source: error },
-            false => Error::Fetch { url, source: error },
+            true => Error::Source(SourceError::FetchGaveUp { url, offset, failures, source: error }),
+            false => Error::Source(SourceError::Fetch { url, source: error }),
         }
     }
 }

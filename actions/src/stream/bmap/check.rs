@@ -5,7 +5,7 @@ use std::mem;
 use ring::digest::Context;
 
 use super::{Bmap, Checksum, Mapped, hex};
-use crate::error::Error;
+use crate::error::{Error, ImageError};
 
 /// The raw image, as far as it has passed.
 pub(crate) struct RangeCheck<'a> {
@@ -52,18 +52,19 @@ impl<'a> RangeCheck<'a> {
     pub(crate) fn finish(self) -> Result<(), Error> {
         match self.left {
             [] => Ok(()),
-            _ => Err(Error::RawSize { expected: self.map.image_size, found: self.at.to_string() }),
+            _ => Err(ImageError::RawSize { expected: self.map.image_size, found: self.at.to_string() }.into()),
         }
     }
 
     fn verify(&self, mapped: &Mapped, found: &[u8]) -> Result<(), Error> {
         let Some(expected) = mapped.digest.as_deref().filter(|expected| *expected != found) else { return Ok(()) };
-        Err(Error::MappedDigest {
+        Err(ImageError::MappedDigest {
             blocks: self.map.blocks(&mapped.bytes),
             bytes: mapped.bytes.clone(),
             algorithm: self.checksum.name(),
             expected: hex(expected),
             found: hex(found),
-        })
+        }
+        .into())
     }
 }

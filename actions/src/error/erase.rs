@@ -1,0 +1,42 @@
+//! Erasing.
+
+use slipway_protocol::EraseMode;
+
+/// Why a disk is not erased.
+#[derive(Debug, thiserror::Error)]
+pub enum EraseError {
+    /// An erased place does not read as zeros.
+    #[error("verifying that {disk} is erased: byte {offset} is not zero")]
+    NotErased {
+        /// Path of the disk.
+        disk: String,
+        /// Byte offset of the first byte that is not zero.
+        offset: u64,
+    },
+    /// The disk cannot be erased in the way asked for.
+    #[error("erasing {disk} by {mode}: {reason}")]
+    Refused {
+        /// Path of the disk.
+        disk: String,
+        /// The way asked for.
+        mode: EraseMode,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// What was on the disk before its secure erase is still there.
+    #[error("verifying that {disk} is erased: what is at byte {offset} is what was there before")]
+    Unchanged {
+        /// Path of the disk.
+        disk: String,
+        /// Byte offset of the place.
+        offset: u64,
+    },
+    /// Some of several disks were not erased.
+    #[error("erasing {count} disks: {}", failed.join("; "))]
+    SomeNotErased {
+        /// How many there were.
+        count: usize,
+        /// Each that failed, with its reason and causes.
+        failed: Vec<String>,
+    },
+}

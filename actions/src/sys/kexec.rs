@@ -1,0 +1,38 @@
+//! Kernels that are started by the kernel (linux/kexec.h).
+
+use std::ffi::{CStr, c_long, c_ulong};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+unsafe extern "C" {
+    /// syscall(2), for kexec_file_load(2), which neither rustix nor every C library has.
+    fn syscall(number: c_long, ...) -> c_long;
+}
+
+/// `__NR_kexec_file_load` of asm/unistd_64.h, and of asm-generic/unistd.h.
+const KEXEC_FILE_LOAD: c_long = if cfg!(target_arch = "x86_64") { 320 } else { 294 };
+/// linux/kexec.h.
+const KEXEC_FILE_NO_INITRAMFS: c_ulong = 4;
+
+/// Puts a kernel into memory, which reboot(2) then starts when it is asked to.
+pub(crate) fn load(kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
+    let (initrd, flags) = match initrd {
+        Some(initrd) => (initrd.as_raw_fd(), 0),
+        None => (-1, KEXEC_FILE_NO_INITRAMFS),
+    };
+    let cmdline_len = cmdline.count_bytes() as c_ulong + 1;
+    // SAFETY: kexec_file_load takes two descriptors, which outlive the call, and reads cmdline_len bytes, which is the string
+    // with the zero that ends it; every argument is as wide as a register.
+    let done = unsafe {
+        syscall(
+            KEXEC_FILE_LOAD,
+            c_long::from(kernel.as_raw_fd()),
+            c_long::from(initrd),
+            cmdline_len,
+            cmdline.as_ptr(),
+            flags,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,80 @@
+//! Loop devices (linux/loop.h).
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use rustix::io::Result;
+use rustix::ioctl::{self, NoArg, Opcode, Setter};
+
+use super::Returning;
+
+/// linux/loop.h.
+const LOOP_CLR_FD: Opcode = 0x4C01;
+/// linux/loop.h.
+const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
+/// linux/loop.h, Linux 5.8.
+const LOOP_CONFIGURE: Opcode = 0x4C0A;
+/// Free the device when its last user is gone (linux/loop.h).
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+/// The number of a loop device that is free now; another process may take it first.
+pub(crate) fn free_number(control: &File) -> Result<u32> {
+    // SAFETY: LOOP_CTL_GET_FREE takes no argument and answers with its return value.
+    unsafe { ioctl::ioctl(control, Returning::<()> { opcode: LOOP_CTL_GET_FREE, argument: None }) }
+}
+
+/// `struct loop_config` of linux/loop.h.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// `struct loop_info64` of linux/loop.h.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// Binds a loop device to `len` bytes of a file from `offset` on, until its last user is gone.
+pub(crate) fn configure(device: &File, backing: &File, offset: u64, len: u64) -> Result<()> {
+    let info = LoopInfo {
+        device: 0,
+        inode: 0,
+        rdevice: 0,
+        offset,
+        size_limit: len,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: LO_FLAGS_AUTOCLEAR,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+    let fd = u32::try_from(backing.as_raw_fd()).unwrap_or(u32::MAX);
+    let config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
+    // SAFETY: LOOP_CONFIGURE reads a struct loop_config, which LoopConfig mirrors; both files outlive the call.
+    unsafe { ioctl::ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }
+}
+
+/// Takes the file from a loop device, at once or when its last user is gone.
+pub(crate) fn clear(device: &File) -> Result<()> {
+    // SAFETY: LOOP_CLR_FD takes no argument.
+    unsafe { ioctl::ioctl(device, NoArg::<LOOP_CLR_FD>::new()) }
+}

@@ -1,0 +1,18 @@
+//! Swap space.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::io;
+
+unsafe extern "C" {
+    /// swapoff(2), which rustix has not.
+    fn swapoff(path: *const c_char) -> c_int;
+}
+
+/// Has the kernel swap no more to a device or file.
+pub(crate) fn stop(path: &CStr) -> io::Result<()> {
+    // SAFETY: swapoff reads a string that ends with a zero, which a CStr is.
+    match unsafe { swapoff(path.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
