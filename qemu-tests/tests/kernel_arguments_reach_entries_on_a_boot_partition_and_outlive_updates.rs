@@ -1,0 +1,26 @@
+//! Kernels and their entries on an extended boot loader partition, as the Boot Loader Specification has it: arguments are added, then
+//! the system installs its kernel once more, and the firmware starts it.
+
+use anyhow::Result;
+use qemu_tests::installed::install;
+use qemu_tests::timed;
+use serde_json::json;
+use xtask::target_image::System;
+
+/// What Debian's systemd-boot runs for a kernel that is installed.
+const UPDATE: &str = "version=$(ls /lib/modules)\nkernel-install add $version /boot/vmlinuz-$version";
+
+#[test]
+fn kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates() -> Result<()> {
+    timed("kernel arguments reach entries on a boot partition and outlive updates", || {
+        let arguments = json!({"kernel-args": {"append": ["slipway.new=1"], "delete": ["console=tty0"]}});
+        let update = json!({"run-in-target": {"script": UPDATE}});
+        let installed = install(System::BootPartition, &[arguments, update])?;
+        let arguments = installed.kernel_arguments()?;
+        assert!(
+            arguments.ends_with(&["root=LABEL=root", "ro", "console=ttyS0,115200", "slipway.new=1"]),
+            "{arguments:?}"
+        );
+        Ok(())
+    })
+}
