@@ -12,7 +12,7 @@ use crate::boot_config::{self, Edit};
 use crate::boot_entry::{bls, extlinux, grub};
 use crate::efi::load_option::LoadOption;
 use crate::error::Error;
-use crate::fetch::{self, challenge, oci};
+use crate::fetch::{challenge, headers, oci};
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions;
 use crate::pe::Sections;
@@ -51,12 +51,12 @@ pub fn unpack(archive: &mut dyn Read, directory: OwnedFd, keeps_owners: bool) ->
 
 /// The size a `Content-Range` gives, if it goes on at an offset.
 pub fn content_range(offset: u64, range: &str) -> Option<Option<u64>> {
-    fetch::resumed_total(offset, range, None, None).ok()
+    headers::resumed_total(offset, range, None, None).ok()
 }
 
 /// What a `Retry-After` asks for.
 pub fn retry_after(text: &str, date: Option<&str>) -> Option<Duration> {
-    fetch::retry_after(text, date)
+    headers::retry_after(text, date)
 }
 
 /// The realm a `WWW-Authenticate` leads to; empty where there is none.

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{Bench, MIB, Reports, chain, image, sha256, stream};
 use slipway_actions::{
-    Cancel, Candidate, CaptureError, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response,
-    Upload, UploadError, is_retryable, run,
+    CaptureError, Done, Error, Host, HostOptions, Machine, Report, Upload, UploadError, is_retryable, run,
 };
 use slipway_protocol::{Action, CaptureDisk, CapturedImage, StreamImage};
 
@@ -67,17 +66,7 @@ impl<'a> Capturing<'a> {
 }
 
 impl Machine for Capturing<'_> {
-    fn disks(&self) -> Result<Vec<Candidate>, Error> {
-        self.bench.disks()
-    }
-
-    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
-        self.bench.fetch(request, stop)
-    }
-
-    fn cancel(&self) -> &Cancel {
-        self.bench.cancel()
-    }
+    as_bench!(bench);
 
     fn upload(&self, _: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
         (self.begun)();

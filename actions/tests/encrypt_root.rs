@@ -10,23 +10,13 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed};
+use common::encryptable::SYSTEM;
 use common::swtpm::Tpm;
 use common::{Bench, MIB, chain};
-use slipway_actions::{
-    Cancel, Candidate, Done, Error, FetchError, Machine, Report, Request, Response, UploadError, run,
-};
+use slipway_actions::{Done, Error, Machine, Report, UploadError, run};
 use slipway_protocol::{Action, EncryptRoot, RecoveryKey};
 
 const ROOT_AT: usize = 20;
-/// All that is looked for before anything is changed.
-const SYSTEM: &[(&str, &str)] = &[
-    ("etc/os-release", "NAME=Debian"),
-    ("usr/bin/dracut", ""),
-    ("usr/bin/lsinitrd", ""),
-    ("usr/bin/tpm2", ""),
-    ("usr/lib/systemd/systemd-cryptsetup", ""),
-    ("usr/sbin/cryptsetup", ""),
-];
 
 /// A machine with a TPM that may be there, and a place for recovery keys that does not take them.
 struct Safe<'a> {
@@ -69,17 +59,7 @@ impl<'a> Safe<'a> {
 }
 
 impl Machine for Safe<'_> {
-    fn disks(&self) -> Result<Vec<Candidate>, Error> {
-        self.bench.disks()
-    }
-
-    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
-        self.bench.fetch(request, stop)
-    }
-
-    fn cancel(&self) -> &Cancel {
-        self.bench.cancel()
-    }
+    as_bench!(bench);
 
     fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
         self.keys.lock().unwrap().push(key.clone());

@@ -3,24 +3,11 @@
 
 mod common;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, spoil};
+use common::disk_image::{LINUX, Part, can_mount, make, read_file, spoil};
+use common::installed::{ROOT_AT, installed};
 use common::{Bench, MIB, chain};
 use slipway_actions::{Error, TargetError};
 use slipway_protocol::{Action, PhoneHome, SeedCloudInit};
-
-const ESP_AT: usize = 1;
-const ROOT_AT: usize = 20;
-
-fn installed(root: &[(&str, &str)], esp: &[(&str, &str)]) -> Bench {
-    let bench = Bench::new(MIB);
-    let parts = [
-        Part { mib: ESP_AT..9, type_guid: ESP, name: "esp", files: esp },
-        Part { mib: 10..19, type_guid: LINUX, name: "data", files: &[("etc/os-release", "NAME=other")] },
-        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: root },
-    ];
-    make(&bench.path("disk"), 40, &parts);
-    bench
-}
 
 fn seed() -> SeedCloudInit {
     SeedCloudInit {

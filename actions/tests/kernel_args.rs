@@ -6,25 +6,13 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, copy_file, make, read_file, spoil, write_file};
-use common::{Bench, MIB, chain};
+use common::disk_image::{can_mount, copy_file, read_file, spoil, write_file};
+use common::installed::{ESP_AT, ROOT_AT, installed};
+use common::{Bench, chain};
 use slipway_actions::{Error, TargetError};
 use slipway_protocol::{Action, KernelArgReplacement, KernelArgs};
 
-const ESP_AT: usize = 1;
-const ROOT_AT: usize = 20;
 const ROOT_LINE: &str = "root=PARTLABEL=system ro";
-
-fn installed(root: &[(&str, &str)], esp: &[(&str, &str)]) -> Bench {
-    let bench = Bench::new(MIB);
-    let parts = [
-        Part { mib: ESP_AT..9, type_guid: ESP, name: "esp", files: esp },
-        Part { mib: 10..19, type_guid: LINUX, name: "data", files: &[("etc/os-release", "NAME=other")] },
-        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: root },
-    ];
-    make(&bench.path("disk"), 40, &parts);
-    bench
-}
 
 fn words(arguments: &[&str]) -> Vec<String> {
     arguments.iter().map(|argument| (*argument).to_owned()).collect()

@@ -9,26 +9,14 @@ use std::process::Command;
 
 use common::disk_image::{can_mount, run};
 use common::{Bench, MIB, chain};
-use slipway_actions::{
-    Cancel, Candidate, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response, is_retryable,
-};
+use slipway_actions::{Done, Error, Host, HostOptions, Machine, Report, is_retryable};
 use slipway_protocol::{Action, DiskHints, EraseDisk};
 
 /// A machine with one disk, of which slipway is the operating system.
 struct Owned<'a>(&'a Bench);
 
 impl Machine for Owned<'_> {
-    fn disks(&self) -> Result<Vec<Candidate>, Error> {
-        self.0.disks()
-    }
-
-    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
-        self.0.fetch(request, stop)
-    }
-
-    fn cancel(&self) -> &Cancel {
-        self.0.cancel()
-    }
+    as_bench!(0);
 
     fn is_operating_system(&self) -> bool {
         true

@@ -11,6 +11,7 @@ use xtask::bootable;
 use xtask::image::ImagePaths;
 use xtask::lab::{Lab, parse_status};
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
+use xtask::target_image::{self, System};
 
 pub mod installed;
 
@@ -66,7 +67,16 @@ impl Bench {
     pub fn add_image(&self, image: &[u8]) -> Result<(String, Digest)> {
         let file = self.folder.path().join("image");
         std::fs::write(&file, image)?;
-        let digest = self.lab.operator(&["image", "add", path(&file)?])?.trim().to_owned();
+        self.add_file(&file)
+    }
+
+    /// The same of a real Debian.
+    pub fn add_system(&self, system: System) -> Result<(String, Digest)> {
+        self.add_file(&target_image::build(system)?.path)
+    }
+
+    fn add_file(&self, file: &Path) -> Result<(String, Digest)> {
+        let digest = self.lab.operator(&["image", "add", path(file)?])?.trim().to_owned();
         Ok((format!("{}/images/{digest}", self.lab.url()), digest.parse()?))
     }
 
@@ -77,8 +87,17 @@ impl Bench {
 
     /// Starts a run of these steps on the registered machine.
     pub fn start_run(&self, steps: &[Step]) -> Result<()> {
+        self.start_workflow(&serde_json::json!({ "steps": steps }))
+    }
+
+    /// The same, and the system it installs phones home.
+    pub fn start_run_that_phones_home(&self, steps: &[Step]) -> Result<()> {
+        self.start_workflow(&serde_json::json!({ "steps": steps, "phone_home": true }))
+    }
+
+    fn start_workflow(&self, workflow: &serde_json::Value) -> Result<()> {
         let file = self.folder.path().join("workflow");
-        std::fs::write(&file, serde_json::to_vec(&serde_json::json!({ "steps": steps }))?)?;
+        std::fs::write(&file, serde_json::to_vec(workflow)?)?;
         self.lab.operator(&["run", "start", "m1", "--workflow", path(&file)?]).map(drop)
     }
 

@@ -1,13 +1,11 @@
 //! A Debian is installed with a boot reporter. It boots while the server is away, and is as quick and as healthy as without; when the
 //! server is back it hears of the boot, and nothing of the reporter is left.
 
-use std::fs;
-
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, step, stream, timed};
 use slipway_protocol::{Action, BootReporter, BootStage, NodeState, RunInTarget, WriteFile};
 use xtask::qemu::{Boot, Disk, MachineConfig, create_disk};
-use xtask::target_image::{self, System};
+use xtask::target_image::System;
 
 const DISK_SIZE: u64 = 4 << 30;
 /// Tells on the console how the boot went, and when the reporter is gone.
@@ -29,8 +27,7 @@ fn a_boot_reporter_follows_a_system_and_holds_up_nothing_when_the_server_is_away
     timed("a boot reporter follows a system and holds up nothing when the server is away", || {
         let mut bench = Bench::new()?;
         bench.register()?;
-        let image = target_image::build(System::SystemdBoot)?;
-        let (url, digest) = bench.add_image(&fs::read(&image.path)?)?;
+        let (url, digest) = bench.add_system(System::SystemdBoot)?;
         let write = |path: &str, content: &str| {
             let (path, content) = (path.to_owned(), Some(content.to_owned()));
             Action::WriteFile(WriteFile { path, content, ..WriteFile::default() })

@@ -6,13 +6,12 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use qemu_tests::{step, stream, timed};
+use qemu_tests::{Bench, DISK_SERIAL, step, stream, timed};
 use slipway_protocol::{Action, DiskHints, EncryptRoot, NodeState, Reboot, SeedCloudInit, Step, StreamImage};
 use xtask::lab::Lab;
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
-use xtask::target_image::{self, System};
+use xtask::target_image::System;
 
-const UUID: &str = "5b1c6f6e-90e9-4a0f-8c1e-2d6f0f6e1a02";
 const DISK_SIZE: u64 = 2 << 30;
 /// An emulated processor makes the initramfs, and encrypts a gigabyte.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
@@ -53,36 +52,30 @@ impl Drop for Tpm {
 #[test]
 fn an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other() -> Result<()> {
     timed("an encrypted root is opened by its own TPM and by no other", || {
-        // Paths of sockets must be short.
-        let folder = tempfile::Builder::new().prefix("slipway-").tempdir()?;
-        let image = target_image::build(System::Dracut)?;
-        let mut lab = Lab::new(&folder.path().join("lab"))?;
-        lab.start_server()?;
-        lab.make_boot_files()?;
-        let digest = lab.operator(&["image", "add", image.path.to_str().context("a path")?])?.trim().to_owned();
-        lab.operator(&["node", "add", "--name", "m1", "--uuid", UUID, "--release"])?;
-        let url = format!("{}/images/{digest}", lab.url());
-        start_run(&lab, folder.path(), &steps(&url, digest.parse()?))?;
+        let bench = Bench::new()?;
+        bench.register()?;
+        let (url, digest) = bench.add_system(System::Dracut)?;
+        bench.start_run_that_phones_home(&steps(&url, digest))?;
 
-        let disk = folder.path().join("disk");
+        let disk = bench.folder().join("large-disk");
         create_disk(&disk, DISK_SIZE)?;
-        let tpm = Tpm::start(&folder.path().join("tpm"))?;
-        let config = machine(&lab, &disk, &tpm);
-        let mut first = Machine::start(&config, &folder.path().join("first"))?;
-        install(&lab, &mut first)?;
+        let tpm = Tpm::start(&bench.folder().join("tpm"))?;
+        let config = machine(&bench, &disk, &tpm);
+        let mut first = Machine::start(&config, &bench.folder().join("first"))?;
+        install(&bench.lab, &mut first)?;
         let cmdline = first.console()?;
         ensure!(cmdline.contains("root=/dev/mapper/root"), "the installed system has its arguments:\n{cmdline}");
         ensure!(!cmdline.contains(ASKED), "nobody was asked:\n{cmdline}");
         drop(first);
         drop(tpm);
 
-        let key = lab.operator(&["node", "recovery-key", "m1"])?;
+        let key = bench.lab.operator(&["node", "recovery-key", "m1"])?;
         ensure!(key.trim().len() == 36 + 1 + 71, "a volume and its key: {key}");
         ensure!(!cmdline.contains(key.trim().rsplit(' ').next().context("a key")?), "the console has the key");
 
-        let other = Tpm::start(&folder.path().join("other"))?;
-        let config = MachineConfig { boot: Boot::Uefi { uri: None }, ..machine(&lab, &disk, &other) };
-        let mut second = Machine::start(&config, &folder.path().join("second"))?;
+        let other = Tpm::start(&bench.folder().join("other"))?;
+        let config = MachineConfig { boot: Boot::Uefi { uri: None }, ..machine(&bench, &disk, &other) };
+        let mut second = Machine::start(&config, &bench.folder().join("second"))?;
         second.wait_for_console(ASKED, LIMIT)?;
         Ok(())
     })
@@ -109,23 +102,15 @@ fn steps(url: &str, digest: slipway_protocol::Digest) -> Vec<Step> {
     ]
 }
 
-fn start_run(lab: &Lab, folder: &Path, steps: &[Step]) -> Result<()> {
-    let file = folder.join("workflow");
-    std::fs::write(&file, serde_json::to_vec(&serde_json::json!({ "steps": steps, "phone_home": true }))?)?;
-    lab.operator(&["run", "start", "m1", "--workflow", file.to_str().context("a path")?]).map(drop)
-}
-
 /// A machine with firmware, which boots from the network once, and measures both times what it starts.
-fn machine(lab: &Lab, disk: &Path, tpm: &Tpm) -> MachineConfig {
+fn machine(bench: &Bench, disk: &Path, tpm: &Tpm) -> MachineConfig {
     MachineConfig {
-        boot: Boot::Uefi { uri: Some(lab.loader_url()) },
+        boot: Boot::Uefi { uri: Some(bench.lab.loader_url()) },
         memory_mib: 1024,
-        uuid: UUID.to_owned(),
-        serial: "TPM0001".to_owned(),
-        disks: vec![Disk { path: disk.to_owned(), serial: "tpm-disk-1".to_owned() }],
-        nics: vec![Nic { mac: "52:54:00:5b:1c:02".to_owned(), bootfile: Some(lab.script_url()) }],
+        disks: vec![Disk { path: disk.to_owned(), serial: DISK_SERIAL.to_owned() }],
+        nics: vec![Nic { mac: "52:54:00:5b:1c:02".to_owned(), bootfile: Some(bench.lab.script_url()) }],
         extra: tpm.1.clone(),
-        detached: false,
+        ..bench.machine()
     }
 }
 

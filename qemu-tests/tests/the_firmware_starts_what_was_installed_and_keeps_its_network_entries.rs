@@ -12,7 +12,7 @@ use slipway_protocol::{Action, EfiBootOrder, Kexec, NodeState, Reboot, Step};
 use xtask::command::{command, run_quietly};
 use xtask::python;
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
-use xtask::target_image::{self, System};
+use xtask::target_image::System;
 
 /// The entry virt-fw-vars makes for a URI.
 const NETWORK: u16 = 0x0099;
@@ -66,11 +66,8 @@ fn leave(
     last_word: &str,
     check: impl FnOnce(&Machine) -> Result<()>,
 ) -> Result<Duration> {
-    let image = target_image::build(System::SystemdBoot)?;
-    let path = image.path.to_str().context("a path in UTF-8")?;
-    let digest = bench.lab.operator(&["image", "add", path])?.trim().to_owned();
-    let url = format!("{}/images/{digest}", bench.lab.url());
-    bench.start_run(&[&[stream("system", &url, digest.parse()?)], steps].concat())?;
+    let (url, digest) = bench.add_system(System::SystemdBoot)?;
+    bench.start_run(&[&[stream("system", &url, digest)], steps].concat())?;
 
     let folder = bench.folder().join(name);
     std::fs::create_dir_all(&folder)?;

@@ -6,6 +6,7 @@
 mod common {
     pub const MIB: usize = 1 << 20;
     pub mod disk_image;
+    pub mod encryptable;
     pub mod swtpm;
 }
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use common::MIB;
 use common::disk_image::{Part, ROOT, can_mount, make, read_file};
+use common::encryptable::SYSTEM;
 use common::swtpm::Tpm;
 use slipway_actions::{Host, HostOptions};
 use slipway_installer::{End, Options};
@@ -22,15 +24,6 @@ use slipway_server::escrow;
 use slipway_tests::Lab;
 
 const ROOT_AT: usize = 1;
-/// All that is looked for before anything is changed. None of it can run.
-const SYSTEM: &[(&str, &str)] = &[
-    ("etc/os-release", "NAME=Debian"),
-    ("usr/bin/dracut", ""),
-    ("usr/bin/lsinitrd", ""),
-    ("usr/bin/tpm2", ""),
-    ("usr/lib/systemd/systemd-cryptsetup", ""),
-    ("usr/sbin/cryptsetup", ""),
-];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_has_the_key_before_the_disk_is_changed() {

@@ -2,6 +2,8 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it; tests may unwrap")]
 
 pub mod disk_image;
+pub mod encryptable;
+pub mod installed;
 pub mod loop_device;
 pub mod partitions;
 pub mod swtpm;
@@ -137,6 +139,28 @@ impl Machine for Bench {
         *self.loaded.lock().unwrap() = Some(Loaded { kernel: text(&mut kernel)?, initrd, cmdline });
         Ok(())
     }
+}
+
+/// What [`Machine`] must have, from the bench in a field: for a machine that differs from its bench in something else.
+#[macro_export]
+macro_rules! as_bench {
+    ($bench:tt) => {
+        fn disks(&self) -> Result<Vec<slipway_actions::Candidate>, slipway_actions::Error> {
+            self.$bench.disks()
+        }
+
+        fn fetch(
+            &self,
+            request: &slipway_actions::Request<'_>,
+            stop: &slipway_actions::Cancel,
+        ) -> Result<slipway_actions::Response, slipway_actions::FetchError> {
+            self.$bench.fetch(request, stop)
+        }
+
+        fn cancel(&self) -> &slipway_actions::Cancel {
+            self.$bench.cancel()
+        }
+    };
 }
 
 #[derive(Debug, Default)]

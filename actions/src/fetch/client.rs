@@ -1,0 +1,73 @@
+//! Clients, and whom they trust.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Client;
+use reqwest::redirect::Policy;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+use super::{FetchError, Request};
+
+/// A connection that is not made in this time has failed.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most redirects followed.
+const MAX_REDIRECTS: usize = 5;
+
+/// CA certificates, and where they are from.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    /// Each a text in PEM, with one certificate or more.
+    pub(crate) pem: Vec<String>,
+    /// For messages.
+    pub(crate) origin: &'static str,
+}
+
+/// A client that trusts the CA certificates of the machine and of the step, and those in words.
+pub(super) fn client(trust: &Trust, request: &Request<'_>) -> Result<(Client, String), FetchError> {
+    let mut roots = RootCertStore::empty();
+    let mut trusted = Vec::new();
+    let of_step = request.ca.map(|ca| (ca, "`ca` of the step"));
+    for (pem, origin) in trust.pem.iter().map(|pem| (pem.as_str(), trust.origin)).chain(of_step) {
+        let failed = |reason: String| FetchError::Trust { reason: format!("{origin}: {reason}") };
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            let certificate = certificate.map_err(|error| failed(error.to_string()))?;
+            roots.add(certificate).map_err(|error| failed(error.to_string()))?;
+        }
+        match roots.len() - before {
+            0 => {
+                return Err(failed(
+                    "there is no certificate in it; it must be PEM, BEGIN CERTIFICATE and all".to_owned(),
+                ));
+            }
+            1 => trusted.push(format!("the certificate of {origin}")),
+            n => trusted.push(format!("the {n} certificates of {origin}")),
+        }
+    }
+    let trusted = if trusted.is_empty() { "none at all".to_owned() } else { trusted.join(" and ") };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| FetchError::Trust { reason: error.to_string() })?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .redirect(Policy::custom(|attempt| {
+            let downgrade =
+                attempt.url().scheme() != "https" && attempt.previous().iter().any(|url| url.scheme() == "https");
+            match downgrade {
+                true => attempt.error("the server redirects from https:// to http://"),
+                false if attempt.previous().len() > MAX_REDIRECTS => attempt.error("the server redirects too often"),
+                false => attempt.follow(),
+            }
+        }))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(request.stall)
+        .build()
+        .map(|client| (client, trusted))
+        .map_err(|source| FetchError::Send { source })
+}

@@ -1,0 +1,160 @@
+//! Sources on servers.
+
+use std::io::{self, Read};
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::StatusCode;
+use reqwest::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_RANGE, DATE, IF_RANGE, RANGE, RETRY_AFTER, TRANSFER_ENCODING,
+    WWW_AUTHENTICATE,
+};
+use rustls::CertificateError;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::client::{Trust, client};
+use super::error::refused_certificate;
+use super::headers::{field, resumed_total, retry_after, strong_etag};
+use super::{FetchError, Refusal, Request, STALL_TIMEOUT};
+use crate::machine::{Cancel, Response};
+
+/// How often a waiting read looks whether it should stop.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+/// Longest body of a refusal that is looked at, in bytes.
+const MAX_REASON: usize = 4096;
+
+/// Opens a source on a server.
+pub(super) fn open(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Response, FetchError> {
+    let (client, trusted) = client(trust, request)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| FetchError::Body { source })?;
+    let mut builder = client.get(request.url).header(ACCEPT_ENCODING, "identity");
+    if let Some(accept) = request.accept {
+        builder = builder.header(ACCEPT, accept);
+    }
+    if let Some(authorization) = request.authorization {
+        builder = builder.header(AUTHORIZATION, authorization.reveal());
+    }
+    if request.offset > 0 {
+        builder = builder.header(RANGE, format!("bytes={}-", request.offset));
+        if let Some(etag) = request.etag {
+            builder = builder.header(IF_RANGE, etag);
+        }
+    }
+    let response = runtime.block_on(async {
+        tokio::select! {
+            response = builder.send() => response.map_err(|source| not_sent(source.without_url(), trusted)),
+            () = stopped(stop) => Err(FetchError::Stopped),
+        }
+    })?;
+    let (status, headers) = (response.status(), response.headers());
+    let etag = strong_etag(headers);
+    let content_digest = headers.get("docker-content-digest").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    // A body in chunks has a mark at its end (RFC 9112, 7.1).
+    let is_delimited = response.content_length().is_some() || headers.contains_key(TRANSFER_ENCODING);
+    let total = match (request.offset, status) {
+        (0, StatusCode::OK) => response.content_length(),
+        (offset, StatusCode::PARTIAL_CONTENT) if offset > 0 => {
+            let range = field(headers, &CONTENT_RANGE).unwrap_or_default();
+            resumed_total(offset, range, request.etag, etag.as_deref())
+                .map_err(|reason| FetchError::NotResumable { offset, reason })?
+        }
+        (offset, StatusCode::OK | StatusCode::RANGE_NOT_SATISFIABLE) if offset > 0 => {
+            let reason = format!("the server answered {status} to a request for the rest");
+            return Err(FetchError::NotResumable { offset, reason });
+        }
+        _ => {
+            let retry_after = field(headers, &RETRY_AFTER).and_then(|text| retry_after(text, field(headers, &DATE)));
+            let challenge = field(headers, &WWW_AUTHENTICATE).map(str::to_owned);
+            let message = runtime.block_on(async {
+                tokio::select! {
+                    message = tokio::time::timeout(STALL_TIMEOUT, reason(response)) => message.ok().flatten(),
+                    () = stopped(stop) => None,
+                }
+            });
+            return Err(FetchError::Status { status, refusal: Refusal { message, retry_after, challenge } });
+        }
+    };
+    let body = HttpBody { runtime: Some(runtime), response, chunk: Bytes::new(), stop: stop.clone() };
+    Ok(Response { total, etag, is_delimited, content_digest, body: Box::new(body) })
+}
+
+fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {
+    match refused_certificate(&source) {
+        // A CA that was made anew has the name of the old one; then it is the signature that does not fit.
+        Some(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            FetchError::UntrustedCa { trusted, source }
+        }
+        _ => FetchError::Send { source },
+    }
+}
+
+/// The `message` of a refusal whose body is a small JSON object, as slipway's server sends and others do.
+async fn reason(mut response: reqwest::Response) -> Option<String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.ok()? {
+        if body.len() + chunk.len() > MAX_REASON {
+            return None;
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let body: Value = serde_json::from_slice(&body).ok()?;
+    // It is the server's text and goes to consoles.
+    let message: String = body.get("message")?.as_str()?.chars().filter(|c| !c.is_control()).collect();
+    (!message.is_empty()).then_some(message)
+}
+
+async fn stopped(stop: &Cancel) {
+    while !stop.is_set() {
+        tokio::time::sleep(STOP_CHECK).await;
+    }
+}
+
+/// The body of an answer as a blocking reader. It brings its own single-threaded runtime, so that TLS is done on the
+/// thread that reads.
+struct HttpBody {
+    runtime: Option<Runtime>,
+    response: reqwest::Response,
+    chunk: Bytes,
+    stop: Cancel,
+}
+
+impl Read for HttpBody {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.chunk.is_empty() {
+            let Some(runtime) = &self.runtime else { return Ok(0) };
+            let next = runtime.block_on(async {
+                tokio::select! {
+                    chunk = self.response.chunk() => chunk.map_err(broken_off),
+                    () = stopped(&self.stop) => Err(io::Error::other(FetchError::Stopped)),
+                }
+            });
+            match next {
+                Ok(Some(chunk)) => self.chunk = chunk,
+                Ok(None) => return Ok(0),
+                Err(error) => return Err(error),
+            }
+        }
+        let n = self.chunk.len().min(buffer.len());
+        buffer[..n].copy_from_slice(&self.chunk.split_to(n));
+        Ok(n)
+    }
+}
+
+/// Keeps apart what ended by silence.
+fn broken_off(error: reqwest::Error) -> io::Error {
+    let kind = if error.is_timeout() { io::ErrorKind::TimedOut } else { io::ErrorKind::Other };
+    io::Error::new(kind, error.without_url())
+}
+
+impl Drop for HttpBody {
+    fn drop(&mut self) {
+        // A name lookup that hangs must not hold up the end of the fetch.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `slipway-server node`.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use slipway_protocol::{HOST_BOOT_LOG, Identity, Network, NodeStatus};
+use slipway_server::data::DataDir;
+use slipway_server::jwt::Signer;
+use slipway_server::operate::{self, LogType, NewNode, NodeChange};
+use slipway_server::store::Store;
+use slipway_server::store::recovery_keys::Stored;
+use slipway_server::{escrow, status as node_status};
+
+use super::{print, print_json, print_line, read, status};
+
+#[derive(Subcommand)]
+pub enum NodeCommand {
+    /// Register a machine; prints its id.
+    Add(NodeAdd),
+    /// List the machines.
+    List {
+        /// One JSON array instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show all that is known of a machine, as JSON.
+    Show {
+        /// Id, name or claim code.
+        node: String,
+    },
+    /// Say how the system to be installed on a machine is set up; what is not said stays as it is.
+    Set(NodeSet),
+    /// Let a machine in.
+    Release {
+        /// Id, name, or the claim code on its console.
+        node: String,
+    },
+    /// Take a machine out of service: its credentials are refused and its run is ended. If it knocks again it is unknown.
+    Decommission {
+        /// Id or name.
+        node: String,
+    },
+    /// Print the URL of the metadata of a machine's newest run. Whoever has it can read the run's user-data.
+    MetadataUrl {
+        /// Id, name or claim code.
+        node: String,
+    },
+    /// Print the log of a machine's newest boot.
+    Log {
+        /// Id, name or claim code.
+        node: String,
+        /// Whose log.
+        #[arg(long = "type", value_enum, default_value_t)]
+        kind: LogKind,
+    },
+    /// Print what opens a machine's encrypted disks when its TPM does not: volume and key, the newest first. This is logged.
+    RecoveryKey {
+        /// Id, name or claim code.
+        node: String,
+    },
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum LogKind {
+    /// The kernel's and slipway's, while slipway runs on the machine.
+    #[default]
+    Installer,
+    /// The installed system's, as its boot reporter sent it last.
+    #[value(name = HOST_BOOT_LOG)]
+    HostBoot,
+}
+
+impl From<LogKind> for LogType {
+    fn from(kind: LogKind) -> Self {
+        match kind {
+            LogKind::Installer => Self::Installer,
+            LogKind::HostBoot => Self::HostBoot,
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct NodeAdd {
+    /// Name, also the installed system's host name.
+    #[arg(long)]
+    name: Option<String>,
+    /// SMBIOS system UUID.
+    #[arg(long)]
+    uuid: Option<String>,
+    /// SMBIOS system serial number.
+    #[arg(long)]
+    serial: Option<String>,
+    /// MAC address; may be given several times.
+    #[arg(long = "mac")]
+    macs: Vec<String>,
+    /// Let it in as soon as it knocks.
+    #[arg(long)]
+    release: bool,
+}
+
+#[derive(Args)]
+#[command(group(clap::ArgGroup::new("what").required(true).multiple(true)))]
+pub struct NodeSet {
+    /// Id, name or claim code.
+    node: String,
+    /// YAML file that says how it is on the network.
+    #[arg(long, value_name = "FILE", group = "what")]
+    network: Option<PathBuf>,
+    /// Leave the network to the image.
+    #[arg(long, conflicts_with = "network", group = "what")]
+    no_network: bool,
+    /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times, and replaces those there were.
+    #[arg(long = "ssh-key", value_name = "LINE", group = "what")]
+    ssh_keys: Vec<String>,
+    /// Let no further key in than the operating system's.
+    #[arg(long, conflicts_with = "ssh_keys", group = "what")]
+    no_ssh_keys: bool,
+}
+
+/// Runs a command about machines.
+pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow::Result<()> {
+    match command {
+        NodeCommand::Add(add) => {
+            let identity = Identity { uuid: add.uuid, serial: add.serial, macs: add.macs };
+            let added = operate::add_node(store, NewNode { name: add.name, identity, release: add.release }).await?;
+            print_line(&added.id)
+        }
+        NodeCommand::List { json: true } => print_json(&node_status::all(store).await?),
+        NodeCommand::List { json: false } => print(&node_table(&node_status::all(store).await?)),
+        NodeCommand::Show { node } => print_json(&operate::show_node(store, &node).await?),
+        NodeCommand::Set(set) => {
+            let node = set.node.clone();
+            let changed = operate::change_node(store, &node, node_change(set)?).await?;
+            print_line(&format!("{} is changed for its next run", label(&changed)))
+        }
+        NodeCommand::Release { node } => {
+            let released = operate::release_node(store, &node).await?;
+            print_line(&format!("{} is released", label(&released)))
+        }
+        NodeCommand::Decommission { node } => {
+            let decommissioned = operate::decommission_node(store, &node).await?;
+            print_line(&format!("{} is out of service", label(&decommissioned)))
+        }
+        NodeCommand::MetadataUrl { node } => {
+            print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)
+        }
+        NodeCommand::RecoveryKey { node } => {
+            let node = operate::show_node(store, &node).await?;
+            let keys = escrow::show_keys(store, &node.id, label(&node)).await?;
+            let line = |stored: &Stored| format!("{} {}\n", stored.key.volume, stored.key.key.reveal());
+            print(&keys.iter().map(line).collect::<String>())
+        }
+        NodeCommand::Log { node, kind } => print(&operate::node_log(store, &node, kind.into()).await?),
+    }
+}
+
+fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
+    let network = match &set.network {
+        Some(file) => Some(operate::parse_network(&read(file)?).with_context(|| format!("reading {file:?}"))?),
+        None => set.no_network.then(Network::default),
+    };
+    let ssh_keys = (set.no_ssh_keys || !set.ssh_keys.is_empty()).then_some(set.ssh_keys);
+    Ok(NodeChange { network, ssh_keys })
+}
+
+fn label(node: &NodeStatus) -> &str {
+    node.name.as_deref().unwrap_or(&node.id)
+}
+
+fn node_table(nodes: &[NodeStatus]) -> String {
+    let header = ["Id", "Name", "State", "Released", "Claim code", "UUID", "Serial", "MACs"];
+    let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    let rows = nodes.iter().map(|node| {
+        vec![
+            node.id.clone(),
+            dash(&node.name),
+            status::word(&node.state),
+            if node.released { "yes" } else { "no" }.to_owned(),
+            dash(&node.claim_code),
+            dash(&node.identity.uuid),
+            dash(&node.identity.serial),
+            node.identity.macs.join(" "),
+        ]
+    });
+    status::table(&header, rows.collect())
+}

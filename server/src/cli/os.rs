@@ -1,0 +1,141 @@
+//! `slipway-server os`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Subcommand, ValueEnum};
+use slipway_protocol::{Digest, DiskChoice, DiskHints, TextHint};
+use slipway_server::operate;
+use slipway_server::reporting::PostKeys;
+use slipway_server::store::Store;
+use slipway_server::store::systems::{self, System};
+use slipway_user_data::Post;
+
+use super::{print_json, print_line, read_optional};
+
+#[derive(Subcommand)]
+pub enum OsCommand {
+    /// Add an operating system, or replace the one of the same name.
+    Add(Box<OsAdd>),
+    /// List the operating systems, as JSON.
+    List,
+}
+
+#[derive(Args)]
+pub struct OsAdd {
+    /// What it is called.
+    name: String,
+    /// The image, by the digest `image add` printed.
+    #[arg(long)]
+    image: Digest,
+    /// Size of the raw image in bytes.
+    #[arg(long)]
+    raw_size: Option<u64>,
+    /// Digest of the raw image.
+    #[arg(long)]
+    raw_digest: Option<Digest>,
+    /// File with the user-data of runs that bring none.
+    #[arg(long)]
+    user_data: Option<PathBuf>,
+    /// File with vendor-data.
+    #[arg(long)]
+    vendor_data: Option<PathBuf>,
+    /// Argument for the installed system's kernel; may be given several times.
+    #[arg(long = "kernel-arg", allow_hyphen_values = true)]
+    kernel_args: Vec<String>,
+    /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times.
+    #[arg(long = "ssh-key", value_name = "LINE")]
+    ssh_keys: Vec<String>,
+    /// Have the installed system report that it is up; a run may say otherwise.
+    #[arg(long)]
+    phone_home: bool,
+    #[command(flatten)]
+    reports: Reports,
+    /// Whether a run may bring user-data in place of the system's.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    allow_override: bool,
+    /// Have the installed system report its boots until it runs.
+    #[arg(long)]
+    boot_reporter: bool,
+    /// Name of a loose step that is expected; others are taken and flagged. May be given several times.
+    #[arg(long = "known-step", value_name = "NAME")]
+    known_steps: Vec<String>,
+    /// The disk's kernel path, or a link to it.
+    #[arg(long)]
+    disk_device: Option<String>,
+    /// The disk's serial number.
+    #[arg(long)]
+    disk_serial: Option<TextHint>,
+    /// The disk's World Wide Name.
+    #[arg(long)]
+    disk_wwn: Option<TextHint>,
+    /// The disk's model.
+    #[arg(long)]
+    disk_model: Option<TextHint>,
+    /// The disk's smallest acceptable size in bytes.
+    #[arg(long)]
+    disk_min_size: Option<u64>,
+    /// Which disk to take when several match.
+    #[arg(long, value_enum, default_value_t)]
+    disk_choose: Choose,
+}
+
+/// How an installed system reports.
+#[derive(Args)]
+pub struct Reports {
+    /// What the installed system posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id, hostname,
+    /// fqdn. All unless given.
+    #[arg(long, value_name = "all|KEY,KEY")]
+    pub phone_home_post: Option<Post>,
+    /// How often it tries, 3 s apart; 10 times unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub phone_home_tries: Option<u32>,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum Choose {
+    #[default]
+    Only,
+    Smallest,
+    Largest,
+}
+
+/// Runs a command about operating systems.
+pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
+    match command {
+        OsCommand::Add(add) => print_line(&operate::add_system(store, system(*add)?).await?.name),
+        OsCommand::List => print_json(&systems::all(&mut *store.read().await?).await?),
+    }
+}
+
+fn system(add: OsAdd) -> anyhow::Result<System> {
+    let choose = match add.disk_choose {
+        Choose::Only => DiskChoice::Only,
+        Choose::Smallest => DiskChoice::Smallest,
+        Choose::Largest => DiskChoice::Largest,
+    };
+    Ok(System {
+        name: add.name,
+        image: add.image,
+        raw_size: add.raw_size,
+        raw_digest: add.raw_digest,
+        user_data: read_optional(add.user_data.as_deref())?,
+        vendor_data: read_optional(add.vendor_data.as_deref())?,
+        kernel_args: add.kernel_args,
+        ssh_keys: add.ssh_keys,
+        phone_home: add.phone_home,
+        phone_home_post: add.reports.phone_home_post.map(PostKeys),
+        phone_home_tries: add.reports.phone_home_tries,
+        allow_override: add.allow_override,
+        boot_reporter: add.boot_reporter,
+        known_steps: add.known_steps,
+        disk: DiskHints {
+            device: add.disk_device,
+            serial: add.disk_serial,
+            wwn: add.disk_wwn,
+            model: add.disk_model,
+            min_size: add.disk_min_size,
+            choose,
+            ..DiskHints::default()
+        },
+    })
+}
