@@ -1,19 +1,21 @@
 //! Runs: what a node is to do next.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorCode, NodeState, RunStatus};
 
-use super::steps::{check_ignition, give_instance_ids, instances, known_steps, refuse_problems, steps};
+use super::known_node;
+use super::steps::{Work, compose_work, instances};
 use super::workflow_file::WorkflowFile;
-use super::{known_node, server_url};
 use crate::reporting::{PostKeys, Wish};
 use crate::state::{self, Happening};
 use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
-use crate::store::{self, Connection, Store, loose, settings};
+use crate::store::{self, Connection, Store, loose};
 use crate::time::{Millis, now};
-use crate::{Error, boot_report, compose, random, reporting, status};
+use crate::{Error, random, status};
 
 /// What a node is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -83,44 +85,8 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     }
     let id = random::id();
     make_room(&mut transaction, &node, &id, new.replace, now).await?;
-
-    let known_steps = known_steps(&mut transaction, &new).await?;
-    let (mut steps, wish) = steps(&mut transaction, &node, new).await?;
-    give_instance_ids(&mut steps);
-    wish.check()?;
-    let token = wish.on.unwrap_or_default().then(random::token);
-    if let Some(token) = &token {
-        let url = format!("{}/v1/phone-home/{token}", server_url(&mut transaction).await?);
-        reporting::ask(&mut steps, &wish.block(url), ca)?;
-    } else {
-        let server = settings::read(&mut transaction, settings::SERVER_URL).await?;
-        reporting::do_not_ask(&mut steps, server.as_deref())?;
-    }
-    let boot_token = random::token();
-    let reports_boots = boot_report::is_asked_for(&steps);
-    if reports_boots {
-        compose::ask_to_report_boots(&mut steps, &server_url(&mut transaction).await?, &boot_token, ca);
-    }
-    refuse_problems(&steps)?;
-    check_ignition(&steps)?;
-    let run = Run {
-        id: id.clone(),
-        node: node.id.clone(),
-        progress: state::pending(&steps),
-        workflow: steps,
-        last_seq: 0,
-        phone_home_hash: token.as_deref().map(random::token_hash),
-        phone_home: std::collections::BTreeMap::new(),
-        created_at: now,
-        started_at: None,
-        phoned_home_at: None,
-        last_contact_at: None,
-    };
-    runs::insert(&mut transaction, &run, &instances(&run.workflow)).await?;
-    loose::expect(&mut transaction, &id, &known_steps).await?;
-    if reports_boots {
-        run_tokens::insert(&mut transaction, &random::token_hash(&boot_token), &id, Purpose::Boot, now).await?;
-    }
+    let work = compose_work(&mut transaction, &node, ca, new).await?;
+    let run = insert(&mut transaction, &node, &id, work, now).await?;
     node.run = Some(id);
     node.state = state::next(node.state, Happening::GivenWork);
     // Who gives a machine work knows of it.
@@ -129,6 +95,29 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
     Ok(status::of_run(run))
+}
+
+/// Stores a new run, what it expects to be told, and who may tell it.
+async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, now: Millis) -> Result<Run, Error> {
+    let run = Run {
+        id: id.to_owned(),
+        node: node.id.clone(),
+        progress: state::pending(&work.steps),
+        workflow: work.steps,
+        last_seq: 0,
+        phone_home_hash: work.phone_home_token.as_deref().map(random::token_hash),
+        phone_home: BTreeMap::new(),
+        created_at: now,
+        started_at: None,
+        phoned_home_at: None,
+        last_contact_at: None,
+    };
+    runs::insert(connection, &run, &instances(&run.workflow)).await?;
+    loose::expect(connection, id, &work.known_steps).await?;
+    if let Some(token) = &work.boot_token {
+        run_tokens::insert(connection, &random::token_hash(token), id, Purpose::Boot, now).await?;
+    }
+    Ok(run)
 }
 
 /// Refuses, or ends, a run that is still going on.

@@ -5,15 +5,45 @@ use slipway_user_data::ignition::{self, Additions};
 
 use super::run::{NewRun, Task};
 use super::server_url;
-use super::workflow_file::WorkflowFile;
 use crate::loose::check_known;
 use crate::reporting::Wish;
 use crate::store::nodes::Node;
-use crate::store::{Connection, systems};
-use crate::{Error, compose};
+use crate::store::{Connection, settings, systems};
+use crate::{Error, boot_report, compose, random, reporting};
+
+/// What a run consists of, and the tokens in its steps. They are stored as their hashes.
+pub(super) struct Work {
+    pub steps: Vec<Step>,
+    /// In the URL the installed system reports to, if it is to.
+    pub phone_home_token: Option<String>,
+    /// Of the boot reporter, if there is one.
+    pub boot_token: Option<String>,
+    /// Names of the loose steps that are expected.
+    pub known_steps: Vec<String>,
+}
+
+/// Composes what a node is told to do. What the node would refuse is refused here, while no disk is erased yet.
+pub(super) async fn compose_work(
+    connection: &mut Connection,
+    node: &Node,
+    ca: &str,
+    new: NewRun,
+) -> Result<Work, Error> {
+    let known_steps = known_steps(connection, &new).await?;
+    let (mut steps, wish) = steps(connection, node, new).await?;
+    give_instance_ids(&mut steps);
+    let phone_home_token = ask_to_phone_home(connection, &mut steps, wish, ca).await?;
+    let boot_token = boot_report::is_asked_for(&steps).then(random::token);
+    if let Some(token) = &boot_token {
+        compose::ask_to_report_boots(&mut steps, &server_url(connection).await?, token, ca);
+    }
+    refuse_problems(&steps)?;
+    check_ignition(&steps)?;
+    Ok(Work { steps, phone_home_token, boot_token, known_steps })
+}
 
 /// The steps of a task, and what is said about the reports of the installed system: the run's word before all others.
-pub(super) async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, Wish), Error> {
+async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, Wish), Error> {
     let wish = new.reporting();
     match new.task {
         Task::Os(name) => {
@@ -38,14 +68,33 @@ pub(super) async fn steps(connection: &mut Connection, node: &Node, new: NewRun)
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
         Task::Workflow(workflow) => {
-            let WorkflowFile { steps, phone_home, phone_home_post: post, phone_home_tries: tries, .. } = workflow;
-            Ok((steps, wish.or(Wish { on: Some(phone_home), post, tries })))
+            let wish = wish.or(workflow.reporting());
+            Ok((workflow.steps, wish))
         }
     }
 }
 
+/// Has the installed system report or not, as it is wished. Returns the token in the URL it reports to.
+async fn ask_to_phone_home(
+    connection: &mut Connection,
+    steps: &mut [Step],
+    wish: Wish,
+    ca: &str,
+) -> Result<Option<String>, Error> {
+    wish.check()?;
+    if !wish.on.unwrap_or_default() {
+        let server = settings::read(connection, settings::SERVER_URL).await?;
+        reporting::do_not_ask(steps, server.as_deref())?;
+        return Ok(None);
+    }
+    let token = random::token();
+    let url = format!("{}/v1/phone-home/{token}", server_url(connection).await?);
+    reporting::ask(steps, &wish.block(url), ca)?;
+    Ok(Some(token))
+}
+
 /// Gives every seed an instance id that has none, so that cloud-init takes what it finds for a new machine.
-pub(super) fn give_instance_ids(steps: &mut [Step]) {
+fn give_instance_ids(steps: &mut [Step]) {
     for step in steps {
         if let Action::SeedCloudInit(seed) = &mut step.action
             && seed.instance_id.is_empty()
@@ -56,7 +105,7 @@ pub(super) fn give_instance_ids(steps: &mut [Step]) {
 }
 
 /// The names of loose steps a run is to expect: its own, else those of what it is made of.
-pub(super) async fn known_steps(connection: &mut Connection, new: &NewRun) -> Result<Vec<String>, Error> {
+async fn known_steps(connection: &mut Connection, new: &NewRun) -> Result<Vec<String>, Error> {
     let names = match &new.task {
         _ if !new.known_steps.is_empty() => new.known_steps.clone(),
         Task::Os(name) => {
@@ -69,8 +118,7 @@ pub(super) async fn known_steps(connection: &mut Connection, new: &NewRun) -> Re
     Ok(names)
 }
 
-/// Refuses what the node would refuse, while no disk is erased yet.
-pub(super) fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
+fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
     let problems = workflow::problems(steps);
     if problems.is_empty() {
         return Ok(());
@@ -79,7 +127,7 @@ pub(super) fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
 }
 
 /// Refuses an Ignition config that the node would refuse.
-pub(super) fn check_ignition(steps: &[Step]) -> Result<(), Error> {
+fn check_ignition(steps: &[Step]) -> Result<(), Error> {
     for step in steps {
         if let Action::SeedCloudInit(seed) = &step.action
             && seed.is_for_ignition()

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorCode, Step};
 
 use crate::Error;
-use crate::reporting::PostKeys;
+use crate::reporting::{PostKeys, Wish};
 
 /// A workflow as operators write it, in YAML or JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -24,6 +24,12 @@ pub struct WorkflowFile {
     /// Names of the loose steps that are expected. With any, reports of others are taken and flagged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_steps: Vec<String>,
+}
+
+impl WorkflowFile {
+    pub(super) fn reporting(&self) -> Wish {
+        Wish { on: Some(self.phone_home), post: self.phone_home_post.clone(), tries: self.phone_home_tries }
+    }
 }
 
 /// Reads a workflow file. Errors name line and column.
