@@ -17,12 +17,11 @@ const MAX_KNOWN: usize = 1000;
 const MAX_LABEL: usize = 200;
 const MAX_LOGS: usize = 8 << 10;
 
-/// Stores a report. A name the run does not expect is flagged, and stored all the same.
+/// Stores a report of who was [admitted](run_token::admit). A name the run does not expect is flagged, and stored all the same.
 pub async fn store(store: &Store, token: &str, report: LooseReport, now: Millis) -> Result<LooseAck, Error> {
     if let Some(problem) = report.problem() {
         return Err(Error::refused(ErrorCode::InvalidRequest, problem));
     }
-    run_token::check(store, token, Purpose::Steps).await?;
     let mut transaction = store.write().await?;
     let run = run_token::caller(&mut transaction, token, Purpose::Steps, now).await?;
     let before = loose::get_by_name(&mut transaction, &run.id, &report.name).await?;

@@ -139,7 +139,7 @@ async fn steps_have_a_number_and_a_rate() {
         assert_eq!(post_form(&server, &token, format!("name={number}")).await.status(), StatusCode::OK);
     }
     assert_eq!(refusal(post_form(&server, &token, "name=further").await).await.code, ErrorCode::Conflict);
-    for _ in 100..120 {
+    for _ in 101..120 {
         assert_eq!(post_form(&server, &token, "name=7").await.status(), StatusCode::OK);
     }
     let response = post_form(&server, &token, "name=7").await;
@@ -148,6 +148,40 @@ async fn steps_have_a_number_and_a_rate() {
     assert_eq!(refusal(response).await.code, ErrorCode::TooManyRequests);
     let other = operate::add_run_token(&server.store().await, "web1", Purpose::Steps).await.unwrap().0;
     assert_eq!(post_form(&server, &other, "name=7").await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn what_is_refused_counts_as_what_is_taken() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, REBOOT).await;
+    let long = format!("name=a&logs={}", "x".repeat(64 << 10));
+    let refused: [(&str, ErrorCode); 4] = [
+        ("", ErrorCode::InvalidRequest),
+        ("name=a&x=y", ErrorCode::InvalidRequest),
+        (&long, ErrorCode::TooLarge),
+        (&format!("name={}", "x".repeat(65)), ErrorCode::InvalidRequest),
+    ];
+    for _ in 0..30 {
+        for (form, code) in &refused {
+            assert_eq!(refusal(post_form(&server, &token, form.to_string()).await).await.code, *code);
+        }
+    }
+    for form in ["name=a", ""] {
+        assert_eq!(refusal(post_form(&server, &token, form).await).await.code, ErrorCode::TooManyRequests, "{form}");
+    }
+    for _ in 0..150 {
+        let guessed = refusal(post_form(&server, "guessed", "name=a").await).await;
+        assert_eq!(guessed.code, ErrorCode::NotFound, "nothing is kept of guesses");
+    }
+    assert_eq!(steps(&server).await, []);
+
+    let old = operate::add_run_token(&server.store().await, "web1", Purpose::Steps).await.unwrap().0;
+    let newer = operate::NewRun { replace: true, ..new_run(REBOOT) };
+    operate::start_run(&server.store().await, &server.ca(), "web1", newer).await.unwrap();
+    for _ in 0..120 {
+        assert_eq!(refusal(post_form(&server, &old, "name=a").await).await.code, ErrorCode::TokenExpired);
+    }
+    assert_eq!(refusal(post_form(&server, &old, "name=a").await).await.code, ErrorCode::TooManyRequests);
 }
 
 /// The shells, and the programs a snippet may send by. Beside busybox openssl carries the request, so that is always there.
