@@ -93,11 +93,12 @@ async fn ask_to_phone_home(
     Ok(Some(token))
 }
 
-/// Gives every seed an instance id that has none, so that cloud-init takes what it finds for a new machine.
+/// Gives every seed an instance id that has none, so that cloud-init takes what it finds for a new machine. One of ours that stands
+/// there already is from an older run, whose system may still report with it.
 fn give_instance_ids(steps: &mut [Step]) {
     for step in steps {
         if let Action::SeedCloudInit(seed) = &mut step.action
-            && seed.instance_id.is_empty()
+            && (seed.instance_id.is_empty() || compose::is_unguessable(&seed.instance_id))
         {
             seed.instance_id = compose::instance_id();
         }
