@@ -1,6 +1,7 @@
 //! The command line. Commands work on the data folder itself, whether a server runs on it or not.
 
 mod host_keys;
+mod recovery_key;
 mod reports;
 mod serve;
 mod status;
@@ -16,11 +17,10 @@ use slipway_server::data::DataDir;
 use slipway_server::jwt::Signer;
 use slipway_server::operate::{self, LogType, NewNode, NewRun, NodeChange, Task};
 use slipway_server::reporting::PostKeys;
-use slipway_server::store::recovery_keys::Stored;
 use slipway_server::store::run_tokens::Purpose;
 use slipway_server::store::systems::{self, System};
 use slipway_server::store::{Store, images};
-use slipway_server::{escrow, image, status as node_status};
+use slipway_server::{image, status as node_status};
 use slipway_user_data::Post;
 
 /// slipway's server, and the commands of its operators.
@@ -114,10 +114,7 @@ pub enum NodeCommand {
         kind: LogKind,
     },
     /// Print what opens a machine's encrypted disks when its TPM does not: volume and key, the newest first. This is logged.
-    RecoveryKey {
-        /// Id, name or claim code.
-        node: String,
-    },
+    RecoveryKey(recovery_key::Options),
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -395,12 +392,7 @@ async fn node(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow::Re
         NodeCommand::MetadataUrl { node } => {
             print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)
         }
-        NodeCommand::RecoveryKey { node } => {
-            let node = operate::show_node(store, &node).await?;
-            let keys = escrow::show_keys(store, &node.id, label(&node)).await?;
-            let line = |stored: &Stored| format!("{} {}\n", stored.key.volume, stored.key.key.reveal());
-            print(&keys.iter().map(line).collect::<String>())
-        }
+        NodeCommand::RecoveryKey(options) => recovery_key::run(store, options).await,
         NodeCommand::Log { node, kind } => print(&operate::node_log(store, &node, kind.into()).await?),
     }
 }
