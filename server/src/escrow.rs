@@ -1,9 +1,12 @@
 //! Recovery keys of encrypted disks: nodes leave them here before they encrypt, operators ask for them.
 
-use slipway_protocol::{Action, ErrorCode, RecoveryKey};
+use std::collections::BTreeSet;
+
+use slipway_protocol::{Action, ErrorCode, NodeState, RecoveryKey, StepState};
 
 use crate::store::recovery_keys::{self, Stored};
-use crate::store::{self, Connection, Store, runs};
+use crate::store::runs::{self, Run};
+use crate::store::{self, Connection, Store, nodes};
 use crate::time::now;
 use crate::{Error, state};
 
@@ -29,10 +32,11 @@ pub async fn store_key(store: &Store, node: &str, run: &str, key: &RecoveryKey) 
             return Err(Error::refused(ErrorCode::Conflict, message));
         }
         None if known.len() >= MOST_KEYS => {
-            return Err(Error::refused(
-                ErrorCode::TooLarge,
-                format!("this node has {MOST_KEYS} recovery keys already"),
-            ));
+            let message = format!(
+                "this node has {MOST_KEYS} recovery keys already; have an operator forget those of volumes that are no more, \
+                 with `node recovery-key --forget`"
+            );
+            return Err(Error::refused(ErrorCode::TooLarge, message));
         }
         None => {}
     }
@@ -65,16 +69,80 @@ async fn check_allowed(connection: &mut Connection, node: &str, run: &str) -> Re
     Ok(())
 }
 
-/// The keys of a node, the newest first, for an operator who asks for them, which is noted and logged.
-pub async fn show_keys(store: &Store, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
-    let mut transaction = store.write().await?;
-    let keys = recovery_keys::of_node(&mut transaction, node).await?;
+/// The keys of a node, the newest first, to be shown without what opens anything.
+pub async fn list_keys(store: &Store, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
+    known_keys(&mut *store.read().await?, node, label).await
+}
+
+async fn known_keys(connection: &mut Connection, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
+    let keys = recovery_keys::of_node(connection, node).await?;
     if keys.is_empty() {
         return Err(Error::refused(ErrorCode::NotFound, format!("there is no recovery key of node {label}")));
     }
+    Ok(keys)
+}
+
+/// The keys of a node, the newest first, for an operator who asks for them, which is noted and logged.
+pub async fn show_keys(store: &Store, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
+    let mut transaction = store.write().await?;
+    let keys = known_keys(&mut transaction, node, label).await?;
     recovery_keys::note_shown(&mut transaction, node, now()).await?;
     store::commit(transaction).await?;
     let volumes: Vec<&str> = keys.iter().map(|stored| stored.key.volume.as_str()).collect();
     tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys shown to an operator");
     Ok(keys)
+}
+
+/// Forgets the keys of volumes of a node, which is logged: all of them or none. Nothing is forgotten by itself, because the server cannot
+/// see which disks there are; what is likely to be the key of a disk in use is refused while the node is in service.
+pub async fn forget_keys(store: &Store, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    let keys = known_keys(&mut transaction, id, label).await?;
+    let node = nodes::get_by_id(&mut transaction, id).await?;
+    let in_service = node.is_some_and(|node| node.state != NodeState::Decommissioned);
+    let in_use = if in_service { runs_in_use(&mut transaction, &keys).await? } else { BTreeSet::new() };
+    for volume in volumes {
+        let Some(stored) = keys.iter().find(|stored| stored.key.volume == *volume) else {
+            let message = format!("there is no recovery key of volume {volume:?} of node {label}; none was forgotten");
+            return Err(Error::refused(ErrorCode::NotFound, message));
+        };
+        let is_newest = in_service && keys.first().is_some_and(|newest| newest.key.volume == *volume);
+        if is_newest || in_use.contains(&stored.run) {
+            let message = format!(
+                "volume {volume} may be in use: its key is of run {}, the last of node {label} that encrypted a disk or may \
+                 have; forget it after another has, or when the node is out of service; none was forgotten",
+                stored.run
+            );
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        }
+        recovery_keys::remove(&mut transaction, id, volume).await?;
+    }
+    store::commit(transaction).await?;
+    tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys forgotten for an operator");
+    Ok(())
+}
+
+/// Of the runs that left keys, which are given the newest first: those that go on, and the last that encrypted a disk.
+async fn runs_in_use(connection: &mut Connection, keys: &[Stored]) -> Result<BTreeSet<String>, Error> {
+    let (mut in_use, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    for stored in keys {
+        if !seen.insert(&stored.run) {
+            continue;
+        }
+        let Some(run) = runs::get_by_id(connection, &stored.run).await? else { continue };
+        let has_encrypted = has_encrypted(&run);
+        if has_encrypted || state::is_open(run.progress.state) {
+            in_use.insert(run.id);
+        }
+        if has_encrypted {
+            break;
+        }
+    }
+    Ok(in_use)
+}
+
+/// A later step may have failed: the disk is encrypted all the same.
+fn has_encrypted(run: &Run) -> bool {
+    let mut steps = run.workflow.iter().zip(&run.progress.steps);
+    steps.any(|(step, status)| matches!(step.action, Action::EncryptRoot(_)) && status.state == StepState::Succeeded)
 }

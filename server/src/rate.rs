@@ -1,4 +1,5 @@
-//! How often nodes may do what costs the server something. Counted by each server for itself, and from nothing when it starts.
+//! How often nodes, runs and bearers of tokens may do what costs the server something. Counted by each server for itself, and from
+//! nothing when it starts: a count in the database would need the right to write for each request it refuses.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -7,10 +8,11 @@ use std::time::{Duration, Instant};
 use crate::Error;
 
 const WINDOW: Duration = Duration::from_secs(60);
-/// Nodes counted before those that were quiet for a minute are looked for and forgotten.
+/// Callers counted before those that were quiet for a minute are looked for and forgotten.
 const CROWD: usize = 1024;
 
-/// A bound for requests of one kind: so many of each node in any minute.
+/// A bound for requests of one kind: so many of each caller in any minute. Callers are such as the server knows, so there is no end of
+/// requests but an end of callers.
 #[derive(Debug)]
 pub struct Rate {
     what: &'static str,
@@ -24,14 +26,14 @@ impl Rate {
         Self { what, most, taken: Mutex::default() }
     }
 
-    /// Counts a request of a node, or refuses it.
-    pub fn take(&self, node: &str, now: Instant) -> Result<(), Error> {
+    /// Counts a request of a caller, or refuses it.
+    pub fn take(&self, caller: &str, now: Instant) -> Result<(), Error> {
         let is_past = |at: &Instant| now.saturating_duration_since(*at) >= WINDOW;
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.len() >= CROWD {
             taken.retain(|_, times| times.back().is_some_and(|at| !is_past(at)));
         }
-        let times = taken.entry(node.to_owned()).or_default();
+        let times = taken.entry(caller.to_owned()).or_default();
         while times.front().is_some_and(is_past) {
             times.pop_front();
         }

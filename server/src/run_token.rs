@@ -1,16 +1,17 @@
 //! What calls with the token of a run, instead of a node's credentials: it may report, and nothing else.
 
+use std::time::Instant;
+
 use slipway_protocol::{ErrorCode, NodeState};
 
 use crate::Error;
 use crate::random::{self, token_hash};
+use crate::rate::Rate;
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, nodes};
 use crate::time::Millis;
 
-/// Most uses of one token in a minute.
-pub const MAX_USES_PER_MINUTE: u64 = 120;
 /// Most tokens of one run for one purpose. Each may be in use somewhere, so none is taken back for a new one.
 const MAX_TOKENS: u64 = 16;
 
@@ -29,16 +30,21 @@ fn unknown() -> Error {
     Error::refused(ErrorCode::NotFound, "no run gave out this token for reports of this kind")
 }
 
-/// Refuses a token that no run gave out, before anything is done for its bearer that takes time or the right to write.
-pub async fn check(store: &Store, token: &str, purpose: Purpose) -> Result<(), Error> {
-    let run = run_tokens::run_of(&mut *store.read().await?, &token_hash(token), purpose).await?;
-    run.map(drop).ok_or_else(unknown)
+/// Admits the bearer of a token that a run gave out, before anything is done with what it sends. This is counted whatever becomes of
+/// that, so that refused requests cost no more than others.
+///
+/// A token that no run gave out costs a look into the database and is not counted: nothing is kept of guesses, which could be as many
+/// as there are requests, and the address of who guesses is shared with others.
+pub async fn admit(store: &Store, rate: &Rate, token: &str, purpose: Purpose) -> Result<(), Error> {
+    let hash = token_hash(token);
+    run_tokens::run_of(&mut *store.read().await?, &hash, purpose).await?.ok_or_else(unknown)?;
+    rate.take(&hash, Instant::now())
 }
 
-/// The run whose token this is, which is a sign of life of its node. A token is good while its run is the newest of its node.
+/// The run whose token this is, which is a sign of life of its node. A token is good while its run is the newest of its node. Whoever
+/// bears it has been [admitted](admit).
 pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, now: Millis) -> Result<Run, Error> {
-    let hash = token_hash(token);
-    let id = run_tokens::run_of(connection, &hash, purpose).await?.ok_or_else(unknown)?;
+    let id = run_tokens::run_of(connection, &token_hash(token), purpose).await?.ok_or_else(unknown)?;
     let run = runs::get_by_id(connection, &id).await?.ok_or_else(unknown)?;
     let node = nodes::get_by_id(connection, &run.node).await?.ok_or_else(unknown)?;
     if node.state == NodeState::Decommissioned {
@@ -48,10 +54,6 @@ pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, 
     if node.run.as_deref() != Some(&run.id) {
         let message = format!("run {} is over: node {} has a newer one", run.id, node.label());
         return Err(Error::refused(ErrorCode::TokenExpired, message));
-    }
-    if let Some(seconds) = run_tokens::count_use(connection, &hash, MAX_USES_PER_MINUTE, now).await? {
-        let most = MAX_USES_PER_MINUTE as usize;
-        return Err(Error::TooOften { what: "reports", most, retry_after: seconds });
     }
     nodes::seen(connection, &run.node, now).await?;
     Ok(run)

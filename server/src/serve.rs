@@ -27,6 +27,8 @@ use crate::{Error, listener};
 
 /// As NICo's metadata service takes them, and as many as cloud-init makes of one report that fails.
 const REPORTS_A_MINUTE: usize = 10;
+/// A step that tells its progress twice a second has enough.
+const TOKEN_REPORTS_A_MINUTE: usize = 120;
 /// cloud-init's data sources ask for each key by itself, some twenty times at a boot.
 const METADATA_A_MINUTE: usize = 120;
 
@@ -122,6 +124,7 @@ impl Server {
             operator_token,
             boot: config.boot,
             reports: Rate::new("reports", REPORTS_A_MINUTE),
+            token_reports: Rate::new("reports", TOKEN_REPORTS_A_MINUTE),
             metadata: Rate::new("requests for metadata", METADATA_A_MINUTE),
             site: config.url.host,
             verifications: Verifications::default(),

@@ -9,6 +9,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 const FUNCTION: &str = include_str!("snippet/report.sh");
 /// Where the function is kept between commands that have a shell each.
 const FILE: &str = "/run/slipway-report.sh";
+/// The value of debconf that has the function, and the file it goes through to the installed system.
+const PRESEED_VALUE: &str = "slipway/report";
+const PRESEED_FILE: &str = "slipway-report";
 
 /// Where a snippet is to stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,16 +76,19 @@ fn kickstart(function: &str) -> String {
     format!("{pre}\n{post}\n{}", section("onerror", failed))
 }
 
-/// One line for debconf, whose values end with the line: the function in base64, so that no quote and no backslash is left.
+/// Lines for debconf, whose values end with the line: the function in base64, so that no quote and no backslash is left. It is a value
+/// of its own, because the installer passes a command to a shell as an argument, which everybody on the machine can read.
 fn preseed(function: &str) -> String {
     let lines = function.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let script = lines.map(|line| format!("{line}\n")).collect::<String>() + "slipway_report \"$@\"\n";
     let script = BASE64.encode(script);
-    let arguments = "installer done 100 installed";
-    let command = format!("echo {script} | base64 -d | sh -s {arguments}");
+    let (in_target, arguments) = (format!("/root/{PRESEED_FILE}"), "installer done 100 installed");
+    let command = format!("in-target sh -c 'base64 -d {in_target} | sh -s {arguments}'");
     format!(
-        "# Where there is a late_command already, put a semicolon and this one behind it.\n\
-         d-i preseed/late_command string in-target sh -c '{command}' || true\n"
+        "d-i {PRESEED_VALUE} string {script}\n\
+         # Where there is a late_command already, put a semicolon and this one behind it.\n\
+         d-i preseed/late_command string (umask 077; debconf-get {PRESEED_VALUE} >/target{in_target} && {command}; \
+         rm -f /target{in_target}) || true\n"
     )
 }
 

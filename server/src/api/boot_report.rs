@@ -11,7 +11,7 @@ use slipway_protocol::{BootKnown, BootReport, ErrorBody, ErrorCode};
 use utoipa::IntoParams;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, Raw, UrlQuery};
+use crate::api::answer::{ApiError, Raw, UrlQuery, from_json};
 use crate::api::auth::RunToken;
 use crate::api::node::decode;
 use crate::store::run_tokens::Purpose;
@@ -23,6 +23,7 @@ use crate::{Error, boot_report, run_token};
     (status = 200, body = BootKnown), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 410, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub async fn known(State(app): State<Arc<App>>, RunToken(token): RunToken) -> Result<Json<BootKnown>, ApiError> {
+    run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
     Ok(Json(boot_report::known(&app.store, &token, now()).await?))
 }
 
@@ -33,8 +34,10 @@ pub async fn known(State(app): State<Arc<App>>, RunToken(token): RunToken) -> Re
 pub async fn report(
     State(app): State<Arc<App>>,
     RunToken(token): RunToken,
-    JsonBody(report): JsonBody<BootReport>,
+    Raw(body): Raw,
 ) -> Result<Json<BootKnown>, ApiError> {
+    run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
+    let report: BootReport = from_json(&body)?;
     Ok(Json(boot_report::store(&app.store, &token, report, now()).await?))
 }
 
@@ -59,10 +62,10 @@ pub async fn logs(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> Result<StatusCode, ApiError> {
+    run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
     if headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding != "gzip") {
         return Err(Error::refused(ErrorCode::InvalidRequest, "the log is to be compressed with gzip").into());
     }
-    run_token::check(&app.store, &token, Purpose::Boot).await?;
     // It is stored as it came, once it is known that it can be read.
     decode(&headers, body.clone())?;
     boot_report::store_log(&app.store, &token, &place.boot_id, &body, now()).await?;

@@ -12,8 +12,9 @@ use slipway_protocol::{ErrorBody, ErrorCode, LooseAck, LooseReport, LooseStatus}
 use crate::api::App;
 use crate::api::answer::{ApiError, Raw, from_json};
 use crate::api::auth::RunToken;
+use crate::store::run_tokens::Purpose;
 use crate::time::now;
-use crate::{Error, loose};
+use crate::{Error, loose, run_token};
 
 /// Report a step of whatever a machine does. The token is one of the node's newest run, which `slipway-server snippet` issues. The
 /// body is JSON, or a form with the same fields, of which empty ones count as left out.
@@ -28,6 +29,7 @@ pub async fn report(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> Result<Json<LooseAck>, ApiError> {
+    run_token::admit(&app.store, &app.token_reports, &token, Purpose::Steps).await?;
     if body.len() > MAX_LOOSE_REPORT_BYTES {
         let message = format!("the report has more than {MAX_LOOSE_REPORT_BYTES} bytes");
         return Err(Error::refused(ErrorCode::TooLarge, message).into());

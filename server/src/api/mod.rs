@@ -58,6 +58,8 @@ pub struct App {
     pub boot: Option<PathBuf>,
     /// How often installed systems may report.
     pub reports: Rate,
+    /// How often the bearer of a run's token may report.
+    pub token_reports: Rate,
     /// How often installed systems may ask for metadata.
     pub metadata: Rate,
     /// Host name under which machines reach the server.

@@ -3,6 +3,7 @@
 mod host_keys;
 mod node;
 mod os;
+mod recovery_key;
 mod reports;
 mod run;
 mod serve;

@@ -8,11 +8,10 @@ use slipway_protocol::{HOST_BOOT_LOG, Identity, Network, NodeStatus};
 use slipway_server::data::DataDir;
 use slipway_server::jwt::Signer;
 use slipway_server::operate::{self, LogType, NewNode, NodeChange};
+use slipway_server::status as node_status;
 use slipway_server::store::Store;
-use slipway_server::store::recovery_keys::Stored;
-use slipway_server::{escrow, status as node_status};
 
-use super::{print, print_json, print_line, read, status};
+use super::{print, print_json, print_line, read, recovery_key, status};
 
 #[derive(Subcommand)]
 pub enum NodeCommand {
@@ -55,10 +54,7 @@ pub enum NodeCommand {
         kind: LogKind,
     },
     /// Print what opens a machine's encrypted disks when its TPM does not: volume and key, the newest first. This is logged.
-    RecoveryKey {
-        /// Id, name or claim code.
-        node: String,
-    },
+    RecoveryKey(recovery_key::Options),
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -145,12 +141,7 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
         NodeCommand::MetadataUrl { node } => {
             print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)
         }
-        NodeCommand::RecoveryKey { node } => {
-            let node = operate::show_node(store, &node).await?;
-            let keys = escrow::show_keys(store, &node.id, label(&node)).await?;
-            let line = |stored: &Stored| format!("{} {}\n", stored.key.volume, stored.key.key.reveal());
-            print(&keys.iter().map(line).collect::<String>())
-        }
+        NodeCommand::RecoveryKey(options) => recovery_key::run(store, options).await,
         NodeCommand::Log { node, kind } => print(&operate::node_log(store, &node, kind.into()).await?),
     }
 }
@@ -164,7 +155,7 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     Ok(NodeChange { network, ssh_keys })
 }
 
-fn label(node: &NodeStatus) -> &str {
+pub fn label(node: &NodeStatus) -> &str {
     node.name.as_deref().unwrap_or(&node.id)
 }
 

@@ -1,6 +1,6 @@
 # slipway_report NAME [STATUS [PERCENT [LABEL [LOGS]]]]
-# tells slipway a step of this installation. STATUS is init, done or failed; an empty word says nothing. It prints nothing, takes
-# ten seconds at most and always returns 0, so that it never stops what calls it.
+# tells slipway a step of this installation. STATUS is init, done or failed; an empty word says nothing. NAME is cut after 64 bytes,
+# LABEL after 200. It prints nothing, takes ten seconds at most and always returns 0, so that it never stops what calls it.
 slipway_report() {
     (
         set +eu
@@ -16,10 +16,10 @@ slipway_report() {
             body="$body$1=${value%"%0A"}&"
         }
         body=
-        field name "${1:-}"
+        field name "$(printf '%.64s' "${1:-}")"
         field status "${2:-}"
         field percent "${3:-}"
-        field label "${4:-}"
+        field label "$(printf '%.200s' "${4:-}")"
         field logs "$(printf '%s' "${5:-}" | tail -c 8000)"
         work=$(mktemp -d "${TMPDIR:-/tmp}/slipway.XXXXXX") || exit 0
         printf '%s\n' "$ca" >"$work/ca"

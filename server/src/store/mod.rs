@@ -104,6 +104,7 @@ fn migrations() -> Migrator {
         migration(4, "recovery keys", include_str!("../../migrations/0004_recovery_keys.sql")),
         migration(5, "network and keys", include_str!("../../migrations/0005_network_and_keys.sql")),
         migration(6, "reports", include_str!("../../migrations/0006_reports.sql")),
+        migration(7, "uses of run tokens", include_str!("../../migrations/0007_run_token_uses.sql")),
     ])
 }
 

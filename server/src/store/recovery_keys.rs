@@ -48,6 +48,12 @@ pub async fn note_shown(connection: &mut Connection, node: &str, now: Millis) ->
     done.map(drop).map_err(database("noting that recovery keys were shown"))
 }
 
+/// Removes the key of a volume.
+pub async fn remove(connection: &mut Connection, node: &str, volume: &str) -> Result<(), Error> {
+    let query = sqlx::query("DELETE FROM recovery_keys WHERE node = $1 AND volume = $2").bind(node).bind(volume);
+    query.execute(connection).await.map(drop).map_err(database("removing a recovery key"))
+}
+
 fn from_row(row: &SqliteRow) -> Result<Stored, Error> {
     Ok(Stored {
         run: get(row, "run")?,

@@ -22,8 +22,6 @@ impl Purpose {
     }
 }
 
-const MINUTE: Millis = 60_000;
-
 /// Stores a new token by its hash.
 pub async fn insert(
     connection: &mut Connection,
@@ -49,26 +47,4 @@ pub async fn count(connection: &mut Connection, run: &str, purpose: Purpose) -> 
     let sql = "SELECT COUNT(*) AS tokens FROM run_tokens WHERE run = $1 AND purpose = $2";
     let row = sqlx::query(sql).bind(run).bind(purpose.word()).fetch_one(connection).await;
     number(&row.map_err(database("counting a run's tokens"))?, "tokens")
-}
-
-/// Counts a use of a token. If it was used as often as a minute allows, the seconds until the next minute begins are returned.
-pub async fn count_use(
-    connection: &mut Connection,
-    hash: &str,
-    allowed: u64,
-    now: Millis,
-) -> Result<Option<u64>, Error> {
-    let sql = "SELECT minute_at, uses FROM run_tokens WHERE hash = $1";
-    let row = sqlx::query(sql).bind(hash).fetch_one(&mut *connection).await;
-    let row = row.map_err(database("reading a run's token"))?;
-    let (began, uses) = (number(&row, "minute_at")?, number(&row, "uses")?);
-    // A clock that was set back begins anew, too.
-    let goes_on = (began..began.saturating_add(MINUTE)).contains(&now);
-    if goes_on && uses >= allowed {
-        return Ok(Some((began + MINUTE - now).div_ceil(1000)));
-    }
-    let (began, uses) = if goes_on { (began, uses + 1) } else { (now, 1) };
-    let sql = "UPDATE run_tokens SET minute_at = $1, uses = $2 WHERE hash = $3";
-    let query = sqlx::query(sql).bind(began.cast_signed()).bind(uses.cast_signed()).bind(hash);
-    query.execute(connection).await.map(|_| None).map_err(database("counting the use of a token"))
 }

@@ -55,9 +55,8 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) 
         .await;
     done.map_err(database("storing a run"))?;
     for instance in instances {
-        // An instance id an operator uses again means the newest run.
-        let sql = "INSERT INTO run_instances (instance_id, run) VALUES ($1, $2) \
-                   ON CONFLICT (instance_id) DO UPDATE SET run = excluded.run";
+        // One of an older run is refused: it must not become this one's.
+        let sql = "INSERT INTO run_instances (instance_id, run) VALUES ($1, $2)";
         let done = sqlx::query(sql).bind(instance).bind(&run.id).execute(&mut *connection).await;
         done.map_err(database("storing a run's instance id"))?;
     }

@@ -122,6 +122,19 @@ async fn a_reporter_nobody_waits_for_is_told_so() {
 }
 
 #[tokio::test]
+async fn a_reporter_that_says_nothing_of_sense_is_counted() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let workflow = finished(&server, &node, REPORTER).await;
+    let token = reporter(&workflow).token.reveal();
+    for _ in 0..60 {
+        assert_eq!(refusal(post(&server, token, &json!([])).await).await.code, ErrorCode::InvalidRequest);
+        assert_eq!(refusal(send_log(&server, token, b"plain".to_vec()).await).await.code, ErrorCode::InvalidRequest);
+    }
+    assert_eq!(refusal(ask(&server, token).await).await.code, ErrorCode::TooManyRequests);
+}
+
+#[tokio::test]
 async fn the_logs_of_a_boot_are_kept_by_their_type() {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use slipway_protocol::{NodeState, NodeStatus};
-use slipway_server::store::{Store, settings};
+use slipway_protocol::{NodeState, NodeStatus, RecoveryKey};
+use slipway_server::store::{self, Store, recovery_keys, settings};
 
 use crate::support::UUID;
 
@@ -266,4 +266,26 @@ fn mistakes_get_one_clear_sentence() {
     }
     let message = fail(data, &["run", "start", "web1", "--workflow", workflow]);
     assert!(message.contains("line 3, column ") && message.contains("explode"), "{message}");
+}
+
+#[tokio::test]
+async fn a_recovery_key_is_printed_before_it_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let id = succeed(data, &["node", "add", "--name", "m1", "--uuid", UUID]).trim_end().to_owned();
+    let store = Store::open(&data.join("slipway.db")).await.unwrap();
+    let mut transaction = store.write().await.unwrap();
+    for (volume, digit, at) in [("old", "c", 1), ("new", "d", 2)] {
+        let key = RecoveryKey { volume: volume.to_owned(), key: digit.to_owned().into() };
+        recovery_keys::insert(&mut transaction, &id, "run", &key, at).await.unwrap();
+    }
+    store::commit(transaction).await.unwrap();
+    store.close().await;
+
+    let list = succeed(data, &["node", "recovery-key", "m1", "--list"]);
+    let columns: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
+    assert_eq!(columns, [["Volume", "Run"], ["new", "run"], ["old", "run"]]);
+    assert_eq!(succeed(data, &["node", "recovery-key", "m1"]), "new d\nold c\n");
+    assert_eq!(succeed(data, &["node", "recovery-key", "m1", "--forget", "old"]), "old c\n");
+    assert_eq!(succeed(data, &["node", "recovery-key", "m1"]), "new d\n");
 }

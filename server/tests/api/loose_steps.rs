@@ -1,6 +1,7 @@
 //! Steps that anything reports with the token of a run.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -126,6 +127,13 @@ async fn what_means_nothing_is_refused() {
     }
     let long = format!("name=a&logs={}", "x".repeat(64 << 10));
     assert_eq!(refusal(post_form(&server, &token, long).await).await.code, ErrorCode::TooLarge);
+    let (name, label) = ("x".repeat(60_000), "%C3%A4".repeat(201));
+    for (form, expect) in [
+        (format!("name={name}"), "60000 bytes cannot name a step: a name has 1 to 64 bytes and no control characters"),
+        (format!("name=a&label={label}"), "the label of step \"a\" has 201 characters: give 200 at most"),
+    ] {
+        assert_eq!(refusal(post_form(&server, &token, form).await).await.message, expect);
+    }
     assert_eq!(steps(&server).await, []);
     assert_eq!(warning(post_form(&server, &token, b"name=a&label=%ff\xfe".to_vec()).await).await, None);
     assert_eq!(steps(&server).await[0].label.as_deref(), Some("\u{fffd}\u{fffd}"));
@@ -139,7 +147,7 @@ async fn steps_have_a_number_and_a_rate() {
         assert_eq!(post_form(&server, &token, format!("name={number}")).await.status(), StatusCode::OK);
     }
     assert_eq!(refusal(post_form(&server, &token, "name=further").await).await.code, ErrorCode::Conflict);
-    for _ in 100..120 {
+    for _ in 101..120 {
         assert_eq!(post_form(&server, &token, "name=7").await.status(), StatusCode::OK);
     }
     let response = post_form(&server, &token, "name=7").await;
@@ -148,6 +156,40 @@ async fn steps_have_a_number_and_a_rate() {
     assert_eq!(refusal(response).await.code, ErrorCode::TooManyRequests);
     let other = operate::add_run_token(&server.store().await, "web1", Purpose::Steps).await.unwrap().0;
     assert_eq!(post_form(&server, &other, "name=7").await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn what_is_refused_counts_as_what_is_taken() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, REBOOT).await;
+    let long = format!("name=a&logs={}", "x".repeat(64 << 10));
+    let refused: [(&str, ErrorCode); 4] = [
+        ("", ErrorCode::InvalidRequest),
+        ("name=a&x=y", ErrorCode::InvalidRequest),
+        (&long, ErrorCode::TooLarge),
+        (&format!("name={}", "x".repeat(65)), ErrorCode::InvalidRequest),
+    ];
+    for _ in 0..30 {
+        for (form, code) in &refused {
+            assert_eq!(refusal(post_form(&server, &token, form.to_string()).await).await.code, *code);
+        }
+    }
+    for form in ["name=a", ""] {
+        assert_eq!(refusal(post_form(&server, &token, form).await).await.code, ErrorCode::TooManyRequests, "{form}");
+    }
+    for _ in 0..150 {
+        let guessed = refusal(post_form(&server, "guessed", "name=a").await).await;
+        assert_eq!(guessed.code, ErrorCode::NotFound, "nothing is kept of guesses");
+    }
+    assert_eq!(steps(&server).await, []);
+
+    let old = operate::add_run_token(&server.store().await, "web1", Purpose::Steps).await.unwrap().0;
+    let newer = operate::NewRun { replace: true, ..new_run(REBOOT) };
+    operate::start_run(&server.store().await, &server.ca(), "web1", newer).await.unwrap();
+    for _ in 0..120 {
+        assert_eq!(refusal(post_form(&server, &old, "name=a").await).await.code, ErrorCode::TokenExpired);
+    }
+    assert_eq!(refusal(post_form(&server, &old, "name=a").await).await.code, ErrorCode::TooManyRequests);
 }
 
 /// The shells, and the programs a snippet may send by. Beside busybox openssl carries the request, so that is always there.
@@ -167,17 +209,34 @@ fn path_with(tool: &str) -> Option<tempfile::TempDir> {
         eprintln!("not checked: there is no {tool}");
         return None;
     };
-    std::os::unix::fs::symlink(found, folder.path().join(tool)).unwrap();
+    put_program(folder.path(), tool, &found);
     for program in FOUND.iter().filter(|program| **program != tool) {
         if let Some(found) = find(program) {
-            std::os::unix::fs::symlink(found, folder.path().join(program)).unwrap();
+            put_program(folder.path(), program, &found);
         }
     }
     Some(folder)
 }
 
+/// Puts a program into the folder that does what the found one does, and writes down its arguments.
+fn put_program(folder: &Path, name: &str, found: &str) {
+    let arguments = folder.join("arguments");
+    put_script(folder, name, &format!("printf '%s\\n' \"$@\" >>{}\nexec {found} \"$@\"\n", arguments.display()));
+}
+
+fn put_script(folder: &Path, name: &str, script: &str) {
+    let file = folder.join(name);
+    std::fs::write(&file, format!("#!/bin/sh\n{script}")).unwrap();
+    std::fs::set_permissions(file, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// What programs were started with, which everybody on a machine can read.
+fn arguments(folder: &Path) -> String {
+    std::fs::read_to_string(folder.join("arguments")).unwrap()
+}
+
 /// Runs a script under `set -eu`, bounded; returns what it printed.
-async fn run_script(shell: &[&str], path: &std::path::Path, script: &str, arguments: &[&str]) -> String {
+async fn run_script(shell: &[&str], path: &Path, script: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(shell[0]);
     command.args(&shell[1..]).args(["-eu", "-c", script, "sh"]).args(arguments);
     command.env("PATH", path).env("TMPDIR", path).stdin(Stdio::null()).kill_on_drop(true);
@@ -210,7 +269,25 @@ async fn a_snippet_reports_from_every_shell_by_every_tool() {
             );
             assert_eq!(step.logs, format!("{logs}\n"), "{name}");
         }
+        let arguments = arguments(path.path());
+        assert!(["--cacert", "--ca-certificate", "s_client"].iter().any(|word| arguments.contains(word)), "{tool}");
+        assert!(!arguments.contains(&token), "{tool}: {arguments}");
     }
+}
+
+#[tokio::test]
+async fn a_snippet_cuts_what_would_be_refused() {
+    let server = TestServer::start().await;
+    let token = with_run(&server, REBOOT).await;
+    let text = snippet::text(Surrounding::Shell, &server.url("/v1/report"), &token, &server.ca());
+    let Some(path) = path_with("curl") else { return };
+    let (name, label) = ("n".repeat(100_000), "l".repeat(100_000));
+    for shell in SHELLS {
+        let script = format!("{text}\nslipway_report \"$1\" '' '' \"$2\"\n");
+        run_script(shell, path.path(), &script, &[&name, &label]).await;
+    }
+    let step = &steps(&server).await[0];
+    assert_eq!((step.name.as_str(), step.label.as_deref(), step.reports), (&name[..64], Some(&label[..200]), 3));
 }
 
 #[tokio::test]
@@ -257,12 +334,18 @@ async fn a_snippet_fits_where_it_is_to_stand() {
 
     let preseed = text(Surrounding::Preseed);
     let line = preseed.lines().find_map(|line| line.strip_prefix("d-i preseed/late_command string ")).unwrap();
-    assert!(!line.contains(['\\', '"']), "{line}");
-    let in_target = path.path().join("in-target");
-    std::fs::write(&in_target, "#!/bin/sh\nexec \"$@\"\n").unwrap();
-    std::fs::set_permissions(in_target, PermissionsExt::from_mode(0o755)).unwrap();
-    run_script(&["/bin/busybox", "sh"], path.path(), line, &[]).await;
+    let secret = preseed.lines().find_map(|line| line.strip_prefix("d-i slipway/report string ")).unwrap();
+    assert!(!line.contains(['\\', '"']) && !line.contains(secret), "{line}");
+    put_program(path.path(), "in-target", "/usr/bin/env");
+    let preseed_file = path.path().join("preseed");
+    std::fs::write(&preseed_file, &preseed).unwrap();
+    put_script(path.path(), "debconf-get", &format!("sed -n \"s|^d-i $1 string ||p\" {}\n", preseed_file.display()));
+    let root = format!("{}/", path.path().display());
+    let line = line.replace("/target/root/", &root).replace("/root/", &root);
+    run_script(&["/bin/busybox", "sh"], path.path(), &line, &[]).await;
     assert_eq!(stored().await, [(Some(LooseStatus::Done), 4)]);
+    assert!(!path.path().join("slipway-report").exists(), "the secret stays nowhere");
+    assert!(!arguments(path.path()).contains(secret), "in-target has its command as an argument");
 
     let autoinstall: Value = serde_saphyr::from_str(&text(Surrounding::Autoinstall)).unwrap();
     let file = path.path().join("report.sh");

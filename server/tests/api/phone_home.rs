@@ -8,6 +8,7 @@ use reqwest::StatusCode;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
 use slipway_protocol::{ErrorCode, Event, EventKind, NodeState, RunStatus};
 use slipway_server::operate;
 use slipway_server::rate::Rate;
@@ -228,6 +229,30 @@ async fn a_system_may_report_as_to_a_metadata_service() {
         assert_eq!(post(&seed(&workflow).instance_id).await.status(), StatusCode::OK);
         assert_eq!(state(&server).await, NodeState::Running);
     }
+}
+
+#[tokio::test]
+async fn an_instance_id_of_an_older_run_in_a_workflow_is_not_the_new_runs() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    let old = seed(&install(&server, &node).await).instance_id.clone();
+    let steps = [&*old, &*old.to_uppercase().replace("SLIPWAY", "slipway")]
+        .map(|id| json!({"name": id, "action": {"seed-cloud-init": {"instance_id": id}}}));
+    let body = json!({"task": {"workflow": {"steps": steps, "phone_home": true}}});
+    let operator = server.data().operator_token().unwrap();
+    let request = server.client().post(server.url("/v1/operator/nodes/web1/runs")).bearer_auth(operator);
+    assert_eq!(request.json(&body).send().await.unwrap().status(), StatusCode::CREATED);
+
+    let workflow = node.workflow(&server).await.unwrap();
+    let text = serde_json::to_string(&workflow.steps[0].action).unwrap();
+    assert!(!text.contains(&old), "{text}");
+    node.finish(&server, &workflow).await;
+    let post = async |id: &str| post(&server, "/latest/meta-data/phone_home", format!("instance_id={id}")).await;
+    assert_eq!(post(&old).await.status(), StatusCode::OK, "it is the older run's still");
+    assert_eq!((state(&server).await, run(&server).await.last_contact_at), (NodeState::Booting, None));
+    assert_eq!(post(&seed(&workflow).instance_id).await.status(), StatusCode::OK);
+    assert_eq!(state(&server).await, NodeState::Running);
 }
 
 #[tokio::test]

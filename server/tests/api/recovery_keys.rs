@@ -2,9 +2,10 @@
 
 use reqwest::{Response, StatusCode};
 use serde_json::json;
-use slipway_protocol::{Action, EncryptRoot, ErrorCode, Reboot, Step};
+use slipway_protocol::{Action, EncryptRoot, ErrorCode, Reboot, RecoveryKey, Step};
 use slipway_server::escrow;
 use slipway_server::operate::{self, NewRun, Task, WorkflowFile};
+use slipway_server::store::{self, Store, recovery_keys};
 
 use crate::support::{Node, TestServer, refusal};
 
@@ -67,4 +68,62 @@ async fn only_a_run_that_encrypts_may_leave_a_key_and_only_a_key() {
     let id = operate::show_node(&store, "m1").await.unwrap().id;
     let error = escrow::show_keys(&store, &id, "m1").await.unwrap_err();
     assert_eq!(error.to_string(), "there is no recovery key of node m1");
+}
+
+fn volume(number: u64) -> String {
+    format!("0f2a1c1e-5b7d-4c55-9d5e-{number:012x}")
+}
+
+/// Puts keys of these volumes into the store as if a run had left them, each a millisecond after the one before.
+async fn put_keys(store: &Store, node: &str, run: &str, volumes: std::ops::Range<u64>) {
+    let mut transaction = store.write().await.unwrap();
+    for number in volumes {
+        let stored = RecoveryKey { volume: volume(number), key: key("c").into() };
+        recovery_keys::insert(&mut transaction, node, run, &stored, number).await.unwrap();
+    }
+    store::commit(transaction).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_whose_room_for_keys_is_used_up_has_a_way_out() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("m1").await;
+    let store = server.store().await;
+    let id = operate::show_node(&store, "m1").await.unwrap().id;
+    put_keys(&store, &id, "old", 0..1000).await;
+    let run = start_run(&server, "m1", Action::EncryptRoot(EncryptRoot::default())).await;
+    let refused = refusal(post(&server, &node, &run, VOLUME, &key("d")).await).await;
+    assert_eq!(refused.code, ErrorCode::TooLarge);
+    assert!(refused.message.contains("`node recovery-key --forget`"), "{}", refused.message);
+    escrow::forget_keys(&store, &id, "m1", &[volume(0), volume(1)]).await.unwrap();
+    assert_eq!(post(&server, &node, &run, VOLUME, &key("d")).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(escrow::list_keys(&store, &id, "m1").await.unwrap().len(), 999);
+}
+
+#[tokio::test]
+async fn a_key_that_may_be_in_use_is_not_forgotten() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("m1").await;
+    let store = server.store().await;
+    let id = operate::show_node(&store, "m1").await.unwrap().id;
+    // Two runs that encrypt a disk, the second at its second attempt, one that an operator ends, and one that goes on.
+    for (volumes, finishes) in [(0..1, true), (1..3, true), (3..5, false), (5..7, false)] {
+        let run = start_run(&server, "m1", Action::EncryptRoot(EncryptRoot::default())).await;
+        put_keys(&store, &id, &run, volumes).await;
+        if finishes {
+            node.finish(&server, &node.workflow(&server).await.unwrap()).await;
+        }
+    }
+    let forget = async |numbers: &[u64]| {
+        let volumes: Vec<String> = numbers.iter().map(|number| volume(*number)).collect();
+        escrow::forget_keys(&store, &id, "m1", &volumes).await.map_err(|error| error.body().code)
+    };
+    for numbers in [&[1][..], &[2], &[5], &[6], &[0, 2]] {
+        assert_eq!(forget(numbers).await, Err(ErrorCode::Conflict), "{numbers:?}");
+    }
+    assert_eq!(forget(&[0, 9]).await, Err(ErrorCode::NotFound));
+    assert_eq!(escrow::list_keys(&store, &id, "m1").await.unwrap().len(), 7, "all that are named, or none");
+    assert_eq!(forget(&[0, 3, 4]).await, Ok(()));
+    operate::decommission_node(&store, "m1").await.unwrap();
+    assert_eq!(forget(&[1, 2, 5, 6]).await, Ok(()));
 }

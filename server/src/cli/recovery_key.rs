@@ -1,0 +1,46 @@
+//! `slipway-server node recovery-key`.
+
+use clap::Args;
+use slipway_server::store::Store;
+use slipway_server::store::recovery_keys::Stored;
+use slipway_server::time::{Millis, now};
+use slipway_server::{escrow, operate};
+
+use super::status::{duration, table};
+
+#[derive(Args)]
+pub struct Options {
+    /// Id, name or claim code.
+    node: String,
+    /// Print volumes, the runs that encrypted them, and how old their keys are, without the keys.
+    #[arg(long, conflicts_with = "forget")]
+    list: bool,
+    /// Print the key of this volume and forget it; may be given several times. Keys that are likely to be in use are refused.
+    #[arg(long, value_name = "VOLUME")]
+    forget: Vec<String>,
+}
+
+pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
+    let node = operate::show_node(store, &options.node).await?;
+    let label = super::node::label(&node);
+    if options.list {
+        return super::print(&listed(&escrow::list_keys(store, &node.id, label).await?, now()));
+    }
+    let keys = escrow::show_keys(store, &node.id, label).await?;
+    let line = |stored: &Stored| format!("{} {}\n", stored.key.volume, stored.key.key.reveal());
+    let is_wanted = |stored: &&Stored| options.forget.is_empty() || options.forget.contains(&stored.key.volume);
+    // Before they are forgotten, so that whoever named the wrong one has it still.
+    super::print(&keys.iter().filter(is_wanted).map(line).collect::<String>())?;
+    if options.forget.is_empty() {
+        return Ok(());
+    }
+    Ok(escrow::forget_keys(store, &node.id, label, &options.forget).await?)
+}
+
+fn listed(keys: &[Stored], now: Millis) -> String {
+    let row = |stored: &Stored| {
+        let age = format!("{} ago", duration(now.saturating_sub(stored.stored_at)));
+        vec![stored.key.volume.clone(), stored.run.clone(), age]
+    };
+    table(&["Volume", "Run", "Stored"], keys.iter().map(row).collect())
+}

@@ -1,0 +1,46 @@
+//! Logs of nodes.
+
+use std::io::Read;
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::HOST_BOOT_LOG;
+
+use super::known_node;
+use crate::Error;
+use crate::store::nodes::Node;
+use crate::store::{Store, boot_reports, logs};
+
+/// The logs there are of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub enum LogType {
+    /// The kernel's and slipway's, while slipway runs on the machine.
+    #[default]
+    #[serde(rename = "installer")]
+    Installer,
+    /// The installed system's, as its boot reporter sent it last.
+    #[serde(rename = "host_boot")]
+    HostBoot,
+}
+
+/// The newest log of a node.
+pub async fn node_log(store: &Store, reference: &str, kind: LogType) -> Result<String, Error> {
+    let mut connection = store.read().await?;
+    let node = known_node(&mut connection, reference).await?;
+    match kind {
+        LogType::Installer => Ok(logs::text(&logs::newest_of(&mut connection, &node.id).await?)),
+        LogType::HostBoot => {
+            let log = boot_reports::newest_log(&mut connection, &node.id, HOST_BOOT_LOG).await?;
+            log.map_or(Ok(String::new()), |log| unpacked(&log, &node))
+        }
+    }
+}
+
+/// The text of a log that was stored compressed. How large it is was looked at before it was stored.
+fn unpacked(log: &[u8], node: &Node) -> Result<String, Error> {
+    let mut text = Vec::new();
+    let failed = |source| Error::Log { node: node.label().to_owned(), source };
+    flate2::read::GzDecoder::new(log).read_to_end(&mut text).map_err(failed)?;
+    // It is shown in terminals, which obey control characters, and whoever has the token writes it.
+    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c };
+    Ok(String::from_utf8_lossy(&text).chars().map(shown).collect())
+}

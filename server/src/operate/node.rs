@@ -1,0 +1,197 @@
+//! Nodes: registered, changed, let in, taken out of service.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
+use slipway_protocol::{ErrorCode, Identity, Network, NodeState, NodeStatus};
+
+use super::{check_keys, check_name, known_node};
+use crate::enrol::{join, let_in};
+use crate::state::{self, Happening};
+use crate::store::nodes::{self, Node};
+use crate::store::{self, Store, runs};
+use crate::time::now;
+use crate::{Error, enrol, status};
+
+/// A node to register.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewNode {
+    /// Name, also the installed system's host name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The keys it will be recognised by; at least one.
+    #[serde(default)]
+    pub identity: Identity,
+    /// Let it in as soon as it knocks.
+    #[serde(default)]
+    pub release: bool,
+}
+
+/// What changes about a node; what is not given stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeChange {
+    /// How its installed system is on the network; one without interfaces leaves that to the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// Public keys of SSH that let into its installed system, in place of those it had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_keys: Option<Vec<String>>,
+}
+
+/// Registers a node. A machine that is already waiting with one of its keys becomes that node.
+pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> {
+    let identity = valid_identity(&new.identity)?;
+    if let Some(name) = &new.name {
+        check_name("node", name)?;
+    }
+    let mut transaction = store.write().await?;
+    if let Some(name) = &new.name
+        && let Some(other) = nodes::find(&mut transaction, name).await?
+    {
+        let message = format!("the name {name:?} already means node {}", other.id);
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let mut node = match enrol::recognise(&mut transaction, &identity).await? {
+        Some(node) if node.registered => {
+            let message = format!("node {} ({}) already has these keys", node.label(), node.id);
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        }
+        Some(waiting) => waiting,
+        None => Node::new(NodeState::Registered, now()),
+    };
+    join(&mut node.identity, identity);
+    node.registered = true;
+    node.name = new.name;
+    if new.release {
+        let_in(&mut node);
+    }
+    nodes::save(&mut transaction, &node).await?;
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+/// The keys in their one spelling. Unlike a machine, an operator is told of a key that means nothing.
+fn valid_identity(given: &Identity) -> Result<Identity, Error> {
+    let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
+    let uuid = given.uuid.as_deref().map(|text| {
+        normalise_uuid(text).ok_or_else(|| invalid(format!("{text:?} is no UUID, or one that many machines share")))
+    });
+    let serial = given.serial.as_deref().map(|text| {
+        let usable = meaningful(text).map(str::to_owned);
+        usable.ok_or_else(|| invalid(format!("{text:?} is no serial number, but what vendors put in place of one")))
+    });
+    let macs = given.macs.iter().map(|text| {
+        normalise_mac(text).ok_or_else(|| invalid(format!("{text:?} is no MAC address such as 52:54:00:12:34:56")))
+    });
+    let identity =
+        Identity { uuid: uuid.transpose()?, serial: serial.transpose()?, macs: macs.collect::<Result<_, _>>()? };
+    if nodes::keys(&identity).next().is_none() {
+        return Err(invalid("a node needs at least one of UUID, serial number and MAC address".to_owned()));
+    }
+    Ok(enrol::normalise(&identity))
+}
+
+/// The node meant by an id, a name or a claim code.
+pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
+    let mut connection = store.read().await?;
+    let node = known_node(&mut connection, reference).await?;
+    status::one(&mut connection, node).await
+}
+
+/// Changes what is known of a node. A run that was started keeps what it was started with.
+pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> Result<NodeStatus, Error> {
+    let mut transaction = store.write().await?;
+    let mut node = known_node(&mut transaction, reference).await?;
+    if let Some(network) = change.network {
+        node.network = valid_network(network)?;
+    }
+    if let Some(keys) = change.ssh_keys {
+        check_keys(&keys)?;
+        node.ssh_keys = keys;
+    }
+    // Who says how a machine is set up knows of it.
+    node.registered = true;
+    nodes::save(&mut transaction, &node).await?;
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+/// The network, unless it is empty.
+fn valid_network(network: Network) -> Result<Option<Network>, Error> {
+    if network == Network::default() {
+        return Ok(None);
+    }
+    let problems = network.problems();
+    if problems.is_empty() {
+        return Ok(Some(network));
+    }
+    Err(Error::refused(ErrorCode::InvalidRequest, format!("the network makes no sense: {}", problems.join("; "))))
+}
+
+/// Reads how a node is on the network from a file of an operator. Errors name line and column.
+pub fn parse_network(yaml: &str) -> Result<Network, Error> {
+    serde_saphyr::from_str(yaml).map_err(|error| {
+        // Which ends with line and column.
+        let reason = error.without_snippet();
+        Error::refused(ErrorCode::InvalidRequest, format!("the network is not valid: {reason}"))
+    })
+}
+
+/// Lets a node in.
+pub async fn release_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
+    let mut transaction = store.write().await?;
+    let mut node = known_node(&mut transaction, reference).await?;
+    if node.state == NodeState::Decommissioned {
+        let message = format!(
+            "node {} was taken out of service for good; release its machine by the claim code it shows when it boots again",
+            node.label()
+        );
+        return Err(Error::refused(ErrorCode::Decommissioned, message));
+    }
+    let_in(&mut node);
+    nodes::save(&mut transaction, &node).await?;
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+/// Takes a node out of service: its credentials are refused from now on, its run is ended, and its machine, should it knock
+/// again, is one nobody knows.
+pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
+    let mut transaction = store.write().await?;
+    let mut node = known_node(&mut transaction, reference).await?;
+    node.released = false;
+    node.claim_code = None;
+    node.state = state::next(node.state, Happening::Decommissioned);
+    nodes::save(&mut transaction, &node).await?;
+    if let Some(mut run) = runs::newest_of(&mut transaction, &node.id).await? {
+        state::end(&mut run.progress, "the node was taken out of service", now());
+        runs::update(&mut transaction, &run).await?;
+    }
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_is_told_of_a_key_that_means_nothing() {
+        let keys = |uuid: Option<&str>, macs: &[&str]| Identity {
+            uuid: uuid.map(str::to_owned),
+            serial: None,
+            macs: macs.iter().map(|mac| (*mac).to_owned()).collect(),
+        };
+        let refused = |identity: &Identity| valid_identity(identity).expect_err("refused").to_string();
+        assert_eq!(refused(&keys(Some("12"), &[])), "\"12\" is no UUID, or one that many machines share");
+        let expect = "\"zz\" is no MAC address such as 52:54:00:12:34:56";
+        assert_eq!(refused(&keys(None, &["zz"])), expect);
+        let expect = "a node needs at least one of UUID, serial number and MAC address";
+        assert_eq!(refused(&keys(None, &[])), expect);
+    }
+}

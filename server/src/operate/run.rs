@@ -1,0 +1,145 @@
+//! Runs: what a node is to do next.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::{ErrorCode, NodeState, RunStatus};
+
+use super::known_node;
+use super::steps::{Work, compose_work, instances};
+use super::workflow_file::WorkflowFile;
+use crate::reporting::{PostKeys, Wish};
+use crate::state::{self, Happening};
+use crate::store::nodes::{self, Node};
+use crate::store::run_tokens::{self, Purpose};
+use crate::store::runs::{self, Run};
+use crate::store::{self, Connection, Store, loose};
+use crate::time::{Millis, now};
+use crate::{Error, random, status};
+
+/// What a node is to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// Install the operating system of this name.
+    Os(String),
+    /// Run these steps.
+    Workflow(WorkflowFile),
+}
+
+/// A run to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewRun {
+    /// What the node is to do.
+    pub task: Task,
+    /// User-data in place of the operating system's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
+    /// Whether the installed system reports that it is up, whatever the operating system or the workflow says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home: Option<bool>,
+    /// What it posts: `all`, or names of keys with commas between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_post: Option<PostKeys>,
+    /// How often it tries, 3 s apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_tries: Option<u32>,
+    /// Names of the loose steps that are expected, in place of the operating system's or the workflow's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known_steps: Vec<String>,
+    /// End a run that is still going on, as failed, instead of refusing.
+    #[serde(default)]
+    pub replace: bool,
+}
+
+impl NewRun {
+    /// A run that leaves everything to its task.
+    pub fn new(task: Task) -> Self {
+        Self {
+            task,
+            user_data: None,
+            phone_home: None,
+            phone_home_post: None,
+            phone_home_tries: None,
+            known_steps: Vec::new(),
+            replace: false,
+        }
+    }
+
+    pub(super) fn reporting(&self) -> Wish {
+        Wish { on: self.phone_home, post: self.phone_home_post.clone(), tries: self.phone_home_tries }
+    }
+}
+
+/// Starts a run on a node. The node fetches it when it next polls, at once if it is polling.
+///
+/// `ca` is the certificate the installed system must trust to report.
+pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
+    let now = now();
+    let mut transaction = store.write().await?;
+    let mut node = known_node(&mut transaction, reference).await?;
+    if matches!(node.state, NodeState::Decommissioned | NodeState::Draining) {
+        let message = format!("node {} is out of service or about to be", node.label());
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let id = random::id();
+    make_room(&mut transaction, &node, &id, new.replace, now).await?;
+    let work = compose_work(&mut transaction, &node, ca, new).await?;
+    let run = insert(&mut transaction, &node, &id, work, now).await?;
+    node.run = Some(id);
+    node.state = state::next(node.state, Happening::GivenWork);
+    // Who gives a machine work knows of it.
+    node.registered = true;
+    nodes::save(&mut transaction, &node).await?;
+    store::commit(transaction).await?;
+    tracing::info!(node = node.label(), run = run.id, "run started");
+    Ok(status::of_run(run))
+}
+
+/// Stores a new run, what it expects to be told, and who may tell it.
+async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, now: Millis) -> Result<Run, Error> {
+    let run = Run {
+        id: id.to_owned(),
+        node: node.id.clone(),
+        progress: state::pending(&work.steps),
+        workflow: work.steps,
+        last_seq: 0,
+        phone_home_hash: work.phone_home_token.as_deref().map(random::token_hash),
+        phone_home: BTreeMap::new(),
+        created_at: now,
+        started_at: None,
+        phoned_home_at: None,
+        last_contact_at: None,
+    };
+    runs::insert(connection, &run, &instances(&run.workflow)).await?;
+    loose::expect(connection, id, &work.known_steps).await?;
+    if let Some(token) = &work.boot_token {
+        run_tokens::insert(connection, &random::token_hash(token), id, Purpose::Boot, now).await?;
+    }
+    Ok(run)
+}
+
+/// Refuses, or ends, a run that is still going on.
+async fn make_room(
+    connection: &mut Connection,
+    node: &Node,
+    by: &str,
+    replace: bool,
+    now: Millis,
+) -> Result<(), Error> {
+    let Some(mut run) = runs::newest_of(connection, &node.id).await? else { return Ok(()) };
+    if !state::is_open(run.progress.state) {
+        return Ok(());
+    }
+    if !replace {
+        let message = format!(
+            "node {} still has run {} to finish; have it replaced (--replace) to end it as failed",
+            node.label(),
+            run.id
+        );
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    state::end(&mut run.progress, &format!("replaced by run {by}"), now);
+    runs::update(connection, &run).await
+}

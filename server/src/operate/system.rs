@@ -1,0 +1,37 @@
+//! Operating systems.
+
+use slipway_protocol::{ErrorCode, workflow};
+
+use super::{check_keys, check_name};
+use crate::loose::check_known;
+use crate::store::systems::{self, System};
+use crate::store::{self, Store, images};
+use crate::time::now;
+use crate::{Error, reporting};
+
+/// Adds an operating system, or replaces the one of the same name.
+pub async fn add_system(store: &Store, mut system: System) -> Result<System, Error> {
+    check_name("operating system", &system.name)?;
+    let mut transaction = store.write().await?;
+    let Some(image) = images::get_by_digest(&mut transaction, &system.image).await? else {
+        let message = format!("there is no image {}; add it with `image add`", system.image);
+        return Err(Error::refused(ErrorCode::NotFound, message));
+    };
+    system.raw_size = system.raw_size.or(image.raw_size);
+    system.raw_digest = system.raw_digest.or(image.raw_digest);
+    for argument in &system.kernel_args {
+        if let Some(problem) = workflow::kernel_argument_problem(argument) {
+            let message = format!("the kernel argument {argument:?} cannot be used: {problem}");
+            return Err(Error::refused(ErrorCode::InvalidRequest, message));
+        }
+    }
+    system.reporting().check()?;
+    check_keys(&system.ssh_keys)?;
+    if let (Some(user_data), true) = (&system.user_data, system.phone_home) {
+        reporting::check_user_data(user_data)?;
+    }
+    check_known(&system.known_steps)?;
+    systems::save(&mut transaction, &system, now()).await?;
+    store::commit(transaction).await?;
+    Ok(system)
+}

@@ -1,0 +1,64 @@
+//! Tokens, and URLs that are as good as one.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::ErrorCode;
+
+use super::{known_node, server_url};
+use crate::jwt::Signer;
+use crate::store::run_tokens::Purpose;
+use crate::store::{self, Store, tokens};
+use crate::time::{Millis, now};
+use crate::{Error, metadata, random, run_token};
+
+/// A bootstrap token that was issued. It is shown this once and stored as its hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct IssuedToken {
+    /// The token.
+    pub token: String,
+    /// When it stops being good, in milliseconds since 1970, if ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Millis>,
+}
+
+/// Where a system finds its metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct MetadataUrl {
+    /// Below it are `latest/` and `2009-04-04/`.
+    pub url: String,
+}
+
+/// Where the system that a node's newest run installs finds its metadata. Whoever has the URL can read the run's user-data.
+pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Result<MetadataUrl, Error> {
+    let mut connection = store.read().await?;
+    let node = known_node(&mut connection, reference).await?;
+    let run = metadata::newest_run(&mut connection, &node).await?;
+    let server = server_url(&mut connection).await?;
+    Ok(MetadataUrl { url: format!("{server}/v1/metadata/{}", signer.metadata_token(&run)) })
+}
+
+/// Issues a token by which something of a node's newest run may be reported. Returns it, and the server's URL.
+pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> Result<(String, String), Error> {
+    let mut transaction = store.write().await?;
+    let node = known_node(&mut transaction, reference).await?;
+    let Some(run) = &node.run else {
+        let message = format!("node {} has no run to report steps of; start one with `run start`", node.label());
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    };
+    let url = server_url(&mut transaction).await?;
+    let token = run_token::issue(&mut transaction, run, purpose, now()).await?;
+    store::commit(transaction).await?;
+    Ok((token, url))
+}
+
+/// Issues a bootstrap token. `lifetime` is in milliseconds.
+pub async fn add_token(store: &Store, lifetime: Option<Millis>) -> Result<IssuedToken, Error> {
+    let now = now();
+    let issued = IssuedToken {
+        token: random::token(),
+        expires_at: lifetime.map(|lifetime| now.saturating_add(lifetime).min(i64::MAX.cast_unsigned())),
+    };
+    let mut transaction = store.write().await?;
+    tokens::insert(&mut transaction, &random::token_hash(&issued.token), now, issued.expires_at).await?;
+    store::commit(transaction).await?;
+    Ok(issued)
+}

@@ -1,0 +1,83 @@
+//! Workflows as operators write them.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::{ErrorCode, Step};
+
+use crate::Error;
+use crate::reporting::{PostKeys, Wish};
+
+/// A workflow as operators write it, in YAML or JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkflowFile {
+    /// In the order they are run.
+    pub steps: Vec<Step>,
+    /// Have the installed system report, through every `seed-cloud-init` step there is.
+    #[serde(default)]
+    pub phone_home: bool,
+    /// What it posts then: `all`, or names of keys with commas between them. Without it all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_post: Option<PostKeys>,
+    /// How often it tries, 3 s apart. Without it 10 times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone_home_tries: Option<u32>,
+    /// Names of the loose steps that are expected. With any, reports of others are taken and flagged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known_steps: Vec<String>,
+}
+
+impl WorkflowFile {
+    pub(super) fn reporting(&self) -> Wish {
+        Wish { on: Some(self.phone_home), post: self.phone_home_post.clone(), tries: self.phone_home_tries }
+    }
+}
+
+/// Reads a workflow file. Errors name line and column.
+pub fn parse_workflow(yaml: &str) -> Result<WorkflowFile, Error> {
+    serde_saphyr::from_str(yaml).map_err(|error| {
+        // Which ends with line and column.
+        let reason = error.without_snippet();
+        Error::refused(ErrorCode::InvalidRequest, format!("the workflow is not valid: {reason}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_written_as_yaml_has_them() {
+        let read = |hints: &str| {
+            parse_workflow(&format!("steps:\n- name: wipe\n  action:\n    erase-disk:\n      disk: {{{hints}}}\n"))
+        };
+        let found = read("size: 120, rotational: false, serial: 0012, model: <in> fast, skip: [{size: \">= 400\"}]");
+        let json = serde_json::to_value(&found.expect("hints").steps).expect("JSON");
+        let hints = serde_json::json!({
+            "size": "120", "rotational": false, "serial": "0012", "model": "<in> fast", "skip": [{"size": ">= 400"}],
+        });
+        assert_eq!(json[0]["action"]["erase-disk"]["disk"], hints);
+        for (hints, part) in [
+            ("size: \"=> 1\"", "which is no operator here"),
+            ("serial: \">= 1\"", "which is no operator here"),
+            ("size: big", "where whole GiB are needed"),
+            ("size: 1.5", "whole GiB"),
+            ("rotational: maybe", "boolean"),
+        ] {
+            let error = read(hints).expect_err(hints).to_string();
+            assert!(error.contains(part) && error.contains("line 5"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_workflow_error_names_its_place() {
+        let yaml = "steps:\n  - name: go\n    action:\n      reboot: {}\n    retrys: 2\n";
+        let error = parse_workflow(yaml).expect_err("retrys is no key").to_string();
+        assert!(error.starts_with("the workflow is not valid: unknown field `retrys`"), "{error}");
+        assert!(error.ends_with(" at line 5, column 5"), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+
+        let yaml = "steps:\n  - name: go\n    action:\n      reboot: {}\n";
+        let workflow = parse_workflow(yaml).expect("valid");
+        assert_eq!(workflow.steps[0].action.name(), "reboot");
+    }
+}
