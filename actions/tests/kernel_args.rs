@@ -6,7 +6,9 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, copy_file, make, read_file, spoil, write_file};
+use common::disk_image::{
+    ESP, LINUX, Part, ROOT, can_mount, copy_file, make, read_file, run, set_xattr, spoil, write_file, xattr,
+};
 use common::{Bench, MIB, chain};
 use slipway_actions::Error;
 use slipway_protocol::{Action, KernelArgReplacement, KernelArgs};
@@ -178,6 +180,37 @@ fn grub_in_the_style_of_fedora_is_edited_where_its_entries_have_their_arguments(
     let message =
         refusal(&bench, append(&["a;b"]), &[(ROOT_AT, "/boot/grub2/grubenv"), (ROOT_AT, "/etc/default/grub")]);
     assert!(message.contains("GRUB runs its options as a command"), "{message}");
+}
+
+#[test]
+fn links_stay_and_files_keep_or_inherit_their_labels() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(
+        &[
+            ("etc/default/grub", "-> ../sysconfig/grub"),
+            ("etc/sysconfig/grub", "GRUB_TIMEOUT=5\n"),
+            ("etc/kernel/install.conf", ""),
+            ("usr/bin/kernel-install", ""),
+        ],
+        &[("loader/entries/a.conf", "linux /a\noptions root=x ro\n")],
+    );
+    let disk = bench.path("disk");
+    const LABEL: &str = "security.selinux";
+    let [of_file, of_folder] = ["system_u:object_r:bootloader_etc_t:s0", "system_u:object_r:etc_t:s0"];
+    set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", LABEL, of_file);
+    set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", "user.note", "kept");
+    set_xattr(&disk, ROOT_AT, "/etc/kernel", LABEL, of_folder);
+    run_twice(&bench, &append(&["quiet"]));
+    let edited = "GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n";
+    assert_eq!(content(&bench, ROOT_AT, "/etc/sysconfig/grub"), edited);
+    let kept = ["/etc/sysconfig/grub", "/etc/kernel/cmdline"].map(|file| xattr(&disk, ROOT_AT, file, LABEL));
+    assert_eq!(kept, [of_file, of_folder]);
+    assert_eq!(xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", "user.note"), "kept");
+    let root = format!("{}?offset={}", disk.display(), ROOT_AT * MIB);
+    let link = run(Command::new("debugfs").args(["-R", "stat /etc/default/grub", &root]));
+    assert!(link.contains("Type: symlink"), "{link}");
 }
 
 #[test]
