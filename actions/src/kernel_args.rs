@@ -5,15 +5,14 @@ use slipway_protocol::{KernelArgs, RunInTarget};
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::mount::{self, LookedAt};
+use crate::mount::LookedAt;
 use crate::open_disk::{Access, OpenDisk};
-use crate::{Done, Report, choose, run_in_target, seal};
+use crate::volume::{Volume, mount_all};
+use crate::{Done, Report, choose, run_in_target};
 use plan::Plan;
-use volume::Volume;
 
 mod images;
 mod plan;
-mod volume;
 
 /// Where GRUB's menu is made by which program of the installed system.
 const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-mkconfig", "/boot/grub2")];
@@ -27,7 +26,7 @@ pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn F
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let (mut changed, mut is_made, mut warnings) = (0, false, Vec::new());
     loop {
-        let (volumes, looked_at) = mount_all(&disk, machine)?;
+        let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;
         let plan = Plan::make(&volumes, inputs)?;
         changed += plan.changes();
         // What could not be looked into may have the menu.
@@ -67,31 +66,6 @@ fn finish(
     let mut warnings = looked_at.refusals;
     warnings.extend(plan.warnings());
     Ok(Done::go_on(summary(inputs, changed, plan.entries()), warnings))
-}
-
-/// Every file system of the disk that can be mounted.
-fn mount_all(disk: &OpenDisk, machine: &dyn Machine) -> Result<(Vec<Volume>, LookedAt), Error> {
-    let (mut volumes, mut looked_at) = (Vec::new(), LookedAt::default());
-    for ((partition, found), closed) in seal::judged(disk)? {
-        let name = partition.describe(disk);
-        if let Some(reason) = closed {
-            looked_at.in_vain(format!("{name} is left alone: {reason}"));
-            continue;
-        }
-        let Some(file_system) = found.filter(|found| mount::is_mountable(found.kind)) else {
-            looked_at.in_vain(format!("{name} has no file system that can be mounted"));
-            continue;
-        };
-        machine.cancel().check()?;
-        match mount::mount(disk, &partition, file_system.kind) {
-            Ok(root) => {
-                looked_at.in_vain(format!("{name} ({}) has no boot entries", file_system.kind));
-                volumes.push(Volume::new(root));
-            }
-            Err(error) => looked_at.refused(&name, &error),
-        }
-    }
-    Ok((volumes, looked_at))
 }
 
 /// The program of the installed system that makes GRUB's menu, and the folder it is for, where GRUB is on the disk.

@@ -6,16 +6,12 @@ use std::path::Path;
 use slipway_protocol::KernelArgs;
 
 use super::plan::refused;
-use super::volume::Volume;
 use crate::boot_config::Edit;
 use crate::boot_config::uki::{self, MAX_SECTION};
 use crate::error::Error;
 use crate::pe::{self, Sections};
+use crate::volume::{ADDONS, IMAGES, Volume};
 
-/// Where boot loaders find unified kernel images (Boot Loader Specification, Type #2).
-const IMAGES: &str = "EFI/Linux";
-/// Addons for all images on the same partition, those included that come later (systemd-stub(7)).
-const ADDONS: &str = "loader/addons";
 const ADDON: &str = "slipway.addon.efi";
 /// Global variable of the firmware (UEFI specification, 3.3): four bytes of attributes and one that is 1 where only what is
 /// signed is run.

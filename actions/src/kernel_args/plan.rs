@@ -2,9 +2,9 @@
 
 use slipway_protocol::KernelArgs;
 
-use super::volume::Volume;
 use crate::boot_config::Edit;
 use crate::error::Error;
+use crate::volume::Volume;
 
 mod boot_files;
 mod templates;

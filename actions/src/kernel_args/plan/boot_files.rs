@@ -6,19 +6,7 @@ use super::{Change, Plan, refused, resolved};
 use crate::boot_config::{self, Edit};
 use crate::error::Error;
 use crate::kernel_args::images;
-use crate::kernel_args::volume::Volume;
-
-/// Boot Loader Specification, Type #1 entries: on an ESP or XBOOTLDR partition, or in /boot.
-const ENTRIES: &str = "loader/entries";
-/// Menus of EXTLINUX, SYSLINUX and U-Boot.
-const MENUS: &[&str] = &[
-    "extlinux/extlinux.conf",
-    "extlinux.conf",
-    "syslinux/syslinux.cfg",
-    "syslinux.cfg",
-    "EFI/syslinux/syslinux.cfg",
-    "EFI/BOOT/syslinux.cfg",
-];
+use crate::volume::Volume;
 
 impl Plan {
     pub(super) fn grub_menus(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
@@ -44,8 +32,7 @@ impl Plan {
         volume: &Volume,
         wanted: &KernelArgs,
     ) -> Result<(), Error> {
-        for prefix in volume.prefixes {
-            let dir = format!("{prefix}{ENTRIES}");
+        for dir in volume.entry_folders() {
             for name in volume.root.list(&dir)?.iter().filter(|name| name.ends_with(".conf")) {
                 let path = format!("{dir}/{name}");
                 let Some(text) = volume.root.read(&path)? else { continue };
@@ -76,8 +63,7 @@ impl Plan {
     }
 
     pub(super) fn menus(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
-        let paths = volume.prefixes.iter().flat_map(|prefix| MENUS.iter().map(move |menu| format!("{prefix}{menu}")));
-        for path in paths {
+        for path in volume.menus() {
             self.menus.entries += self.edit(index, volume, &path, &|text| boot_config::extlinux(text, wanted))?;
         }
         Ok(())

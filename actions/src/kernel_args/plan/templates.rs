@@ -5,10 +5,9 @@ use slipway_protocol::KernelArgs;
 use super::{Plan, refused, resolved};
 use crate::boot_config;
 use crate::error::Error;
-use crate::kernel_args::volume::Volume;
+use crate::volume::{KERNEL_CMDLINE, Volume};
 
-/// What kernel-install(8) puts into the entries of kernels to come, and what it takes where there is none.
-const KERNEL_CMDLINE: &str = "etc/kernel/cmdline";
+/// What kernel-install(8) takes where the system has no command line of its own.
 const VENDOR_CMDLINE: &str = "usr/lib/kernel/cmdline";
 const KERNEL_INSTALL: &[&str] = &["usr/bin/kernel-install", "bin/kernel-install"];
 /// What grub-mkconfig puts into a grub.cfg to come; files in the folder come after it and may set the same variables.
