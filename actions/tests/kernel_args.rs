@@ -183,6 +183,28 @@ fn grub_in_the_style_of_fedora_is_edited_where_its_entries_have_their_arguments(
 }
 
 #[test]
+fn arguments_of_fedoras_entries_are_changed_where_grub_reads_them() {
+    if !can_mount() {
+        return;
+    }
+    let env = |value: &str| format!("{:#<1024}", format!("# GRUB Environment Block\nkernelopts={value}\n"));
+    let menu = |value: &str| format!("load_env\nset kernelopts=\"{value}\"\nblscfg\n");
+    let entry = "linux /a\noptions $kernelopts $tuned_params\n";
+    let bench = installed(
+        &[
+            ("boot/loader/entries/a.conf", entry),
+            ("boot/grub2/grubenv", "-> ../efi/EFI/redhat/grubenv"),
+            ("etc/default/grub", "GRUB_CMDLINE_LINUX=\"\"\nGRUB_ENABLE_BLSCFG=true\n"),
+        ],
+        &[("EFI/redhat/grub.cfg", &menu("root=x")), ("EFI/redhat/grubenv", &env("root=x ro"))],
+    );
+    run_twice(&bench, &append(&["a=1"]));
+    assert_eq!(content(&bench, ESP_AT, "/EFI/redhat/grubenv"), env("root=x ro a=1"));
+    assert_eq!(content(&bench, ESP_AT, "/EFI/redhat/grub.cfg"), menu("root=x a=1"));
+    assert_eq!(content(&bench, ROOT_AT, "/boot/loader/entries/a.conf"), entry);
+}
+
+#[test]
 fn links_stay_and_files_keep_or_inherit_their_labels() {
     if !can_mount() {
         return;

@@ -117,6 +117,28 @@ fn fedoras_entries_have_their_variables_and_their_default() {
     check(&installed(&[], &boot, &[OS_RELEASE]), Kexec::default(), ("kernel 6.1", None, "root=x ro"));
 }
 
+#[test]
+fn variables_of_fedoras_entries_are_read_where_grub_reads_them() {
+    if !can_mount() {
+        return;
+    }
+    let boot = [
+        ("loader/entries/id-6.1.conf", "title RHEL\nlinux /vmlinuz-6.1\noptions $kernelopts quiet\n"),
+        ("vmlinuz-6.1", "kernel"),
+        ("grub2/grubenv", "-> ../efi/EFI/redhat/grubenv"),
+    ];
+    let check_esp = |esp: Files, expect| check(&installed(esp, &boot, &[OS_RELEASE]), Kexec::default(), expect);
+    let menu = ("EFI/redhat/grub.cfg", "load_env\nset kernelopts=\"root=menu\"\nblscfg\n");
+    let block = ("EFI/redhat/grubenv", "# GRUB Environment Block\nkernelopts=root=x ro\n####");
+    let stale = [
+        ("EFI/BOOT/grub.cfg", "configfile /EFI/redhat/grub.cfg\n"),
+        ("EFI/BOOT/grubenv", "# GRUB Environment Block\nkernelopts=root=stale\n####"),
+    ];
+    check_esp(&[menu, block, stale[0], stale[1]], ("kernel", None, "root=x ro quiet"));
+    check_esp(&[menu], ("kernel", None, "root=menu quiet"));
+    check_esp(&[block], ("kernel", None, "root=x ro quiet"));
+}
+
 /// A PE file of nothing but headers and these sections.
 fn unified(sections: &[(&str, &str)]) -> String {
     let mut head = vec![0_u8; 1024];

@@ -72,8 +72,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// The default of the first boot loader that has one whose kernel is there.
     fn default(&self) -> Result<Option<Startable>, Error> {
-        let environment = self.first_text(&|volume| in_grub_folders(volume, "grubenv"))?;
-        let environment = environment.map(|text| grub::environment(&text)).unwrap_or_default();
+        let environment = self.environment()?;
         if let Some(found) = self.menu(&environment)? {
             return Ok(Some(found));
         }
@@ -85,6 +84,30 @@ impl Search<'_> {
             return Ok(Some(found));
         }
         self.newest()
+    }
+
+    /// The variables GRUB has when it reads entries: of the block beside the menu that loads one, which may be on the ESP, and the
+    /// arguments such a menu falls back to.
+    fn environment(&self) -> Result<BTreeMap<String, String>, Error> {
+        let (mut loaded, mut other, mut fallback) = (None, None, None);
+        for place in self.places {
+            for folder in place.grub_folders() {
+                let block = place.root.read(&format!("{folder}/grubenv"))?.map(|text| grub::environment(&text));
+                // A menu that only leads on to another loads none.
+                match place.root.read(&format!("{folder}/grub.cfg"))?.filter(|menu| menu.contains("load_env")) {
+                    Some(menu) => {
+                        loaded = loaded.or(block);
+                        fallback = fallback.or_else(|| grub::kernelopts(&menu));
+                    }
+                    None => other = other.or(block),
+                }
+            }
+        }
+        let mut variables = loaded.or(other).unwrap_or_default();
+        if let Some(arguments) = fallback {
+            variables.entry(grub::KERNELOPTS.to_owned()).or_insert(arguments);
+        }
+        Ok(variables)
     }
 
     /// The default of systemd-boot, and of GRUBs that have their entries in its form.
