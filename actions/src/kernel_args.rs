@@ -31,7 +31,7 @@ pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn F
         changed += plan.changes();
         // What could not be looked into may have the menu.
         let may_be_made = !is_made && plan.entries() == 0 && looked_at.refusals.is_empty();
-        let Some((program, dir)) = missing_menu(&volumes).filter(|_| may_be_made) else {
+        let Some((program, dir)) = missing_menu(&volumes)?.filter(|_| may_be_made) else {
             let mut done = finish(&disk, &plan, &volumes, looked_at, inputs, changed)?;
             done.outcome.warnings.splice(..0, warnings);
             return Ok(done);
@@ -69,13 +69,16 @@ fn finish(
 }
 
 /// The program of the installed system that makes GRUB's menu, and the folder it is for, where GRUB is on the disk.
-fn missing_menu(volumes: &[Volume]) -> Option<(&'static str, &'static str)> {
+fn missing_menu(volumes: &[Volume]) -> Result<Option<(&'static str, &'static str)>, Error> {
     let is_there = |program: &str| {
         let has = |volume: &Volume| PROGRAM_DIRS.iter().any(|dir| volume.root.exists(&format!("{dir}/{program}")));
         volumes.iter().any(has)
     };
-    let has_grub = volumes.iter().any(Volume::has_grub);
-    GENERATORS.iter().copied().find(|(program, _)| has_grub && is_there(program))
+    let mut has_grub = false;
+    for volume in volumes {
+        has_grub |= volume.has_grub()?;
+    }
+    Ok(GENERATORS.iter().copied().find(|(program, _)| has_grub && is_there(program)))
 }
 
 /// Has the installed system make GRUB's menu, of this disk only. Returns its warnings.

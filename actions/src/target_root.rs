@@ -23,6 +23,8 @@ pub(crate) struct TargetRoot(OwnedFd);
 
 /// Configuration files larger than this, in bytes, are not what they are taken for.
 const MAX_FILE: u64 = 16 << 20;
+/// A directory of configuration with more names than this is not what it is taken for either.
+const MAX_NAMES: usize = 4096;
 /// Mode of directories that have to be made.
 const DIR_MODE: u32 = 0o755;
 /// Links behind one another that are followed, as the kernel does (path_resolution(7)).
@@ -45,12 +47,17 @@ impl TargetRoot {
 
     /// The text of a file, or none where there is no such file.
     pub(crate) fn read(&self, path: &str) -> Result<Option<String>, Error> {
+        self.read_up_to(path, MAX_FILE)
+    }
+
+    /// The same of a file of at most so many bytes; a larger one is an error.
+    pub(crate) fn read_up_to(&self, path: &str, max: u64) -> Result<Option<String>, Error> {
         let read = || {
             let mut bytes = Vec::new();
-            self.regular_file(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+            self.regular_file(path)?.take(max + 1).read_to_end(&mut bytes)?;
             // Cut, it would be written back cut.
-            if bytes.len() as u64 > MAX_FILE {
-                let reason = format!("it is larger than {}, so it is not edited", text::size(MAX_FILE));
+            if bytes.len() as u64 > max {
+                let reason = format!("it is larger than {}, so it is left alone", text::size(max));
                 return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
             }
             String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -92,6 +99,9 @@ impl TargetRoot {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if is_wanted(entry.file_type()) && !name.starts_with('.') {
+                    if names.len() == MAX_NAMES {
+                        return Err(io::Error::other(format!("it holds more than {MAX_NAMES} names")));
+                    }
                     names.push(name);
                 }
             }
@@ -455,7 +465,7 @@ mod tests {
         assert_eq!(root.read("grub.cfg").unwrap().map(|text| text.len() as u64), Some(MAX_FILE));
         file.set_len(MAX_FILE + 1).unwrap();
         let error = root.read("grub.cfg").unwrap_err();
-        let expect = "reading /grub.cfg of the installed system: it is larger than 16 MiB, so it is not edited";
+        let expect = "reading /grub.cfg of the installed system: it is larger than 16 MiB, so it is left alone";
         assert_eq!(crate::text::chain(&error), expect);
     }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{Mode, OFlags, fstat, openat};
 
 use crate::error::Error;
 use crate::machine::Cancel;
@@ -33,6 +33,12 @@ const MENUS: &[&str] = &[
 const GRUB: &[&str] = &["grub", "grub2"];
 /// On an ESP, folders of vendors are in this one; some systems have GRUB's menu there.
 const VENDORS: &str = "EFI";
+
+/// Bytes of an entry, which is a dozen lines, and of a menu, which holds all of them.
+pub(crate) const MAX_ENTRY: u64 = 64 << 10;
+pub(crate) const MAX_MENU: u64 = 4 << 20;
+/// Entries, images or folders of one kind. A file system with more was made to be trouble.
+const MAX_FILES: usize = 256;
 
 /// A mounted file system.
 #[derive(Debug)]
@@ -94,28 +100,27 @@ impl Volume {
     }
 
     /// Folders that grub-install(8) and grub-mkconfig(8) write to, be they there or not: in /boot, and of vendors on an ESP.
-    pub(crate) fn grub_folders(&self) -> Vec<String> {
-        self.in_boot(GRUB).chain(self.folders(VENDORS).iter().map(|vendor| format!("{VENDORS}/{vendor}"))).collect()
+    pub(crate) fn grub_folders(&self) -> Result<Vec<String>, Error> {
+        let vendors = bounded(VENDORS, self.root.directories(VENDORS)?)?;
+        Ok(self.in_boot(GRUB).chain(vendors.iter().map(|vendor| format!("{VENDORS}/{vendor}"))).collect())
     }
 
     /// Whether GRUB is installed here: its modules, or the program that the firmware starts.
-    pub(crate) fn has_grub(&self) -> bool {
+    pub(crate) fn has_grub(&self) -> Result<bool, Error> {
         let is_program = |name: &String| name.starts_with("grub") && name.ends_with(".efi");
         let has = |folder: &String| {
-            let modules = self.folders(folder).iter().any(|name| name.contains("-efi") || name.ends_with("-pc"));
+            let folders = self.root.directories(folder).unwrap_or_default();
+            let modules = folders.iter().any(|name| name.contains("-efi") || name.ends_with("-pc"));
             modules || self.root.list(folder).is_ok_and(|names| names.iter().any(is_program))
         };
-        self.grub_folders().iter().any(has)
+        Ok(self.grub_folders()?.iter().any(has))
     }
 
-    /// Names of the folders in a folder, sorted; none where there is no such folder.
-    pub(crate) fn folders(&self, path: &str) -> Vec<String> {
-        let Some(dir) = self.root.open_directory(path.as_bytes()).and_then(Dir::new).ok() else { return Vec::new() };
-        let entries = dir.flatten().filter(|entry| entry.file_type() == FileType::Directory);
-        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-        names.retain(|name| !name.starts_with('.'));
-        names.sort();
-        names
+    /// Names of the files in a folder that end like this, whatever the case, sorted; none where there is no such folder.
+    pub(crate) fn files(&self, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
+        let mut names = self.root.list(folder)?;
+        names.retain(|name| name.to_ascii_lowercase().ends_with(ending));
+        bounded(folder, names)
     }
 
     /// Up to `len` bytes of a file from an offset on; none where there is no such file.
@@ -143,4 +148,12 @@ impl Volume {
             read => Ok(read.unwrap_or_default()),
         }
     }
+}
+
+fn bounded(folder: &str, names: Vec<String>) -> Result<Vec<String>, Error> {
+    if names.len() <= MAX_FILES {
+        return Ok(names);
+    }
+    let reason = format!("{} are in it, more than {MAX_FILES}: take away those that nothing starts", names.len());
+    Err(target_file("reading", folder, io::Error::other(reason)))
 }

@@ -205,6 +205,28 @@ fn arguments_of_fedoras_entries_are_changed_where_grub_reads_them() {
 }
 
 #[test]
+fn a_file_system_made_to_be_trouble_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let names: Vec<String> = (0..257).map(|number| number.to_string()).collect();
+    let many = |path: fn(&String) -> String| names.iter().map(path).collect::<Vec<String>>();
+    let check = |paths: Vec<String>, content: &str, expect: &str| {
+        let files: Vec<(&str, &str)> = paths.iter().map(|path| (path.as_str(), content)).collect();
+        let message = refusal(&installed(&files, &[]), append(&["a"]), &[]);
+        assert!(message.contains(expect), "{message}");
+    };
+    let entry = "linux /a\noptions root=x\n";
+    check(many(|name| format!("loader/entries/{name}.conf")), entry, "257 are in it, more than 256");
+    check(many(|name| format!("EFI/Linux/{name}.efi")), "MZ", "257 are in it, more than 256");
+    check(many(|name| format!("EFI/{name}/x")), "", "257 are in it, more than 256");
+    check(vec!["loader/entries/a.conf".to_owned()], &" ".repeat((64 << 10) + 1), "it is larger than 64 KiB");
+    let menu = format!("linux /vmlinuz root=x\n{}", " ".repeat(3 * MIB));
+    check(vec!["boot/grub/grub.cfg".to_owned(), "boot/grub2/grub.cfg".to_owned()], &menu, "take up more than 8 MiB");
+    check(vec!["boot/grub/grub.cfg".to_owned()], &menu.repeat(2), "it is larger than 4 MiB");
+}
+
+#[test]
 fn links_stay_and_files_keep_or_inherit_their_labels() {
     if !can_mount() {
         return;

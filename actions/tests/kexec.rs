@@ -185,6 +185,22 @@ fn a_unified_kernel_image_is_taken_apart() {
 }
 
 #[test]
+fn menus_made_to_be_trouble_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let names: Vec<String> = (0..257).map(|number| format!("loader/entries/{number}.conf")).collect();
+    let check = |names: &[String], content: &str, expect: &str| {
+        let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), content)).collect();
+        check_refused(&installed(&[], &[], &files), Kexec::default(), expect);
+    };
+    check(&names, "linux /a\n", "257 are in it, more than 256");
+    check(&names[..1], &" ".repeat((64 << 10) + 1), "it is larger than 64 KiB");
+    let large = format!("linux /a\ntitle {}\n", "x".repeat(50 << 10));
+    check(&names[..90], &large, "its boot entries take up more than 4 MiB");
+}
+
+#[test]
 fn without_a_boot_loader_the_newest_kernel_is_loaded() {
     if !can_mount() {
         return;

@@ -4,10 +4,14 @@ use slipway_protocol::KernelArgs;
 
 use crate::boot_config::Edit;
 use crate::error::Error;
+use crate::text;
 use crate::volume::Volume;
 
 mod boot_files;
 mod templates;
+
+/// Bytes that are held of all boot files together.
+const MAX_HELD: usize = 8 << 20;
 
 /// A file and what it will be.
 #[derive(Debug)]
@@ -39,6 +43,8 @@ pub(super) struct Plan {
     systems: usize,
     /// Command lines and the files they are in, as they will be.
     texts: Vec<String>,
+    /// Bytes of these and of the changes.
+    held: usize,
     /// GRUB's environment or its menu has the arguments of entries.
     has_kernelopts: bool,
     /// GRUB reads the entries of the Boot Loader Specification, and runs their options as a command.
@@ -116,13 +122,36 @@ impl Plan {
     }
 
     /// Notes what a file will be.
-    fn note(&mut self, volume: usize, path: String, old: Option<String>, new: String, is_read_at_boot: bool) {
+    fn note(
+        &mut self,
+        volume: usize,
+        path: String,
+        old: Option<String>,
+        new: String,
+        is_read_at_boot: bool,
+    ) -> Result<(), Error> {
+        let changes = old.as_ref() != Some(&new);
+        self.hold(&path, new.len() * (usize::from(is_read_at_boot) + usize::from(changes)))?;
         if is_read_at_boot {
             self.texts.push(new.clone());
         }
-        if old.as_ref() != Some(&new) {
+        if changes {
             self.changes.push(Change { volume, path, content: Some(new.into_bytes()), is_new: old.is_none() });
         }
+        Ok(())
+    }
+
+    /// Counts what is held in memory on account of a file.
+    fn hold(&mut self, path: &str, bytes: usize) -> Result<(), Error> {
+        self.held += bytes;
+        if self.held <= MAX_HELD {
+            return Ok(());
+        }
+        let limit = text::size(MAX_HELD as u64);
+        Err(refused(
+            path,
+            format!("with it the boot files take up more than {limit}: take away those that nothing reads"),
+        ))
     }
 }
 

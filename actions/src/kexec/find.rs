@@ -14,15 +14,16 @@ use crate::open_disk::OpenDisk;
 use crate::os_release::{self, OsRelease};
 use crate::pe::{self, Section, Sections};
 use crate::target_root::TargetRoot;
-use crate::volume::{ADDONS, IMAGES, KERNEL_CMDLINE, Volume, mount_all};
+use crate::text;
+use crate::volume::{ADDONS, IMAGES, KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU, Volume, mount_all};
 
 const LOADER_CONF: &str = "loader/loader.conf";
 /// What distributions keep at their newest kernel.
 const LINKS: &[(&str, &str)] = &[("vmlinuz", "initrd.img"), ("boot/vmlinuz", "boot/initrd.img")];
-/// Bytes of an entry, and of a section that is text.
+/// Bytes of a section that is text, and of a command line.
 const MAX_TEXT: u64 = 64 << 10;
-/// Entries of a folder that are looked at.
-const MAX_ENTRIES: usize = 256;
+/// Bytes of all entries of the menu.
+const MAX_HELD: usize = 4 << 20;
 
 /// A kernel with all it is started with.
 #[derive(Debug)]
@@ -77,10 +78,10 @@ impl Search<'_> {
             return Ok(Some(found));
         }
         let grub = |text: &str, _: &str| grub::default(text, environment.clone());
-        if let Some(found) = self.configured(&|volume| in_grub_folders(volume, "grub.cfg"), &grub)? {
+        if let Some(found) = self.configured(&grub_menus, &grub)? {
             return Ok(Some(found));
         }
-        if let Some(found) = self.configured(&|volume| volume.menus().collect(), &extlinux::default)? {
+        if let Some(found) = self.configured(&|volume| Ok(volume.menus().collect()), &extlinux::default)? {
             return Ok(Some(found));
         }
         self.newest()
@@ -91,10 +92,14 @@ impl Search<'_> {
     fn environment(&self) -> Result<BTreeMap<String, String>, Error> {
         let (mut loaded, mut other, mut fallback) = (None, None, None);
         for place in self.places {
-            for folder in place.grub_folders() {
-                let block = place.root.read(&format!("{folder}/grubenv"))?.map(|text| grub::environment(&text));
+            for folder in place.grub_folders()? {
+                let block = place
+                    .root
+                    .read_up_to(&format!("{folder}/grubenv"), MAX_ENTRY)?
+                    .map(|text| grub::environment(&text));
                 // A menu that only leads on to another loads none.
-                match place.root.read(&format!("{folder}/grub.cfg"))?.filter(|menu| menu.contains("load_env")) {
+                let menu = place.root.read_up_to(&format!("{folder}/grub.cfg"), MAX_MENU)?;
+                match menu.filter(|menu| menu.contains("load_env")) {
                     Some(menu) => {
                         loaded = loaded.or(block);
                         fallback = fallback.or_else(|| grub::kernelopts(&menu));
@@ -112,18 +117,24 @@ impl Search<'_> {
 
     /// The default of systemd-boot, and of GRUBs that have their entries in its form.
     fn menu(&self, environment: &BTreeMap<String, String>) -> Result<Option<Startable>, Error> {
-        let (mut entries, mut patterns) = (Vec::new(), Vec::new());
+        let (mut entries, mut patterns, mut held) = (Vec::new(), Vec::new(), 0);
         for (place, at) in self.places.iter().zip(0..) {
-            patterns.extend(place.root.read(LOADER_CONF)?.and_then(|text| bls::default_pattern(&text)));
+            patterns
+                .extend(place.root.read_up_to(LOADER_CONF, MAX_ENTRY)?.and_then(|text| bls::default_pattern(&text)));
             for dir in place.entry_folders() {
-                for name in files(&place.root, &dir, ".conf")? {
-                    let text = place.root.read(&format!("{dir}/{name}"))?.filter(|text| text.len() as u64 <= MAX_TEXT);
+                for name in place.files(&dir, ".conf")? {
+                    let text = place.root.read_up_to(&format!("{dir}/{name}"), MAX_ENTRY)?;
                     let entry = text.and_then(|text| bls::parse(&name, &text, environment));
+                    held += entry.as_ref().map_or(0, MenuEntry::size);
                     entries.extend(entry.map(|entry| MenuEntry { place: at, ..entry }));
+                    self.check_held(held)?;
                 }
             }
-            for name in &files(&place.root, IMAGES, ".efi")? {
-                entries.extend(unified_entry(&place.root, name).map(|entry| MenuEntry { place: at, ..entry }));
+            for name in &place.files(IMAGES, ".efi")? {
+                let entry = unified_entry(&place.root, name);
+                held += entry.as_ref().map_or(0, MenuEntry::size);
+                entries.extend(entry.map(|entry| MenuEntry { place: at, ..entry }));
+                self.check_held(held)?;
             }
         }
         patterns.extend(environment.get("saved_entry").cloned());
@@ -142,16 +153,23 @@ impl Search<'_> {
         }
     }
 
+    fn check_held(&self, held: usize) -> Result<(), Error> {
+        if held <= MAX_HELD {
+            return Ok(());
+        }
+        Err(self.refused(format!("its boot entries take up more than {}", text::size(MAX_HELD as u64))))
+    }
+
     /// The default of the first of some files whose kernel is there. `read` is given a text and the folder it is in.
     fn configured(
         &self,
-        paths: &dyn Fn(&Volume) -> Vec<String>,
+        paths: &dyn Fn(&Volume) -> Result<Vec<String>, Error>,
         read: &dyn Fn(&str, &str) -> Option<BootEntry>,
     ) -> Result<Option<Startable>, Error> {
         for (place, at) in self.places.iter().zip(0..) {
-            for path in paths(place) {
+            for path in paths(place)? {
                 let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-                let entry = place.root.read(&path)?.and_then(|text| read(&text, folder));
+                let entry = place.root.read_up_to(&path, MAX_MENU)?.and_then(|text| read(&text, folder));
                 if let Some(found) = entry.map(|entry| self.open(at, &entry)).transpose()?.flatten() {
                     return Ok(Some(found));
                 }
@@ -162,7 +180,11 @@ impl Search<'_> {
 
     /// The links to the newest kernel, with the command line that kernels to come get.
     fn newest(&self) -> Result<Option<Startable>, Error> {
-        let cmdline = self.first_text(&|_| vec![KERNEL_CMDLINE.to_owned()])?.unwrap_or_default();
+        let mut cmdline = None;
+        for place in self.places {
+            cmdline = cmdline.or(place.root.read_up_to(KERNEL_CMDLINE, MAX_ENTRY)?);
+        }
+        let cmdline = cmdline.unwrap_or_default();
         for (kernel, initrd) in LINKS {
             let (kernel, initrd) = ((*kernel).to_owned(), (*initrd).to_owned());
             let mut entry = BootEntry { title: "the newest".to_owned(), kernel, ..BootEntry::default() };
@@ -230,26 +252,17 @@ impl Search<'_> {
         let mut cmdline = part(".cmdline")?.map(|mut part| part.read(MAX_TEXT)).transpose().map_err(cut_off)?;
         let mut words = vec![pe::line(cmdline.get_or_insert_default())];
         for dir in [ADDONS, &format!("{path}.extra.d")] {
-            for name in files(&place.root, dir, ".addon.efi")? {
+            for name in place.files(dir, ".addon.efi")? {
                 words.push(addition(&place.root, &format!("{dir}/{name}")).unwrap_or_default());
             }
         }
         words.retain(|words| !words.is_empty());
+        if words.iter().map(String::len).sum::<usize>() as u64 > MAX_TEXT {
+            return Err(failed("has a command line that no kernel takes, with its addons"));
+        }
         let initrd = if initrds.is_empty() { None } else { Some(join(initrds).map_err(cut_off)?) };
         let kernel = join(vec![kernel]).map_err(cut_off)?;
         Ok(Startable { title: entry.id.clone(), path: shown, kernel, initrd, cmdline: words.join(" ") })
-    }
-
-    /// The text of the first of some files on any file system.
-    fn first_text(&self, paths: &dyn Fn(&Volume) -> Vec<String>) -> Result<Option<String>, Error> {
-        for place in self.places {
-            for path in paths(place) {
-                if let Some(text) = place.root.read(&path)? {
-                    return Ok(Some(text));
-                }
-            }
-        }
-        Ok(None)
     }
 
     fn names(&self) -> String {
@@ -262,16 +275,8 @@ impl Search<'_> {
     }
 }
 
-fn in_grub_folders(volume: &Volume, name: &str) -> Vec<String> {
-    volume.grub_folders().iter().map(|folder| format!("{folder}/{name}")).collect()
-}
-
-/// Names of the files in a folder that end like this, whatever the case.
-fn files(root: &TargetRoot, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
-    let mut names = root.list(folder)?;
-    names.retain(|name| name.to_ascii_lowercase().ends_with(ending));
-    names.truncate(MAX_ENTRIES);
-    Ok(names)
+fn grub_menus(volume: &Volume) -> Result<Vec<String>, Error> {
+    Ok(volume.grub_folders()?.iter().map(|folder| format!("{folder}/grub.cfg")).collect())
 }
 
 /// The entry a unified kernel image is in the menu (UAPI.1, "Type #2").
