@@ -358,6 +358,13 @@ fn an_image_whose_stub_reads_no_addons_is_refused() {
     with_image(&bench, "a.efi", &[old, (".linux", "MZ"), (".cmdline", "root=x quiet\0")]);
     let message = refusal(&bench, append(&["a"]), &[]);
     assert!(message.contains("systemd-stub 252.39-1~deb12u2, which reads no addons"), "{message}");
+
+    for done in [append(&["quiet"]), delete(&["a"]), replace("root", "root=x")] {
+        let outcome =
+            bench.run(&Action::KernelArgs(done)).0.unwrap_or_else(|error| panic!("{}", chain(&error))).outcome;
+        assert_eq!(outcome.summary, "the kernel arguments are as they should be in all of 1 boot files");
+        assert_eq!(read_file(&bench.path("disk"), ESP_AT, "/loader/addons/slipway.addon.efi"), None);
+    }
 }
 
 #[test]

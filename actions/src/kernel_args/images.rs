@@ -32,7 +32,7 @@ pub(super) struct Images {
 
 /// Looks at the images of a file system.
 pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error> {
-    let (mut found, mut total) = (Vec::new(), 0);
+    let (mut found, mut total, mut are_done) = (Vec::new(), 0, true);
     for name in volume.files(IMAGES, ".efi")? {
         let Some(sections) = Sections::read(&volume.bytes(IMAGES, &name, 0, pe::HEAD)?).filter(Sections::has_kernel)
         else {
@@ -40,9 +40,11 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
         };
         let lines = texts(volume, IMAGES, &name, &sections, ".cmdline")?;
         let magic = texts(volume, IMAGES, &name, &sections, ".sdmagic")?.concat();
-        if let Some(reason) = uki::why_not(&lines, &magic, wanted) {
+        let is_done = uki::is_done(&lines, wanted);
+        if let Some(reason) = uki::why_not(&lines, &magic, wanted).filter(|_| !is_done) {
             return Err(refused(&format!("{IMAGES}/{name}"), reason));
         }
+        are_done &= is_done;
         total += lines.iter().map(String::len).sum::<usize>();
         if total > MAX_LINES {
             let reason = format!("with it the command lines of the images have more than {MAX_LINES} bytes");
@@ -59,6 +61,8 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
         None => String::new(),
     };
     let new = match uki::addon_command_line(&old, &lines, wanted) {
+        // An addon that repeats what they have would only need a stub that reads it, or a signature.
+        _ if are_done && old.is_empty() => String::new(),
         Edit::Edited(new) => new,
         Edit::Refused(reason) => return Err(refused(&path, reason)),
         Edit::NoCommandLine => old.clone(),
