@@ -3,6 +3,7 @@
 
 use slipway_protocol::{KernelArgs, RunInTarget};
 
+use crate::boot_config::For;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::mount::LookedAt;
@@ -19,6 +20,16 @@ const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-m
 const PROGRAM_DIRS: &[&str] = &["usr/sbin", "usr/bin", "sbin"];
 
 pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    run_for(For::Normal, inputs, machine, report)
+}
+
+/// The same, with a say in which entries get what is added.
+pub(crate) fn run_for(
+    entries: For,
+    inputs: &KernelArgs,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
     let problems = inputs.problems();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "kernel-args", problems });
@@ -27,7 +38,7 @@ pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn F
     let (mut changed, mut is_made, mut warnings) = (0, false, Vec::new());
     loop {
         let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;
-        let plan = Plan::make(&volumes, inputs)?;
+        let plan = Plan::make(&volumes, inputs, entries)?;
         changed += plan.changes();
         // What could not be looked into may have the menu.
         let may_be_made = !is_made && plan.entries() == 0 && looked_at.refusals.is_empty();

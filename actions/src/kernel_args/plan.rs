@@ -2,7 +2,7 @@
 
 use slipway_protocol::KernelArgs;
 
-use crate::boot_config::Edit;
+use crate::boot_config::{Edit, For};
 use crate::error::Error;
 use crate::text;
 use crate::volume::Volume;
@@ -35,6 +35,8 @@ struct Family {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     changes: Vec<Change>,
+    /// What gets what is added.
+    to: For,
     grub: Family,
     specified: Family,
     menus: Family,
@@ -55,9 +57,9 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Reads everything and writes nothing.
-    pub(super) fn make(volumes: &[Volume], wanted: &KernelArgs) -> Result<Self, Error> {
+    pub(super) fn make(volumes: &[Volume], wanted: &KernelArgs, to: For) -> Result<Self, Error> {
         let systems = volumes.iter().filter(|volume| templates::has_kernel_install(volume)).count();
-        let mut plan = Self { systems, ..Self::default() };
+        let mut plan = Self { systems, to, ..Self::default() };
         for (index, volume) in volumes.iter().enumerate() {
             plan.grub_menus(index, volume, wanted)?;
         }

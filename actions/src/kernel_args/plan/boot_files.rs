@@ -17,7 +17,7 @@ impl Plan {
             let path = format!("{dir}/grub.cfg");
             let Some(text) = volume.root.read_up_to(&path, MAX_MENU)? else { continue };
             self.grub_reads_entries |= text.lines().any(|line| line.trim_start().starts_with("blscfg"));
-            let (menu, starts_linux) = resolved(&path, &text, boot_config::grub_config(&text, wanted))?;
+            let (menu, starts_linux) = resolved(&path, &text, boot_config::grub_config(&text, wanted, self.to))?;
             let (menu, has_kernelopts) = resolved(&path, &menu, boot_config::kernelopts_of_config(&menu, wanted))?;
             self.grub.entries += usize::from(starts_linux);
             self.has_kernelopts |= has_kernelopts;
@@ -63,8 +63,9 @@ impl Plan {
     }
 
     pub(super) fn menus(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
+        let to = self.to;
         for path in volume.menus() {
-            self.menus.entries += self.edit(index, volume, &path, &|text| boot_config::extlinux(text, wanted))?;
+            self.menus.entries += self.edit(index, volume, &path, &|text| boot_config::extlinux(text, wanted, to))?;
         }
         Ok(())
     }

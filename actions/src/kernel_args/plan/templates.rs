@@ -81,7 +81,7 @@ impl Plan {
             }
         }
         let files: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let edited = boot_config::grub_defaults(&files, wanted)
+        let edited = boot_config::grub_defaults(&files, wanted, self.to)
             .map_err(|(file, reason)| refused(paths.get(file).map_or(GRUB_DEFAULT, String::as_str), reason))?;
         self.grub.templates += 1;
         for ((path, text), edited) in paths.into_iter().zip(texts).zip(edited) {
