@@ -29,7 +29,7 @@ use crate::{Done, Report, choose, kernel_args, random, run_in_target, text};
 use extent::Extent;
 use luks2::{DATA_OFFSET, Volume};
 use reencrypt::Work;
-use table::Table;
+use table::{State, Table};
 pub use tpm::TpmError;
 
 /// What there is to encrypt, and where.
@@ -116,8 +116,9 @@ fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Pla
     };
     let room = partition.bytes.end - partition.bytes.start;
     if extent.size + DATA_OFFSET > room {
+        let left = table.left.map_or(String::new(), |left| format!(" ({left})"));
         return refused(format!(
-            "its {kind} takes up {} of {}, and {} must be free behind it; write the image with `grow: false`, so that the \
+            "its {kind} takes up {} of {}, and {} must be free behind it{left}; write the image with `grow: false`, so that the \
              partition can grow without its file system, or make the partition larger than the file system",
             text::size(extent.size),
             text::size(room),
@@ -149,8 +150,14 @@ fn encrypt(
 ) -> Result<(), Error> {
     let (start, size) = (plan.partition.bytes.start, plan.extent.size);
     let work = Work { disk, start, size, volume: &keys.volume, header: &keys.header };
-    work.run(&mut plan.table, machine.cancel(), report).inspect_err(|_| {
-        report(Report::Note(format!("{} is left without a partition table: install it again", disk.path())));
+    let done = work.run(&mut plan.table, machine.cancel(), report);
+    done.inspect_err(|_| {
+        let left = match plan.table.state {
+            State::Untouched => "may have its partition table as it was, with a system that expects an encrypted root",
+            State::Gone => "is left without a partition table",
+            State::Back => "has its new partition table, which may not be whole",
+        };
+        report(Report::Note(format!("{} {left}: install it again", disk.path())));
     })
 }
 

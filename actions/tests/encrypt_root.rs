@@ -136,6 +136,23 @@ fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
 }
 
 #[test]
+fn a_root_that_is_not_made_larger_says_why() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new(MIB);
+    let parts = [
+        Part { mib: 1..ROOT_AT, type_guid: ROOT, name: "other", files: &[] },
+        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: SYSTEM },
+    ];
+    make(&bench.path("disk"), 40, &parts);
+    let disk = fs::File::options().write(true).open(bench.path("disk")).unwrap();
+    disk.set_len(80 * MIB as u64).unwrap();
+    let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
+    assert!(refused.contains("was not made larger: another partition is its twin"), "{refused}");
+}
+
+#[test]
 fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
     if !can_mount() {
         return;

@@ -147,6 +147,7 @@ fn backwards(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::State;
     use super::*;
     use crate::open_disk::Access;
     use crate::partitions::{self, Partition};
@@ -174,7 +175,9 @@ mod tests {
         let root = partitions::read(&disk)?.remove(0);
         let (mut table, root) = Table::read(&disk, &root, false)?;
         let work = Work { disk: &disk, start: root.bytes.start, size: SIZE as u64, volume, header };
-        work.run(&mut table, cancel, &mut |_| {})
+        let done = work.run(&mut table, cancel, &mut |_| {});
+        assert_eq!(table.state, if done.is_ok() { State::Back } else { State::Gone });
+        done
     }
 
     #[test]
