@@ -42,6 +42,16 @@ pub(crate) fn is_plain_for_grub(argument: &str) -> bool {
         && words.is_ok_and(|words| matches!(words.as_slice(), [word] if word.value == value))
 }
 
+/// Which entries get what is added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum For {
+    /// Those that are started as usual.
+    #[default]
+    Normal,
+    /// Those for recovery too: without it they would not start.
+    Every,
+}
+
 /// Whether a command that starts a kernel starts Linux, and no memory test.
 fn is_linux(path: &str, arguments: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();

@@ -4,6 +4,7 @@
 //! Everything that can be refused is, before anything is changed; the recovery key is safe before the disk is touched. What the
 //! system needs to open its root is put into it first, while that can still be mounted.
 
+mod boot_files;
 mod extent;
 mod luks2;
 mod recovery;
@@ -17,16 +18,18 @@ mod xts;
 
 use slipway_protocol::{DiskHints, EncryptRoot, KernelArgs, RecoveryKey, RunInTarget};
 
+use crate::boot_config::For;
 use crate::error::{EncryptError, Error};
 use crate::machine::Machine;
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions::{self, Partition};
 use crate::target::{self, Target};
+use crate::volume::mount_all;
 use crate::{Done, Report, choose, kernel_args, random, run_in_target, text};
 use extent::Extent;
 use luks2::{DATA_OFFSET, Volume};
 use reencrypt::Work;
-use table::Table;
+use table::{State, Table};
 pub use tpm::TpmError;
 
 /// What there is to encrypt, and where.
@@ -54,9 +57,12 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
     if let Some(done) = verity::leave_intact(&disk, machine.cancel(), report)? {
         return Ok(done);
     }
+    // A file system must not be mounted twice.
+    let unreached = boot_files::unreached(&mount_all(&disk, machine.cancel())?.0)?;
     let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
     let refused = |reason: String| Error::Encrypt(EncryptError::Refused { what: name.clone(), reason });
     target_files::check(&root).map_err(refused)?;
+    unreached.map_or(Ok(()), |reason| Err(refused(reason)))?;
     let plan = plan(&disk, &partition, kind, inputs.grow)?;
     let keys = make_keys(inputs, &plan, machine)?;
     warnings.extend_from_slice(&keys.warnings);
@@ -112,8 +118,9 @@ fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Pla
     };
     let room = partition.bytes.end - partition.bytes.start;
     if extent.size + DATA_OFFSET > room {
+        let left = table.left.map_or(String::new(), |left| format!(" ({left})"));
         return refused(format!(
-            "its {kind} takes up {} of {}, and {} must be free behind it; write the image with `grow: false`, so that the \
+            "its {kind} takes up {} of {}, and {} must be free behind it{left}; write the image with `grow: false`, so that the \
              partition can grow without its file system, or make the partition larger than the file system",
             text::size(extent.size),
             text::size(room),
@@ -146,8 +153,14 @@ fn encrypt(
 ) -> Result<(), Error> {
     let (start, size) = (plan.partition.bytes.start, plan.extent.size);
     let work = Work { disk, start, size, volume: &keys.volume, header: &keys.header };
-    work.run(&mut plan.table, machine.cancel(), report).inspect_err(|_| {
-        report(Report::Note(format!("{} is left without a partition table: install it again", disk.path())));
+    let done = work.run(&mut plan.table, machine.cancel(), report);
+    done.inspect_err(|_| {
+        let left = match plan.table.state {
+            State::Untouched => "may have its partition table as it was, with a system that expects an encrypted root",
+            State::Gone => "is left without a partition table",
+            State::Back => "has its new partition table, which may not be whole",
+        };
+        report(Report::Note(format!("{} {left}: install it again", disk.path())));
     })
 }
 
@@ -160,7 +173,8 @@ fn prepare_boot(
     report: &mut dyn FnMut(Report),
 ) -> Result<Vec<String>, Error> {
     let append = target_files::kernel_arguments(uuid);
-    let added = kernel_args::run(&KernelArgs { disk: disk.clone(), append, ..KernelArgs::default() }, machine, report)?;
+    let wanted = KernelArgs { disk: disk.clone(), append, ..KernelArgs::default() };
+    let added = kernel_args::run_for(For::Every, &wanted, machine, report)?;
     let script = Some(target_files::INITRAMFS.to_owned());
     let make = RunInTarget { disk: disk.clone(), script, ..RunInTarget::default() };
     let made = run_in_target::run(&make, machine, report)?;

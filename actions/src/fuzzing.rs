@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use slipway_protocol::{Digest, KernelArgs};
 
-use crate::boot_config::{self, Edit};
+use crate::boot_config::{self, Edit, For};
 use crate::boot_entry::{bls, extlinux, grub};
 use crate::efi::load_option::LoadOption;
 use crate::error::Error;
@@ -110,11 +110,11 @@ pub fn edit_boot_file(kind: BootFile, text: &str, wanted: &KernelArgs) -> Option
     let edit = match kind {
         BootFile::Entry => boot_config::bls_entry(text, wanted, false),
         BootFile::KernelCmdline => boot_config::kernel_cmdline(text, wanted),
-        BootFile::GrubConfig => boot_config::grub_config(text, wanted),
+        BootFile::GrubConfig => boot_config::grub_config(text, wanted, For::Normal),
         BootFile::Kernelopts => boot_config::kernelopts_of_config(text, wanted),
         BootFile::GrubEnv => boot_config::grub_env(text, wanted),
-        BootFile::GrubDefaults => return boot_config::grub_defaults(&[text], wanted).ok()?.pop(),
-        BootFile::Extlinux => boot_config::extlinux(text, wanted),
+        BootFile::GrubDefaults => return boot_config::grub_defaults(&[text], wanted, For::Normal).ok()?.pop(),
+        BootFile::Extlinux => boot_config::extlinux(text, wanted, For::Normal),
         BootFile::UBoot => boot_config::shell_default(text, wanted, "U_BOOT_PARAMETERS", "ro quiet"),
     };
     match edit {

@@ -3,23 +3,33 @@
 
 use slipway_protocol::{KernelArgs, RunInTarget};
 
+use crate::boot_config::For;
 use crate::error::{BootError, Error};
 use crate::machine::Machine;
-use crate::mount::{self, LookedAt};
+use crate::mount::LookedAt;
 use crate::open_disk::{Access, OpenDisk};
-use crate::{Done, Report, choose, run_in_target, seal};
+use crate::volume::{Volume, mount_all};
+use crate::{Done, Report, choose, run_in_target};
 use plan::Plan;
-use volume::Volume;
 
 mod images;
 mod plan;
-mod volume;
 
 /// Where GRUB's menu is made by which program of the installed system.
 const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-mkconfig", "/boot/grub2")];
 const PROGRAM_DIRS: &[&str] = &["usr/sbin", "usr/bin", "sbin"];
 
 pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    run_for(For::Normal, inputs, machine, report)
+}
+
+/// The same, with a say in which entries get what is added.
+pub(crate) fn run_for(
+    entries: For,
+    inputs: &KernelArgs,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
     let problems = inputs.problems();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "kernel-args", problems });
@@ -27,12 +37,12 @@ pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn F
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let (mut changed, mut is_made, mut warnings) = (0, false, Vec::new());
     loop {
-        let (volumes, looked_at) = mount_all(&disk, machine)?;
-        let plan = Plan::make(&volumes, inputs)?;
+        let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;
+        let plan = Plan::make(&volumes, inputs, entries)?;
         changed += plan.changes();
         // What could not be looked into may have the menu.
         let may_be_made = !is_made && plan.entries() == 0 && looked_at.refusals.is_empty();
-        let Some((program, dir)) = missing_menu(&volumes).filter(|_| may_be_made) else {
+        let Some((program, dir)) = missing_menu(&volumes)?.filter(|_| may_be_made) else {
             let mut done = finish(&disk, &plan, &volumes, looked_at, inputs, changed)?;
             done.outcome.warnings.splice(..0, warnings);
             return Ok(done);
@@ -69,39 +79,17 @@ fn finish(
     Ok(Done::go_on(summary(inputs, changed, plan.entries()), warnings))
 }
 
-/// Every file system of the disk that can be mounted.
-fn mount_all(disk: &OpenDisk, machine: &dyn Machine) -> Result<(Vec<Volume>, LookedAt), Error> {
-    let (mut volumes, mut looked_at) = (Vec::new(), LookedAt::default());
-    for ((partition, found), closed) in seal::judged(disk)? {
-        let name = partition.describe(disk);
-        if let Some(reason) = closed {
-            looked_at.in_vain(format!("{name} is left alone: {reason}"));
-            continue;
-        }
-        let Some(file_system) = found.filter(|found| mount::is_mountable(found.kind)) else {
-            looked_at.in_vain(format!("{name} has no file system that can be mounted"));
-            continue;
-        };
-        machine.cancel().check()?;
-        match mount::mount(disk, &partition, file_system.kind) {
-            Ok(root) => {
-                looked_at.in_vain(format!("{name} ({}) has no boot entries", file_system.kind));
-                volumes.push(Volume::new(root));
-            }
-            Err(error) => looked_at.refused(&name, &error),
-        }
-    }
-    Ok((volumes, looked_at))
-}
-
 /// The program of the installed system that makes GRUB's menu, and the folder it is for, where GRUB is on the disk.
-fn missing_menu(volumes: &[Volume]) -> Option<(&'static str, &'static str)> {
+fn missing_menu(volumes: &[Volume]) -> Result<Option<(&'static str, &'static str)>, Error> {
     let is_there = |program: &str| {
         let has = |volume: &Volume| PROGRAM_DIRS.iter().any(|dir| volume.root.exists(&format!("{dir}/{program}")));
         volumes.iter().any(has)
     };
-    let has_grub = volumes.iter().any(Volume::has_grub);
-    GENERATORS.iter().copied().find(|(program, _)| has_grub && is_there(program))
+    let mut has_grub = false;
+    for volume in volumes {
+        has_grub |= volume.has_grub()?;
+    }
+    Ok(GENERATORS.iter().copied().find(|(program, _)| has_grub && is_there(program)))
 }
 
 /// Has the installed system make GRUB's menu, of this disk only. Returns its warnings.

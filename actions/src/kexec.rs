@@ -24,7 +24,7 @@ pub(crate) fn run(inputs: &Kexec, machine: &dyn Machine, report: &mut dyn FnMut(
         return Err(Error::Inputs { action: ACTION, problems });
     }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
-    let Startable { title, path, kernel, initrd, cmdline } = find::find(&disk, inputs)?;
+    let Startable { title, path, kernel, initrd, cmdline } = find::find(&disk, inputs, machine.cancel())?;
     machine.cancel().check()?;
     report(Report::Note(format!("the installed system starts {path} ({title}) with {cmdline}")));
     let loaded = CString::new(cmdline)

@@ -58,6 +58,7 @@ mod target;
 mod target_root;
 mod text;
 mod unpack_archive;
+mod volume;
 mod write_file;
 
 use std::time::Duration;

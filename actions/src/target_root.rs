@@ -4,15 +4,18 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fstat, mkdirat, openat, openat2};
-use rustix::fs::{XattrFlags, fchmod, fchown, fsync, lsetxattr, renameat, statat, symlinkat, syncfs, unlinkat};
+use rustix::fs::{fchmod, fchown, fsync, readlinkat, renameat, statat, symlinkat, syncfs, unlinkat};
 use rustix::io::Errno;
 
 use crate::error::{Error, TargetError};
 use crate::text;
+use xattrs::Xattrs;
+
+mod xattrs;
 
 /// The root of a mounted file system. Dropping it unmounts.
 #[derive(Debug)]
@@ -20,8 +23,12 @@ pub(crate) struct TargetRoot(OwnedFd);
 
 /// Configuration files larger than this, in bytes, are not what they are taken for.
 const MAX_FILE: u64 = 16 << 20;
+/// A directory of configuration with more names than this is not what it is taken for either.
+const MAX_NAMES: usize = 4096;
 /// Mode of directories that have to be made.
 const DIR_MODE: u32 = 0o755;
+/// Links behind one another that are followed, as the kernel does (path_resolution(7)).
+const MAX_LINKS: usize = 40;
 
 impl TargetRoot {
     pub(crate) fn new(root: OwnedFd) -> Self {
@@ -40,12 +47,17 @@ impl TargetRoot {
 
     /// The text of a file, or none where there is no such file.
     pub(crate) fn read(&self, path: &str) -> Result<Option<String>, Error> {
+        self.read_up_to(path, MAX_FILE)
+    }
+
+    /// The same of a file of at most so many bytes; a larger one is an error.
+    pub(crate) fn read_up_to(&self, path: &str, max: u64) -> Result<Option<String>, Error> {
         let read = || {
             let mut bytes = Vec::new();
-            self.regular_file(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+            self.regular_file(path)?.take(max + 1).read_to_end(&mut bytes)?;
             // Cut, it would be written back cut.
-            if bytes.len() as u64 > MAX_FILE {
-                let reason = format!("it is larger than {}, so it is not edited", text::size(MAX_FILE));
+            if bytes.len() as u64 > max {
+                let reason = format!("it is larger than {}, so it is left alone", text::size(max));
                 return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
             }
             String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -87,6 +99,9 @@ impl TargetRoot {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if is_wanted(entry.file_type()) && !name.starts_with('.') {
+                    if names.len() == MAX_NAMES {
+                        return Err(io::Error::other(format!("it holds more than {MAX_NAMES} names")));
+                    }
                     names.push(name);
                 }
             }
@@ -104,19 +119,39 @@ impl TargetRoot {
     pub(crate) fn write(&self, path: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let (parent, name) = split(path);
         self.create_dirs(parent, DIR_MODE)
-            .and_then(|()| self.replace_file(parent, name, content, Attributes { uid: 0, gid: 0, mode }))
+            .and_then(|()| self.new_file(parent, name, content)?.finish(Some(Attributes { uid: 0, gid: 0, mode })))
             .map_err(|source| target_file("writing", path, source))
     }
 
-    /// Writes an existing file anew, whole or not at all, with the mode and owner it had.
+    /// Writes an existing file anew, whole or not at all, with owner, mode and extended attributes it had. Where a link leads to
+    /// it, the link stays.
     pub(crate) fn rewrite(&self, path: &str, content: &[u8]) -> Result<(), Error> {
         let rewrite = || {
-            let stat = fstat(self.open(path, OFlags::PATH)?)?;
-            let (parent, name) = split(path);
-            let attributes = Attributes { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 };
-            self.replace_file(parent, name, content, attributes)
+            let path = self.followed(path)?;
+            let old = self.regular_file(&path)?;
+            let stat = fstat(&old)?;
+            let (parent, name) = split(&path);
+            let new = self.new_file(parent, name, content)?;
+            new.set(Attributes { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 })?;
+            Xattrs::of(&old)?.give(new.file())?;
+            new.finish(None)
         };
         rewrite().map_err(|source| target_file("writing", path, source))
+    }
+
+    /// The path of what a path leads to, which itself is no link.
+    fn followed(&self, path: &str) -> io::Result<String> {
+        let mut path = path.to_owned();
+        for _ in 0..MAX_LINKS {
+            let (parent, name) = split(&path);
+            let target = match readlinkat(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name, Vec::new()) {
+                Err(Errno::INVAL) => return Ok(path),
+                other => other?.into_string().map_err(io::Error::other)?,
+            };
+            // Where `..` leads, the kernel decides when it opens that folder.
+            path = if target.starts_with('/') { target } else { format!("{parent}/{target}") };
+        }
+        Err(Errno::LOOP.into())
     }
 
     /// Makes a symbolic link in place of whatever has its name, and the directories above it.
@@ -127,6 +162,7 @@ impl TargetRoot {
             self.create_dirs(parent, DIR_MODE)?;
             let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
             symlinkat(to, &parent, name)?;
+            xattrs::inherit_label(parent.as_fd(), name, name)?;
             Ok(fsync(&parent)?)
         };
         link().map_err(|source| target_file("writing", path, source))
@@ -137,9 +173,7 @@ impl TargetRoot {
         let (parent, name) = split(path);
         let label = || -> io::Result<()> {
             let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            // There is no lsetxattrat(2) before Linux 6.13: the directory is named by its descriptor.
-            let path = format!("/proc/self/fd/{}/{name}", parent.as_raw_fd());
-            Ok(lsetxattr(path, "security.selinux", format!("{context}\0").as_bytes(), XattrFlags::empty())?)
+            xattrs::set_label(parent.as_fd(), name, format!("{context}\0").as_bytes())
         };
         label().map_err(|source| target_file("labelling", path, source))
     }
@@ -175,7 +209,9 @@ impl TargetRoot {
         let (parent, name) = split(path);
         let make = || {
             self.create_dirs(parent, DIR_MODE)?;
-            mkdirat(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name, Mode::RWXU)?;
+            let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            mkdirat(&parent, name, Mode::RWXU)?;
+            xattrs::inherit_label(parent.as_fd(), name, name)?;
             Ok(self.open_directory(path.as_bytes())?)
         };
         make().map_err(|source| target_file("making", path, source))
@@ -226,13 +262,14 @@ impl TargetRoot {
         self.create_dirs(parent, mode)?;
         let parent = self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?;
         mkdirat(&parent, name, Mode::from_raw_mode(mode))?;
+        xattrs::inherit_label(parent.as_fd(), name, name)?;
         Ok(fsync(parent)?)
     }
 
-    fn replace_file(&self, parent: &str, name: &str, content: &[u8], attributes: Attributes) -> io::Result<()> {
+    fn new_file(&self, parent: &str, name: &str, content: &[u8]) -> io::Result<NewFile> {
         let new = NewFile::begin(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name)?;
         new.file().write_all(content)?;
-        new.finish(Some(attributes))
+        Ok(new)
     }
 }
 
@@ -268,18 +305,23 @@ impl NewFile {
         &self.file
     }
 
-    /// Gives it its attributes, where the file system keeps any, and its name, once everything is on the disk.
-    pub(crate) fn finish(self, attributes: Option<Attributes>) -> io::Result<()> {
-        if let Some(Attributes { uid, gid, mode }) = attributes {
-            let stat = fstat(&self.file)?;
-            // FAT keeps neither; it is asked only for what differs.
-            if (uid, gid) != (stat.st_uid, stat.st_gid) {
-                fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-            }
-            if stat.st_mode & 0o7777 != mode {
-                fchmod(&self.file, Mode::from_raw_mode(mode))?;
-            }
+    /// Gives it its attributes, where the file system keeps any.
+    fn set(&self, Attributes { uid, gid, mode }: Attributes) -> io::Result<()> {
+        let stat = fstat(&self.file)?;
+        // FAT keeps neither; it is asked only for what differs.
+        if (uid, gid) != (stat.st_uid, stat.st_gid) {
+            fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
+        if stat.st_mode & 0o7777 != mode {
+            fchmod(&self.file, Mode::from_raw_mode(mode))?;
+        }
+        Ok(())
+    }
+
+    /// Gives it its attributes, SELinux's label of what was there or of its folder, and its name, once everything is on the disk.
+    pub(crate) fn finish(self, attributes: Option<Attributes>) -> io::Result<()> {
+        attributes.map_or(Ok(()), |attributes| self.set(attributes))?;
+        xattrs::inherit_label(self.parent.as_fd(), &self.name, &self.temporary)?;
         self.file.sync_all()?;
         renameat(&self.parent, &*self.temporary, &self.parent, &*self.name)?;
         Ok(fsync(&self.parent)?)
@@ -326,6 +368,7 @@ pub(crate) fn target_file(operation: &'static str, path: &str, source: io::Error
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{XattrFlags, fgetxattr, flistxattr_query, fsetxattr};
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -372,6 +415,49 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_links_lead_to_is_written_anew_and_the_links_stay() {
+        let (dir, root) = root();
+        let [at, outside] = [dir.path().join("etc"), dir.path().join("efi")];
+        fs::create_dir(&at).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("env"), "1").unwrap();
+        symlink("../../../efi/env", at.join("relative")).unwrap();
+        symlink("/etc/relative", at.join("absolute")).unwrap();
+        symlink("loop", at.join("loop")).unwrap();
+        symlink("/efi", at.join("folder")).unwrap();
+        for (path, content) in [("etc/relative", "2"), ("etc/absolute", "3"), ("etc/folder/env", "4")] {
+            root.rewrite(path, content.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(outside.join("env")).unwrap(), content, "{path}");
+        }
+        assert!(at.join("relative").is_symlink() && at.join("absolute").is_symlink());
+        assert_eq!(fs::read_dir(&at).unwrap().count(), 4, "nothing else was made");
+        for path in ["etc/loop", "etc/folder", "etc/none"] {
+            assert!(root.rewrite(path, b"x").is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn extended_attributes_stay_but_for_those_of_the_content() {
+        let (dir, root) = root();
+        let path = dir.path().join("file");
+        fs::write(&path, "1").unwrap();
+        let file = File::open(&path).unwrap();
+        let set = |name: &str, value: &[u8]| fsetxattr(&file, name, value, XattrFlags::empty());
+        if let Err(errno) = set("user.a", b"one").and_then(|()| set("user.b", &[0, 1])) {
+            return eprintln!("not checked: no extended attributes here: {errno}");
+        }
+        root.rewrite("file", b"2").unwrap();
+        let new = File::open(&path).unwrap();
+        let get = |name: &str| {
+            let mut value = [0; 16];
+            fgetxattr(&new, name, value.as_mut_slice()).map(|len| value[..len].to_vec())
+        };
+        assert_eq!((get("user.a").unwrap(), get("user.b").unwrap()), (b"one".to_vec(), vec![0, 1]));
+        root.write("file", b"3", 0o644).unwrap();
+        assert_eq!(File::open(&path).map(|file| flistxattr_query(file).unwrap()).unwrap(), 0, "another file");
+    }
+
+    #[test]
     fn a_file_too_large_to_be_configuration_is_an_error_and_not_cut() {
         let (dir, root) = root();
         let file = File::create(dir.path().join("grub.cfg")).unwrap();
@@ -379,7 +465,7 @@ mod tests {
         assert_eq!(root.read("grub.cfg").unwrap().map(|text| text.len() as u64), Some(MAX_FILE));
         file.set_len(MAX_FILE + 1).unwrap();
         let error = root.read("grub.cfg").unwrap_err();
-        let expect = "reading /grub.cfg of the installed system: it is larger than 16 MiB, so it is not edited";
+        let expect = "reading /grub.cfg of the installed system: it is larger than 16 MiB, so it is left alone";
         assert_eq!(crate::text::chain(&error), expect);
     }
 

@@ -73,10 +73,14 @@ impl Machine for Safe<'_> {
 
 /// A disk with a system on it, and so much room behind its root file system.
 fn installed(files: &[(&str, &str)], room: usize) -> Bench {
+    with_esp(&[("loader/entries/a.conf", "options ro\n")], files, room)
+}
+
+fn with_esp(esp: &[(&str, &str)], files: &[(&str, &str)], room: usize) -> Bench {
     let bench = Bench::new(MIB);
     let disk = bench.path("disk");
     let parts = [
-        Part { mib: 1..9, type_guid: ESP, name: "esp", files: &[("loader/entries/a.conf", "options ro\n")] },
+        Part { mib: 1..9, type_guid: ESP, name: "esp", files: esp },
         Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files },
     ];
     make(&disk, 40, &parts);
@@ -109,6 +113,47 @@ fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
     check(SYSTEM, 10, usual(), "must be free behind it");
     check(SYSTEM, 40, usual(), "sealing the key of the root file system: there is no /dev/no-tpm; switch the TPM");
     check(SYSTEM, 40, EncryptRoot { pcrs: vec![24], ..usual() }, "it binds the key to PCR 24: they are 0 to 23");
+}
+
+#[test]
+fn a_root_that_is_not_made_larger_says_why() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new(MIB);
+    let parts = [
+        Part { mib: 1..ROOT_AT, type_guid: ROOT, name: "other", files: &[] },
+        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: SYSTEM },
+    ];
+    make(&bench.path("disk"), 40, &parts);
+    let disk = fs::File::options().write(true).open(bench.path("disk")).unwrap();
+    disk.set_len(80 * MIB as u64).unwrap();
+    let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
+    assert!(refused.contains("was not made larger: another partition is its twin"), "{refused}");
+}
+
+#[test]
+fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let entry = "linux /id/6.1/linux\ninitrd /id/6.1/initrd\noptions root=x\n";
+    let esp = [("loader/entries/a.conf", entry)];
+    let check = |root: &[(&str, &str)], expect: &str| {
+        let bench = with_esp(&esp, root, 40);
+        let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
+        assert!(refused.contains(expect), "{refused}");
+    };
+    check(SYSTEM, "its boot entry /loader/entries/a.conf starts /id/6.1/initrd, a copy that nothing makes anew");
+    let hook = [SYSTEM, &[("etc/kernel/postinst.d/zz-systemd-boot", "")]].concat();
+    check(&hook, "a copy that nothing makes anew");
+
+    let bench = with_esp(&esp, &hook, 40);
+    let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
+    let mode = "sif etc/kernel/postinst.d/zz-systemd-boot mode 0100755";
+    succeed(Command::new("debugfs").args(["-w", "-R", mode, &root]));
+    let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
+    assert!(refused.contains("there is no /dev/no-tpm"), "{refused}");
 }
 
 #[test]

@@ -6,9 +6,9 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::disk_image::{can_mount, copy_file, read_file, spoil, write_file};
+use common::disk_image::{can_mount, copy_file, read_file, run, set_xattr, spoil, write_file, xattr};
 use common::installed::{ESP_AT, ROOT_AT, installed};
-use common::{Bench, chain};
+use common::{Bench, MIB, chain};
 use slipway_actions::{Error, TargetError};
 use slipway_protocol::{Action, KernelArgReplacement, KernelArgs};
 
@@ -169,6 +169,81 @@ fn grub_in_the_style_of_fedora_is_edited_where_its_entries_have_their_arguments(
 }
 
 #[test]
+fn arguments_of_fedoras_entries_are_changed_where_grub_reads_them() {
+    if !can_mount() {
+        return;
+    }
+    let env = |value: &str| format!("{:#<1024}", format!("# GRUB Environment Block\nkernelopts={value}\n"));
+    let menu = |value: &str| format!("load_env\nset kernelopts=\"{value}\"\nblscfg\n");
+    let entry = "linux /a\noptions $kernelopts $tuned_params\n";
+    let bench = installed(
+        &[
+            ("boot/loader/entries/a.conf", entry),
+            ("boot/grub2/grubenv", "-> ../efi/EFI/redhat/grubenv"),
+            ("etc/default/grub", "GRUB_CMDLINE_LINUX=\"\"\nGRUB_ENABLE_BLSCFG=true\n"),
+        ],
+        &[("EFI/redhat/grub.cfg", &menu("root=x")), ("EFI/redhat/grubenv", &env("root=x ro"))],
+    );
+    run_twice(&bench, &append(&["a=1"]));
+    assert_eq!(content(&bench, ESP_AT, "/EFI/redhat/grubenv"), env("root=x ro a=1"));
+    assert_eq!(content(&bench, ESP_AT, "/EFI/redhat/grub.cfg"), menu("root=x a=1"));
+    assert_eq!(content(&bench, ROOT_AT, "/boot/loader/entries/a.conf"), entry);
+}
+
+#[test]
+fn a_file_system_made_to_be_trouble_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let names: Vec<String> = (0..257).map(|number| number.to_string()).collect();
+    let many = |path: fn(&String) -> String| names.iter().map(path).collect::<Vec<String>>();
+    let check = |paths: Vec<String>, content: &str, expect: &str| {
+        let files: Vec<(&str, &str)> = paths.iter().map(|path| (path.as_str(), content)).collect();
+        let message = refusal(&installed(&files, &[]), append(&["a"]), &[]);
+        assert!(message.contains(expect), "{message}");
+    };
+    let entry = "linux /a\noptions root=x\n";
+    check(many(|name| format!("loader/entries/{name}.conf")), entry, "257 are in it, more than 256");
+    check(many(|name| format!("EFI/Linux/{name}.efi")), "MZ", "257 are in it, more than 256");
+    check(many(|name| format!("EFI/{name}/x")), "", "257 are in it, more than 256");
+    check(vec!["loader/entries/a.conf".to_owned()], &" ".repeat((64 << 10) + 1), "it is larger than 64 KiB");
+    let menu = format!("linux /vmlinuz root=x\n{}", " ".repeat(3 * MIB));
+    check(vec!["boot/grub/grub.cfg".to_owned(), "boot/grub2/grub.cfg".to_owned()], &menu, "take up more than 8 MiB");
+    check(vec!["boot/grub/grub.cfg".to_owned()], &menu.repeat(2), "it is larger than 4 MiB");
+}
+
+#[test]
+fn links_stay_and_files_keep_or_inherit_their_labels() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed(
+        &[
+            ("etc/default/grub", "-> ../sysconfig/grub"),
+            ("etc/sysconfig/grub", "GRUB_TIMEOUT=5\n"),
+            ("etc/kernel/install.conf", ""),
+            ("usr/bin/kernel-install", ""),
+        ],
+        &[("loader/entries/a.conf", "linux /a\noptions root=x ro\n")],
+    );
+    let disk = bench.path("disk");
+    const LABEL: &str = "security.selinux";
+    let [of_file, of_folder] = ["system_u:object_r:bootloader_etc_t:s0", "system_u:object_r:etc_t:s0"];
+    set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", LABEL, of_file);
+    set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", "user.note", "kept");
+    set_xattr(&disk, ROOT_AT, "/etc/kernel", LABEL, of_folder);
+    run_twice(&bench, &append(&["quiet"]));
+    let edited = "GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n";
+    assert_eq!(content(&bench, ROOT_AT, "/etc/sysconfig/grub"), edited);
+    let kept = ["/etc/sysconfig/grub", "/etc/kernel/cmdline"].map(|file| xattr(&disk, ROOT_AT, file, LABEL));
+    assert_eq!(kept, [of_file, of_folder]);
+    assert_eq!(xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", "user.note"), "kept");
+    let root = format!("{}?offset={}", disk.display(), ROOT_AT * MIB);
+    let link = run(Command::new("debugfs").args(["-R", "stat /etc/default/grub", &root]));
+    assert!(link.contains("Type: symlink"), "{link}");
+}
+
+#[test]
 fn menus_of_extlinux_are_edited_with_what_makes_them() {
     if !can_mount() {
         return;
@@ -269,6 +344,13 @@ fn an_image_whose_stub_reads_no_addons_is_refused() {
     with_image(&bench, "a.efi", &[old, (".linux", "MZ"), (".cmdline", "root=x quiet\0")]);
     let message = refusal(&bench, append(&["a"]), &[]);
     assert!(message.contains("systemd-stub 252.39-1~deb12u2, which reads no addons"), "{message}");
+
+    for done in [append(&["quiet"]), delete(&["a"]), replace("root", "root=x")] {
+        let outcome =
+            bench.run(&Action::KernelArgs(done)).0.unwrap_or_else(|error| panic!("{}", chain(&error))).outcome;
+        assert_eq!(outcome.summary, "the kernel arguments are as they should be in all of 1 boot files");
+        assert_eq!(read_file(&bench.path("disk"), ESP_AT, "/loader/addons/slipway.addon.efi"), None);
+    }
 }
 
 #[test]

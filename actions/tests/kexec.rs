@@ -117,6 +117,28 @@ fn fedoras_entries_have_their_variables_and_their_default() {
     check(&installed(&[], &boot, &[OS_RELEASE]), Kexec::default(), ("kernel 6.1", None, "root=x ro"));
 }
 
+#[test]
+fn variables_of_fedoras_entries_are_read_where_grub_reads_them() {
+    if !can_mount() {
+        return;
+    }
+    let boot = [
+        ("loader/entries/id-6.1.conf", "title RHEL\nlinux /vmlinuz-6.1\noptions $kernelopts quiet\n"),
+        ("vmlinuz-6.1", "kernel"),
+        ("grub2/grubenv", "-> ../efi/EFI/redhat/grubenv"),
+    ];
+    let check_esp = |esp: Files, expect| check(&installed(esp, &boot, &[OS_RELEASE]), Kexec::default(), expect);
+    let menu = ("EFI/redhat/grub.cfg", "load_env\nset kernelopts=\"root=menu\"\nblscfg\n");
+    let block = ("EFI/redhat/grubenv", "# GRUB Environment Block\nkernelopts=root=x ro\n####");
+    let stale = [
+        ("EFI/BOOT/grub.cfg", "configfile /EFI/redhat/grub.cfg\n"),
+        ("EFI/BOOT/grubenv", "# GRUB Environment Block\nkernelopts=root=stale\n####"),
+    ];
+    check_esp(&[menu, block, stale[0], stale[1]], ("kernel", None, "root=x ro quiet"));
+    check_esp(&[menu], ("kernel", None, "root=menu quiet"));
+    check_esp(&[block], ("kernel", None, "root=x ro quiet"));
+}
+
 /// A PE file of nothing but headers and these sections.
 fn unified(sections: &[(&str, &str)]) -> String {
     let mut head = vec![0_u8; 1024];
@@ -160,6 +182,22 @@ fn a_unified_kernel_image_is_taken_apart() {
     ];
     let expect = ("kernel\0\0", Some("ucode!\0\0initrd\0\0"), "root=x ro site=1 quiet");
     check(&installed(&esp, &[], &[OS_RELEASE]), Kexec::default(), expect);
+}
+
+#[test]
+fn menus_made_to_be_trouble_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let names: Vec<String> = (0..257).map(|number| format!("loader/entries/{number}.conf")).collect();
+    let check = |names: &[String], content: &str, expect: &str| {
+        let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), content)).collect();
+        check_refused(&installed(&[], &[], &files), Kexec::default(), expect);
+    };
+    check(&names, "linux /a\n", "257 are in it, more than 256");
+    check(&names[..1], &" ".repeat((64 << 10) + 1), "it is larger than 64 KiB");
+    let large = format!("linux /a\ntitle {}\n", "x".repeat(50 << 10));
+    check(&names[..90], &large, "its boot entries take up more than 4 MiB");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use slipway_protocol::KernelArgs;
 
 use super::command_line::{Language, changed, without_appended};
 use super::shell::with_lines;
-use super::{Edit, is_linux, is_recovery};
+use super::{Edit, For, is_linux, is_recovery};
 
 /// Ends of names by which SYSLINUX tells what is no Linux.
 const NO_LINUX: &[&str] = &[".0", ".bin", ".bs", ".bss", ".c32", ".cbt", ".com", ".img"];
@@ -25,8 +25,9 @@ struct Section<'a> {
     append: Option<Line<'a>>,
 }
 
-/// A menu: the arguments of every entry that starts Linux. What is added is not for entries for rescue.
-pub(crate) fn extlinux(text: &str, wanted: &KernelArgs) -> Edit {
+/// A menu: the arguments of every entry that starts Linux. What is added is not for entries for rescue, unless it is for
+/// every entry.
+pub(crate) fn extlinux(text: &str, wanted: &KernelArgs, to: For) -> Edit {
     let sections = sections(text);
     let Some((common, entries)) = sections.split_first() else { return Edit::NoCommandLine };
     let mut to_edit: Vec<&Section> = entries.iter().filter(|entry| starts_linux(entry)).collect();
@@ -40,7 +41,7 @@ pub(crate) fn extlinux(text: &str, wanted: &KernelArgs) -> Edit {
     let reduced = without_appended(wanted);
     let mut lines = Vec::new();
     for section in to_edit {
-        let wanted = if is_recovery(arguments(section)) { &reduced } else { wanted };
+        let wanted = if is_recovery(arguments(section)) && to == For::Normal { &reduced } else { wanted };
         match edited(section, wanted) {
             Ok(line) => lines.extend(line),
             Err(reason) => return Edit::Refused(reason),
@@ -102,8 +103,12 @@ mod tests {
     use super::*;
     use crate::boot_config::tests::{append, check_text, delete};
 
+    fn normal(text: &str, wanted: &KernelArgs) -> Edit {
+        extlinux(text, wanted, For::Normal)
+    }
+
     fn check(text: &str, wanted: &KernelArgs, expect: &str) {
-        check_text(&extlinux, text, wanted, expect);
+        check_text(&normal, text, wanted, expect);
     }
 
     #[test]
@@ -137,7 +142,7 @@ mod tests {
     #[test]
     fn a_menu_without_linux_has_no_command_line() {
         for text in ["", "default x\n", "append root=x\n", "label m\n linux /memtest\n append root=x\n"] {
-            assert_eq!(extlinux(text, &append(&["a"])), Edit::NoCommandLine, "{text:?}");
+            assert_eq!(normal(text, &append(&["a"])), Edit::NoCommandLine, "{text:?}");
         }
     }
 }

@@ -3,13 +3,13 @@
 use slipway_protocol::KernelArgs;
 
 use super::command_line::{Language, changed, without_appended};
-use super::{Edit, edit_lines, is_linux, is_recovery};
+use super::{Edit, For, edit_lines, is_linux, is_recovery};
 
 const SET_KERNELOPTS: &str = "set kernelopts=";
 
 /// A grub.cfg: every command that starts Linux. What is added is not for the entries for recovery, as those are made without
-/// GRUB_CMDLINE_LINUX_DEFAULT.
-pub(crate) fn grub_config(text: &str, wanted: &KernelArgs) -> Edit {
+/// GRUB_CMDLINE_LINUX_DEFAULT, unless it is for every entry.
+pub(crate) fn grub_config(text: &str, wanted: &KernelArgs, entries: For) -> Edit {
     let mut found = false;
     let reduced = without_appended(wanted);
     let edit = edit_lines(text, |_, line| {
@@ -18,7 +18,7 @@ pub(crate) fn grub_config(text: &str, wanted: &KernelArgs) -> Edit {
             return Ok(None);
         }
         found = true;
-        let wanted = if is_recovery(arguments) { &reduced } else { wanted };
+        let wanted = if is_recovery(arguments) && entries == For::Normal { &reduced } else { wanted };
         let edited = changed(&[arguments], wanted, Language::Grub)?.concat();
         Ok((edited != arguments).then(|| format!("{} {edited}", start.trim_end()).trim_end().to_owned()))
     });
@@ -81,7 +81,11 @@ mod tests {
     use crate::boot_config::tests::{append, check_refused, check_text, delete};
 
     fn check(text: &str, wanted: &KernelArgs, expect: &str) {
-        check_text(&grub_config, text, wanted, expect);
+        check_text(&normal, text, wanted, expect);
+    }
+
+    fn normal(text: &str, wanted: &KernelArgs) -> Edit {
+        grub_config(text, wanted, For::Normal)
     }
 
     #[test]
@@ -102,15 +106,17 @@ mod tests {
         let config = "linux /vmlinuz root=x ro single c=1\n";
         check(config, &append(&["a"]), config);
         check(config, &delete(&["c"]), "linux /vmlinuz root=x ro single\n");
+        let every = |text: &str, wanted: &KernelArgs| grub_config(text, wanted, For::Every);
+        check_text(&every, config, &append(&["a"]), "linux /vmlinuz root=x ro single c=1 a\n");
     }
 
     #[test]
     fn what_starts_no_linux_is_left_alone() {
         for text in ["set timeout=5\n", "linux16 /boot/memtest86+x64.bin root=x\n", "linux /memdisk iso\n", "linux\n"] {
-            assert_eq!(grub_config(text, &append(&["a"])), Edit::NoCommandLine, "{text:?}");
+            assert_eq!(normal(text, &append(&["a"])), Edit::NoCommandLine, "{text:?}");
         }
-        check_refused(&grub_config, "\nlinux /v root=x \\\n  quiet\n", "line 2: the command goes on");
-        check_refused(&grub_config, "linux /v root=x; initrd /i\n", "line 1: ';' stands outside quotes");
+        check_refused(&normal, "\nlinux /v root=x \\\n  quiet\n", "line 2: the command goes on");
+        check_refused(&normal, "linux /v root=x; initrd /i\n", "line 1: ';' stands outside quotes");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use slipway_protocol::KernelArgs;
 
 use super::command_line::{Language, Word, change, joined, without_appended};
 use super::shell::{Assignment, assignments, with_lines};
-use super::with_line;
+use super::{For, with_line};
 
 /// Arguments of every entry.
 const EVERY: &str = "GRUB_CMDLINE_LINUX";
@@ -20,13 +20,14 @@ struct Part {
 }
 
 /// /etc/default/grub and the files read after it, each with the changes. What is added goes where it comes last in entries
-/// that are not for recovery; what is replaced or deleted is so wherever it stands. The error is the index of a file and what
+/// that are not for recovery, or in all of them; what is replaced or deleted is so wherever it stands. The error is the index of a file and what
 /// in it is not understood.
-pub(crate) fn grub_defaults(files: &[&str], wanted: &KernelArgs) -> Result<Vec<String>, (usize, String)> {
+pub(crate) fn grub_defaults(files: &[&str], wanted: &KernelArgs, entries: For) -> Result<Vec<String>, (usize, String)> {
     let is_bls = in_effect(files, BLS)?.last().is_some_and(|part| part.assignment.value == "true");
     let (every, normal) = (in_effect(files, EVERY)?, in_effect(files, NORMAL)?);
     // What is added goes to the second.
-    let (mut parts, others, variable) = if is_bls { (normal, every, EVERY) } else { (every, normal, NORMAL) };
+    let (mut parts, others, variable) =
+        if is_bls || entries == For::Every { (normal, every, EVERY) } else { (every, normal, NORMAL) };
     let first = parts.len();
     parts.extend(others);
     let mut before = Vec::new();
@@ -93,9 +94,13 @@ mod tests {
     use crate::boot_config::Edit;
     use crate::boot_config::tests::{append, check_refused, delete, if_missing, replace};
 
+    fn normal(files: &[&str], wanted: &KernelArgs) -> Result<Vec<String>, (usize, String)> {
+        grub_defaults(files, wanted, For::Normal)
+    }
+
     fn check(files: &[&str], wanted: &KernelArgs, expect: &[&str]) {
-        assert_eq!(grub_defaults(files, wanted).unwrap(), expect, "{files:?} with {wanted:?}");
-        assert_eq!(grub_defaults(expect, wanted).unwrap(), expect, "a second edit of {files:?}");
+        assert_eq!(normal(files, wanted).unwrap(), expect, "{files:?} with {wanted:?}");
+        assert_eq!(normal(expect, wanted).unwrap(), expect, "a second edit of {files:?}");
     }
 
     /// In one file, with names for the two variables that fit a line.
@@ -119,6 +124,15 @@ mod tests {
         check_one("EVERY=\"a\"\nNORMAL=\"\"\n", &append(&["a"]), "EVERY=\"a\"\nNORMAL=\"\"\n");
         check_one("EVERY=\"a\"\nNORMAL=\"q\"\n", &if_missing(&["a"]), "EVERY=\"a\"\nNORMAL=\"q\"\n");
         check_one("EVERY=\"a\"\n", &if_missing(&["b", "a"]), "EVERY=\"a\"\nNORMAL=\"b\"\n");
+    }
+
+    #[test]
+    fn what_every_entry_needs_is_added_for_recovery_too() {
+        let before = "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n";
+        let after = format!("{before}GRUB_CMDLINE_LINUX=\"a\"\n");
+        for text in [before, &after] {
+            assert_eq!(grub_defaults(&[text], &append(&["a"]), For::Every).unwrap(), [after.as_str()], "{text:?}");
+        }
     }
 
     #[test]
@@ -179,7 +193,7 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        let edit = |text: &str, wanted: &KernelArgs| match grub_defaults(&[text], wanted) {
+        let edit = |text: &str, wanted: &KernelArgs| match normal(&[text], wanted) {
             Ok(_) => Edit::NoCommandLine,
             Err((_, reason)) => Edit::Refused(reason),
         };
@@ -189,6 +203,6 @@ mod tests {
             "line 3: the value of GRUB_CMDLINE_LINUX_DEFAULT has a quote",
         );
         check("GRUB_CMDLINE_LINUX_DEFAULT=\"a;b\"\n", "line 1: ';' stands outside quotes");
-        assert!(grub_defaults(&[""], &append(&["a\\b"])).is_err());
+        assert!(normal(&[""], &append(&["a\\b"])).is_err());
     }
 }

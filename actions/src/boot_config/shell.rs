@@ -5,8 +5,11 @@ use slipway_protocol::KernelArgs;
 use super::command_line::{EXPANSION, Language, changed};
 use super::{Edit, with_line};
 
-/// Stands for a backquote that the shell acts on, as [`EXPANSION`] stands for such a dollar sign.
-const COMMAND: char = '\u{FDD1}';
+/// Stand around the number of a substitution, as [`EXPANSION`] stands for the dollar sign of a plain variable: what the shell puts
+/// there is one word here, whatever is in it.
+const SUBSTITUTION: [char; 2] = ['\u{FDD1}', '\u{FDD2}'];
+/// What a substitution may not have in it to be left as it is: quotes, and others within.
+const NESTED: &[char] = &['"', '\'', '\\', '`', '$', '(', '{', '#'];
 
 /// A line that gives a variable its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(super) struct Assignment {
     start: String,
     /// The value without its quotes. What the shell would put something in place of is marked.
     pub(super) value: String,
+    /// The substitutions in it, as they are written.
+    substitutions: Vec<String>,
     /// What stands after the value.
     end: String,
     /// Whether it adds to the value that the variable had before.
@@ -28,14 +33,19 @@ pub(super) struct Assignment {
 impl Assignment {
     /// One that is not there yet.
     pub(super) fn new(variable: &str) -> Self {
-        let (start, value, end) = (format!("{variable}="), String::new(), String::new());
-        Self { line: 0, start, value, end, adds: false, goes_on: false }
+        let start = format!("{variable}=");
+        let (value, end) = (String::new(), String::new());
+        Self { line: 0, start, value, substitutions: Vec::new(), end, adds: false, goes_on: false }
     }
 
     /// The line with another value.
     pub(super) fn with(&self, value: &str) -> String {
         let space = if self.adds { " " } else { "" };
-        format!("{}{}{}", self.start, quoted(&format!("{space}{value}")), self.end)
+        let mut quoted = quoted(&format!("{space}{value}"));
+        for (index, substitution) in self.substitutions.iter().enumerate() {
+            quoted = quoted.replace(&mark(index), substitution);
+        }
+        format!("{}{quoted}{}", self.start, self.end)
     }
 }
 
@@ -46,35 +56,71 @@ pub(super) fn assignments(text: &str, variable: &str) -> Result<Vec<Assignment>,
     for (index, line) in text.lines().enumerate() {
         let content = line.trim_start();
         let content = content.strip_prefix("export ").map_or(content, str::trim_start);
-        let Some(rest) = content.strip_prefix(variable) else { continue };
+        let Some(rest) = content.strip_prefix(variable) else {
+            if is_set_behind(content, variable) {
+                let line = index + 1;
+                return Err(format!(
+                    "line {line}: {variable} is set behind another command; write it on a line of its own"
+                ));
+            }
+            continue;
+        };
         let (adds, Some(right)) = (rest.starts_with("+="), rest.strip_prefix("+=").or(rest.strip_prefix('='))) else {
             continue;
         };
         let refused = |reason: &str| {
             format!("line {}: the value of {variable} {reason}; write it as {variable}=\"...\" on one line", index + 1)
         };
-        let (value, end) = unquoted(right).map_err(refused)?;
+        let Unquoted { value, substitutions, end } = unquoted(right).map_err(refused)?;
         let comment = end.trim_start();
         if !(comment.is_empty() || comment.starts_with('#') && comment.len() < end.len()) {
             return Err(refused("is followed by something else"));
         }
-        let own = [format!("{EXPANSION}{variable}"), format!("{EXPANSION}{{{variable}")];
-        let goes_on = adds || own.iter().any(|own| value.contains(own));
+        let goes_on = adds || refers(&value, &substitutions, variable);
         let start = line[..line.len() - right.len()].to_owned();
-        found.push(Assignment { line: index, start, value, end: end.to_owned(), adds, goes_on });
+        found.push(Assignment { line: index, start, value, substitutions, end: end.to_owned(), adds, goes_on });
     }
     Ok(found)
 }
 
-/// The value of an assignment and what follows it.
-fn unquoted(text: &str) -> Result<(String, &str), &'static str> {
-    if text.contains([EXPANSION, COMMAND]) {
+/// Whether a command sets a variable behind another: a condition, or one more on the line.
+fn is_set_behind(line: &str, variable: &str) -> bool {
+    let code = line.split('#').next().unwrap_or_default();
+    code.match_indices(variable).any(|(at, _)| {
+        let (before, after) = (code[..at].trim_end(), &code[at + variable.len()..]);
+        let is_command = before.ends_with([';', '&', '|', '(', '{'])
+            || before
+                .split_whitespace()
+                .next_back()
+                .is_some_and(|word| matches!(word, "then" | "else" | "do" | "export"));
+        is_command && (after.starts_with('=') || after.starts_with("+="))
+    })
+}
+
+/// Whether a value has that of a variable in it.
+fn refers(value: &str, substitutions: &[String], variable: &str) -> bool {
+    let braces = format!("${{{variable}");
+    value.contains(&format!("{EXPANSION}{variable}")) || substitutions.iter().any(|text| text.starts_with(&braces))
+}
+
+/// An assignment's value taken apart.
+#[derive(Default)]
+struct Unquoted<'a> {
+    value: String,
+    substitutions: Vec<String>,
+    /// What follows it.
+    end: &'a str,
+}
+
+fn unquoted(text: &str) -> Result<Unquoted<'_>, &'static str> {
+    if text.contains(|c| ('\u{FDD0}'..='\u{FDEF}').contains(&c)) {
         return Err("has a character that is none");
     }
-    let mut value = String::new();
+    let mut found = Unquoted::default();
     let mut quote = None;
     let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {
+        let value = &mut found.value;
         match (c, quote) {
             ('\'' | '"', None) => quote = Some(c),
             (c, Some(open)) if c == open => quote = None,
@@ -83,16 +129,51 @@ fn unquoted(text: &str) -> Result<(String, &str), &'static str> {
                 Some((_, c)) => value.extend(['\\', c]),
                 None => return Err("goes on on the next line"),
             },
-            ('$', None | Some('"')) => value.push(EXPANSION),
-            ('`', None | Some('"')) => value.push(COMMAND),
-            (c, None) if c.is_whitespace() || ";&|<>()".contains(c) => return Ok((value, &text[at..])),
+            ('$' | '`', None | Some('"')) => match substitution(&text[at..])? {
+                Some(whole) => {
+                    value.push_str(&mark(found.substitutions.len()));
+                    found.substitutions.push(whole.to_owned());
+                    // Of it the first character is behind.
+                    chars.nth(whole.chars().count() - 2);
+                }
+                None if quote.is_none() && text[at + 1..].starts_with(['"', '\'']) => {
+                    return Err("has a quote behind a dollar sign");
+                }
+                None => value.push(EXPANSION),
+            },
+            ('~', None) => return Err("has a ~ outside quotes"),
+            (c, None) if c.is_whitespace() || ";&|<>()".contains(c) => {
+                found.end = &text[at..];
+                return Ok(found);
+            }
             (c, _) => value.push(c),
         }
     }
     match quote {
         Some(_) => Err("has a quote that is not closed"),
-        None => Ok((value, "")),
+        None => Ok(found),
     }
+}
+
+/// The substitution a text begins with, all of it; none where that is a plain variable.
+fn substitution(text: &str) -> Result<Option<&str>, &'static str> {
+    let (open, close) = match text.as_bytes() {
+        [b'`', ..] => ("`", '`'),
+        [b'$', b'(', ..] => ("$(", ')'),
+        [b'$', b'{', ..] => ("${", '}'),
+        _ => return Ok(None),
+    };
+    let Some(len) = text[open.len()..].find(close) else { return Err("has a substitution that is not closed") };
+    let inside = &text[open.len()..open.len() + len];
+    if inside.contains(NESTED) || inside.contains("case ") {
+        return Err("has a substitution with quotes or another one in it, which is not edited");
+    }
+    Ok(Some(&text[..open.len() + len + 1]))
+}
+
+fn mark(index: usize) -> String {
+    let [open, close] = SUBSTITUTION;
+    format!("{open}{index}{close}")
 }
 
 /// A value in double quotes.
@@ -101,7 +182,6 @@ fn quoted(value: &str) -> String {
     for c in value.chars() {
         match c {
             EXPANSION => text.push('$'),
-            COMMAND => text.push('`'),
             '"' | '\\' | '$' | '`' => text.extend(['\\', c]),
             c => text.push(c),
         }
@@ -184,10 +264,35 @@ mod tests {
     }
 
     #[test]
+    fn what_the_shell_substitutes_is_left_as_it_is() {
+        let check = |text, wanted: &KernelArgs, expect| check_text(&edit, text, wanted, expect);
+        check("V=\"$(cat  /a b) c\"\n", &delete(&["b)"]), "V=\"$(cat  /a b) c\"\n");
+        check("V=\"$(cat  /a b) c\"\n", &delete(&["c"]), "V=\"$(cat  /a b)\"\n");
+        check("V=\"c x=`uname -r | tr a b; echo`\"\n", &append(&["d"]), "V=\"c x=`uname -r | tr a b; echo` d\"\n");
+        check("V=${X:-a b}$(c)\n", &append(&["d"]), "V=\"${X:-a b}$(c) d\"\n");
+        check("V=\"${V} a\"\n", &delete(&["a"]), "V=\"${V}\"\n");
+        check("V='$(x) `y` ${z}'\n", &append(&["d"]), "V=\"\\$(x) \\`y\\` \\${z} d\"\n");
+        check("V=\"\\$(x) \\`y\"\n", &append(&["d"]), "V=\"\\$(x) \\`y d\"\n");
+        check("V=\"a$ $1\"\n", &append(&["d"]), "V=\"a$ $1 d\"\n");
+        check("echo V=1 # ; V=2\n", &append(&["d"]), "echo V=1 # ; V=2\nV=\"ro quiet d\"\n");
+    }
+
+    #[test]
     fn what_is_not_understood_is_refused() {
-        let check = |text, expect| check_refused(&edit, text, expect);
+        let check = |text: &str, expect: &str| check_refused(&edit, text, expect);
         check("\n\nV=\"quiet\n", "line 3: the value of V has a quote that is not closed");
-        check("V=$(cat /x)\n", "line 1: the value of V is followed by something else");
+        let nested = "line 1: the value of V has a substitution with quotes or another one in it, which is not edited";
+        for text in
+            ["\"$(echo \"a b\")\"", "$(a $(b))", "\"${X:-\"a\"}\"", "`echo \\`a\\``", "$((1 + 2))", "\"$(a # )\n)\""]
+        {
+            check(&format!("V={text}\n"), nested);
+        }
+        check("V=\"$(cat /x\"\n", "line 1: the value of V has a substitution that is not closed");
+        check("V=$'a b'\n", "line 1: the value of V has a quote behind a dollar sign");
+        check("V=~/a\n", "line 1: the value of V has a ~ outside quotes");
+        for line in ["[ \"$X\" ] && V=\"$V a\"", "if true; then V=a; fi", "W=1; V+=a", "W=1; export V=a"] {
+            check(&format!("V=a\n{line}\n"), "line 2: V is set behind another command; write it on a line of its own");
+        }
         check("V=a; W=b\n", "line 1: the value of V is followed by something else");
         check("V=a\\\n", "line 1: the value of V goes on on the next line");
         check("V='\u{FDD0}'\n", "line 1: the value of V has a character that is none");

@@ -46,6 +46,12 @@ pub(crate) fn why_not(command_lines: &[String], magic: &str, wanted: &KernelArgs
     None
 }
 
+/// Whether the command lines an image has built in are as they should be, each by itself.
+pub(crate) fn is_done(command_lines: &[String], wanted: &KernelArgs) -> bool {
+    let is_same = |line: &str| changed(&[line], wanted, Language::Kernel).is_ok_and(|new| new.concat() == line);
+    if command_lines.is_empty() { is_same("") } else { command_lines.iter().all(|line| is_same(line)) }
+}
+
 /// The command line of an addon after the changes, by the one it has and those of the images it is for. Arguments that all images
 /// have built in are not missing.
 pub(crate) fn addon_command_line(old: &str, images: &[Vec<String>], wanted: &KernelArgs) -> Edit {
@@ -208,6 +214,23 @@ mod tests {
         check(MAGIC, &delete(&["k=\"v w\""]), Some("is built into it"));
         check(MAGIC, &replace(&[("root", "root=y")]), Some("\"root=x\" is built into it"));
         check(MAGIC, &replace(&[("root", "root=x")]), None);
+    }
+
+    #[test]
+    fn an_image_may_have_built_in_all_that_is_wanted() {
+        let check = |lines: &[&str], wanted: &KernelArgs, expect| {
+            let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+            assert_eq!(is_done(&lines, wanted), expect, "{lines:?} {wanted:?}");
+        };
+        check(&["ro a b"], &append(&["a", "b"]), true);
+        check(&["ro b a"], &append(&["a", "b"]), false);
+        check(&["ro b a"], &if_missing(&["a", "b"]), true);
+        check(&["ro a", "ro"], &append(&["a"]), false);
+        check(&["ro"], &delete(&["a"]), true);
+        check(&["ro a"], &delete(&["a"]), false);
+        check(&["root=y"], &replace(&[("root", "root=y")]), true);
+        check(&[], &delete(&["a"]), true);
+        check(&[], &append(&["a"]), false);
     }
 
     #[test]

@@ -11,6 +11,9 @@ const DEFAULT: &str = "default";
 const MAX_PATTERN: usize = 256;
 const MAX_STEPS: usize = 100_000;
 
+/// Bytes that options and initrds may have once variables are in them. No kernel takes more.
+const MAX_EXPANDED: usize = 64 << 10;
+
 /// An entry of the menu.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MenuEntry {
@@ -24,6 +27,21 @@ pub(crate) struct MenuEntry {
     pub(crate) start: Start,
     /// Which file system it is on, as the caller counts them.
     pub(crate) place: usize,
+}
+
+impl MenuEntry {
+    /// Bytes of memory it takes up.
+    pub(crate) fn size(&self) -> usize {
+        let texts = self.sort_key.as_ref().map_or(0, String::len) + self.machine_id.len() + self.version.len();
+        let own = size_of::<Self>() + self.id.len() + texts;
+        own + match &self.start {
+            Start::Kernel(boot) => {
+                let initrds = boot.initrds.iter().map(|path| path.len() + size_of::<String>()).sum::<usize>();
+                boot.title.len() + boot.kernel.len() + boot.cmdline.len() + initrds
+            }
+            Start::Unified(path) => path.len(),
+        }
+    }
 }
 
 /// What an entry starts.
@@ -46,6 +64,7 @@ pub(crate) fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>
     let (id, is_bad) = counted(file);
     let mut entry = MenuEntry { id, is_bad, ..MenuEntry::default() };
     let (mut boot, mut options, mut unified) = (BootEntry::default(), Vec::new(), None);
+    let mut expanded = 0;
     for line in text.lines() {
         let line = line.trim();
         let (key, value) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -59,9 +78,19 @@ pub(crate) fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>
             "linux" => boot.kernel = plain_path(value),
             "uki" => unified = Some(plain_path(value)),
             // One line may have several, some of them variables that are empty.
-            "initrd" => boot.initrds.extend(grub::expand(value, variables).split_whitespace().map(plain_path)),
-            "options" => options.push(grub::expand(value, variables)),
+            "initrd" => {
+                let paths = grub::expand(value, variables);
+                expanded += paths.len();
+                boot.initrds.extend(paths.split_whitespace().map(plain_path));
+            }
+            "options" => {
+                options.push(grub::expand(value, variables));
+                expanded += options.last().map_or(0, String::len);
+            }
             _ => {}
+        }
+        if expanded > MAX_EXPANDED {
+            return None;
         }
     }
     boot.cmdline = options.join(" ").trim().to_owned();
@@ -182,6 +211,17 @@ mod tests {
         let variables = [("kernelopts".to_owned(), "root=x ro".to_owned())].into();
         let fedora = parse("a.conf", "linux /a\noptions $kernelopts $tuned_params\n", &variables).unwrap();
         assert!(matches!(fedora.start, Start::Kernel(boot) if boot.cmdline == "root=x ro"));
+    }
+
+    #[test]
+    fn variables_do_not_make_an_entry_large() {
+        let variables = [("a".to_owned(), "x".repeat(4096))].into();
+        for key in ["options", "initrd"] {
+            let entry = |lines: usize| {
+                parse("a.conf", &format!("linux /a\n{}", format!("{key} $a\n").repeat(lines)), &variables)
+            };
+            assert!(entry(16).is_some() && entry(17).is_none(), "{key}");
+        }
     }
 
     /// Which of these files is started, each given as its name and its text.

@@ -17,6 +17,9 @@ const MAX_DEPTH: usize = 32;
 const MAX_VARIABLES: usize = 512;
 const MAX_VALUE: usize = 4096;
 
+/// The variable that has the arguments of entries in Fedora's style of some years.
+pub(crate) const KERNELOPTS: &str = "kernelopts";
+
 /// An entry or a submenu.
 #[derive(Debug, Default)]
 struct Item {
@@ -37,6 +40,17 @@ pub(crate) fn environment(text: &str) -> BTreeMap<String, String> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let pairs = lines.filter_map(|line| line.split_once('='));
     pairs.map(|(name, value)| (name.to_owned(), value.replace('\\', ""))).take(MAX_VARIABLES).collect()
+}
+
+/// The arguments a menu gives entries that take `$kernelopts` where the environment block has none.
+pub(crate) fn kernelopts(menu: &str) -> Option<String> {
+    let mut lines = menu.lines().map(|line| Script::new(line).next(&BTreeMap::new()));
+    lines.find_map(|command| match command {
+        Some(Command::Words { words, .. }) if words.first().is_some_and(|word| word == "set") => {
+            words.get(1)?.strip_prefix(KERNELOPTS)?.strip_prefix('=').map(str::to_owned)
+        }
+        _ => None,
+    })
 }
 
 /// The entry that is started when nobody chooses. `variables` are those of the environment block.
@@ -232,6 +246,15 @@ menuentry 'UEFI Firmware Settings' $menuentry_id_option 'uefi-firmware' { fwsetu
         let saved = DEBIAN.replace("default=\"0\"", "default=\"${saved_entry}\"");
         let block = format!("# GRUB Environment Block\nsaved_entry={older}\n########");
         assert_eq!(super::default(&saved, environment(&block)).unwrap().kernel, "boot/vmlinuz-6.1.0-17-amd64");
+    }
+
+    #[test]
+    fn a_menu_of_fedora_has_arguments_to_fall_back_to() {
+        let menu = "if [ -z \"${kernelopts}\" ]; then\n  set kernelopts=\"root=x ro k=\\\"v w\\\" \"\nfi\nblscfg\n";
+        assert_eq!(kernelopts(menu).as_deref(), Some("root=x ro k=\"v w\" "));
+        for menu in ["", "set kernelopts\n", "set kernelopts2=a\n", "# set kernelopts=a\n"] {
+            assert_eq!(kernelopts(menu), None, "{menu:?}");
+        }
     }
 
     #[test]

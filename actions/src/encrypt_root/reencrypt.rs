@@ -1,11 +1,14 @@
 //! Moves a file system up in its partition, from its end to its start, to make room for the LUKS2 header, and encrypts it on
 //! the way. Every byte of it is overwritten: by itself encrypted, or by the header.
 
+use std::hash::Hasher;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Instant;
+
+use twox_hash::XxHash3_64;
 
 use super::luks2::{DATA_OFFSET, Volume};
 use super::table::Table;
@@ -23,7 +26,7 @@ const PIECE: u64 = 1 << 20;
 /// Pieces that are read ahead. What lies below the piece that is being written was never written to.
 const BUFFERS: usize = 4;
 
-const _: () = assert!(PIECE <= DATA_OFFSET);
+const _: () = assert!(PIECE <= DATA_OFFSET && DATA_OFFSET.is_multiple_of(PIECE));
 
 /// A file system and what becomes of it.
 pub(super) struct Work<'a> {
@@ -42,7 +45,22 @@ impl Work<'_> {
     /// fails or is cut short, the disk holds nothing that can be found.
     pub(super) fn run(&self, table: &mut Table, cancel: &Cancel, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
         table.take_away(self.disk)?;
-        self.move_up(cancel, report)?;
+        let counters = Counters::default();
+        let mut watch = Watch::new(&counters, &[], Some(self.size));
+        let mut reported = Instant::now();
+        let mut progress = |len: usize| {
+            cancel.check()?;
+            counters.written.fetch_add(len as u64, Relaxed);
+            if reported.elapsed() >= REPORT_EVERY {
+                reported = Instant::now();
+                report(Report::Progress(watch.look(reported)));
+            }
+            Ok(())
+        };
+        let written = self.move_up(&mut progress)?;
+        self.disk.flush()?;
+        self.compare(written, &mut progress)?;
+        report(Report::Progress(watch.look(Instant::now())));
         self.disk.zero(self.start..self.start + DATA_OFFSET)?;
         self.disk.flush()?;
         self.disk.write_at(self.header, self.start)?;
@@ -51,43 +69,55 @@ impl Work<'_> {
         table.put_back(self.disk)
     }
 
-    fn move_up(&self, cancel: &Cancel, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
-        let counters = Counters::default();
-        let mut watch = Watch::new(&counters, &[], Some(self.size));
-        let mut reported = Instant::now();
-        let (read, to_write) = mpsc::sync_channel(BUFFERS);
-        let (written, to_read) = mpsc::channel();
+    /// Returns the digest of what was written, the last piece first.
+    fn move_up(&self, progress: &mut dyn FnMut(usize) -> Result<(), Error>) -> Result<u64, Error> {
+        let xts = Xts::new(&self.volume.key);
+        let mut digest = XxHash3_64::new();
+        self.each_piece(0, &mut |buffer| {
+            self.write(&xts, buffer)?;
+            digest.write(buffer.filled());
+            progress(buffer.filled().len())
+        })?;
+        Ok(digest.finish())
+    }
+
+    /// Fails unless what was moved is on the disk itself.
+    fn compare(&self, written: u64, progress: &mut dyn FnMut(usize) -> Result<(), Error>) -> Result<(), Error> {
+        let mut digest = XxHash3_64::new();
+        self.each_piece(DATA_OFFSET, &mut |buffer| {
+            digest.write(buffer.filled());
+            progress(0)
+        })?;
+        let (disk, offset, len) = (self.disk.path().to_owned(), self.start + DATA_OFFSET, self.size);
+        if digest.finish() == written { Ok(()) } else { Err(Error::ReadBack { disk, offset, len }) }
+    }
+
+    /// Goes over the file system, the last piece first, which is read ahead, at so many bytes above the place it had.
+    fn each_piece(&self, above: u64, each: &mut dyn FnMut(&mut Buffer) -> Result<(), Error>) -> Result<(), Error> {
+        let (read, to_use) = mpsc::sync_channel(BUFFERS);
+        let (used, to_read) = mpsc::channel();
         for _ in 0..BUFFERS {
             // The other end is below.
-            _ = written.send(Buffer::new(PIECE as usize));
+            _ = used.send(Buffer::new(PIECE as usize));
         }
         thread::scope(|scope| {
-            scope.spawn(move || self.read(&to_read, &read));
+            scope.spawn(move || self.read(above, &to_read, &read));
             // The reader waits for buffers until this end is gone, which it must be when the loop ends early.
-            let written = written;
-            let xts = Xts::new(&self.volume.key);
-            for piece in to_write {
-                cancel.check()?;
+            let used = used;
+            for piece in to_use {
                 let mut buffer = piece?;
-                self.write(&xts, &mut buffer)?;
-                counters.written.fetch_add(buffer.filled().len() as u64, Relaxed);
+                each(&mut buffer)?;
                 // Nobody waits for it once all is read.
-                _ = written.send(buffer);
-                if reported.elapsed() >= REPORT_EVERY {
-                    reported = Instant::now();
-                    report(Report::Progress(watch.look(reported)));
-                }
+                _ = used.send(buffer);
             }
-            report(Report::Progress(watch.look(Instant::now())));
             Ok(())
         })
     }
 
-    /// Reads the file system, the last piece first.
-    fn read(&self, free: &Receiver<Buffer>, read: &SyncSender<Result<Buffer, Error>>) {
+    fn read(&self, above: u64, free: &Receiver<Buffer>, read: &SyncSender<Result<Buffer, Error>>) {
         for piece in backwards(self.start..self.start + self.size) {
             let Ok(mut buffer) = free.recv() else { return };
-            buffer.place(piece.start);
+            buffer.place(piece.start + above);
             let done = self.disk.read_past_cache(&mut buffer, (piece.end - piece.start) as usize);
             let failed = done.is_err();
             // The other end is gone when it failed.
@@ -117,6 +147,7 @@ fn backwards(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::State;
     use super::*;
     use crate::open_disk::Access;
     use crate::partitions::{self, Partition};
@@ -144,7 +175,9 @@ mod tests {
         let root = partitions::read(&disk)?.remove(0);
         let (mut table, root) = Table::read(&disk, &root, false)?;
         let work = Work { disk: &disk, start: root.bytes.start, size: SIZE as u64, volume, header };
-        work.run(&mut table, cancel, &mut |_| {})
+        let done = work.run(&mut table, cancel, &mut |_| {});
+        assert_eq!(table.state, if done.is_ok() { State::Back } else { State::Gone });
+        done
     }
 
     #[test]
@@ -165,6 +198,29 @@ mod tests {
         let found = fs::read(&path).unwrap();
         assert_eq!(found.iter().zip(&expect).position(|(found, expect)| found != expect), None);
         assert_eq!(found.len(), expect.len());
+    }
+
+    #[test]
+    fn what_did_not_arrive_is_found_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        disk(&path);
+        let volume = Volume { uuid: [0; 16], key: [9; 64], sector: 512 };
+        let disk = OpenDisk::open(path.to_str().unwrap(), Access::Write).unwrap();
+        let (start, size) = ((PARTITION.start * MIB) as u64, SIZE as u64);
+        let work = Work { disk: &disk, start, size, volume: &volume, header: &[] };
+        let written = work.move_up(&mut |_| Ok(())).unwrap();
+        disk.flush().unwrap();
+        work.compare(written, &mut |_| Ok(())).unwrap();
+        for offset in [0, size / 2, size - 1] {
+            let at = start + DATA_OFFSET + offset;
+            let mut byte = [0];
+            disk.read_at(&mut byte, at).unwrap();
+            disk.write_at(&[byte[0] ^ 1], at).unwrap();
+            disk.flush().unwrap();
+            assert!(matches!(work.compare(written, &mut |_| Ok(())), Err(Error::ReadBack { .. })), "byte {offset}");
+            disk.write_at(&byte, at).unwrap();
+        }
     }
 
     #[test]

@@ -10,9 +10,24 @@ use crate::partitions::{self, Backup, Partition};
 /// A partition table is within so many bytes from the start of the disk.
 const HEAD: u64 = 1 << 20;
 
+/// What of a partition table is on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// As far as is known, all of it, as it was before.
+    Untouched,
+    /// Nothing that anybody finds partitions by.
+    Gone,
+    /// It is being written again, or was.
+    Back,
+}
+
 /// A partition table in memory.
 #[derive(Debug)]
 pub(super) struct Table {
+    /// What of it is on the disk.
+    pub(super) state: State,
+    /// Why the root was not made larger, where that was to be.
+    pub(super) left: Option<String>,
     block: u64,
     /// The head of the disk up to the first partition.
     head: Vec<u8>,
@@ -39,18 +54,20 @@ impl Table {
         let start = (disk.size() / block).saturating_sub(1) * block;
         let last = if end <= start { Some((start, read(start..start + block)?)) } else { None };
         let (fitted, backup) = partitions::fit(&mut head, disk, grow && root.bytes.end == end)?;
-        let grown = match fitted.growth {
-            Growth::Grown(grown) => Some(grown),
-            Growth::NotNeeded | Growth::Left { .. } => None,
+        let (grown, left) = match fitted.growth {
+            Growth::Grown(grown) => (Some(grown), None),
+            Growth::Left { partition, reason } => (None, Some(format!("{partition} was not made larger: {reason}"))),
+            Growth::NotNeeded => (None, None),
         };
         let root = grown.as_ref().map_or(root, |grown| &grown.partition).clone();
-        Ok((Self { block, head, last, backup, grown }, root))
+        Ok((Self { state: State::Untouched, left, block, head, last, backup, grown }, root))
     }
 
     /// Takes from the disk what firmware and kernels find partitions by: the first block, then all else of it.
-    pub(super) fn take_away(&self, disk: &OpenDisk) -> Result<(), Error> {
+    pub(super) fn take_away(&mut self, disk: &OpenDisk) -> Result<(), Error> {
         disk.zero(0..self.block)?;
         disk.flush()?;
+        self.state = State::Gone;
         if let Some(header) = self.header() {
             disk.zero(header)?;
         }
@@ -79,6 +96,7 @@ impl Table {
         }
         disk.write_at(header, self.block)?;
         disk.flush()?;
+        self.state = State::Back;
         disk.write_at(first, 0)?;
         disk.flush()?;
         disk.verify_at(&self.head, 0)

@@ -6,17 +6,15 @@ use std::path::Path;
 use slipway_protocol::KernelArgs;
 
 use super::plan::refused;
-use super::volume::Volume;
 use crate::boot_config::Edit;
 use crate::boot_config::uki::{self, MAX_SECTION};
 use crate::error::Error;
 use crate::pe::{self, Sections};
+use crate::volume::{ADDONS, IMAGES, Volume};
 
-/// Where boot loaders find unified kernel images (Boot Loader Specification, Type #2).
-const IMAGES: &str = "EFI/Linux";
-/// Addons for all images on the same partition, those included that come later (systemd-stub(7)).
-const ADDONS: &str = "loader/addons";
 const ADDON: &str = "slipway.addon.efi";
+/// Bytes of the command lines of all images of a file system.
+const MAX_LINES: usize = 1 << 20;
 /// Global variable of the firmware (UEFI specification, 3.3): four bytes of attributes and one that is 1 where only what is
 /// signed is run.
 const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
@@ -34,15 +32,22 @@ pub(super) struct Images {
 
 /// Looks at the images of a file system.
 pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error> {
-    let mut found = Vec::new();
-    for name in volume.root.list(IMAGES)?.iter().filter(|name| name.to_ascii_lowercase().ends_with(".efi")) {
-        let Some(sections) = Sections::read(&volume.bytes(IMAGES, name, 0, pe::HEAD)?).filter(Sections::has_kernel)
+    let (mut found, mut total, mut are_done) = (Vec::new(), 0, true);
+    for name in volume.files(IMAGES, ".efi")? {
+        let Some(sections) = Sections::read(&volume.bytes(IMAGES, &name, 0, pe::HEAD)?).filter(Sections::has_kernel)
         else {
             continue;
         };
-        let lines = texts(volume, IMAGES, name, &sections, ".cmdline")?;
-        let magic = texts(volume, IMAGES, name, &sections, ".sdmagic")?.concat();
-        if let Some(reason) = uki::why_not(&lines, &magic, wanted) {
+        let lines = texts(volume, IMAGES, &name, &sections, ".cmdline")?;
+        let magic = texts(volume, IMAGES, &name, &sections, ".sdmagic")?.concat();
+        let is_done = uki::is_done(&lines, wanted);
+        if let Some(reason) = uki::why_not(&lines, &magic, wanted).filter(|_| !is_done) {
+            return Err(refused(&format!("{IMAGES}/{name}"), reason));
+        }
+        are_done &= is_done;
+        total += lines.iter().map(String::len).sum::<usize>();
+        if total > MAX_LINES {
+            let reason = format!("with it the command lines of the images have more than {MAX_LINES} bytes");
             return Err(refused(&format!("{IMAGES}/{name}"), reason));
         }
         found.push((sections.machine, lines));
@@ -56,6 +61,8 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
         None => String::new(),
     };
     let new = match uki::addon_command_line(&old, &lines, wanted) {
+        // An addon that repeats what they have would only need a stub that reads it, or a signature.
+        _ if are_done && old.is_empty() => String::new(),
         Edit::Edited(new) => new,
         Edit::Refused(reason) => return Err(refused(&path, reason)),
         Edit::NoCommandLine => old.clone(),
@@ -72,10 +79,11 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
 
 /// The texts of the sections of a name.
 fn texts(volume: &Volume, dir: &str, name: &str, sections: &Sections, section: &str) -> Result<Vec<String>, Error> {
-    let mut texts = Vec::new();
+    let (mut texts, mut total) = (Vec::new(), 0);
     for place in sections.of(section) {
-        if place.len > MAX_SECTION {
-            let reason = format!("its section {section} has {} bytes, more than {MAX_SECTION}", place.len);
+        total += place.len;
+        if total > MAX_SECTION {
+            let reason = format!("its sections {section} have {total} bytes, more than {MAX_SECTION}");
             return Err(refused(&format!("{dir}/{name}"), reason));
         }
         texts.push(pe::line(&volume.bytes(dir, name, place.offset, place.len)?));

@@ -2,12 +2,16 @@
 
 use slipway_protocol::KernelArgs;
 
-use super::volume::Volume;
-use crate::boot_config::Edit;
+use crate::boot_config::{Edit, For};
 use crate::error::{BootError, Error};
+use crate::text;
+use crate::volume::Volume;
 
 mod boot_files;
 mod templates;
+
+/// Bytes that are held of all boot files together.
+const MAX_HELD: usize = 8 << 20;
 
 /// A file and what it will be.
 #[derive(Debug)]
@@ -31,6 +35,8 @@ struct Family {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     changes: Vec<Change>,
+    /// What gets what is added.
+    to: For,
     grub: Family,
     specified: Family,
     menus: Family,
@@ -39,6 +45,8 @@ pub(super) struct Plan {
     systems: usize,
     /// Command lines and the files they are in, as they will be.
     texts: Vec<String>,
+    /// Bytes of these and of the changes.
+    held: usize,
     /// GRUB's environment or its menu has the arguments of entries.
     has_kernelopts: bool,
     /// GRUB reads the entries of the Boot Loader Specification, and runs their options as a command.
@@ -49,9 +57,9 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Reads everything and writes nothing.
-    pub(super) fn make(volumes: &[Volume], wanted: &KernelArgs) -> Result<Self, Error> {
+    pub(super) fn make(volumes: &[Volume], wanted: &KernelArgs, to: For) -> Result<Self, Error> {
         let systems = volumes.iter().filter(|volume| templates::has_kernel_install(volume)).count();
-        let mut plan = Self { systems, ..Self::default() };
+        let mut plan = Self { systems, to, ..Self::default() };
         for (index, volume) in volumes.iter().enumerate() {
             plan.grub_menus(index, volume, wanted)?;
         }
@@ -116,13 +124,36 @@ impl Plan {
     }
 
     /// Notes what a file will be.
-    fn note(&mut self, volume: usize, path: String, old: Option<String>, new: String, is_read_at_boot: bool) {
+    fn note(
+        &mut self,
+        volume: usize,
+        path: String,
+        old: Option<String>,
+        new: String,
+        is_read_at_boot: bool,
+    ) -> Result<(), Error> {
+        let changes = old.as_ref() != Some(&new);
+        self.hold(&path, new.len() * (usize::from(is_read_at_boot) + usize::from(changes)))?;
         if is_read_at_boot {
             self.texts.push(new.clone());
         }
-        if old.as_ref() != Some(&new) {
+        if changes {
             self.changes.push(Change { volume, path, content: Some(new.into_bytes()), is_new: old.is_none() });
         }
+        Ok(())
+    }
+
+    /// Counts what is held in memory on account of a file.
+    fn hold(&mut self, path: &str, bytes: usize) -> Result<(), Error> {
+        self.held += bytes;
+        if self.held <= MAX_HELD {
+            return Ok(());
+        }
+        let limit = text::size(MAX_HELD as u64);
+        Err(refused(
+            path,
+            format!("with it the boot files take up more than {limit}: take away those that nothing reads"),
+        ))
     }
 }
 

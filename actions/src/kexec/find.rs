@@ -9,38 +9,21 @@ use super::image::{Part, join};
 use crate::boot_entry::bls::{self, MenuEntry, Start};
 use crate::boot_entry::{BootEntry, extlinux, grub};
 use crate::error::{BootError, Error};
-use crate::mount::{self, LookedAt};
+use crate::machine::Cancel;
 use crate::open_disk::OpenDisk;
 use crate::os_release::{self, OsRelease};
 use crate::pe::{self, Section, Sections};
-use crate::seal;
 use crate::target_root::TargetRoot;
+use crate::text;
+use crate::volume::{ADDONS, IMAGES, KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU, Volume, mount_all};
 
-/// Where systemd-boot has its entries (UAPI.1), and GRUB those of a root without a partition for /boot.
-const ENTRY_DIRS: &[&str] = &["loader/entries", "boot/loader/entries"];
 const LOADER_CONF: &str = "loader/loader.conf";
-/// Unified kernel images, and programs that add arguments to all of them (systemd-stub(7)).
-const UNIFIED_DIR: &str = "EFI/Linux";
-const ADDONS_DIR: &str = "loader/addons";
-/// Where grub-mkconfig writes to and GRUB keeps its environment block, with /boot on its own partition and without.
-const GRUB_CONFIGS: &[&str] = &["grub/grub.cfg", "grub2/grub.cfg", "boot/grub/grub.cfg", "boot/grub2/grub.cfg"];
-const GRUB_ENVIRONMENTS: &[&str] = &["grub/grubenv", "grub2/grubenv", "boot/grub/grubenv", "boot/grub2/grubenv"];
-/// The same for extlinux, and for SYSLINUX on FAT.
-const EXTLINUX_CONFIGS: &[&str] = &[
-    "extlinux/extlinux.conf",
-    "boot/extlinux/extlinux.conf",
-    "extlinux.conf",
-    "syslinux/syslinux.cfg",
-    "boot/syslinux/syslinux.cfg",
-    "syslinux.cfg",
-];
-/// What distributions keep at their newest kernel, and the command line that goes with it (kernel-install(8)).
+/// What distributions keep at their newest kernel.
 const LINKS: &[(&str, &str)] = &[("vmlinuz", "initrd.img"), ("boot/vmlinuz", "boot/initrd.img")];
-const KERNEL_CMDLINE: &str = "etc/kernel/cmdline";
-/// Bytes of an entry, and of a section that is text.
+/// Bytes of a section that is text, and of a command line.
 const MAX_TEXT: u64 = 64 << 10;
-/// Entries of a folder that are looked at.
-const MAX_ENTRIES: usize = 256;
+/// Bytes of all entries of the menu.
+const MAX_HELD: usize = 4 << 20;
 
 /// A kernel with all it is started with.
 #[derive(Debug)]
@@ -53,16 +36,9 @@ pub(super) struct Startable {
     pub(super) cmdline: String,
 }
 
-/// A file system of the disk.
-struct Place {
-    name: String,
-    uuid: Option<String>,
-    root: TargetRoot,
-}
-
 /// Finds what is to be started: the kernel that is given, else the default of the boot loader.
-pub(super) fn find(disk: &OpenDisk, inputs: &Kexec) -> Result<Startable, Error> {
-    let (places, looked_at) = mount_all(disk)?;
+pub(super) fn find(disk: &OpenDisk, inputs: &Kexec, cancel: &Cancel) -> Result<Startable, Error> {
+    let (places, looked_at) = mount_all(disk, cancel)?;
     let search = Search { disk, places: &places };
     let given = inputs.kernel.as_ref().map(|kernel| {
         let path = |path: &String| path.trim_start_matches('/').to_owned();
@@ -89,66 +65,76 @@ pub(super) fn find(disk: &OpenDisk, inputs: &Kexec) -> Result<Startable, Error> 
     Ok(found)
 }
 
-/// Mounts every file system of a disk.
-fn mount_all(disk: &OpenDisk) -> Result<(Vec<Place>, LookedAt), Error> {
-    let (mut places, mut looked_at) = (Vec::new(), LookedAt::default());
-    for ((partition, found), closed) in seal::judged(disk)? {
-        let name = partition.describe(disk);
-        if let Some(reason) = closed {
-            looked_at.in_vain(format!("{name} is left alone: {reason}"));
-            continue;
-        }
-        let Some(found) = found.filter(|found| mount::is_mountable(found.kind)) else {
-            looked_at.in_vain(format!("{name} has no file system that can be mounted"));
-            continue;
-        };
-        match mount::mount(disk, &partition, found.kind) {
-            Ok(root) => {
-                looked_at.in_vain(format!("{name} ({}) has none", found.kind));
-                places.push(Place { name, uuid: found.uuid, root });
-            }
-            Err(error) => looked_at.refused(&name, &error),
-        }
-    }
-    Ok((places, looked_at))
-}
-
 struct Search<'a> {
     disk: &'a OpenDisk,
-    places: &'a [Place],
+    places: &'a [Volume],
 }
 
 impl Search<'_> {
     /// The default of the first boot loader that has one whose kernel is there.
     fn default(&self) -> Result<Option<Startable>, Error> {
-        let environment = self.first_text(GRUB_ENVIRONMENTS)?.map(|text| grub::environment(&text)).unwrap_or_default();
+        let environment = self.environment()?;
         if let Some(found) = self.menu(&environment)? {
             return Ok(Some(found));
         }
         let grub = |text: &str, _: &str| grub::default(text, environment.clone());
-        if let Some(found) = self.configured(GRUB_CONFIGS, &grub)? {
+        if let Some(found) = self.configured(&grub_menus, &grub)? {
             return Ok(Some(found));
         }
-        if let Some(found) = self.configured(EXTLINUX_CONFIGS, &extlinux::default)? {
+        if let Some(found) = self.configured(&|volume| Ok(volume.menus().collect()), &extlinux::default)? {
             return Ok(Some(found));
         }
         self.newest()
     }
 
-    /// The default of systemd-boot, and of GRUBs that have their entries in its form.
-    fn menu(&self, environment: &BTreeMap<String, String>) -> Result<Option<Startable>, Error> {
-        let (mut entries, mut patterns) = (Vec::new(), Vec::new());
-        for (place, at) in self.places.iter().zip(0..) {
-            patterns.extend(place.root.read(LOADER_CONF)?.and_then(|text| bls::default_pattern(&text)));
-            for dir in ENTRY_DIRS {
-                for name in files(&place.root, dir, ".conf")? {
-                    let text = place.root.read(&format!("{dir}/{name}"))?.filter(|text| text.len() as u64 <= MAX_TEXT);
-                    let entry = text.and_then(|text| bls::parse(&name, &text, environment));
-                    entries.extend(entry.map(|entry| MenuEntry { place: at, ..entry }));
+    /// The variables GRUB has when it reads entries: of the block beside the menu that loads one, which may be on the ESP, and the
+    /// arguments such a menu falls back to.
+    fn environment(&self) -> Result<BTreeMap<String, String>, Error> {
+        let (mut loaded, mut other, mut fallback) = (None, None, None);
+        for place in self.places {
+            for folder in place.grub_folders()? {
+                let block = place
+                    .root
+                    .read_up_to(&format!("{folder}/grubenv"), MAX_ENTRY)?
+                    .map(|text| grub::environment(&text));
+                // A menu that only leads on to another loads none.
+                let menu = place.root.read_up_to(&format!("{folder}/grub.cfg"), MAX_MENU)?;
+                match menu.filter(|menu| menu.contains("load_env")) {
+                    Some(menu) => {
+                        loaded = loaded.or(block);
+                        fallback = fallback.or_else(|| grub::kernelopts(&menu));
+                    }
+                    None => other = other.or(block),
                 }
             }
-            for name in &files(&place.root, UNIFIED_DIR, ".efi")? {
-                entries.extend(unified_entry(&place.root, name).map(|entry| MenuEntry { place: at, ..entry }));
+        }
+        let mut variables = loaded.or(other).unwrap_or_default();
+        if let Some(arguments) = fallback {
+            variables.entry(grub::KERNELOPTS.to_owned()).or_insert(arguments);
+        }
+        Ok(variables)
+    }
+
+    /// The default of systemd-boot, and of GRUBs that have their entries in its form.
+    fn menu(&self, environment: &BTreeMap<String, String>) -> Result<Option<Startable>, Error> {
+        let (mut entries, mut patterns, mut held) = (Vec::new(), Vec::new(), 0);
+        for (place, at) in self.places.iter().zip(0..) {
+            patterns
+                .extend(place.root.read_up_to(LOADER_CONF, MAX_ENTRY)?.and_then(|text| bls::default_pattern(&text)));
+            for dir in place.entry_folders() {
+                for name in place.files(&dir, ".conf")? {
+                    let text = place.root.read_up_to(&format!("{dir}/{name}"), MAX_ENTRY)?;
+                    let entry = text.and_then(|text| bls::parse(&name, &text, environment));
+                    held += entry.as_ref().map_or(0, MenuEntry::size);
+                    entries.extend(entry.map(|entry| MenuEntry { place: at, ..entry }));
+                    self.check_held(held)?;
+                }
+            }
+            for name in &place.files(IMAGES, ".efi")? {
+                let entry = unified_entry(&place.root, name);
+                held += entry.as_ref().map_or(0, MenuEntry::size);
+                entries.extend(entry.map(|entry| MenuEntry { place: at, ..entry }));
+                self.check_held(held)?;
             }
         }
         patterns.extend(environment.get("saved_entry").cloned());
@@ -167,16 +153,23 @@ impl Search<'_> {
         }
     }
 
+    fn check_held(&self, held: usize) -> Result<(), Error> {
+        if held <= MAX_HELD {
+            return Ok(());
+        }
+        Err(self.refused(format!("its boot entries take up more than {}", text::size(MAX_HELD as u64))))
+    }
+
     /// The default of the first of some files whose kernel is there. `read` is given a text and the folder it is in.
     fn configured(
         &self,
-        paths: &[&str],
+        paths: &dyn Fn(&Volume) -> Result<Vec<String>, Error>,
         read: &dyn Fn(&str, &str) -> Option<BootEntry>,
     ) -> Result<Option<Startable>, Error> {
         for (place, at) in self.places.iter().zip(0..) {
-            for path in paths {
+            for path in paths(place)? {
                 let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-                let entry = place.root.read(path)?.and_then(|text| read(&text, folder));
+                let entry = place.root.read_up_to(&path, MAX_MENU)?.and_then(|text| read(&text, folder));
                 if let Some(found) = entry.map(|entry| self.open(at, &entry)).transpose()?.flatten() {
                     return Ok(Some(found));
                 }
@@ -187,7 +180,11 @@ impl Search<'_> {
 
     /// The links to the newest kernel, with the command line that kernels to come get.
     fn newest(&self) -> Result<Option<Startable>, Error> {
-        let cmdline = self.first_text(&[KERNEL_CMDLINE])?.unwrap_or_default();
+        let mut cmdline = None;
+        for place in self.places {
+            cmdline = cmdline.or(place.root.read_up_to(KERNEL_CMDLINE, MAX_ENTRY)?);
+        }
+        let cmdline = cmdline.unwrap_or_default();
         for (kernel, initrd) in LINKS {
             let (kernel, initrd) = ((*kernel).to_owned(), (*initrd).to_owned());
             let mut entry = BootEntry { title: "the newest".to_owned(), kernel, ..BootEntry::default() };
@@ -201,13 +198,13 @@ impl Search<'_> {
 
     /// The root file system, by what an operating system says of itself.
     fn home(&self) -> usize {
-        let is_root = |place: &Place| os_release::PATHS.iter().any(|path| place.root.exists(path));
+        let is_root = |place: &Volume| os_release::PATHS.iter().any(|path| place.root.exists(path));
         self.places.iter().position(is_root).unwrap_or_default()
     }
 
     /// The file system an entry's kernel is on: the one it names, or the one its configuration is on, or the one that is mounted
     /// at /boot there; and what its paths begin with that is not on it.
-    fn holder(&self, at: usize, entry: &BootEntry) -> Option<(&Place, &'static str)> {
+    fn holder(&self, at: usize, entry: &BootEntry) -> Option<(&Volume, &'static str)> {
         let named = |uuid: &String| {
             self.places.iter().find(|place| place.uuid.as_ref().is_some_and(|found| found.eq_ignore_ascii_case(uuid)))
         };
@@ -254,27 +251,18 @@ impl Search<'_> {
         let initrds: Vec<Part> = [part(".ucode")?, part(".initrd")?].into_iter().flatten().collect();
         let mut cmdline = part(".cmdline")?.map(|mut part| part.read(MAX_TEXT)).transpose().map_err(cut_off)?;
         let mut words = vec![pe::line(cmdline.get_or_insert_default())];
-        for dir in [ADDONS_DIR, &format!("{path}.extra.d")] {
-            for name in files(&place.root, dir, ".addon.efi")? {
+        for dir in [ADDONS, &format!("{path}.extra.d")] {
+            for name in place.files(dir, ".addon.efi")? {
                 words.push(addition(&place.root, &format!("{dir}/{name}")).unwrap_or_default());
             }
         }
         words.retain(|words| !words.is_empty());
+        if words.iter().map(String::len).sum::<usize>() as u64 > MAX_TEXT {
+            return Err(failed("has a command line that no kernel takes, with its addons"));
+        }
         let initrd = if initrds.is_empty() { None } else { Some(join(initrds).map_err(cut_off)?) };
         let kernel = join(vec![kernel]).map_err(cut_off)?;
         Ok(Startable { title: entry.id.clone(), path: shown, kernel, initrd, cmdline: words.join(" ") })
-    }
-
-    /// The text of the first of some files on any file system.
-    fn first_text(&self, paths: &[&str]) -> Result<Option<String>, Error> {
-        for place in self.places {
-            for path in paths {
-                if let Some(text) = place.root.read(path)? {
-                    return Ok(Some(text));
-                }
-            }
-        }
-        Ok(None)
     }
 
     fn names(&self) -> String {
@@ -287,17 +275,13 @@ impl Search<'_> {
     }
 }
 
-/// Names of the files in a folder that end like this, whatever the case.
-fn files(root: &TargetRoot, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
-    let mut names = root.list(folder)?;
-    names.retain(|name| name.to_ascii_lowercase().ends_with(ending));
-    names.truncate(MAX_ENTRIES);
-    Ok(names)
+fn grub_menus(volume: &Volume) -> Result<Vec<String>, Error> {
+    Ok(volume.grub_folders()?.iter().map(|folder| format!("{folder}/grub.cfg")).collect())
 }
 
 /// The entry a unified kernel image is in the menu (UAPI.1, "Type #2").
 fn unified_entry(root: &TargetRoot, name: &str) -> Option<MenuEntry> {
-    let path = format!("{UNIFIED_DIR}/{name}");
+    let path = format!("{IMAGES}/{name}");
     let sections = read_sections(root, &path)?;
     sections.has_kernel().then_some(())?;
     let os_release = sections.first(".osrel").and_then(|section| {

@@ -128,6 +128,19 @@ pub fn read_file(image: &Path, mib: usize, file: &str) -> Option<(String, String
     Some((debugfs(format!("cat {file}")).0, owner))
 }
 
+/// Gives a file inside the ext4 file system at an offset in MiB an extended attribute.
+pub fn set_xattr(image: &Path, mib: usize, file: &str, name: &str, value: &str) {
+    let target = format!("{}?offset={}", image.display(), mib * MIB);
+    run(Command::new("debugfs").args(["-w", "-R", &format!("ea_set {file} {name} {value}"), &target]));
+}
+
+/// An extended attribute of a file inside the ext4 file system at an offset in MiB; empty where it has none.
+pub fn xattr(image: &Path, mib: usize, file: &str, name: &str) -> String {
+    let target = format!("{}?offset={}", image.display(), mib * MIB);
+    let value = run(Command::new("debugfs").args(["-R", &format!("ea_get -V {file} {name}"), &target]));
+    value.trim_end_matches(['\n', '\0']).to_owned()
+}
+
 /// Runs a program and returns what it printed.
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));

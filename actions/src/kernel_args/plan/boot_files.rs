@@ -6,34 +6,22 @@ use super::{Change, Plan, refused, resolved};
 use crate::boot_config::{self, Edit};
 use crate::error::Error;
 use crate::kernel_args::images;
-use crate::kernel_args::volume::Volume;
-
-/// Boot Loader Specification, Type #1 entries: on an ESP or XBOOTLDR partition, or in /boot.
-const ENTRIES: &str = "loader/entries";
-/// Menus of EXTLINUX, SYSLINUX and U-Boot.
-const MENUS: &[&str] = &[
-    "extlinux/extlinux.conf",
-    "extlinux.conf",
-    "syslinux/syslinux.cfg",
-    "syslinux.cfg",
-    "EFI/syslinux/syslinux.cfg",
-    "EFI/BOOT/syslinux.cfg",
-];
+use crate::volume::{IMAGES, MAX_ENTRY, MAX_MENU, Volume};
 
 impl Plan {
     pub(super) fn grub_menus(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
-        for dir in volume.grub_folders() {
+        for dir in volume.grub_folders()? {
             let env = format!("{dir}/grubenv");
             let found = self.edit(index, volume, &env, &|text| boot_config::grub_env(text, wanted))?;
             self.has_kernelopts |= found > 0;
             let path = format!("{dir}/grub.cfg");
-            let Some(text) = volume.root.read(&path)? else { continue };
+            let Some(text) = volume.root.read_up_to(&path, MAX_MENU)? else { continue };
             self.grub_reads_entries |= text.lines().any(|line| line.trim_start().starts_with("blscfg"));
-            let (menu, starts_linux) = resolved(&path, &text, boot_config::grub_config(&text, wanted))?;
+            let (menu, starts_linux) = resolved(&path, &text, boot_config::grub_config(&text, wanted, self.to))?;
             let (menu, has_kernelopts) = resolved(&path, &menu, boot_config::kernelopts_of_config(&menu, wanted))?;
             self.grub.entries += usize::from(starts_linux);
             self.has_kernelopts |= has_kernelopts;
-            self.note(index, path, Some(text), menu, starts_linux || has_kernelopts);
+            self.note(index, path, Some(text), menu, starts_linux || has_kernelopts)?;
         }
         Ok(())
     }
@@ -44,11 +32,10 @@ impl Plan {
         volume: &Volume,
         wanted: &KernelArgs,
     ) -> Result<(), Error> {
-        for prefix in volume.prefixes {
-            let dir = format!("{prefix}{ENTRIES}");
-            for name in volume.root.list(&dir)?.iter().filter(|name| name.ends_with(".conf")) {
+        for dir in volume.entry_folders() {
+            for name in volume.files(&dir, ".conf")? {
                 let path = format!("{dir}/{name}");
-                let Some(text) = volume.root.read(&path)? else { continue };
+                let Some(text) = volume.root.read_up_to(&path, MAX_ENTRY)? else { continue };
                 let edit = boot_config::bls_entry(&text, wanted, self.has_kernelopts);
                 let (edited, starts_linux) = resolved(&path, &text, edit)?;
                 if !starts_linux {
@@ -69,16 +56,16 @@ impl Plan {
                 if !lasts && options.split_whitespace().any(|word| word.starts_with("root=")) {
                     self.newest = Some(options);
                 }
-                self.note(index, path, Some(text), edited, true);
+                self.note(index, path, Some(text), edited, true)?;
             }
         }
         Ok(())
     }
 
     pub(super) fn menus(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
-        let paths = volume.prefixes.iter().flat_map(|prefix| MENUS.iter().map(move |menu| format!("{prefix}{menu}")));
-        for path in paths {
-            self.menus.entries += self.edit(index, volume, &path, &|text| boot_config::extlinux(text, wanted))?;
+        let to = self.to;
+        for path in volume.menus() {
+            self.menus.entries += self.edit(index, volume, &path, &|text| boot_config::extlinux(text, wanted, to))?;
         }
         Ok(())
     }
@@ -86,6 +73,7 @@ impl Plan {
     pub(super) fn unified_images(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
         let found = images::look(volume, wanted)?;
         self.images += found.count;
+        self.hold(IMAGES, found.lines.iter().map(String::len).sum())?;
         self.texts.extend(found.lines);
         let addon = found.addon.map(|(path, content)| Change { volume: index, path, content, is_new: true });
         self.changes.extend(addon);
@@ -94,9 +82,9 @@ impl Plan {
 
     /// Edits a file if it exists and has a kernel command line. Returns 1 if so.
     fn edit(&mut self, index: usize, volume: &Volume, path: &str, edit: &dyn Fn(&str) -> Edit) -> Result<usize, Error> {
-        let Some(text) = volume.root.read(path)? else { return Ok(0) };
+        let Some(text) = volume.root.read_up_to(path, MAX_MENU)? else { return Ok(0) };
         let (edited, has_command_line) = resolved(path, &text, edit(&text))?;
-        self.note(index, path.to_owned(), Some(text), edited, has_command_line);
+        self.note(index, path.to_owned(), Some(text), edited, has_command_line)?;
         Ok(usize::from(has_command_line))
     }
 }

@@ -5,10 +5,9 @@ use slipway_protocol::KernelArgs;
 use super::{Plan, refused, resolved};
 use crate::boot_config;
 use crate::error::Error;
-use crate::kernel_args::volume::Volume;
+use crate::volume::{KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU, Volume};
 
-/// What kernel-install(8) puts into the entries of kernels to come, and what it takes where there is none.
-const KERNEL_CMDLINE: &str = "etc/kernel/cmdline";
+/// What kernel-install(8) takes where the system has no command line of its own.
 const VENDOR_CMDLINE: &str = "usr/lib/kernel/cmdline";
 const KERNEL_INSTALL: &[&str] = &["usr/bin/kernel-install", "bin/kernel-install"];
 /// What grub-mkconfig puts into a grub.cfg to come; files in the folder come after it and may set the same variables.
@@ -31,7 +30,7 @@ impl Plan {
         self.kernel_cmdline(index, volume, wanted)?;
         self.grub_defaults(index, volume, wanted)?;
         for (program, path, variable, default) in MENU_MAKERS {
-            let old = volume.root.read(path)?;
+            let old = volume.root.read_up_to(path, MAX_MENU)?;
             if self.menus.entries == 0 || old.is_none() && !volume.root.exists(program) {
                 continue;
             }
@@ -42,7 +41,7 @@ impl Plan {
                 self.menus.templates += 1;
             } else if others.is_none() {
                 let (edited, _) = resolved(path, &text, boot_config::shell_default(&text, wanted, variable, default))?;
-                self.note(index, (*path).to_owned(), old, edited, false);
+                self.note(index, (*path).to_owned(), old, edited, false)?;
                 self.menus.templates += 1;
             }
         }
@@ -50,12 +49,14 @@ impl Plan {
     }
 
     fn kernel_cmdline(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
-        let old = volume.root.read(KERNEL_CMDLINE)?;
+        let old = volume.root.read_up_to(KERNEL_CMDLINE, MAX_ENTRY)?;
         let text = match &old {
             Some(text) => text.clone(),
+            // A link to another file system, where it is not this step's to say what is right.
+            None if volume.root.has(KERNEL_CMDLINE) => return Ok(()),
             // Without it a later kernel would get the vendor's, or what the kernel that runs then was given.
             None if has_kernel_install(volume) && self.systems == 1 && self.specified.entries + self.images > 0 => {
-                match (volume.root.read(VENDOR_CMDLINE)?, &self.newest) {
+                match (volume.root.read_up_to(VENDOR_CMDLINE, MAX_ENTRY)?, &self.newest) {
                     (Some(vendor), _) => vendor,
                     (None, Some(options)) => boot_config::new_kernel_cmdline(options),
                     (None, None) => return Ok(()),
@@ -65,26 +66,26 @@ impl Plan {
         };
         let (edited, _) = resolved(KERNEL_CMDLINE, &text, boot_config::kernel_cmdline(&text, wanted))?;
         self.specified.templates += 1;
-        self.note(index, KERNEL_CMDLINE.to_owned(), old, edited, false);
+        self.note(index, KERNEL_CMDLINE.to_owned(), old, edited, false)?;
         Ok(())
     }
 
     fn grub_defaults(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
-        let Some(first) = volume.root.read(GRUB_DEFAULT)? else { return Ok(()) };
+        let Some(first) = volume.root.read_up_to(GRUB_DEFAULT, MAX_MENU)? else { return Ok(()) };
         let (mut paths, mut texts) = (vec![GRUB_DEFAULT.to_owned()], vec![first]);
-        for name in volume.root.list(GRUB_DEFAULT_DIR)?.iter().filter(|name| name.ends_with(".cfg")) {
+        for name in volume.files(GRUB_DEFAULT_DIR, ".cfg")? {
             let path = format!("{GRUB_DEFAULT_DIR}/{name}");
-            if let Some(text) = volume.root.read(&path)? {
+            if let Some(text) = volume.root.read_up_to(&path, MAX_ENTRY)? {
                 texts.push(text);
                 paths.push(path);
             }
         }
         let files: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let edited = boot_config::grub_defaults(&files, wanted)
+        let edited = boot_config::grub_defaults(&files, wanted, self.to)
             .map_err(|(file, reason)| refused(paths.get(file).map_or(GRUB_DEFAULT, String::as_str), reason))?;
         self.grub.templates += 1;
         for ((path, text), edited) in paths.into_iter().zip(texts).zip(edited) {
-            self.note(index, path, Some(text), edited, false);
+            self.note(index, path, Some(text), edited, false)?;
         }
         Ok(())
     }
@@ -102,8 +103,8 @@ fn set_elsewhere(volume: &Volume, path: &str, text: &str, variable: &str) -> Res
         return Ok(None);
     }
     for dir in U_BOOT_DIRS {
-        for name in volume.root.list(dir)? {
-            if let Some(text) = volume.root.read(&format!("{dir}/{name}"))?.filter(|text| sets(text)) {
+        for name in volume.files(dir, "")? {
+            if let Some(text) = volume.root.read_up_to(&format!("{dir}/{name}"), MAX_ENTRY)?.filter(|text| sets(text)) {
                 return Ok(Some(text));
             }
         }

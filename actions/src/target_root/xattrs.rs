@@ -1,0 +1,92 @@
+//! Extended attributes of files that are written anew, and SELinux's labels of new ones (xattr(7)).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr, lgetxattr, lsetxattr};
+use rustix::io::Errno;
+
+use crate::text;
+
+/// What a system with SELinux decides by who may use a file.
+const LABEL: &str = "security.selinux";
+/// Of the content or the place of the old file: they would not fit the new one (kernel documentation, ABI/testing/evm).
+const STALE: &[&[u8]] = &[b"security.ima", b"security.evm"];
+/// Bytes of all names, and of one value: the kernel's own limits (linux/limits.h).
+const MAX_NAMES: usize = 64 << 10;
+const MAX_VALUE: usize = 64 << 10;
+/// Bytes of all values. File systems with a block for them have room for no more than some KiB.
+const MAX_TOTAL: usize = 256 << 10;
+
+/// Names and values.
+#[derive(Debug)]
+pub(super) struct Xattrs(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl Xattrs {
+    /// Those of a file that its next version is to have.
+    pub(super) fn of(file: impl AsFd) -> io::Result<Self> {
+        let mut names = vec![0; MAX_NAMES];
+        let len = match flistxattr(&file, names.as_mut_slice()) {
+            Err(Errno::NOTSUP) => 0,
+            other => other?,
+        };
+        let (mut found, mut total) = (Vec::new(), 0);
+        let mut value = vec![0; MAX_VALUE];
+        for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !STALE.contains(name)) {
+            let len = fgetxattr(&file, name, value.as_mut_slice())?;
+            total += len;
+            if total > MAX_TOTAL {
+                let limit = text::size(MAX_TOTAL as u64);
+                return Err(io::Error::other(format!(
+                    "its extended attributes are larger than {limit}, so it is not edited"
+                )));
+            }
+            found.push((name.to_vec(), value[..len].to_vec()));
+        }
+        Ok(Self(found))
+    }
+
+    pub(super) fn give(&self, file: impl AsFd) -> io::Result<()> {
+        let give = |(name, value): &(Vec<u8>, Vec<u8>)| {
+            fsetxattr(&file, name.as_slice(), value, XattrFlags::empty()).map_err(|errno| {
+                let name = String::from_utf8_lossy(name);
+                io::Error::other(format!("its extended attribute {name} cannot be kept: {errno}"))
+            })
+        };
+        self.0.iter().try_for_each(give)
+    }
+}
+
+/// Gives what is new in a directory the label of what it takes the place of, else that of the directory, as the kernel does where
+/// a policy has no other rule (The SELinux Notebook, "Computing Security Contexts"). Without a policy it gives none, and what has
+/// none may not be read once one is enforced.
+pub(super) fn inherit_label(parent: BorrowedFd<'_>, replaced: &str, new: &str) -> io::Result<()> {
+    let found = match label(parent, replaced)? {
+        None if label(parent, new)?.is_none() => label(parent, ".")?,
+        found => found,
+    };
+    found.map_or(Ok(()), |label| set_label(parent, new, &label))
+}
+
+/// Gives what has a name in a directory a label.
+pub(super) fn set_label(parent: BorrowedFd<'_>, name: &str, label: &[u8]) -> io::Result<()> {
+    lsetxattr(path(parent, name), LABEL, label, XattrFlags::empty())
+        .map_err(|errno| io::Error::other(format!("SELinux's label of {name} cannot be set: {errno}")))
+}
+
+fn label(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0; MAX_VALUE];
+    match lgetxattr(path(parent, name), LABEL, value.as_mut_slice()) {
+        Ok(len) => {
+            value.truncate(len);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA | Errno::NOTSUP | Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// There is no lsetxattrat(2) before Linux 6.13: the directory is named by its descriptor.
+fn path(parent: BorrowedFd<'_>, name: &str) -> String {
+    format!("/proc/self/fd/{}/{name}", parent.as_raw_fd())
+}
