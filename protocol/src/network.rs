@@ -107,6 +107,9 @@ pub struct Vlan {
 
 /// Bytes of the name of an interface (Linux, IFNAMSIZ, less the zero byte).
 const MAX_NAME: usize = 15;
+/// Bytes of a packet where nothing else is said (RFC 894).
+const DEFAULT_MTU: u32 = 1500;
+const MIN_MTU_IPV6: u32 = 1280;
 /// More would be no definition but an accident.
 const MAX_INTERFACES: usize = 256;
 
@@ -147,11 +150,10 @@ impl Network {
         if mac(interface).is_some_and(|own| earlier.iter().any(|other| mac(other).as_ref() == Some(&own))) {
             problems.push("has the MAC address of an earlier one".to_owned());
         }
-        for address in &interface.addresses {
-            if earlier.iter().any(|other| other.addresses.contains(address)) {
-                problems.push(format!("has the address {address} of an earlier one"));
-            }
-        }
+        problems.extend(earlier.iter().filter_map(|other| interface.clash(other)));
+        let others = self.interfaces.iter().filter(|other| other.name != interface.name);
+        problems.extend(others.filter_map(|other| interface.leads_to(other)));
+        problems.extend(self.mtu_problem(interface));
         let named = |name: &str| self.interfaces.iter().find(|other| other.name == name);
         let bonded = |name: &str| bond_of(&self.interfaces, name);
         for part in interface.bond.iter().flat_map(|bond| &bond.of) {
@@ -187,6 +189,22 @@ impl Network {
         problems
     }
 
+    /// What is wrong with the size of its packets: the kernel takes IPv6 away below 1280 bytes (RFC 8200, section 5), and lets a VLAN
+    /// have no more than what it is on.
+    fn mtu_problem(&self, interface: &Interface) -> Option<String> {
+        let vlan = interface.vlan.as_ref();
+        let below = vlan.and_then(|vlan| self.interfaces.iter().find(|other| other.name == vlan.of));
+        let mtu = interface.mtu.or(below.and_then(|below| below.mtu)).unwrap_or(DEFAULT_MTU);
+        if mtu < MIN_MTU_IPV6 && interface.has_ipv6() {
+            return Some(format!(
+                "has an mtu of {mtu} and an IPv6 address, which needs {MIN_MTU_IPV6}: give it that, or IPv4 alone"
+            ));
+        }
+        let below = below.filter(|below| mtu > below.mtu.unwrap_or(DEFAULT_MTU))?;
+        let most = below.mtu.unwrap_or(DEFAULT_MTU);
+        Some(format!("has an mtu of {mtu}, and {:?}, which it is a VLAN of, has {most}: give that as much", below.name))
+    }
+
     /// One route for everything else is enough; with two, which is taken is anybody's guess.
     fn gateway_problems(&self) -> Vec<String> {
         let all = self.interfaces.iter().flat_map(|interface| &interface.gateways);
@@ -209,17 +227,46 @@ impl Interface {
         self.dhcp4 || self.dhcp6 || !self.addresses.is_empty()
     }
 
+    fn has_ipv6(&self) -> bool {
+        self.dhcp6 || self.hosts().any(|address| address.is_ipv6())
+    }
+
+    /// Its addresses, without their prefixes.
+    fn hosts(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.addresses.iter().filter_map(|text| prefixed(text)).map(|(address, _)| address)
+    }
+
+    /// An address that an earlier interface has too. Those of a link may be the same on each (RFC 4291, section 2.5.6).
+    fn clash(&self, earlier: &Interface) -> Option<String> {
+        let address = self.hosts().find(|own| !is_link_local(own) && earlier.hosts().any(|address| address == *own))?;
+        Some(format!("has the address {address}, as {:?} has: leave it with one of them", earlier.name))
+    }
+
+    /// A gateway that is this very machine.
+    fn leads_to(&self, other: &Interface) -> Option<String> {
+        let gateways = self.gateways.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+        let mut global = gateways.filter(|gateway| !is_link_local(gateway));
+        let gateway = global.find(|gateway| other.hosts().any(|address| address == *gateway))?;
+        Some(format!("cannot use the gateway \"{gateway}\": it is an address of {:?}; give the router's", other.name))
+    }
+
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut wrong = |problem: String| problems.push(problem);
         if !is_name(&self.name) {
-            wrong(format!("has a name that is none: 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores"));
+            wrong(format!(
+                "has a name that is none: 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores, not digits alone, nor what the \
+                 kernel has"
+            ));
         }
         if [self.mac.is_some(), self.bond.is_some(), self.vlan.is_some()].iter().filter(|given| **given).count() != 1 {
             wrong("is one of mac, bond and vlan: give exactly one".to_owned());
         }
         if let Some(mac) = self.mac.as_ref().filter(|mac| normalise_mac(mac).is_none()) {
             wrong(format!("has {mac:?} for its MAC address, which is none such as 52:54:00:12:34:56"));
+        }
+        if self.mac.as_deref().and_then(normalise_mac).is_some_and(|mac| is_group(&mac)) {
+            wrong("has a MAC address of many machines: the second digit of a card's own is even".to_owned());
         }
         if let Some(bond) = &self.bond {
             let twice = (1..bond.of.len()).any(|index| bond.of[..index].contains(&bond.of[index]));
@@ -238,6 +285,10 @@ impl Interface {
                 wrong(format!("cannot have the address {address:?}: {problem}"));
             }
         }
+        let hosts: Vec<IpAddr> = self.hosts().collect();
+        for (_, address) in hosts.iter().enumerate().filter(|(index, address)| hosts[..*index].contains(address)) {
+            wrong(format!("has the address {address} twice: give it once, with one prefix"));
+        }
         for gateway in &self.gateways {
             if let Some(problem) = self.gateway_problem(gateway) {
                 wrong(format!("cannot use the gateway {gateway:?}: {problem}"));
@@ -248,7 +299,7 @@ impl Interface {
 
     fn gateway_problem(&self, text: &str) -> Option<&'static str> {
         let Some(gateway) = text.parse::<IpAddr>().ok().filter(is_host) else { return Some("it is no address") };
-        let is_link_local = matches!(gateway, IpAddr::V6(gateway) if gateway.is_unicast_link_local());
+        let is_link_local = is_link_local(&gateway);
         let own: Vec<_> = self.addresses.iter().filter_map(|address| prefixed(address)).collect();
         let reaches = |(address, len): &(IpAddr, u32)| match is_link_local {
             true => address.is_ipv6(),
@@ -256,6 +307,10 @@ impl Interface {
         };
         if own.iter().any(|(address, _)| *address == gateway) {
             return Some("it is an address of this interface");
+        }
+        let is_none = |len: &u32| address_problem(&format!("{gateway}/{len}")).is_some();
+        if gateway.is_ipv4() && own.iter().any(|network| reaches(network) && is_none(&network.1)) {
+            return Some("it is the first or the last address of its network, which no router has");
         }
         // Where there is only DHCP, cloud-init leaves the gateway to it.
         (!own.iter().any(reaches)).then_some("it is in the network of none of its addresses")
@@ -311,11 +366,22 @@ fn is_host(address: &IpAddr) -> bool {
     !address.is_unspecified() && !address.is_loopback() && !address.is_multicast() && !is_broadcast
 }
 
+fn is_link_local(address: &IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// Whether a MAC address, written as usual, is one of a group (IEEE 802, section 8.2.2).
+fn is_group(mac: &str) -> bool {
+    u8::from_str_radix(&mac[..2], 16).is_ok_and(|first| first & 1 == 1)
+}
+
+/// A name that kernel and systemd take (systemd, `ifname_valid_full`).
 fn is_name(name: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     (1..=MAX_NAME).contains(&name.len())
         && name.bytes().all(known)
-        && !matches!(name, "." | ".." | "lo" | "all" | "default")
+        && !name.bytes().all(|byte| byte.is_ascii_digit())
+        && !matches!(name, "." | ".." | "lo" | "all" | "default" | "bonding_masters")
 }
 
 /// Labels of letters, digits, hyphens and underscores, joined by dots (RFC 1123, section 2.1).
@@ -385,9 +451,54 @@ mod tests {
         check(gateway("fe80::1"), &["in the network of none of its addresses"]);
         check(one(serde_json::json!({"dhcp4": true, "gateways": ["192.0.2.1"]})), &["none of its addresses"]);
         check(gateway("192.0.2.5"), &["an address of this interface"]);
+        check(gateway("192.0.2.0"), &["the first or the last address"]);
+        check(gateway("192.0.2.255"), &["the first or the last address"]);
         check(gateway("192.0.2.1/24"), &["it is no address"]);
         let two = serde_json::json!({"addresses": ["192.0.2.5/24"], "gateways": ["192.0.2.1", "192.0.2.2"]});
         check(one(two), &["more than one gateway for IPv4"]);
+    }
+
+    #[test]
+    fn an_address_is_given_once() {
+        let twice = |first: &str, second: &str| one(serde_json::json!({"addresses": [first, second]}));
+        check(twice("192.0.2.5/24", "192.0.2.5/25"), &["has the address 192.0.2.5 twice"]);
+        check(twice("2001:db8::5/64", "2001:DB8:0::5/64"), &["has the address 2001:db8::5 twice"]);
+        check(twice("fe80::5/64", "fe80::5/10"), &["has the address fe80::5 twice"]);
+        check(twice("192.0.2.5/24", "192.0.2.6/24"), &[]);
+        let two = |first: &str, second: &str, gateways: &[&str]| {
+            serde_json::json!({"interfaces": [
+                {"name": "a", "mac": "52:54:00:00:00:01", "addresses": [first], "gateways": gateways},
+                {"name": "b", "mac": "52:54:00:00:00:02", "addresses": [second]},
+            ]})
+        };
+        check(two("192.0.2.5/24", "192.0.2.5/16", &[]), &["interface \"b\" has the address 192.0.2.5, as \"a\" has"]);
+        check(two("fe80::5/64", "fe80::5/64", &["fe80::5"]), &["an address of this interface"]);
+        check(two("fe80::5/64", "fe80::6/64", &["fe80::6"]), &[]);
+        check(two("192.0.2.5/24", "192.0.2.6/24", &["192.0.2.6"]), &["it is an address of \"b\""]);
+    }
+
+    #[test]
+    fn packets_are_large_enough_for_ipv6_and_for_what_carries_them() {
+        let mtu = |mtu: u32, rest: serde_json::Value| {
+            let mut interface = serde_json::json!({"mtu": mtu});
+            interface.as_object_mut().expect("a mapping").extend(rest.as_object().expect("a mapping").clone());
+            one(interface)
+        };
+        check(mtu(1279, serde_json::json!({"addresses": ["2001:db8::5/64"]})), &["which needs 1280"]);
+        check(mtu(1279, serde_json::json!({"dhcp6": true})), &["which needs 1280"]);
+        check(mtu(1280, serde_json::json!({"dhcp6": true})), &[]);
+        check(mtu(1279, serde_json::json!({"addresses": ["192.0.2.5/24"], "dhcp4": true})), &[]);
+        let vlan = |below: serde_json::Value, own: serde_json::Value| {
+            serde_json::json!({"interfaces": [
+                {"name": "a", "mac": "52:54:00:00:00:01", "mtu": below},
+                {"name": "a.7", "vlan": {"of": "a", "id": 7}, "dhcp6": true, "mtu": own},
+            ]})
+        };
+        let none = serde_json::Value::Null;
+        check(vlan(1000.into(), none.clone()), &["interface \"a.7\" has an mtu of 1000 and an IPv6 address"]);
+        check(vlan(none.clone(), 9000.into()), &["and \"a\", which it is a VLAN of, has 1500: give that as much"]);
+        check(vlan(9000.into(), 9000.into()), &[]);
+        check(vlan(9000.into(), none), &[]);
     }
 
     #[test]
@@ -398,6 +509,14 @@ mod tests {
             &["a name that is none", "an mtu of 68"],
         );
         check(one(serde_json::json!({"mac": "52:54"})), &["MAC address"]);
+        check(one(serde_json::json!({"mac": "01:00:5e:00:00:01"})), &["a MAC address of many machines"]);
+        for name in ["lo", "007", "bonding_masters", "a b", ""] {
+            check(one(serde_json::json!({"name": name})), &["a name that is none"]);
+        }
+        for id in [0, 4095] {
+            let vlan = serde_json::json!([{"name": "a", "mac": "52:54:00:00:00:01"}, {"name": "b", "vlan": {"of": "a", "id": id}}]);
+            check(serde_json::json!({"interfaces": vlan}), &["1 to 4094"]);
+        }
         check(
             one(serde_json::json!({"vlan": {"of": "lan0", "id": 0}})),
             &["exactly one", "1 to 4094", "a VLAN itself"],

@@ -88,7 +88,7 @@ pub fn ask(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
         }
         seed.phone_home = None;
         seed.user_data = inject_text(&seed.user_data, block).map_err(cannot_report)?;
-        seed.vendor_data = Some(trusting(ca, seed.vendor_data.as_deref()));
+        seed.vendor_data = Some(trusting(seed.vendor_data.as_deref(), ca)?);
     }
     if asked {
         return Ok(());
@@ -135,6 +135,19 @@ pub fn check_user_data(user_data: &str) -> Result<(), Error> {
     complete_config(user_data, &Additions { phone_home: Some(&phone_home), ..Additions::default() })
 }
 
+/// Refuses vendor-data that cloud-init would not understand.
+pub fn check_vendor_data(vendor_data: &str) -> Result<(), Error> {
+    trusting(Some(vendor_data), "").map(drop)
+}
+
+fn trusting(vendor_data: Option<&str>, ca: &str) -> Result<String, Error> {
+    slipway_user_data::trusting(vendor_data.unwrap_or_default(), ca).map_err(|refusal| {
+        let refusal = refusal.to_string().replace("user-data", "vendor-data");
+        let message = format!("the vendor-data cannot be used: {refusal}");
+        Error::refused(ErrorCode::InvalidRequest, message)
+    })
+}
+
 fn cannot_report(refusal: Refusal) -> Error {
     let message = format!("the user-data cannot be made to report: {refusal}");
     Error::refused(ErrorCode::InvalidRequest, message)
@@ -145,25 +158,6 @@ fn seeds(steps: &mut [Step]) -> impl Iterator<Item = &mut SeedCloudInit> {
         Action::SeedCloudInit(seed) => Some(seed),
         _ => None,
     })
-}
-
-/// Vendor-data that has the system trust a CA, and does what the operator's vendor-data says.
-///
-/// Two parts make an archive (cloud-init's `#cloud-config-archive`), written as JSON, which is YAML. The operator's part comes
-/// second, so its keys win; its kind is told from its first line, as if it stood alone.
-fn trusting(ca: &str, operators: Option<&str>) -> String {
-    let config = serde_json::json!({ "ca_certs": { "trusted": [ca] } });
-    let config = format!("#cloud-config\n{config}\n");
-    match operators {
-        None => config,
-        Some(operators) => {
-            let archive = serde_json::json!([
-                { "type": "text/cloud-config", "content": config },
-                { "content": operators },
-            ]);
-            format!("#cloud-config-archive\n{archive}\n")
-        }
-    }
 }
 
 #[cfg(test)]
@@ -210,17 +204,19 @@ mod tests {
         let seed = asked(seed, Wish::default());
         assert_eq!(seed.user_data, format!("#cloud-config\na: 1\n{block}  post: all\n  tries: 10\n"));
         assert_eq!(seed.phone_home, None);
-        let trust = "#cloud-config\n{\"ca_certs\":{\"trusted\":[\"PEM\\n\"]}}\n";
-        assert_eq!(seed.vendor_data.as_deref(), Some(trust));
+        let trust = seed.vendor_data.unwrap_or_default();
+        assert!(trust.starts_with("#cloud-boothook\n#!/bin/sh\n") && trust.contains("\nPEM\n"), "{trust}");
 
         let post = PostKeys("hostname,fqdn".parse().expect("keys"));
         let seed = SeedCloudInit { vendor_data: Some("#!/bin/sh\n".to_owned()), ..seeded("") };
         let seed = asked(seed, Wish { post: Some(post), tries: Some(3), ..Wish::default() });
         assert_eq!(seed.user_data, format!("#cloud-config\n{block}  post: [hostname, fqdn]\n  tries: 3\n"));
         let vendor_data = seed.vendor_data.unwrap_or_default();
-        let archive = vendor_data.strip_prefix("#cloud-config-archive\n").expect("an archive");
-        let parts: serde_json::Value = serde_json::from_str(archive).expect("JSON");
-        assert_eq!((&parts[0]["content"], &parts[1]["content"]), (&trust.into(), &"#!/bin/sh\n".into()));
+        assert!(vendor_data.contains("\n#!/bin/sh\n\n--") && vendor_data.contains(&trust), "{vendor_data}");
+
+        let mut steps = steps(SeedCloudInit { vendor_data: Some("a: 1\n".to_owned()), ..seeded("") });
+        let refused = ask(&mut steps, &Wish::default().block(SERVER.to_owned()), "PEM\n").expect_err("no header");
+        assert!(refused.to_string().contains("the vendor-data cannot be used"), "{refused}");
     }
 
     #[test]

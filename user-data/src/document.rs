@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle, options};
 
-use crate::pyyaml::{self, Tabs};
+use crate::pyyaml::{self, Nodes, Tabs};
 use crate::{Refusal, text};
 
 const PHONE_HOME: &str = "phone_home";
@@ -59,6 +59,7 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
     // Comments would be events, of which the parser holds no more than 96 in a row.
     let mut parser = Parser::new_from_str_with_options(source, options! { emit_comments: false });
     let mut tabs = Tabs::new(source);
+    let mut nodes = Nodes::default();
     let mut reader: Option<Reader> = None;
     let mut documents = 0;
     let mut end = source.len();
@@ -68,6 +69,7 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
             Refusal { line, column, reason: format!("this is not YAML: {}", error.info()) }
         })?;
         tabs.refuse(&event, &span)?;
+        nodes.refuse(&event, &span)?;
         match event {
             Event::StreamStart | Event::StreamEnd | Event::Comment(..) => {}
             Event::DocumentStart(..) => {
@@ -272,7 +274,7 @@ impl Open {
     }
 }
 
-fn refuse(span: &Span, reason: &str) -> Refusal {
+pub(crate) fn refuse(span: &Span, reason: &str) -> Refusal {
     Refusal { line: span.start.line(), column: span.start.col() + 1, reason: reason.to_owned() }
 }
 

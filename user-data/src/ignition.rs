@@ -49,6 +49,7 @@ pub fn complete(config: &str, additions: &Additions) -> Result<String, Refusal> 
             "something is to be added to the config, which is of a version before 2.1.0; use a later one",
         ));
     }
+    keep_what_replaces(&mut root, version)?;
     if let Some(hostname) = hostname.filter(|_| !writes(&root, HOSTNAME)) {
         add_file(&mut root, version, HOSTNAME, 0o644, &format!("{hostname}\n"))?;
     }
@@ -83,6 +84,27 @@ fn version(root: &Value) -> Result<(u32, u32), Refusal> {
         (Some(Ok(major @ 2..=3)), Some(Ok(minor)), Some(Ok(_))) => Ok((major, minor)),
         _ => Err(refusal(format!("ignition.version is {version:?}, and configs of 2.x.0 and 3.x.0 are known"))),
     }
+}
+
+/// Has a config that another one replaces be merged with that: what replaces a config drops all that is in it, and with that
+/// whatever is added. Nothing else of it comes to pass, so nothing else is kept but how the other is fetched
+/// (Ignition, internal/exec/config_fetcher.go, `RenderConfig`).
+fn keep_what_replaces(root: &mut Value, version: (u32, u32)) -> Result<(), Refusal> {
+    let replace = root.pointer("/ignition/config/replace").filter(|replace| !replace.is_null()).cloned();
+    let Some(replace) = replace else { return Ok(()) };
+    // Without a source, version 3 takes it for none.
+    if version.0 == 3 && replace["source"].is_null() {
+        return Ok(());
+    }
+    if version.0 == 2 {
+        let reason = "ignition.config.replace would take away what is to be added to the config: use ignition.config.append, \
+                      or specification 3";
+        return Err(refusal(reason));
+    }
+    let mut ignition = root["ignition"].take();
+    ignition["config"] = json!({ "merge": [replace] });
+    *root = json!({ "ignition": ignition });
+    Ok(())
 }
 
 /// Whether the config has something of its own at a path.
@@ -276,6 +298,29 @@ mod tests {
         assert_eq!((units.len(), &units[1]["name"], &units[1]["enabled"]), (2, &json!(UNIT), &json!(true)));
         assert!(!units[1].to_string().contains("s.example"), "the URL is not in the unit");
         assert_eq!(completed(&found.to_string(), &additions), found, "a second time changes nothing");
+    }
+
+    #[test]
+    fn a_config_that_replaces_this_one_leaves_what_is_added() {
+        let other = json!({"source": "https://s.example/c", "verification": {"hash": "sha512-00"}});
+        let config = |version: &str, replace: &Value| {
+            json!({
+                "ignition": {"version": version, "timeouts": {"httpTotal": 5}, "config": {"replace": replace, "merge": [{"source": "x"}]}},
+                "storage": {"files": [{"path": "/etc/hostname"}]},
+            })
+        };
+        let named = Additions { hostname: Some("web1"), ..Additions::default() };
+        let found = completed(&config("3.0.0", &other).to_string(), &named);
+        let expect = json!({"version": "3.0.0", "timeouts": {"httpTotal": 5}, "config": {"merge": [other]}});
+        assert_eq!(found["ignition"], expect);
+        assert_eq!(content(&found["storage"]["files"][0]), "web1\n", "the file that is replaced is none");
+        let found = complete(&config("2.3.0", &other).to_string(), &named).expect_err("it would be lost");
+        assert!(found.reason.contains("use ignition.config.append"), "{found}");
+        for as_it_is in [config("2.3.0", &Value::Null), config("3.0.0", &json!({})), config("3.0.0", &Value::Null)] {
+            assert_eq!(completed(&as_it_is.to_string(), &named), as_it_is);
+        }
+        let untouched = config("3.0.0", &other).to_string();
+        assert_eq!(complete(&untouched, &Additions::default()), Ok(untouched));
     }
 
     #[test]

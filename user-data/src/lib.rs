@@ -19,6 +19,7 @@ mod mime;
 mod multipart;
 mod pyyaml;
 mod text;
+mod trust;
 
 use std::borrow::Cow;
 
@@ -27,6 +28,8 @@ use slipway_protocol::PhoneHome;
 pub use crate::block::{Block, Post, UnknownKey, quoted, url_problem};
 use crate::edit::{Blocks, Reading, Unfit};
 use crate::kind::Kind;
+use crate::multipart::Part;
+pub use crate::trust::trusting;
 
 /// Bytes of user-data that are looked at, compressed and not.
 pub const MAX_BYTES: usize = 16 << 20;
@@ -118,7 +121,7 @@ fn without_blocks(source: &str, drop: Blocks) -> Result<Option<String>, Refusal>
 
 fn with_block(source: &str, block: &Block) -> Result<String, Refusal> {
     if let Some(message) = mime::message(source) {
-        return inject_message(source, &message, block);
+        return multipart::inject(source, &message, Part::Block(block));
     }
     let edited = match kind::of(source)? {
         Kind::Empty => Ok(block.document("\n")),
@@ -130,16 +133,8 @@ fn with_block(source: &str, block: &Block) -> Result<String, Refusal> {
     match edited {
         Ok(edited) => Ok(edited),
         Err(Unfit::Refused(refusal)) => Err(refusal),
-        Err(Unfit::NoPlace) => Ok(multipart::wrap(source, block)),
+        Err(Unfit::NoPlace) => Ok(multipart::wrap(source, Part::Block(block))),
     }
-}
-
-fn inject_message(source: &str, message: &mime::Message, block: &Block) -> Result<String, Refusal> {
-    if message.content_type.starts_with("multipart/") && message.boundary.is_none() {
-        let reason = "the message's Content-Type names no boundary between its parts";
-        return Err(Refusal::at_byte(source, 0, reason));
-    }
-    multipart::inject(source, message, block)
 }
 
 /// The user-data as it is, or unpacked.

@@ -1,5 +1,5 @@
-//! MIME messages of several parts: adds a part with the block, takes blocks out of parts, and makes one message of user-data
-//! that has no place for another key. cloud-init merges its parts in order, later keys over earlier ones.
+//! MIME messages of several parts: adds a part, takes blocks out of parts, and makes one message of user-data that has no
+//! place for another key. cloud-init merges its parts in order, later keys over earlier ones.
 
 use std::ops::Range;
 
@@ -24,28 +24,48 @@ const LINE: usize = 76;
 /// Messages inside messages that are looked into.
 const DEPTH: usize = 8;
 
-/// A message of user-data, which keeps its meaning, and the block.
-pub(crate) fn wrap(source: &str, block: &Block) -> String {
+/// What is put beside what was there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part<'a> {
+    /// A cloud-config that is nothing but the block.
+    Block(&'a Block),
+    /// A script that is run early in every boot.
+    Boothook(&'a str),
+}
+
+impl Part<'_> {
+    /// The part behind its boundary. The lines of a script end as the shell wants them, whatever the others do.
+    fn behind(self, boundary: &str, newline: &str) -> String {
+        let (content_type, text) = match self {
+            Self::Block(block) => ("text/cloud-config", block.document(newline)),
+            Self::Boothook(script) => ("text/cloud-boothook", script.to_owned()),
+        };
+        format!("--{boundary}{newline}Content-Type: {content_type}{newline}{newline}{text}")
+    }
+}
+
+/// A message of user-data, which keeps its meaning, and a part.
+pub(crate) fn wrap(source: &str, ours: Part) -> String {
     // In a message cloud-init reads no characters outside ASCII; base64 brings them through, and whatever looks like a boundary.
     let is_plain = source.is_ascii() && !source.contains(&format!("--{BOUNDARY}")) && !source.ends_with('\r');
     let part = if is_plain { format!("{AS_IT_IS}{source}") } else { format!("{IN_BASE64}{}", base64(source, "\n")) };
-    around(&part, BOUNDARY, block)
+    around(&part, BOUNDARY, ours)
 }
 
-/// A message of a message and the block.
-pub(crate) fn wrap_message(source: &str, block: &Block) -> Result<String, Refusal> {
+/// A message of a message and a part.
+fn wrap_message(source: &str, ours: Part) -> Result<String, Refusal> {
     let names = (1..=BOUNDARIES).map(|n| if n == 1 { BOUNDARY.to_owned() } else { format!("{BOUNDARY}-{n}") });
     let mut free = names.filter(|name| !source.contains(&format!("--{name}")));
     match free.next() {
-        Some(boundary) => Ok(around(source, &boundary, block)),
+        Some(boundary) => Ok(around(source, &boundary, ours)),
         None => Err(Refusal::at_byte(source, 0, "the message uses every boundary that slipway would put around it")),
     }
 }
 
-fn around(part: &str, boundary: &str, block: &Block) -> String {
+fn around(part: &str, boundary: &str, ours: Part) -> String {
     // A break of its own kind behind the text, or the two would be one.
     let newline = if part.ends_with('\r') { "\r" } else { "\n" };
-    let ours = block_part(boundary, "\n", block);
+    let ours = ours.behind(boundary, "\n");
     format!("{}{part}{newline}{ours}--{boundary}--\n", head(boundary))
 }
 
@@ -53,19 +73,40 @@ fn head(boundary: &str) -> String {
     format!("Content-Type: multipart/mixed; boundary=\"{boundary}\"\nMIME-Version: 1.0\n\n--{boundary}\n")
 }
 
-fn block_part(boundary: &str, newline: &str, block: &Block) -> String {
-    let document = block.document(newline);
-    format!("--{boundary}{newline}Content-Type: text/cloud-config{newline}{newline}{document}")
-}
-
-/// The message with one more part. A last part that is nothing but a block makes room for it.
-pub(crate) fn inject(source: &str, message: &Message, block: &Block) -> Result<String, Refusal> {
-    let Some(boundary) = message.boundary.as_ref().filter(|_| message.content_type.starts_with("multipart/")) else {
-        return wrap_message(source, block);
-    };
-    let mut edits = Vec::new();
+/// The message with one more part. To the block, a last part that is nothing but a block makes room.
+pub(crate) fn inject(source: &str, message: &Message, ours: Part) -> Result<String, Refusal> {
+    let Some(boundary) = parts_boundary(source, message)? else { return wrap_message(source, ours) };
     let found = mime::parts(source, message.body.clone(), boundary);
     let end = found.close.unwrap_or(source.len());
+    let mut edits = match ours {
+        Part::Block(_) => without_any_block(source, &found),
+        Part::Boothook(_) => Vec::new(),
+    };
+    let newline = text::newline(source);
+    let part = ours.behind(boundary, newline);
+    match found.close {
+        Some(close) => edits.push((close..close, part)),
+        None => {
+            // Python takes the last line break of a message without an end for that of the boundary it lacks.
+            let open = if text::ends_with_break(source) { "" } else { newline };
+            edits.push((end..end, format!("{open}{part}--{boundary}--{newline}")));
+        }
+    }
+    Ok(splice(source, &edits))
+}
+
+/// What is between the parts of a message, if it may have several.
+fn parts_boundary<'a>(source: &str, message: &'a Message) -> Result<Option<&'a str>, Refusal> {
+    if !message.content_type.starts_with("multipart/") {
+        return Ok(None);
+    }
+    let missing = || Refusal::at_byte(source, 0, "the message's Content-Type names no boundary between its parts");
+    message.boundary.as_deref().ok_or_else(missing).map(Some)
+}
+
+fn without_any_block(source: &str, found: &mime::Parts) -> Vec<(Range<usize>, String)> {
+    let end = found.close.unwrap_or(source.len());
+    let mut edits = Vec::new();
     for (index, part) in found.parts.iter().enumerate() {
         let next = found.parts.get(index + 1).map_or(end, |next| next.boundary);
         match without_blocks(source, part.bytes.clone(), Blocks::All, DEPTH) {
@@ -77,17 +118,7 @@ pub(crate) fn inject(source: &str, message: &Message, block: &Block) -> Result<S
             _ => {}
         }
     }
-    let newline = text::newline(source);
-    let part = block_part(boundary, newline, block);
-    match found.close {
-        Some(close) => edits.push((close..close, part)),
-        None => {
-            // Python takes the last line break of a message without an end for that of the boundary it lacks.
-            let open = if text::ends_with_break(source) { "" } else { newline };
-            edits.push((end..end, format!("{open}{part}--{boundary}--{newline}")));
-        }
-    }
-    Ok(splice(source, &edits))
+    edits
 }
 
 /// The message without the blocks to drop. `None` if it has none of them.

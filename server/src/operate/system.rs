@@ -30,6 +30,9 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     if let (Some(user_data), true) = (&system.user_data, system.phone_home) {
         reporting::check_user_data(user_data)?;
     }
+    if let (Some(vendor_data), true) = (&system.vendor_data, system.phone_home) {
+        reporting::check_vendor_data(vendor_data)?;
+    }
     check_known(&system.known_steps)?;
     systems::save(&mut transaction, &system, now()).await?;
     store::commit(transaction).await?;

@@ -6,7 +6,7 @@ mod cloud_init;
 mod packages;
 
 use serde_json::{Value, json};
-use slipway_user_data::{Block, Post, inject, remove};
+use slipway_user_data::{Block, Post, inject, remove, trusting};
 
 use crate::cases::{Case, cases, refused};
 
@@ -72,6 +72,31 @@ fn compare(case: &Case, before: &Value, with: &Value, without: &Value, is_back: 
         return Err("its bytes do not come back".to_owned());
     }
     Ok(())
+}
+
+#[test]
+fn vendor_data_of_every_sort_keeps_its_meaning_and_has_the_server_trusted() {
+    let ca = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+    let script = trusting("", ca).unwrap().replacen("#cloud-boothook\n", "", 1);
+    let cases: Vec<Case> = cases().into_iter().filter(|case| std::str::from_utf8(&case.user_data).is_ok()).collect();
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for Case { name, user_data, .. } in &cases {
+        let text = std::str::from_utf8(user_data).unwrap();
+        let trusting = trusting(text, ca).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        all.extend([user_data.clone(), trusting.into_bytes()]);
+    }
+    let all: Vec<&[u8]> = all.iter().map(|bytes| &bytes[..]).collect();
+    for (case, outcomes) in cases.iter().zip(cloud_init::process(&all).chunks(2)) {
+        let [before, with] = outcomes else { unreachable!() };
+        let config = |outcome: &Value| outcome["config"].as_object().cloned().unwrap_or_default();
+        assert_eq!(config(with), config(before), "{}", case.name);
+        let mut parts = with["parts"].as_array().cloned().unwrap_or_default();
+        let ours = parts.pop().unwrap_or_default();
+        assert_eq!(Value::from(parts), before["parts"], "{}", case.name);
+        assert_eq!(ours[0], "text/cloud-boothook", "{}", case.name);
+        let payload = ours[2].as_str().unwrap_or_default();
+        assert_eq!(payload.trim_start_matches("#cloud-boothook\n").trim_end(), script.trim_end(), "{}", case.name);
+    }
 }
 
 #[test]
