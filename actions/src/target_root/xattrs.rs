@@ -48,10 +48,14 @@ impl Xattrs {
 
     pub(super) fn give(&self, file: impl AsFd) -> io::Result<()> {
         let give = |(name, value): &(Vec<u8>, Vec<u8>)| {
-            fsetxattr(&file, name.as_slice(), value, XattrFlags::empty()).map_err(|errno| {
-                let name = String::from_utf8_lossy(name);
-                io::Error::other(format!("its extended attribute {name} cannot be kept: {errno}"))
-            })
+            match fsetxattr(&file, name.as_slice(), value, XattrFlags::empty()) {
+                // One the kernel makes up for a file system that keeps none.
+                Ok(()) | Err(Errno::NOTSUP) => Ok(()),
+                Err(errno) => {
+                    let name = String::from_utf8_lossy(name);
+                    Err(io::Error::other(format!("its extended attribute {name} cannot be kept: {errno}")))
+                }
+            }
         };
         self.0.iter().try_for_each(give)
     }
@@ -65,13 +69,20 @@ pub(super) fn inherit_label(parent: BorrowedFd<'_>, replaced: &str, new: &str) -
         None if label(parent, new)?.is_none() => label(parent, ".")?,
         found => found,
     };
-    found.map_or(Ok(()), |label| set_label(parent, new, &label))
+    match found.map_or(Ok(()), |label| lsetxattr(path(parent, new), LABEL, &label, XattrFlags::empty())) {
+        // The kernel makes up labels for file systems that keep none.
+        Ok(()) | Err(Errno::NOTSUP) => Ok(()),
+        Err(errno) => Err(label_error(new, errno)),
+    }
 }
 
 /// Gives what has a name in a directory a label.
 pub(super) fn set_label(parent: BorrowedFd<'_>, name: &str, label: &[u8]) -> io::Result<()> {
-    lsetxattr(path(parent, name), LABEL, label, XattrFlags::empty())
-        .map_err(|errno| io::Error::other(format!("SELinux's label of {name} cannot be set: {errno}")))
+    lsetxattr(path(parent, name), LABEL, label, XattrFlags::empty()).map_err(|errno| label_error(name, errno))
+}
+
+fn label_error(name: &str, errno: Errno) -> io::Error {
+    io::Error::other(format!("SELinux's label of {name} cannot be set: {errno}"))
 }
 
 fn label(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
