@@ -6,6 +6,7 @@ use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle, options};
 use twox_hash::XxHash3_64;
 
 use crate::pyyaml::{self, Nodes, Tabs};
+use crate::tail::Children;
 use crate::{Refusal, text};
 
 const PHONE_HOME: &str = "phone_home";
@@ -35,6 +36,10 @@ pub(crate) struct Document {
     pub(crate) indent: usize,
     /// What is between the braces, or from the first entry to the `...` line or the end of the text.
     pub(crate) inside: Range<usize>,
+    /// The column at which the root begins, and that of the last entry's key, unless it is a block scalar.
+    pub(crate) columns: (usize, Option<usize>),
+    /// What the value of the last entry of a mapping consists of, if it is in lines.
+    pub(crate) children: Option<Children>,
 }
 
 /// A key of the root and its value, or an item of a list.
@@ -93,7 +98,7 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
 
 impl Document {
     fn empty(end: usize) -> Self {
-        Self { root: Root::Empty, entries: Vec::new(), indent: 0, inside: end..end }
+        Self { root: Root::Empty, entries: Vec::new(), indent: 0, inside: end..end, columns: (0, None), children: None }
     }
 }
 
@@ -118,6 +123,7 @@ struct Open {
     /// Nodes of it that are complete, of two in a mapping and one in a list.
     nodes: usize,
     scalar_end: usize,
+    children: Option<Children>,
     /// Nodes so far inside its value, if that is a mapping.
     fields: Option<usize>,
     /// The last of them is the key looked for.
@@ -139,8 +145,8 @@ impl<'a> Reader<'a> {
         };
         let inside = span.end.byte_offset().unwrap_or_default()..source.len();
         let indent = if root == Root::List { indent_at(source, start(span)) } else { 0 };
-        let closed = root == Root::Empty;
-        let document = Document { root, entries: Vec::new(), indent, inside };
+        let (closed, columns) = (root == Root::Empty, (span.start.col(), None));
+        let document = Document { root, entries: Vec::new(), indent, inside, columns, children: None };
         let (scalar_ends, anchors) = (Vec::new(), Vec::new());
         Ok(Self { source, document, depth: 0, closed, open: None, scalar_ends, anchors })
     }
@@ -160,9 +166,15 @@ impl<'a> Reader<'a> {
         let is_list = self.is_list();
         if self.open.is_none() {
             self.open = Some(self.begin(event, span));
+            self.document.columns.1 = event.scalar().filter(|(_, style)| !is_block(*style)).map(|_| span.start.col());
         }
         let Some(open) = &mut self.open else { return };
         open.note_field(event, self.depth, is_list);
+        match (self.depth, &mut open.children) {
+            (0, children) if open.nodes == 1 => *children = Children::new(event, span),
+            (1, Some(children)) if !ends => children.note(start(span)),
+            _ => {}
+        }
         match event {
             Event::MappingStart(..) | Event::SequenceStart(..) => self.depth += 1,
             _ if ends => self.depth -= 1,
@@ -173,6 +185,7 @@ impl<'a> Reader<'a> {
         open.nodes += usize::from(self.depth == 0);
         if let Some(open) = self.open.take_if(|open| open.nodes == if is_list { 1 } else { 2 }) {
             self.document.entries.push(open.entry);
+            self.document.children = open.children;
             self.scalar_ends.push(open.scalar_end);
         }
     }
@@ -185,7 +198,7 @@ impl<'a> Reader<'a> {
         let is_phone_home = !self.is_list() && event.scalar().is_some_and(|(key, _)| key == PHONE_HOME);
         let bytes = start(span)..start(span);
         let entry = Entry { is_phone_home, field: None, bytes, ends_in_block_scalar: false, meaning: 0 };
-        Open { entry, nodes: 0, scalar_end: start(span), fields: None, is_field: false }
+        Open { entry, nodes: 0, scalar_end: start(span), children: None, fields: None, is_field: false }
     }
 
     fn finish(mut self, end: usize) -> Document {
@@ -266,7 +279,7 @@ impl Open {
         let end = span.end.byte_offset().unwrap_or_default();
         self.entry.bytes.end = self.entry.bytes.end.max(end);
         if let Some((_, style)) = event.scalar() {
-            self.entry.ends_in_block_scalar = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+            self.entry.ends_in_block_scalar = is_block(style);
             if !span.is_empty() {
                 self.scalar_end = self.scalar_end.max(end);
             }
@@ -292,6 +305,10 @@ impl Open {
 
 pub(crate) fn refuse(span: &Span, reason: &str) -> Refusal {
     Refusal { line: span.start.line(), column: span.start.col() + 1, reason: reason.to_owned() }
+}
+
+fn is_block(style: ScalarStyle) -> bool {
+    matches!(style, ScalarStyle::Literal | ScalarStyle::Folded)
 }
 
 pub(crate) fn start(span: &Span) -> usize {
