@@ -260,9 +260,16 @@ fn only_appends(
         return false;
     }
     let Some(tail) = Tail::of(source, before) else { return false };
+    let after = Reading::Yaml.parse(&tail.text(edited));
+    if !after.as_ref().is_ok_and(|after| after.root == before.root && after.indent == before.indent) {
+        return false;
+    }
+    if tail.has_last_entry() {
+        let others: Vec<bool> = (1..=before.entries.len()).map(|number| number < before.entries.len()).collect();
+        return adds_only(before, &others, after, at, is_ours);
+    }
     let Ok(last) = document::parse(&tail.text(source)) else { return false };
-    let is_like = last.root == before.root && last.indent == before.indent && last.entries.len() == 1;
-    is_like && adds_only(&last, &[false], Reading::Yaml.parse(&tail.text(edited)), at, is_ours)
+    last.entries.len() == 1 && adds_only(&last, &[false], after, at, is_ours)
 }
 
 fn leaves_only(before: &Document, drop: &[bool], after: Result<Document, Unfit>) -> bool {

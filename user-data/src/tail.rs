@@ -82,10 +82,18 @@ impl Tail {
         };
         let children = document.children.and_then(|children| children.lines(source));
         let tail = match children {
-            Some((first, last)) if start < first => Self { key: start..first, from: last },
+            // Of a part the meaning is not known yet, so it is parsed twice.
+            Some((first, last)) if start < first && last - first > source.len() - last => {
+                Self { key: start..first, from: last }
+            }
             _ => Self { key: start..start, from: start },
         };
         is_plain.then_some(tail)
+    }
+
+    /// Whether the last entry is there as a whole.
+    pub(crate) fn has_last_entry(&self) -> bool {
+        self.key.is_empty()
     }
 
     /// What is left of the document, or of one that differs from it only behind its last entry.

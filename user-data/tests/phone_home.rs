@@ -322,3 +322,11 @@ fn the_last_lines_take_the_block_however_many_there_are() {
         assert_eq!(inject_phone_home(&text(&many(item)), &phone_home()), found, "{:?}", text(item));
     }
 }
+
+/// The parser gives the place of its text as that of a block scalar, so nothing can be told from the lines of such a key.
+#[test]
+fn nothing_goes_into_the_text_of_a_key() {
+    let text = "#cloud-config\n? |2\n  c: ";
+    let found = inject_phone_home(text, &phone_home()).expect("it is YAML");
+    assert!(found.starts_with("Content-Type: multipart/mixed") && found.contains(text), "{found}");
+}
