@@ -46,16 +46,18 @@ impl Children {
 
     /// Where the lines of the first and the last of them begin, if nothing but the margin and a dash stand before both.
     fn lines(&self, source: &str) -> Option<(usize, usize)> {
-        let is_plain = |line: usize, at: usize| {
+        let plain = |at: usize| {
+            let line = text::line_start(source, at);
             let before = source.get(line..at)?;
             let margin = match self.is_list {
                 true => before.trim_end_matches(' ').strip_suffix('-').filter(|_| before.ends_with(' '))?,
                 false => before,
             };
-            (margin.len() == self.column && margin.bytes().all(|byte| byte == b' ')).then_some(line)
+            margin.bytes().all(|byte| byte == b' ').then_some((line, margin.len()))
         };
-        let line = |at: usize| is_plain(text::line_start(source, at), at);
-        line(self.first).zip(line(self.last))
+        let ((first, column), (last, other)) = plain(self.first).zip(plain(self.last))?;
+        // A list in the column of its key begins elsewhere to the parser; but its dashes are seen.
+        (column == other && (self.is_list || column == self.column)).then_some((first, last))
     }
 }
 
