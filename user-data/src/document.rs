@@ -1,12 +1,12 @@
 //! Where the top-level entries of a YAML document are, and what they mean.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle, options};
+use twox_hash::XxHash3_64;
 
 use crate::pyyaml::{self, Nodes, Tabs};
+use crate::tail::Children;
 use crate::{Refusal, text};
 
 const PHONE_HOME: &str = "phone_home";
@@ -36,6 +36,10 @@ pub(crate) struct Document {
     pub(crate) indent: usize,
     /// What is between the braces, or from the first entry to the `...` line or the end of the text.
     pub(crate) inside: Range<usize>,
+    /// The column at which the root begins, and that of the last entry's key, unless it is a block scalar.
+    pub(crate) columns: (usize, Option<usize>),
+    /// What the value of the last entry of a mapping consists of, if it is in lines.
+    pub(crate) children: Option<Children>,
 }
 
 /// A key of the root and its value, or an item of a list.
@@ -56,7 +60,7 @@ pub(crate) struct Entry {
 /// Parses what may be an empty document, a mapping or a list.
 pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
     pyyaml::refuse_unprintable(source)?;
-    // Comments would be events, of which the parser holds no more than 96 in a row.
+    // With the parser's feature `comments` they would be events, of which it holds no more than 96 in a row.
     let mut parser = Parser::new_from_str_with_options(source, options! { emit_comments: false });
     let mut tabs = Tabs::new(source);
     let mut nodes = Nodes::default();
@@ -71,7 +75,7 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
         tabs.refuse(&event, &span)?;
         nodes.refuse(&event, &span)?;
         match event {
-            Event::StreamStart | Event::StreamEnd | Event::Comment(..) => {}
+            Event::StreamStart | Event::StreamEnd => {}
             Event::DocumentStart(..) => {
                 documents += 1;
                 if documents == 2 {
@@ -94,7 +98,7 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
 
 impl Document {
     fn empty(end: usize) -> Self {
-        Self { root: Root::Empty, entries: Vec::new(), indent: 0, inside: end..end }
+        Self { root: Root::Empty, entries: Vec::new(), indent: 0, inside: end..end, columns: (0, None), children: None }
     }
 }
 
@@ -109,8 +113,8 @@ struct Reader<'a> {
     open: Option<Open>,
     /// Bytes at which the scalars of each entry end.
     scalar_ends: Vec<usize>,
-    /// Anchors by their order among the entries that stay.
-    anchors: HashMap<usize, usize>,
+    /// Anchors among the entries that stay, in order, by which the parser numbers them.
+    anchors: Vec<usize>,
 }
 
 /// An entry that is not complete yet.
@@ -119,7 +123,7 @@ struct Open {
     /// Nodes of it that are complete, of two in a mapping and one in a list.
     nodes: usize,
     scalar_end: usize,
-    hasher: DefaultHasher,
+    children: Option<Children>,
     /// Nodes so far inside its value, if that is a mapping.
     fields: Option<usize>,
     /// The last of them is the key looked for.
@@ -141,9 +145,9 @@ impl<'a> Reader<'a> {
         };
         let inside = span.end.byte_offset().unwrap_or_default()..source.len();
         let indent = if root == Root::List { indent_at(source, start(span)) } else { 0 };
-        let closed = root == Root::Empty;
-        let document = Document { root, entries: Vec::new(), indent, inside };
-        let (scalar_ends, anchors) = (Vec::new(), HashMap::new());
+        let (closed, columns) = (root == Root::Empty, (span.start.col(), None));
+        let document = Document { root, entries: Vec::new(), indent, inside, columns, children: None };
+        let (scalar_ends, anchors) = (Vec::new(), Vec::new());
         Ok(Self { source, document, depth: 0, closed, open: None, scalar_ends, anchors })
     }
 
@@ -159,29 +163,30 @@ impl<'a> Reader<'a> {
             }
             return;
         }
-        let mut open = self.open.take().unwrap_or_else(|| self.begin(event, span));
-        open.note_field(event, self.depth, self.is_list());
+        let is_list = self.is_list();
+        if self.open.is_none() {
+            self.open = Some(self.begin(event, span));
+            self.document.columns.1 = event.scalar().filter(|(_, style)| !is_block(*style)).map(|_| span.start.col());
+        }
+        let Some(open) = &mut self.open else { return };
+        open.note_field(event, self.depth, is_list);
+        match (self.depth, &mut open.children) {
+            (0, children) if open.nodes == 1 => *children = Children::new(event, span),
+            (1, Some(children)) if !ends => children.note(start(span)),
+            _ => {}
+        }
         match event {
             Event::MappingStart(..) | Event::SequenceStart(..) => self.depth += 1,
             _ if ends => self.depth -= 1,
             _ => {}
         }
-        self.note_meaning(&mut open, event);
-        let end = span.end.byte_offset().unwrap_or_default();
-        open.entry.bytes.end = open.entry.bytes.end.max(end);
-        if let Some((_, style)) = event.scalar() {
-            open.entry.ends_in_block_scalar = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
-            if !span.is_empty() {
-                open.scalar_end = open.scalar_end.max(end);
-            }
-        }
+        open.note_meaning(event, &mut self.anchors);
+        open.note_end(event, span);
         open.nodes += usize::from(self.depth == 0);
-        if open.nodes == if self.is_list() { 1 } else { 2 } {
-            open.entry.meaning = open.hasher.finish();
+        if let Some(open) = self.open.take_if(|open| open.nodes == if is_list { 1 } else { 2 }) {
             self.document.entries.push(open.entry);
+            self.document.children = open.children;
             self.scalar_ends.push(open.scalar_end);
-        } else {
-            self.open = Some(open);
         }
     }
 
@@ -193,26 +198,7 @@ impl<'a> Reader<'a> {
         let is_phone_home = !self.is_list() && event.scalar().is_some_and(|(key, _)| key == PHONE_HOME);
         let bytes = start(span)..start(span);
         let entry = Entry { is_phone_home, field: None, bytes, ends_in_block_scalar: false, meaning: 0 };
-        let hasher = DefaultHasher::new();
-        Open { entry, nodes: 0, scalar_end: start(span), hasher, fields: None, is_field: false }
-    }
-
-    /// Adds an event without its place, anchors numbered by their order. Those of a phone_home are not counted: it goes
-    /// away, and the order of the others stays.
-    fn note_meaning(&mut self, open: &mut Open, event: &Event) {
-        if let Some(id) = event.anchor_id().filter(|_| !open.entry.is_phone_home) {
-            let order = self.anchors.len();
-            self.anchors.insert(id, order);
-        }
-        let hasher = &mut open.hasher;
-        std::mem::discriminant(event).hash(hasher);
-        event.anchor_id().is_some().hash(hasher);
-        event.tag().map(|tag| tag.parts()).hash(hasher);
-        match event {
-            Event::Alias(id) => self.anchors.get(id).hash(hasher),
-            Event::Scalar(value, style, ..) => (value, *style == ScalarStyle::Plain).hash(hasher),
-            _ => {}
-        }
+        Open { entry, nodes: 0, scalar_end: start(span), children: None, fields: None, is_field: false }
     }
 
     fn finish(mut self, end: usize) -> Document {
@@ -243,20 +229,63 @@ impl<'a> Reader<'a> {
         self.document.inside = starts.first().copied().unwrap_or(end)..end;
         for (index, entry) in self.document.entries.iter_mut().enumerate() {
             let limit = starts.get(index + 1).copied().unwrap_or(end).max(starts[index]);
-            let mut last = starts[index];
-            for line in text::lines(self.source, starts[index]..limit) {
+            let is_behind = |line: &Range<usize>| {
                 let content = self.source[line.clone()].trim_start();
-                let covered = line.start < self.scalar_ends[index];
-                if covered || !(content.is_empty() || content.starts_with('#')) {
-                    last = line.end;
-                }
-            }
+                line.start >= self.scalar_ends[index] && (content.is_empty() || content.starts_with('#'))
+            };
+            let mut lines = text::lines_back(self.source, starts[index]..limit).skip_while(is_behind);
+            let last = lines.next().map_or(starts[index], |line| line.end);
             entry.bytes = starts[index]..last;
         }
     }
 }
 
 impl Open {
+    /// Adds an event without its place, anchors numbered by their order. Those of a phone_home are not counted: it goes
+    /// away, and the order of the others stays.
+    fn note_meaning(&mut self, event: &Event, anchors: &mut Vec<usize>) {
+        let anchor = event.anchor_id();
+        anchors.extend(anchor.filter(|_| !self.entry.is_phone_home));
+        let kind = match event {
+            Event::Scalar(_, ScalarStyle::Plain, ..) => 0,
+            Event::Scalar(..) => 1,
+            Event::SequenceStart(..) => 2,
+            Event::SequenceEnd => 3,
+            Event::MappingStart(..) => 4,
+            Event::MappingEnd => 5,
+            _ => 6,
+        };
+        let tag = event.tag().map(|tag| tag.parts());
+        self.add_meaning(&[kind, u8::from(anchor.is_some()), u8::from(tag.is_some())]);
+        if let Some((handle, suffix)) = tag {
+            self.add_meaning(handle.as_bytes());
+            self.add_meaning(suffix.as_bytes());
+        }
+        match event {
+            Event::Alias(id) => {
+                let order = anchors.binary_search(id).map_or(u64::MAX, |order| order as u64);
+                self.add_meaning(&order.to_le_bytes());
+            }
+            Event::Scalar(value, ..) => self.add_meaning(value.as_bytes()),
+            _ => {}
+        }
+    }
+
+    fn add_meaning(&mut self, bytes: &[u8]) {
+        self.entry.meaning = XxHash3_64::oneshot_with_seed(self.entry.meaning, bytes);
+    }
+
+    fn note_end(&mut self, event: &Event, span: &Span) {
+        let end = span.end.byte_offset().unwrap_or_default();
+        self.entry.bytes.end = self.entry.bytes.end.max(end);
+        if let Some((_, style)) = event.scalar() {
+            self.entry.ends_in_block_scalar = is_block(style);
+            if !span.is_empty() {
+                self.scalar_end = self.scalar_end.max(end);
+            }
+        }
+    }
+
     /// Looks for the scalar of `url` in the value of a mapping's entry, and of `content` in an item, or the item itself.
     fn note_field(&mut self, event: &Event, depth: usize, is_list: bool) {
         let scalar = event.scalar().map(|(value, _)| value);
@@ -276,6 +305,10 @@ impl Open {
 
 pub(crate) fn refuse(span: &Span, reason: &str) -> Refusal {
     Refusal { line: span.start.line(), column: span.start.col() + 1, reason: reason.to_owned() }
+}
+
+fn is_block(style: ScalarStyle) -> bool {
+    matches!(style, ScalarStyle::Literal | ScalarStyle::Folded)
 }
 
 pub(crate) fn start(span: &Span) -> usize {

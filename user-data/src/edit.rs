@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::block::Block;
 use crate::document::{self, Document, Entry, Root};
+use crate::tail::Tail;
 use crate::text::{self, splice};
 use crate::{Refusal, jinja};
 
@@ -90,8 +91,10 @@ pub(crate) fn inject(source: &str, block: &Block, reading: Reading) -> Result<St
         }
     };
     let is_ours = |entry: &Entry| entry.is_phone_home && entry.field.as_ref() == Some(&block.url);
-    let is_exact = !text::has_old_breaks(source) && adds_only(&before, &drop, reading.parse(&edited), at, is_ours);
-    let is_exact = is_exact && !(reading == Reading::Jinja && at == End::Front);
+    let is_unsure = text::has_old_breaks(source) || (reading == Reading::Jinja && at == End::Front);
+    let is_exact = !is_unsure
+        && ((reading == Reading::Yaml && only_appends(source, &before, &drop, &edited, at, is_ours))
+            || adds_only(&before, &drop, reading.parse(&edited), at, is_ours));
     if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
 }
 
@@ -126,7 +129,8 @@ pub(crate) fn append_item(
     let (edited, at) = with_lines(source, &before, &drop, &|_, newline| item(before.indent, newline));
     let is_exact = at == End::Back
         && !text::has_old_breaks(source)
-        && adds_only(&before, &drop, Reading::Yaml.parse(&edited), at, is_ours);
+        && (only_appends(source, &before, &drop, &edited, at, &is_ours)
+            || adds_only(&before, &drop, Reading::Yaml.parse(&edited), at, is_ours));
     if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
 }
 
@@ -241,6 +245,31 @@ fn adds_only(
         End::Back => after.entries.split_last(),
     };
     parts.is_some_and(|(added, others)| is_ours(added) && same(before, drop, others))
+}
+
+/// Whether as much is plain from the last lines alone.
+fn only_appends(
+    source: &str,
+    before: &Document,
+    drop: &[bool],
+    edited: &str,
+    at: End,
+    is_ours: impl Fn(&Entry) -> bool,
+) -> bool {
+    if at != End::Back || drop.contains(&true) {
+        return false;
+    }
+    let Some(tail) = Tail::of(source, before) else { return false };
+    let after = Reading::Yaml.parse(&tail.text(edited));
+    if !after.as_ref().is_ok_and(|after| after.root == before.root && after.indent == before.indent) {
+        return false;
+    }
+    if tail.has_last_entry() {
+        let others: Vec<bool> = (1..=before.entries.len()).map(|number| number < before.entries.len()).collect();
+        return adds_only(before, &others, after, at, is_ours);
+    }
+    let Ok(last) = document::parse(&tail.text(source)) else { return false };
+    last.entries.len() == 1 && adds_only(&last, &[false], after, at, is_ours)
 }
 
 fn leaves_only(before: &Document, drop: &[bool], after: Result<Document, Unfit>) -> bool {

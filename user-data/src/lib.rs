@@ -18,6 +18,7 @@ mod kind;
 mod mime;
 mod multipart;
 mod pyyaml;
+mod tail;
 mod text;
 mod trust;
 

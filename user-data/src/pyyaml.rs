@@ -14,7 +14,11 @@ pub(crate) fn refuse_unprintable(source: &str) -> Result<(), Refusal> {
         '\u{fffe}' | '\u{ffff}' => false,
         c => !c.is_control(),
     };
-    match source.char_indices().find(|(_, c)| !is_printable(*c)) {
+    // In UTF-8 every other character begins with a byte that these do not begin with.
+    let may_begin = |byte: u8| matches!(byte, 0..=0x1f | 0x7f | 0xc2 | 0xef);
+    let starts = source.bytes().enumerate().filter(|(_, byte)| may_begin(*byte));
+    let mut suspects = starts.filter_map(|(at, _)| Some((at, source.get(at..)?.chars().next()?)));
+    match suspects.find(|(_, c)| !is_printable(*c)) {
         Some((at, c)) => {
             let reason = format!("this is not YAML: the character {c:?} may only be written in double quotes, escaped");
             Err(Refusal::at_byte(source, at, reason))

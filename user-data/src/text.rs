@@ -20,9 +20,19 @@ pub(crate) fn lines(text: &str, within: Range<usize>) -> impl Iterator<Item = Ra
     })
 }
 
+/// [`lines`], the last one first. The range begins where a line does.
+pub(crate) fn lines_back(text: &str, within: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut end = within.end;
+    std::iter::from_fn(move || {
+        let line = within.start..end;
+        end = line_start(text, line.start + without_break(&text[line.clone()]).len()).max(line.start);
+        (!line.is_empty()).then_some(end..line.end)
+    })
+}
+
 /// Where the line begins that holds the byte at an offset.
 pub(crate) fn line_start(text: &str, at: usize) -> usize {
-    text[..at].rfind(['\n', '\r']).map_or(0, |found| found + 1)
+    text.as_bytes()[..at].iter().rposition(|byte| matches!(byte, b'\n' | b'\r')).map_or(0, |found| found + 1)
 }
 
 /// The break of the first line, or LF where there is none.

@@ -301,3 +301,32 @@ fn quoted_text_survives_yaml() {
     assert_eq!(quoted("plain: # 'x'"), "\"plain: # 'x'\"");
     assert_eq!(quoted("a\"b\\c\nd\te\u{7}\u{85}"), "\"a\\\"b\\\\c\\nd\\te\\u0007\\u0085\"");
 }
+
+/// Behind many like them, the last lines take the block as they do alone.
+#[test]
+fn the_last_lines_take_the_block_however_many_there_are() {
+    let many = |text: &str| text.repeat(500);
+    let lists = [
+        ("a:\n", "- b\n"),
+        ("a: # of b\n", "  - - b\n"),
+        ("a:\n\n", "  - b: |\n      - c\n    d:\n    - \"e\n    - f\"\n  # of the next\n"),
+        ("a: &x\n", "-\n  b: 1\n- &x c\n- *x\n"),
+        ("a: !!omap\n", "- b: 1\n"),
+        ("\"a\":\n", "  b: 1\n  c:\n    - d\n"),
+        ("? a\n:\n", "  b: [1,\n2]\n"),
+    ];
+    let ends = ["", "...\n", "# end\n", "\n\n"];
+    for ((key, item), end) in lists.iter().flat_map(|list| ends.iter().map(move |end| (list, end))) {
+        let text = |items: &str| format!("#cloud-config\nz: 1\n{key}{items}{end}");
+        let found = inject_phone_home(&text(item), &phone_home()).map(|text| text.replacen(item, &many(item), 1));
+        assert_eq!(inject_phone_home(&text(&many(item)), &phone_home()), found, "{:?}", text(item));
+    }
+}
+
+/// The parser gives the place of its text as that of a block scalar, so nothing can be told from the lines of such a key.
+#[test]
+fn nothing_goes_into_the_text_of_a_key() {
+    let text = "#cloud-config\n? |2\n  c: ";
+    let found = inject_phone_home(text, &phone_home()).expect("it is YAML");
+    assert!(found.starts_with("Content-Type: multipart/mixed") && found.contains(text), "{found}");
+}

@@ -4,3 +4,4 @@ pub mod cost;
 pub mod servers;
 pub mod stream;
 pub mod streams;
+pub mod user_data;

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use xtask::bench::stream::{self, Results};
+use xtask::bench::user_data;
 use xtask::workspace;
 
 /// Measure slipway against its peers and against the limit of this machine.
@@ -23,15 +24,30 @@ enum What {
         #[arg(long)]
         format: Vec<String>,
     },
+    /// A phone_home block into a mebibyte of user-data, by the static binary. The start of the program is part of it.
+    UserData {
+        /// How often each sort is measured.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
 }
 
 impl Bench {
     pub fn run(self) -> Result<()> {
-        let What::Stream { rounds, format } = self.what;
-        let folder = workspace::root().join("target/slipway/bench");
-        let results = stream::run(&folder, rounds, &format, &mut |line| eprintln!("{line}"))?;
-        print_tables(&results);
-        println!("{}", serde_json::to_string(&results).context("writing JSON")?);
+        match self.what {
+            What::Stream { rounds, format } => {
+                let folder = workspace::root().join("target/slipway/bench");
+                let results = stream::run(&folder, rounds, &format, &mut |line| eprintln!("{line}"))?;
+                print_tables(&results);
+                println!("{}", serde_json::to_string(&results).context("writing JSON")?);
+            }
+            What::UserData { rounds } => {
+                let rows = user_data::run(rounds)?;
+                println!("| user-data | wall ms |\n|---|---|");
+                rows.iter().for_each(|row| println!("| {} | {:.1} |", row.sort, row.wall_ms));
+                println!("\n{}", serde_json::to_string(&rows).context("writing JSON")?);
+            }
+        }
         Ok(())
     }
 }
