@@ -15,7 +15,7 @@ use crate::efi::loader;
 use crate::efi::order::{self, Name};
 use crate::efi::variables::{Variables, entry, global};
 use crate::error::{BootError, Error};
-use crate::machine::Machine;
+use crate::machine::{Candidate, Machine};
 use crate::mount::{self, LookedAt};
 use crate::open_disk::{Access, OpenDisk};
 use crate::os_release::OsRelease;
@@ -156,10 +156,10 @@ impl Order<'_> {
         warnings: &mut Vec<String>,
     ) -> Result<String, Error> {
         let loader = self.loader()?;
-        for other in self.copies(&loader.drive, machine)? {
+        for other in self.copies(&loader.drive, machine).unwrap_or_default() {
             warnings.push(format!(
-                "{other} has a partition with the GUID of {}, as copies of one image have: the firmware may start that disk; \
-                 erase what is not to be started",
+                "{other} has a partition with the GUID of {}, as a copy of the image has: the firmware may start either; erase \
+                 the one that is not to be started",
                 self.found.partition.describe(self.disk)
             ));
         }
@@ -241,19 +241,24 @@ impl Order<'_> {
         Ok(LoaderPath { drive, file: format!("\\{}", self.found.path.replace('/', "\\")) })
     }
 
-    /// Other disks with a partition that firmware cannot tell from this one.
+    /// Other disks with a partition that firmware cannot tell from this one. What the disk is made of, and another path to it, are no
+    /// others.
     fn copies(&self, drive: &HardDrive, machine: &dyn Machine) -> Result<Vec<String>, Error> {
-        let own = choose::named(self.disk.path(), machine).map(|own| own.disk.path).ok();
-        let own = own.as_deref().unwrap_or(self.disk.path());
-        let is_copy = |path: &str| -> Result<bool, Error> {
+        let own = choose::named(self.disk.path(), machine)?;
+        let identity = former::identity(&own.disk);
+        let is_other = |other: &Candidate| {
+            let is_same = identity.is_some() && former::identity(&other.disk) == identity;
+            other.disk.path != own.disk.path && !is_same && !other.by_name_only && !own.by_name_only
+        };
+        let has_copy = |path: &str| -> Result<bool, Error> {
             let disk = OpenDisk::open(path, Access::Read)?;
             let block = u64::from(disk.logical_block());
             let partitions = partitions::read(&disk)?;
             Ok(partitions.iter().any(|other| HardDrive::of(other, block).is_some_and(|other| other.is_same(drive))))
         };
-        let disks = machine.disks()?.into_iter().map(|candidate| candidate.disk.path);
+        let others = machine.disks()?.into_iter().filter(is_other).map(|other| other.disk.path);
         // What cannot be read now cannot be started either.
-        Ok(disks.filter(|path| path != own && is_copy(path).unwrap_or_default()).collect())
+        Ok(others.filter(|path| has_copy(path).unwrap_or_default()).collect())
     }
 
     /// Notes where this installation has its loader, for the next one. Without the note that one leaves an entry more.

@@ -230,6 +230,10 @@ fn a_second_disk_with_the_same_image_is_told() {
     let done = run(&bench, EfiBootOrder::default()).unwrap();
     let [warning] = done.outcome.warnings.as_slice() else { panic!("{:?}", done.outcome) };
     assert!(warning.contains("other has a partition with the GUID of partition 1"), "{warning}");
+    // Another path to the disk.
+    bench.disks[1].disk.serial = Some("S1".to_owned());
+    succeeds(&bench, EfiBootOrder::default());
+    bench.disks[1].disk.serial = None;
     write_image(&bench, "other");
     succeeds(&bench, EfiBootOrder::default());
 }

@@ -57,9 +57,12 @@ impl LoadOption {
         device_path::loader(&self.path)
     }
 
-    /// Whether the loader is told to start something of its own, such as fwupd's program by shim.
-    pub(crate) fn has_data(&self) -> bool {
-        !self.data.is_empty()
+    /// Whether the loader is told to start a program of its choice, as shim is by fwupd. Other data are marks of firmware, or
+    /// Windows' own.
+    pub(crate) fn names_a_program(&self) -> bool {
+        let units = self.data.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
+        let text = String::from_utf16_lossy(&units.take_while(|unit| *unit != 0).collect::<Vec<_>>());
+        text.starts_with('\\') || text.to_ascii_lowercase().contains(".efi")
     }
 
     /// The same entry, tried by firmware, and leading to where its loader is now.

@@ -47,7 +47,7 @@ pub(crate) fn encode(order: &[u16]) -> Vec<u8> {
     order.iter().copied().flat_map(u16::to_le_bytes).collect()
 }
 
-/// Has an entry for a loader at its position. An entry that leads there already, and to nothing behind it, is taken. All others stay as they are and in
+/// Has an entry for a loader at its position. An entry that leads there already, and to no program behind it, is taken. All others stay as they are and in
 /// their order, but those that lead to a partition of which it is known that it is gone. None where every number is taken.
 pub(crate) fn plan(
     has: &Entries,
@@ -57,7 +57,7 @@ pub(crate) fn plan(
     gone: &[Signature],
 ) -> Option<Plan> {
     let leads_there = |number: &u16| {
-        let option = has.options.get(number)?.as_ref().filter(|option| !option.has_data())?;
+        let option = has.options.get(number)?.as_ref().filter(|option| !option.names_a_program())?;
         option.loader().filter(|found| found.is_same(loader)).map(|_| (*number, option))
     };
     // Of several the one that is tried first.
@@ -133,8 +133,15 @@ mod tests {
 
     #[test]
     fn an_entry_that_has_the_loader_start_something_else_is_not_taken() {
-        let updater = [disk(7).unwrap().encode(), b"\\\0f\0w\0".to_vec()].concat();
-        check(&[(0, LoadOption::decode(&updater))], &[0], BootPosition::First, (1, &[1, 0], &[]));
+        let with = |data: &[u8]| LoadOption::decode(&[&disk(7).unwrap().encode(), data].concat());
+        let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
+        for data in [utf16("\\fwupdx64.efi\0"), utf16("shimx64.EFI \\a"), utf16("\\a")] {
+            check(&[(0, with(&data))], &[0], BootPosition::First, (1, &[1, 0], &[]));
+        }
+        // What boards and Windows put behind their entries.
+        for data in [&b"\0\0BO"[..], b"WINDOWS\0\x01\0\0\0", b"x"] {
+            check(&[(0, with(data))], &[0], BootPosition::First, (0, &[0], &[]));
+        }
     }
 
     #[test]
