@@ -9,6 +9,7 @@ mod extent;
 mod luks2;
 mod recovery;
 mod reencrypt;
+mod shim;
 mod table;
 mod target_files;
 mod token;
@@ -58,11 +59,16 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
         return Ok(done);
     }
     // A file system must not be mounted twice.
-    let unreached = boot_files::unreached(&mount_all(&disk, machine.cancel())?.0)?;
+    let (volumes, _) = mount_all(&disk, machine.cancel())?;
+    let unreached = boot_files::unreached(&volumes)?;
+    let is_by_shim = shim::is_installed(&volumes)?;
+    drop(volumes);
     let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
     let refused = |reason: String| Error::Encrypt(EncryptError::Refused { what: name.clone(), reason });
     target_files::check(&root).map_err(refused)?;
-    unreached.map_or(Ok(()), |reason| Err(refused(reason)))?;
+    let is_sealed_to_it = inputs.pcrs.contains(&shim::PCR);
+    let contradiction = shim::contradiction(is_by_shim, &machine.efi()).filter(|_| is_sealed_to_it);
+    unreached.or(contradiction).map_or(Ok(()), |reason| Err(refused(reason)))?;
     let plan = plan(&disk, &partition, kind, inputs.grow)?;
     let keys = make_keys(inputs, &plan, machine)?;
     warnings.extend_from_slice(&keys.warnings);

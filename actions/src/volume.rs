@@ -32,7 +32,7 @@ const MENUS: &[&str] = &[
 ];
 const GRUB: &[&str] = &["grub", "grub2"];
 /// On an ESP, folders of vendors are in this one; some systems have GRUB's menu there.
-const VENDORS: &str = "EFI";
+pub(crate) const VENDORS: &str = "EFI";
 
 /// Bytes of an entry, which is a dozen lines, and of a menu, which holds all of them.
 pub(crate) const MAX_ENTRY: u64 = 64 << 10;
@@ -101,8 +101,12 @@ impl Volume {
 
     /// Folders that grub-install(8) and grub-mkconfig(8) write to, be they there or not: in /boot, and of vendors on an ESP.
     pub(crate) fn grub_folders(&self) -> Result<Vec<String>, Error> {
-        let vendors = bounded(VENDORS, self.root.directories(VENDORS)?)?;
-        Ok(self.in_boot(GRUB).chain(vendors.iter().map(|vendor| format!("{VENDORS}/{vendor}"))).collect())
+        Ok(self.in_boot(GRUB).chain(self.vendors()?.iter().map(|vendor| format!("{VENDORS}/{vendor}"))).collect())
+    }
+
+    /// Names of the folders that vendors have on an ESP, sorted.
+    pub(crate) fn vendors(&self) -> Result<Vec<String>, Error> {
+        bounded(VENDORS, self.root.directories(VENDORS)?)
     }
 
     /// Whether GRUB is installed here: its modules, or the program that the firmware starts.

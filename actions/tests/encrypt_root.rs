@@ -17,6 +17,8 @@ use slipway_actions::{Done, Error, Machine, Report, UploadError, run};
 use slipway_protocol::{Action, EncryptRoot, RecoveryKey};
 
 const ROOT_AT: usize = 20;
+/// What a system sees of a shim that has started it.
+const BY_SHIM: &str = "SbatLevelRT-605dab50-e046-4300-abb6-3dd810dd8b23";
 
 /// A machine with a TPM that may be there, and a place for recovery keys that does not take them.
 struct Safe<'a> {
@@ -154,6 +156,35 @@ fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
     succeed(Command::new("debugfs").args(["-w", "-R", mode, &root]));
     let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
     assert!(refused.contains("there is no /dev/no-tpm"), "{refused}");
+}
+
+#[test]
+fn a_register_that_shim_changes_between_the_two_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let entry = ("loader/entries/a.conf", "options ro\n");
+    let variables = |by_shim: bool| if by_shim { vec!["BootOrder-x", BY_SHIM] } else { vec!["BootOrder-x"] };
+    let check = |esp: &[(&str, &str)], variables: &[&str], pcrs: &[u32], expect: &str| {
+        let bench = with_esp(&[&[entry][..], esp].concat(), SYSTEM, 40);
+        let folder = bench.path("efi/efivars");
+        for name in variables {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(name), [6, 0, 0, 0]).unwrap();
+        }
+        let inputs = EncryptRoot { pcrs: pcrs.to_vec(), ..EncryptRoot::default() };
+        let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(inputs);
+        assert!(refused.contains(expect), "{refused}");
+    };
+    let shim = [("EFI/debian/SHIMX64.EFI", ""), ("EFI/debian/grubx64.efi", "")];
+    check(&shim, &variables(false), &[0, 7], "it is started by shim, which measures into PCR 7, and slipway was not");
+    check(&[], &variables(true), &[7], "slipway was started by shim, which measures into PCR 7, and it is not");
+    // What comes next is the TPM that there is not.
+    check(&shim, &variables(true), &[7], "/dev/no-tpm");
+    check(&shim, &variables(false), &[0], "/dev/no-tpm");
+    check(&shim[..1], &variables(false), &[7], "/dev/no-tpm");
+    // Started without UEFI.
+    check(&shim, &[], &[7], "/dev/no-tpm");
 }
 
 #[test]
