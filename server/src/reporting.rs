@@ -165,6 +165,7 @@ mod tests {
     use super::*;
 
     const SERVER: &str = "https://s.example:8443";
+    const CA: &str = "-----BEGIN CERTIFICATE-----\nPEM\n-----END CERTIFICATE-----\n";
 
     fn steps(seed: SeedCloudInit) -> [Step; 1] {
         [Step { name: "seed".to_owned(), action: Action::SeedCloudInit(seed), retries: 0, timeout: None }]
@@ -176,7 +177,7 @@ mod tests {
 
     fn asked(mut seed: SeedCloudInit, wish: Wish) -> SeedCloudInit {
         let mut steps = steps(std::mem::take(&mut seed));
-        ask(&mut steps, &wish.block(format!("{SERVER}/v1/phone-home/T")), "PEM\n").expect("it can report");
+        ask(&mut steps, &wish.block(format!("{SERVER}/v1/phone-home/T")), CA).expect("it can report");
         seeds(&mut steps).next().expect("a seed").clone()
     }
 
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(seed.user_data, format!("#cloud-config\na: 1\n{block}  post: all\n  tries: 10\n"));
         assert_eq!(seed.phone_home, None);
         let trust = seed.vendor_data.unwrap_or_default();
-        assert!(trust.starts_with("#cloud-boothook\n#!/bin/sh\n") && trust.contains("\nPEM\n"), "{trust}");
+        assert!(trust.starts_with("#cloud-boothook\n#!/bin/sh\n") && trust.contains(CA), "{trust}");
 
         let post = PostKeys("hostname,fqdn".parse().expect("keys"));
         let seed = SeedCloudInit { vendor_data: Some("#!/bin/sh\n".to_owned()), ..seeded("") };
@@ -215,7 +216,7 @@ mod tests {
         assert!(vendor_data.contains("\n#!/bin/sh\n\n--") && vendor_data.contains(&trust), "{vendor_data}");
 
         let mut steps = steps(SeedCloudInit { vendor_data: Some("a: 1\n".to_owned()), ..seeded("") });
-        let refused = ask(&mut steps, &Wish::default().block(SERVER.to_owned()), "PEM\n").expect_err("no header");
+        let refused = ask(&mut steps, &Wish::default().block(SERVER.to_owned()), CA).expect_err("no header");
         assert!(refused.to_string().contains("the vendor-data cannot be used"), "{refused}");
     }
 
@@ -223,7 +224,7 @@ mod tests {
     fn a_system_that_ignition_sets_up_is_given_url_and_ca_beside_its_config() {
         let config = "{\"ignition\": {}}";
         let seed = asked(seeded(config), Wish::default());
-        assert_eq!((seed.user_data.as_str(), seed.ca.as_deref(), &seed.vendor_data), (config, Some("PEM\n"), &None));
+        assert_eq!((seed.user_data.as_str(), seed.ca.as_deref(), &seed.vendor_data), (config, Some(CA), &None));
         let url = |seed: &SeedCloudInit| seed.phone_home.as_ref().map(|block| block.url.clone());
         assert_eq!(url(&seed), Some(format!("{SERVER}/v1/phone-home/T")));
         let kept = |phone_home: &str| {

@@ -5,36 +5,44 @@
 //! which images leave out. It comes before `ca_certs`, whose `remove_defaults` leaves local certificates where they are in Debian and
 //! Ubuntu.
 
+use twox_hash::XxHash3_64;
+
 use crate::kind::{self, Kind};
 use crate::multipart::{self, Part};
-use crate::{Refusal, check, mime};
+use crate::{Refusal, jinja, mime, readable};
 
 /// Ends the certificates in the script. No line of base64 or of PEM is that.
 const END: &str = "END OF CA";
 
 /// The vendor-data with a script that has the system trust the certificates in PEM, once for each instance-id.
 ///
-/// Refused is what cloud-init would not understand.
+/// Refused is what has no header that cloud-init knows, and what has more than [`MAX_BYTES`](crate::MAX_BYTES). Nothing of it is edited,
+/// so nothing else of it matters.
 pub fn trusting(vendor_data: &str, ca: &str) -> Result<String, Refusal> {
-    check(vendor_data.as_bytes())?;
+    readable(vendor_data.as_bytes())?;
     let script = script(ca);
     if let Some(message) = mime::message(vendor_data) {
         return multipart::inject(vendor_data, &message, Part::Boothook(&script));
     }
     match kind::of(vendor_data)? {
         Kind::Empty => Ok(script),
+        Kind::Jinja => {
+            jinja::is_cloud_config(vendor_data).map(|_| multipart::wrap(vendor_data, Part::Boothook(&script)))
+        }
         _ => Ok(multipart::wrap(vendor_data, Part::Boothook(&script))),
     }
 }
 
 /// Distributions have one of these folders (update-ca-trust(8), update-ca-certificates(8)); the last is made where there is none.
 fn script(ca: &str) -> String {
-    let ca = ca.trim_end();
+    let certificates = certificates(ca);
+    // Another server's script has another name, or the first of two would be the only one that is run.
+    let name = format!("slipway-ca-{:016x}", XxHash3_64::oneshot(certificates.as_bytes()));
     format!(
         "#cloud-boothook\n\
          #!/bin/sh\n\
          # Has this system trust the server it reports to, beside what ca_certs says.\n\
-         test \"$1\" = now || exec cloud-init-per instance slipway-ca \"$0\" now\n\
+         test \"$1\" = now || ! command -v cloud-init-per >/dev/null || exec cloud-init-per instance {name} \"$0\" now\n\
          for folder in /etc/pki/ca-trust/source/anchors /etc/pki/trust/anchors \\\n\
          \x20   /etc/ca-certificates/trust-source/anchors /usr/local/share/ca-certificates; do\n\
          \x20   test -d \"$folder\" && break\n\
@@ -42,11 +50,26 @@ fn script(ca: &str) -> String {
          umask 022\n\
          mkdir -p \"$folder\" || exit\n\
          cat >\"$folder/slipway.crt\" <<'{END}' || exit\n\
-         {ca}\n\
+         {certificates}\
          {END}\n\
          if command -v update-ca-certificates >/dev/null; then\n\
          \x20   exec update-ca-certificates\n\
          fi\n\
          exec update-ca-trust\n"
     )
+}
+
+/// The lines of the certificates, without what may stand between them (RFC 7468, 5.2): in a message cloud-init writes no file with
+/// characters outside ASCII.
+fn certificates(pem: &str) -> String {
+    let mut is_inside = false;
+    let mut lines = String::new();
+    for line in pem.lines().map(str::trim_end) {
+        is_inside |= line == "-----BEGIN CERTIFICATE-----";
+        if is_inside {
+            lines.extend([line, "\n"]);
+        }
+        is_inside &= line != "-----END CERTIFICATE-----";
+    }
+    lines
 }

@@ -8,6 +8,9 @@ use std::process::Command;
 
 use slipway_user_data::trusting;
 
+/// With what `openssl x509 -text` puts in front of it.
+const BUNDLE: &str =
+    "# M\u{fc}ller CA\nData:\n-----BEGIN CERTIFICATE-----\r\nMIIB$(false)`false`\r\n-----END CERTIFICATE-----\r\nend\n";
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB$(false)`false`\n-----END CERTIFICATE-----\n";
 
 /// A root with these folders and with these commands, which take down in `called` that they were.
@@ -22,7 +25,7 @@ fn root(name: &str, folders: &[&str], commands: &[&str]) -> PathBuf {
     }
     executable(
         &root.join("bin/cloud-init-per"),
-        "#!/bin/sh\ntest \"$1 $2\" = 'instance slipway-ca' && shift 2 && exec \"$@\"\n",
+        "#!/bin/sh\ntest \"$1 ${2%-*}\" = 'instance slipway-ca' && shift 2 && exec \"$@\"\n",
     );
     root
 }
@@ -34,7 +37,7 @@ fn executable(path: &Path, text: &str) {
 
 /// Runs the script as cloud-init does, and tells what was called and whether it went well.
 fn run(root: &Path) -> (String, bool) {
-    let script = trusting("", CA).unwrap().replacen("#cloud-boothook\n", "", 1);
+    let script = trusting("", BUNDLE).unwrap().replacen("#cloud-boothook\n", "", 1);
     let within = |top: &str| format!(" {}/{top}/", root.display());
     let script = script.replace(" /etc/", &within("etc")).replace(" /usr/", &within("usr"));
     let path = root.join("part-001");
