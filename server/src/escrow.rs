@@ -82,25 +82,43 @@ async fn known_keys(connection: &mut Connection, node: &str, label: &str) -> Res
     Ok(keys)
 }
 
-/// The keys of a node, the newest first, for an operator who asks for them, which is noted and logged.
-pub async fn show_keys(store: &Store, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
+/// The keys of volumes of a node, or all, the newest first, for an operator who asks for them, which is noted and logged.
+pub async fn show_keys(store: &Store, node: &str, label: &str, volumes: &[String]) -> Result<Vec<Stored>, Error> {
     let mut transaction = store.write().await?;
-    let keys = known_keys(&mut transaction, node, label).await?;
-    recovery_keys::note_shown(&mut transaction, node, now()).await?;
+    let mut keys = known_keys(&mut transaction, node, label).await?;
+    keys.retain(|stored| volumes.is_empty() || volumes.contains(&stored.key.volume));
+    for stored in &keys {
+        recovery_keys::note_shown(&mut transaction, node, &stored.key.volume, now()).await?;
+    }
     store::commit(transaction).await?;
     let volumes: Vec<&str> = keys.iter().map(|stored| stored.key.volume.as_str()).collect();
     tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys shown to an operator");
     Ok(keys)
 }
 
+/// Refuses to forget what [`forget_keys`] would not.
+pub async fn check_unused(store: &Store, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
+    check_all_unused(&mut *store.read().await?, id, label, volumes).await
+}
+
 /// Forgets the keys of volumes of a node, which is logged: all of them or none. Nothing is forgotten by itself, because the server cannot
 /// see which disks there are; what is likely to be the key of a disk in use is refused while the node is in service.
 pub async fn forget_keys(store: &Store, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
     let mut transaction = store.write().await?;
-    let keys = known_keys(&mut transaction, id, label).await?;
-    let node = nodes::get_by_id(&mut transaction, id).await?;
+    check_all_unused(&mut transaction, id, label, volumes).await?;
+    for volume in volumes {
+        recovery_keys::remove(&mut transaction, id, volume).await?;
+    }
+    store::commit(transaction).await?;
+    tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys forgotten for an operator");
+    Ok(())
+}
+
+async fn check_all_unused(connection: &mut Connection, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
+    let keys = known_keys(connection, id, label).await?;
+    let node = nodes::get_by_id(connection, id).await?;
     let in_service = node.is_some_and(|node| node.state != NodeState::Decommissioned);
-    let in_use = if in_service { runs_in_use(&mut transaction, &keys).await? } else { BTreeSet::new() };
+    let in_use = if in_service { runs_in_use(connection, &keys).await? } else { BTreeSet::new() };
     for volume in volumes {
         let Some(stored) = keys.iter().find(|stored| stored.key.volume == *volume) else {
             let message = format!("there is no recovery key of volume {volume:?} of node {label}; none was forgotten");
@@ -115,10 +133,7 @@ pub async fn forget_keys(store: &Store, id: &str, label: &str, volumes: &[String
             );
             return Err(Error::refused(ErrorCode::Conflict, message));
         }
-        recovery_keys::remove(&mut transaction, id, volume).await?;
     }
-    store::commit(transaction).await?;
-    tracing::warn!(node = label, volumes = volumes.join(" "), "recovery keys forgotten for an operator");
     Ok(())
 }
 

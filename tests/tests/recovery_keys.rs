@@ -50,7 +50,7 @@ async fn the_server_has_the_key_before_the_disk_is_changed() {
     assert_eq!(end, End::Failed, "nothing can be run in this system");
     let store = lab.store().await;
     let node = lab.status().await;
-    let keys = escrow::show_keys(&store, &node.id, "m1").await.unwrap();
+    let keys = escrow::show_keys(&store, &node.id, "m1", &[]).await.unwrap();
     assert_eq!((keys.len(), keys[0].key.key.reveal().len()), (1, 71));
     // It is told nowhere but where it is asked for.
     let told =

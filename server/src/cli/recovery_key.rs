@@ -26,15 +26,18 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     if options.list {
         return super::print(&listed(&escrow::list_keys(store, &node.id, label).await?, now()));
     }
-    let keys = escrow::show_keys(store, &node.id, label).await?;
+    let volumes = &options.forget;
+    if !volumes.is_empty() {
+        escrow::check_unused(store, &node.id, label, volumes).await?;
+    }
+    let keys = escrow::show_keys(store, &node.id, label, volumes).await?;
     let line = |stored: &Stored| format!("{} {}\n", stored.key.volume, stored.key.key.reveal());
-    let is_wanted = |stored: &&Stored| options.forget.is_empty() || options.forget.contains(&stored.key.volume);
     // Before they are forgotten, so that whoever named the wrong one has it still.
-    super::print(&keys.iter().filter(is_wanted).map(line).collect::<String>())?;
-    if options.forget.is_empty() {
+    super::print(&keys.iter().map(line).collect::<String>())?;
+    if volumes.is_empty() {
         return Ok(());
     }
-    Ok(escrow::forget_keys(store, &node.id, label, &options.forget).await?)
+    Ok(escrow::forget_keys(store, &node.id, label, volumes).await?)
 }
 
 fn listed(keys: &[Stored], now: Millis) -> String {

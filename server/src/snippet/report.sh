@@ -1,5 +1,5 @@
 # slipway_report NAME [STATUS [PERCENT [LABEL [LOGS]]]]
-# tells slipway a step of this installation. STATUS is init, done or failed; an empty word says nothing. NAME is cut after 64 bytes,
+# tells slipway a step of this installation. STATUS is init, done or failed; an empty word says nothing. NAME is cut after 62 bytes,
 # LABEL after 200. It prints nothing, takes ten seconds at most and always returns 0, so that it never stops what calls it.
 slipway_report() {
     (
@@ -16,7 +16,8 @@ slipway_report() {
             body="$body$1=${value%"%0A"}&"
         }
         body=
-        field name "$(printf '%.64s' "${1:-}")"
+        # The server takes 64. A character that is cut becomes one of three bytes.
+        field name "$(printf '%.62s' "${1:-}")"
         field status "${2:-}"
         field percent "${3:-}"
         field label "$(printf '%.200s' "${4:-}")"

@@ -41,10 +41,10 @@ pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Stor
     rows.iter().map(from_row).collect()
 }
 
-/// Notes that the keys of a node were shown.
-pub async fn note_shown(connection: &mut Connection, node: &str, now: Millis) -> Result<(), Error> {
-    let sql = "UPDATE recovery_keys SET shown_at = $1 WHERE node = $2";
-    let done = sqlx::query(sql).bind(now.cast_signed()).bind(node).execute(connection).await;
+/// Notes that the key of a volume was shown.
+pub async fn note_shown(connection: &mut Connection, node: &str, volume: &str, now: Millis) -> Result<(), Error> {
+    let sql = "UPDATE recovery_keys SET shown_at = $1 WHERE node = $2 AND volume = $3";
+    let done = sqlx::query(sql).bind(now.cast_signed()).bind(node).bind(volume).execute(connection).await;
     done.map(drop).map_err(database("noting that recovery keys were shown"))
 }
 

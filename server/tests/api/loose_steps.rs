@@ -281,13 +281,15 @@ async fn a_snippet_cuts_what_would_be_refused() {
     let token = with_run(&server, REBOOT).await;
     let text = snippet::text(Surrounding::Shell, &server.url("/v1/report"), &token, &server.ca());
     let Some(path) = path_with("curl") else { return };
-    let (name, label) = ("n".repeat(100_000), "l".repeat(100_000));
+    // What is cut off is half a character.
+    let (name, label) = (format!("n{}", "ä".repeat(50_000)), "l".repeat(100_000));
     for shell in SHELLS {
         let script = format!("{text}\nslipway_report \"$1\" '' '' \"$2\"\n");
         run_script(shell, path.path(), &script, &[&name, &label]).await;
     }
     let step = &steps(&server).await[0];
-    assert_eq!((step.name.as_str(), step.label.as_deref(), step.reports), (&name[..64], Some(&label[..200]), 3));
+    let name = format!("n{}\u{fffd}", "ä".repeat(30));
+    assert_eq!((step.name.as_str(), step.label.as_deref(), step.reports), (name.as_str(), Some(&label[..200]), 3));
 }
 
 #[tokio::test]

@@ -40,11 +40,11 @@ async fn a_key_is_kept_from_the_answer_on_and_shown_to_who_asks() {
 
     let store = server.store().await;
     let id = operate::show_node(&store, "m1").await.unwrap().id;
-    let shown = escrow::show_keys(&store, &id, "m1").await.unwrap();
+    let shown = escrow::show_keys(&store, &id, "m1", &[]).await.unwrap();
     assert_eq!(shown.len(), 1);
     assert_eq!((shown[0].run.as_str(), shown[0].key.key.reveal()), (run.as_str(), key("c").as_str()));
     assert_eq!(shown[0].shown_at, None, "not before this");
-    assert!(escrow::show_keys(&store, &id, "m1").await.unwrap()[0].shown_at.is_some());
+    assert!(escrow::show_keys(&store, &id, "m1", &[]).await.unwrap()[0].shown_at.is_some());
     // Whatever prints a node or a run has no key in it.
     assert!(!format!("{shown:?}").contains(&key("c")));
 }
@@ -66,7 +66,7 @@ async fn only_a_run_that_encrypts_may_leave_a_key_and_only_a_key() {
     }
     let store = server.store().await;
     let id = operate::show_node(&store, "m1").await.unwrap().id;
-    let error = escrow::show_keys(&store, &id, "m1").await.unwrap_err();
+    let error = escrow::show_keys(&store, &id, "m1", &[]).await.unwrap_err();
     assert_eq!(error.to_string(), "there is no recovery key of node m1");
 }
 
@@ -122,6 +122,12 @@ async fn a_key_that_may_be_in_use_is_not_forgotten() {
         assert_eq!(forget(numbers).await, Err(ErrorCode::Conflict), "{numbers:?}");
     }
     assert_eq!(forget(&[0, 9]).await, Err(ErrorCode::NotFound));
+    assert!(escrow::check_unused(&store, &id, "m1", &[volume(1)]).await.is_err());
+    let shown = escrow::show_keys(&store, &id, "m1", &[volume(0)]).await.unwrap();
+    assert_eq!(shown.iter().map(|stored| &stored.key.volume).collect::<Vec<_>>(), [&volume(0)]);
+    let listed = escrow::list_keys(&store, &id, "m1").await.unwrap();
+    let noted = listed.iter().filter(|stored| stored.shown_at.is_some());
+    assert_eq!(noted.map(|stored| &stored.key.volume).collect::<Vec<_>>(), [&volume(0)], "only what was shown");
     assert_eq!(escrow::list_keys(&store, &id, "m1").await.unwrap().len(), 7, "all that are named, or none");
     assert_eq!(forget(&[0, 3, 4]).await, Ok(()));
     operate::decommission_node(&store, "m1").await.unwrap();
