@@ -58,12 +58,17 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
         return Ok(done);
     }
     // A file system must not be mounted twice.
-    let unreached = boot_files::unreached(&mount_all(&disk, machine.cancel())?.0)?;
+    let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;
+    let obstacle = match boot_files::unseen(&volumes, &looked_at)? {
+        None => boot_files::unreached(&volumes)?,
+        unseen => unseen,
+    };
+    drop(volumes);
     let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
     let refused = |reason: String| Error::Encrypt(EncryptError::Refused { what: name.clone(), reason });
     target_files::check(&root).map_err(refused)?;
-    unreached.map_or(Ok(()), |reason| Err(refused(reason)))?;
     let plan = plan(&disk, &partition, kind, inputs.grow)?;
+    obstacle.map_or(Ok(()), |reason| Err(refused(reason)))?;
     let keys = make_keys(inputs, &plan, machine)?;
     warnings.extend_from_slice(&keys.warnings);
     machine.cancel().check()?;

@@ -9,14 +9,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed};
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed, spoil};
 use common::encryptable::SYSTEM;
 use common::swtpm::Tpm;
 use common::{Bench, MIB, chain};
 use slipway_actions::{Done, Error, Machine, Report, UploadError, run};
 use slipway_protocol::{Action, EncryptRoot, RecoveryKey};
 
+const ESP_AT: usize = 1;
+const DATA_AT: usize = 10;
 const ROOT_AT: usize = 20;
+const NO_TPM: &str = "/dev/no-tpm";
+/// What is refused where there is no other obstacle and no TPM.
+const NO_OBSTACLE: &str = "there is no /dev/no-tpm";
+/// An entry as kernel-install makes it.
+const ENTRY: (&str, &str) =
+    ("loader/entries/a.conf", "linux /id/6.1/linux\ninitrd /id/6.1/initrd\noptions root=x ro\n");
+/// What makes the files of such entries anew.
+const HOOK: (&str, &str) = ("etc/kernel/postinst.d/zz-systemd-boot", "");
+/// Has the EFI system partition be the one the kernels are on.
+const FSTAB: (&str, &str) = ("etc/fstab", "PARTLABEL=esp /boot ext4 defaults 0 2\n");
 
 /// A machine with a TPM that may be there, and a place for recovery keys that does not take them.
 struct Safe<'a> {
@@ -73,14 +85,22 @@ impl Machine for Safe<'_> {
 
 /// A disk with a system on it, and so much room behind its root file system.
 fn installed(files: &[(&str, &str)], room: usize) -> Bench {
-    with_esp(&[("loader/entries/a.conf", "options ro\n")], files, room)
+    let bench = with_esp(&[ENTRY], &[files, &[HOOK]].concat(), room);
+    make_executable(&bench, HOOK.0);
+    bench
+}
+
+fn make_executable(bench: &Bench, path: &str) {
+    let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
+    succeed(Command::new("debugfs").args(["-w", "-R", &format!("sif {path} mode 0100755"), &root]));
 }
 
 fn with_esp(esp: &[(&str, &str)], files: &[(&str, &str)], room: usize) -> Bench {
     let bench = Bench::new(MIB);
     let disk = bench.path("disk");
     let parts = [
-        Part { mib: 1..9, type_guid: ESP, name: "esp", files: esp },
+        Part { mib: ESP_AT..9, type_guid: ESP, name: "esp", files: esp },
+        Part { mib: DATA_AT..19, type_guid: LINUX, name: "data", files: &[("data", "")] },
         Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files },
     ];
     make(&disk, 40, &parts);
@@ -94,7 +114,7 @@ fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
     if !can_mount() {
         return;
     }
-    let no_tpm = Path::new("/dev/no-tpm");
+    let no_tpm = Path::new(NO_TPM);
     let check = |files: &[(&str, &str)], room: usize, inputs: EncryptRoot, expect: &str| {
         let bench = installed(files, room);
         let refused = Safe::new(&bench, no_tpm).refused(inputs);
@@ -128,7 +148,7 @@ fn a_root_that_is_not_made_larger_says_why() {
     make(&bench.path("disk"), 40, &parts);
     let disk = fs::File::options().write(true).open(bench.path("disk")).unwrap();
     disk.set_len(80 * MIB as u64).unwrap();
-    let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
+    let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
     assert!(refused.contains("was not made larger: another partition is its twin"), "{refused}");
 }
 
@@ -137,23 +157,64 @@ fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
     if !can_mount() {
         return;
     }
-    let entry = "linux /id/6.1/linux\ninitrd /id/6.1/initrd\noptions root=x\n";
-    let esp = [("loader/entries/a.conf", entry)];
     let check = |root: &[(&str, &str)], expect: &str| {
-        let bench = with_esp(&esp, root, 40);
-        let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
+        let bench = with_esp(&[ENTRY], root, 40);
+        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
         assert!(refused.contains(expect), "{refused}");
     };
     check(SYSTEM, "its boot entry /loader/entries/a.conf starts /id/6.1/initrd, a copy that nothing makes anew");
-    let hook = [SYSTEM, &[("etc/kernel/postinst.d/zz-systemd-boot", "")]].concat();
-    check(&hook, "a copy that nothing makes anew");
+    check(&[SYSTEM, &[HOOK]].concat(), "a copy that nothing makes anew");
 
-    let bench = with_esp(&esp, &hook, 40);
-    let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
-    let mode = "sif etc/kernel/postinst.d/zz-systemd-boot mode 0100755";
-    succeed(Command::new("debugfs").args(["-w", "-R", mode, &root]));
-    let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
-    assert!(refused.contains("there is no /dev/no-tpm"), "{refused}");
+    let refused = Safe::new(&installed(SYSTEM, 40), Path::new(NO_TPM)).refused(EncryptRoot::default());
+    assert!(refused.contains(NO_OBSTACLE), "{refused}");
+}
+
+#[test]
+fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
+    if !can_mount() {
+        return;
+    }
+    let check = |esp: &[(&str, &str)], entry: &str, root: &[(&str, &str)], expect: &str| {
+        let entry = ("loader/entries/a.conf", entry);
+        let bench = with_esp(&[esp, &[entry]].concat(), &[SYSTEM, root].concat(), 40);
+        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
+        assert!(refused.contains(expect), "{entry:?}: {refused}");
+    };
+    let copy = "starts /id/6.1/initrd, a copy that nothing makes anew";
+    check(&[], "efi /id/6.1/linux\ninitrd /id/6.1/initrd\n", &[FSTAB], copy);
+    check(&[], "uki /id/6.1.efi\noptions root=x\n", &[FSTAB], "starts /id/6.1.efi, which has its initramfs inside");
+    check(&[], "linux /vmlinuz-6.1\noptions root=x\n", &[FSTAB], "starts /vmlinuz-6.1 and has no initramfs");
+    let in_boot = "linux /vmlinuz-6.1\ninitrd /initrd.img-6.1\noptions root=x\n";
+    check(&[], in_boot, &[("boot/initrd.img-6.1", "")], "starts /initrd.img-6.1, a copy that nothing makes anew");
+    check(&[], in_boot, &[FSTAB], NO_OBSTACLE);
+    let program = ("loader/entries/b.conf", "efi /shell.efi\noptions -nostartup\n");
+    check(&[program], in_boot, &[FSTAB], NO_OBSTACLE);
+
+    let by_link = "linux /vmlinuz-6.1\ninitrd /initrd.img\noptions root=x\n";
+    let link = |to| [("initrd.img", to), ("initrd.img-6.1", ""), ("id/initrd", "")];
+    check(&link("-> initrd.img-6.1"), by_link, &[FSTAB], NO_OBSTACLE);
+    check(&link("-> id/initrd"), by_link, &[FSTAB], "starts /initrd.img, a copy that nothing makes anew");
+}
+
+#[test]
+fn a_partition_that_does_not_mount_is_an_obstacle_where_the_boot_loader_may_read_it() {
+    if !can_mount() {
+        return;
+    }
+    let check = |root: &[(&str, &str)], spoiled: usize, expect: &str| {
+        let bench = installed(&[SYSTEM, root].concat(), 40);
+        spoil(&bench.path("disk"), spoiled);
+        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
+        assert!(refused.contains(expect), "{refused}");
+    };
+    check(&[], ESP_AT, "partition 1 (esp) of ");
+    check(&[], ESP_AT, "; the boot loader may read from there");
+    check(&[], DATA_AT, NO_OBSTACLE);
+    check(
+        &[("etc/fstab", "PARTLABEL=data /boot ext4 defaults 0 2\n")],
+        DATA_AT,
+        "; the boot loader may read from there",
+    );
 }
 
 #[test]
@@ -170,7 +231,7 @@ fn a_partition_inside_the_root_is_not_overwritten() {
     // First block of the second record (UEFI specification, tables 5-1 and 5-2).
     let start = (60 * MIB as u32 / 512).to_le_bytes();
     fs::File::options().write(true).open(&disk).unwrap().write_all_at(&start, 446 + 16 + 8).unwrap();
-    let error = Safe::new(&bench, Path::new("/dev/no-tpm")).encrypt(EncryptRoot::default()).unwrap_err();
+    let error = Safe::new(&bench, Path::new(NO_TPM)).encrypt(EncryptRoot::default()).unwrap_err();
     assert!(chain(&error).contains("partition 2 of "), "{}", chain(&error));
     assert!(chain(&error).ends_with("overlaps it; make the image anew"), "{}", chain(&error));
 }
@@ -206,7 +267,7 @@ fn a_disk_without_a_table_is_no_root_partition() {
     }
     let mut mkfs = Command::new("mkfs.ext4");
     succeed(mkfs.args(["-q", "-F", "-d"]).arg(&tree).arg(bench.path("disk")).arg("40M"));
-    let error = Safe::new(&bench, Path::new("/dev/no-tpm")).encrypt(EncryptRoot::default()).unwrap_err();
+    let error = Safe::new(&bench, Path::new(NO_TPM)).encrypt(EncryptRoot::default()).unwrap_err();
     assert!(chain(&error).contains("only a partition can be encrypted"), "{}", chain(&error));
 }
 
@@ -250,7 +311,7 @@ fn a_sealed_root_is_left_as_it_is_and_checked() {
     for halves in [true, false] {
         let Some((bench, root_hash)) = sealed(halves) else { return };
         let before = bench.disk();
-        let safe = Safe::new(&bench, Path::new("/dev/no-tpm"));
+        let safe = Safe::new(&bench, Path::new(NO_TPM));
         let (done, notes) = safe.encrypt(EncryptRoot::default()).unwrap_or_else(|error| panic!("{}", chain(&error)));
         let left = format!("left partition 2 (system) of {} as it is, sealed", bench.path("disk").display());
         assert!(done.outcome.summary.starts_with(&left), "{}", done.outcome.summary);
