@@ -197,6 +197,24 @@ fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
 }
 
 #[test]
+fn what_cannot_be_told_the_boot_loader_is_refused_before_anything_is_changed() {
+    if !can_mount() {
+        return;
+    }
+    let conditional = "[ -n \"$X\" ] && GRUB_CMDLINE_LINUX=\"a\"\n";
+    let bench = installed(&[SYSTEM, &[("etc/default/grub", conditional)]].concat(), 40);
+    let safe = Safe::new(&bench, Path::new(NO_TPM));
+    let refused = safe.refused(EncryptRoot::default());
+    let expect = "editing /etc/default/grub of the installed system: line 1: GRUB_CMDLINE_LINUX is set behind another";
+    assert!(refused.starts_with(expect), "{refused}");
+    assert_eq!(safe.keys.lock().unwrap().len(), 0);
+
+    let bench = with_esp(&[("x", "")], SYSTEM, 40);
+    let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
+    assert!(refused.starts_with("looking for a boot loader's configuration on "), "{refused}");
+}
+
+#[test]
 fn a_partition_that_does_not_mount_is_an_obstacle_where_the_boot_loader_may_read_it() {
     if !can_mount() {
         return;
