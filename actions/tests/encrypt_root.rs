@@ -194,6 +194,18 @@ fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
     let program = ("loader/entries/b.conf", "efi /shell.efi\noptions -nostartup\n");
     check(&[program], in_boot, &[FSTAB], NO_OBSTACLE);
 
+    // A program with one section (PE Format, "COFF File Header" and "Section Table").
+    let image = format!("MZ{}@\0\0\0PE\0\0d\0\u{1}\0{}.linux{}", "\0".repeat(58), "\0".repeat(16), "\0".repeat(34));
+    let unified = [("id/6.1.efi", image.as_str())];
+    check(
+        &unified,
+        "efi /id/6.1.efi\noptions root=x\n",
+        &[FSTAB],
+        "starts /id/6.1.efi, which has its initramfs inside",
+    );
+    let unified = [("EFI/Linux/a.efi", image.as_str())];
+    check(&unified, in_boot, &[FSTAB], "its kernel image /EFI/Linux/a.efi has its initramfs inside");
+
     let by_link = "linux /vmlinuz-6.1\ninitrd /initrd.img\noptions root=x\n";
     let link = |to| [("initrd.img", to), ("initrd.img-6.1", ""), ("id/initrd", "")];
     check(&link("-> initrd.img-6.1"), by_link, &[FSTAB], NO_OBSTACLE);
