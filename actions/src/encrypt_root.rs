@@ -22,6 +22,7 @@ use slipway_protocol::{DiskHints, EncryptRoot, KernelArgs, RecoveryKey, RunInTar
 use crate::boot_config::For;
 use crate::error::{EncryptError, Error};
 use crate::machine::Machine;
+use crate::mount::LookedAt;
 use crate::open_disk::{Access, OpenDisk};
 use crate::partitions::{self, Partition};
 use crate::target::{self, Target};
@@ -32,6 +33,11 @@ use luks2::{DATA_OFFSET, Volume};
 use reencrypt::Work;
 use table::{State, Table};
 pub use tpm::TpmError;
+
+/// Entries for recovery would not start without the arguments.
+const ENTRIES: For = For::Every;
+/// In place of a volume that has no UUID yet.
+const ANY_VOLUME: &str = "00000000-0000-0000-0000-000000000000";
 
 /// What there is to encrypt, and where.
 struct Plan {
@@ -59,17 +65,17 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
         return Ok(done);
     }
     // A file system must not be mounted twice.
-    let (volumes, _) = mount_all(&disk, machine.cancel())?;
-    let unreached = boot_files::unreached(&volumes)?;
+    let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;
     let is_by_shim = shim::is_installed(&volumes)?;
+    let obstacle = obstacle(&disk, &volumes, looked_at);
     drop(volumes);
     let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
     let refused = |reason: String| Error::Encrypt(EncryptError::Refused { what: name.clone(), reason });
     target_files::check(&root).map_err(refused)?;
-    let is_sealed_to_it = inputs.pcrs.contains(&shim::PCR);
-    let contradiction = shim::contradiction(is_by_shim, &machine.efi()).filter(|_| is_sealed_to_it);
-    unreached.or(contradiction).map_or(Ok(()), |reason| Err(refused(reason)))?;
     let plan = plan(&disk, &partition, kind, inputs.grow)?;
+    let contradiction =
+        || inputs.pcrs.contains(&shim::PCR).then(|| shim::contradiction(is_by_shim, &machine.efi())).flatten();
+    obstacle?.or_else(contradiction).map_or(Ok(()), |reason| Err(refused(reason)))?;
     let keys = make_keys(inputs, &plan, machine)?;
     warnings.extend_from_slice(&keys.warnings);
     machine.cancel().check()?;
@@ -103,6 +109,16 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
         warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
     }
     Ok(Done::go_on(summary, warnings))
+}
+
+/// What in the boot files would keep the system from starting, or their change from being made.
+fn obstacle(disk: &OpenDisk, volumes: &[crate::volume::Volume], looked_at: LookedAt) -> Result<Option<String>, Error> {
+    let unseen = boot_files::unseen(volumes, &looked_at)?;
+    if let Some(reason) = unseen.map_or_else(|| boot_files::unreached(volumes), |reason| Ok(Some(reason)))? {
+        return Ok(Some(reason));
+    }
+    let wanted = boot_arguments(DiskHints::default(), ANY_VOLUME);
+    kernel_args::check(ENTRIES, &wanted, disk, volumes, looked_at).map(|()| None)
 }
 
 /// What is to be encrypted, if its partition has room for it beside the header.
@@ -178,11 +194,14 @@ fn prepare_boot(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Vec<String>, Error> {
-    let append = target_files::kernel_arguments(uuid);
-    let wanted = KernelArgs { disk: disk.clone(), append, ..KernelArgs::default() };
-    let added = kernel_args::run_for(For::Every, &wanted, machine, report)?;
+    let added = kernel_args::run_for(ENTRIES, &boot_arguments(disk.clone(), uuid), machine, report)?;
     let script = Some(target_files::INITRAMFS.to_owned());
     let make = RunInTarget { disk: disk.clone(), script, ..RunInTarget::default() };
     let made = run_in_target::run(&make, machine, report)?;
     Ok([added.outcome.warnings, made.outcome.warnings].concat())
+}
+
+/// What the boot loader is to tell the kernel.
+fn boot_arguments(disk: DiskHints, uuid: &str) -> KernelArgs {
+    KernelArgs { disk, append: target_files::kernel_arguments(uuid), ..KernelArgs::default() }
 }

@@ -57,6 +57,24 @@ pub(crate) fn run_for(
     }
 }
 
+/// Fails where [`run_for`] would before it has changed anything, as far as the file systems of the disk tell that: a menu that is
+/// to be made is seen only then.
+pub(crate) fn check(
+    entries: For,
+    inputs: &KernelArgs,
+    disk: &OpenDisk,
+    volumes: &[Volume],
+    looked_at: LookedAt,
+) -> Result<(), Error> {
+    let plan = Plan::make(volumes, inputs, entries)?;
+    let may_be_made = looked_at.refusals.is_empty() && missing_menu(volumes)?.is_some();
+    if plan.entries() == 0 && !may_be_made { Err(not_found(looked_at, disk)) } else { Ok(()) }
+}
+
+fn not_found(looked_at: LookedAt, disk: &OpenDisk) -> Error {
+    looked_at.not_found("a boot loader's configuration", disk)
+}
+
 /// Carries out a plan that leads to what is wanted.
 fn finish(
     disk: &OpenDisk,
@@ -67,7 +85,7 @@ fn finish(
     changed: usize,
 ) -> Result<Done, Error> {
     if plan.entries() == 0 {
-        return Err(looked_at.not_found("a boot loader's configuration", disk));
+        return Err(not_found(looked_at, disk));
     }
     if let Some(missing) = inputs.replace.iter().find(|replacement| !plan.has(&replacement.new)) {
         let reason = "no boot entry has it; give what is to be there to append";

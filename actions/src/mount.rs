@@ -69,6 +69,8 @@ pub(crate) struct LookedAt {
     places: Vec<String>,
     /// Partitions that could not be looked into, with the reason; worth a warning even if it was found elsewhere.
     pub(crate) refusals: Vec<String>,
+    /// The partitions of these, where all of a disk were gone over.
+    pub(crate) unmounted: Vec<(Partition, FileSystem)>,
     may_pass: bool,
 }
 

@@ -29,7 +29,7 @@ use output::Output;
 
 pub use inside::in_target;
 
-mod fstab;
+pub(crate) mod fstab;
 mod inside;
 mod links;
 mod output;

@@ -42,11 +42,15 @@ pub(crate) fn judged(disk: &OpenDisk) -> Result<Vec<(Place, Option<String>)>, Er
     Ok(places.into_iter().map(judged).collect())
 }
 
+/// Whether a partition is known to be for booting, by its type or its label.
+pub(crate) fn is_for_booting(partition: &Partition, found: Option<&FileSystem>) -> bool {
+    let is_type = partition.type_guid.as_deref().is_some_and(|guid| BOOT_TYPES.contains(&guid));
+    is_type || found.is_some_and(|found| found.label.as_deref() == Some(BOOT_LABEL))
+}
+
 /// Why one partition must not be mounted, where the root file system is sealed for a reason.
 fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str>) -> Option<String> {
-    let is_type = partition.type_guid.as_deref().is_some_and(|guid| BOOT_TYPES.contains(&guid));
-    let is_boot =
-        is_type || found.is_some_and(|found| found.kind == "vfat" || found.label.as_deref() == Some(BOOT_LABEL));
+    let is_boot = is_for_booting(partition, found) || found.is_some_and(|found| found.kind == "vfat");
     match sealed {
         _ if partition.read_only => Some("it is marked as read-only".to_owned()),
         _ if target::is_usr(partition) => Some("it holds /usr".to_owned()),
@@ -126,9 +130,7 @@ impl Arguments {
 fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Arguments, Error> {
     let mut arguments = Arguments::default();
     for (partition, found) in places {
-        let label = found.as_ref().and_then(|found| found.label.as_deref());
-        let is_type = partition.type_guid.as_deref().is_some_and(|guid| BOOT_TYPES.contains(&guid));
-        let is_boot = is_type || label == Some(BOOT_LABEL);
+        let is_boot = is_for_booting(partition, found.as_ref());
         let kind = found.as_ref().map_or("", |found| found.kind);
         let may_be_mounted = is_boot && !partition.read_only && mount::is_mountable(kind);
         if let Some(Ok(root)) = may_be_mounted.then(|| mount::mount(disk, partition, kind)) {

@@ -81,6 +81,20 @@ impl TargetRoot {
         if is_file { Ok(File::from(file)) } else { Err(io::Error::other("it is no regular file")) }
     }
 
+    /// The first bytes of a regular file, at most so many; none where there is no such file.
+    pub(crate) fn head(&self, path: &str, max: u64) -> Result<Option<Vec<u8>>, Error> {
+        let read = || {
+            let mut bytes = Vec::new();
+            self.regular_file(path)?.take(max).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        match read() {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(source) => Err(target_file("reading", path, source)),
+        }
+    }
+
     /// Names of the regular files in a directory, sorted; none where there is no such directory.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<String>, Error> {
         self.names(path, |kind| kind != FileType::Directory)
@@ -140,7 +154,7 @@ impl TargetRoot {
     }
 
     /// The path of what a path leads to, which itself is no link.
-    fn followed(&self, path: &str) -> io::Result<String> {
+    pub(crate) fn followed(&self, path: &str) -> io::Result<String> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
             let (parent, name) = split(&path);

@@ -10,6 +10,8 @@ use crate::error::Error;
 use crate::machine::Cancel;
 use crate::mount::{self, LookedAt};
 use crate::open_disk::OpenDisk;
+use crate::partitions::Partition;
+use crate::probe::FileSystem;
 use crate::seal;
 use crate::target_root::{TargetRoot, target_file};
 
@@ -45,7 +47,8 @@ const MAX_FILES: usize = 256;
 pub(crate) struct Volume {
     /// Its partition in words.
     pub(crate) name: String,
-    pub(crate) uuid: Option<String>,
+    pub(crate) partition: Partition,
+    pub(crate) file_system: FileSystem,
     pub(crate) root: TargetRoot,
     /// What may stand before the path of a boot file: /boot may be this file system or a folder of it.
     prefixes: &'static [&'static str],
@@ -68,21 +71,24 @@ pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>
         match mount::mount(disk, &partition, found.kind) {
             Ok(root) => {
                 looked_at.in_vain(format!("{name} ({}) has none", found.kind));
-                volumes.push(Volume::new(name, found.uuid, root));
+                volumes.push(Volume::new(name, partition, found, root));
             }
-            Err(error) => looked_at.refused(&name, &error),
+            Err(error) => {
+                looked_at.refused(&name, &error);
+                looked_at.unmounted.push((partition, found));
+            }
         }
     }
     Ok((volumes, looked_at))
 }
 
 impl Volume {
-    fn new(name: String, uuid: Option<String>, root: TargetRoot) -> Self {
+    fn new(name: String, partition: Partition, file_system: FileSystem, root: TargetRoot) -> Self {
         let inode = |path: &[u8]| root.open_directory(path).and_then(fstat).map(|stat| stat.st_ino).ok();
         // A link from /boot/boot to /boot is there for loaders that look in either place.
         let is_same = inode(b"boot").is_some() && inode(b"boot") == inode(b".");
         let prefixes = if is_same { &[""][..] } else { &["", "boot/"] };
-        Self { name, uuid, root, prefixes }
+        Self { name, partition, file_system, root, prefixes }
     }
 
     fn in_boot<'a>(&self, paths: &'a [&'a str]) -> impl Iterator<Item = String> + use<'a> {

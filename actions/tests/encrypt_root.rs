@@ -9,27 +9,40 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed};
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed, spoil};
 use common::encryptable::SYSTEM;
 use common::swtpm::Tpm;
 use common::{Bench, MIB, chain};
 use slipway_actions::{Done, Error, Machine, Report, UploadError, run};
-use slipway_protocol::{Action, EncryptRoot, RecoveryKey};
+use slipway_protocol::{Action, DiskHints, EncryptRoot, RecoveryKey};
 
+const ESP_AT: usize = 1;
+const DATA_AT: usize = 10;
 const ROOT_AT: usize = 20;
 /// What a system sees of a shim that has started it.
 const BY_SHIM: &str = "SbatLevelRT-605dab50-e046-4300-abb6-3dd810dd8b23";
+const NO_TPM: &str = "/dev/no-tpm";
+/// What is refused where there is no other obstacle and no TPM.
+const NO_OBSTACLE: &str = "there is no /dev/no-tpm";
+/// An entry as kernel-install makes it.
+const ENTRY: (&str, &str) =
+    ("loader/entries/a.conf", "linux /id/6.1/linux\ninitrd /id/6.1/initrd\noptions root=x ro\n");
+/// What makes the files of such entries anew.
+const HOOK: (&str, &str) = ("etc/kernel/postinst.d/zz-systemd-boot", "");
+/// Has the EFI system partition be the one the kernels are on.
+const FSTAB: (&str, &str) = ("etc/fstab", "PARTLABEL=esp /boot ext4 defaults 0 2\n");
 
-/// A machine with a TPM that may be there, and a place for recovery keys that does not take them.
+/// A machine with a TPM that may be there, and a place for recovery keys that may not take them.
 struct Safe<'a> {
     bench: &'a Bench,
     tpm: PathBuf,
     keys: Mutex<Vec<RecoveryKey>>,
+    takes_keys: bool,
 }
 
 impl<'a> Safe<'a> {
     fn new(bench: &'a Bench, tpm: &Path) -> Self {
-        Self { bench, tpm: tpm.to_owned(), keys: Mutex::default() }
+        Self { bench, tpm: tpm.to_owned(), keys: Mutex::default(), takes_keys: false }
     }
 
     fn encrypt(&self, inputs: EncryptRoot) -> Result<(Done, Vec<String>), Error> {
@@ -65,6 +78,9 @@ impl Machine for Safe<'_> {
 
     fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
         self.keys.lock().unwrap().push(key.clone());
+        if self.takes_keys {
+            return Ok(());
+        }
         Err(UploadError { source: "the line was cut".into(), may_pass: true })
     }
 
@@ -75,14 +91,22 @@ impl Machine for Safe<'_> {
 
 /// A disk with a system on it, and so much room behind its root file system.
 fn installed(files: &[(&str, &str)], room: usize) -> Bench {
-    with_esp(&[("loader/entries/a.conf", "options ro\n")], files, room)
+    let bench = with_esp(&[ENTRY], &[files, &[HOOK]].concat(), room);
+    make_executable(&bench, HOOK.0);
+    bench
+}
+
+fn make_executable(bench: &Bench, path: &str) {
+    let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
+    succeed(Command::new("debugfs").args(["-w", "-R", &format!("sif {path} mode 0100755"), &root]));
 }
 
 fn with_esp(esp: &[(&str, &str)], files: &[(&str, &str)], room: usize) -> Bench {
     let bench = Bench::new(MIB);
     let disk = bench.path("disk");
     let parts = [
-        Part { mib: 1..9, type_guid: ESP, name: "esp", files: esp },
+        Part { mib: ESP_AT..9, type_guid: ESP, name: "esp", files: esp },
+        Part { mib: DATA_AT..19, type_guid: LINUX, name: "data", files: &[("data", "")] },
         Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files },
     ];
     make(&disk, 40, &parts);
@@ -96,7 +120,7 @@ fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
     if !can_mount() {
         return;
     }
-    let no_tpm = Path::new("/dev/no-tpm");
+    let no_tpm = Path::new(NO_TPM);
     let check = |files: &[(&str, &str)], room: usize, inputs: EncryptRoot, expect: &str| {
         let bench = installed(files, room);
         let refused = Safe::new(&bench, no_tpm).refused(inputs);
@@ -130,7 +154,7 @@ fn a_root_that_is_not_made_larger_says_why() {
     make(&bench.path("disk"), 40, &parts);
     let disk = fs::File::options().write(true).open(bench.path("disk")).unwrap();
     disk.set_len(80 * MIB as u64).unwrap();
-    let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
+    let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
     assert!(refused.contains("was not made larger: another partition is its twin"), "{refused}");
 }
 
@@ -139,23 +163,119 @@ fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
     if !can_mount() {
         return;
     }
-    let entry = "linux /id/6.1/linux\ninitrd /id/6.1/initrd\noptions root=x\n";
-    let esp = [("loader/entries/a.conf", entry)];
     let check = |root: &[(&str, &str)], expect: &str| {
-        let bench = with_esp(&esp, root, 40);
-        let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
+        let bench = with_esp(&[ENTRY], root, 40);
+        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
         assert!(refused.contains(expect), "{refused}");
     };
     check(SYSTEM, "its boot entry /loader/entries/a.conf starts /id/6.1/initrd, a copy that nothing makes anew");
-    let hook = [SYSTEM, &[("etc/kernel/postinst.d/zz-systemd-boot", "")]].concat();
-    check(&hook, "a copy that nothing makes anew");
+    check(&[SYSTEM, &[HOOK]].concat(), "a copy that nothing makes anew");
 
-    let bench = with_esp(&esp, &hook, 40);
-    let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
-    let mode = "sif etc/kernel/postinst.d/zz-systemd-boot mode 0100755";
-    succeed(Command::new("debugfs").args(["-w", "-R", mode, &root]));
-    let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(EncryptRoot::default());
-    assert!(refused.contains("there is no /dev/no-tpm"), "{refused}");
+    let refused = Safe::new(&installed(SYSTEM, 40), Path::new(NO_TPM)).refused(EncryptRoot::default());
+    assert!(refused.contains(NO_OBSTACLE), "{refused}");
+}
+
+#[test]
+fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
+    if !can_mount() {
+        return;
+    }
+    let check = |esp: &[(&str, &str)], entry: &str, root: &[(&str, &str)], expect: &str| {
+        let entry = ("loader/entries/a.conf", entry);
+        let bench = with_esp(&[esp, &[entry]].concat(), &[SYSTEM, root].concat(), 40);
+        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
+        assert!(refused.contains(expect), "{entry:?}: {refused}");
+    };
+    let copy = "starts /id/6.1/initrd, a copy that nothing makes anew";
+    check(&[], "efi /id/6.1/linux\ninitrd /id/6.1/initrd\n", &[FSTAB], copy);
+    check(&[], "uki /id/6.1.efi\noptions root=x\n", &[FSTAB], "starts /id/6.1.efi, which has its initramfs inside");
+    check(&[], "linux /vmlinuz-6.1\noptions root=x\n", &[FSTAB], "starts /vmlinuz-6.1 and has no initramfs");
+    let in_boot = "linux /vmlinuz-6.1\ninitrd /initrd.img-6.1\noptions root=x\n";
+    check(&[], in_boot, &[("boot/initrd.img-6.1", "")], "starts /initrd.img-6.1, a copy that nothing makes anew");
+    check(&[], in_boot, &[FSTAB], NO_OBSTACLE);
+    let program = ("loader/entries/b.conf", "efi /shell.efi\noptions -nostartup\n");
+    check(&[program], in_boot, &[FSTAB], NO_OBSTACLE);
+
+    // A program with one section (PE Format, "COFF File Header" and "Section Table").
+    let image = format!("MZ{}@\0\0\0PE\0\0d\0\u{1}\0{}.linux{}", "\0".repeat(58), "\0".repeat(16), "\0".repeat(34));
+    let unified = [("id/6.1.efi", image.as_str())];
+    check(
+        &unified,
+        "efi /id/6.1.efi\noptions root=x\n",
+        &[FSTAB],
+        "starts /id/6.1.efi, which has its initramfs inside",
+    );
+    let unified = [("EFI/Linux/a.efi", image.as_str())];
+    check(&unified, in_boot, &[FSTAB], "its kernel image /EFI/Linux/a.efi has its initramfs inside");
+
+    let by_link = "linux /vmlinuz-6.1\ninitrd /initrd.img\noptions root=x\n";
+    let link = |to| [("initrd.img", to), ("initrd.img-6.1", ""), ("id/initrd", "")];
+    check(&link("-> initrd.img-6.1"), by_link, &[FSTAB], NO_OBSTACLE);
+    check(&link("-> id/initrd"), by_link, &[FSTAB], "starts /initrd.img, a copy that nothing makes anew");
+}
+
+#[test]
+fn what_cannot_be_told_the_boot_loader_is_refused_before_anything_is_changed() {
+    if !can_mount() {
+        return;
+    }
+    let conditional = "[ -n \"$X\" ] && GRUB_CMDLINE_LINUX=\"a\"\n";
+    let bench = installed(&[SYSTEM, &[("etc/default/grub", conditional)]].concat(), 40);
+    let safe = Safe::new(&bench, Path::new(NO_TPM));
+    let refused = safe.refused(EncryptRoot::default());
+    let expect = "editing /etc/default/grub of the installed system: line 1: GRUB_CMDLINE_LINUX is set behind another";
+    assert!(refused.starts_with(expect), "{refused}");
+    assert_eq!(safe.keys.lock().unwrap().len(), 0);
+
+    let bench = with_esp(&[("x", "")], SYSTEM, 40);
+    let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
+    assert!(refused.starts_with("looking for a boot loader's configuration on "), "{refused}");
+}
+
+#[test]
+fn a_partition_that_does_not_mount_is_an_obstacle_where_the_boot_loader_may_read_it() {
+    if !can_mount() {
+        return;
+    }
+    let check = |root: &[(&str, &str)], spoiled: usize, expect: &str| {
+        let bench = installed(&[SYSTEM, root].concat(), 40);
+        spoil(&bench.path("disk"), spoiled);
+        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
+        assert!(refused.contains(expect), "{refused}");
+    };
+    check(&[], ESP_AT, "partition 1 (esp) of ");
+    check(&[], ESP_AT, "; the boot loader may read from there");
+    check(&[], DATA_AT, NO_OBSTACLE);
+    check(
+        &[("etc/fstab", "PARTLABEL=data /boot ext4 defaults 0 2\n")],
+        DATA_AT,
+        "; the boot loader may read from there",
+    );
+}
+
+/// None of this system's programs can run, so it ends where they should.
+#[test]
+fn entries_for_recovery_get_the_arguments_too() {
+    if !can_mount() {
+        return;
+    }
+    let menu = "menuentry 'a' {\n\tlinux /vmlinuz-6.1 root=x ro quiet\n}\n\
+                menuentry 'a (recovery mode)' {\n\tlinux /vmlinuz-6.1 root=x ro single\n}\n";
+    let mut bench = with_esp(&[("grub/grub.cfg", menu)], SYSTEM, 40);
+    bench.disks.clear();
+    let device = Some(bench.path("disk").to_str().unwrap().to_owned());
+    let inputs = EncryptRoot { disk: DiskHints { device, ..DiskHints::default() }, ..EncryptRoot::default() };
+    let Some(tpm) = Tpm::start(&bench.path("tpm")) else { return };
+    let safe = Safe { takes_keys: true, ..Safe::new(&bench, &tpm.device) };
+    let error = chain(&safe.encrypt(inputs).unwrap_err());
+    assert!(error.contains("running the script in the installed system"), "{error}");
+    assert!(error.ends_with("install it again"), "{error}");
+    let volume = safe.keys.lock().unwrap()[0].volume.clone();
+    let edited = read_file(&bench.path("disk"), ESP_AT, "/grub/grub.cfg").unwrap().0;
+    let arguments =
+        format!(" rd.luks.name={volume}=root rd.luks.options={volume}=tpm2-device=auto root=/dev/mapper/root");
+    let lines: Vec<&str> = edited.lines().filter(|line| line.contains("vmlinuz")).collect();
+    assert!(lines.len() == 2 && lines.iter().all(|line| line.ends_with(&arguments)), "{edited}");
 }
 
 #[test]
@@ -163,28 +283,27 @@ fn a_register_that_shim_changes_between_the_two_is_refused() {
     if !can_mount() {
         return;
     }
-    let entry = ("loader/entries/a.conf", "options ro\n");
     let variables = |by_shim: bool| if by_shim { vec!["BootOrder-x", BY_SHIM] } else { vec!["BootOrder-x"] };
     let check = |esp: &[(&str, &str)], variables: &[&str], pcrs: &[u32], expect: &str| {
-        let bench = with_esp(&[&[entry][..], esp].concat(), SYSTEM, 40);
+        let bench = with_esp(&[&[ENTRY][..], esp].concat(), &[SYSTEM, &[HOOK]].concat(), 40);
+        make_executable(&bench, HOOK.0);
         let folder = bench.path("efi/efivars");
         for name in variables {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join(name), [6, 0, 0, 0]).unwrap();
         }
         let inputs = EncryptRoot { pcrs: pcrs.to_vec(), ..EncryptRoot::default() };
-        let refused = Safe::new(&bench, Path::new("/dev/no-tpm")).refused(inputs);
+        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(inputs);
         assert!(refused.contains(expect), "{refused}");
     };
     let shim = [("EFI/debian/SHIMX64.EFI", ""), ("EFI/debian/grubx64.efi", "")];
     check(&shim, &variables(false), &[0, 7], "it is started by shim, which measures into PCR 7, and slipway was not");
     check(&[], &variables(true), &[7], "slipway was started by shim, which measures into PCR 7, and it is not");
-    // What comes next is the TPM that there is not.
-    check(&shim, &variables(true), &[7], "/dev/no-tpm");
-    check(&shim, &variables(false), &[0], "/dev/no-tpm");
-    check(&shim[..1], &variables(false), &[7], "/dev/no-tpm");
+    check(&shim, &variables(true), &[7], NO_OBSTACLE);
+    check(&shim, &variables(false), &[0], NO_OBSTACLE);
+    check(&shim[..1], &variables(false), &[7], NO_OBSTACLE);
     // Started without UEFI.
-    check(&shim, &[], &[7], "/dev/no-tpm");
+    check(&shim, &[], &[7], NO_OBSTACLE);
 }
 
 #[test]
@@ -201,7 +320,7 @@ fn a_partition_inside_the_root_is_not_overwritten() {
     // First block of the second record (UEFI specification, tables 5-1 and 5-2).
     let start = (60 * MIB as u32 / 512).to_le_bytes();
     fs::File::options().write(true).open(&disk).unwrap().write_all_at(&start, 446 + 16 + 8).unwrap();
-    let error = Safe::new(&bench, Path::new("/dev/no-tpm")).encrypt(EncryptRoot::default()).unwrap_err();
+    let error = Safe::new(&bench, Path::new(NO_TPM)).encrypt(EncryptRoot::default()).unwrap_err();
     assert!(chain(&error).contains("partition 2 of "), "{}", chain(&error));
     assert!(chain(&error).ends_with("overlaps it; make the image anew"), "{}", chain(&error));
 }
@@ -237,7 +356,7 @@ fn a_disk_without_a_table_is_no_root_partition() {
     }
     let mut mkfs = Command::new("mkfs.ext4");
     succeed(mkfs.args(["-q", "-F", "-d"]).arg(&tree).arg(bench.path("disk")).arg("40M"));
-    let error = Safe::new(&bench, Path::new("/dev/no-tpm")).encrypt(EncryptRoot::default()).unwrap_err();
+    let error = Safe::new(&bench, Path::new(NO_TPM)).encrypt(EncryptRoot::default()).unwrap_err();
     assert!(chain(&error).contains("only a partition can be encrypted"), "{}", chain(&error));
 }
 
@@ -281,7 +400,7 @@ fn a_sealed_root_is_left_as_it_is_and_checked() {
     for halves in [true, false] {
         let Some((bench, root_hash)) = sealed(halves) else { return };
         let before = bench.disk();
-        let safe = Safe::new(&bench, Path::new("/dev/no-tpm"));
+        let safe = Safe::new(&bench, Path::new(NO_TPM));
         let (done, notes) = safe.encrypt(EncryptRoot::default()).unwrap_or_else(|error| panic!("{}", chain(&error)));
         let left = format!("left partition 2 (system) of {} as it is, sealed", bench.path("disk").display());
         assert!(done.outcome.summary.starts_with(&left), "{}", done.outcome.summary);

@@ -231,6 +231,11 @@ fn links_stay_and_files_keep_or_inherit_their_labels() {
     let [of_file, of_folder] = ["system_u:object_r:bootloader_etc_t:s0", "system_u:object_r:etc_t:s0"];
     set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", LABEL, of_file);
     set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", "user.note", "kept");
+    let of_content = ["security.ima", "security.evm"];
+    for name in of_content {
+        set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", name, "old");
+        assert_eq!(xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", name), "old");
+    }
     set_xattr(&disk, ROOT_AT, "/etc/kernel", LABEL, of_folder);
     run_twice(&bench, &append(&["quiet"]));
     let edited = "GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n";
@@ -238,6 +243,7 @@ fn links_stay_and_files_keep_or_inherit_their_labels() {
     let kept = ["/etc/sysconfig/grub", "/etc/kernel/cmdline"].map(|file| xattr(&disk, ROOT_AT, file, LABEL));
     assert_eq!(kept, [of_file, of_folder]);
     assert_eq!(xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", "user.note"), "kept");
+    assert_eq!(of_content.map(|name| xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", name)), ["", ""]);
     let root = format!("{}?offset={}", disk.display(), ROOT_AT * MIB);
     let link = run(Command::new("debugfs").args(["-R", "stat /etc/default/grub", &root]));
     assert!(link.contains("Type: symlink"), "{link}");

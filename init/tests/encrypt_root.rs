@@ -50,7 +50,10 @@ impl Bench {
         let mut sgdisk = Command::new("sgdisk");
         sgdisk.args(["--new=1:2048:18431", &format!("--new=2:{}:{}", ROOT_AT * 2048, ROOT_END * 2048 - 1)]);
         run(sgdisk.args([&format!("--typecode=1:{ESP}"), &format!("--typecode=2:{ROOT}")]).arg(&disk));
-        let entry = ("loader/entries/a.conf", "title a\nlinux /a\noptions root=LABEL=system ro\n");
+        let entry = (
+            "loader/entries/a.conf",
+            "title a\nlinux /id/6.1/linux\ninitrd /id/6.1/initrd\noptions root=LABEL=system ro\n",
+        );
         bench.make_file_system("esp", &[entry], 1, 8, 1024);
         bench.make_file_system("system", &[], ROOT_AT, ROOT_END - ROOT_AT, block);
         file.set_len((DISK * MIB) as u64).unwrap();
@@ -131,6 +134,7 @@ fn make_system(tree: &Path) {
     }
     write(tree, "usr/bin/dracut", DRACUT, 0o755);
     write(tree, "usr/bin/lsinitrd", LSINITRD, 0o755);
+    write(tree, "etc/kernel/postinst.d/zz-systemd-boot", "", 0o755);
     for (path, content) in [
         ("etc/os-release", "NAME=Debian\n"),
         ("etc/fstab", "LABEL=system / ext4 errors=remount-ro 0 1\n"),

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use common::MIB;
-use common::disk_image::{Part, ROOT, can_mount, make, read_file};
+use common::disk_image::{ESP, Part, ROOT, can_mount, make, read_file};
 use common::encryptable::SYSTEM;
 use common::swtpm::Tpm;
 use slipway_actions::{Host, HostOptions};
@@ -23,7 +23,11 @@ use slipway_protocol::{Action, EncryptRoot, Step};
 use slipway_server::escrow;
 use slipway_tests::Lab;
 
-const ROOT_AT: usize = 1;
+const ROOT_AT: usize = 10;
+/// Where the kernel is, which is the installed system's /boot.
+const ENTRY: (&str, &str) =
+    ("loader/entries/a.conf", "linux /vmlinuz-6.1\ninitrd /initrd.img-6.1\noptions root=PARTLABEL=system ro\n");
+const FSTAB: (&str, &str) = ("etc/fstab", "PARTLABEL=esp /boot ext4 defaults 0 2\n");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_has_the_key_before_the_disk_is_changed() {
@@ -32,7 +36,12 @@ async fn the_server_has_the_key_before_the_disk_is_changed() {
     }
     let mut lab = Lab::start().await;
     let Some(tpm) = Tpm::start(&lab.folder.path().join("tpm")) else { return };
-    make(&lab.disk(), 40, &[Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: SYSTEM }]);
+    let system = [SYSTEM, &[FSTAB]].concat();
+    let parts = [
+        Part { mib: 1..9, type_guid: ESP, name: "esp", files: &[ENTRY] },
+        Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: &system },
+    ];
+    make(&lab.disk(), 40, &parts);
     File::options().write(true).open(lab.disk()).unwrap().set_len((80 * MIB) as u64).unwrap();
     lab.register(true).await;
     let encrypt = Action::EncryptRoot(EncryptRoot { disk: lab.disk_hints(), ..EncryptRoot::default() });

@@ -167,6 +167,10 @@ mod tests {
         ];
         check(&files, &append(&["a"]), &moved);
         check(&files, &if_missing(&["a"]), &files);
+        for other in ["$GRUB_CMDLINE_LINUX_DEFAULT", "${GRUB_CMDLINE_LINUX_DEFAULT}"] {
+            let files = ["GRUB_CMDLINE_LINUX=\"a\"\n", &format!("GRUB_CMDLINE_LINUX=\"{other} b\"\n")];
+            check(&files, &delete(&["a"]), &files);
+        }
         let adding = ["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b\"\n"];
         check(
             &adding,

@@ -8,8 +8,8 @@ use super::{Edit, with_line};
 /// Stand around the number of a substitution, as [`EXPANSION`] stands for the dollar sign of a plain variable: what the shell puts
 /// there is one word here, whatever is in it.
 const SUBSTITUTION: [char; 2] = ['\u{FDD1}', '\u{FDD2}'];
-/// What a substitution may not have in it to be left as it is: quotes, and others within.
-const NESTED: &[char] = &['"', '\'', '\\', '`', '$', '(', '{', '#'];
+/// What may stand directly behind a dollar sign that the shell takes for something then.
+const SPECIAL: &str = "({[@*#?-!";
 
 /// A line that gives a variable its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,8 +99,37 @@ fn is_set_behind(line: &str, variable: &str) -> bool {
 
 /// Whether a value has that of a variable in it.
 fn refers(value: &str, substitutions: &[String], variable: &str) -> bool {
-    let braces = format!("${{{variable}");
-    value.contains(&format!("{EXPANSION}{variable}")) || substitutions.iter().any(|text| text.starts_with(&braces))
+    let begins = |text: &str| text.strip_prefix(variable).is_some_and(|rest| !rest.starts_with(is_of_name));
+    let in_braces = |text: &String| text.strip_prefix("${").is_some_and(begins);
+    value.split(EXPANSION).skip(1).any(begins) || substitutions.iter().any(in_braces)
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// Whether between one pair of quotes a variable, or a dollar sign that stands for itself, would go on behind one of the places where
+/// it ends now. The places are in their order.
+fn would_join(value: &str, places: &[usize]) -> bool {
+    let mut places = places.iter().peekable();
+    let continues = |c| SPECIAL.contains(c) || c == EXPANSION || c == SUBSTITUTION[0];
+    // Of the variable that goes on up to here, whether it has no name yet.
+    let mut nameless = None;
+    for (at, c) in value.char_indices() {
+        let mut is_place = false;
+        while places.next_if(|place| **place <= at).is_some() {
+            is_place = true;
+        }
+        if is_place && nameless.is_some_and(|nameless| is_of_name(c) || nameless && continues(c)) {
+            return true;
+        }
+        nameless = match nameless {
+            _ if c == EXPANSION => Some(true),
+            Some(_) if is_of_name(c) => Some(false),
+            _ => None,
+        };
+    }
+    false
 }
 
 /// An assignment's value taken apart.
@@ -119,8 +148,13 @@ fn unquoted(text: &str) -> Result<Unquoted<'_>, &'static str> {
     let mut found = Unquoted::default();
     let mut quote = None;
     let mut chars = text.char_indices();
+    // Where quotes or a backslash part what is written between one pair of quotes.
+    let mut seams = Vec::new();
     while let Some((at, c)) = chars.next() {
         let value = &mut found.value;
+        if matches!(c, '"' | '\'' | '\\') {
+            seams.push(value.len());
+        }
         match (c, quote) {
             ('\'' | '"', None) => quote = Some(c),
             (c, Some(open)) if c == open => quote = None,
@@ -144,13 +178,16 @@ fn unquoted(text: &str) -> Result<Unquoted<'_>, &'static str> {
             ('~', None) => return Err("has a ~ outside quotes"),
             (c, None) if c.is_whitespace() || ";&|<>()".contains(c) => {
                 found.end = &text[at..];
-                return Ok(found);
+                break;
             }
             (c, _) => value.push(c),
         }
     }
     match quote {
         Some(_) => Err("has a quote that is not closed"),
+        None if would_join(&found.value, &seams) => {
+            Err("has a variable or a $ that only quotes part from what follows")
+        }
         None => Ok(found),
     }
 }
@@ -164,11 +201,27 @@ fn substitution(text: &str) -> Result<Option<&str>, &'static str> {
         _ => return Ok(None),
     };
     let Some(len) = text[open.len()..].find(close) else { return Err("has a substitution that is not closed") };
-    let inside = &text[open.len()..open.len() + len];
-    if inside.contains(NESTED) || inside.contains("case ") {
-        return Err("has a substitution with quotes or another one in it, which is not edited");
+    match unread(&text[open.len()..open.len() + len], open != "${") {
+        Some(reason) => Err(reason),
+        None => Ok(Some(&text[..open.len() + len + 1])),
     }
-    Ok(Some(&text[..open.len() + len + 1]))
+}
+
+/// What a substitution may not have in it to be left as it is. In one that runs a command `#` begins a comment, which hides its end, and
+/// `case` has brackets of its own.
+fn unread(inside: &str, is_command: bool) -> Option<&'static str> {
+    let is_stop = |c: char| "\"'\\`$({".contains(c) || is_command && c == '#';
+    match inside.chars().find(|c| is_stop(*c)) {
+        Some('"' | '\'') => Some("has a substitution with quotes in it, which is not edited"),
+        Some('\\') => Some("has a substitution with a backslash in it, which is not edited"),
+        Some('#') => Some("has a substitution with a # in it, which is not edited"),
+        Some('(' | '{') => Some("has a substitution with brackets in it, which is not edited"),
+        Some(_) => Some("has a substitution with another one in it, which is not edited"),
+        None if is_command && inside.contains("case ") => {
+            Some("has a substitution with a case in it, which is not edited")
+        }
+        None => None,
+    }
 }
 
 fn mark(index: usize) -> String {
@@ -236,10 +289,23 @@ mod tests {
 
     #[test]
     fn quoting_is_what_the_shell_takes_it_for() {
-        for value in
-            ["a", "'a b'", "\"a b\"", "a'b c'\"d\"", "a\\ b", "'$x'", "\"\\$x \\\"\\` \\\\ \\y\\\"\"", "''", "'a\"b\"'"]
-        {
-            let text = format!("V={value} # c\n");
+        for value in [
+            "$E\"-b\"",
+            "\"$E\"/b\\ c",
+            "a\"$ b\"",
+            "\"a$\\\\b\"",
+            "\"$E\\$b\"",
+            "a",
+            "'a b'",
+            "\"a b\"",
+            "a'b c'\"d\"",
+            "a\\ b",
+            "'$x'",
+            "\"\\$x \\\"\\` \\\\ \\y\\\"\"",
+            "''",
+            "'a\"b\"'",
+        ] {
+            let text = format!("E=e\nV={value} # c\n");
             let Edit::Edited(edited) = edit(&text, &append(&["new=\"x y\"", "p=$z"])) else { panic!("{text}") };
             let shell = |text: &str| {
                 let output =
@@ -274,6 +340,8 @@ mod tests {
         check("V='$(x) `y` ${z}'\n", &append(&["d"]), "V=\"\\$(x) \\`y\\` \\${z} d\"\n");
         check("V=\"\\$(x) \\`y\"\n", &append(&["d"]), "V=\"\\$(x) \\`y d\"\n");
         check("V=\"a$ $1\"\n", &append(&["d"]), "V=\"a$ $1 d\"\n");
+        check("V=\"${X#quiet} ${X##a*} ${#X}\"\n", &append(&["d"]), "V=\"${X#quiet} ${X##a*} ${#X} d\"\n");
+        check("V=${X%case }\n", &append(&["d"]), "V=\"${X%case } d\"\n");
         check("echo V=1 # ; V=2\n", &append(&["d"]), "echo V=1 # ; V=2\nV=\"ro quiet d\"\n");
     }
 
@@ -281,11 +349,32 @@ mod tests {
     fn what_is_not_understood_is_refused() {
         let check = |text: &str, expect: &str| check_refused(&edit, text, expect);
         check("\n\nV=\"quiet\n", "line 3: the value of V has a quote that is not closed");
-        let nested = "line 1: the value of V has a substitution with quotes or another one in it, which is not edited";
-        for text in
-            ["\"$(echo \"a b\")\"", "$(a $(b))", "\"${X:-\"a\"}\"", "`echo \\`a\\``", "$((1 + 2))", "\"$(a # )\n)\""]
-        {
-            check(&format!("V={text}\n"), nested);
+        for (text, what) in [
+            ("\"$(echo \"a b\")\"", "quotes"),
+            ("\"${X:-'a'}\"", "quotes"),
+            ("$(a $(b))", "another one"),
+            ("`echo \\`a\\``", "a backslash"),
+            ("$((1 + 2))", "brackets"),
+            ("\"$(a # )\n)\"", "a #"),
+            ("`a #`", "a #"),
+            ("$(case a in a)", "a case"),
+        ] {
+            let expect = format!("line 1: the value of V has a substitution with {what} in it, which is not edited");
+            check(&format!("V={text}\n"), &expect);
+        }
+        for text in [
+            "\"$X\"Y",
+            "$X'Y'",
+            "\"$X\"\"Y\"",
+            "$X\\Y",
+            "\"a$\"b",
+            "\"a$\"'(b)'",
+            "\"a$\"{b}",
+            "\"a$\"$X",
+            "\"a$\"${X}",
+            "\"a$\"?",
+        ] {
+            check(&format!("V={text}\n"), "line 1: the value of V has a variable or a $ that only quotes part");
         }
         check("V=\"$(cat /x\"\n", "line 1: the value of V has a substitution that is not closed");
         check("V=$'a b'\n", "line 1: the value of V has a quote behind a dollar sign");

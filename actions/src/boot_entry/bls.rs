@@ -35,7 +35,7 @@ impl MenuEntry {
         let texts = self.sort_key.as_ref().map_or(0, String::len) + self.machine_id.len() + self.version.len();
         let own = size_of::<Self>() + self.id.len() + texts;
         own + match &self.start {
-            Start::Kernel(boot) => {
+            Start::Kernel(boot) | Start::Program(boot) => {
                 let initrds = boot.initrds.iter().map(|path| path.len() + size_of::<String>()).sum::<usize>();
                 boot.title.len() + boot.kernel.len() + boot.cmdline.len() + initrds
             }
@@ -50,6 +50,8 @@ pub(crate) enum Start {
     Kernel(BootEntry),
     /// A unified kernel image, by its path.
     Unified(String),
+    /// A program of the firmware, which is a kernel of either kind, or none.
+    Program(BootEntry),
 }
 
 impl Default for Start {
@@ -64,6 +66,7 @@ pub(crate) fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>
     let (id, is_bad) = counted(file);
     let mut entry = MenuEntry { id, is_bad, ..MenuEntry::default() };
     let (mut boot, mut options, mut unified) = (BootEntry::default(), Vec::new(), None);
+    let mut program = None;
     let mut expanded = 0;
     for line in text.lines() {
         let line = line.trim();
@@ -77,6 +80,7 @@ pub(crate) fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>
             "architecture" if !is_own(value) => return None,
             "linux" => boot.kernel = plain_path(value),
             "uki" => unified = Some(plain_path(value)),
+            "efi" => program = Some(plain_path(value)),
             // One line may have several, some of them variables that are empty.
             "initrd" => {
                 let paths = grub::expand(value, variables);
@@ -96,7 +100,7 @@ pub(crate) fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>
     boot.cmdline = options.join(" ").trim().to_owned();
     entry.start = match unified {
         Some(path) => Start::Unified(path),
-        None if boot.kernel.is_empty() => return None,
+        None if boot.kernel.is_empty() => Start::Program(BootEntry { kernel: program?, ..boot }),
         None => Start::Kernel(boot),
     };
     Some(entry)
@@ -206,7 +210,11 @@ mod tests {
         assert_eq!(boot.cmdline, "root=UUID=a ro quiet  x");
         let unified = entry("a.conf", "uki /EFI/Linux/a.efi\n").unwrap().start;
         assert_eq!(unified, Start::Unified("EFI/Linux/a.efi".to_owned()));
-        assert_eq!(entry("shell.conf", "title Shell\nefi /shell.efi\n"), None);
+        let Start::Program(shell) = entry("shell.conf", "title Shell\nefi /shell.efi\n").unwrap().start else {
+            panic!("a program")
+        };
+        assert_eq!((shell.kernel.as_str(), shell.initrds.len()), ("shell.efi", 0));
+        assert_eq!(entry("a.conf", "title none\n"), None);
         assert_eq!(entry("a.conf", "linux /a\narchitecture ia64\n"), None);
         let variables = [("kernelopts".to_owned(), "root=x ro".to_owned())].into();
         let fedora = parse("a.conf", "linux /a\noptions $kernelopts $tuned_params\n", &variables).unwrap();

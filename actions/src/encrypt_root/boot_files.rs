@@ -2,37 +2,72 @@
 
 use std::collections::BTreeMap;
 
+use crate::boot_entry::BootEntry;
 use crate::boot_entry::bls::{self, Start};
 use crate::error::Error;
+use crate::mount::LookedAt;
+use crate::os_release;
+use crate::partitions::Partition;
 use crate::pe::{self, Sections};
+use crate::probe::FileSystem;
+use crate::run_in_target::fstab;
+use crate::seal;
+use crate::target::{self, UNMARKED};
+use crate::target_root::{Attributes, TargetRoot};
 use crate::volume::{IMAGES, MAX_ENTRY, Volume};
 
 /// Debian's hook by which the boot loader's copies are made anew with the initramfs (package systemd-boot).
 const HOOK: &str = "etc/kernel/postinst.d/zz-systemd-boot";
+/// Names in the path of a kernel that kernel-install(8) has put there: TOKEN/VERSION/linux.
+const COPIED: usize = 3;
 /// Beginnings of the names in /boot of what is made anew.
 const MADE: &[&str] = &["initrd.img-", "initramfs-"];
+/// An argument by which a kernel that the firmware starts loads an initramfs itself (kernel documentation, "The EFI Boot Stub").
+const INITRD: &str = "initrd=";
+/// What is wrong with a unified kernel image.
+const INSIDE: &str =
+    "has its initramfs inside, which is not made anew; have kernel and initramfs as files of their own in the image";
+
+/// A partition that may hold what the boot loader reads and could not be looked into, and what to do. Nothing starts from others.
+pub(super) fn unseen(volumes: &[Volume], looked_at: &LookedAt) -> Result<Option<String>, Error> {
+    let mut named = Vec::new();
+    for volume in volumes {
+        named.extend(boot_entries(&volume.root)?);
+    }
+    let may_be_read = |(partition, found): &(Partition, FileSystem)| {
+        let is_unknown = partition.type_guid.is_none() && found.kind == "vfat";
+        is_unknown
+            || seal::is_for_booting(partition, Some(found))
+            || target::rank(partition, Some(found)) < UNMARKED
+            || named.iter().any(|entry| entry.means(partition, found))
+    };
+    let mut refusals = looked_at.refusals.iter().zip(&looked_at.unmounted);
+    let unseen = refusals.find(|(_, place)| may_be_read(place));
+    Ok(unseen.map(|(refusal, _)| {
+        format!("{refusal}; the boot loader may read from there: mend its file system, or make the image anew")
+    }))
+}
+
+fn boot_entries(root: &TargetRoot) -> Result<Vec<fstab::Entry>, Error> {
+    Ok(fstab::boot_entries(&root.read("etc/fstab")?.unwrap_or_default()))
+}
 
 /// What starts with an initramfs that is not made anew, and what to do; nothing if there is no such thing.
 pub(super) fn unreached(volumes: &[Volume]) -> Result<Option<String>, Error> {
     let has_hook = volumes.iter().any(|volume| volume.root.attributes(HOOK).is_ok_and(is_program));
-    for volume in volumes {
+    let at_boot = mounted_at_boot(volumes)?;
+    for (index, volume) in volumes.iter().enumerate() {
         for name in volume.files(IMAGES, ".efi")? {
-            let head = volume.bytes(IMAGES, &name, 0, pe::HEAD)?;
-            if Sections::read(&head).is_some_and(|sections| sections.has_kernel()) {
-                return Ok(Some(format!(
-                    "its kernel image /{IMAGES}/{name} has its initramfs inside, which is not made anew; have kernel and \
-                     initramfs as files of their own in the image"
-                )));
+            if is_unified(volume, &format!("{IMAGES}/{name}"))? {
+                return Ok(Some(format!("its kernel image /{IMAGES}/{name} {INSIDE}")));
             }
         }
         for folder in volume.entry_folders() {
             for name in volume.files(&folder, ".conf")? {
                 let text = volume.root.read_up_to(&format!("{folder}/{name}"), MAX_ENTRY)?.unwrap_or_default();
-                if let Some(copy) = copy_of(&name, &text).filter(|_| !has_hook) {
-                    return Ok(Some(format!(
-                        "its boot entry /{folder}/{name} starts /{copy}, a copy that nothing makes anew; have {HOOK} of \
-                         systemd-boot in the image, or kernel and initramfs in /boot on a partition of its own"
-                    )));
+                let Some(entry) = bls::parse(&name, &text, &BTreeMap::new()) else { continue };
+                if let Some(reason) = unreached_by(&entry.start, volume, at_boot.contains(&index), has_hook)? {
+                    return Ok(Some(format!("its boot entry /{folder}/{name} {reason}")));
                 }
             }
         }
@@ -40,34 +75,115 @@ pub(super) fn unreached(volumes: &[Volume]) -> Result<Option<String>, Error> {
     Ok(None)
 }
 
-fn is_program(attributes: Option<crate::target_root::Attributes>) -> bool {
+fn is_program(attributes: Option<Attributes>) -> bool {
     attributes.is_some_and(|attributes| attributes.mode & 0o111 != 0)
 }
 
-/// The initramfs of an entry that has none in /boot.
-fn copy_of(name: &str, text: &str) -> Option<String> {
-    let Start::Kernel(boot) = bls::parse(name, text, &BTreeMap::new())?.start else { return None };
-    let is_made = |path: &String| {
-        let path = path.strip_prefix("boot/").unwrap_or(path);
-        MADE.iter().any(|start| path.starts_with(start) && !path.contains('/'))
+/// Indexes of the file systems that systems have at /boot, as it is mounted when their initramfs is made anew: the one their
+/// fstab names, else their root.
+fn mounted_at_boot(volumes: &[Volume]) -> Result<Vec<usize>, Error> {
+    let mut found = Vec::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        if !os_release::PATHS.iter().any(|path| volume.root.exists(path)) {
+            continue;
+        }
+        let entries = boot_entries(&volume.root)?;
+        let entry = entries.iter().find(|entry| entry.place == "boot");
+        let is_meant = |entry: &fstab::Entry, other: &Volume| entry.means(&other.partition, &other.file_system);
+        let named = entry.and_then(|entry| volumes.iter().position(|other| is_meant(entry, other)));
+        found.push(named.unwrap_or(index));
+    }
+    Ok(found)
+}
+
+/// What is wrong with an entry of a file system, which may be the one at /boot.
+fn unreached_by(start: &Start, volume: &Volume, is_at_boot: bool, has_hook: bool) -> Result<Option<String>, Error> {
+    let boot = match start {
+        Start::Unified(path) => return Ok(Some(format!("starts /{path}, which {INSIDE}"))),
+        Start::Kernel(boot) | Start::Program(boot) if is_unified(volume, &boot.kernel)? => {
+            return Ok(Some(format!("starts /{}, which {INSIDE}", boot.kernel)));
+        }
+        Start::Program(boot) if !is_linux(boot) => return Ok(None),
+        Start::Kernel(boot) | Start::Program(boot) => boot,
     };
-    if boot.initrds.iter().any(is_made) { None } else { boot.initrds.into_iter().next_back() }
+    if has_hook && boot.kernel.split('/').count() >= COPIED {
+        return Ok(None);
+    }
+    // A link is made anew by what it leads to.
+    let lead = |path: &String| volume.root.followed(path).unwrap_or_else(|_| path.clone());
+    let initrds = initrds(boot);
+    Ok(match initrds.last() {
+        _ if is_at_boot && initrds.iter().map(lead).any(|path| is_made(&path)) => None,
+        Some(copy) => Some(format!(
+            "starts /{copy}, a copy that nothing makes anew; have {HOOK} of systemd-boot in the image, or kernel and initramfs in \
+             /boot on a partition of its own, which /etc/fstab names by UUID, LABEL, PARTUUID or PARTLABEL"
+        )),
+        None if boot.kernel.contains("memtest") => None,
+        None => Some(format!(
+            "starts /{} and has no initramfs, which is what opens the root; have dracut make one in the image",
+            boot.kernel
+        )),
+    })
+}
+
+fn is_unified(volume: &Volume, path: &str) -> Result<bool, Error> {
+    let head = volume.root.head(path, pe::HEAD)?;
+    Ok(head.and_then(|head| Sections::read(&head)).is_some_and(|sections| sections.has_kernel()))
+}
+
+/// Whether a program of the firmware is Linux, and no shell or memory test.
+fn is_linux(boot: &BootEntry) -> bool {
+    !initrds(boot).is_empty() || boot.cmdline.split_whitespace().any(|word| word.starts_with("root="))
+}
+
+/// All that an entry has for an initramfs.
+fn initrds(boot: &BootEntry) -> Vec<String> {
+    let loaded = boot.cmdline.split_whitespace().filter_map(|word| word.strip_prefix(INITRD));
+    let plain = |path: &str| path.replace('\\', "/").trim_start_matches('/').to_owned();
+    boot.initrds.iter().cloned().chain(loaded.map(plain)).collect()
+}
+
+/// Whether this is the name of what is made anew in /boot.
+fn is_made(path: &str) -> bool {
+    let path = path.trim_start_matches('/');
+    let name = path.strip_prefix("boot/").unwrap_or(path);
+    !name.contains('/') && MADE.iter().any(|start| name.starts_with(start))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn boot(text: &str) -> BootEntry {
+        match bls::parse("a.conf", text, &BTreeMap::new()).unwrap().start {
+            Start::Kernel(boot) | Start::Program(boot) => boot,
+            Start::Unified(path) => panic!("{path}"),
+        }
+    }
+
     #[test]
     fn copies_are_told_from_what_is_in_boot() {
-        let check = |initrds: &str, expect: Option<&str>| {
-            assert_eq!(copy_of("a.conf", &format!("linux /a\n{initrds}")).as_deref(), expect, "{initrds:?}");
+        let check = |lines: &str, expect: &[(&str, bool)]| {
+            let found = initrds(&boot(&format!("linux /a\n{lines}\n")));
+            let found: Vec<_> = found.iter().map(|path| (path.as_str(), is_made(path))).collect();
+            assert_eq!(found, expect, "{lines:?}");
         };
-        check("initrd /initrd.img-6.1\n", None);
-        check("initrd /boot/initramfs-6.1.img $tuned_initrd\n", None);
-        check("initrd /amd-ucode.img\ninitrd /initramfs-6.1.img\n", None);
-        check("initrd /debian/6.1/initrd.img-6.1\n", Some("debian/6.1/initrd.img-6.1"));
-        check("initrd /id/6.1/ucode\ninitrd /id/6.1/initrd\n", Some("id/6.1/initrd"));
-        check("", None);
+        check("initrd /initrd.img-6.1", &[("initrd.img-6.1", true)]);
+        check("initrd /boot/initramfs-6.1.img $tuned_initrd", &[("boot/initramfs-6.1.img", true)]);
+        check(
+            "initrd /amd-ucode.img\ninitrd /initramfs-6.1.img",
+            &[("amd-ucode.img", false), ("initramfs-6.1.img", true)],
+        );
+        check("initrd /debian/6.1/initrd.img-6.1", &[("debian/6.1/initrd.img-6.1", false)]);
+        check("options root=x initrd=\\id\\6.1\\initrd", &[("id/6.1/initrd", false)]);
+        check("options root=x", &[]);
+    }
+
+    #[test]
+    fn linux_is_told_from_other_programs_of_the_firmware() {
+        let check = |lines: &str, expect: bool| assert_eq!(is_linux(&boot(lines)), expect, "{lines:?}");
+        check("efi /linux.efi\ninitrd /initrd\n", true);
+        check("efi /linux.efi\noptions quiet root=x\n", true);
+        check("efi /shell.efi\noptions -nostartup\n", false);
     }
 }

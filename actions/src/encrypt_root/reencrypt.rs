@@ -50,8 +50,9 @@ impl Work<'_> {
         let mut reported = Instant::now();
         let mut progress = |len: usize| {
             cancel.check()?;
-            counters.written.fetch_add(len as u64, Relaxed);
-            if reported.elapsed() >= REPORT_EVERY {
+            let written = counters.written.fetch_add(len as u64, Relaxed) + len as u64;
+            let is_last = len > 0 && written == self.size;
+            if is_last || reported.elapsed() >= REPORT_EVERY {
                 reported = Instant::now();
                 report(Report::Progress(watch.look(reported)));
             }
@@ -60,7 +61,6 @@ impl Work<'_> {
         let written = self.move_up(&mut progress)?;
         self.disk.flush()?;
         self.compare(written, &mut progress)?;
-        report(Report::Progress(watch.look(Instant::now())));
         self.disk.zero(self.start..self.start + DATA_OFFSET)?;
         self.disk.flush()?;
         self.disk.write_at(self.header, self.start)?;
@@ -152,6 +152,7 @@ mod tests {
     use crate::open_disk::Access;
     use crate::partitions::{self, Partition};
     use std::fs;
+    use std::os::unix::fs::FileExt;
     use std::path::Path;
     use std::process::Command;
 
@@ -171,11 +172,21 @@ mod tests {
     }
 
     fn run(path: &Path, volume: &Volume, header: &[u8], cancel: &Cancel) -> Result<(), Error> {
+        run_watched(path, volume, header, cancel, &mut |_| {})
+    }
+
+    fn run_watched(
+        path: &Path,
+        volume: &Volume,
+        header: &[u8],
+        cancel: &Cancel,
+        report: &mut dyn FnMut(Report),
+    ) -> Result<(), Error> {
         let disk = OpenDisk::open(path.to_str().unwrap(), Access::Write)?;
         let root = partitions::read(&disk)?.remove(0);
         let (mut table, root) = Table::read(&disk, &root, false)?;
         let work = Work { disk: &disk, start: root.bytes.start, size: SIZE as u64, volume, header };
-        let done = work.run(&mut table, cancel, &mut |_| {});
+        let done = work.run(&mut table, cancel, report);
         assert_eq!(table.state, if done.is_ok() { State::Back } else { State::Gone });
         done
     }
@@ -204,22 +215,25 @@ mod tests {
     fn what_did_not_arrive_is_found_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
-        disk(&path);
         let volume = Volume { uuid: [0; 16], key: [9; 64], sector: 512 };
-        let disk = OpenDisk::open(path.to_str().unwrap(), Access::Write).unwrap();
-        let (start, size) = ((PARTITION.start * MIB) as u64, SIZE as u64);
-        let work = Work { disk: &disk, start, size, volume: &volume, header: &[] };
-        let written = work.move_up(&mut |_| Ok(())).unwrap();
-        disk.flush().unwrap();
-        work.compare(written, &mut |_| Ok(())).unwrap();
-        for offset in [0, size / 2, size - 1] {
-            let at = start + DATA_OFFSET + offset;
-            let mut byte = [0];
-            disk.read_at(&mut byte, at).unwrap();
-            disk.write_at(&[byte[0] ^ 1], at).unwrap();
-            disk.flush().unwrap();
-            assert!(matches!(work.compare(written, &mut |_| Ok(())), Err(Error::ReadBack { .. })), "byte {offset}");
-            disk.write_at(&byte, at).unwrap();
+        for offset in [0, SIZE / 2, SIZE - 1] {
+            disk(&path);
+            let mut is_spoiled = false;
+            let mut spoil = |report: Report| {
+                let is_written = matches!(report, Report::Progress(progress) if progress.bytes == SIZE as u64);
+                if is_written && !is_spoiled {
+                    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+                    let at = (PARTITION.start * MIB + offset) as u64 + DATA_OFFSET;
+                    let mut byte = [0];
+                    file.read_exact_at(&mut byte, at).unwrap();
+                    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+                    is_spoiled = true;
+                }
+            };
+            let done = run_watched(&path, &volume, &[0xEE; 8192], &Cancel::new(), &mut spoil);
+            assert!(matches!(done, Err(Error::ReadBack { .. })), "byte {offset}: {done:?}");
+            let found = fs::read(&path).unwrap();
+            assert!(is_spoiled && found[PARTITION.start * MIB] != 0xEE);
         }
     }
 

@@ -142,6 +142,7 @@ impl Search<'_> {
         entries.retain(|entry| match &entry.start {
             Start::Kernel(boot) => self.holder(entry.place, boot).is_some(),
             Start::Unified(path) => self.places.get(entry.place).is_some_and(|place| place.root.exists(path)),
+            Start::Program(_) => false,
         });
         let Some(entry) = bls::default(&mut entries, &patterns) else { return Ok(None) };
         match &entry.start {
@@ -150,6 +151,7 @@ impl Search<'_> {
                 self.open(entry.place, &BootEntry { title, ..boot.clone() })
             }
             Start::Unified(path) => self.open_unified(entry, path).map(Some),
+            Start::Program(_) => Ok(None),
         }
     }
 
@@ -205,9 +207,10 @@ impl Search<'_> {
     /// The file system an entry's kernel is on: the one it names, or the one its configuration is on, or the one that is mounted
     /// at /boot there; and what its paths begin with that is not on it.
     fn holder(&self, at: usize, entry: &BootEntry) -> Option<(&Volume, &'static str)> {
-        let named = |uuid: &String| {
-            self.places.iter().find(|place| place.uuid.as_ref().is_some_and(|found| found.eq_ignore_ascii_case(uuid)))
+        let is_named = |place: &&Volume, uuid: &str| {
+            place.file_system.uuid.as_ref().is_some_and(|found| found.eq_ignore_ascii_case(uuid))
         };
+        let named = |uuid: &String| self.places.iter().find(|place| is_named(place, uuid));
         let own = match &entry.file_system {
             Some(uuid) => named(uuid),
             None => self.places.get(at),

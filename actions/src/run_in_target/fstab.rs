@@ -5,15 +5,15 @@ use crate::probe::FileSystem;
 
 /// A line of interest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// `UUID=...` and the like.
-    pub(super) source: String,
+    pub(crate) source: String,
     /// Without the first slash.
-    pub(super) place: String,
+    pub(crate) place: String,
 }
 
 /// The boot file systems that are named by what a prober finds, whatever the devices are called here.
-pub(super) fn boot_entries(fstab: &str) -> Vec<Entry> {
+pub(crate) fn boot_entries(fstab: &str) -> Vec<Entry> {
     let lines = fstab.lines().map(|line| line.split('#').next().unwrap_or_default());
     let entry = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -39,7 +39,7 @@ fn is_for_booting(place: &str) -> bool {
 
 impl Entry {
     /// Whether this is the partition meant.
-    pub(super) fn means(&self, partition: &Partition, file_system: &FileSystem) -> bool {
+    pub(crate) fn means(&self, partition: &Partition, file_system: &FileSystem) -> bool {
         let Some((key, value)) = self.source.split_once('=') else { return false };
         let is = |found: Option<&str>| found.is_some_and(|found| found.eq_ignore_ascii_case(value));
         match key {
