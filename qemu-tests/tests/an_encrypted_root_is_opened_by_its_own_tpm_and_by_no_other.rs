@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use qemu_tests::{Bench, DISK_SERIAL, step, stream, timed};
-use slipway_protocol::{Action, DiskHints, EncryptRoot, NodeState, Reboot, SeedCloudInit, Step, StreamImage};
-use xtask::lab::Lab;
+use slipway_protocol::{
+    Action, DiskHints, EncryptRoot, KernelArgs, NodeState, Reboot, SeedCloudInit, Step, StreamImage,
+};
+use xtask::lab::{FOR_EMULATION, Lab};
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use xtask::target_image::System;
 
@@ -94,9 +96,11 @@ fn steps(url: &str, digest: slipway_protocol::Digest) -> Vec<Step> {
         disk: DiskHints::default(),
         ..SeedCloudInit::default()
     };
+    let arguments = KernelArgs { append: vec![FOR_EMULATION.to_owned()], ..KernelArgs::default() };
     vec![
         step("stream", stream),
         step("seed", Action::SeedCloudInit(seed)),
+        step("arguments", Action::KernelArgs(arguments)),
         step("encrypt", Action::EncryptRoot(EncryptRoot::default())),
         step("reboot", Action::Reboot(Reboot {})),
     ]

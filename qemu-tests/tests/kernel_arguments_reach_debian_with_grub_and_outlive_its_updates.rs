@@ -5,6 +5,7 @@ use anyhow::Result;
 use qemu_tests::installed::install;
 use qemu_tests::timed;
 use serde_json::json;
+use xtask::lab::FOR_EMULATION;
 use xtask::target_image::System;
 
 /// What Debian runs when a kernel comes or goes.
@@ -19,7 +20,7 @@ fn kernel_arguments_reach_debian_with_grub_and_outlive_its_updates() -> Result<(
                 json!({"run-in-target": {"script": "update-grub"}}),
                 json!({"kernel-args": {
                     "append": ["slipway.note=\"of two words\""],
-                    "append_if_missing": ["console=tty0", "slipway.new=1"],
+                    "append_if_missing": ["console=tty0", FOR_EMULATION],
                     "replace": [{"old": "console=ttyS0,115200", "new": "console=ttyS0,57600"}],
                 }}),
                 json!({"run-in-target": {"script": UPDATE}}),
@@ -29,7 +30,7 @@ fn kernel_arguments_reach_debian_with_grub_and_outlive_its_updates() -> Result<(
         let root = arguments.iter().find(|argument| argument.starts_with("root="));
         assert!(root.is_some_and(|root| root.starts_with("root=UUID=")), "{arguments:?}");
         // GRUB puts quotes around the whole of an argument with spaces.
-        let ours = ["console=tty0", "console=ttyS0,57600", "slipway.new=1", "\"slipway.note=of", "two", "words\""];
+        let ours = ["console=tty0", "console=ttyS0,57600", FOR_EMULATION, "\"slipway.note=of", "two", "words\""];
         assert!(arguments.ends_with(&ours), "{arguments:?}");
         Ok(())
     })

@@ -5,6 +5,7 @@ use anyhow::Result;
 use qemu_tests::installed::install;
 use qemu_tests::timed;
 use serde_json::json;
+use xtask::lab::FOR_EMULATION;
 use xtask::target_image::System;
 
 /// What Debian's systemd-boot runs for a kernel that is installed.
@@ -13,12 +14,12 @@ const UPDATE: &str = "version=$(ls /lib/modules)\nkernel-install add $version /b
 #[test]
 fn kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates() -> Result<()> {
     timed("kernel arguments reach entries on a boot partition and outlive updates", || {
-        let arguments = json!({"kernel-args": {"append": ["slipway.new=1"], "delete": ["console=tty0"]}});
+        let arguments = json!({"kernel-args": {"append": [FOR_EMULATION], "delete": ["console=tty0"]}});
         let update = json!({"run-in-target": {"script": UPDATE}});
         let installed = install(System::BootPartition, &[arguments, update])?;
         let arguments = installed.kernel_arguments()?;
         assert!(
-            arguments.ends_with(&["root=LABEL=root", "ro", "console=ttyS0,115200", "slipway.new=1"]),
+            arguments.ends_with(&["root=LABEL=root", "ro", "console=ttyS0,115200", FOR_EMULATION]),
             "{arguments:?}"
         );
         Ok(())

@@ -24,7 +24,7 @@ use crate::{kernel, mkfs, workspace};
 const HOST: &str = "10.0.2.2";
 
 /// For machines without KVM, where it takes QEMU minutes to forget code that it has translated: memory is not cleared before it is filled.
-const FOR_EMULATION: &str = "init_on_alloc=0";
+pub const FOR_EMULATION: &str = "init_on_alloc=0";
 
 /// Server, data and boot files in one folder.
 pub struct Lab {
