@@ -160,6 +160,10 @@ macro_rules! as_bench {
         fn cancel(&self) -> &slipway_actions::Cancel {
             self.$bench.cancel()
         }
+
+        fn efi(&self) -> std::path::PathBuf {
+            self.$bench.efi()
+        }
     };
 }
 
