@@ -275,7 +275,8 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-/// Passes notes and progress on until every stage has ended.
+/// Passes notes and progress on until every stage has ended. A stop asked for by then is a failure, even of stages that were
+/// done before they heard of it.
 fn watch(
     told: &mpsc::Receiver<String>,
     mut watch: Watch,
@@ -286,13 +287,14 @@ fn watch(
     let check_every = REPORT_EVERY / 5;
     let mut next = Instant::now() + REPORT_EVERY;
     loop {
-        match told.recv_timeout(check_every) {
+        let news = told.recv_timeout(check_every);
+        if machine.cancel().is_set() {
+            shared.fail(Error::Cancelled);
+        }
+        match news {
             Ok(note) => report(Report::Note(note)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
-        }
-        if machine.cancel().is_set() {
-            shared.fail(Error::Cancelled);
         }
         if Instant::now() >= next {
             report(Report::Progress(watch.look(Instant::now())));
