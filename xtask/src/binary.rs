@@ -52,6 +52,9 @@ const PROFILE: &str = "static";
 const CFLAGS: &str = "-DZSTD_EXCLUDE_GREEDY_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_LAZY_BLOCK_COMPRESSOR \
                       -DZSTD_EXCLUDE_LAZY2_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_BTLAZY2_BLOCK_COMPRESSOR \
                       -DZSTD_EXCLUDE_BTOPT_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_BTULTRA_BLOCK_COMPRESSOR";
+/// What liblzma's own build system would find out for it: checksums by PCLMULQDQ where the processor has it, and copies of 16
+/// bytes by SSE2, which it always has.
+const X86_64_CFLAGS: &str = "-DHAVE_USABLE_CLMUL -DHAVE_CPUID_H -DHAVE_IMMINTRIN_H -DTUKLIB_FAST_UNALIGNED_ACCESS";
 
 /// Builds the binary and returns its path in the cache. With the same sources, compiler and flags nothing runs but a look at
 /// the cache. Without a toolchain the first that works is taken.
@@ -77,7 +80,7 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
         .with("target", arch.target())
         .with("rustc", stdout(command(rustc(toolchain), ["-vV"]).current_dir(&root))?)
         .with("flags", flags.join("\n"))
-        .with("cflags", CFLAGS)
+        .with("cflags", cflags(arch))
         .with("zig", python::ZIG.join("\n"))
         .with("date", date.to_string());
     for shared in ["Cargo.toml", "Cargo.lock"] {
@@ -156,6 +159,13 @@ fn target_folder(toolchain: Toolchain) -> Result<PathBuf> {
     cache::cargo_target(name, &profiles.each_ref().map(|profile| profile.as_slice()))
 }
 
+fn cflags(arch: Arch) -> String {
+    match arch {
+        Arch::X86_64 => format!("{CFLAGS} {X86_64_CFLAGS}"),
+        Arch::Aarch64 => CFLAGS.to_owned(),
+    }
+}
+
 fn cargo_home() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("CARGO_HOME") {
         return Ok(folder.into());
@@ -175,7 +185,7 @@ fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Res
         .env("PATH", path_with(&tools))
         .env("CARGO_TARGET_DIR", &target_folder)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-        .env(format!("CFLAGS_{}", target.replace('-', "_")), CFLAGS)
+        .env(format!("CFLAGS_{}", target.replace('-', "_")), cflags(arch))
         .env("SOURCE_DATE_EPOCH", date.to_string());
     if toolchain == Toolchain::Debian {
         cargo
