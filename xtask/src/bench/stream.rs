@@ -174,7 +174,9 @@ impl Bench {
         let bmap = folder.join("image.bmap");
         run_quietly(command("bmaptool", ["create", "--output"]).arg(&bmap).arg(raw))?;
         let disk_size = fs::metadata(raw).with_context(|| format!("reading {}", raw.display()))?.len();
-        let coreos_installer = stdout(&mut command("which", ["coreos-installer"])).ok();
+        // It installs nothing where no udev runs that would tell it of partitions.
+        let udev = Path::new("/run/udev/control");
+        let coreos_installer = stdout(&mut command("which", ["coreos-installer"])).ok().filter(|_| udev.exists());
         Ok(Self {
             slipway: binary::build(Arch::X86_64, None)?,
             coreos_installer: coreos_installer.map(|path| path.trim().into()),
@@ -286,7 +288,7 @@ struct LoopDevice {
 impl LoopDevice {
     fn new(file: &Path, size: u64) -> Result<Self> {
         run_quietly(command("fallocate", ["--length", &size.to_string()]).arg(file))?;
-        let path = stdout(command("losetup", ["--find", "--show", "--direct-io=on"]).arg(file))?;
+        let path = stdout(command("losetup", ["--find", "--show", "--direct-io=on", "--partscan"]).arg(file))?;
         Ok(Self { path: path.trim().to_owned(), file: file.to_owned() })
     }
 }
