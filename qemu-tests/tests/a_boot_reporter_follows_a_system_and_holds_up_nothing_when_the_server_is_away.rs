@@ -1,5 +1,5 @@
-//! A Debian is installed with a boot reporter. It boots while the server is away, and is as quick and as healthy as without; when the
-//! server is back it hears of the boot, and nothing of the reporter is left.
+//! A Debian is installed with a boot reporter. It boots while the server is away and with not a byte left on its disk, and nothing
+//! waits for the reporter or fails with it; when the server is back it hears of the boot, and nothing of the reporter is left.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, step, stream, timed};
@@ -15,12 +15,20 @@ exec >/dev/console 2>&1
 echo "told: the reporter is $(systemctl show --property=ActiveState --value slipway-report.service), the system $state"
 echo "told: $(systemctl --failed --plain --no-legend | grep -c slipway) failed units are ours"
 echo "told: we are $(systemd-analyze critical-chain | grep -c slipway) times in the critical chain"
-systemd-analyze time
+head -c 1M /dev/zero >/more || echo "told: the disk is full"
 while [ -e /usr/local/lib/slipway ]; do sleep 1; done
 cd /etc/systemd/system
 echo "told: of the reporter $(ls slipway-report.service multi-user.target.wants/slipway-report.service | wc -l) files are left"
 "#;
-const UNIT: &str = "[Service]\nExecStart=/bin/sh /etc/tell.sh\n[Install]\nWantedBy=multi-user.target\n";
+/// Takes all that is left of the disk, with what is kept for root, before the reporter begins.
+const UNIT: &str = r#"[Unit]
+Before=slipway-report.service
+[Service]
+ExecStartPre=-/bin/sh -c "fallocate --length $(($(stat --file-system --format '%%f * %%S' /))) /all"
+ExecStart=/bin/sh /etc/tell.sh
+[Install]
+WantedBy=multi-user.target
+"#;
 
 #[test]
 fn a_boot_reporter_follows_a_system_and_holds_up_nothing_when_the_server_is_away() -> Result<()> {
@@ -57,6 +65,7 @@ fn a_boot_reporter_follows_a_system_and_holds_up_nothing_when_the_server_is_away
         assert!(told.ends_with(" running") || told.ends_with(" degraded"), "{told}");
         machine.wait_for_console("told: 0 failed units are ours", LIMIT)?;
         machine.wait_for_console("told: we are 0 times in the critical chain", LIMIT)?;
+        machine.wait_for_console("told: the disk is full", LIMIT)?;
 
         bench.lab.start_server()?;
         let node = bench.wait_for(&machine, "running", |node| node.state == NodeState::Running)?;
