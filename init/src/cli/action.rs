@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use slipway_actions::{Done, Host, HostOptions, Next};
 use slipway_protocol::{
     Action, Algorithm, BootReporter, CaptureDisk, DetachedSignature, Digest, DiskHints, EfiBootOrder, EncryptRoot,
-    EraseDisk, EraseMode, KernelArgReplacement, KernelArgs, Kexec, MakeFileSystem, NumberOrName, Partition,
+    EraseDisk, EraseMode, Failure, KernelArgReplacement, KernelArgs, Kexec, MakeFileSystem, NumberOrName, Partition,
     PartitionChoice, PhoneHome, RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify,
     WriteFile,
 };
@@ -24,6 +24,17 @@ mod display;
 /// Runs the action and tells how it went; exit status 0 only when it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
+    let json = arguments.json;
+    match act(arguments) {
+        Err(error) if json => {
+            display::print_json(&serde_json::json!({ "failed": Failure::of(&*error) }));
+            Ok(ExitCode::FAILURE)
+        }
+        result => result,
+    }
+}
+
+fn act(arguments: ActionArguments) -> Result<ExitCode> {
     let overwritten = overwritten(&arguments.action);
     let capture_to = match &arguments.action {
         ActionCommand::CaptureDisk { to, .. } => Some(to.clone()),
@@ -42,26 +53,22 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     }
     let mut display = Display::new(arguments.json);
     let result = slipway_actions::run(&action, &machine, &mut |report| display.report(&report));
-    display.finish(&result);
-    match result {
-        Ok(Done { outcome, next }) => {
-            if !arguments.json {
-                for warning in &outcome.warnings {
-                    super::tell(&format!("warning: {warning}"));
-                }
-                super::print(&format!("{}\n", super::shown(&outcome.summary)))?;
-                match next {
-                    Next::Continue => {}
-                    Next::Reboot => super::print("restart the machine to go on\n")?,
-                    Next::Kexec => super::print("start it by systemctl kexec, or kexec -e after a sync\n")?,
-                }
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        // Already told as JSON.
-        Err(_) if arguments.json => Ok(ExitCode::FAILURE),
-        Err(error) => Err(error.into()),
+    display.finish();
+    let Done { outcome, next } = result?;
+    if arguments.json {
+        display::print_json(&serde_json::json!({ "succeeded": outcome }));
+        return Ok(ExitCode::SUCCESS);
     }
+    for warning in &outcome.warnings {
+        super::tell(&format!("warning: {warning}"));
+    }
+    super::print(&format!("{}\n", super::shown(&outcome.summary)))?;
+    match next {
+        Next::Continue => {}
+        Next::Reboot => super::print("restart the machine to go on\n")?,
+        Next::Kexec => super::print("start it by systemctl kexec, or kexec -e after a sync\n")?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What an action takes away, in words; nothing if it keeps what is there.

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
-use slipway_actions::{Done, Report};
-use slipway_protocol::{Failure, Progress};
+use slipway_actions::Report;
+use slipway_protocol::Progress;
 
 use crate::cli;
 
@@ -54,12 +54,10 @@ impl Display {
         }
     }
 
-    pub(super) fn finish(&self, result: &Result<Done, slipway_actions::Error>) {
-        match (self, result) {
-            (Self::Json, Ok(done)) => print_json(&serde_json::json!({ "succeeded": done.outcome })),
-            (Self::Json, Err(error)) => print_json(&serde_json::json!({ "failed": Failure::of(error) })),
-            (Self::Bar(bar), _) => bar.finish_and_clear(),
-            (Self::Lines { .. }, _) => {}
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
         }
     }
 }
@@ -77,7 +75,7 @@ fn rate(progress: &Progress) -> String {
     text
 }
 
-fn print_json(value: &serde_json::Value) {
+pub(super) fn print_json(value: &serde_json::Value) {
     // As with lines for people: a reader that goes away does not stop the action.
     let _ = cli::print(&format!("{value}\n"));
 }
