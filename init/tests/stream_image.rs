@@ -196,8 +196,8 @@ fn what_matches_is_written_and_told() {
     assert!(told[0].0 == "note" && told[0].1.as_str().unwrap().starts_with("chose "), "{told:?}");
     let (key, last) = told.last().unwrap();
     let fetched = stream.len();
-    let counts = ["bytes", "fetched", "fetch_total"].map(|key| last[key].as_u64());
-    let expect = [IMAGE, fetched, fetched].map(|count| Some(count as u64));
+    let counts = ["bytes", "fetched", "fetch_total", "seconds_left"].map(|key| last[key].as_u64());
+    let expect = [IMAGE, fetched, fetched, 0].map(|count| Some(count as u64));
     assert!(key == "progress" && counts == expect && last["waiting_for"].is_string(), "{key}: {last}");
 }
 
@@ -313,5 +313,31 @@ fn all_that_overwrite_a_disk_ask_first() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(1) && said.contains(ON_IT), "{action:?}: {said}");
         bench.check_untouched();
+    }
+}
+
+#[test]
+fn the_time_left_is_told_while_bytes_come() {
+    let (bench, authority) = (Bench::new(), authority());
+    let stream = gzip(&image());
+    // It never ends by itself, so that there is a report before its end on every machine.
+    let url = serve(&authority, stream.clone(), stream.len() / 2) + "/image";
+    let ca = bench.file("ca.pem", authority.pem().as_bytes());
+    let source = ["stream-image", "--url", &url, "--ca", &ca, "--yes", "--json"];
+    for size in [None, Some(IMAGE.to_string())] {
+        let size_given: Vec<&str> = size.iter().flat_map(|size| ["--raw-size", size]).collect();
+        let mut action = bench.action(&[&source[..], &size_given].concat());
+        let mut child = action.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut progress = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()["progress"].clone());
+        let found = progress.find(|progress| progress["seconds_left"].is_u64());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = found.unwrap();
+        let of = |key: &str| found[key].as_u64();
+        assert!(of("seconds_left") > Some(0) && of("fetched") <= Some(stream.len() as u64 / 2), "{found}");
+        let totals = (of("fetch_total"), of("total"));
+        assert_eq!(totals, (Some(stream.len() as u64), size.map(|_| IMAGE as u64)), "{found}");
+        assert!(found["waiting_for"].is_string(), "{found}");
     }
 }
