@@ -150,9 +150,8 @@ fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: &
     let mut look = || {
         let (done, goal) = shares.iter().map(Share::look).fold((0, 0), |sum, share| (sum.0 + share.0, sum.1 + share.1));
         counters.written.store(done, std::sync::atomic::Ordering::Relaxed);
-        let mut progress = watch.look(Instant::now());
-        progress.total = Some(goal);
-        Report::Progress(progress)
+        watch.total = Some(goal);
+        Report::Progress(watch.look(Instant::now()))
     };
     let mut reported = Instant::now();
     loop {

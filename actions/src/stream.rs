@@ -38,7 +38,7 @@ use slipway_protocol::{Stage, StreamImage, Verify};
 use self::bmap::RangeCheck;
 use self::buffers::Queue;
 use self::digest::Check;
-use self::progress::{Counters, Meter, Watch};
+use self::progress::{Counters, Meter, Pace, Watch};
 use self::qcow2_stages::Ranges;
 use self::read_back::ReadBack;
 use self::resume::Resume;
@@ -60,7 +60,7 @@ const FETCHED: usize = 3;
 const RAW: usize = 6;
 /// Direct writes by two threads keep a disk busy that one leaves idle half of the time.
 const WRITERS: u64 = 2;
-/// Time between two reports of progress.
+/// Time between two reports of progress, at least.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// How a stage ends early.
@@ -285,7 +285,7 @@ fn watch(
     report: &mut dyn FnMut(Report),
 ) {
     let check_every = REPORT_EVERY / 5;
-    let mut next = Instant::now() + REPORT_EVERY;
+    let mut pace = Pace::new(Instant::now());
     loop {
         let news = told.recv_timeout(check_every);
         if machine.cancel().is_set() {
@@ -296,9 +296,9 @@ fn watch(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        if Instant::now() >= next {
-            report(Report::Progress(watch.look(Instant::now())));
-            next += REPORT_EVERY;
+        let now = Instant::now();
+        if pace.is_due(now) {
+            report(Report::Progress(watch.look(now)));
         }
     }
     report(Report::Progress(watch.look(Instant::now())));

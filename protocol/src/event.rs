@@ -85,6 +85,10 @@ pub struct Progress {
     /// Bytes done a second, over the last seconds.
     #[serde(default)]
     pub rate: u64,
+    /// Seconds until all is done at the rate of the last seconds: by the bytes there are to do, else by those there are to
+    /// receive. None while neither is known or nothing moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
     /// The stage of the pipeline the others wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<Stage>,

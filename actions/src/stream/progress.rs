@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use slipway_protocol::{Progress, Stage};
 
+use super::REPORT_EVERY;
+
 /// Seconds the rate is taken over.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 /// Stands for "not known" in an atomic.
@@ -59,35 +61,75 @@ impl Meter {
     }
 }
 
+/// Says when progress is due: [`REPORT_EVERY`] after the beginning and after each report. What was missed while nobody could
+/// report is not made up for.
+pub(crate) struct Pace {
+    next: Instant,
+}
+
+impl Pace {
+    pub(crate) fn new(begin: Instant) -> Self {
+        Self { next: begin + REPORT_EVERY }
+    }
+
+    /// Whether to report now.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.next;
+        if is_due {
+            self.next = now + REPORT_EVERY;
+        }
+        is_due
+    }
+}
+
+/// What was counted by some time.
+#[derive(Clone, Copy)]
+struct Sample {
+    at: Instant,
+    written: u64,
+    fetched: u64,
+}
+
 /// Turns counters and meters into [`Progress`], one look at a time.
 pub(crate) struct Watch<'a> {
     counters: &'a Counters,
     meters: &'a [&'a Meter],
-    total: Option<u64>,
-    samples: VecDeque<(Instant, u64)>,
+    /// Bytes there are to write, if that is known.
+    pub(crate) total: Option<u64>,
+    samples: VecDeque<Sample>,
     waited: Vec<u64>,
 }
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(counters: &'a Counters, meters: &'a [&'a Meter], total: Option<u64>) -> Self {
-        Self { counters, meters, total, samples: VecDeque::from([(Instant::now(), 0)]), waited: vec![0; meters.len()] }
+        let first = Sample { at: Instant::now(), written: 0, fetched: 0 };
+        Self { counters, meters, total, samples: VecDeque::from([first]), waited: vec![0; meters.len()] }
     }
 
     /// What to report now.
     pub(crate) fn look(&mut self, now: Instant) -> Progress {
-        let bytes = self.counters.written.load(Relaxed);
-        self.samples.push_back((now, bytes));
-        while self.samples.len() > 2 && now - self.samples[0].0 > RATE_WINDOW {
+        let [written, fetched] = [&self.counters.written, &self.counters.fetched].map(|count| count.load(Relaxed));
+        self.samples.push_back(Sample { at: now, written, fetched });
+        while self.samples.len() > 2 && now - self.samples[0].at > RATE_WINDOW {
             self.samples.pop_front();
         }
-        let (since, from) = self.samples[0];
-        let millis = u64::try_from((now - since).as_millis()).unwrap_or(u64::MAX);
+        let since = self.samples[0];
+        let millis = u64::try_from((now - since.at).as_millis()).unwrap_or(u64::MAX);
+        let rate = per_second(since.written, written, millis);
+        let fetch_total = self.counters.fetch_total();
+        // How much a stream unpacks to is rarely known before its end, how long it is nearly always.
+        let seconds_left = match (self.total, fetch_total) {
+            (Some(total), _) => seconds_left(written, total, rate),
+            (None, Some(total)) => seconds_left(fetched, total, per_second(since.fetched, fetched, millis)),
+            (None, None) => None,
+        };
         Progress {
-            bytes,
+            bytes: written,
             total: self.total,
-            fetched: self.counters.fetched.load(Relaxed),
-            fetch_total: self.counters.fetch_total(),
-            rate: ((bytes - from) * 1000).checked_div(millis).unwrap_or(0),
+            fetched,
+            fetch_total,
+            rate,
+            seconds_left,
             waiting_for: self.slowest(),
         }
     }
@@ -100,6 +142,19 @@ impl<'a> Watch<'a> {
         let stage = slowest.map(|(meter, _)| meter.stage);
         self.waited = waited;
         stage
+    }
+}
+
+/// A source that was started over has counted back.
+fn per_second(before: u64, now: u64, millis: u64) -> u64 {
+    (now.saturating_sub(before) * 1000).checked_div(millis).unwrap_or(0)
+}
+
+/// Time the rest takes; none where nothing moves.
+fn seconds_left(done: u64, total: u64, rate: u64) -> Option<u64> {
+    match total.saturating_sub(done) {
+        0 => Some(0),
+        left => left.checked_div(rate).map(|seconds| seconds.max(1)),
     }
 }
 
@@ -132,5 +187,58 @@ mod tests {
             watch.look(start + Duration::from_secs(second));
         }
         assert_eq!(watch.look(start + Duration::from_secs(20)).rate, 8);
+    }
+
+    /// What is told after two seconds in which so much was written and fetched.
+    fn check(total: Option<u64>, fetch_total: Option<u64>, [written, fetched]: [u64; 2], expect: Option<u64>) {
+        let counters = Counters::default();
+        let mut watch = Watch::new(&counters, &[], total);
+        let start = watch.samples[0].at;
+        counters.set_fetch_total(fetch_total);
+        counters.written.store(written, Relaxed);
+        counters.fetched.store(fetched, Relaxed);
+        let progress = watch.look(start + Duration::from_secs(2));
+        let (known, left) = ((progress.total, progress.fetch_total), progress.seconds_left);
+        assert_eq!((known, left), ((total, fetch_total), expect), "{progress:?}");
+    }
+
+    #[test]
+    fn the_time_left_is_known_where_the_end_of_either_is() {
+        check(Some(10_000), None, [2000, 300], Some(8));
+        check(None, Some(1000), [2000, 300], Some(4));
+        check(Some(10_000), Some(1000), [2000, 300], Some(8));
+        check(None, None, [2000, 300], None);
+        // The end.
+        check(Some(10_000), Some(1000), [10_000, 1000], Some(0));
+        check(None, Some(1000), [9000, 1000], Some(0));
+        check(None, Some(0), [0, 0], Some(0));
+        // Not there yet, but soon; more than was announced; nothing moves.
+        check(Some(10_000), None, [9999, 0], Some(1));
+        check(None, Some(1000), [9000, 1001], Some(0));
+        check(Some(10_000), None, [0, 0], None);
+        check(None, Some(1000), [0, 0], None);
+    }
+
+    #[test]
+    fn a_source_that_is_started_over_has_no_time_left_until_it_moves_on() {
+        let counters = Counters::default();
+        let mut watch = Watch::new(&counters, &[], None);
+        let start = watch.samples[0].at;
+        counters.set_fetch_total(Some(1000));
+        counters.fetched.store(900, Relaxed);
+        assert_eq!(watch.look(start + Duration::from_secs(3)).seconds_left, Some(1));
+        counters.fetched.store(100, Relaxed);
+        assert_eq!(watch.look(start + Duration::from_secs(6)).seconds_left, None);
+        counters.fetched.store(400, Relaxed);
+        assert_eq!(watch.look(start + Duration::from_secs(9)).seconds_left, Some(6));
+    }
+
+    #[test]
+    fn progress_is_due_twice_a_second_whatever_was_missed() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        let asked = (0..3000).step_by(100).chain(9000..9010).chain([9500, 9999, 10_000]);
+        let due: Vec<u64> = asked.filter(|at| pace.is_due(start + Duration::from_millis(*at))).collect();
+        assert_eq!(due, [500, 1000, 1500, 2000, 2500, 9000, 9500, 10_000]);
     }
 }

@@ -1,29 +1,40 @@
 //! One action by hand: `slipway action NAME ...`, with a progress bar on a terminal and plain lines elsewhere.
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use indicatif::HumanBytes;
 use slipway_actions::{Done, Host, HostOptions, Next};
 use slipway_protocol::{
     Action, Algorithm, BootReporter, CaptureDisk, DetachedSignature, Digest, DiskHints, EfiBootOrder, EncryptRoot,
-    EraseDisk, EraseMode, KernelArgReplacement, KernelArgs, Kexec, MakeFileSystem, NumberOrName, Partition,
+    EraseDisk, EraseMode, Failure, KernelArgReplacement, KernelArgs, Kexec, MakeFileSystem, NumberOrName, Partition,
     PartitionChoice, PhoneHome, RegistryAuth, RunInTarget, Secret, SeedCloudInit, StreamImage, UnpackArchive, Verify,
     WriteFile,
 };
 
 pub use arguments::ActionArguments;
 use arguments::{ActionCommand, VerifyMode};
+pub use confirm::confirmed;
 use display::Display;
 
 mod arguments;
+mod confirm;
 mod display;
 
 /// Runs the action and tells how it went; exit status 0 only when it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
+    let json = arguments.json;
+    match act(arguments) {
+        Err(error) if json => {
+            display::print_json(&serde_json::json!({ "failed": Failure::of(&*error) }));
+            Ok(ExitCode::FAILURE)
+        }
+        result => result,
+    }
+}
+
+fn act(arguments: ActionArguments) -> Result<ExitCode> {
     let overwritten = overwritten(&arguments.action);
     let capture_to = match &arguments.action {
         ActionCommand::CaptureDisk { to, .. } => Some(to.clone()),
@@ -42,26 +53,22 @@ pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     }
     let mut display = Display::new(arguments.json);
     let result = slipway_actions::run(&action, &machine, &mut |report| display.report(&report));
-    display.finish(&result);
-    match result {
-        Ok(Done { outcome, next }) => {
-            if !arguments.json {
-                for warning in &outcome.warnings {
-                    super::tell(&format!("warning: {warning}"));
-                }
-                super::print(&format!("{}\n", outcome.summary))?;
-                match next {
-                    Next::Continue => {}
-                    Next::Reboot => super::print("restart the machine to go on\n")?,
-                    Next::Kexec => super::print("start it by systemctl kexec, or kexec -e after a sync\n")?,
-                }
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        // Already told as JSON.
-        Err(_) if arguments.json => Ok(ExitCode::FAILURE),
-        Err(error) => Err(error.into()),
+    display.finish();
+    let Done { outcome, next } = result?;
+    if arguments.json {
+        display::print_json(&serde_json::json!({ "succeeded": outcome }));
+        return Ok(ExitCode::SUCCESS);
     }
+    for warning in &outcome.warnings {
+        super::tell(&format!("warning: {warning}"));
+    }
+    super::print(&format!("{}\n", super::shown(&outcome.summary)))?;
+    match next {
+        Next::Continue => {}
+        Next::Reboot => super::print("restart the machine to go on\n")?,
+        Next::Kexec => super::print("start it by systemctl kexec, or kexec -e after a sync\n")?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What an action takes away, in words; nothing if it keeps what is there.
@@ -245,27 +252,4 @@ fn detached_signature((url, key): (String, String)) -> Result<DetachedSignature>
     let path = PathBuf::from(&key);
     let public_key = if path.exists() { super::read_file(&path)? } else { key };
     Ok(DetachedSignature { url, public_key })
-}
-
-/// Shows what the disk is and asks whether `what` may be lost. Without a terminal nobody can answer, which means no.
-pub(super) fn confirmed(machine: &Host, path: &str, what: &str) -> Result<bool> {
-    let found = slipway_actions::named(path, machine)?;
-    let disk = &found.disk;
-    let medium = found.boot_medium.map(|mark| format!("a slipway boot medium, as {mark}"));
-    let known: String = found.in_use.into_iter().chain(medium).map(|what| format!(", {what}")).collect();
-    eprintln!(
-        "{}: {}, model {}, serial {}{known}",
-        disk.path,
-        HumanBytes(disk.size),
-        disk.model.as_deref().unwrap_or("unknown"),
-        disk.serial.as_deref().unwrap_or("unknown")
-    );
-    if !std::io::stdin().is_terminal() {
-        bail!("asking whether to overwrite {what}: standard input is no terminal; say --yes to go on without asking");
-    }
-    eprint!("everything on {what} will be lost; type \"yes\" to go on: ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer).context("reading the answer")?;
-    Ok(answer.trim() == "yes")
 }

@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 use slipway_actions::{Host, HostOptions, Verdict};
 use slipway_protocol::DiskHints;
 
+use super::shown;
+
 #[derive(Args)]
 pub struct DisksArguments {
     /// A hint as in a workflow, such as serial=S1 or "size=>= 100"; may be given several times
@@ -90,8 +92,6 @@ fn table(verdicts: &[Verdict], has_hints: bool) -> String {
 
 fn row(verdict: &Verdict, has_hints: bool) -> Vec<String> {
     let disk = &verdict.disk;
-    // What a disk says of itself must not reach a terminal as it is.
-    let shown = |text: &str| text.replace(|c: char| c.is_control(), "?");
     let known = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), shown);
     let state = match &verdict.obstacle {
         Some(obstacle) => obstacle.clone(),
@@ -161,7 +161,7 @@ PATH          SIZE       MODEL    SERIAL  WWN  TRAN  ROTA  BLOCK  STATE         
 /dev/nvme0n1  10.00 GiB  -        -       -    -     no    512    free                               chosen
 /dev/sda      10.00 GiB  -        -       -    -     no    512    is in use: slipway booted from it  no
 /dev/sdb      10.00 GiB  -        -       -    -     no    512    free                               no: has serial none, not \"S1\"
-/dev/sdc      10.00 GiB  A?[2Jé?  -       -    usb   yes   512    free, removable                    yes
+/dev/sdc      10.00 GiB  A?[2Jé   -       -    usb   yes   512    free, removable                    yes
 ";
         assert_eq!(table(&verdicts(), true), expect);
         assert!(table(&verdicts(), false).lines().all(|line| !line.contains("chosen") && !line.contains("MATCH")));

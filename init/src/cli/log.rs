@@ -34,7 +34,7 @@ pub fn start(book: Option<LogBook>) {
 pub fn fatal(error: &anyhow::Error) {
     let marked = std::env::var("SLIPWAY_LOG").is_ok_and(|value| value == "kmsg");
     let prefix = if marked { "<3>" } else { "slipway: " };
-    eprintln!("{prefix}{error:#}");
+    eprintln!("{prefix}{}", super::shown(&format!("{error:#}")));
 }
 
 /// Whether a person watches.

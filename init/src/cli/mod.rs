@@ -133,7 +133,17 @@ fn print_bytes(bytes: &[u8]) -> Result<()> {
 
 /// Tells a line on standard error. Whether anybody reads it must not matter to a disk that is being written.
 fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", shown(line));
+}
+
+/// A line as it may reach a terminal: what a disk, an archive or a server says of itself may hold what a terminal obeys.
+fn shown(line: &str) -> String {
+    let harmless = |c: char| match (c.is_control(), c.is_whitespace()) {
+        (false, _) => c,
+        (true, true) => ' ',
+        (true, false) => '?',
+    };
+    line.chars().map(harmless).collect()
 }
 
 /// Reads a file named on the command line.

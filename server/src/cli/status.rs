@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use slipway_protocol::{NodeState, NodeStatus, RunStatus, StepState, StepStatus};
+use slipway_protocol::{NodeState, NodeStatus, Progress, RunStatus, StepState, StepStatus};
 use slipway_server::store::Store;
 use slipway_server::time::{Millis, now};
 use slipway_server::{operate, status};
@@ -102,17 +102,30 @@ fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
 fn progress(run: &RunStatus, index: usize, step: &StepStatus) -> String {
     let mut text = format!("{}/{}", index + 1, run.steps.len());
     if let Some(progress) = step.progress.as_ref().filter(|_| step.state == StepState::Running) {
-        match progress.total.filter(|total| *total > 0) {
-            Some(total) => {
-                let percent = u128::from(progress.bytes) * 100 / u128::from(total);
-                text += &format!(" {percent} % of {}", bytes(total));
-            }
-            None => text += &format!(" {}", bytes(progress.bytes)),
-        }
-        text += &format!(", {}/s", bytes(progress.rate));
+        text += &format!(" {}", in_words(progress));
     }
     if step.attempt > 1 {
         text += &format!(", attempt {}", step.attempt);
+    }
+    text
+}
+
+fn in_words(progress: &Progress) -> String {
+    let share = |done: u64, total: Option<u64>| match total.filter(|total| *total > 0) {
+        Some(total) => format!("{} % of {}", u128::from(done) * 100 / u128::from(total), bytes(total)),
+        None => bytes(done),
+    };
+    let mut text = share(progress.bytes, progress.total);
+    // Nothing, where nothing goes over a network.
+    if progress.fetched > 0 || progress.fetch_total.is_some() {
+        text += &format!(", transferred {}", share(progress.fetched, progress.fetch_total));
+    }
+    text += &format!(", {}/s", bytes(progress.rate));
+    if let Some(seconds) = progress.seconds_left {
+        text += &format!(", {} left", duration(seconds.saturating_mul(1000)));
+    }
+    if let Some(stage) = &progress.waiting_for {
+        text += &format!(", waiting for {}", word(stage));
     }
     text
 }
@@ -189,7 +202,7 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{Failure, Identity, Progress, RunState};
+    use slipway_protocol::{Failure, Identity, RunState, Stage};
 
     use super::*;
 
@@ -257,6 +270,23 @@ mod tests {
         let expect =
             ["web1", "installing", "stream-image", progress, "/dev/sda, the only disk", "3 s ago", "1 min 33 s"];
         check(node, &expect);
+    }
+
+    #[test]
+    fn progress_shows_what_is_known() {
+        let check = |progress: &Progress, expect: &str| assert_eq!(in_words(progress), expect);
+        let mut progress = Progress { bytes: 1_500_000, rate: 250_000, ..Progress::default() };
+        check(&progress, "1.5 MB, 250.0 kB/s");
+        (progress.fetched, progress.waiting_for) = (400_000, Some(Stage::Fetch));
+        check(&progress, "1.5 MB, transferred 400.0 kB, 250.0 kB/s, waiting for fetch");
+        (progress.fetch_total, progress.seconds_left) = (Some(1_000_000), Some(75));
+        let words = "1.5 MB, transferred 40 % of 1.0 MB, 250.0 kB/s, 1 min 15 s left, waiting for fetch";
+        check(&progress, words);
+        progress.total = Some(3_000_000);
+        check(&progress, &words.replacen("1.5 MB", "50 % of 3.0 MB", 1));
+        // Of a node that says what it likes.
+        progress.seconds_left = Some(u64::MAX);
+        assert!(in_words(&progress).contains(" d "), "{}", in_words(&progress));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
-use slipway_actions::{Done, Report};
-use slipway_protocol::{Failure, Progress};
+use slipway_actions::Report;
+use slipway_protocol::Progress;
 
 use crate::cli;
 
@@ -27,7 +27,7 @@ impl Display {
             return Self::Lines { next: Instant::now() };
         }
         let bar = ProgressBar::no_length();
-        let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {msg}");
+        let style = ProgressStyle::with_template("{wide_bar} {prefix}\n{wide_msg}");
         Self::Bar(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
     }
 
@@ -37,38 +37,53 @@ impl Display {
             (Self::Json, Report::Progress(progress)) => print_json(&serde_json::json!({ "progress": progress })),
             (Self::Bar(bar), Report::Note(text)) => bar.suspend(|| cli::tell(text)),
             (Self::Bar(bar), Report::Progress(progress)) => {
-                if let Some(total) = progress.total {
+                if let Some((done, total)) = fraction(progress) {
                     bar.set_length(total);
+                    bar.set_position(done);
                 }
-                bar.set_position(progress.bytes);
-                bar.set_message(rate(progress));
+                bar.set_prefix(speed(progress));
+                bar.set_message(amounts(progress));
             }
             (Self::Lines { .. }, Report::Note(text)) => cli::tell(text),
             (Self::Lines { next }, Report::Progress(progress)) => {
                 if Instant::now() >= *next {
                     *next = Instant::now() + LINE_EVERY;
-                    let total = progress.total.map_or("?".to_owned(), |total| HumanBytes(total).to_string());
-                    cli::tell(&format!("{} of {total} {}", HumanBytes(progress.bytes), rate(progress)));
+                    cli::tell(&format!("{}, {}", amounts(progress), speed(progress)));
                 }
             }
         }
     }
 
-    pub(super) fn finish(&self, result: &Result<Done, slipway_actions::Error>) {
-        match (self, result) {
-            (Self::Json, Ok(done)) => print_json(&serde_json::json!({ "succeeded": done.outcome })),
-            (Self::Json, Err(error)) => print_json(&serde_json::json!({ "failed": Failure::of(error) })),
-            (Self::Bar(bar), _) => bar.finish_and_clear(),
-            (Self::Lines { .. }, _) => {}
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
         }
     }
 }
 
-fn rate(progress: &Progress) -> String {
-    let mut text = format!("at {}/s", HumanBytes(progress.rate));
-    if let Some(left) = progress.total.and_then(|total| total.checked_sub(progress.bytes))
-        && let Some(seconds) = left.checked_div(progress.rate)
-    {
+/// What is done of what there is to do, in bytes.
+fn fraction(progress: &Progress) -> Option<(u64, u64)> {
+    let by_bytes = progress.total.map(|total| (progress.bytes, total));
+    by_bytes.or(progress.fetch_total.map(|total| (progress.fetched, total)))
+}
+
+fn amounts(progress: &Progress) -> String {
+    let bytes = |done: u64, total: Option<u64>| match total {
+        Some(total) => format!("{} of {}", HumanBytes(done), HumanBytes(total)),
+        None => HumanBytes(done).to_string(),
+    };
+    let done = bytes(progress.bytes, progress.total);
+    // Nothing, where nothing goes over a network.
+    if progress.fetched == 0 && progress.fetch_total.is_none() {
+        return done;
+    }
+    format!("{done}, transferred {}", bytes(progress.fetched, progress.fetch_total))
+}
+
+fn speed(progress: &Progress) -> String {
+    let mut text = format!("{}/s", HumanBytes(progress.rate));
+    if let Some(seconds) = progress.seconds_left {
         text.push_str(&format!(", {} left", HumanDuration(Duration::from_secs(seconds))));
     }
     if let Some(stage) = progress.waiting_for {
@@ -77,7 +92,33 @@ fn rate(progress: &Progress) -> String {
     text
 }
 
-fn print_json(value: &serde_json::Value) {
+pub(super) fn print_json(value: &serde_json::Value) {
     // As with lines for people: a reader that goes away does not stop the action.
     let _ = cli::print(&format!("{value}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::Stage;
+
+    use super::*;
+
+    #[test]
+    fn progress_is_told_as_far_as_it_is_known() {
+        let check = |progress: &Progress, expect: (Option<(u64, u64)>, &str, &str)| {
+            let (amounts, speed) = (amounts(progress), speed(progress));
+            assert_eq!((fraction(progress), amounts.as_str(), speed.as_str()), expect);
+        };
+        let mut progress = Progress { bytes: 3 << 20, rate: 1 << 20, ..Progress::default() };
+        check(&progress, (None, "3.00 MiB", "1.00 MiB/s"));
+        (progress.fetched, progress.waiting_for) = (1 << 20, Some(Stage::Fetch));
+        check(&progress, (None, "3.00 MiB, transferred 1.00 MiB", "1.00 MiB/s, waiting for fetch"));
+        (progress.fetch_total, progress.seconds_left) = (Some(4 << 20), Some(90));
+        let (amounts, speed) =
+            ("3.00 MiB, transferred 1.00 MiB of 4.00 MiB", "1.00 MiB/s, 2 minutes left, waiting for fetch");
+        check(&progress, (Some((1 << 20, 4 << 20)), amounts, speed));
+        progress.total = Some(12 << 20);
+        let amounts = "3.00 MiB of 12.00 MiB, transferred 1.00 MiB of 4.00 MiB";
+        check(&progress, (Some((3 << 20, 12 << 20)), amounts, speed));
+    }
 }
