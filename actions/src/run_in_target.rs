@@ -142,8 +142,10 @@ fn execute(orders: &Orders, machine: &dyn Machine, report: &mut dyn FnMut(Report
     // If it is gone already, its answer or the lack of one says why.
     _ = control.write_all(text.as_bytes()).and_then(|()| control.write_all(b"\n"));
     let mut output = Output::default();
-    pass_on(&reader, &mut child.0, &mut output, machine, report, &failed)?;
+    let passed = pass_on(&reader, &mut child.0, &mut output, machine, report, &failed);
+    // Of a command that is stopped too: what it asked for and never got may be a line without an end.
     output.finish(report);
+    passed?;
     let mut answer = String::new();
     _ = BufReader::new(control.take(MAX_ANSWER)).read_line(&mut answer);
     let how = match serde_json::from_str::<Answer>(&answer) {

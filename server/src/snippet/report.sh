@@ -1,6 +1,7 @@
-# slipway_report NAME [STATUS [PERCENT [LABEL [LOGS]]]]
+# slipway_report NAME [STATUS [PERCENT [LABEL [LOGS [PRIORITY]]]]]
 # tells slipway a step of this installation. STATUS is init, done or failed; an empty word says nothing. NAME is cut after 62 bytes,
-# LABEL after 200. It prints nothing, takes ten seconds at most and always returns 0, so that it never stops what calls it.
+# LABEL after 200. Steps of a lower PRIORITY are shown first; it is 100 unless given. The function prints nothing, takes ten seconds
+# at most and always returns 0, so that it never stops what calls it.
 slipway_report() {
     (
         set +eu
@@ -22,6 +23,7 @@ slipway_report() {
         field percent "${3:-}"
         field label "$(printf '%.200s' "${4:-}")"
         field logs "$(printf '%s' "${5:-}" | tail -c 8000)"
+        field priority "${6:-}"
         work=$(mktemp -d "${TMPDIR:-/tmp}/slipway.XXXXXX") || exit 0
         printf '%s\n' "$ca" >"$work/ca"
         : >"$work/request"
