@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::boot_config::{self, INITRD};
 use crate::boot_entry::BootEntry;
 use crate::boot_entry::bls::{self, Start};
 use crate::error::Error;
@@ -22,8 +23,6 @@ const HOOK: &str = "etc/kernel/postinst.d/zz-systemd-boot";
 const COPIED: usize = 3;
 /// Beginnings of the names in /boot of what is made anew.
 const MADE: &[&str] = &["initrd.img-", "initramfs-"];
-/// An argument by which a kernel that the firmware starts loads an initramfs itself (kernel documentation, "The EFI Boot Stub").
-const INITRD: &str = "initrd=";
 /// What is wrong with a unified kernel image.
 const INSIDE: &str =
     "has its initramfs inside, which is not made anew; have kernel and initramfs as files of their own in the image";
@@ -103,7 +102,9 @@ fn unreached_by(start: &Start, volume: &Volume, is_at_boot: bool, has_hook: bool
         Start::Kernel(boot) | Start::Program(boot) if is_unified(volume, &boot.kernel)? => {
             return Ok(Some(format!("starts /{}, which {INSIDE}", boot.kernel)));
         }
-        Start::Program(boot) if !is_linux(boot) => return Ok(None),
+        Start::Program(boot) if !boot_config::is_linux_program(!boot.initrds.is_empty(), &boot.cmdline) => {
+            return Ok(None);
+        }
         Start::Kernel(boot) | Start::Program(boot) => boot,
     };
     if has_hook && boot.kernel.split('/').count() >= COPIED {
@@ -129,11 +130,6 @@ fn unreached_by(start: &Start, volume: &Volume, is_at_boot: bool, has_hook: bool
 fn is_unified(volume: &Volume, path: &str) -> Result<bool, Error> {
     let head = volume.root.head(path, pe::HEAD)?;
     Ok(head.and_then(|head| Sections::read(&head)).is_some_and(|sections| sections.has_kernel()))
-}
-
-/// Whether a program of the firmware is Linux, and no shell or memory test.
-fn is_linux(boot: &BootEntry) -> bool {
-    !initrds(boot).is_empty() || boot.cmdline.split_whitespace().any(|word| word.starts_with("root="))
 }
 
 /// All that an entry has for an initramfs.
@@ -177,13 +173,5 @@ mod tests {
         check("initrd /debian/6.1/initrd.img-6.1", &[("debian/6.1/initrd.img-6.1", false)]);
         check("options root=x initrd=\\id\\6.1\\initrd", &[("id/6.1/initrd", false)]);
         check("options root=x", &[]);
-    }
-
-    #[test]
-    fn linux_is_told_from_other_programs_of_the_firmware() {
-        let check = |lines: &str, expect: bool| assert_eq!(is_linux(&boot(lines)), expect, "{lines:?}");
-        check("efi /linux.efi\ninitrd /initrd\n", true);
-        check("efi /linux.efi\noptions quiet root=x\n", true);
-        check("efi /shell.efi\noptions -nostartup\n", false);
     }
 }
