@@ -6,6 +6,7 @@
 
 mod boot_files;
 mod extent;
+mod images;
 mod luks2;
 mod recovery;
 mod reencrypt;

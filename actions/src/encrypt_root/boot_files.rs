@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use super::images::{self, System};
 use crate::boot_config::{self, INITRD};
 use crate::boot_entry::BootEntry;
 use crate::boot_entry::bls::{self, Start};
 use crate::error::Error;
 use crate::mount::LookedAt;
-use crate::os_release;
 use crate::partitions::Partition;
 use crate::pe::{self, Sections};
 use crate::probe::FileSystem;
-use crate::run_in_target::fstab;
 use crate::seal;
 use crate::target::{self, UNMARKED};
-use crate::target_root::{Attributes, TargetRoot};
+use crate::target_root::Attributes;
 use crate::volume::{IMAGES, MAX_ENTRY, Volume};
 
 /// Debian's hook by which the boot loader's copies are made anew with the initramfs (package systemd-boot).
@@ -22,16 +21,21 @@ const HOOK: &str = "etc/kernel/postinst.d/zz-systemd-boot";
 /// Names in the path of a kernel that kernel-install(8) has put there: TOKEN/VERSION/linux.
 const COPIED: usize = 3;
 /// Beginnings of the names in /boot of what is made anew.
-const MADE: &[&str] = &["initrd.img-", "initramfs-"];
+const MADE: &[&str] = &["initrd.img-", "initramfs-", "initrd-"];
 /// What is wrong with a unified kernel image.
 const INSIDE: &str =
     "has its initramfs inside, which is not made anew; have kernel and initramfs as files of their own in the image";
+/// What is wrong with a system whose images have other names, or are elsewhere.
+const NO_IMAGE: &str = "its /boot has no initrd.img-VERSION, initramfs-VERSION.img or initrd-VERSION of a kernel whose \
+                        modules are in /lib/modules, and what opens the root could not be put into any; have dracut make one of \
+                        these in the image, and where /boot is a partition of its own, /etc/fstab name it by UUID, LABEL, \
+                        PARTUUID or PARTLABEL";
 
 /// A partition that may hold what the boot loader reads and could not be looked into, and what to do. Nothing starts from others.
 pub(super) fn unseen(volumes: &[Volume], looked_at: &LookedAt) -> Result<Option<String>, Error> {
     let mut named = Vec::new();
     for volume in volumes {
-        named.extend(boot_entries(&volume.root)?);
+        named.extend(images::boot_entries(&volume.root)?);
     }
     let may_be_read = |(partition, found): &(Partition, FileSystem)| {
         let is_unknown = partition.type_guid.is_none() && found.kind == "vfat";
@@ -47,15 +51,12 @@ pub(super) fn unseen(volumes: &[Volume], looked_at: &LookedAt) -> Result<Option<
     }))
 }
 
-fn boot_entries(root: &TargetRoot) -> Result<Vec<fstab::Entry>, Error> {
-    Ok(fstab::boot_entries(&root.read("etc/fstab")?.unwrap_or_default()))
-}
-
-/// What starts with an initramfs that is not made anew, and what to do; nothing if there is no such thing.
+/// What starts with an initramfs that is not made anew, or that there is none to make, and what to do; nothing if neither is so.
 pub(super) fn unreached(volumes: &[Volume]) -> Result<Option<String>, Error> {
+    // Without a system there is nothing to encrypt.
+    let Some(system) = System::find(volumes)? else { return Ok(None) };
     let has_hook = volumes.iter().any(|volume| volume.root.attributes(HOOK).is_ok_and(is_program));
-    let at_boot = mounted_at_boot(volumes)?;
-    for (index, volume) in volumes.iter().enumerate() {
+    for volume in volumes {
         for name in volume.files(IMAGES, ".efi")? {
             if is_unified(volume, &format!("{IMAGES}/{name}"))? {
                 return Ok(Some(format!("its kernel image /{IMAGES}/{name} {INSIDE}")));
@@ -65,34 +66,17 @@ pub(super) fn unreached(volumes: &[Volume]) -> Result<Option<String>, Error> {
             for name in volume.files(&folder, ".conf")? {
                 let text = volume.root.read_up_to(&format!("{folder}/{name}"), MAX_ENTRY)?.unwrap_or_default();
                 let Some(entry) = bls::parse(&name, &text, &BTreeMap::new()) else { continue };
-                if let Some(reason) = unreached_by(&entry.start, volume, at_boot.contains(&index), has_hook)? {
+                if let Some(reason) = unreached_by(&entry.start, volume, system.has_at_boot(volume), has_hook)? {
                     return Ok(Some(format!("its boot entry /{folder}/{name} {reason}")));
                 }
             }
         }
     }
-    Ok(None)
+    Ok((!system.has_images()).then(|| NO_IMAGE.to_owned()))
 }
 
 fn is_program(attributes: Option<Attributes>) -> bool {
     attributes.is_some_and(|attributes| attributes.mode & 0o111 != 0)
-}
-
-/// Indexes of the file systems that systems have at /boot, as it is mounted when their initramfs is made anew: the one their
-/// fstab names, else their root.
-fn mounted_at_boot(volumes: &[Volume]) -> Result<Vec<usize>, Error> {
-    let mut found = Vec::new();
-    for (index, volume) in volumes.iter().enumerate() {
-        if !os_release::PATHS.iter().any(|path| volume.root.exists(path)) {
-            continue;
-        }
-        let entries = boot_entries(&volume.root)?;
-        let entry = entries.iter().find(|entry| entry.place == "boot");
-        let is_meant = |entry: &fstab::Entry, other: &Volume| entry.means(&other.partition, &other.file_system);
-        let named = entry.and_then(|entry| volumes.iter().position(|other| is_meant(entry, other)));
-        found.push(named.unwrap_or(index));
-    }
-    Ok(found)
 }
 
 /// What is wrong with an entry of a file system, which may be the one at /boot.
