@@ -171,8 +171,20 @@ fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
     check(SYSTEM, "its boot entry /loader/entries/a.conf starts /id/6.1/initrd, a copy that nothing makes anew");
     check(&[SYSTEM, &[HOOK]].concat(), "a copy that nothing makes anew");
 
-    let refused = Safe::new(&installed(SYSTEM, 40), Path::new(NO_TPM)).refused(EncryptRoot::default());
-    assert!(refused.contains(NO_OBSTACLE), "{refused}");
+    let check = |entry: &str, missing: &str, expect: &str| {
+        let system: Vec<_> = SYSTEM.iter().chain([&HOOK]).filter(|(path, _)| *path != missing).copied().collect();
+        let bench = with_esp(&[("loader/entries/a.conf", entry)], &system, 40);
+        make_executable(&bench, HOOK.0);
+        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
+        assert!(refused.contains(expect), "{entry:?} without {missing:?}: {refused}");
+    };
+    check(ENTRY.1, "", NO_OBSTACLE);
+    for missing in ["boot/initrd.img-6.1", "boot/vmlinuz-6.1", "lib/modules/6.1/modules.dep"] {
+        check(ENTRY.1, missing, "starts /id/6.1/initrd, a copy that nothing makes anew");
+    }
+    check(&ENTRY.1.replace("6.1", "5.0"), "", "starts /id/5.0/initrd, a copy that nothing makes anew");
+    let gone = "linux /id/5.0/linux\ninitrd /id/5.0/initrd.img-5.0\n";
+    check(gone, "", "which nothing makes anew, because its system has no /lib/modules/5.0/modules.dep");
 }
 
 #[test]
@@ -193,6 +205,14 @@ fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
     let in_boot = "linux /vmlinuz-6.1\ninitrd /initrd.img-6.1\noptions root=x\n";
     check(&[], in_boot, &[("boot/initrd.img-6.1", "")], "starts /initrd.img-6.1, a copy that nothing makes anew");
     check(&[], in_boot, &[FSTAB], NO_OBSTACLE);
+    let other = in_boot.replace("initrd.img-6.1", "initramfs-6.1.img");
+    check(&[], &other, &[FSTAB], "starts /initramfs-6.1.img, a copy that nothing makes anew");
+    let gone = "linux /vmlinuz-5.0\ninitrd /initramfs-5.0.img\noptions root=x\n";
+    let expect =
+        "starts /initramfs-5.0.img, which nothing makes anew, because its system has no /lib/modules/5.0/modules.dep";
+    check(&[("initramfs-5.0.img", "")], gone, &[FSTAB], expect);
+    let for_rescue = ("loader/entries/b.conf", "linux /vmlinuz-0-rescue-a\ninitrd /initramfs-0-rescue-a.img\n");
+    check(&[for_rescue, ("initramfs-0-rescue-a.img", "")], in_boot, &[FSTAB], NO_OBSTACLE);
     let program = ("loader/entries/b.conf", "efi /shell.efi\noptions -nostartup\n");
     check(&[program], in_boot, &[FSTAB], NO_OBSTACLE);
 

@@ -4,15 +4,22 @@ use crate::error::Error;
 use crate::os_release;
 use crate::run_in_target::fstab;
 use crate::target;
-use crate::target_root::TargetRoot;
+use crate::target_root::{Attributes, TargetRoot};
 use crate::volume::Volume;
 
+/// Debian's hook by which the boot loader's copies are made anew with the initramfs (package systemd-boot).
+pub(super) const HOOK: &str = "etc/kernel/postinst.d/zz-systemd-boot";
+/// What an initramfs for rescue has in place of a version (dracut, 51-dracut-rescue.install).
+const RESCUE: &str = "0-rescue";
 /// Names in /boot of what is made anew, before and after the version of its kernel: Debian's, dracut's own and SUSE's.
 const NAMES: &[(&str, &str)] = &[("initrd.img-", ""), ("initramfs-", ".img"), ("initrd-", "")];
 
 /// The installed system, and its /boot as it is mounted when its initramfs images are made anew.
 pub(super) struct System<'a> {
+    home: &'a TargetRoot,
     boot: &'a Volume,
+    /// What stands before the path of a file in /boot there.
+    folder: &'static str,
     /// Names of the images that are made anew.
     images: Vec<String>,
 }
@@ -30,23 +37,64 @@ impl<'a> System<'a> {
         let is_meant =
             |volume: &&Volume| meant.is_some_and(|entry| entry.means(&volume.partition, &volume.file_system));
         let (boot, folder) = volumes.iter().find(is_meant).map_or((home, "boot/"), |boot| (boot, ""));
-        let mut images = boot.root.list(folder)?;
-        images.retain(|image| {
-            let has_modules = version(image).is_some_and(|version| home.root.exists(&modules(version)));
-            has_modules && boot.root.exists(&format!("{folder}{image}"))
-        });
-        Ok(Some(Self { boot, images }))
-    }
-
-    /// Whether a file system is or has its /boot.
-    pub(super) fn has_at_boot(&self, volume: &Volume) -> bool {
-        std::ptr::eq(self.boot, volume)
+        let mut system = Self { home: &home.root, boot, folder, images: Vec::new() };
+        let is_made = |image: &String| {
+            version(image).is_some_and(|version| system.has_modules(version)) && system.has_in_boot(image)
+        };
+        system.images = boot.root.list(folder)?.into_iter().filter(is_made).collect();
+        Ok(Some(system))
     }
 
     /// Whether any image is made anew.
     pub(super) fn has_images(&self) -> bool {
         !self.images.is_empty()
     }
+
+    /// Whether the initramfs at a path of a file system is one that is made anew.
+    pub(super) fn makes(&self, volume: &Volume, path: &str) -> bool {
+        // A link is made anew by what it leads to.
+        let path = volume.root.followed(path).unwrap_or_else(|_| path.to_owned());
+        let path = path.trim_start_matches('/');
+        let name = path.strip_prefix("boot/").or_else(|| self.folder.is_empty().then_some(path));
+        std::ptr::eq(self.boot, volume) && self.images.iter().any(|image| Some(image.as_str()) == name)
+    }
+
+    /// Whether the boot loader's copy of a kernel is made anew with its initramfs: TOKEN/VERSION/linux, as kernel-install(8) has
+    /// put it there.
+    pub(super) fn makes_copy(&self, kernel: &str) -> bool {
+        let mut names = kernel.rsplit('/').skip(1);
+        let (Some(copied), Some(_)) = (names.next(), names.next()) else { return false };
+        self.home.attributes(HOOK).is_ok_and(is_program)
+            && self.images.iter().any(|image| version(image) == Some(copied))
+            && self.has_in_boot(&format!("vmlinuz-{copied}"))
+    }
+
+    /// The file that is missing where the kernel of an initramfs is not installed, so that nothing makes that anew.
+    pub(super) fn missing_for(&self, initramfs: &str) -> Option<String> {
+        let version = version(initramfs.rsplit('/').next()?)?;
+        (!self.has_modules(version)).then(|| modules(version))
+    }
+
+    fn has_modules(&self, version: &str) -> bool {
+        self.home.exists(&modules(version))
+    }
+
+    fn has_in_boot(&self, name: &str) -> bool {
+        self.boot.root.exists(&format!("{}{name}", self.folder))
+    }
+}
+
+/// Whether an initramfs is one for rescue, which dracut makes once and for all: `initramfs-0-rescue-ID.img` or ID/0-rescue/initrd.
+pub(super) fn is_for_rescue(path: &str) -> bool {
+    let is_rescue = |name: &str| {
+        let version = version(name).unwrap_or(name);
+        version.strip_prefix(RESCUE).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    path.split('/').any(is_rescue)
+}
+
+fn is_program(attributes: Option<Attributes>) -> bool {
+    attributes.is_some_and(|attributes| attributes.mode & 0o111 != 0)
 }
 
 /// What the fstab of a root file system mounts for booting.
@@ -85,6 +133,21 @@ mod tests {
             ("vmlinuz-6.1", None),
         ] {
             assert_eq!(version(image), expect, "{image}");
+        }
+    }
+
+    #[test]
+    fn images_for_rescue_are_told_by_their_name() {
+        for (path, expect) in [
+            ("initramfs-0-rescue-0123456789abcdef.img", true),
+            ("boot/initramfs-0-rescue-0123456789abcdef.img", true),
+            ("0123456789abcdef/0-rescue/initrd", true),
+            ("initramfs-5.10-rescue.img", false),
+            ("id/5.0-rescue/initrd", false),
+            ("initramfs-0-rescued.img", false),
+            ("initramfs-0.1.img", false),
+        ] {
+            assert_eq!(is_for_rescue(path), expect, "{path}");
         }
     }
 

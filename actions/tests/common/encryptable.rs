@@ -5,6 +5,7 @@ pub const SYSTEM: &[(&str, &str)] = &[
     ("etc/os-release", "NAME=Debian"),
     ("lib/modules/6.1/modules.dep", ""),
     ("boot/initrd.img-6.1", ""),
+    ("boot/vmlinuz-6.1", ""),
     ("usr/bin/dracut", ""),
     ("usr/bin/lsinitrd", ""),
     ("usr/bin/tpm2", ""),
