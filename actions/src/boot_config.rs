@@ -23,6 +23,9 @@ mod kernel_cmdline;
 mod shell;
 pub(crate) mod uki;
 
+/// An argument by which a kernel that the firmware starts loads an initramfs itself (kernel documentation, "The EFI Boot Stub").
+pub(crate) const INITRD: &str = "initrd=";
+
 /// What became of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
@@ -55,8 +58,17 @@ pub(crate) enum For {
 /// Whether a command that starts a kernel starts Linux, and no memory test.
 fn is_linux(path: &str, arguments: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
-    !name.contains("memtest")
-        && (name.contains("vmlinu") || arguments.split_whitespace().any(|word| word.starts_with("root=")))
+    !name.contains("memtest") && (name.contains("vmlinu") || has_argument(arguments, "root="))
+}
+
+/// Whether a program of the firmware that an entry starts is Linux, and no shell or memory test: by what it is given, because a
+/// unified kernel image may be called anything, and has its own arguments where it is given none.
+pub(crate) fn is_linux_program(has_initrd: bool, arguments: &str) -> bool {
+    has_initrd || has_argument(arguments, "root=") || has_argument(arguments, INITRD)
+}
+
+fn has_argument(arguments: &str, start: &str) -> bool {
+    arguments.split_whitespace().any(|word| word.starts_with(start))
 }
 
 /// Whether this is the command line of an entry for rescue, which is made without what only normal entries get.
@@ -90,6 +102,19 @@ fn with_line(text: &str, line: &str) -> String {
 mod tests {
     use super::*;
     use slipway_protocol::{KernelArgReplacement, KernelArgs};
+
+    #[test]
+    fn linux_is_told_from_other_programs_of_the_firmware() {
+        let check = |has_initrd: bool, arguments: &str, expect: bool| {
+            assert_eq!(is_linux_program(has_initrd, arguments), expect, "{arguments:?}, initrd: {has_initrd}");
+        };
+        check(true, "", true);
+        check(true, "quiet rw", true);
+        check(false, "quiet root=x", true);
+        check(false, "initrd=\\a quiet", true);
+        check(false, "-nostartup", false);
+        check(false, "noinitrd=a xroot=b", false);
+    }
 
     fn words(arguments: &[&str]) -> Vec<String> {
         arguments.iter().map(|argument| (*argument).to_owned()).collect()

@@ -6,6 +6,7 @@
 
 mod boot_files;
 mod extent;
+mod images;
 mod luks2;
 mod recovery;
 mod reencrypt;
@@ -67,9 +68,11 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
     // A file system must not be mounted twice.
     let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;
     let is_by_shim = shim::is_installed(&volumes)?;
-    let obstacle = obstacle(&disk, &volumes, looked_at);
+    let mut for_rescue = Vec::new();
+    let obstacle = obstacle(&disk, &volumes, looked_at, &mut for_rescue);
     drop(volumes);
     let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
+    warnings.extend(for_rescue);
     let refused = |reason: String| Error::Encrypt(EncryptError::Refused { what: name.clone(), reason });
     target_files::check(&root).map_err(refused)?;
     let plan = plan(&disk, &partition, kind, inputs.grow)?;
@@ -111,10 +114,16 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
     Ok(Done::go_on(summary, warnings))
 }
 
-/// What in the boot files would keep the system from starting, or their change from being made.
-fn obstacle(disk: &OpenDisk, volumes: &[crate::volume::Volume], looked_at: LookedAt) -> Result<Option<String>, Error> {
+/// What in the boot files would keep the system from starting, or their change from being made. What keeps only an entry from it
+/// is told in `warnings`.
+fn obstacle(
+    disk: &OpenDisk,
+    volumes: &[crate::volume::Volume],
+    looked_at: LookedAt,
+    warnings: &mut Vec<String>,
+) -> Result<Option<String>, Error> {
     let unseen = boot_files::unseen(volumes, &looked_at)?;
-    if let Some(reason) = unseen.map_or_else(|| boot_files::unreached(volumes), |reason| Ok(Some(reason)))? {
+    if let Some(reason) = unseen.map_or_else(|| boot_files::unreached(volumes, warnings), |reason| Ok(Some(reason)))? {
         return Ok(Some(reason));
     }
     let wanted = boot_arguments(DiskHints::default(), ANY_VOLUME);

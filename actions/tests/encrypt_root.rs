@@ -127,7 +127,7 @@ fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
         assert!(refused.contains(expect), "{refused}");
     };
     let usual = EncryptRoot::default;
-    for (index, (path, _)) in SYSTEM.iter().enumerate().skip(1) {
+    for (index, (path, _)) in SYSTEM.iter().enumerate().filter(|(_, (path, _))| path.starts_with("usr/")) {
         let without = [&SYSTEM[..index], &SYSTEM[index + 1..]].concat();
         check(&without, 40, usual(), &format!("its system has no /{path}, which Debian has in "));
     }
@@ -171,8 +171,20 @@ fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
     check(SYSTEM, "its boot entry /loader/entries/a.conf starts /id/6.1/initrd, a copy that nothing makes anew");
     check(&[SYSTEM, &[HOOK]].concat(), "a copy that nothing makes anew");
 
-    let refused = Safe::new(&installed(SYSTEM, 40), Path::new(NO_TPM)).refused(EncryptRoot::default());
-    assert!(refused.contains(NO_OBSTACLE), "{refused}");
+    let check = |entry: &str, missing: &str, expect: &str| {
+        let system: Vec<_> = SYSTEM.iter().chain([&HOOK]).filter(|(path, _)| *path != missing).copied().collect();
+        let bench = with_esp(&[("loader/entries/a.conf", entry)], &system, 40);
+        make_executable(&bench, HOOK.0);
+        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
+        assert!(refused.contains(expect), "{entry:?} without {missing:?}: {refused}");
+    };
+    check(ENTRY.1, "", NO_OBSTACLE);
+    for missing in ["boot/initrd.img-6.1", "boot/vmlinuz-6.1", "lib/modules/6.1/modules.dep"] {
+        check(ENTRY.1, missing, "starts /id/6.1/initrd, a copy that nothing makes anew");
+    }
+    check(&ENTRY.1.replace("6.1", "5.0"), "", "starts /id/5.0/initrd, a copy that nothing makes anew");
+    let gone = "linux /id/5.0/linux\ninitrd /id/5.0/initrd.img-5.0\n";
+    check(gone, "", "which nothing makes anew, because its system has no /lib/modules/5.0/modules.dep");
 }
 
 #[test]
@@ -181,8 +193,8 @@ fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
         return;
     }
     let check = |esp: &[(&str, &str)], entry: &str, root: &[(&str, &str)], expect: &str| {
-        let entry = ("loader/entries/a.conf", entry);
-        let bench = with_esp(&[esp, &[entry]].concat(), &[SYSTEM, root].concat(), 40);
+        let usual = [("loader/entries/a.conf", entry), ("initrd.img-6.1", "")];
+        let bench = with_esp(&[esp, &usual].concat(), &[SYSTEM, root].concat(), 40);
         let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
         assert!(refused.contains(expect), "{entry:?}: {refused}");
     };
@@ -193,6 +205,14 @@ fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
     let in_boot = "linux /vmlinuz-6.1\ninitrd /initrd.img-6.1\noptions root=x\n";
     check(&[], in_boot, &[("boot/initrd.img-6.1", "")], "starts /initrd.img-6.1, a copy that nothing makes anew");
     check(&[], in_boot, &[FSTAB], NO_OBSTACLE);
+    let other = in_boot.replace("initrd.img-6.1", "initramfs-6.1.img");
+    check(&[], &other, &[FSTAB], "starts /initramfs-6.1.img, a copy that nothing makes anew");
+    let gone = "linux /vmlinuz-5.0\ninitrd /initramfs-5.0.img\noptions root=x\n";
+    let expect =
+        "starts /initramfs-5.0.img, which nothing makes anew, because its system has no /lib/modules/5.0/modules.dep";
+    check(&[("initramfs-5.0.img", "")], gone, &[FSTAB], expect);
+    let for_rescue = ("loader/entries/b.conf", "linux /vmlinuz-0-rescue-a\ninitrd /initramfs-0-rescue-a.img\n");
+    check(&[for_rescue, ("initramfs-0-rescue-a.img", "")], in_boot, &[FSTAB], NO_OBSTACLE);
     let program = ("loader/entries/b.conf", "efi /shell.efi\noptions -nostartup\n");
     check(&[program], in_boot, &[FSTAB], NO_OBSTACLE);
 
@@ -209,9 +229,39 @@ fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
     check(&unified, in_boot, &[FSTAB], "its kernel image /EFI/Linux/a.efi has its initramfs inside");
 
     let by_link = "linux /vmlinuz-6.1\ninitrd /initrd.img\noptions root=x\n";
-    let link = |to| [("initrd.img", to), ("initrd.img-6.1", ""), ("id/initrd", "")];
+    let link = |to| [("initrd.img", to), ("id/initrd", "")];
     check(&link("-> initrd.img-6.1"), by_link, &[FSTAB], NO_OBSTACLE);
     check(&link("-> id/initrd"), by_link, &[FSTAB], "starts /initrd.img, a copy that nothing makes anew");
+}
+
+#[test]
+fn a_boot_folder_without_an_image_that_can_be_made_anew_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let menu = ("grub/grub.cfg", "menuentry 'a' {\n\tlinux /vmlinuz root=x\n}\n");
+    let check = |image: &str, root: &[(&str, &str)], expect: &str| {
+        let bench = with_esp(&[menu, (image, "")], &[SYSTEM, root].concat(), 40);
+        let safe = Safe::new(&bench, Path::new(NO_TPM));
+        let refused = safe.refused(EncryptRoot::default());
+        assert!(refused.contains(expect), "{image}, {root:?}: {refused}");
+        assert_eq!(safe.keys.lock().unwrap().len(), 0);
+    };
+    let none = "its /boot has no initrd.img-VERSION, initramfs-VERSION.img or initrd-VERSION of a kernel";
+    for image in ["initrd.img-6.1", "initramfs-6.1.img", "initrd-6.1"] {
+        check(image, &[FSTAB], NO_OBSTACLE);
+    }
+    for image in ["initramfs-linux.img", "initrd.img-6.2", "initramfs-6.1", "initrd.img", "id/initrd.img-6.1"] {
+        check(image, &[FSTAB], none);
+    }
+    check("initrd.img-6.2", &[FSTAB, ("lib/modules/6.2/modules.dep", "")], NO_OBSTACLE);
+    check("initrd.img-6.2", &[FSTAB, ("lib/modules/6.2/kernel", "")], none);
+    let by_link = ("etc/fstab", "/dev/disk/by-partlabel/esp /boot ext4 defaults 0 2\n");
+    check("initrd.img-6.2", &[by_link], none);
+    check("initrd.img-6.1", &[by_link], NO_OBSTACLE);
+    // The folder /boot of the root itself has one.
+    check("initrd.img-6.2", &[], NO_OBSTACLE);
+    check("initrd.img-6.2", &[("etc/fstab", "PARTLABEL=esp /boot/efi ext4 defaults 0 2\n")], NO_OBSTACLE);
 }
 
 #[test]

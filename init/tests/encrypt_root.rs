@@ -32,6 +32,8 @@ const DRACUT: &str =
     "#!/bin/sh\necho \"dracut $*\" >> /told\n[ -e /etc/crypttab ] && echo systemd-cryptsetup > \"$5\"\n";
 const LSINITRD: &str =
     "#!/bin/sh\nread -r first < \"$1\"\necho \"$first libtss2-esys.so.0 libtss2-tcti-device.so.0\"\n";
+/// Says which copies of a kernel and its initramfs are made.
+const KERNEL_INSTALL: &str = "#!/bin/sh\necho \"kernel-install $*\" >> /told\n";
 
 struct Bench {
     dir: TempDir,
@@ -50,11 +52,12 @@ impl Bench {
         let mut sgdisk = Command::new("sgdisk");
         sgdisk.args(["--new=1:2048:18431", &format!("--new=2:{}:{}", ROOT_AT * 2048, ROOT_END * 2048 - 1)]);
         run(sgdisk.args([&format!("--typecode=1:{ESP}"), &format!("--typecode=2:{ROOT}")]).arg(&disk));
-        let entry = (
-            "loader/entries/a.conf",
-            "title a\nlinux /id/6.1/linux\ninitrd /id/6.1/initrd\noptions root=LABEL=system ro\n",
-        );
-        bench.make_file_system("esp", &[entry], 1, 8, 1024);
+        let text = |version: &str| {
+            format!("linux /id/{version}/linux\ninitrd /id/{version}/initrd\noptions root=LABEL=system ro\n")
+        };
+        let (usual, for_rescue) = (text("6.1.0-1-cloud"), text("0-rescue"));
+        let entries = [("loader/entries/a.conf", usual.as_str()), ("loader/entries/b.conf", &for_rescue)];
+        bench.make_file_system("esp", &entries, 1, 8, 1024);
         bench.make_file_system("system", &[], ROOT_AT, ROOT_END - ROOT_AT, block);
         file.set_len((DISK * MIB) as u64).unwrap();
         Some(bench)
@@ -134,6 +137,7 @@ fn make_system(tree: &Path) {
     }
     write(tree, "usr/bin/dracut", DRACUT, 0o755);
     write(tree, "usr/bin/lsinitrd", LSINITRD, 0o755);
+    write(tree, "usr/bin/kernel-install", KERNEL_INSTALL, 0o755);
     write(tree, "etc/kernel/postinst.d/zz-systemd-boot", "", 0o755);
     for (path, content) in [
         ("etc/os-release", "NAME=Debian\n"),
@@ -144,6 +148,7 @@ fn make_system(tree: &Path) {
         ("usr/sbin/cryptsetup", ""),
         ("lib/modules/6.1.0-1-cloud/modules.dep", ""),
         ("boot/initrd.img-6.1.0-1-cloud", "old\n"),
+        ("boot/vmlinuz-6.1.0-1-cloud", ""),
         ("srv/data", "what was there before\n"),
     ] {
         write(tree, path, content, 0o644);
@@ -187,7 +192,9 @@ fn an_encrypted_root_is_opened_by_the_tpm_and_by_the_recovery_key_and_is_what_it
         let output = bench.encrypt(&[]);
         assert!(output.status.success(), "{output:?}");
         let last = last(&output);
-        assert_eq!(last["succeeded"]["warnings"], serde_json::json!([]), "{last}");
+        let for_rescue = "the boot entry /loader/entries/b.conf has an initramfs for rescue that is not made anew: it can open \
+                          the root by the recovery key at most";
+        assert_eq!(last["succeeded"]["warnings"], serde_json::json!([for_rescue]), "{last}");
         let summary = last["succeeded"]["summary"].as_str().unwrap();
         assert!(summary.starts_with("encrypted 24 MiB of ext4 in partition 2"), "{summary}");
         let told = [&output.stdout[..], &output.stderr].concat();
@@ -224,8 +231,9 @@ fn check_content(bench: &Bench, volume: &Path, sector: usize) {
     assert_eq!(cat("/etc/crypttab"), format!("root UUID={uuid} none tpm2-device=auto,x-initrd.attach\n"));
     assert_eq!(cat("/etc/fstab"), "/dev/mapper/root / ext4 errors=remount-ro,x-systemd.growfs 0 1\n");
     let image = "/boot/initrd.img-6.1.0-1-cloud";
-    let expect = format!("dracut --force --no-hostonly --add crypt tpm2-tss {image} 6.1.0-1-cloud\n");
-    assert_eq!(cat("/told"), expect);
+    let dracut = format!("dracut --force --no-hostonly --add crypt tpm2-tss {image} 6.1.0-1-cloud\n");
+    let copies = format!("kernel-install add 6.1.0-1-cloud /boot/vmlinuz-6.1.0-1-cloud {image}\n");
+    assert_eq!(cat("/told"), dracut + &copies);
     assert_eq!(cat(image), "systemd-cryptsetup\n");
 }
 
@@ -233,11 +241,13 @@ fn check_boot(bench: &Bench, volume: &Path) {
     let uuid = run(Command::new("cryptsetup").arg("luksUUID").arg(volume));
     let uuid = uuid.trim();
     let esp = bench.cut_out(1);
-    let entry = run(Command::new("debugfs").args(["-R", "cat /loader/entries/a.conf"]).arg(esp));
     let options = format!(
         "options root=LABEL=system ro rd.luks.name={uuid}=root rd.luks.options={uuid}=tpm2-device=auto root=/dev/mapper/root"
     );
-    assert!(entry.lines().any(|line| line == options), "{entry}");
+    for name in ["a.conf", "b.conf"] {
+        let entry = run(Command::new("debugfs").args(["-R", &format!("cat /loader/entries/{name}")]).arg(&esp));
+        assert!(entry.lines().any(|line| line == options), "{entry}");
+    }
 }
 
 /// That systemd gets the key from this TPM as it is, neither from another in the same state, nor once a register has changed.

@@ -38,7 +38,7 @@ async fn the_server_has_the_key_before_the_disk_is_changed() {
     let Some(tpm) = Tpm::start(&lab.folder.path().join("tpm")) else { return };
     let system = [SYSTEM, &[FSTAB]].concat();
     let parts = [
-        Part { mib: 1..9, type_guid: ESP, name: "esp", files: &[ENTRY] },
+        Part { mib: 1..9, type_guid: ESP, name: "esp", files: &[ENTRY, ("initrd.img-6.1", "")] },
         Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: &system },
     ];
     make(&lab.disk(), 40, &parts);

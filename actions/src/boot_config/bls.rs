@@ -3,7 +3,7 @@
 use slipway_protocol::KernelArgs;
 
 use super::command_line::{Language, changed, without_appended};
-use super::{Edit, edit_lines, with_line};
+use super::{Edit, edit_lines, is_linux_program, with_line};
 
 /// Names GRUB's environment has the arguments of entries under, in Fedora's style of some years.
 const KERNELOPTS: [&str; 2] = ["$kernelopts", "${kernelopts}"];
@@ -52,11 +52,13 @@ pub(crate) fn bls_options(text: &str) -> String {
 }
 
 /// Whether it is Linux that an entry starts. A unified kernel image without options has its own command line, which options
-/// would take the place of; memory tests and shells are started by `efi` and have no root.
+/// would take the place of.
 fn boots_linux(text: &str, options: &[&str]) -> bool {
     let has = |key: &str| text.lines().any(|line| value(line, key).is_some());
-    let names_root = || options.iter().flat_map(|line| line.split_whitespace()).any(|word| word.starts_with("root="));
-    has("linux") || has("uki") && !options.is_empty() || has("efi") && names_root()
+    let has_initrd = || text.lines().any(|line| value(line, "initrd").is_some_and(|paths| !paths.is_empty()));
+    has("linux")
+        || has("uki") && !options.is_empty()
+        || has("efi") && is_linux_program(has_initrd(), &options.join(" "))
 }
 
 /// The value of a line with this key.
@@ -95,7 +97,12 @@ mod tests {
     fn only_entries_that_start_linux_are_edited() {
         check("uki /a.efi\noptions b\n", &append(&["a"]), "uki /a.efi\noptions b a\n");
         check("efi /vmlinuz\noptions root=x\n", &append(&["a"]), "efi /vmlinuz\noptions root=x a\n");
-        for other in ["title shell\nefi /shell.efi\n", "efi /memtest.efi\noptions b\n", "uki /a.efi\n", ""] {
+        let by_initrd = "efi /vmlinuz-6.1\ninitrd /initramfs-6.1.img\noptions quiet rw\n";
+        check(by_initrd, &append(&["a"]), &by_initrd.replace("rw", "rw a"));
+        check("efi /v\ninitrd /i\n", &append(&["a"]), "efi /v\ninitrd /i\noptions a\n");
+        check("efi /v\noptions initrd=\\i\n", &append(&["a"]), "efi /v\noptions initrd=\\i a\n");
+        let test = "efi /memtest.efi\ninitrd\noptions b\n";
+        for other in ["title shell\nefi /shell.efi\n", test, "uki /a.efi\n", ""] {
             assert_eq!(bls_entry(other, &append(&["a"]), false), Edit::NoCommandLine, "{other:?}");
         }
     }

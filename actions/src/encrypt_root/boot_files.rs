@@ -2,37 +2,36 @@
 
 use std::collections::BTreeMap;
 
+use super::images::{self, HOOK, System};
+use crate::boot_config::{self, INITRD};
 use crate::boot_entry::BootEntry;
 use crate::boot_entry::bls::{self, Start};
 use crate::error::Error;
 use crate::mount::LookedAt;
-use crate::os_release;
 use crate::partitions::Partition;
 use crate::pe::{self, Sections};
 use crate::probe::FileSystem;
-use crate::run_in_target::fstab;
 use crate::seal;
 use crate::target::{self, UNMARKED};
-use crate::target_root::{Attributes, TargetRoot};
 use crate::volume::{IMAGES, MAX_ENTRY, Volume};
 
-/// Debian's hook by which the boot loader's copies are made anew with the initramfs (package systemd-boot).
-const HOOK: &str = "etc/kernel/postinst.d/zz-systemd-boot";
-/// Names in the path of a kernel that kernel-install(8) has put there: TOKEN/VERSION/linux.
-const COPIED: usize = 3;
-/// Beginnings of the names in /boot of what is made anew.
-const MADE: &[&str] = &["initrd.img-", "initramfs-"];
-/// An argument by which a kernel that the firmware starts loads an initramfs itself (kernel documentation, "The EFI Boot Stub").
-const INITRD: &str = "initrd=";
 /// What is wrong with a unified kernel image.
 const INSIDE: &str =
     "has its initramfs inside, which is not made anew; have kernel and initramfs as files of their own in the image";
+/// What is wrong with a system whose images have other names, or are elsewhere.
+const NO_IMAGE: &str = "its /boot has no initrd.img-VERSION, initramfs-VERSION.img or initrd-VERSION of a kernel whose \
+                        modules are in /lib/modules, and what opens the root could not be put into any; have dracut make one of \
+                        these in the image, and where /boot is a partition of its own, /etc/fstab name it by UUID, LABEL, \
+                        PARTUUID or PARTLABEL";
+/// What becomes of an entry for rescue.
+const FOR_RESCUE: &str =
+    "has an initramfs for rescue that is not made anew: it can open the root by the recovery key at most";
 
 /// A partition that may hold what the boot loader reads and could not be looked into, and what to do. Nothing starts from others.
 pub(super) fn unseen(volumes: &[Volume], looked_at: &LookedAt) -> Result<Option<String>, Error> {
     let mut named = Vec::new();
     for volume in volumes {
-        named.extend(boot_entries(&volume.root)?);
+        named.extend(images::boot_entries(&volume.root)?);
     }
     let may_be_read = |(partition, found): &(Partition, FileSystem)| {
         let is_unknown = partition.type_guid.is_none() && found.kind == "vfat";
@@ -48,15 +47,12 @@ pub(super) fn unseen(volumes: &[Volume], looked_at: &LookedAt) -> Result<Option<
     }))
 }
 
-fn boot_entries(root: &TargetRoot) -> Result<Vec<fstab::Entry>, Error> {
-    Ok(fstab::boot_entries(&root.read("etc/fstab")?.unwrap_or_default()))
-}
-
-/// What starts with an initramfs that is not made anew, and what to do; nothing if there is no such thing.
-pub(super) fn unreached(volumes: &[Volume]) -> Result<Option<String>, Error> {
-    let has_hook = volumes.iter().any(|volume| volume.root.attributes(HOOK).is_ok_and(is_program));
-    let at_boot = mounted_at_boot(volumes)?;
-    for (index, volume) in volumes.iter().enumerate() {
+/// What starts with an initramfs that is not made anew, or that there is none to make, and what to do; nothing if neither is so.
+/// Of entries for rescue, which the system does not need, it is told in `warnings`.
+pub(super) fn unreached(volumes: &[Volume], warnings: &mut Vec<String>) -> Result<Option<String>, Error> {
+    // Without a system there is nothing to encrypt.
+    let Some(system) = System::find(volumes)? else { return Ok(None) };
+    for volume in volumes {
         for name in volume.files(IMAGES, ".efi")? {
             if is_unified(volume, &format!("{IMAGES}/{name}"))? {
                 return Ok(Some(format!("its kernel image /{IMAGES}/{name} {INSIDE}")));
@@ -66,64 +62,61 @@ pub(super) fn unreached(volumes: &[Volume]) -> Result<Option<String>, Error> {
             for name in volume.files(&folder, ".conf")? {
                 let text = volume.root.read_up_to(&format!("{folder}/{name}"), MAX_ENTRY)?.unwrap_or_default();
                 let Some(entry) = bls::parse(&name, &text, &BTreeMap::new()) else { continue };
-                if let Some(reason) = unreached_by(&entry.start, volume, at_boot.contains(&index), has_hook)? {
-                    return Ok(Some(format!("its boot entry /{folder}/{name} {reason}")));
+                match unreached_by(&entry.start, volume, &system)? {
+                    None => {}
+                    Some(_) if is_for_rescue(&entry.start) => {
+                        warnings.push(format!("the boot entry /{folder}/{name} {FOR_RESCUE}"));
+                    }
+                    Some(reason) => return Ok(Some(format!("its boot entry /{folder}/{name} {reason}"))),
                 }
             }
         }
     }
-    Ok(None)
+    Ok((!system.has_images()).then(|| NO_IMAGE.to_owned()))
 }
 
-fn is_program(attributes: Option<Attributes>) -> bool {
-    attributes.is_some_and(|attributes| attributes.mode & 0o111 != 0)
-}
-
-/// Indexes of the file systems that systems have at /boot, as it is mounted when their initramfs is made anew: the one their
-/// fstab names, else their root.
-fn mounted_at_boot(volumes: &[Volume]) -> Result<Vec<usize>, Error> {
-    let mut found = Vec::new();
-    for (index, volume) in volumes.iter().enumerate() {
-        if !os_release::PATHS.iter().any(|path| volume.root.exists(path)) {
-            continue;
-        }
-        let entries = boot_entries(&volume.root)?;
-        let entry = entries.iter().find(|entry| entry.place == "boot");
-        let is_meant = |entry: &fstab::Entry, other: &Volume| entry.means(&other.partition, &other.file_system);
-        let named = entry.and_then(|entry| volumes.iter().position(|other| is_meant(entry, other)));
-        found.push(named.unwrap_or(index));
-    }
-    Ok(found)
-}
-
-/// What is wrong with an entry of a file system, which may be the one at /boot.
-fn unreached_by(start: &Start, volume: &Volume, is_at_boot: bool, has_hook: bool) -> Result<Option<String>, Error> {
+/// What is wrong with an entry of a file system.
+fn unreached_by(start: &Start, volume: &Volume, system: &System) -> Result<Option<String>, Error> {
     let boot = match start {
         Start::Unified(path) => return Ok(Some(format!("starts /{path}, which {INSIDE}"))),
         Start::Kernel(boot) | Start::Program(boot) if is_unified(volume, &boot.kernel)? => {
             return Ok(Some(format!("starts /{}, which {INSIDE}", boot.kernel)));
         }
-        Start::Program(boot) if !is_linux(boot) => return Ok(None),
+        Start::Program(boot) if !boot_config::is_linux_program(!boot.initrds.is_empty(), &boot.cmdline) => {
+            return Ok(None);
+        }
         Start::Kernel(boot) | Start::Program(boot) => boot,
     };
-    if has_hook && boot.kernel.split('/').count() >= COPIED {
+    let initrds = initrds(boot);
+    if system.makes_copy(&boot.kernel) || initrds.iter().any(|path| system.makes(volume, path)) {
         return Ok(None);
     }
-    // A link is made anew by what it leads to.
-    let lead = |path: &String| volume.root.followed(path).unwrap_or_else(|_| path.clone());
-    let initrds = initrds(boot);
-    Ok(match initrds.last() {
-        _ if is_at_boot && initrds.iter().map(lead).any(|path| is_made(&path)) => None,
-        Some(copy) => Some(format!(
-            "starts /{copy}, a copy that nothing makes anew; have {HOOK} of systemd-boot in the image, or kernel and initramfs in \
-             /boot on a partition of its own, which /etc/fstab names by UUID, LABEL, PARTUUID or PARTLABEL"
-        )),
-        None if boot.kernel.contains("memtest") => None,
-        None => Some(format!(
+    let Some(last) = initrds.last() else {
+        let reason = format!(
             "starts /{} and has no initramfs, which is what opens the root; have dracut make one in the image",
             boot.kernel
-        )),
-    })
+        );
+        return Ok((!boot.kernel.contains("memtest")).then_some(reason));
+    };
+    Ok(Some(match system.missing_for(last) {
+        Some(file) => format!(
+            "starts /{last}, which nothing makes anew, because its system has no /{file}; take entries of kernels that are not \
+             installed away in the image"
+        ),
+        None => format!(
+            "starts /{last}, a copy that nothing makes anew; have /{HOOK} of systemd-boot in the image, with what is copied in \
+             its /boot, or kernel and initramfs in /boot on a partition of its own, which /etc/fstab names by UUID, LABEL, PARTUUID \
+             or PARTLABEL"
+        ),
+    }))
+}
+
+/// Whether an entry is one for rescue, by what it has for an initramfs.
+fn is_for_rescue(start: &Start) -> bool {
+    match start {
+        Start::Kernel(boot) | Start::Program(boot) => initrds(boot).iter().any(|path| images::is_for_rescue(path)),
+        Start::Unified(_) => false,
+    }
 }
 
 fn is_unified(volume: &Volume, path: &str) -> Result<bool, Error> {
@@ -131,23 +124,11 @@ fn is_unified(volume: &Volume, path: &str) -> Result<bool, Error> {
     Ok(head.and_then(|head| Sections::read(&head)).is_some_and(|sections| sections.has_kernel()))
 }
 
-/// Whether a program of the firmware is Linux, and no shell or memory test.
-fn is_linux(boot: &BootEntry) -> bool {
-    !initrds(boot).is_empty() || boot.cmdline.split_whitespace().any(|word| word.starts_with("root="))
-}
-
 /// All that an entry has for an initramfs.
 fn initrds(boot: &BootEntry) -> Vec<String> {
     let loaded = boot.cmdline.split_whitespace().filter_map(|word| word.strip_prefix(INITRD));
     let plain = |path: &str| path.replace('\\', "/").trim_start_matches('/').to_owned();
     boot.initrds.iter().cloned().chain(loaded.map(plain)).collect()
-}
-
-/// Whether this is the name of what is made anew in /boot.
-fn is_made(path: &str) -> bool {
-    let path = path.trim_start_matches('/');
-    let name = path.strip_prefix("boot/").unwrap_or(path);
-    !name.contains('/') && MADE.iter().any(|start| name.starts_with(start))
 }
 
 #[cfg(test)]
@@ -162,28 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_told_from_what_is_in_boot() {
-        let check = |lines: &str, expect: &[(&str, bool)]| {
-            let found = initrds(&boot(&format!("linux /a\n{lines}\n")));
-            let found: Vec<_> = found.iter().map(|path| (path.as_str(), is_made(path))).collect();
-            assert_eq!(found, expect, "{lines:?}");
+    fn an_initramfs_is_given_by_a_line_or_by_an_argument() {
+        let check = |lines: &str, expect: &[&str]| {
+            assert_eq!(initrds(&boot(&format!("linux /a\n{lines}\n"))), expect, "{lines:?}");
         };
-        check("initrd /initrd.img-6.1", &[("initrd.img-6.1", true)]);
-        check("initrd /boot/initramfs-6.1.img $tuned_initrd", &[("boot/initramfs-6.1.img", true)]);
-        check(
-            "initrd /amd-ucode.img\ninitrd /initramfs-6.1.img",
-            &[("amd-ucode.img", false), ("initramfs-6.1.img", true)],
-        );
-        check("initrd /debian/6.1/initrd.img-6.1", &[("debian/6.1/initrd.img-6.1", false)]);
-        check("options root=x initrd=\\id\\6.1\\initrd", &[("id/6.1/initrd", false)]);
+        check("initrd /initrd.img-6.1", &["initrd.img-6.1"]);
+        check("initrd /boot/initramfs-6.1.img $tuned_initrd", &["boot/initramfs-6.1.img"]);
+        check("initrd /amd-ucode.img\ninitrd /initramfs-6.1.img", &["amd-ucode.img", "initramfs-6.1.img"]);
+        check("options root=x initrd=\\id\\6.1\\initrd", &["id/6.1/initrd"]);
         check("options root=x", &[]);
-    }
-
-    #[test]
-    fn linux_is_told_from_other_programs_of_the_firmware() {
-        let check = |lines: &str, expect: bool| assert_eq!(is_linux(&boot(lines)), expect, "{lines:?}");
-        check("efi /linux.efi\ninitrd /initrd\n", true);
-        check("efi /linux.efi\noptions quiet root=x\n", true);
-        check("efi /shell.efi\noptions -nostartup\n", false);
     }
 }

@@ -39,7 +39,7 @@ pub(super) const INITRAMFS: &str = r#"made=
 for modules in /lib/modules/*/modules.dep; do
     version=${modules%/modules.dep}
     version=${version##*/}
-    for image in "/boot/initrd.img-$version" "/boot/initramfs-$version.img"; do
+    for image in "/boot/initrd.img-$version" "/boot/initramfs-$version.img" "/boot/initrd-$version"; do
         [ -e "$image" ] || continue
         dracut --force --no-hostonly --add "crypt tpm2-tss" "$image" "$version"
         contents=$(lsinitrd "$image")
@@ -55,7 +55,7 @@ for modules in /lib/modules/*/modules.dep; do
         made=1
     done
 done
-[ "$made" ] || { echo "there is neither /boot/initrd.img-VERSION nor /boot/initramfs-VERSION.img"; exit 1; }
+[ "$made" ] || { echo "there is no /boot/initrd.img-VERSION, initramfs-VERSION.img or initrd-VERSION"; exit 1; }
 "#;
 
 /// Whether a system can start from an encrypted root; if not, why, and what to do.

@@ -3,6 +3,11 @@
 use crate::partitions::Partition;
 use crate::probe::FileSystem;
 
+/// Names of what a prober finds, by which a file system is known whatever its device is called.
+const LASTING: &[&str] = &["UUID", "LABEL", "PARTUUID", "PARTLABEL"];
+/// Before the names of folders that have links of these names, in lower case (udev, 60-persistent-storage.rules).
+const LINKS: &str = "/dev/disk/by-";
+
 /// A line of interest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -17,10 +22,9 @@ pub(crate) fn boot_entries(fstab: &str) -> Vec<Entry> {
     let lines = fstab.lines().map(|line| line.split('#').next().unwrap_or_default());
     let entry = |line: &str| {
         let mut fields = line.split_whitespace();
-        let source = fields.next()?.replace('"', "");
+        let source = lasting(&fields.next()?.replace('"', ""))?;
         let place = fields.next()?.trim_matches('/');
-        let is_named = ["UUID=", "LABEL=", "PARTUUID=", "PARTLABEL="].iter().any(|start| source.starts_with(start));
-        (is_named && is_for_booting(place)).then(|| Entry { source, place: place.to_owned() })
+        is_for_booting(place).then(|| Entry { source, place: place.to_owned() })
     };
     let mut entries: Vec<Entry> = Vec::new();
     for entry in lines.filter_map(entry) {
@@ -29,6 +33,32 @@ pub(crate) fn boot_entries(fstab: &str) -> Vec<Entry> {
         }
     }
     entries
+}
+
+/// `UUID=...` and the like for a source, which may be a link; none where its name may be another device's tomorrow.
+fn lasting(source: &str) -> Option<String> {
+    if let Some((folder, name)) = source.strip_prefix(LINKS).and_then(|rest| rest.split_once('/')) {
+        let key = LASTING.iter().find(|key| key.eq_ignore_ascii_case(folder))?;
+        return Some(format!("{key}={}", decoded(name)));
+    }
+    let (key, _) = source.split_once('=')?;
+    LASTING.contains(&key).then(|| source.to_owned())
+}
+
+/// A name from that of its link, in which udev has `\xHH` for a byte that is not plain (libudev, udev_util_encode_string).
+fn decoded(link: &str) -> String {
+    let mut parts = link.split("\\x");
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(&part.as_bytes()[2..]);
+            }
+            None => bytes.extend_from_slice(format!("\\x{part}").as_bytes()),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Whether boot loaders and kernels are there.
@@ -66,5 +96,25 @@ mod tests {
             boot_entries(fstab),
             [entry("UUID=1-2", "boot/efi"), entry("LABEL=b", "boot"), entry("PARTUUID=x", "boot/loader")]
         );
+    }
+
+    #[test]
+    fn links_of_lasting_names_are_these_names() {
+        let check = |source: &str, expect: Option<&str>| {
+            let entries = boot_entries(&format!("{source} /boot ext4 defaults 0 1\n"));
+            assert_eq!(entries.first().map(|entry| entry.source.as_str()), expect, "{source}");
+        };
+        check("/dev/disk/by-uuid/0a-B", Some("UUID=0a-B"));
+        check("/dev/disk/by-partuuid/0a", Some("PARTUUID=0a"));
+        check("\"/dev/disk/by-label/a\"", Some("LABEL=a"));
+        check("/dev/disk/by-label/EFI\\x20System", Some("LABEL=EFI System"));
+        check("/dev/disk/by-partlabel/a\\x2fb\\x5cx20", Some("PARTLABEL=a/b\\x20"));
+        check("/dev/disk/by-label/gr\\xc3\\xb6ße", Some("LABEL=größe"));
+        check("/dev/disk/by-label/a\\xzz\\x2", Some("LABEL=a\\xzz\\x2"));
+        check("/dev/disk/by-label/\\x2ö", Some("LABEL=\\x2ö"));
+        check("/dev/disk/by-label/\\xff", Some("LABEL=\u{FFFD}"));
+        for other in ["/dev/disk/by-id/x", "/dev/disk/by-uuid", "/dev/sda1", "/dev/mapper/LABEL=x", "ID=x"] {
+            check(other, None);
+        }
     }
 }
