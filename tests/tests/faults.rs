@@ -391,6 +391,13 @@ async fn an_image_that_a_server_does_not_give() {
     let raw = raw();
     let digest = Some(sha256(&raw));
     let of = |url: String| StreamImage { url, digest: digest.clone(), ..StreamImage::default() };
+    // It hangs up early, and gives all of it when it is asked for the rest.
+    let whole = raw.clone();
+    let never_resumed = answering(move |head| {
+        let until = if head.contains("\r\nrange: ") { whole.len() } else { 12 * MIB };
+        let head = format!("HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: {}\r\n\r\n", whole.len());
+        [head.as_bytes(), &whole[..until]].concat()
+    });
     // It announces a byte more than it has, and has nothing to say when it is asked for that.
     let too_long = answering(move |head| match head.contains("\r\nrange: ") {
         true => b"HTTP/1.1 416 No\r\nContent-Length: 0\r\n\r\n".to_vec(),
@@ -409,6 +416,13 @@ async fn an_image_that_a_server_does_not_give() {
             image: of(too_long.await),
             reason: "fetching http://127.0.0.1:",
             cause: Some("resuming at byte 14680064: the server answered 416 "),
+            left: Unbootable,
+        },
+        Fault {
+            name: "never resumed",
+            image: of(never_resumed.await),
+            reason: "fetching http://127.0.0.1:",
+            cause: Some("the server answered 200 OK to a request for the rest"),
             left: Unbootable,
         },
         Fault {
