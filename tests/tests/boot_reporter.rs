@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use slipway_installer::boot_report::{self, End, Pace, Surroundings};
@@ -52,9 +52,13 @@ fn system(root: &Path, config: &BootReporterConfig) -> Surroundings {
     write("etc/resolv.conf", "nameserver 192.0.2.1\n");
     write("state/system", "starting\n");
     let program = |name: &str, script: &str| {
-        let path = format!("bin/{name}");
-        write(&path, &format!("#!/bin/sh\n{script}\n"));
-        fs::set_permissions(root.join(path), PermissionsExt::from_mode(0o755)).unwrap();
+        let path = root.join("bin").join(name);
+        fs::create_dir_all(root.join("bin")).unwrap();
+        // By a process of its own: one that another test forks meanwhile would hold what this one has open for writing, and nobody could
+        // run that (execve(2), ETXTBSY).
+        let mut write = Command::new("/bin/sh");
+        write.args(["-euc", "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\"; chmod 755 \"$0\""]).arg(path).arg(script);
+        assert!(write.status().unwrap().success());
     };
     let state = root.join("state/system");
     program(
