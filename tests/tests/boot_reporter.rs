@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use slipway_installer::boot_report::{self, End, Pace, Surroundings};
 use slipway_protocol::boot_report::places;
-use slipway_protocol::{Action, BootReporter, BootReporterConfig, BootStage, NodeState, Step};
+use slipway_protocol::{Action, BootReporter, BootReporterConfig, BootStage, NodeState, NodeStatus, Step};
 use slipway_server::operate::{self, LogType};
 use slipway_server::store::{self, nodes, runs};
 use slipway_tests::Lab;
@@ -126,13 +126,20 @@ async fn a_later_boot_is_known_as_one() {
     let config = booting(&lab).await;
     let root = lab.folder.path().join("root");
     let surroundings = system(&root, &config);
-    let short = Pace { lifetime: Duration::from_secs(3), ..PACE };
+    let once = Pace { look: Duration::from_secs(600), ..PACE };
+    let newest = |node: &NodeStatus| node.run.as_ref().and_then(|run| run.boot.clone());
     for (boot_id, stage, boots) in
         [("boot-1", BootStage::Booting, 1), ("boot-1", BootStage::Booting, 1), ("boot-2", BootStage::Restarted, 2)]
     {
         fs::write(root.join("proc/sys/kernel/random/boot_id"), format!("{boot_id}\n")).unwrap();
-        assert_eq!(boot_report::run(&config, &surroundings, short).await.unwrap(), End::TimeIsUp);
-        let boot = lab.status().await.run.unwrap().boot.unwrap();
+        let before = newest(&lab.status().await).map(|boot| boot.at);
+        let reporting = tokio::spawn({
+            let (config, surroundings) = (config.clone(), surroundings.clone());
+            async move { boot_report::run(&config, &surroundings, once).await }
+        });
+        let node = lab.wait_for("heard of", |node| newest(node).map(|boot| boot.at) > before).await;
+        reporting.abort();
+        let boot = newest(&node).unwrap();
         assert_eq!((boot.report.stage, boot.boots), (stage, boots), "{boot_id}");
     }
 }
