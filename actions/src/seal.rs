@@ -7,7 +7,7 @@ use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Partition};
 use crate::probe::FileSystem;
 use crate::target;
-use crate::target_root::TargetRoot;
+use crate::volume::{MAX_ENTRY, MAX_MENU, Volume};
 
 /// A partition and what is in it.
 pub(crate) type Place = (Partition, Option<FileSystem>);
@@ -22,8 +22,6 @@ const USR_VERITY: &[&str] = &["77ff5f63-e7b6-4633-acf4-1565b864c0e6", "6e11a4e7-
 /// Types of partitions with boot entries: EFI system partition, extended boot loader partition.
 const BOOT_TYPES: &[&str] = &["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "bc13c2ff-59e6-4262-a352-b275fd6f7172"];
 const BOOT_LABEL: &str = "boot";
-const ENTRIES: &str = "loader/entries";
-const GRUB_CONFIGS: &[&str] = &["grub/grub.cfg", "grub2/grub.cfg"];
 
 /// The partitions of a disk.
 pub(crate) fn places(disk: &OpenDisk) -> Result<Vec<Place>, Error> {
@@ -130,22 +128,25 @@ impl Arguments {
 fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Arguments, Error> {
     let mut arguments = Arguments::default();
     for (partition, found) in places {
-        let is_boot = is_for_booting(partition, found.as_ref());
-        let kind = found.as_ref().map_or("", |found| found.kind);
-        let may_be_mounted = is_boot && !partition.read_only && mount::is_mountable(kind);
-        if let Some(Ok(root)) = may_be_mounted.then(|| mount::mount(disk, partition, kind)) {
-            read_entries(&root, &mut arguments)?;
+        let Some(found) = found else { continue };
+        let is_boot = is_for_booting(partition, Some(found));
+        let may_be_mounted = is_boot && !partition.read_only && mount::is_mountable(found.kind);
+        if let Some(Ok(root)) = may_be_mounted.then(|| mount::mount(disk, partition, found.kind)) {
+            let name = partition.describe(disk);
+            read_entries(&Volume::new(name, partition.clone(), found.clone(), root), &mut arguments)?;
         }
     }
     Ok(arguments)
 }
 
-fn read_entries(root: &TargetRoot, arguments: &mut Arguments) -> Result<(), Error> {
-    for name in root.list(ENTRIES)?.iter().filter(|name| name.ends_with(".conf")) {
-        arguments.read(&root.read(&format!("{ENTRIES}/{name}"))?.unwrap_or_default());
+fn read_entries(volume: &Volume, arguments: &mut Arguments) -> Result<(), Error> {
+    for folder in volume.entry_folders() {
+        for name in volume.files(&folder, ".conf")? {
+            arguments.read(&volume.root.read_up_to(&format!("{folder}/{name}"), MAX_ENTRY)?.unwrap_or_default());
+        }
     }
-    for path in GRUB_CONFIGS {
-        arguments.read(&root.read(path)?.unwrap_or_default());
+    for folder in volume.grub_folders()? {
+        arguments.read(&volume.root.read_up_to(&format!("{folder}/grub.cfg"), MAX_MENU)?.unwrap_or_default());
     }
     Ok(())
 }

@@ -83,8 +83,9 @@ pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>
 }
 
 impl Volume {
-    fn new(name: String, partition: Partition, file_system: FileSystem, root: TargetRoot) -> Self {
-        let inode = |path: &[u8]| root.open_directory(path).and_then(fstat).map(|stat| stat.st_ino).ok();
+    pub(crate) fn new(name: String, partition: Partition, file_system: FileSystem, root: TargetRoot) -> Self {
+        // The number of an inode alone does not tell: that of the root of a subvolume is the same in every btrfs.
+        let inode = |path: &[u8]| root.open_directory(path).and_then(fstat).map(|stat| (stat.st_dev, stat.st_ino)).ok();
         // A link from /boot/boot to /boot is there for loaders that look in either place.
         let is_same = inode(b"boot").is_some() && inode(b"boot") == inode(b".");
         let prefixes = if is_same { &[""][..] } else { &["", "boot/"] };

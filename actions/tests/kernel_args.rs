@@ -279,6 +279,24 @@ fn menus_of_extlinux_are_edited_with_what_makes_them() {
     assert!(warnings[0].contains("what makes it is not known"), "{warnings:?}");
 }
 
+/// On btrfs the inodes of a file system's root and of that of a subvolume have the same number.
+#[test]
+fn a_subvolume_for_boot_is_not_taken_for_the_file_system_it_is_in() {
+    let known = fs::read_to_string("/proc/filesystems").unwrap();
+    if !can_mount() || !known.lines().any(|line| line.trim() == "btrfs") {
+        return eprintln!("not checked: this kernel does not mount btrfs for us");
+    }
+    let bench = Bench::new(MIB);
+    let (disk, place) = (bench.path("disk"), bench.path("place"));
+    fs::File::create(&disk).unwrap().set_len((130 * MIB) as u64).unwrap();
+    run(Command::new("mkfs.btrfs").arg("-q").arg(&disk));
+    fs::create_dir(&place).unwrap();
+    let script = "mount -o loop \"$0\" \"$1\"; trap 'umount \"$1\"' EXIT; btrfs -q subvolume create \"$1/boot\"; \
+                  mkdir -p \"$1/boot/loader/entries\"; printf 'linux /a\\noptions ro\\n' >\"$1/boot/loader/entries/a.conf\"";
+    run(Command::new("sh").args(["-euc", script]).arg(&disk).arg(&place));
+    assert_eq!(run_twice(&bench, &append(&["quiet"])).0, "added quiet to 1 files");
+}
+
 /// A program of the firmware with these sections: as much of one as is read.
 fn image(sections: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = [b"MZ".as_slice(), &[0; 0x3A], &64_u32.to_le_bytes(), b"PE\0\0"].concat();

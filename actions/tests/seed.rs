@@ -162,9 +162,11 @@ fn the_type_of_a_partition_and_the_boot_entries_tell_of_a_seal_too() {
     let entry = |options: &'static str| [("loader/entries/a.conf", options)];
     let (sealed, usr) = (entry("linux /v\noptions ro roothash=0a1b\n"), entry("linux /v\noptions usrhash=0a1b\n"));
     let by_entry = |entry| [part(1..9, ESP, "esp", entry), part(10..40, ROOT, "system", SYSTEM)];
-    let before = bench(&by_entry(&sealed));
-    let error = before.run(&Action::SeedCloudInit(seed(SeedPlace::Root))).0.unwrap_err();
-    assert!(chain(&error).contains("sealed by dm-verity"), "{}", chain(&error));
+    let by_menu = [("EFI/debian/grub.cfg", "linux /v ro roothash=0a1b\n")];
+    for entry in [&sealed, &by_menu] {
+        let error = bench(&by_entry(entry)).run(&Action::SeedCloudInit(seed(SeedPlace::Root))).0.unwrap_err();
+        assert!(chain(&error).contains("sealed by dm-verity"), "{}", chain(&error));
+    }
     let done = succeeds(&bench(&by_entry(&usr)), seed(SeedPlace::Auto));
     assert!(done.outcome.summary.contains("partition 2 (system)"), "{}", done.outcome.summary);
 }

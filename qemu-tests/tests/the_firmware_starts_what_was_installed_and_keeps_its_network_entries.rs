@@ -30,10 +30,7 @@ fn the_firmware_starts_what_was_installed_and_keeps_its_network_entries() -> Res
             step("order", Action::EfiBootOrder(EfiBootOrder::default())),
             step("leave", Action::Reboot(Reboot::default())),
         ];
-        let by_firmware = leave(&bench, "rebooted", &reboot, "restarting", |machine| {
-            assert_eq!(machine.console()?.matches(NETWORK_BOOT).count(), 1, "the network was started from twice");
-            Ok(())
-        })?;
+        let by_firmware = leave(&bench, "rebooted", &reboot, "restarting")?;
         let variables = read_variables(&bench.folder().join("rebooted"))?;
         let order = content(&variables, "BootOrder").context("BootOrder")?;
         let (own, others) = order.split_at(4);
@@ -44,10 +41,7 @@ fn the_firmware_starts_what_was_installed_and_keeps_its_network_entries() -> Res
         assert!(others.contains(&hex(&NETWORK.to_le_bytes())) && entry(NETWORK).is_some(), "{variables}");
 
         let kexec = [step("leave", Action::Kexec(Kexec::default()))];
-        let by_kexec = leave(&bench, "kexeced", &kexec, "starting the kernel that is loaded", |machine| {
-            assert!(!machine.console()?.contains("is not loaded"), "the kernel was not loaded");
-            Ok(())
-        })?;
+        let by_kexec = leave(&bench, "kexeced", &kexec, "starting the kernel that is loaded")?;
         let (slow, fast) = (by_firmware.as_secs_f64(), by_kexec.as_secs_f64());
         writeln!(
             std::io::stderr(),
@@ -59,13 +53,7 @@ fn the_firmware_starts_what_was_installed_and_keeps_its_network_entries() -> Res
 
 /// Installs Debian on a machine that starts from the network first, has it leave by these steps, and returns the time from the
 /// last word of PID 1 to the first of the installed kernel.
-fn leave(
-    bench: &Bench,
-    name: &str,
-    steps: &[Step],
-    last_word: &str,
-    check: impl FnOnce(&Machine) -> Result<()>,
-) -> Result<Duration> {
+fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<Duration> {
     let (url, digest) = bench.add_system(System::SystemdBoot)?;
     bench.start_run(&[&[stream("system", &url, digest)], steps].concat())?;
 
@@ -88,7 +76,8 @@ fn leave(
     let took = left.elapsed();
     // The command line the image has in its boot entry.
     machine.wait_for_console("root=LABEL=root", LIMIT)?;
-    check(&machine)?;
+    // Without a new boot order, this is also what the firmware would begin with, had it been gone through.
+    assert_eq!(machine.console()?.matches(NETWORK_BOOT).count(), 1, "the network was started from twice");
     let node = bench.wait_for(&machine, "installed", |node| node.state == NodeState::Installed)?;
     let warnings: Vec<_> = node.run.context("a run")?.steps.into_iter().filter_map(|step| step.outcome).collect();
     assert!(warnings.iter().all(|outcome| outcome.warnings.is_empty()), "{warnings:#?}");

@@ -17,17 +17,22 @@ const CROWD: usize = 1024;
 pub struct Rate {
     what: &'static str,
     most: usize,
+    clock: fn() -> Instant,
     taken: Mutex<HashMap<String, VecDeque<Instant>>>,
 }
 
 impl Rate {
-    /// At most `most` in a minute. `what` is what there are too many of.
-    pub fn new(what: &'static str, most: usize) -> Self {
-        Self { what, most, taken: Mutex::default() }
+    /// At most `most` in a minute of this clock. `what` is what there are too many of.
+    pub fn new(what: &'static str, most: usize, clock: fn() -> Instant) -> Self {
+        Self { what, most, clock, taken: Mutex::default() }
     }
 
     /// Counts a request of a caller, or refuses it.
-    pub fn take(&self, caller: &str, now: Instant) -> Result<(), Error> {
+    pub fn take(&self, caller: &str) -> Result<(), Error> {
+        self.take_at(caller, (self.clock)())
+    }
+
+    fn take_at(&self, caller: &str, now: Instant) -> Result<(), Error> {
         let is_past = |at: &Instant| now.saturating_duration_since(*at) >= WINDOW;
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.len() >= CROWD {
@@ -57,8 +62,8 @@ mod tests {
 
     #[test]
     fn a_node_has_so_many_in_any_minute() {
-        let (rate, start) = (Rate::new("reports", 2), Instant::now());
-        let take = |node: &str, second: u64| match rate.take(node, start + Duration::from_secs(second)) {
+        let (rate, start) = (Rate::new("reports", 2, Instant::now), Instant::now());
+        let take = |node: &str, second: u64| match rate.take_at(node, start + Duration::from_secs(second)) {
             Ok(()) => None,
             Err(Error::TooOften { retry_after, .. }) => Some(retry_after),
             Err(other) => panic!("{other}"),
@@ -80,10 +85,10 @@ mod tests {
 
     #[test]
     fn quiet_nodes_are_forgotten() {
-        let (rate, start) = (Rate::new("reports", 2), Instant::now());
+        let (rate, start) = (Rate::new("reports", 2, Instant::now), Instant::now());
         let crowd = |second: u64| {
             for node in 0..CROWD {
-                rate.take(&format!("{second}-{node}"), start + Duration::from_secs(second)).expect("the first");
+                rate.take_at(&format!("{second}-{node}"), start + Duration::from_secs(second)).expect("the first");
             }
             rate.taken.lock().expect("not poisoned").len()
         };

@@ -1,7 +1,6 @@
 //! What nodes, and the systems they install, report.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, NodeState, RunState, Workflow,
@@ -133,7 +132,7 @@ pub async fn phone_home(
     // Looking needs no right to write, which a system that reports too often is not to have. By run: who still has the URL of an old
     // one must not keep the new one from being heard.
     let known = reporting_run(&mut *store.read().await?, caller).await?;
-    rate.take(&known.id, Instant::now())?;
+    rate.take(&known.id)?;
     let mut transaction = store.write().await?;
     let node = nodes::get_by_id(&mut transaction, &known.node).await?;
     let (Some(node), Some(mut run)) = (node, runs::get_by_id(&mut transaction, &known.id).await?) else {

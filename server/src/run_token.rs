@@ -1,7 +1,5 @@
 //! What calls with the token of a run, instead of a node's credentials: it may report, and nothing else.
 
-use std::time::Instant;
-
 use slipway_protocol::{ErrorCode, NodeState};
 
 use crate::Error;
@@ -38,7 +36,7 @@ fn unknown() -> Error {
 pub async fn admit(store: &Store, rate: &Rate, token: &str, purpose: Purpose) -> Result<(), Error> {
     let hash = token_hash(token);
     run_tokens::run_of(&mut *store.read().await?, &hash, purpose).await?.ok_or_else(unknown)?;
-    rate.take(&hash, Instant::now())
+    rate.take(&hash)
 }
 
 /// The run whose token this is, which is a sign of life of its node. A token is good while its run is the newest of its node. Whoever

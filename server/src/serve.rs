@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::http::Uri;
 use rustls::RootCertStore;
@@ -93,6 +94,12 @@ impl Server {
     /// Binds the sockets, opens the data folder and makes what it lacks. What another server on that folder works with is
     /// changed last, when nothing is left that is likely to fail.
     pub async fn bind(config: Config) -> Result<Self, Error> {
+        Self::bind_with_clock(config, Instant::now).await
+    }
+
+    /// The same, with a clock of one's own for what may be done so often in a minute. By one that stands still a slow machine refuses
+    /// what a fast one does.
+    pub async fn bind_with_clock(config: Config, clock: fn() -> Instant) -> Result<Self, Error> {
         let names = names(&config);
         check_names(&names)?;
         if let Some(folder) = &config.boot {
@@ -123,9 +130,9 @@ impl Server {
             signer,
             operator_token,
             boot: config.boot,
-            reports: Rate::new("reports", REPORTS_A_MINUTE),
-            token_reports: Rate::new("reports", TOKEN_REPORTS_A_MINUTE),
-            metadata: Rate::new("requests for metadata", METADATA_A_MINUTE),
+            reports: Rate::new("reports", REPORTS_A_MINUTE, clock),
+            token_reports: Rate::new("reports", TOKEN_REPORTS_A_MINUTE, clock),
+            metadata: Rate::new("requests for metadata", METADATA_A_MINUTE, clock),
             site: config.url.host,
             verifications: Verifications::default(),
             max_capture: config.max_capture,

@@ -2,9 +2,9 @@
 
 use slipway_protocol::KernelArgs;
 
+use super::For;
 use super::command_line::{Language, Word, change, joined, without_appended};
-use super::shell::{Assignment, assignments, with_lines};
-use super::{For, with_line};
+use super::shell::{Assignment, assignments, with_assignment, with_lines};
 
 /// Arguments of every entry.
 const EVERY: &str = "GRUB_CMDLINE_LINUX";
@@ -47,7 +47,7 @@ pub(crate) fn grub_defaults(files: &[&str], wanted: &KernelArgs, entries: For) -
         *text = with_lines(text, lines);
     }
     if let (Some(new), Some(text)) = (after.get(parts.len()), edited.first_mut()) {
-        *text = with_line(text, &Assignment::new(variable).with(&joined(new)));
+        *text = with_assignment(text, variable, &joined(new)).map_err(|reason| (0, reason))?;
     }
     Ok(edited)
 }

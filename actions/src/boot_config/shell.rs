@@ -4,6 +4,9 @@ use slipway_protocol::KernelArgs;
 
 use super::command_line::{EXPANSION, Language, changed};
 use super::{Edit, with_line};
+use blocks::Blocks;
+
+mod blocks;
 
 /// Stand around the number of a substitution, as [`EXPANSION`] stands for the dollar sign of a plain variable: what the shell puts
 /// there is one word here, whatever is in it.
@@ -32,7 +35,7 @@ pub(super) struct Assignment {
 
 impl Assignment {
     /// One that is not there yet.
-    pub(super) fn new(variable: &str) -> Self {
+    fn new(variable: &str) -> Self {
         let start = format!("{variable}=");
         let (value, end) = (String::new(), String::new());
         Self { line: 0, start, value, substitutions: Vec::new(), end, adds: false, goes_on: false }
@@ -50,24 +53,31 @@ impl Assignment {
 }
 
 /// The lines that give a variable its value, or what in them is not understood. Of the shell only this is: assignments on one
-/// line each, with whatever quotes.
+/// line each, with whatever quotes, that are made whatever happens before.
 pub(super) fn assignments(text: &str, variable: &str) -> Result<Vec<Assignment>, String> {
-    let mut found = Vec::new();
-    for (index, line) in text.lines().enumerate() {
+    let (mut found, mut blocks) = (Vec::new(), Blocks::default());
+    // To the shell a carriage return is no part of the end of a line.
+    for (index, (line, whole)) in text.lines().zip(text.split('\n')).enumerate() {
+        let is_inside = blocks.is_open();
+        blocks.read(whole);
+        let is_behind = || {
+            let line = index + 1;
+            Err(format!("line {line}: {variable} is set behind another command; write it on a line of its own"))
+        };
         let content = line.trim_start();
         let content = content.strip_prefix("export ").map_or(content, str::trim_start);
         let Some(rest) = content.strip_prefix(variable) else {
             if is_set_behind(content, variable) {
-                let line = index + 1;
-                return Err(format!(
-                    "line {line}: {variable} is set behind another command; write it on a line of its own"
-                ));
+                return is_behind();
             }
             continue;
         };
         let (adds, Some(right)) = (rest.starts_with("+="), rest.strip_prefix("+=").or(rest.strip_prefix('='))) else {
             continue;
         };
+        if is_inside {
+            return is_behind();
+        }
         let refused = |reason: &str| {
             format!("line {}: the value of {variable} {reason}; write it as {variable}=\"...\" on one line", index + 1)
         };
@@ -256,7 +266,15 @@ pub(crate) fn shell_default(text: &str, wanted: &KernelArgs, variable: &str, def
     match found.last() {
         _ if edited == value => Edit::Edited(text.to_owned()),
         Some(assignment) => Edit::Edited(with_lines(text, vec![(assignment.line, assignment.with(&edited))])),
-        None => Edit::Edited(with_line(text, &Assignment::new(variable).with(&edited))),
+        None => with_assignment(text, variable, &edited).map_or_else(Edit::Refused, Edit::Edited),
+    }
+}
+
+/// The text with one more line at its end, which gives a variable its value.
+pub(super) fn with_assignment(text: &str, variable: &str, value: &str) -> Result<String, String> {
+    match Blocks::of(text).is_open() {
+        true => Err(format!("{variable} cannot be set at the end, which is inside another command; set it above that")),
+        false => Ok(with_line(text, &Assignment::new(variable).with(value))),
     }
 }
 
@@ -346,6 +364,16 @@ mod tests {
     }
 
     #[test]
+    fn other_variables_may_be_set_under_conditions() {
+        let check =
+            |text: &str| check_text(&edit, &format!("{text}V=a\n"), &append(&["b"]), &format!("{text}V=\"a b\"\n"));
+        check("if [ -e /x ]; then\n\tW=\"$W a\"\nelif b; then\n\tVV=c\nfi\n");
+        check("case \"$W\" in\n\ta) W=1;;\n\t*)\n\t\tVV=2\n\t\t;;\nesac\n");
+        check("f() {\n\tfor w in 1 2; do W=$w; done\n}\nf || {\n\tW=$(date)\n}\r\n");
+        check("W=\"1\n2\"\nW=$(uname \\\n  -r)\n");
+    }
+
+    #[test]
     fn what_is_not_understood_is_refused() {
         let check = |text: &str, expect: &str| check_refused(&edit, text, expect);
         check("\n\nV=\"quiet\n", "line 3: the value of V has a quote that is not closed");
@@ -381,6 +409,26 @@ mod tests {
         check("V=~/a\n", "line 1: the value of V has a ~ outside quotes");
         for line in ["[ \"$X\" ] && V=\"$V a\"", "if true; then V=a; fi", "W=1; V+=a", "W=1; export V=a"] {
             check(&format!("V=a\n{line}\n"), "line 2: V is set behind another command; write it on a line of its own");
+        }
+        for open in [
+            "if [ -e /x ]; then",
+            "if a; then\nW=1\nelse",
+            "case a in\nb)",
+            "for a in b; do",
+            "while a; do",
+            "until a\ndo",
+            "{",
+            "f() {",
+            "function f {",
+            "(",
+            "[ a ] &&",
+            "W=1 \\",
+            "W='",
+        ] {
+            let line = 2 + open.lines().count();
+            let expect = format!("line {line}: V is set behind another command; write it on a line of its own");
+            check(&format!("V=q\n{open}\n\tV=\"$V a\"\n"), &expect);
+            check(&format!("{open}\n"), "V cannot be set at the end, which is inside another command");
         }
         check("V=a; W=b\n", "line 1: the value of V is followed by something else");
         check("V=a\\\n", "line 1: the value of V goes on on the next line");

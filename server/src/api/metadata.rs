@@ -2,7 +2,6 @@
 //! else: addresses are shared, handed on and forged.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -61,7 +60,7 @@ pub async fn by_header(
 async fn get(app: &App, token: &str, path: &str) -> Result<Response, Error> {
     let run = app.signer.metadata_run(token).ok_or_else(nothing)?;
     let metadata = metadata::of_run(&mut *app.store.read().await?, run, &app.site).await?.ok_or_else(nothing)?;
-    app.metadata.take(&metadata.node, Instant::now())?;
+    app.metadata.take(&metadata.node)?;
     let content = metadata.get(path).ok_or_else(nothing)?;
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")], content).into_response())
 }
