@@ -7,7 +7,8 @@ mod common;
 use std::process::Command;
 
 use common::disk_image::{ESP, LINUX, Part, make, run, widen_entries};
-use common::{Bench, MIB, chain, sha256, stream};
+use common::written::{check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, fails, file};
+use common::{Bench, MIB, chain, gzip, sha256, stream, xz, zstd, zstd_sized};
 use slipway_actions::{Done, Error, ImageError, PartitionError};
 use slipway_protocol::{Action, KernelArgs, StreamImage};
 
@@ -85,20 +86,48 @@ fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
     );
 }
 
-#[test]
-fn a_table_for_blocks_of_another_size_is_an_error_that_leaves_a_disk_that_does_not_boot() {
-    let bench = Bench::new(40 * MIB);
-    let mut raw = one_partition(&bench);
-    // A file in place of a disk has blocks of 512 bytes.
+/// An image for blocks of 4096 bytes, in the folder of the bench, whose disk is a file and so has blocks of 512 bytes.
+fn for_large_blocks(bench: &Bench) -> Vec<u8> {
+    let mut raw = one_partition(bench);
     raw.copy_within(512..1024, 4096);
     raw[512..1024].fill(0);
-    std::fs::write(bench.path("image"), &raw).unwrap();
-    let error = stream_image(&bench).unwrap_err();
+    raw
+}
+
+#[track_caller]
+fn refuses_the_block_size(bench: &Bench, image: StreamImage) {
+    let error = fails(bench, image);
     assert!(
         matches!(error, Error::Image(ImageError::BlockSize { expected: 512, found: 4096, .. })),
         "{}",
         chain(&error)
     );
-    let disk = bench.disk();
-    assert!(disk[..MIB].iter().chain(&disk[39 * MIB..]).all(|byte| *byte == 0), "head and tail are zero");
+}
+
+#[test]
+fn a_table_for_blocks_of_another_size_is_found_before_anything_is_written() {
+    let bench = Bench::new(40 * MIB);
+    let raw = for_large_blocks(&bench);
+    for stream in [raw.clone(), zstd(&raw), gzip(&raw), xz(&raw)] {
+        for raw_digest in [None, Some(sha256(&raw))] {
+            refuses_the_block_size(&bench, StreamImage { raw_digest, ..file(&bench, &stream) });
+            check_untouched(&bench);
+        }
+    }
+    let frames: Vec<u8> = raw.chunks(700_001).flat_map(zstd_sized).collect();
+    refuses_the_block_size(&bench, file(&bench, &frames));
+    // Those that are decoded beside the first may come before it and have no place to wait.
+    check_untouched_or_does_not_boot(&bench);
+}
+
+#[test]
+fn a_table_for_blocks_of_another_size_that_comes_late_leaves_a_disk_that_does_not_boot() {
+    let bench = Bench::new(40 * MIB);
+    std::fs::write(bench.path("raw"), for_large_blocks(&bench)).unwrap();
+    // The first block is too short for the table.
+    let mut convert = Command::new("qemu-img");
+    convert.args(["convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size=512"]);
+    run(convert.arg(bench.path("raw")).arg(bench.path("image")));
+    refuses_the_block_size(&bench, stream(bench.path("image").to_str().unwrap()));
+    check_does_not_boot(&bench);
 }

@@ -124,6 +124,11 @@ pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitte
     Ok((Fitted { moved, growth }, Some(Backup { header, entries, block_size, old: primary.backup_lba })))
 }
 
+/// Fails if what an image begins with has a table that is made for blocks of another size than the disk's.
+pub(crate) fn check_block_size(head: &[u8], disk: &OpenDisk) -> Result<(), Error> {
+    gpt_in(head, disk).map(drop)
+}
+
 /// The partitions of the table in the head of an image, as far as it can be read; not those inside an extended one, of which
 /// the table says nothing.
 pub(crate) fn in_head(head: &[u8], disk: &OpenDisk) -> Result<Vec<Partition>, Error> {

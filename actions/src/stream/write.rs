@@ -7,11 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slipway_protocol::Verify;
 
-use super::Halt;
 use super::bmap::Bmap;
-use super::buffers::Queue;
+use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter};
 use super::read_back::{Piece, ReadBack};
+use super::{Halt, RAW};
 use crate::error::Error;
 use crate::grow::Growth;
 use crate::open_disk::OpenDisk;
@@ -30,9 +30,16 @@ pub(crate) struct Target<'a> {
     map: Option<&'a Bmap>,
     head_end: u64,
     tail_start: u64,
-    /// Whether the old partition table was taken away.
-    begun: Mutex<bool>,
+    start: Mutex<Start>,
     held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Start {
+    /// Whether the old partition table was taken away.
+    is_begun: bool,
+    /// Blocks that came before the first of the image.
+    waiting: Vec<Buffer>,
 }
 
 struct Held {
@@ -51,7 +58,7 @@ impl<'a> Target<'a> {
             vec![0; end.saturating_sub(range.start) as usize]
         };
         let held = Held { head: zeros(0..head_end), tail: zeros(tail_start..disk.size()) };
-        Self { disk, map, head_end, tail_start, begun: Mutex::new(false), held: Mutex::new(held) }
+        Self { disk, map, head_end, tail_start, start: Mutex::default(), held: Mutex::new(held) }
     }
 
     /// Writes blocks until there are no more. Run by each of the writing threads.
@@ -63,29 +70,47 @@ impl<'a> Target<'a> {
         counters: &Counters,
         meter: &Meter,
     ) -> Result<(), Halt> {
-        while let Some(block) = input.recv(meter)? {
-            self.begin()?;
-            let bytes = block.offset()..block.offset() + block.filled().len() as u64;
-            let whole = self.map.is_none().then_some(bytes.clone());
-            let mapped = self.map.into_iter().flat_map(|map| map.mapped(bytes.clone()));
-            for part in whole.into_iter().chain(mapped) {
-                let within = (part.start - bytes.start) as usize..(part.end - bytes.start) as usize;
-                self.write(&block.filled()[within], part.start, read_back)?;
+        let mut is_end = false;
+        while !is_end {
+            let block = input.recv(meter)?;
+            is_end = block.is_none();
+            for block in self.begin(block)? {
+                self.write_block(&block, read_back)?;
+                counters.written.fetch_add(block.filled().len() as u64, Relaxed);
+                pool.recycle(block);
             }
-            counters.written.fetch_add(block.filled().len() as u64, Relaxed);
-            pool.recycle(block);
         }
         read_back.into_iter().for_each(ReadBack::close);
         Ok(())
     }
 
-    /// Before the first byte is written, takes away what the disk was known by.
-    fn begin(&self) -> Result<(), Error> {
-        let mut begun = lock(&self.begun);
-        if !*begun {
-            *begun = true;
+    /// The blocks that are to be written, now that this one is there, or that there are no more. Before the first byte is written, what the
+    /// disk was known by is taken away; and before that, the first block of the image has to say that it is made for such a disk.
+    /// Pieces that are decoded side by side may come before it, and wait while there is a buffer left for it.
+    fn begin(&self, block: Option<Buffer>) -> Result<Vec<Buffer>, Error> {
+        let mut start = lock(&self.start);
+        let is_end = block.is_none();
+        start.waiting.extend(block);
+        if !start.is_begun && !start.waiting.is_empty() {
+            match start.waiting.iter().find(|block| block.offset() == 0) {
+                Some(first) => partitions::check_block_size(first.filled(), self.disk)?,
+                None if !is_end && start.waiting.len() < RAW => return Ok(Vec::new()),
+                None => {}
+            }
+            start.is_begun = true;
             partitions::forget(self.disk)?;
             self.blank()?;
+        }
+        Ok(std::mem::take(&mut start.waiting))
+    }
+
+    fn write_block(&self, block: &Buffer, read_back: Option<&ReadBack>) -> Result<(), Halt> {
+        let bytes = block.offset()..block.offset() + block.filled().len() as u64;
+        let whole = self.map.is_none().then_some(bytes.clone());
+        let mapped = self.map.into_iter().flat_map(|map| map.mapped(bytes.clone()));
+        for part in whole.into_iter().chain(mapped) {
+            let within = (part.start - bytes.start) as usize..(part.end - bytes.start) as usize;
+            self.write(&block.filled()[within], part.start, read_back)?;
         }
         Ok(())
     }
@@ -178,13 +203,13 @@ impl<'a> Target<'a> {
 
     /// Makes sure a disk that was written to, and not to the end, is known by nothing. True if there was anything to do.
     pub(crate) fn abandon(&self) -> Result<bool, Error> {
-        let begun = *lock(&self.begun);
-        if begun {
+        let is_begun = lock(&self.start).is_begun;
+        if is_begun {
             // A disk that fails one request may yet take the others.
             let forgotten = partitions::forget(self.disk);
             self.blank().and(forgotten)?;
         }
-        Ok(begun)
+        Ok(is_begun)
     }
 
     fn blank(&self) -> Result<(), Error> {
