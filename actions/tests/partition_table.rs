@@ -7,10 +7,11 @@ mod common;
 use std::process::Command;
 
 use common::disk_image::{ESP, LINUX, Part, make, run, widen_entries};
+use common::unreadable::Unreadable;
 use common::written::{check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, fails, file};
-use common::{Bench, MIB, chain, gzip, sha256, stream, xz, zstd, zstd_sized};
+use common::{Bench, MIB, chain, gzip, image, sha256, stream, xz, zstd, zstd_sized};
 use slipway_actions::{Done, Error, ImageError, PartitionError};
-use slipway_protocol::{Action, KernelArgs, StreamImage};
+use slipway_protocol::{Action, KernelArgs, StreamImage, Verify};
 
 /// Streams the image in the bench's folder to its disk.
 fn stream_image(bench: &Bench) -> Result<Done, Error> {
@@ -61,6 +62,65 @@ fn the_backup_table_is_whole_where_it_covers_the_old_one() {
         assert_eq!(done.outcome.warnings, [""; 0]);
         let verdict = run(Command::new("sgdisk").arg("--verify").arg(bench.path("disk")));
         assert!(verdict.contains("No problems found"), "{blocks} blocks: {verdict}");
+    }
+}
+
+const SMALL: usize = 16 * MIB;
+
+/// An image of so many MiB with one partition, for a small disk.
+fn small(bench: &Bench, mib: usize) -> StreamImage {
+    make(&bench.path("image"), mib, &[Part { mib: 1..mib - 1, type_guid: LINUX, name: "root", files: &[] }]);
+    StreamImage { grow: false, ..stream(bench.path("image").to_str().unwrap()) }
+}
+
+/// Writes an image to a small disk of which a sector cannot be read after so many flushes; says whether that was found. None where it
+/// cannot be tried here.
+fn finds_unreadable(sector: usize, flushes: usize, image: &dyn Fn(&Bench) -> StreamImage) -> Option<bool> {
+    let mut bench = Bench::new(SMALL);
+    let disk = Unreadable::new(&bench.path("disk"), sector, flushes)?;
+    let path = disk.path.to_str().unwrap().to_owned();
+    bench.disks.clear();
+    bench.add_device(&path, SMALL);
+    let image = image(&bench);
+    let Err(error) = bench.run(&Action::StreamImage(image)).0 else { return Some(false) };
+    let expect = format!("reading {path} at byte ");
+    assert!(chain(&error).starts_with(&expect), "sector {sector}, {flushes} flushes: {}", chain(&error));
+    check_does_not_boot(&bench);
+    Some(true)
+}
+
+#[test]
+fn what_is_emptied_and_what_the_image_has_at_the_tail_are_read_back() {
+    let without_table = |bench: &Bench| StreamImage { grow: false, ..file(bench, &image(5 * MIB)) };
+    for (name, mib, image) in [
+        ("a tail that the image has nothing for", 15, &without_table as &dyn Fn(&Bench) -> StreamImage),
+        ("the tail of the image", 15, &|bench| small(bench, 16)),
+        ("the end of a partition that grew", 14, &|bench| StreamImage { grow: true, ..small(bench, 8) }),
+    ] {
+        for verify in [Verify::Readback, Verify::None] {
+            let found = finds_unreadable(mib * MIB / 512 + 7, 0, &|bench| StreamImage { verify, ..image(bench) });
+            let Some(found) = found else { return };
+            assert_eq!(found, verify == Verify::Readback, "{name}");
+        }
+    }
+}
+
+#[test]
+fn each_part_of_a_table_that_moved_is_read_back_before_the_next_is_written() {
+    const END: usize = SMALL / 512;
+    let finds = |sector, flushes| {
+        let image = |bench: &Bench| StreamImage { verify: Verify::Readback, ..small(bench, 8) };
+        finds_unreadable(sector, flushes, &image)
+    };
+    let Some(_) = finds(0, 0) else { return };
+    let last = (0..12).rev().find(|flushes| finds(0, *flushes) == Some(true)).unwrap();
+    for (name, sector, flushes) in [
+        ("the header", 1, last - 1),
+        ("the header of the backup", END - 1, last - 1),
+        ("the entries", 40, last - 2),
+        ("the entries of the backup", END - 33, last - 2),
+    ] {
+        assert_eq!(finds(sector, flushes), Some(true), "{name}");
     }
 }
 

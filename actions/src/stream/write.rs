@@ -15,7 +15,7 @@ use super::{Halt, RAW};
 use crate::error::Error;
 use crate::grow::Growth;
 use crate::open_disk::OpenDisk;
-use crate::partitions::{self, Fitted};
+use crate::partitions::{self, Backup, Fitted};
 
 /// Held back at either end of the disk. At the head: protective MBR, GPT, and what boot loaders embed before the first
 /// partition, or the superblock of an image without partitions. At the tail: the backup GPT (UEFI specification, 5.3).
@@ -145,13 +145,16 @@ impl<'a> Target<'a> {
     /// firmware and kernels look at first. What can be wrong with the table is found before any header is written, and the
     /// table is fitted to the disk in memory; `grow` has its last partition grow.
     pub(crate) fn commit(&self, grow: bool, verify: Verify) -> Result<Fitted, Error> {
-        let check = |bytes: &[u8], offset: usize| match verify {
-            Verify::None => Ok(()),
-            Verify::Readback => self.disk.verify_at(bytes, offset as u64),
+        let verified = verify == Verify::Readback;
+        let check = |bytes: &[u8], offset: u64| match verified {
+            true => self.disk.verify_at(bytes, offset),
+            false => Ok(()),
         };
+        // Each is at most the head or the tail.
+        let check_zero = |range: Range<u64>| check(&vec![0; (range.end - range.start) as usize], range.start);
         let mut held = lock(&self.held);
         let Held { head, tail } = &mut *held;
-        self.clear_edges(head)?;
+        self.edges(head, |edge| self.disk.zero(edge))?;
         let block = u64::from(self.disk.logical_block());
         let header_end = (2 * block as usize).min(head.len());
         let header_start = (block as usize).min(head.len());
@@ -159,43 +162,51 @@ impl<'a> Target<'a> {
         let (tail, last) = tail.split_at(((backup_header - self.tail_start) as usize).min(tail.len()));
         self.disk.flush()?;
         self.disk.write_at(tail, self.tail_start)?;
-        let (fitted, mut backup) = partitions::fit(head, self.disk, grow)?;
+        if verified {
+            // Before a moved table covers some of it.
+            self.disk.flush()?;
+            self.edges(head, check_zero)?;
+            check(tail, self.tail_start)?;
+            check_zero(self.tail_start + tail.len() as u64..self.disk.size())?;
+            check_zero(head.len() as u64..self.head_end)?;
+        }
+        let (fitted, backup) = partitions::fit(head, self.disk, grow)?;
+        let mut emptied = Vec::new();
         if let Growth::Grown(grown) = &fitted.growth {
             self.disk.zero(grown.stale())?;
+            emptied.push(grown.stale());
         }
         if let Some(backup) = &backup {
+            emptied.extend(backup.stale(self.disk)?);
             backup.write_entries(self.disk)?;
         }
         self.disk.write_at(&head[header_end..], header_end as u64)?;
         self.disk.flush()?;
-        check(&head[header_end..], header_end)?;
-        match &mut backup {
-            // Its entries may lie over the tail of the image.
-            Some(backup) => backup.write_header(self.disk)?,
-            None => {
-                check(tail, self.tail_start as usize)?;
-                self.disk.write_at(last, backup_header)?;
-            }
-        }
+        check(&head[header_end..], header_end as u64)?;
+        emptied.into_iter().try_for_each(check_zero)?;
+        let (entries, entries_at) = backup.as_ref().map_or((&[][..], 0), Backup::entries);
+        check(entries, entries_at)?;
+        let (last, last_at) = backup.as_ref().map_or((last, backup_header), Backup::header);
+        self.disk.write_at(last, last_at)?;
         self.disk.write_at(&head[header_start..header_end], header_start as u64)?;
         self.disk.flush()?;
-        check(&head[header_start..header_end], header_start)?;
+        check(last, last_at)?;
+        check(&head[header_start..header_end], header_start as u64)?;
         self.disk.write_at(&head[..header_start], 0)?;
         self.disk.flush()?;
         check(&head[..header_start], 0)?;
         Ok(fitted)
     }
 
-    /// Makes zeros of what the map leaves out at either end of each partition. A system that was here before may have had there
+    /// What the map leaves out at either end of each partition, to be made zeros of: a system that was here before may have had there
     /// what a file system or an array is known by, and the image does not.
-    fn clear_edges(&self, head: &[u8]) -> Result<(), Error> {
+    fn edges(&self, head: &[u8], mut each: impl FnMut(Range<u64>) -> Result<(), Error>) -> Result<(), Error> {
         let Some(map) = self.map else { return Ok(()) };
         let within = |at: u64| at.clamp(self.head_end, self.tail_start);
         for Range { start, end } in partitions::in_head(head, self.disk)?.into_iter().map(|partition| partition.bytes) {
             let (head_end, tail_start) = (start.saturating_add(HELD_BACK), end.saturating_sub(HELD_BACK));
             for edge in [start..head_end.min(end), tail_start.max(start)..end] {
-                let mut unmapped = map.unmapped(within(edge.start)..within(edge.end));
-                unmapped.try_for_each(|part| self.disk.zero(part))?;
+                map.unmapped(within(edge.start)..within(edge.end)).try_for_each(&mut each)?;
             }
         }
         Ok(())
