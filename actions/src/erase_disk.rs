@@ -167,7 +167,8 @@ fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: &
     }
 }
 
-/// Erases one disk in the way asked for, or, where the disk cannot do that, in the first way allowed instead that it can.
+/// Erases one disk in the way asked for, or, where the disk refuses that and can be used as before, in the first way allowed instead
+/// that it can.
 fn erase(inputs: &EraseDisk, mut worker: Worker<'_>) -> Erasing {
     let began = Instant::now();
     let mut mode = inputs.mode;

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, Dir, FileType, renameat, statat};
 use slipway_protocol::UnpackArchive;
 
-use crate::error::{Error, TargetError};
+use crate::error::{Error, ImageError, TargetError};
 use crate::machine::Machine;
 use crate::open_disk::Access;
 use crate::stream::read::{self, Source};
@@ -24,6 +24,10 @@ mod tar;
 
 /// Where entries wait, in the directory they are unpacked in, so that they need only be renamed.
 const STAGING: &str = ".slipway-unpack";
+
+/// An archive may have so many times the size of the file system: what comes later replaces what came before, and entries take more room in
+/// an archive. One that has more may have no end.
+const ROOMS: u64 = 2;
 
 /// What an archive held.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,13 +86,21 @@ fn unpack(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Unpacked, Option<String>), Error> {
-    let source = Source { url: &inputs.url, ca: inputs.ca.as_deref(), digest: inputs.digest.as_ref(), decode: true };
-    read::run(source, machine, report, &|input| {
+    let (url, digest, ca) = (&inputs.url, inputs.digest.as_ref(), inputs.ca.as_deref());
+    let room = target.partition.bytes.end.saturating_sub(target.partition.bytes.start).saturating_mul(ROOMS);
+    let unpacked = read::run(Source { url, ca, digest, decode: Some(room) }, machine, report, &|input| {
         // One that was begun before, or left behind by a power cut.
         target.root.remove(staging)?;
         let root = target.root.make_directory(staging)?;
         let mut staging = Staging::new(root, target.keeps_owners(), inputs.devices);
-        read_entries(input, &mut staging, &fetch::shown(&inputs.url))
+        read_entries(input, &mut staging, &fetch::shown(url))
+    });
+    unpacked.map_err(|error| match error {
+        Error::Image(ImageError::TooLarge { .. }) => {
+            let reason = format!("it has more than {}, twice the size of {}", text::size(room), target.name);
+            TargetError::Archive { url: fetch::shown(url), place: "all".to_owned(), reason }.into()
+        }
+        other => other,
     })
 }
 

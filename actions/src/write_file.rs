@@ -61,7 +61,7 @@ fn fill(
     if inputs.digest.is_none() {
         warnings.push("the file was written without a digest to check it against".to_owned());
     }
-    let source = Source { url, ca: inputs.ca.as_deref(), digest: inputs.digest.as_ref(), decode: false };
+    let source = Source { url, ca: inputs.ca.as_deref(), digest: inputs.digest.as_ref(), decode: None };
     let copy = |input: &mut dyn Read| {
         let mut file = new.file();
         let mut copy = || {

@@ -88,36 +88,31 @@ fn a_device_is_not_written_over_itself_nor_from_a_partition_of_its_own() {
 }
 
 #[test]
-fn a_disk_with_large_blocks_takes_images_made_for_them_and_no_others() {
+fn a_disk_takes_images_made_for_its_blocks_and_is_left_as_it_was_by_others() {
     let Some(_alone) = loop_device::alone() else { return };
-    let mut bench = Bench::without_disks();
-    let device = Loop::new(&bench.path("backing"), 4096, DISK);
-    bench.add_device(&device.0, DISK);
-    let new = ["--new=1:0:0", "--change-name=1:root"];
-    for block in [512, 4096] {
-        let source = Loop::new(&bench.path("image"), block, 30 * MIB);
-        run(Command::new("sgdisk").args(new).arg(&source.0));
+    for (block, made_for) in [(4096, 512), (512, 4096), (4096, 4096)] {
+        let mut bench = Bench::without_disks();
+        let device = Loop::new(&bench.path("backing"), block, DISK);
+        fs::write(&device.0, vec![0xAA; DISK]).unwrap();
+        bench.add_device(&device.0, DISK);
+        let source = Loop::new(&bench.path("image"), made_for, 30 * MIB);
+        run(Command::new("sgdisk").args(["--new=1:0:0", "--change-name=1:root"]).arg(&source.0));
         let raw = fs::read(&source.0).unwrap();
         drop(source);
         fs::write(bench.path("image"), &raw).unwrap();
         let action = StreamImage { digest: Some(sha256(&raw)), ..stream(bench.path("image").to_str().unwrap()) };
-        match (block, bench.run(&Action::StreamImage(action)).0) {
-            (512, Err(error)) => {
-                assert!(
-                    matches!(error, Error::Image(ImageError::BlockSize { expected: 4096, found: 512, .. })),
-                    "{}",
-                    chain(&error)
-                );
-                let disk = fs::read(&device.0).unwrap();
-                assert!(disk[..MIB].iter().all(|byte| *byte == 0), "the head of the disk is zero");
-            }
-            (_, Ok(done)) => {
-                assert_eq!(done.outcome.warnings, [""; 0]);
-                let verdict = run(Command::new("sgdisk").arg("--verify").arg(&device.0));
-                assert!(verdict.contains("No problems found"), "{verdict}");
-            }
-            (_, result) => panic!("blocks of {block}: {result:?}"),
+        let result = bench.run(&Action::StreamImage(action)).0;
+        if block == made_for {
+            assert_eq!(result.unwrap_or_else(|error| panic!("{}", chain(&error))).outcome.warnings, [""; 0]);
+            let verdict = run(Command::new("sgdisk").arg("--verify").arg(&device.0));
+            assert!(verdict.contains("No problems found"), "{verdict}");
+            continue;
         }
+        let error = result.unwrap_err();
+        let Error::Image(ImageError::BlockSize { expected, found, .. }) = error else { panic!("{}", chain(&error)) };
+        assert_eq!((expected, found), (block as u64, made_for as u64));
+        let disk = fs::read(&device.0).unwrap();
+        assert!(disk.len() == DISK && disk.iter().all(|byte| *byte == 0xAA), "the disk is as it was");
     }
 }
 

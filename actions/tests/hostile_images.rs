@@ -1,11 +1,16 @@
-//! `stream-image` of images that ask for more than there is: of the disk, or of memory.
+//! `stream-image` of images that ask for more than there is, of the disk, or of memory, or lead elsewhere.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
+use std::fs;
+use std::process::Command;
+
+use common::disk_image::run;
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails, file};
-use common::{Bench, MIB, bzip2, chain, gzip, image, xz, xz_blocks, zstd, zstd_sized};
+use common::{Bench, MIB, bzip2, chain, gzip, image, sha256, xz, xz_blocks, zstd, zstd_sized};
 use slipway_actions::{Error, ImageError, is_retryable};
+use slipway_protocol::{Digest, StreamImage};
 
 /// Size of the disk.
 const ROOM: usize = 3 * MIB;
@@ -67,6 +72,71 @@ fn a_stream_that_wants_gigabytes_of_memory_is_refused() {
     for window in [0xA8, 0xFF] {
         check(&[0x28, 0xB5, 0x2F, 0xFD, 0, window, 1, 0, 0], "too much memory");
     }
+}
+
+/// A qcow2 image that qemu-img makes of a raw one, or of nothing.
+fn qcow2(raw: Option<&[u8]>, arguments: &[&str]) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut make = Command::new("qemu-img");
+    make.current_dir(&dir);
+    match raw {
+        Some(raw) => {
+            fs::write(dir.path().join("raw"), raw).unwrap();
+            make.args(["convert", "-f", "raw", "-O", "qcow2"]).args(arguments).args(["raw", "image"]);
+        }
+        None => drop(make.args(["create", "-q", "-f", "qcow2"]).args(arguments)),
+    }
+    run(&mut make);
+    fs::read(dir.path().join("image")).unwrap()
+}
+
+/// A number in the header or a table of a qcow2 image (QEMU, docs/interop/qcow2.txt).
+fn number(image: &[u8], at: usize) -> usize {
+    u64::from_be_bytes(image[at..at + 8].try_into().unwrap()) as usize
+}
+
+#[test]
+fn a_qcow2_image_that_is_too_large_or_leans_on_another_leaves_the_disk_as_it_was() {
+    let check = |image: Vec<u8>, expect: &str| {
+        for digest in [None, Some(sha256(&image))] {
+            let bench = Bench::new(ROOM);
+            let error = fails(&bench, StreamImage { digest, ..file(&bench, &image) });
+            assert!(chain(&error).contains(expect) && !is_retryable(&error), "{}", chain(&error));
+            check_untouched(&bench);
+        }
+    };
+    let too_large = "the disk has 3145728 bytes, the image needs at least 67108864";
+    check(qcow2(None, &["image", "64M"]), too_large);
+    check(qcow2(None, &["-u", "-b", "/etc/passwd", "-F", "raw", "image", "1M"]), "it has a backing file");
+}
+
+#[test]
+fn a_qcow2_image_whose_tables_lead_into_themselves_does_not_boot() {
+    const COPIED: u64 = 1 << 63;
+    let image = qcow2(Some(&image(ROOM)), &[]);
+    let l1 = number(&image, 40);
+    let l2 = number(&image, l1) & !(COPIED as usize);
+    // Of an entry, the place it leads to. The last one is met when others were written.
+    for (entry, to, expect) in
+        [(l1, l1, "two tables lie"), (l2, l2, "points into a table"), (l2 + 40 * 8, l2, "points")]
+    {
+        let mut image = image.clone();
+        image[entry..entry + 8].copy_from_slice(&(to as u64 | COPIED).to_be_bytes());
+        let by_ranges = fails_as_qcow2(&image, None);
+        assert!(by_ranges.contains(expect), "{by_ranges}");
+        let once = fails_as_qcow2(&image, Some(sha256(&image)));
+        assert!(once.contains("has passed"), "{once}");
+    }
+}
+
+/// Why a qcow2 image cannot be read; the disk was not written, or does not boot.
+#[track_caller]
+fn fails_as_qcow2(image: &[u8], digest: Option<Digest>) -> String {
+    let bench = Bench::new(ROOM);
+    let error = fails(&bench, StreamImage { digest, ..file(&bench, image) });
+    assert!(matches!(error, Error::Image(ImageError::Qcow2 { .. })) && !is_retryable(&error), "{}", chain(&error));
+    check_untouched_or_does_not_boot(&bench);
+    chain(&error)
 }
 
 /// The stream with another dictionary in the header of its first block (The .xz file format, 3.1 and 5.3.1).

@@ -7,9 +7,11 @@ mod common;
 use std::process::Command;
 
 use common::disk_image::{ESP, LINUX, Part, make, run, widen_entries};
-use common::{Bench, MIB, chain, sha256, stream};
+use common::unreadable::Unreadable;
+use common::written::{check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, fails, file};
+use common::{Bench, MIB, chain, gzip, image, sha256, stream, xz, zstd, zstd_sized};
 use slipway_actions::{Done, Error, ImageError, PartitionError};
-use slipway_protocol::{Action, KernelArgs, StreamImage};
+use slipway_protocol::{Action, KernelArgs, StreamImage, Verify};
 
 /// Streams the image in the bench's folder to its disk.
 fn stream_image(bench: &Bench) -> Result<Done, Error> {
@@ -63,6 +65,65 @@ fn the_backup_table_is_whole_where_it_covers_the_old_one() {
     }
 }
 
+const SMALL: usize = 16 * MIB;
+
+/// An image of so many MiB with one partition, for a small disk.
+fn small(bench: &Bench, mib: usize) -> StreamImage {
+    make(&bench.path("image"), mib, &[Part { mib: 1..mib - 1, type_guid: LINUX, name: "root", files: &[] }]);
+    StreamImage { grow: false, ..stream(bench.path("image").to_str().unwrap()) }
+}
+
+/// Writes an image to a small disk of which a sector cannot be read after so many flushes; says whether that was found. None where it
+/// cannot be tried here.
+fn finds_unreadable(sector: usize, flushes: usize, image: &dyn Fn(&Bench) -> StreamImage) -> Option<bool> {
+    let mut bench = Bench::new(SMALL);
+    let disk = Unreadable::new(&bench.path("disk"), sector, flushes)?;
+    let path = disk.path.to_str().unwrap().to_owned();
+    bench.disks.clear();
+    bench.add_device(&path, SMALL);
+    let image = image(&bench);
+    let Err(error) = bench.run(&Action::StreamImage(image)).0 else { return Some(false) };
+    let expect = format!("reading {path} at byte ");
+    assert!(chain(&error).starts_with(&expect), "sector {sector}, {flushes} flushes: {}", chain(&error));
+    check_does_not_boot(&bench);
+    Some(true)
+}
+
+#[test]
+fn what_is_emptied_and_what_the_image_has_at_the_tail_are_read_back() {
+    let without_table = |bench: &Bench| StreamImage { grow: false, ..file(bench, &image(5 * MIB)) };
+    for (name, mib, image) in [
+        ("a tail that the image has nothing for", 15, &without_table as &dyn Fn(&Bench) -> StreamImage),
+        ("the tail of the image", 15, &|bench| small(bench, 16)),
+        ("the end of a partition that grew", 14, &|bench| StreamImage { grow: true, ..small(bench, 8) }),
+    ] {
+        for verify in [Verify::Readback, Verify::None] {
+            let found = finds_unreadable(mib * MIB / 512 + 7, 0, &|bench| StreamImage { verify, ..image(bench) });
+            let Some(found) = found else { return };
+            assert_eq!(found, verify == Verify::Readback, "{name}");
+        }
+    }
+}
+
+#[test]
+fn each_part_of_a_table_that_moved_is_read_back_before_the_next_is_written() {
+    const END: usize = SMALL / 512;
+    let finds = |sector, flushes| {
+        let image = |bench: &Bench| StreamImage { verify: Verify::Readback, ..small(bench, 8) };
+        finds_unreadable(sector, flushes, &image)
+    };
+    let Some(_) = finds(0, 0) else { return };
+    let last = (0..12).rev().find(|flushes| finds(0, *flushes) == Some(true)).unwrap();
+    for (name, sector, flushes) in [
+        ("the header", 1, last - 1),
+        ("the header of the backup", END - 1, last - 1),
+        ("the entries", 40, last - 2),
+        ("the entries of the backup", END - 33, last - 2),
+    ] {
+        assert_eq!(finds(sector, flushes), Some(true), "{name}");
+    }
+}
+
 #[test]
 fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
     let bench = Bench::new(40 * MIB);
@@ -85,20 +146,48 @@ fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
     );
 }
 
-#[test]
-fn a_table_for_blocks_of_another_size_is_an_error_that_leaves_a_disk_that_does_not_boot() {
-    let bench = Bench::new(40 * MIB);
-    let mut raw = one_partition(&bench);
-    // A file in place of a disk has blocks of 512 bytes.
+/// An image for blocks of 4096 bytes, in the folder of the bench, whose disk is a file and so has blocks of 512 bytes.
+fn for_large_blocks(bench: &Bench) -> Vec<u8> {
+    let mut raw = one_partition(bench);
     raw.copy_within(512..1024, 4096);
     raw[512..1024].fill(0);
-    std::fs::write(bench.path("image"), &raw).unwrap();
-    let error = stream_image(&bench).unwrap_err();
+    raw
+}
+
+#[track_caller]
+fn refuses_the_block_size(bench: &Bench, image: StreamImage) {
+    let error = fails(bench, image);
     assert!(
         matches!(error, Error::Image(ImageError::BlockSize { expected: 512, found: 4096, .. })),
         "{}",
         chain(&error)
     );
-    let disk = bench.disk();
-    assert!(disk[..MIB].iter().chain(&disk[39 * MIB..]).all(|byte| *byte == 0), "head and tail are zero");
+}
+
+#[test]
+fn a_table_for_blocks_of_another_size_is_found_before_anything_is_written() {
+    let bench = Bench::new(40 * MIB);
+    let raw = for_large_blocks(&bench);
+    for stream in [raw.clone(), zstd(&raw), gzip(&raw), xz(&raw)] {
+        for raw_digest in [None, Some(sha256(&raw))] {
+            refuses_the_block_size(&bench, StreamImage { raw_digest, ..file(&bench, &stream) });
+            check_untouched(&bench);
+        }
+    }
+    let frames: Vec<u8> = raw.chunks(700_001).flat_map(zstd_sized).collect();
+    refuses_the_block_size(&bench, file(&bench, &frames));
+    // Those that are decoded beside the first may come before it and have no place to wait.
+    check_untouched_or_does_not_boot(&bench);
+}
+
+#[test]
+fn a_table_for_blocks_of_another_size_that_comes_late_leaves_a_disk_that_does_not_boot() {
+    let bench = Bench::new(40 * MIB);
+    std::fs::write(bench.path("raw"), for_large_blocks(&bench)).unwrap();
+    // The first block is too short for the table.
+    let mut convert = Command::new("qemu-img");
+    convert.args(["convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size=512"]);
+    run(convert.arg(bench.path("raw")).arg(bench.path("image")));
+    refuses_the_block_size(&bench, stream(bench.path("image").to_str().unwrap()));
+    check_does_not_boot(&bench);
 }

@@ -43,6 +43,26 @@ fn a_qcow2_image_arrives_as_the_raw_image_it_stands_for() {
 }
 
 #[test]
+fn what_no_table_of_a_qcow2_image_leads_to_is_read_past_and_counts_in_its_digest() {
+    let raw = image(3 * MIB);
+    let bench = Bench::new(DISK);
+    let image = qcow2(&bench, &raw, &[]);
+    let whole = fs::read(&image.url).unwrap();
+    let longer = [whole.as_slice(), &vec![b'?'; 2 * MIB + 7]].concat();
+    fs::write(&image.url, &longer).unwrap();
+    let by_ranges = StreamImage { raw_digest: Some(sha256(&raw)), ..image.clone() };
+    for image in [by_ranges, StreamImage { digest: Some(sha256(&longer)), ..image.clone() }] {
+        fs::write(bench.path("disk"), vec![0xAA; DISK]).unwrap();
+        let done = bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert_eq!(done.outcome.warnings, [""; 0]);
+        assert!(bench.disk().starts_with(&raw));
+    }
+    let error = fails(&bench, StreamImage { digest: Some(sha256(&whole)), ..image });
+    assert!(matches!(error, Error::Image(ImageError::Digest { .. })), "{}", chain(&error));
+    check_does_not_boot(&bench);
+}
+
+#[test]
 fn a_qcow2_image_that_cannot_be_read_once_needs_ranges() {
     let raw = image(9 * MIB);
     let bench = Bench::new(DISK);

@@ -12,7 +12,7 @@ use common::{Answer, Asked, Bench, MIB, Server, chain, gzip, image, ok, sha256, 
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::json;
 use slipway_actions::{Error, is_retryable};
-use slipway_protocol::{Action, DetachedSignature, RegistryAuth, Secret, StreamImage};
+use slipway_protocol::{Action, DetachedSignature, Digest, RegistryAuth, Secret, StreamImage};
 
 const DISK: usize = 4 * MIB;
 
@@ -377,6 +377,8 @@ struct Hub {
     tokens: Server,
     storage: Server,
     registry: Server,
+    /// Of the index that `:12` names.
+    digest: Digest,
 }
 
 /// What is in the registry beside what is right.
@@ -422,10 +424,12 @@ impl Hub {
             json!({"digest": sha256(&manifest).to_string(), "platform": platform})
         };
         let index = json!({"manifests": [entry("amd64"), entry("arm64")]}).to_string().into_bytes();
-        let told = if twist == Twist::Told { sha256(b"another") } else { sha256(&index) };
+        let digest = sha256(&index);
+        let told = if twist == Twist::Told { sha256(b"another") } else { digest.clone() };
         let index =
             [format!("HTTP/1.1 200 OK\r\nDocker-Content-Digest: {told}\r\n").as_bytes(), &ok(&index)[17..]].concat();
-        let manifest_path = format!("/v2/org/os/manifests/{}", sha256(&manifest));
+        let at = |digest: &Digest| format!("/v2/org/os/manifests/{digest}");
+        let (index_path, other_path, manifest_path) = (at(&digest), at(&sha256(b"another")), at(&sha256(&manifest)));
         let manifest = ok(&flip(&manifest, twist == Twist::Manifest));
         let challenge = format!("WWW-Authenticate: Bearer realm=\"{}\",service=\"hub\"\r\n", tokens.at("/token"));
         let location = format!("Location: {}\r\n", storage.at("/stored"));
@@ -444,11 +448,13 @@ impl Hub {
             }
             match asked.path.as_str() {
                 "/v2/org/os/manifests/12" => Answer::Bytes(index.clone()),
+                // Whatever is asked for.
+                path if path == index_path || path == other_path => Answer::Bytes(index.clone()),
                 path if path == manifest_path => Answer::Bytes(manifest.clone()),
                 _ => status("404 Not Found", ""),
             }
         });
-        Self { authority, tokens, storage, registry }
+        Self { authority, tokens, storage, registry, digest }
     }
 
     fn bench(&self) -> Bench {
@@ -483,6 +489,21 @@ fn an_artifact_is_pulled_anonymously_and_resumed_with_a_new_token() {
     assert!(asked.iter().all(|asked| asked.authorization.is_none()));
     assert!(reports.notes[0].starts_with(&format!("the image must be {} with 3 MiB", sha256(&raw))), "{reports:?}");
     assert!(hub.registry.asked()[0].accept.as_ref().unwrap().contains("application/vnd.oci.image.index.v1+json"));
+}
+
+#[test]
+fn an_artifact_is_pulled_by_its_digest_and_another_in_its_place_is_refused() {
+    let raw = image(3 * MIB);
+    let hub = Hub::start(&raw, None, Twist::None);
+    let bench = hub.bench();
+    let another = hub.artifact(&format!("@{}", sha256(b"another")));
+    fails(&bench, another, &format!("checking the digest of the manifest: expected {}", sha256(b"another")));
+    check_untouched(&bench);
+    fails(&bench, hub.artifact(&format!("@{}", sha256(b"missing"))), "the server answered 404");
+    check_untouched(&bench);
+    let image = hub.artifact(&format!("@{}#os.raw", hub.digest));
+    bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
 }
 
 #[test]

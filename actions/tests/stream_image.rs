@@ -4,14 +4,20 @@
 mod common;
 
 use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
+use common::disk_image::{can_mount, run};
 use common::written::{
     DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
 };
 use common::{Answer, Bench, MIB, Server, bzip2, chain, gzip, image, sha256, stream, xz, xz_blocks, zstd, zstd_sized};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use sha2::{Digest as _, Sha384, Sha512};
 use slipway_actions::{Error, ImageError, SourceError, is_retryable};
-use slipway_protocol::{Action, StreamImage, Verify};
+use slipway_protocol::{Action, Digest, StreamImage, Verify};
 
 #[test]
 fn every_format_arrives_byte_for_byte() {
@@ -30,6 +36,7 @@ fn every_format_arrives_byte_for_byte() {
         ("xz of two streams with padding between", [&xz(&raw[..MIB])[..], &[0; 8], &xz(&raw[MIB..])].concat()),
         ("xz of many blocks", xz_blocks(&raw, 700_001)),
         ("zstd of many frames", raw.chunks(700_001).flat_map(zstd_sized).collect()),
+        ("zstd of many frames with their table behind", seekable(&raw, 700_001)),
         ("bzip2", bzip2(&raw)),
         ("bzip2 of two streams", halves(bzip2)),
     ] {
@@ -52,6 +59,69 @@ fn every_format_arrives_byte_for_byte() {
             assert_eq!((last.fetched, last.fetch_total), (stream.len() as u64, Some(stream.len() as u64)), "{name}");
             assert!(reports.notes[0].starts_with("chose "), "{name}: {:?}", reports.notes);
         }
+    }
+}
+
+/// Frames of so many bytes, and their table in a frame to be skipped (zstd, contrib/seekable_format/zstd_seekable_compression_format.md).
+fn seekable(raw: &[u8], len: usize) -> Vec<u8> {
+    let (mut stream, mut table) = (Vec::new(), Vec::new());
+    for chunk in raw.chunks(len) {
+        let frame = zstd_sized(chunk);
+        table.extend([frame.len() as u32, chunk.len() as u32].map(u32::to_le_bytes).concat());
+        stream.extend(frame);
+    }
+    let frames = table.len() as u32 / 8;
+    table.extend([&frames.to_le_bytes()[..], &[0], &0x8F92_EAB1_u32.to_le_bytes()].concat());
+    stream.extend([0x184D_2A5E, table.len() as u32].map(u32::to_le_bytes).concat());
+    stream.extend(table);
+    stream
+}
+
+#[test]
+fn the_name_of_an_image_says_nothing_about_its_format() {
+    let raw = image(IMAGE);
+    for (name, stream) in [("image.gz", raw.clone()), ("image.raw", xz(&raw)), ("image.zst", gzip(&raw))] {
+        let bench = Bench::new(DISK);
+        fs::write(bench.path(name), &stream).unwrap();
+        let image =
+            StreamImage { raw_digest: Some(sha256(&raw)), ..common::stream(bench.path(name).to_str().unwrap()) };
+        bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{name}: {}", chain(&error)));
+        check_written(&bench, &raw);
+    }
+}
+
+#[test]
+fn a_disk_that_refuses_direct_access_is_written_and_read_through_the_page_cache() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = Bench::without_disks();
+    let _ram = RamDisk::mount(bench.path("ram"));
+    bench.add_disk("ram/disk", DISK);
+    let direct = rustix::fs::open(bench.path("ram/disk"), OFlags::RDWR | OFlags::DIRECT, Mode::empty());
+    assert_eq!(direct.unwrap_err(), Errno::INVAL, "the disk takes no direct access");
+    // Neither can zeros be asked for there.
+    let raw = [image(5 * MIB), vec![0; 5 * MIB], image(9 * MIB + 517)].concat();
+    let image = StreamImage { raw_digest: Some(sha256(&raw)), verify: Verify::Readback, ..file(&bench, &zstd(&raw)) };
+    bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let disk = fs::read(bench.path("ram/disk")).unwrap();
+    assert!(disk[..raw.len()] == raw && disk[DISK - MIB..].iter().all(|byte| *byte == 0));
+}
+
+/// A file system whose files take no O_DIRECT, which tmpfs does since Linux 6.6.
+struct RamDisk(PathBuf);
+
+impl RamDisk {
+    fn mount(place: PathBuf) -> Self {
+        fs::create_dir(&place).unwrap();
+        run(Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(&place));
+        Self(place)
+    }
+}
+
+impl Drop for RamDisk {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg("--lazy").arg(&self.0));
     }
 }
 
@@ -203,6 +273,41 @@ fn a_flipped_bit_is_found_by_either_digest() {
     let error = fails(&bench, StreamImage { raw_digest: Some(sha256(&raw)), ..file(&bench, &zstd(&flipped)) });
     assert!(chain(&error).starts_with("checking the digest of the raw image: expected sha256:"), "{}", chain(&error));
     check_does_not_boot(&bench);
+}
+
+#[test]
+fn the_stream_and_the_raw_image_are_checked_by_each_algorithm() {
+    let raw = image(3 * MIB);
+    let mut flipped = raw.clone();
+    flipped[2 * MIB] ^= 1;
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let of = |algorithm: &str, bytes: &[u8]| -> Digest {
+        let digits = match algorithm {
+            "sha384" => hex(&Sha384::digest(bytes)),
+            _ => hex(&Sha512::digest(bytes)),
+        };
+        format!("{algorithm}:{digits}").parse().unwrap()
+    };
+    for algorithm in ["sha384", "sha512"] {
+        let check = |bytes: &[u8], is_raw: bool| {
+            let bench = Bench::new(DISK);
+            let right = if is_raw { of(algorithm, &raw) } else { of(algorithm, &gzip(&raw)) };
+            let (digest, raw_digest) = if is_raw { (None, Some(right)) } else { (Some(right), None) };
+            let (result, _) =
+                bench.run(&Action::StreamImage(StreamImage { digest, raw_digest, ..file(&bench, &gzip(bytes)) }));
+            (bench, result)
+        };
+        for (is_raw, what) in [(false, "the stream"), (true, "the raw image")] {
+            let (bench, result) = check(&raw, is_raw);
+            assert_eq!(result.unwrap_or_else(|error| panic!("{}", chain(&error))).outcome.warnings, [""; 0]);
+            check_written(&bench, &raw);
+            let (bench, result) = check(&flipped, is_raw);
+            let error = chain(&result.unwrap_err());
+            let expect = format!("checking the digest of {what}: expected {algorithm}:");
+            assert!(error.starts_with(&expect) && error.contains(&format!(", got {algorithm}:")), "{error}");
+            check_untouched_or_does_not_boot(&bench);
+        }
+    }
 }
 
 #[test]

@@ -244,6 +244,31 @@ fn what_is_cut_short_or_changed_leaves_nothing() {
 }
 
 #[test]
+fn an_archive_larger_than_its_file_system_leaves_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let check = |bytes: &[u8], expect: &[&str]| {
+        let bench = installed();
+        let error = chain(&bench.run(&Action::UnpackArchive(archive(&bench, bytes))).0.unwrap_err());
+        assert!(expect.iter().all(|part| error.contains(part)), "{error}");
+        let left = names(&bench);
+        assert!(!left.contains("first") && !left.contains("big") && !left.contains(".slipway"), "{left}");
+    };
+    let big = |mib: usize| entry("big", b'0', "", &vec![0; mib * MIB]);
+    let full = ended(&[file("first"), big(60), file("last")]);
+    for bytes in [&full, &common::zstd(&full)] {
+        check(bytes, &["unpacking \"big\" of the archive", "No space left on device"]);
+    }
+    // What takes no room has an end too: entries in place of others, and padding.
+    let replaced = common::zstd(&ended(&[file("first"), big(30), big(30), big(30)]));
+    let padded = common::zstd(&[ended(&[file("first")]), vec![0; 90 * MIB]].concat());
+    for bytes in [replaced, padded] {
+        check(&bytes, &["unpacking all of the archive", "it has more than 76 MiB, twice the size of partition 1"]);
+    }
+}
+
+#[test]
 fn device_nodes_are_made_when_asked_for() {
     if !can_mount() {
         return;

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::time::Duration;
 
+use super::secure;
 use super::worker::Worker;
 use crate::error::Error;
 use crate::sys::scsi::{self, Data};
@@ -32,8 +33,12 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
         Err(reason) => return Ok(Err(reason)),
     };
     let (enhanced, estimate) = (security.enhanced, security.estimate());
-    if let Err(why) = command(disk, SECURITY_SET_PASSWORD, Data::Out(&password_block(false)), SHORT) {
-        return Ok(Err(format!("setting the password an erase needs: {why}")));
+    let set = command(disk, SECURITY_SET_PASSWORD, Data::Out(&password_block(false)), SHORT);
+    if set.is_err() {
+        // The password that a disk had before is not ours to take away.
+        let password = if security.enabled { Ok(()) } else { remove_password(disk) };
+        return ended("setting the password an erase needs", set, password)
+            .map_err(|reason| secure::stuck(worker, reason));
     }
     worker.begin(worker.disk.size());
     let minutes = estimate.map_or("an unknown time".to_owned(), |time| format!("{} minutes", time.as_secs() / 60));
@@ -46,13 +51,18 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
         command(disk, SECURITY_ERASE_UNIT, Data::Out(&password_block(enhanced)), limit)
     })?;
     let name = if enhanced { "ATA enhanced secure erase" } else { "ATA secure erase" };
-    let without_password = remove_password(disk);
-    Ok(match (erased, without_password) {
-        (Ok(()), Ok(())) => Ok(name.to_owned()),
-        (Err(why), Ok(())) => Err(format!("{name}: {why}")),
+    ended(name, erased, remove_password(disk)).map_err(|reason| secure::stuck(worker, reason))
+}
+
+/// What came of a command, by how it ended and whether the password is gone: that it was done, or was not, so that another mode may be
+/// tried; else an error, because a system put on a disk with a password would be gone with the next power cycle.
+fn ended(name: &str, done: Result<(), String>, password: Result<(), String>) -> Result<Result<String, String>, String> {
+    match (done, password) {
+        (Ok(()), Ok(())) => Ok(Ok(name.to_owned())),
+        (Err(why), Ok(())) => Ok(Err(format!("{name}: {why}"))),
         (Ok(()), Err(why)) => Err(format!("{name} is done, and {}", left_locked(&why))),
-        (Err(erase), Err(why)) => Err(format!("{name}: {erase}; {}", left_locked(&why))),
-    })
+        (Err(failed), Err(why)) => Err(format!("{name}: {failed}; {}", left_locked(&why))),
+    }
 }
 
 fn left_locked(why: &str) -> String {
@@ -221,6 +231,23 @@ mod tests {
         check(0x0027, Some("locked with a password"));
         check(0x002F, Some("locked with a password"));
         check(0x0031, Some("power-cycle it"));
+    }
+
+    #[test]
+    fn a_disk_that_keeps_the_password_is_not_erased_in_another_way() {
+        let result = |is_done: bool, why: &str| if is_done { Ok(()) } else { Err(why.to_owned()) };
+        let check = |is_done: bool, is_unlocked: bool, expect: Result<Result<&str, &str>, &str>| {
+            let found = ended("ATA secure erase", result(is_done, "aborted"), result(is_unlocked, "no answer"));
+            match (found, expect) {
+                (Ok(found), Ok(expect)) => assert_eq!(found, expect.map(str::to_owned).map_err(str::to_owned)),
+                (Err(found), Err(expect)) => assert!(found.starts_with(expect) && found.contains("hdparm"), "{found}"),
+                (found, expect) => panic!("{found:?}, expected {expect:?}"),
+            }
+        };
+        check(true, true, Ok(Ok("ATA secure erase")));
+        check(false, true, Ok(Err("ATA secure erase: aborted")));
+        check(true, false, Err("ATA secure erase is done, and its password could not be taken away (no answer)"));
+        check(false, false, Err("ATA secure erase: aborted; its password could not be taken away (no answer)"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::secure;
 use super::worker::Worker;
 use crate::error::Error;
 use crate::sys::nvme::{self, Admin};
@@ -121,7 +122,14 @@ fn try_each(
             Err(why) => refusals.push(format!("{}: {why}", method.name())),
         }
     }
-    Ok(Err(refusals.join("; ")))
+    let refusals = refusals.join("; ");
+    match sanitize_state(worker.disk.file()) {
+        Ok(Sanitize::Failed | Sanitize::Running(_)) => {
+            let remedy = "until a sanitize of it succeeds the disk takes nothing else: try again, or replace it";
+            Err(secure::stuck(worker, format!("{refusals}; {remedy}")))
+        }
+        _ => Ok(Err(refusals)),
+    }
 }
 
 fn sanitize(worker: &Worker<'_>, action: u32) -> Result<Result<(), String>, Error> {
@@ -134,11 +142,12 @@ fn sanitize(worker: &Worker<'_>, action: u32) -> Result<Result<(), String>, Erro
         match sanitize_state(disk) {
             Ok(Sanitize::Done) => return Ok(Ok(())),
             Ok(Sanitize::Running(share)) => worker.reach(part(worker.disk.size(), share)),
-            Ok(Sanitize::Failed) => {
-                return Ok(Err("it was begun and failed; until one succeeds the disk takes nothing else".to_owned()));
-            }
+            Ok(Sanitize::Failed) => return Ok(Err("it was begun and failed".to_owned())),
             Ok(Sanitize::Never) => return Ok(Err("it was accepted and never began".to_owned())),
-            Err(why) => return Ok(Err(format!("asking how far it is: {why}"))),
+            Err(why) => {
+                let reason = format!("it is sanitizing itself, and does not say how far it is: {why}; try again");
+                return Err(secure::stuck(worker, reason));
+            }
         }
         worker.pause()?;
     }

@@ -23,6 +23,16 @@ pub enum EraseError {
         /// Why not, and what to do.
         reason: String,
     },
+    /// The disk began to erase itself, and is not to be used for anything else as that left it.
+    #[error("erasing {disk} by {mode}: {reason}")]
+    Stuck {
+        /// Path of the disk.
+        disk: String,
+        /// The way asked for.
+        mode: EraseMode,
+        /// What happened, and what to do.
+        reason: String,
+    },
     /// What was on the disk before its secure erase is still there.
     #[error("verifying that {disk} is erased: what is at byte {offset} is what was there before")]
     Unchanged {

@@ -2,14 +2,16 @@
 //! written.
 
 use std::io::Cursor;
+use std::ops::Range;
 
+use flate2::Crc;
 use gpt::disk::LogicalBlockSize;
 use gpt::header::{Header, HeaderBuilder, HeaderError, read_header_from_arbitrary_device};
 use gpt::mbr::PartRecord;
 use gpt::partition::file_read_partitions;
 
 use super::{
-    Device, ENTRIES_LBA, ENTRY_SIZE, HEADER_LBA, MAX_ENTRIES, MBR_EXTENDED, MBR_PROTECTIVE, MIN_ENTRIES, Partition,
+    ENTRIES_LBA, ENTRY_SIZE, HEADER_LBA, MAX_ENTRIES, MBR_EXTENDED, MBR_PROTECTIVE, MIN_ENTRIES, Partition,
     are_records, in_mbr, records_in, used,
 };
 use crate::error::{Error, ImageError, PartitionError};
@@ -17,6 +19,13 @@ use crate::grow::{self, Growth};
 use crate::open_disk::OpenDisk;
 
 const SIGNATURE: &[u8] = b"EFI PART";
+/// Bytes of a header, and where it has its checksum, the block it is in, the block of the other one, and that of its entries (UEFI
+/// specification, table 5-5).
+const HEADER_LEN: usize = 92;
+const HEADER_SUM: usize = 16;
+const HEADER_OWN: usize = 24;
+const HEADER_OTHER: usize = 32;
+const HEADER_ENTRIES: usize = 72;
 /// Where an entry of a GPT has its last block (UEFI specification, table 5-6).
 const ENTRY_LAST_LBA: usize = 40;
 /// Where the records of an MBR are, and their size (UEFI specification, tables 5-1 and 5-2).
@@ -49,30 +58,46 @@ pub(crate) enum Moved {
 /// A backup GPT that is to be written.
 #[derive(Debug)]
 pub(crate) struct Backup {
-    header: Header,
-    entries: Vec<u8>,
-    block_size: LogicalBlockSize,
-    /// Block of the header the image brought.
+    /// Whole blocks, and where they belong.
+    entries: (Vec<u8>, u64),
+    header: (Vec<u8>, u64),
+    /// Where the header is that the image brought.
     old: u64,
 }
 
 impl Backup {
+    /// The entries, and the byte of the disk where they begin.
+    pub(crate) fn entries(&self) -> (&[u8], u64) {
+        (&self.entries.0, self.entries.1)
+    }
+
+    /// The block with the header, and the byte of the disk where it begins.
+    pub(crate) fn header(&self) -> (&[u8], u64) {
+        (&self.header.0, self.header.1)
+    }
+
+    /// The header of the old backup, where there is one and the new entries do not cover it.
+    pub(crate) fn stale(&self, disk: &OpenDisk) -> Result<Option<Range<u64>>, Error> {
+        let (entries, start) = self.entries();
+        let mut old = vec![0; self.header.0.len()];
+        disk.read_at(&mut old, self.old)?;
+        let is_covered = (start..start + entries.len() as u64).contains(&self.old);
+        Ok((old.starts_with(SIGNATURE) && !is_covered).then(|| self.old..self.old + old.len() as u64))
+    }
+
     /// Takes away the header of the old backup and writes the new one's entries, which may cover the place.
     pub(crate) fn write_entries(&self, disk: &OpenDisk) -> Result<(), Error> {
-        let block = self.block_size.as_u64();
-        let mut old = vec![0; self.block_size.as_usize()];
-        disk.read_at(&mut old, self.old * block)?;
-        if old.starts_with(SIGNATURE) {
-            disk.zero(self.old * block..(self.old + 1) * block)?;
+        if let Some(stale) = self.stale(disk)? {
+            disk.zero(stale)?;
         }
-        disk.write_at(&self.entries, self.header.part_start * block)
+        let (entries, start) = self.entries();
+        disk.write_at(entries, start)
     }
 
     /// Writes the header. The entries must be on the disk.
-    pub(crate) fn write_header(&mut self, disk: &OpenDisk) -> Result<(), Error> {
-        let mut device = Device { disk, start: 0, at: 0 };
-        let written = self.header.write_backup(&mut device, self.block_size);
-        written.map(drop).map_err(|error| failed(disk, &error))
+    pub(crate) fn write_header(&self, disk: &OpenDisk) -> Result<(), Error> {
+        let (header, start) = self.header();
+        disk.write_at(header, start)
     }
 }
 
@@ -119,9 +144,36 @@ pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitte
     if moved == Moved::NotNeeded && !matches!(growth, Growth::Grown(_)) {
         return as_it_is(moved, growth);
     }
-    let entries = head[entries_start..entries_end].to_vec();
-    new_primary.write_primary(&mut Cursor::new(head), block_size).map_err(|error| failed(disk, &error))?;
-    Ok((Fitted { moved, growth }, Some(Backup { header, entries, block_size, old: primary.backup_lba })))
+    new_primary.write_primary(&mut Cursor::new(&mut *head), block_size).map_err(|error| failed(disk, &error))?;
+    let mut entries = head[entries_start..entries_end].to_vec();
+    entries.resize(entries.len().next_multiple_of(block as usize), 0);
+    let block_of_header = backup_header(&head[block as usize..entries_start], &header);
+    let backup = Backup {
+        entries: (entries, header.part_start * block),
+        header: (block_of_header, last * block),
+        old: primary.backup_lba * block,
+    };
+    Ok((Fitted { moved, growth }, Some(backup)))
+}
+
+/// The block of a backup's header, from that of the primary: they differ in where they and their entries are.
+fn backup_header(primary: &[u8], header: &Header) -> Vec<u8> {
+    let mut block = primary.to_vec();
+    let places =
+        [(HEADER_OWN, header.current_lba), (HEADER_OTHER, header.backup_lba), (HEADER_ENTRIES, header.part_start)];
+    for (at, lba) in places {
+        block[at..at + 8].copy_from_slice(&lba.to_le_bytes());
+    }
+    block[HEADER_SUM..HEADER_SUM + 4].fill(0);
+    let mut sum = Crc::new();
+    sum.update(&block[..HEADER_LEN]);
+    block[HEADER_SUM..HEADER_SUM + 4].copy_from_slice(&sum.sum().to_le_bytes());
+    block
+}
+
+/// Fails if what an image begins with has a table that is made for blocks of another size than the disk's.
+pub(crate) fn check_block_size(head: &[u8], disk: &OpenDisk) -> Result<(), Error> {
+    gpt_in(head, disk).map(drop)
 }
 
 /// The partitions of the table in the head of an image, as far as it can be read; not those inside an extended one, of which

@@ -18,9 +18,6 @@ use crate::fetch::mirrors::Mirrors;
 use crate::fetch::retry;
 use crate::machine::Machine;
 
-/// No disk bounds what is read.
-const UNBOUNDED: u64 = u64::MAX;
-
 /// What is read.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
@@ -28,8 +25,9 @@ pub(crate) struct Source<'a> {
     pub(crate) ca: Option<&'a str>,
     /// Digest of the stream as delivered.
     pub(crate) digest: Option<&'a Digest>,
-    /// Whether compressed data is decoded, or read as it comes.
-    pub(crate) decode: bool,
+    /// Where compressed data is decoded, the most bytes it may have then; it is an image that is too large if it has more. None where it
+    /// is read as it comes.
+    pub(crate) decode: Option<u64>,
 }
 
 /// Has `consume` read a source to its end. What it gives is returned, with a warning for the operator if that took several attempts,
@@ -62,7 +60,7 @@ fn stages<T: Send>(
     let read_meter = Meter::new(Stage::Write, 1);
     let mut meters = vec![&fetch_meter, &read_meter];
     meters.extend(source.digest.map(|_| &digest_meter));
-    meters.extend(source.decode.then_some(&decode_meter));
+    meters.extend(source.decode.map(|_| &decode_meter));
 
     let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
     let (raw_pool, raw) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop));
@@ -85,10 +83,10 @@ fn stages<T: Send>(
                 digest::run(vec![Check::digest("the stream", digest)], fetched, checked, meter)
             });
         }
-        if source.decode {
+        if let Some(disk_size) = source.decode {
             let meter = &decode_meter;
             spawn(scope, &shared, &notes, move || {
-                let limits = decode::Limits { url: source.url, disk: "", disk_size: UNBOUNDED, raw_size: None };
+                let limits = decode::Limits { url: source.url, disk: "", disk_size, raw_size: None };
                 let input = decode::Input::new(delivered, fetched_pool, meter);
                 let output = decode::Output { limits: &limits, pool: raw_pool, out: raw, meter, in_order: true };
                 decode::run(input, &output, || counters.fetch_total())
@@ -96,7 +94,7 @@ fn stages<T: Send>(
         }
         let read_meter = &read_meter;
         let read = spawn(scope, &shared, &notes, move || {
-            let (queue, pool) = if source.decode { (raw, raw_pool) } else { (delivered, fetched_pool) };
+            let (queue, pool) = if source.decode.is_some() { (raw, raw_pool) } else { (delivered, fetched_pool) };
             let mut input = Counted { input: decode::Input::new(queue, pool, read_meter), counters };
             let value = consume(&mut input);
             // What is left unread would hold the stages before this one up.

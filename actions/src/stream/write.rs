@@ -7,15 +7,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slipway_protocol::Verify;
 
-use super::Halt;
 use super::bmap::Bmap;
-use super::buffers::Queue;
+use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter};
 use super::read_back::{Piece, ReadBack};
+use super::{Halt, RAW};
 use crate::error::Error;
 use crate::grow::Growth;
 use crate::open_disk::OpenDisk;
-use crate::partitions::{self, Fitted};
+use crate::partitions::{self, Backup, Fitted};
 
 /// Held back at either end of the disk. At the head: protective MBR, GPT, and what boot loaders embed before the first
 /// partition, or the superblock of an image without partitions. At the tail: the backup GPT (UEFI specification, 5.3).
@@ -30,9 +30,16 @@ pub(crate) struct Target<'a> {
     map: Option<&'a Bmap>,
     head_end: u64,
     tail_start: u64,
-    /// Whether the old partition table was taken away.
-    begun: Mutex<bool>,
+    start: Mutex<Start>,
     held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Start {
+    /// Whether the old partition table was taken away.
+    is_begun: bool,
+    /// Blocks that came before the first of the image.
+    waiting: Vec<Buffer>,
 }
 
 struct Held {
@@ -51,7 +58,7 @@ impl<'a> Target<'a> {
             vec![0; end.saturating_sub(range.start) as usize]
         };
         let held = Held { head: zeros(0..head_end), tail: zeros(tail_start..disk.size()) };
-        Self { disk, map, head_end, tail_start, begun: Mutex::new(false), held: Mutex::new(held) }
+        Self { disk, map, head_end, tail_start, start: Mutex::default(), held: Mutex::new(held) }
     }
 
     /// Writes blocks until there are no more. Run by each of the writing threads.
@@ -63,29 +70,47 @@ impl<'a> Target<'a> {
         counters: &Counters,
         meter: &Meter,
     ) -> Result<(), Halt> {
-        while let Some(block) = input.recv(meter)? {
-            self.begin()?;
-            let bytes = block.offset()..block.offset() + block.filled().len() as u64;
-            let whole = self.map.is_none().then_some(bytes.clone());
-            let mapped = self.map.into_iter().flat_map(|map| map.mapped(bytes.clone()));
-            for part in whole.into_iter().chain(mapped) {
-                let within = (part.start - bytes.start) as usize..(part.end - bytes.start) as usize;
-                self.write(&block.filled()[within], part.start, read_back)?;
+        let mut is_end = false;
+        while !is_end {
+            let block = input.recv(meter)?;
+            is_end = block.is_none();
+            for block in self.begin(block)? {
+                self.write_block(&block, read_back)?;
+                counters.written.fetch_add(block.filled().len() as u64, Relaxed);
+                pool.recycle(block);
             }
-            counters.written.fetch_add(block.filled().len() as u64, Relaxed);
-            pool.recycle(block);
         }
         read_back.into_iter().for_each(ReadBack::close);
         Ok(())
     }
 
-    /// Before the first byte is written, takes away what the disk was known by.
-    fn begin(&self) -> Result<(), Error> {
-        let mut begun = lock(&self.begun);
-        if !*begun {
-            *begun = true;
+    /// The blocks that are to be written, now that this one is there, or that there are no more. Before the first byte is written, what the
+    /// disk was known by is taken away; and before that, the first block of the image has to say that it is made for such a disk.
+    /// Pieces that are decoded side by side may come before it, and wait while there is a buffer left for it.
+    fn begin(&self, block: Option<Buffer>) -> Result<Vec<Buffer>, Error> {
+        let mut start = lock(&self.start);
+        let is_end = block.is_none();
+        start.waiting.extend(block);
+        if !start.is_begun && !start.waiting.is_empty() {
+            match start.waiting.iter().find(|block| block.offset() == 0) {
+                Some(first) => partitions::check_block_size(first.filled(), self.disk)?,
+                None if !is_end && start.waiting.len() < RAW => return Ok(Vec::new()),
+                None => {}
+            }
+            start.is_begun = true;
             partitions::forget(self.disk)?;
             self.blank()?;
+        }
+        Ok(std::mem::take(&mut start.waiting))
+    }
+
+    fn write_block(&self, block: &Buffer, read_back: Option<&ReadBack>) -> Result<(), Halt> {
+        let bytes = block.offset()..block.offset() + block.filled().len() as u64;
+        let whole = self.map.is_none().then_some(bytes.clone());
+        let mapped = self.map.into_iter().flat_map(|map| map.mapped(bytes.clone()));
+        for part in whole.into_iter().chain(mapped) {
+            let within = (part.start - bytes.start) as usize..(part.end - bytes.start) as usize;
+            self.write(&block.filled()[within], part.start, read_back)?;
         }
         Ok(())
     }
@@ -120,13 +145,16 @@ impl<'a> Target<'a> {
     /// firmware and kernels look at first. What can be wrong with the table is found before any header is written, and the
     /// table is fitted to the disk in memory; `grow` has its last partition grow.
     pub(crate) fn commit(&self, grow: bool, verify: Verify) -> Result<Fitted, Error> {
-        let check = |bytes: &[u8], offset: usize| match verify {
-            Verify::None => Ok(()),
-            Verify::Readback => self.disk.verify_at(bytes, offset as u64),
+        let verified = verify == Verify::Readback;
+        let check = |bytes: &[u8], offset: u64| match verified {
+            true => self.disk.verify_at(bytes, offset),
+            false => Ok(()),
         };
+        // Each is at most the head or the tail.
+        let check_zero = |range: Range<u64>| check(&vec![0; (range.end - range.start) as usize], range.start);
         let mut held = lock(&self.held);
         let Held { head, tail } = &mut *held;
-        self.clear_edges(head)?;
+        self.edges(head, |edge| self.disk.zero(edge))?;
         let block = u64::from(self.disk.logical_block());
         let header_end = (2 * block as usize).min(head.len());
         let header_start = (block as usize).min(head.len());
@@ -134,43 +162,51 @@ impl<'a> Target<'a> {
         let (tail, last) = tail.split_at(((backup_header - self.tail_start) as usize).min(tail.len()));
         self.disk.flush()?;
         self.disk.write_at(tail, self.tail_start)?;
-        let (fitted, mut backup) = partitions::fit(head, self.disk, grow)?;
+        if verified {
+            // Before a moved table covers some of it.
+            self.disk.flush()?;
+            self.edges(head, check_zero)?;
+            check(tail, self.tail_start)?;
+            check_zero(self.tail_start + tail.len() as u64..self.disk.size())?;
+            check_zero(head.len() as u64..self.head_end)?;
+        }
+        let (fitted, backup) = partitions::fit(head, self.disk, grow)?;
+        let mut emptied = Vec::new();
         if let Growth::Grown(grown) = &fitted.growth {
             self.disk.zero(grown.stale())?;
+            emptied.push(grown.stale());
         }
         if let Some(backup) = &backup {
+            emptied.extend(backup.stale(self.disk)?);
             backup.write_entries(self.disk)?;
         }
         self.disk.write_at(&head[header_end..], header_end as u64)?;
         self.disk.flush()?;
-        check(&head[header_end..], header_end)?;
-        match &mut backup {
-            // Its entries may lie over the tail of the image.
-            Some(backup) => backup.write_header(self.disk)?,
-            None => {
-                check(tail, self.tail_start as usize)?;
-                self.disk.write_at(last, backup_header)?;
-            }
-        }
+        check(&head[header_end..], header_end as u64)?;
+        emptied.into_iter().try_for_each(check_zero)?;
+        let (entries, entries_at) = backup.as_ref().map_or((&[][..], 0), Backup::entries);
+        check(entries, entries_at)?;
+        let (last, last_at) = backup.as_ref().map_or((last, backup_header), Backup::header);
+        self.disk.write_at(last, last_at)?;
         self.disk.write_at(&head[header_start..header_end], header_start as u64)?;
         self.disk.flush()?;
-        check(&head[header_start..header_end], header_start)?;
+        check(last, last_at)?;
+        check(&head[header_start..header_end], header_start as u64)?;
         self.disk.write_at(&head[..header_start], 0)?;
         self.disk.flush()?;
         check(&head[..header_start], 0)?;
         Ok(fitted)
     }
 
-    /// Makes zeros of what the map leaves out at either end of each partition. A system that was here before may have had there
+    /// What the map leaves out at either end of each partition, to be made zeros of: a system that was here before may have had there
     /// what a file system or an array is known by, and the image does not.
-    fn clear_edges(&self, head: &[u8]) -> Result<(), Error> {
+    fn edges(&self, head: &[u8], mut each: impl FnMut(Range<u64>) -> Result<(), Error>) -> Result<(), Error> {
         let Some(map) = self.map else { return Ok(()) };
         let within = |at: u64| at.clamp(self.head_end, self.tail_start);
         for Range { start, end } in partitions::in_head(head, self.disk)?.into_iter().map(|partition| partition.bytes) {
             let (head_end, tail_start) = (start.saturating_add(HELD_BACK), end.saturating_sub(HELD_BACK));
             for edge in [start..head_end.min(end), tail_start.max(start)..end] {
-                let mut unmapped = map.unmapped(within(edge.start)..within(edge.end));
-                unmapped.try_for_each(|part| self.disk.zero(part))?;
+                map.unmapped(within(edge.start)..within(edge.end)).try_for_each(&mut each)?;
             }
         }
         Ok(())
@@ -178,13 +214,13 @@ impl<'a> Target<'a> {
 
     /// Makes sure a disk that was written to, and not to the end, is known by nothing. True if there was anything to do.
     pub(crate) fn abandon(&self) -> Result<bool, Error> {
-        let begun = *lock(&self.begun);
-        if begun {
+        let is_begun = lock(&self.start).is_begun;
+        if is_begun {
             // A disk that fails one request may yet take the others.
             let forgotten = partitions::forget(self.disk);
             self.blank().and(forgotten)?;
         }
-        Ok(begun)
+        Ok(is_begun)
     }
 
     fn blank(&self) -> Result<(), Error> {

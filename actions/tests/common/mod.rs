@@ -8,6 +8,7 @@ pub mod loop_device;
 pub mod partitions;
 pub mod swtpm;
 pub mod tls;
+pub mod unreadable;
 pub mod written;
 
 use std::ffi::CStr;
