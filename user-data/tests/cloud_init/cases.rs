@@ -121,6 +121,11 @@ const COME_BACK: &[(&str, &str)] = &[
         "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\nContent-Type: text/cloud-config\n\
          Merge-Type: list(append)+dict(no_replace)+str()\n\n#cloud-config\na: [1]\n--o--\n",
     ),
+    (
+        "message in quoted-printable",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/cloud-config\n\
+         Content-Transfer-Encoding: quoted-printable\n\n#cloud-config\na: \"=3D =\nb\"\nc: =E4=\n\n--b--\n",
+    ),
     ("message of one part", "Content-Type: text/x-shellscript\nMIME-Version: 1.0\n\n#!/bin/sh\ntrue\n"),
     ("message of a cloud-config without header", "Content-Type: text/cloud-config\nMIME-Version: 1.0\n\na: 1\n"),
 ];
@@ -166,6 +171,11 @@ const OTHERS: &[(&str, &str)] = &[
         "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\nContent-Type: text/cloud-config\n\nphone_home: 1\n\
          --o\n\n#cloud-config\na: 1\nphone_home: 2\n--o\n\n#!/bin/sh\n--o\n\n#cloud-config\nphone_home: 3\n--o--\n",
     ),
+    (
+        "message in quoted-printable with one",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/cloud-config\n\
+         Content-Transfer-Encoding: Quoted-Printable\n\na: 1\nphone=5Fhome: {url: x}\n--b--\n",
+    ),
     ("message without end", "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\n\n#!/bin/sh\ntrue\n"),
     (
         "message with twice a boundary",
@@ -202,6 +212,9 @@ pub fn cases() -> Vec<Case> {
     add("YAML with CR".to_owned(), b"#cloud-config\ra: 1\rb:\r- 2\r", true);
     let many = format!("#cloud-config\n{}a: 1\n", "# c\n".repeat(200));
     add("many comments".to_owned(), many.as_bytes(), true);
+    add("message with its mark just inside".to_owned(), marked(4096).as_bytes(), true);
+    let outside = format!("#cloud-config\n#{}\n# MIME-Version: 1.0\na: \u{fc}\n", "-".repeat(4096));
+    add("one more mime-version too far inside".to_owned(), outside.as_bytes(), true);
     cases
 }
 
@@ -302,6 +315,7 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ),
     ];
     let mut refused: Vec<_> = texts.iter().map(|(text, at, why)| (text.as_bytes().to_owned(), *at, *why)).collect();
+    refused.push((marked(4097).into_bytes(), "1:1: ", "nothing cloud-init recognises"));
     let long = [format!("a: {}", "1".repeat(4301)), format!("a: {}.0", ["1"; 175].join(":"))];
     for text in long {
         refused.push((format!("#cloud-config\n{text}\n").into_bytes(), "2:4: ", "a number that it cannot read"));
@@ -311,6 +325,14 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
     cut.truncate(cut.len() - 3);
     refused.push((cut, "1:1: ", "cannot be unpacked"));
     refused
+}
+
+/// A message whose `MIME-Version:` ends at a byte; cloud-init looks at 4096.
+fn marked(end: usize) -> String {
+    let head = "Content-Type: multipart/mixed; boundary=b\nX: ";
+    let rest = "\nMIME-Version: 1.0\n\n--b\n\n#!/bin/sh\n--b--\n";
+    let padding = end - head.len() - "\nMIME-Version:".len();
+    format!("{head}{}{rest}", "-".repeat(padding))
 }
 
 fn compressed(text: &[u8]) -> Vec<u8> {
