@@ -7,7 +7,7 @@ use twox_hash::XxHash3_64;
 
 use crate::pyyaml::{self, Nodes, Tabs};
 use crate::tail::Children;
-use crate::{Refusal, text};
+use crate::{Refusal, archive, text};
 
 const PHONE_HOME: &str = "phone_home";
 
@@ -49,6 +49,8 @@ pub(crate) struct Entry {
     pub(crate) is_phone_home: bool,
     /// What the value's `url` is, or the item's `content`, where that is a scalar.
     pub(crate) field: Option<String>,
+    /// It is an item that cloud-init takes for a part of an archive and then fails on.
+    pub(crate) is_unfit: bool,
     /// Its lines, from the first byte of the first to the last byte of the last; in braces, from its first byte to its last.
     pub(crate) bytes: Range<usize>,
     /// The last node of the value is a `|` or `>` scalar.
@@ -61,9 +63,10 @@ pub(crate) struct Entry {
 pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
     pyyaml::refuse_unprintable(source)?;
     // With the parser's feature `comments` they would be events, of which it holds no more than 96 in a row.
-    let mut parser = Parser::new_from_str_with_options(source, options! { emit_comments: false });
+    let mut parser =
+        Parser::new_from_str_with_options(source, options! { emit_comments: false, emit_anchor_events: true });
     let mut tabs = Tabs::new(source);
-    let mut nodes = Nodes::default();
+    let mut nodes = Nodes::new(source);
     let mut reader: Option<Reader> = None;
     let mut documents = 0;
     let mut end = source.len();
@@ -75,9 +78,12 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
         tabs.refuse(&event, &span)?;
         nodes.refuse(&event, &span)?;
         match event {
-            Event::StreamStart | Event::StreamEnd => {}
+            Event::StreamStart | Event::StreamEnd | Event::Anchor(..) => {}
             Event::DocumentStart(..) => {
                 documents += 1;
+                if documents == 1 {
+                    pyyaml::refuse_before_document(source, start(&span))?;
+                }
                 if documents == 2 {
                     return Err(refuse(&span, "a second document starts; cloud-init reads only one"));
                 }
@@ -92,6 +98,9 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
                 None => reader = Some(Reader::new(source, &event, &span)?),
             },
         }
+    }
+    if documents == 0 {
+        pyyaml::refuse_before_document(source, source.len())?;
     }
     Ok(reader.map_or_else(|| Document::empty(end), |reader| reader.finish(end)))
 }
@@ -126,8 +135,8 @@ struct Open {
     children: Option<Children>,
     /// Nodes so far inside its value, if that is a mapping.
     fields: Option<usize>,
-    /// The last of them is the key looked for.
-    is_field: bool,
+    /// The last key among them.
+    key: String,
 }
 
 impl<'a> Reader<'a> {
@@ -197,8 +206,9 @@ impl<'a> Reader<'a> {
     fn begin(&self, event: &Event, span: &Span) -> Open {
         let is_phone_home = !self.is_list() && event.scalar().is_some_and(|(key, _)| key == PHONE_HOME);
         let bytes = start(span)..start(span);
-        let entry = Entry { is_phone_home, field: None, bytes, ends_in_block_scalar: false, meaning: 0 };
-        Open { entry, nodes: 0, scalar_end: start(span), children: None, fields: None, is_field: false }
+        let entry =
+            Entry { is_phone_home, field: None, is_unfit: false, bytes, ends_in_block_scalar: false, meaning: 0 };
+        Open { entry, nodes: 0, scalar_end: start(span), children: None, fields: None, key: String::new() }
     }
 
     fn finish(mut self, end: usize) -> Document {
@@ -294,11 +304,14 @@ impl Open {
             self.entry.field = scalar.filter(|_| is_list).map(str::to_owned);
         }
         let (1, Some(fields), false) = (depth, self.fields, matches!(event, Event::MappingEnd)) else { return };
-        if fields % 2 == 0 {
-            self.is_field = scalar == Some(if is_list { "content" } else { "url" });
-        } else if self.is_field {
+        let is_key = fields % 2 == 0;
+        if is_key {
+            self.key.clear();
+            self.key.push_str(scalar.unwrap_or_default());
+        } else if self.key == if is_list { "content" } else { "url" } {
             self.entry.field = scalar.map(str::to_owned);
         }
+        self.entry.is_unfit |= is_list && archive::is_unfit(&self.key, event, is_key);
         self.fields = Some(fields + 1);
     }
 }

@@ -75,6 +75,9 @@ pub(crate) fn inject(source: &str, block: &Block, reading: Reading) -> Result<St
         let reason = "the root of the document is a list; a cloud-config is a mapping";
         return Err(Unfit::Refused(Refusal::at_byte(source, before.inside.start, reason)));
     }
+    if says_how_to_merge(source) {
+        return Err(Unfit::NoPlace);
+    }
     let drop: Vec<bool> = before.entries.iter().map(|entry| Blocks::All.drops(entry, source, reading)).collect();
     let (edited, at) = match (reading, &before.root) {
         (Reading::Yaml, Root::Braces) => {
@@ -98,6 +101,11 @@ pub(crate) fn inject(source: &str, block: &Block, reading: Reading) -> Result<St
     if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
 }
 
+/// Whether a text may say how it is to be merged (cloudinit/mergers/__init__.py): cloud-init may then take no key of it.
+fn says_how_to_merge(source: &str) -> bool {
+    source.contains("merge_") && (source.contains("merge_how") || source.contains("merge_type"))
+}
+
 /// Whether the end of a template is the end of its root, and the column of its keys is that of the rendered ones.
 fn shows_its_end(source: &str, document: &Document) -> bool {
     let Range { start, end } = document.inside;
@@ -115,6 +123,11 @@ pub(crate) fn append_item(
     is_ours: impl Fn(&Entry) -> bool,
 ) -> Result<String, Unfit> {
     let before = Reading::Yaml.parse(source)?;
+    if let Some(entry) = before.entries.iter().find(|entry| entry.is_unfit) {
+        let reason =
+            "cloud-init fails on this part and drops them all: content and type are texts, the type with a slash";
+        return Err(Unfit::Refused(Refusal::at_byte(source, entry.bytes.start, reason)));
+    }
     match before.root {
         Root::Empty | Root::List => {}
         Root::Brackets => return Err(Unfit::NoPlace),

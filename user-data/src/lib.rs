@@ -82,6 +82,11 @@ pub fn check(user_data: &[u8]) -> Result<(), Refusal> {
     with_block(text_of(&readable(user_data)?)?, &block).map(drop)
 }
 
+/// The user-data as text, unpacked where it is compressed. Refused is what is not UTF-8, and what has more than [`MAX_BYTES`].
+pub fn unpacked(user_data: &[u8]) -> Result<String, Refusal> {
+    text_of(&readable(user_data)?).map(str::to_owned)
+}
+
 /// The user-data without every block whose `url` is this; empty where nothing is left. What has none, or is not YAML
 /// where it would have to be, stays as it is.
 ///

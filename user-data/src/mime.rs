@@ -22,6 +22,7 @@ pub(crate) enum Encoding {
 pub(crate) struct Message {
     /// In lower case, without parameters.
     pub(crate) content_type: String,
+    /// Of one line; others no line can be.
     pub(crate) boundary: Option<String>,
     pub(crate) encoding: Encoding,
     pub(crate) body: Range<usize>,
@@ -85,7 +86,9 @@ pub(crate) fn parse(source: &str, within: Range<usize>) -> Message {
     };
     Message {
         content_type: if is_known { essence } else { "text/plain".to_owned() },
-        boundary: parameter(content_type, "boundary").map(|value| value.trim_end().to_owned()),
+        boundary: parameter(content_type, "boundary")
+            .map(|value| value.trim_end().to_owned())
+            .filter(|value| !value.contains(['\n', '\r'])),
         encoding,
         body: body..end,
     }

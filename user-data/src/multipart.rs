@@ -89,7 +89,9 @@ pub(crate) fn inject(source: &str, message: &Message, ours: Part) -> Result<Stri
         None => {
             // Python takes the last line break of a message without an end for that of the boundary it lacks.
             let open = if text::ends_with_break(source) { "" } else { newline };
-            edits.push((end..end, format!("{open}{part}--{boundary}--{newline}")));
+            // A boundary with a colon in it right behind the headers would be one of them.
+            let gap = if message.body.is_empty() { newline } else { "" };
+            edits.push((end..end, format!("{open}{gap}{part}--{boundary}--{newline}")));
         }
     }
     Ok(splice(source, &edits))

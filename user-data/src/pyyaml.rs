@@ -1,11 +1,14 @@
 //! What YAML allows and PyYAML, by which cloud-init reads it, does not.
 
+mod nodes;
+mod scalars;
+
 use granit_parser::{Event, ScalarStyle, Span};
 
-use crate::Refusal;
-use crate::document::{refuse, start};
-
-const YAML: &str = "tag:yaml.org,2002:";
+use crate::document::start;
+use crate::{Refusal, text};
+pub(crate) use nodes::Nodes;
+pub(crate) use scalars::is_text;
 
 /// Refuses characters that may not stand anywhere (yaml/reader.py, NON_PRINTABLE).
 pub(crate) fn refuse_unprintable(source: &str) -> Result<(), Refusal> {
@@ -18,13 +21,36 @@ pub(crate) fn refuse_unprintable(source: &str) -> Result<(), Refusal> {
     let may_begin = |byte: u8| matches!(byte, 0..=0x1f | 0x7f | 0xc2 | 0xef);
     let starts = source.bytes().enumerate().filter(|(_, byte)| may_begin(*byte));
     let mut suspects = starts.filter_map(|(at, _)| Some((at, source.get(at..)?.chars().next()?)));
-    match suspects.find(|(_, c)| !is_printable(*c)) {
+    // At the begin of a line YAML passes over a byte order mark, and PyYAML does not.
+    let begins_line = |at: usize| at == 0 || matches!(source.as_bytes()[at - 1], b'\n' | b'\r');
+    match suspects.find(|(at, c)| !is_printable(*c) || *c == '\u{feff}' && begins_line(*at)) {
         Some((at, c)) => {
             let reason = format!("this is not YAML: the character {c:?} may only be written in double quotes, escaped");
             Err(Refusal::at_byte(source, at, reason))
         }
         None => Ok(()),
     }
+}
+
+/// Refuses directives without a plain name, and `...` where nothing has begun (yaml/scanner.py, `scan_directive_name`; yaml/parser.py,
+/// `parse_implicit_document_start`), in what stands before the document.
+pub(crate) fn refuse_before_document(source: &str, end: usize) -> Result<(), Refusal> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    for line in text::lines(source, 0..end) {
+        let content = text::without_break(&source[line.clone()]);
+        let behind = content.strip_prefix('%').map(|name| (name, name.trim_start_matches(is_word)));
+        let is_name =
+            behind.is_none_or(|(name, behind)| name != behind && (behind.is_empty() || behind.starts_with(' ')));
+        let reason = match (is_name, content.starts_with("...")) {
+            (true, false) => continue,
+            (true, true) => "this is not YAML to cloud-init: a document ends before there is a document",
+            (false, _) => {
+                "this is not YAML to cloud-init: the name of a directive is letters of ASCII, digits, - and _"
+            }
+        };
+        return Err(Refusal::at_byte(source, line.start, reason));
+    }
+    Ok(())
 }
 
 /// Finds tabs outside of quotes, comments and block scalars (yaml/scanner.py, `scan_to_next_token` and `scan_plain_spaces`).
@@ -66,79 +92,4 @@ impl<'a> Tabs<'a> {
         }
         Ok(())
     }
-}
-
-/// Finds nodes that PyYAML makes nothing of, whereupon cloud-init drops all of the cloud-config (yaml/constructor.py, `SafeConstructor`,
-/// and cloudinit/safeyaml.py).
-#[derive(Default)]
-pub(crate) struct Nodes {
-    open: Vec<Open>,
-}
-
-/// A collection whose end has not come.
-struct Open {
-    is_mapping: bool,
-    /// Its nodes so far; in a mapping a key comes first.
-    nodes: usize,
-    /// The last key was `<<`.
-    merges: bool,
-}
-
-impl Nodes {
-    /// To be called with every event.
-    pub(crate) fn refuse(&mut self, event: &Event, span: &Span) -> Result<(), Refusal> {
-        let is_mapping = matches!(event, Event::MappingStart(..));
-        let is_list = matches!(event, Event::SequenceStart(..));
-        if matches!(event, Event::MappingEnd | Event::SequenceEnd) {
-            self.open.pop();
-        }
-        if !event.is_node() {
-            return Ok(());
-        }
-        if let Some(problem) = tag_problem(event, is_mapping, is_list) {
-            let tag = Span::empty(span.tag_start().unwrap_or(span.start));
-            return Err(refuse(&tag, problem));
-        }
-        let problem = self.place_problem(event, is_mapping || is_list);
-        if is_mapping || is_list {
-            self.open.push(Open { is_mapping, nodes: 0, merges: false });
-        }
-        problem.map_or(Ok(()), |problem| Err(refuse(span, problem)))
-    }
-
-    fn place_problem(&mut self, event: &Event, is_collection: bool) -> Option<&'static str> {
-        let plain = match event {
-            Event::Scalar(value, ScalarStyle::Plain, ..) if event.tag().is_none() => Some(&**value),
-            _ => None,
-        };
-        let is_key = self.open.last().is_some_and(|open| open.is_mapping && open.nodes % 2 == 0);
-        let is_merged = !is_key && self.open.last().is_some_and(|open| open.merges);
-        if let Some(open) = self.open.last_mut() {
-            open.nodes += 1;
-            open.merges = is_key && plain == Some("<<");
-        }
-        match plain {
-            _ if is_key && is_collection => Some("cloud-init cannot take a list or a mapping for a key"),
-            Some(_) if is_merged => {
-                Some("cloud-init merges mappings only: behind << there has to be one, or its alias")
-            }
-            Some("=") if !is_key => Some("cloud-init makes nothing of a bare =; put it in quotes"),
-            _ => None,
-        }
-    }
-}
-
-/// Why PyYAML has no use for the tag of a node.
-fn tag_problem(event: &Event, is_mapping: bool, is_list: bool) -> Option<&'static str> {
-    let (handle, suffix) = event.tag()?.parts();
-    let name = format!("{handle}{suffix}");
-    let fits = match name.strip_prefix(YAML) {
-        Some("map" | "set") => is_mapping,
-        Some("seq" | "omap" | "pairs") => is_list,
-        Some("str" | "null" | "bool" | "int" | "float" | "binary" | "timestamp" | "python/unicode") => {
-            !is_mapping && !is_list
-        }
-        _ => name == "!",
-    };
-    (!fits).then_some("cloud-init knows no such tag, or not for this; take it away")
 }

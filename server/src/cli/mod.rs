@@ -9,7 +9,8 @@ mod run;
 mod serve;
 mod status;
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -20,6 +21,7 @@ use slipway_server::data::DataDir;
 use slipway_server::store::run_tokens::Purpose;
 use slipway_server::store::{Store, images};
 use slipway_server::{image, operate};
+use slipway_user_data::MAX_BYTES;
 
 use node::NodeCommand;
 use os::OsCommand;
@@ -147,8 +149,14 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
     }
 }
 
-fn read_optional(file: Option<&Path>) -> anyhow::Result<Option<String>> {
-    file.map(read).transpose()
+/// User-data or vendor-data, unpacked where it is compressed by gzip: what is kept and composed is text.
+fn read_user_data(file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let read = |file: &Path| -> anyhow::Result<String> {
+        let mut bytes = Vec::new();
+        File::open(file)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(slipway_user_data::unpacked(&bytes)?)
+    };
+    file.map(|file| read(file).with_context(|| format!("reading {file:?}"))).transpose()
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {

@@ -10,7 +10,7 @@ use slipway_server::store::Store;
 use slipway_server::store::systems::{self, System};
 use slipway_user_data::Post;
 
-use super::{print_json, print_line, read_optional};
+use super::{print_json, print_line, read_user_data};
 
 #[derive(Subcommand)]
 pub enum OsCommand {
@@ -33,10 +33,10 @@ pub struct OsAdd {
     /// Digest of the raw image.
     #[arg(long)]
     raw_digest: Option<Digest>,
-    /// File with the user-data of runs that bring none.
+    /// File with the user-data of runs that bring none, plain or compressed by gzip.
     #[arg(long)]
     user_data: Option<PathBuf>,
-    /// File with vendor-data.
+    /// File with vendor-data, plain or compressed by gzip.
     #[arg(long)]
     vendor_data: Option<PathBuf>,
     /// Argument for the installed system's kernel; may be given several times.
@@ -118,8 +118,8 @@ fn system(add: OsAdd) -> anyhow::Result<System> {
         image: add.image,
         raw_size: add.raw_size,
         raw_digest: add.raw_digest,
-        user_data: read_optional(add.user_data.as_deref())?,
-        vendor_data: read_optional(add.vendor_data.as_deref())?,
+        user_data: read_user_data(add.user_data.as_deref())?,
+        vendor_data: read_user_data(add.vendor_data.as_deref())?,
         kernel_args: add.kernel_args,
         ssh_keys: add.ssh_keys,
         phone_home: add.phone_home,

@@ -11,7 +11,7 @@ use slipway_server::reporting::PostKeys;
 use slipway_server::store::Store;
 
 use super::os::Reports;
-use super::{print_line, read, read_optional};
+use super::{print_line, read, read_user_data};
 
 #[derive(Subcommand)]
 pub enum RunCommand {
@@ -29,7 +29,7 @@ pub struct RunStart {
     /// Run the steps in this YAML file.
     #[arg(long)]
     workflow: Option<PathBuf>,
-    /// File with user-data in place of the operating system's.
+    /// File with user-data in place of the operating system's, plain or compressed by gzip.
     #[arg(long, conflicts_with = "workflow")]
     user_data: Option<PathBuf>,
     /// Whether the installed system reports that it is up, whatever the operating system or the workflow says.
@@ -57,7 +57,7 @@ pub async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Re
     };
     let authority = Authority::open(data)?;
     let new = NewRun {
-        user_data: read_optional(start.user_data.as_deref())?,
+        user_data: read_user_data(start.user_data.as_deref())?,
         phone_home: start.phone_home,
         phone_home_post: start.reports.phone_home_post.map(PostKeys),
         phone_home_tries: start.reports.phone_home_tries,

@@ -1,11 +1,13 @@
 //! The program itself, as operators and scripts run it.
 
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use slipway_protocol::{NodeState, NodeStatus, RecoveryKey};
 use slipway_server::store::{self, Store, recovery_keys, settings};
 
@@ -186,6 +188,52 @@ fn operators_set_a_machine_up_beside_a_running_server() {
     assert!(succeed(data, &["ca"]).starts_with("-----BEGIN CERTIFICATE-----"));
     assert_eq!(succeed(data, &["operator-token"]), succeed(data, &["operator-token"]));
     assert_ne!(succeed(data, &["token", "add"]), succeed(data, &["token", "add", "--expires", "1h"]));
+}
+
+#[test]
+fn user_data_may_be_compressed() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let _server = serve(data);
+    let file = |name: &str, bytes: &[u8]| {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        folder.path().join(name).to_str().unwrap().to_owned()
+    };
+    let compressed = |text: &str| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    };
+    let config = "#cloud-config\na: \"ü\"\n";
+    let (user, vendor) = (file("user.gz", &compressed(config)), file("vendor.gz", &compressed("#!/bin/sh\n")));
+    let plain = file("plain", b"hello\n");
+    let cut = file("cut.gz", &compressed(config)[..20]);
+    let foreign = file("foreign", b"#cloud-config\na: \xff\n");
+    let much = file("much.gz", &compressed(&"\n".repeat((16 << 20) + 1)));
+
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    let digest = succeed(data, &["image", "add", &file("disk.img", b"image")]);
+    let add = ["os", "add", "debian", "--image", digest.trim(), "--raw-size", "5", "--phone-home"];
+    succeed(data, &[&add[..], &["--user-data", &user, "--vendor-data", &vendor]].concat());
+    let systems: serde_json::Value = serde_json::from_str(&succeed(data, &["os", "list"])).unwrap();
+    assert_eq!((&systems[0]["user_data"], &systems[0]["vendor_data"]), (&config.into(), &"#!/bin/sh\n".into()));
+
+    let start = |file: &str| fail(data, &["run", "start", "web1", "--os", "debian", "--user-data", file]);
+    let reading = |file: &str, why: &str| format!("slipway-server: reading {file:?}: {why}");
+    assert!(
+        start(&cut).starts_with(&reading(&cut, "line 1, column 1: the user-data is unreadable: it begins like gzip"))
+    );
+    assert!(
+        start(&much)
+            .starts_with(&reading(&much, "line 1, column 1: the user-data is unreadable: it has more than 16 MiB"))
+    );
+    assert_eq!(start(&foreign), reading(&foreign, "line 2, column 4: the user-data is not UTF-8 from here on"));
+    assert!(start("/nonexistent").starts_with(&reading("/nonexistent", "No such file")));
+    let refused = "slipway-server: the user-data cannot be made to report: line 1, column 1: ";
+    assert!(
+        start(&plain).starts_with(refused) && start(&file("plain.gz", &compressed("hello\n"))).starts_with(refused)
+    );
+    succeed(data, &["run", "start", "web1", "--os", "debian", "--user-data", &user]);
 }
 
 #[test]

@@ -24,6 +24,7 @@ const COME_BACK: &[(&str, &str)] = &[
     ("document marks", "#cloud-config\n---\na: 1\n...\n# behind\n"),
     ("directive", "#cloud-config\n%YAML 1.1\n---\na: 1\n"),
     ("anchors", "#cloud-config\na: &x {k: 1}\nb: *x\nc:\n  <<: *x\n  d: 1\n"),
+    ("merged as it says", "#cloud-config\na: 1\nmerge_how: 'dict(recurse_list)+list(append)'\n"),
     ("merged root", "#cloud-config\nbase: &b\n  phone: 1\n<<: *b\n"),
     ("literal at the end", "#cloud-config\na: |\n  text\n"),
     ("literal kept at the end", "#cloud-config\na: |+\n  text\n\n"),
@@ -39,6 +40,17 @@ const COME_BACK: &[(&str, &str)] = &[
     ),
     ("merged list", "#cloud-config\na: &a {b: 1}\nc: {<<: [*a, {d: 2}], '<<': 3}\n=: '='\n"),
     ("version directive of later YAML", "#cloud-config\n%YAML 1.2\n---\na: 1\n"),
+    (
+        "times and numbers",
+        "#cloud-config\na: 2024-02-29\nb: [2024-2-30, 1999-12-31T23:59:59.5 +5:30, 2024-01-01 1:02:03Z, 2024-13-01 x, 0b_1, -0x_f]\n\
+         c: ! 1\nd: [!!int '-1:30', !!int 0o17, !!int 0x_1F, !!float 1.5e-3, !!float '.5', !!float -.INF, !!float 1:30.5]\n\
+         e: [!!bool oN, !!null x, !!binary 'Y Q==!', !!binary '', !!timestamp 2024-2-3, !!timestamp '2024-02-03 1:02:03.25-1']\n",
+    ),
+    (
+        "merged by aliases",
+        "#cloud-config\na: &a {b: 1}\nb: &b [*a, {c: 2}]\nc: &c d\ne: {<<: *b, *c : f}\ng: {<<: []}\n",
+    ),
+    ("lists of pairs", "#cloud-config\na: !!omap [b: 1, {c: [2]}]\nd: !!pairs\n- e: 1\n- e: 2\n"),
     ("tag directive", "#cloud-config\n%TAG !e! tag:yaml.org,2002:\n---\na: !e!str 1\n"),
     ("null value", "#cloud-config\na:\n"),
     ("looks like one", "#cloud-config\na:\n  phone_homes: 1\nb: |\n  phone_hom: 1\n"),
@@ -61,6 +73,10 @@ const COME_BACK: &[(&str, &str)] = &[
     ("archive", "#cloud-config-archive\n- type: text/cloud-config\n  content: |\n    a: 1\n- |\n  #!/bin/sh\n  true\n"),
     ("archive of texts", "#cloud-config-archive\n- \"#cloud-config\\na: 1\"\n# end\n"),
     ("archive indented", "#cloud-config-archive\n  - content: |\n      #cloud-config\n      a: 1\n    filename: x\n"),
+    (
+        "archive with other fields",
+        "#cloud-config-archive\n- {content: '#!/bin/sh', filename: 1, launch-index: 0, X-Y: z, 'no': null, type: }\n- 12\n- [a]\n",
+    ),
     ("archive in brackets", "#cloud-config-archive\n[{\"content\": \"#cloud-config\\na: 1\\n\"}, \"#!/bin/sh\"]\n"),
     (
         "archive of a template",
@@ -104,6 +120,11 @@ const COME_BACK: &[(&str, &str)] = &[
         "message with a merge type",
         "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\nContent-Type: text/cloud-config\n\
          Merge-Type: list(append)+dict(no_replace)+str()\n\n#cloud-config\na: [1]\n--o--\n",
+    ),
+    (
+        "message in quoted-printable",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/cloud-config\n\
+         Content-Transfer-Encoding: quoted-printable\n\n#cloud-config\na: \"=3D =\nb\"\nc: =E4=\n\n--b--\n",
     ),
     ("message of one part", "Content-Type: text/x-shellscript\nMIME-Version: 1.0\n\n#!/bin/sh\ntrue\n"),
     ("message of a cloud-config without header", "Content-Type: text/cloud-config\nMIME-Version: 1.0\n\na: 1\n"),
@@ -150,11 +171,19 @@ const OTHERS: &[(&str, &str)] = &[
         "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\nContent-Type: text/cloud-config\n\nphone_home: 1\n\
          --o\n\n#cloud-config\na: 1\nphone_home: 2\n--o\n\n#!/bin/sh\n--o\n\n#cloud-config\nphone_home: 3\n--o--\n",
     ),
+    (
+        "message in quoted-printable with one",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/cloud-config\n\
+         Content-Transfer-Encoding: Quoted-Printable\n\na: 1\nphone=5Fhome: {url: x}\n--b--\n",
+    ),
     ("message without end", "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\n\n#!/bin/sh\ntrue\n"),
     (
         "message with twice a boundary",
         "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\n--o--\n\n#!/bin/sh\n",
     ),
+    ("message without anything", "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=a:b"),
+    ("merged by nothing cloud-init knows", "#cloud-config\nmerge_how: x\na: 1\n"),
+    ("merged by lists alone", "#cloud-config\nmerge_type: list()\na: 1\n"),
     ("message without parts", "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n"),
     (
         "archive with one",
@@ -183,6 +212,9 @@ pub fn cases() -> Vec<Case> {
     add("YAML with CR".to_owned(), b"#cloud-config\ra: 1\rb:\r- 2\r", true);
     let many = format!("#cloud-config\n{}a: 1\n", "# c\n".repeat(200));
     add("many comments".to_owned(), many.as_bytes(), true);
+    add("message with its mark just inside".to_owned(), marked(4096).as_bytes(), true);
+    let outside = format!("#cloud-config\n#{}\n# MIME-Version: 1.0\na: \u{fc}\n", "-".repeat(4096));
+    add("one more mime-version too far inside".to_owned(), outside.as_bytes(), true);
     cases
 }
 
@@ -208,21 +240,99 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ("#cloud-config\na: !!map x\n", "2:4: ", "no such tag, or not for this"),
         ("#cloud-config\n? [a]\n: b\n", "2:3: ", "a list or a mapping for a key"),
         ("#cloud-config\n{a: 1, {b: 1}: 2}\n", "2:8: ", "a list or a mapping for a key"),
+        ("#cloud-config\na: &a [b]\n? *a\n: c\n", "3:3: ", "a list or a mapping for a key"),
+        ("#cloud-config\na: &a {b: c}\nd: {*a : e}\n", "3:5: ", "a list or a mapping for a key"),
         ("#cloud-config\na: {b: 1, <<: x}\n", "2:15: ", "merges mappings only"),
+        ("#cloud-config\n<<: 'x'\n", "2:5: ", "merges mappings only"),
+        ("#cloud-config\n<<: !!str x\n", "2:11: ", "merges mappings only"),
+        ("#cloud-config\n<<: [{a: 1}, x]\n", "2:14: ", "merges mappings only"),
+        ("#cloud-config\na: &a x\n<<: *a\n", "3:5: ", "merges mappings only"),
+        ("#cloud-config\na: &a x\n<<: [*a]\n", "3:6: ", "merges mappings only"),
+        ("#cloud-config\na: &a [{b: 1}, c]\n<<: *a\n", "3:5: ", "merges mappings only"),
+        ("#cloud-config\n! '<<': x\n", "2:9: ", "merges mappings only"),
         ("#cloud-config\na: [b, =]\n", "2:8: ", "a bare ="),
+        ("#cloud-config\na: <<\n", "2:4: ", "a bare ="),
+        ("#cloud-config\na: ! '='\n", "2:6: ", "a bare ="),
+        ("#cloud-config\na: !!omap [{=: 1}]\n", "2:13: ", "a bare ="),
+        ("#cloud-config\na: !!omap [b]\n", "2:12: ", "mappings of one key"),
+        ("#cloud-config\na: !!pairs [{b: 1, c: 2}]\n", "2:24: ", "mappings of one key"),
+        ("#cloud-config\na: !!pairs [{}]\n", "2:14: ", "mappings of one key"),
+        ("#cloud-config\na: 2024-02-30\n", "2:4: ", "no such day or time"),
+        ("#cloud-config\n1900-02-29: a\n", "2:1: ", "no such day or time"),
+        ("#cloud-config\na: [0000-01-01]\n", "2:5: ", "no such day or time"),
+        ("#cloud-config\na: 2024-1-1 24:00:00\n", "2:4: ", "no such day or time"),
+        ("#cloud-config\na: 2024-1-1t0:00:60.5\n", "2:4: ", "no such day or time"),
+        ("#cloud-config\na: 2024-1-1 0:00:00 -23:60\n", "2:4: ", "no such day or time"),
+        ("#cloud-config\na: ! '2024-04-31'\n", "2:6: ", "no such day or time"),
+        ("#cloud-config\na: -0b_\n", "2:4: ", "a number that it cannot read"),
+        ("#cloud-config\na: 0x__\n", "2:4: ", "a number that it cannot read"),
+        ("#cloud-config\na: !!int x\n", "2:10: ", "what its tag says"),
+        ("#cloud-config\na: !!int 08\n", "2:10: ", "what its tag says"),
+        ("#cloud-config\na: !!int 0b2\n", "2:10: ", "what its tag says"),
+        ("#cloud-config\na: !!int\n", "2:9: ", "what its tag says"),
+        ("#cloud-config\na: !!float 1.2.3\n", "2:12: ", "what its tag says"),
+        ("#cloud-config\na: !!float '.'\n", "2:12: ", "what its tag says"),
+        ("#cloud-config\na: !!bool 1\n", "2:11: ", "what its tag says"),
+        ("#cloud-config\na: !!timestamp x\n", "2:16: ", "what its tag says"),
+        ("#cloud-config\na: !!timestamp 2024-2-30\n", "2:16: ", "what its tag says"),
+        ("#cloud-config\na: !!binary YQ\n", "2:13: ", "what its tag says"),
+        ("#cloud-config\na: !!binary ä\n", "2:13: ", "what its tag says"),
+        ("#cloud-config\na: [!!str, b]\n", "2:5: ", "up to the next space"),
+        ("#cloud-config\na: [http://b/?c=d]\n", "2:5: ", "no text with a ?"),
+        ("#cloud-config\na: {b: :c}\n", "2:8: ", "no text with a ?"),
+        ("#cloud-config\na: {\"b\n  c\": d}\n", "2:5: ", "only from one line"),
+        ("#cloud-config\na: {b\n  : d}\n", "2:5: ", "only from one line"),
+        ("#cloud-config\na: {&b\n  c: d}\n", "2:5: ", "only from one line"),
+        ("#cloud-config\na: {!!str\n  c: d}\n", "3:3: ", "only from one line"),
+        ("#cloud-config\na: {b # c\n  : d}\n", "2:5: ", "only from one line"),
+        ("#cloud-config\na: {: b}\n", "2:5: ", "no key without a text"),
+        ("#cloud-config\n!!set {a, b}\n", "2:1: ", "no such tag, or not for this"),
+        ("#cloud-config\n...\na: 1\n", "2:1: ", "before there is a document"),
+        ("#cloud-config\n...\n", "2:1: ", "before there is a document"),
+        ("#cloud-config\n%A.B c\n---\na: 1\n", "2:1: ", "the name of a directive"),
+        ("#cloud-config\n# a\n%! b\n---\n", "3:1: ", "the name of a directive"),
+        ("#cloud-config\na: &b{c: d}\n", "2:4: ", "the name of an anchor"),
+        ("#cloud-config\na: &b.c d\n", "2:4: ", "the name of an anchor"),
+        ("#cloud-config\na: &b c\nd: &b e\n", "3:4: ", "only once"),
         ("#cloud-config-archive\na: 1\n", "2:1: ", "an archive is a list"),
+        ("#cloud-config-archive\n!!omap [a: b]\n", "2:1: ", "no such tag, or not for this"),
+        ("#cloud-config-archive\n- a\n- content:\n    a: 1\n", "3:1: ", "cloud-init fails on this part"),
+        ("#cloud-config-archive\n- content:\n", "2:1: ", "cloud-init fails on this part"),
+        ("#cloud-config-archive\n- {content: 12, type: text/plain}\n", "2:1: ", "cloud-init fails on this part"),
+        ("#cloud-config-archive\n- content: a\n  type: cloud-config\n", "2:1: ", "cloud-init fails on this part"),
+        ("#cloud-config-archive\n- content: a\n  type: [text/plain]\n", "2:1: ", "cloud-init fails on this part"),
+        ("#cloud-config-archive\n- content: a\n  x: 1.5\n", "2:1: ", "cloud-init fails on this part"),
+        ("#cloud-config-archive\n- content: a\n  yes: b\n", "2:1: ", "cloud-init fails on this part"),
         (" ## template: jinja\n#cloud-config\na: 1\n", "1:1: ", "first line"),
         ("## template: jinja2\n#cloud-config\na: 1\n", "1:1: ", "header"),
         ("## template: jinja\n#cloud-config-archive\n- '#!/bin/sh'\n", "2:1: ", "cloud-config or a script"),
         ("## template: jinja\nhello\n", "2:1: ", "nothing cloud-init recognises"),
         ("MIME-Version: 1.0\nContent-Type: multipart/mixed\n\n--b\n\n#!/bin/sh\n--b--\n", "1:1: ", "boundary"),
+        (
+            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n c\n\n--b\n\n#!/bin/sh\n--b--\n",
+            "1:1: ",
+            "boundary",
+        ),
     ];
     let mut refused: Vec<_> = texts.iter().map(|(text, at, why)| (text.as_bytes().to_owned(), *at, *why)).collect();
+    refused.push((marked(4097).into_bytes(), "1:1: ", "nothing cloud-init recognises"));
+    let long = [format!("a: {}", "1".repeat(4301)), format!("a: {}.0", ["1"; 175].join(":"))];
+    for text in long {
+        refused.push((format!("#cloud-config\n{text}\n").into_bytes(), "2:4: ", "a number that it cannot read"));
+    }
     refused.push((b"#cloud-config\na: \xff\n".to_vec(), "2:4: ", "not UTF-8"));
     let mut cut = compressed(b"#cloud-config\na: 1\n");
     cut.truncate(cut.len() - 3);
     refused.push((cut, "1:1: ", "cannot be unpacked"));
     refused
+}
+
+/// A message whose `MIME-Version:` ends at a byte; cloud-init looks at 4096.
+fn marked(end: usize) -> String {
+    let head = "Content-Type: multipart/mixed; boundary=b\nX: ";
+    let rest = "\nMIME-Version: 1.0\n\n--b\n\n#!/bin/sh\n--b--\n";
+    let padding = end - head.len() - "\nMIME-Version:".len();
+    format!("{head}{}{rest}", "-".repeat(padding))
 }
 
 fn compressed(text: &[u8]) -> Vec<u8> {

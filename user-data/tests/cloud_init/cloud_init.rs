@@ -12,10 +12,19 @@ use crate::packages::packages;
 
 /// What cloud-init makes of each user-data: `config`, `schema`, `parts`, and `error` if it failed.
 pub fn process(user_data: &[&[u8]]) -> Vec<Value> {
+    run(user_data, &[])
+}
+
+/// [`process`] without what the schema says.
+pub fn process_unchecked(user_data: &[&[u8]]) -> Vec<Value> {
+    run(user_data, &["unchecked"])
+}
+
+fn run(user_data: &[&[u8]], arguments: &[&str]) -> Vec<Value> {
     let encoded: Vec<String> = user_data.iter().map(|bytes| STANDARD.encode(bytes)).collect();
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cloud_init/process.py");
     let mut python = Command::new("/usr/bin/python3");
-    python.arg(program).env("PYTHONPATH", packages()).env("PYTHONDONTWRITEBYTECODE", "1");
+    python.arg(program).args(arguments).env("PYTHONPATH", packages()).env("PYTHONDONTWRITEBYTECODE", "1");
     let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     stdin.write_all(serde_json::to_string(&encoded).expect("JSON").as_bytes()).expect("python3 reads");

@@ -3,14 +3,20 @@
 
 mod cases;
 mod cloud_init;
+mod damage;
 mod packages;
 
 use serde_json::{Value, json};
 use slipway_user_data::{Block, Post, inject, remove, trusting};
 
 use crate::cases::{Case, cases, refused};
+use crate::damage::Random;
 
 const URL: &str = "https://s.example/v1/phone-home/t{{x}}?a=$INSTANCE_ID&ü=\u{1f980}";
+
+/// Of the damage that is tried, so that it is the same every time.
+const SEED: u64 = 1;
+const DAMAGED: usize = 6000;
 
 fn block() -> Block {
     Block { url: URL.to_owned(), post: "instance_id,hostname".parse::<Post>().unwrap(), tries: Some(20) }
@@ -47,19 +53,12 @@ fn cloud_init_makes_the_same_of_it_and_reports() {
 
 /// What cloud-init made of the user-data, with the block, and without it again.
 fn compare(case: &Case, before: &Value, with: &Value, without: &Value, is_back: bool) -> Result<(), String> {
-    let mut expect = before["config"].as_object().cloned().unwrap_or_default();
     if !before["error"].is_null() {
         return Err(format!("cloud-init does not understand it to begin with: {}", before["error"]));
     }
-    let had = expect.remove("phone_home").is_some();
-    let rest = expect.clone();
-    expect.insert("phone_home".to_owned(), json!({"url": URL, "post": ["instance_id", "hostname"], "tries": 20}));
-    if with["config"].as_object() != Some(&expect) {
-        return Err(format!("the cloud-config is {}, not {}", with["config"], Value::from(expect)));
-    }
-    if with["parts"] != before["parts"] {
-        return Err(format!("the parts are {}, not {}", with["parts"], before["parts"]));
-    }
+    adds_the_block(before, with)?;
+    let mut rest = before["config"].as_object().cloned().unwrap_or_default();
+    let had = rest.remove("phone_home").is_some();
     if !had && with["schema"] != before["schema"] {
         return Err(format!("the schema says {}, not {}", with["schema"], before["schema"]));
     }
@@ -72,6 +71,51 @@ fn compare(case: &Case, before: &Value, with: &Value, without: &Value, is_back: 
         return Err("its bytes do not come back".to_owned());
     }
     Ok(())
+}
+
+fn adds_the_block(before: &Value, with: &Value) -> Result<(), String> {
+    let mut expect = before["config"].as_object().cloned().unwrap_or_default();
+    expect.insert("phone_home".to_owned(), json!({"url": URL, "post": ["instance_id", "hostname"], "tries": 20}));
+    if with["config"].as_object() != Some(&expect) {
+        return Err(format!("the cloud-config is {}, not {} ({})", with["config"], Value::from(expect), with["error"]));
+    }
+    if with["parts"] != before["parts"] {
+        return Err(format!("the parts are {}, not {}", with["parts"], before["parts"]));
+    }
+    Ok(())
+}
+
+/// What cloud-init understands keeps its meaning; and what it drops is refused, or reports all the same.
+#[test]
+fn whatever_is_taken_of_damaged_texts_reports() {
+    let corpus = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/user_data")).unwrap();
+    let mut files: Vec<_> = corpus.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let mut texts: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
+    texts.extend(cases().into_iter().map(|case| case.user_data).filter(|bytes| std::str::from_utf8(bytes).is_ok()));
+    let mut random = Random::new(SEED);
+    let damaged = texts.iter().cycle().map(|text| damage::damaged(text, &mut random));
+    let taken = damaged.take(DAMAGED).filter_map(|text| Some((inject(&text, &block()).ok()?, text)));
+    let taken: Vec<[Vec<u8>; 2]> = taken.map(|(injected, text)| [text, injected]).collect();
+    assert!(taken.len() > DAMAGED / 4, "{} of {DAMAGED} are taken", taken.len());
+    let all: Vec<&[u8]> = taken.iter().flatten().map(|bytes| &bytes[..]).collect();
+    let mut wrong = Vec::new();
+    for (outcomes, texts) in cloud_init::process_unchecked(&all).chunks(2).zip(&taken) {
+        let [before, with] = outcomes else { unreachable!() };
+        if let (false, Err(how)) = (is_dark(&texts[0], before), adds_the_block(before, with)) {
+            wrong.push(format!("{how}\nfrom: {:?}\n", String::from_utf8_lossy(&texts[0])));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), taken.len(), wrong.join("\n"));
+}
+
+/// Whether what it becomes is more than can be asked: of a template that renders to nothing that cloud-init takes, and of a text whose
+/// characters outside ASCII cloud-init spoils because it takes it for a message.
+fn is_dark(text: &[u8], before: &Value) -> bool {
+    let text = String::from_utf8_lossy(text).trim_start().to_ascii_lowercase();
+    let is_nothing = before["config"].as_object().is_none_or(serde_json::Map::is_empty) && before["parts"] == json!([]);
+    let is_spoilt = text.starts_with('#') && text.contains("mime-version:") && !text.is_ascii();
+    is_spoilt || is_nothing && text.contains("template: jinja")
 }
 
 #[test]

@@ -1,0 +1,263 @@
+//! Nodes that PyYAML makes nothing of, whereupon cloud-init drops all of the cloud-config.
+
+use std::collections::BTreeSet;
+
+use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
+
+use super::scalars;
+use crate::Refusal;
+use crate::document::refuse;
+
+const YAML: &str = "tag:yaml.org,2002:";
+/// Collections in one another that cloud-init can write down; Python has a limit for calls in one another.
+const DEPTH: usize = 255;
+
+const NO_MAPPING: &str = "cloud-init merges mappings only: behind << there has to be one, or its alias";
+const NO_PAIR: &str = "cloud-init takes nothing but mappings of one key into a list with this tag";
+const SPLIT_KEY: &str = "within brackets and braces cloud-init takes a key and its colon only from one line";
+const BARE: &str = "cloud-init makes nothing of a bare = or << here; put it in quotes";
+
+/// Finds them among the events of a document (yaml/composer.py, yaml/constructor.py and cloudinit/safeyaml.py).
+pub(crate) struct Nodes<'a> {
+    source: &'a str,
+    open: Vec<Open>,
+    /// What the anchors stand for, by the parser's numbers.
+    kinds: Vec<Kind>,
+    names: BTreeSet<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Scalar,
+    Mapping,
+    /// A list of nothing but mappings.
+    Mappings,
+    List,
+}
+
+/// What a list may have for items.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Items {
+    All,
+    Mappings,
+    /// Mappings of one key.
+    Pairs,
+}
+
+/// A collection whose end has not come.
+struct Open {
+    kind: Kind,
+    anchor: Option<usize>,
+    is_flow: bool,
+    items: Items,
+    /// It is an item of a list that takes only mappings of one key.
+    is_pair: bool,
+    /// Its nodes so far; in a mapping a key comes first.
+    nodes: usize,
+    /// The last key was `<<`.
+    merges: bool,
+}
+
+impl<'a> Nodes<'a> {
+    pub(crate) fn new(source: &'a str) -> Self {
+        Self { source, open: Vec::new(), kinds: Vec::new(), names: BTreeSet::new() }
+    }
+
+    /// To be called with every event.
+    pub(crate) fn refuse(&mut self, event: &Event, span: &Span) -> Result<(), Refusal> {
+        let problem = match event {
+            Event::MappingEnd | Event::SequenceEnd => self.close(),
+            Event::Anchor(_, name) => self.name_problem(name, span),
+            event if event.is_node() => {
+                if let Some(problem) = tag_problem(event, span, self.source, self.open.is_empty()) {
+                    let tag = Span::empty(span.tag_start().unwrap_or(span.start));
+                    return Err(refuse(&tag, problem));
+                }
+                self.take(event, span)
+            }
+            _ => None,
+        };
+        problem.map_or(Ok(()), |problem| Err(refuse(span, problem)))
+    }
+
+    fn take(&mut self, event: &Event, span: &Span) -> Option<&'static str> {
+        let kind = self.kind(event);
+        let bare = bare(event);
+        let problem = scalar_problem(event).or_else(|| self.place_problem(event, span, kind, bare.is_some()));
+        let (items, is_pair) = self.asked(event);
+        if let Some(parent) = self.open.last_mut() {
+            let is_key = parent.is_key();
+            parent.nodes += 1;
+            parent.merges = is_key && bare == Some("<<");
+            if parent.kind == Kind::Mappings && kind != Kind::Mapping {
+                parent.kind = Kind::List;
+            }
+        }
+        let anchor = event.anchor_id();
+        // A list that is not complete has no items to be sure of.
+        self.set_kind(anchor, if kind == Kind::Mappings { Kind::List } else { kind });
+        if let Event::MappingStart(style, ..) | Event::SequenceStart(style, ..) = event {
+            let is_flow = *style == StructureStyle::Flow;
+            self.open.push(Open { kind, anchor, is_flow, items, is_pair, nodes: 0, merges: false });
+        }
+        let is_deep = self.open.len() > DEPTH;
+        problem.or(is_deep.then_some("more than 255 lists and mappings in one another are too many for cloud-init"))
+    }
+
+    fn kind(&self, event: &Event) -> Kind {
+        match event {
+            Event::MappingStart(..) => Kind::Mapping,
+            Event::SequenceStart(..) => Kind::Mappings,
+            Event::Alias(id) => self.kinds.get(*id).copied().unwrap_or(Kind::Scalar),
+            _ => Kind::Scalar,
+        }
+    }
+
+    fn set_kind(&mut self, anchor: Option<usize>, kind: Kind) {
+        let Some(id) = anchor else { return };
+        if self.kinds.len() <= id {
+            self.kinds.resize(id + 1, Kind::Scalar);
+        }
+        self.kinds[id] = kind;
+    }
+
+    /// What a collection that begins may have for items, and whether it is to be a mapping of one key.
+    fn asked(&self, event: &Event) -> (Items, bool) {
+        let parent = self.open.last();
+        let name = event.tag().map(name);
+        let is_merged = parent.is_some_and(|parent| parent.merges);
+        let items = match name.as_deref().and_then(|name| name.strip_prefix(YAML)) {
+            Some("omap" | "pairs") => Items::Pairs,
+            _ if is_merged => Items::Mappings,
+            _ => Items::All,
+        };
+        (items, parent.is_some_and(|parent| parent.items == Items::Pairs))
+    }
+
+    fn place_problem(&self, event: &Event, span: &Span, kind: Kind, is_bare: bool) -> Option<&'static str> {
+        let parent = self.open.last()?;
+        let is_key = parent.is_key();
+        if is_key && kind != Kind::Scalar {
+            return Some("cloud-init cannot take a list or a mapping for a key");
+        }
+        if parent.merges && !matches!(kind, Kind::Mapping | Kind::Mappings)
+            || parent.items == Items::Mappings && kind != Kind::Mapping
+        {
+            return Some(NO_MAPPING);
+        }
+        if parent.items == Items::Pairs && !matches!(event, Event::MappingStart(..)) {
+            return Some(NO_PAIR);
+        }
+        if is_bare && (!is_key || parent.is_pair || event.anchor_id().is_some()) {
+            return Some(BARE);
+        }
+        if is_key && span.is_empty() && implicit(event).is_some() && event.anchor_id().is_none() {
+            return Some("cloud-init takes no key without a text");
+        }
+        if parent.is_flow { self.flow_problem(event, span, is_key) } else { None }
+    }
+
+    /// What brackets and braces may have in them, and PyYAML does not take.
+    fn flow_problem(&self, event: &Event, span: &Span, is_key: bool) -> Option<&'static str> {
+        if let Event::Scalar(text, ScalarStyle::Plain, ..) = event
+            && (text.starts_with(':') || text.contains('?'))
+        {
+            return Some(
+                "within brackets and braces cloud-init takes no text with a ? or with a : before it; put it in quotes",
+            );
+        }
+        let behind = self.source.get(span.end.byte_offset()?..)?;
+        let colon = behind.trim_start();
+        let lines = behind.len() - colon.len();
+        let first = span.tag_start().unwrap_or(span.start);
+        let is_split = first.line() != span.end.line() || behind[..lines].contains(['\n', '\r']);
+        (is_key && (colon.starts_with('#') || is_split && colon.starts_with(':'))).then_some(SPLIT_KEY)
+    }
+
+    fn close(&mut self) -> Option<&'static str> {
+        let closed = self.open.pop()?;
+        self.set_kind(closed.anchor, closed.kind);
+        (closed.is_pair && closed.nodes != 2).then_some(NO_PAIR)
+    }
+
+    fn name_problem(&mut self, name: &str, span: &Span) -> Option<&'static str> {
+        let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+        let behind = span.end.byte_offset().and_then(|end| self.source.get(end..)).unwrap_or_default();
+        if !is_plain || behind.starts_with(['[', '{']) {
+            return Some(
+                "cloud-init takes letters of ASCII, digits, - and _ for the name of an anchor, and nothing else",
+            );
+        }
+        let is_of_key =
+            self.open.last().is_some_and(|parent| parent.is_flow && parent.kind == Kind::Mapping && !parent.is_key());
+        if is_of_key && behind.trim_start_matches(' ').starts_with(['\n', '\r', '#']) {
+            return Some(SPLIT_KEY);
+        }
+        (!self.names.insert(name.to_owned()))
+            .then_some("cloud-init takes an anchor's name only once; give this one another")
+    }
+}
+
+impl Open {
+    fn is_key(&self) -> bool {
+        self.kind == Kind::Mapping && self.nodes.is_multiple_of(2)
+    }
+}
+
+/// The tag as it is resolved.
+fn name(tag: &granit_parser::Tag) -> String {
+    let (handle, suffix) = tag.parts();
+    format!("{handle}{suffix}")
+}
+
+/// The text of a scalar of which PyYAML finds out what it is from its text.
+fn implicit<'e>(event: &'e Event) -> Option<&'e str> {
+    match event {
+        Event::Scalar(text, ScalarStyle::Plain, _, None) => Some(text),
+        Event::Scalar(text, _, _, Some(tag)) if name(tag) == "!" => Some(text),
+        _ => None,
+    }
+}
+
+/// What PyYAML takes for more than a text: `=` and `<<`.
+fn bare<'e>(event: &'e Event) -> Option<&'e str> {
+    implicit(event).filter(|text| matches!(*text, "=" | "<<"))
+}
+
+fn scalar_problem(event: &Event) -> Option<&'static str> {
+    if let Some(text) = implicit(event) {
+        return scalars::plain_problem(text);
+    }
+    let Event::Scalar(text, _, _, Some(tag)) = event else { return None };
+    let fits = name(tag).strip_prefix(YAML).is_none_or(|tag| scalars::fits(tag, text));
+    (!fits).then_some("cloud-init cannot make of this what its tag says")
+}
+
+/// Why PyYAML has no use for the tag of a node.
+fn tag_problem(event: &Event, span: &Span, source: &str, is_root: bool) -> Option<&'static str> {
+    let name = name(event.tag()?);
+    let is_mapping = matches!(event, Event::MappingStart(..));
+    let is_list = matches!(event, Event::SequenceStart(..));
+    let fits = match name.strip_prefix(YAML) {
+        Some("map") => is_mapping,
+        Some("seq") => is_list,
+        Some("set") => is_mapping && !is_root,
+        Some("omap" | "pairs") => is_list && !is_root,
+        Some("str" | "null" | "bool" | "int" | "float" | "binary" | "timestamp" | "python/unicode") => {
+            !is_mapping && !is_list
+        }
+        _ => name == "!",
+    };
+    if !fits {
+        return Some("cloud-init knows no such tag, or not for this; take it away");
+    }
+    let written = source.get(span.tag_start()?.byte_offset()?..)?;
+    let written = written.split([' ', '\t', '\n', '\r']).next().unwrap_or_default();
+    let ends = match written.strip_prefix("!<") {
+        Some(verbatim) => verbatim.ends_with('>'),
+        None => {
+            written.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'!' | b'-' | b'_' | b':' | b'/'))
+        }
+    };
+    (!ends).then_some("cloud-init takes all up to the next space for the tag; put a space behind it")
+}

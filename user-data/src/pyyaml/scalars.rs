@@ -1,0 +1,182 @@
+//! Scalars of which PyYAML makes numbers, times or bytes, or fails (yaml/resolver.py, yaml/constructor.py).
+
+/// Digits that Python makes a number of (`sys.get_int_max_str_digits`).
+const MOST_DIGITS: usize = 4300;
+/// Colons in a number to base 60 of which Python still makes a float.
+const MOST_COLONS: usize = 173;
+
+/// Why PyYAML fails on a scalar that has no tag.
+pub(super) fn plain_problem(text: &str) -> Option<&'static str> {
+    if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-')) {
+        return None;
+    }
+    let is_dashed = text.as_bytes().get(4) == Some(&b'-');
+    if is_dashed && Time::parse(text).is_some_and(|time| time.is_implicit && !time.exists) {
+        return Some("cloud-init takes this for a date, and there is no such day or time; put it in quotes");
+    }
+    (is_empty_number(text) || is_endless(text))
+        .then_some("cloud-init takes this for a number that it cannot read; put it in quotes")
+}
+
+/// Whether a scalar without a tag is a text to PyYAML.
+pub(crate) fn is_text(text: &str) -> bool {
+    let is_word = fits("bool", text) || text.eq_ignore_ascii_case("null") || matches!(text, "" | "~");
+    let is_number = fits("int", text) || text.contains('.') && fits("float", text);
+    !is_word && !is_number && Time::parse(text).is_none_or(|time| !time.is_implicit)
+}
+
+/// Whether PyYAML makes of a text what its tag says.
+pub(super) fn fits(tag: &str, text: &str) -> bool {
+    match tag {
+        "bool" => ["yes", "no", "true", "false", "on", "off"].iter().any(|word| text.eq_ignore_ascii_case(word)),
+        "int" => is_int(&text.replace('_', "")),
+        "float" => is_float(&text.replace('_', "").to_ascii_lowercase()),
+        "timestamp" => Time::parse(text).is_some_and(|time| time.exists),
+        "binary" => text.is_ascii() && is_base64(text),
+        _ => true,
+    }
+}
+
+fn unsigned(text: &str) -> &str {
+    text.strip_prefix(['+', '-']).unwrap_or(text)
+}
+
+/// A prefix without digits.
+fn is_empty_number(text: &str) -> bool {
+    let digits = unsigned(text);
+    let digits = digits.strip_prefix("0b").or_else(|| digits.strip_prefix("0x")).unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|byte| byte == b'_')
+}
+
+fn is_endless(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'_' | b':' | b'.');
+    text.len() > MOST_COLONS
+        && (text.len() > MOST_DIGITS || text.matches(':').count() > MOST_COLONS)
+        && unsigned(text).bytes().all(is_part)
+}
+
+fn is_int(text: &str) -> bool {
+    let text = unsigned(text);
+    let all =
+        |digits: &str, is_digit: fn(&u8) -> bool| !digits.is_empty() && digits.bytes().all(|byte| is_digit(&byte));
+    if let Some(digits) = text.strip_prefix("0b") {
+        all(digits, |byte| matches!(byte, b'0' | b'1'))
+    } else if let Some(digits) = text.strip_prefix("0x") {
+        all(digits, u8::is_ascii_hexdigit)
+    } else if text.starts_with('0') {
+        all(text.strip_prefix("0o").unwrap_or(text), |byte| matches!(byte, b'0'..=b'7'))
+    } else {
+        !is_endless(text) && text.split(':').all(|part| all(part, u8::is_ascii_digit))
+    }
+}
+
+fn is_float(text: &str) -> bool {
+    let text = unsigned(text);
+    let is_decimal = |part: &str| {
+        let (mantissa, exponent) = part.split_once('e').unwrap_or((part, "0"));
+        let mantissa = mantissa.replacen('.', "", 1);
+        [&*mantissa, unsigned(exponent)]
+            .iter()
+            .all(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    matches!(text, ".inf" | ".nan" | "inf" | "infinity" | "nan") || !is_endless(text) && text.split(':').all(is_decimal)
+}
+
+/// As `binascii.a2b_base64` has it, which passes over what is no base64, and takes nothing behind the padding.
+fn is_base64(text: &str) -> bool {
+    let (mut characters, mut padding) = (0, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'=' if characters >= 2 => {
+                padding += 1;
+                if characters + padding >= 4 {
+                    return true;
+                }
+            }
+            b'+' | b'/' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => (characters, padding) = ((characters + 1) % 4, 0),
+            _ => {}
+        }
+    }
+    characters == 0
+}
+
+/// What has the form of a time (`timestamp_regexp`).
+struct Time {
+    /// It is one without a tag too.
+    is_implicit: bool,
+    /// There is such a day, and such a time of it.
+    exists: bool,
+}
+
+impl Time {
+    fn parse(text: &str) -> Option<Self> {
+        let rest = &mut text.as_bytes();
+        let year = number(rest, 4, 4)?;
+        mark(rest, b"-")?;
+        let month = number(rest, 1, 2)?;
+        mark(rest, b"-")?;
+        let day = number(rest, 1, 2)?;
+        let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let days = match month {
+            2 => 28 + u32::from(is_leap),
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        let is_day = year > 0 && (1..=12).contains(&month) && (1..=days).contains(&day);
+        if rest.is_empty() {
+            return Some(Self { is_implicit: text.len() == "2024-01-31".len(), exists: is_day });
+        }
+        if !blanks(rest) {
+            mark(rest, b"Tt")?;
+        }
+        let hour = number(rest, 1, 2)?;
+        mark(rest, b":")?;
+        let minute = number(rest, 2, 2)?;
+        mark(rest, b":")?;
+        let second = number(rest, 2, 2)?;
+        if mark(rest, b".").is_some() {
+            while number(rest, 1, 1).is_some() {}
+        }
+        let is_zone = zone(rest)?;
+        Some(Self { is_implicit: true, exists: is_day && hour < 24 && minute < 60 && second < 60 && is_zone })
+    }
+}
+
+/// Whether what ends a time is nothing, or how far it is from UTC: less than a day.
+fn zone(rest: &mut &[u8]) -> Option<bool> {
+    if rest.is_empty() {
+        return Some(true);
+    }
+    blanks(rest);
+    let mut minutes = 0;
+    if mark(rest, b"Z").is_none() {
+        mark(rest, b"+-")?;
+        minutes = 60 * number(rest, 1, 2)?;
+        if mark(rest, b":").is_some() {
+            minutes += number(rest, 2, 2)?;
+        }
+    }
+    rest.is_empty().then_some(minutes < 24 * 60)
+}
+
+/// Takes digits, as many as there are.
+fn number(rest: &mut &[u8], least: usize, most: usize) -> Option<u32> {
+    let len = rest.iter().take(most).take_while(|byte| byte.is_ascii_digit()).count();
+    let (digits, behind) = rest.split_at_checked(len).filter(|_| len >= least)?;
+    *rest = behind;
+    Some(digits.iter().fold(0, |number, digit| number * 10 + u32::from(digit - b'0')))
+}
+
+/// Takes one of the marks.
+fn mark(rest: &mut &[u8], marks: &[u8]) -> Option<()> {
+    let (first, behind) = rest.split_first()?;
+    *rest = if marks.contains(first) { behind } else { return None };
+    Some(())
+}
+
+/// Takes spaces and tabs, if there are any.
+fn blanks(rest: &mut &[u8]) -> bool {
+    let len = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    *rest = rest.get(len..).unwrap_or_default();
+    len > 0
+}

@@ -1,0 +1,155 @@
+//! Texts damaged by bytes, lines and the words of YAML, the same way for the same seed.
+
+/// What means something to YAML, to jinja or to a message.
+const WORDS: &[&str] = &[
+    "*x",
+    "&x ",
+    "&y.z ",
+    "<<: *x\n",
+    "<<: ",
+    "<<",
+    "=",
+    "? ",
+    "?",
+    ": ",
+    ":",
+    "- ",
+    "-",
+    ", ",
+    "[",
+    "]",
+    "{",
+    "}",
+    "{}",
+    "|\n",
+    ">-\n",
+    "|2\n",
+    "'",
+    "\"",
+    "''",
+    "\\",
+    "#",
+    " # ",
+    "%",
+    "@",
+    "`",
+    "! ",
+    "!",
+    "!!int ",
+    "!!str",
+    "!!binary ",
+    "!!set ",
+    "!!omap ",
+    "!<tag:yaml.org,2002:float> ",
+    "!x ",
+    "~",
+    "yes",
+    "1",
+    "1:30",
+    "0b_",
+    "2024-02-30",
+    "2024-1-1 1:1:60",
+    ".nan",
+    "\t",
+    " ",
+    "  ",
+    "\n",
+    "\n ",
+    "\n  ",
+    "\n\n",
+    "\r",
+    "\r\n",
+    "---\n",
+    "--- ",
+    "...\n",
+    "...",
+    "%YAML 1.1\n",
+    "%TAG ! x\n",
+    "a: ",
+    "a: &x 1\n",
+    "a: &x {b: 1}\n",
+    "[a, b]: ",
+    "{a: b}",
+    "phone_home: 1\n",
+    "phone_home",
+    "\u{85}",
+    "\u{2028}",
+    "\u{feff}",
+    "\u{7f}",
+    "\0",
+    "ü",
+    "{{ v1.region }}",
+    "{% if true %}",
+    "{% endif %}",
+    "{#",
+    "--b\n",
+    "--b--\n",
+    "MIME-Version: 1.0\n",
+    "Content-Type: text/x\n",
+    "content: ",
+    "type: ",
+    "merge_how: ",
+    "#cloud-config\n",
+];
+
+/// `SplitMix64` (Steele, Lea and Flood: Fast splittable pseudorandom number generators, 2014).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % end.max(1) as u64).unwrap()
+    }
+}
+
+/// The text with one to three damages.
+pub fn damaged(text: &[u8], random: &mut Random) -> Vec<u8> {
+    (0..=random.below(3)).fold(text.to_owned(), |text, _| match random.below(8) {
+        0..=3 => in_bytes(text, random),
+        _ => in_lines(&text, random),
+    })
+}
+
+/// A word put in, bytes taken out, or both.
+fn in_bytes(mut text: Vec<u8>, random: &mut Random) -> Vec<u8> {
+    let at = random.below(text.len() + 1);
+    let gone = [0, 0, 1, 3][random.below(4)].min(text.len() - at);
+    let word = if gone > 0 && random.below(2) == 0 { "" } else { WORDS[random.below(WORDS.len())] };
+    text.splice(at..at + gone, word.bytes());
+    text
+}
+
+/// A line taken out, doubled, or put elsewhere; or a word at its begin or its end.
+fn in_lines(text: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut lines: Vec<Vec<u8>> = text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_owned).collect();
+    // A first line is mostly a header, without which the rest means nothing.
+    let (at, to) = (1 + random.below(lines.len()), 1 + random.below(lines.len()));
+    let (Some(line), true) = (lines.get(at).cloned(), to <= lines.len()) else {
+        return in_bytes(text.to_owned(), random);
+    };
+    let word = WORDS[random.below(WORDS.len())].bytes();
+    match random.below(6) {
+        0 => _ = lines.remove(at),
+        1 => lines.insert(to, line),
+        2 => {
+            lines.remove(at);
+            lines.insert(to.min(lines.len()), line);
+        }
+        3 => _ = lines[at].splice(0..0, word),
+        4 => {
+            let end = line.len() - usize::from(line.ends_with(b"\n"));
+            lines[at].splice(end..end, word);
+        }
+        _ => {
+            let margin = line.iter().take_while(|byte| matches!(byte, b' ' | b'-')).count();
+            lines[at].splice(margin..margin, word);
+        }
+    }
+    lines.concat()
+}
