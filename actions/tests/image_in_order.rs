@@ -4,10 +4,12 @@
 
 mod common;
 
-use common::written::{DISK, check_does_not_boot, check_untouched, check_written, fails, file};
+use common::written::{
+    DISK, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
+};
 use common::{Bench, MIB, chain, image, sha256, xz, xz_blocks, zstd, zstd_sized};
 use slipway_actions::{Error, ImageError, is_retryable};
-use slipway_protocol::{Action, StreamImage};
+use slipway_protocol::{Action, Digest, StreamImage};
 
 /// Bytes that do not compress.
 fn noise(size: usize) -> Vec<u8> {
@@ -70,6 +72,28 @@ fn the_first_damaged_piece_in_the_image_is_the_one_that_is_told() {
         );
         assert!(!is_retryable(&error));
         check_does_not_boot(&bench);
+    }
+}
+
+#[test]
+fn a_frame_that_lies_about_its_size_is_an_error() {
+    const SIZE: usize = 70_000;
+    let (data, frame) = (image(MIB), zstd_sized(&image(SIZE)));
+    // RFC 8878, 3.1.1.1: no window, four bytes for the size of the content.
+    assert_eq!((frame[4] & 0xE0, &frame[5..9]), (0xA0, &(SIZE as u32).to_le_bytes()[..]));
+    let check = |said: usize, raw_digest: Option<Digest>| {
+        let mut lying = frame.clone();
+        lying[5..9].copy_from_slice(&(said as u32).to_le_bytes());
+        let stream = [pieces(&[&data; 4], zstd_sized), lying, pieces(&[&data; 4], zstd_sized)].concat();
+        let bench = Bench::new(12 * MIB);
+        let error = fails(&bench, StreamImage { raw_digest, ..file(&bench, &stream) });
+        assert!(matches!(error, Error::Image(ImageError::Decode { .. })), "{said}: {}", chain(&error));
+        assert!(!is_retryable(&error));
+        check_untouched_or_does_not_boot(&bench);
+    };
+    for said in [0, 1, SIZE - 1, SIZE + 1, 2 * MIB, 6 * MIB] {
+        check(said, Some(sha256(b"")));
+        check(said, None);
     }
 }
 

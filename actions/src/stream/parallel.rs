@@ -152,7 +152,6 @@ impl<'a> Splitter<'a, '_> {
             let (is_whole, content, window) = (piece.is_at_end(), piece.walk().content, piece.walk().window);
             content.map_or(Ok(()), |content| self.output.limits.check(self.at.saturating_add(content)))?;
             match content.filter(|_| is_whole) {
-                Some(0) => {}
                 Some(content) => self.whole(bytes, content, window)?,
                 None => {
                     let _memory = self.jobs.reserve((bytes.len() as u64).saturating_add(window))?;
