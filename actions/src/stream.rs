@@ -13,8 +13,9 @@ pub(crate) mod capture;
 mod decode;
 pub(crate) mod digest;
 mod fetch;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod in_memory;
+mod jobs;
 pub(crate) mod measure;
 mod parallel;
 mod pieces;

@@ -40,7 +40,7 @@ fn every_format_arrives_byte_for_byte() {
         ("bzip2", bzip2(&raw)),
         ("bzip2 of two streams", halves(bzip2)),
     ] {
-        // With the digest of the raw image it is decoded in order, without it by several threads.
+        // With the digest of the raw image pieces are passed on in order, without it as they get done.
         let pieces = name.contains("many");
         for raw_digest in [Some(sha256(&raw)), None].into_iter().take(1 + usize::from(pieces)) {
             let bench = Bench::new(DISK);

@@ -113,9 +113,16 @@ fn owners_modes_times_attributes_and_links_arrive() {
     run(Command::new("touch").args(["-h", "-d", "2001-02-03 04:05:06.5 UTC"]).args([path("opt/tool"), path("opt")]));
     for format in [&["--format=pax", "--xattrs", "--xattrs-include=*"][..], &["--format=gnu"]] {
         let plain = tar(tree.path(), format);
-        for bytes in
-            [plain.clone(), common::zstd(&plain), common::gzip(&plain), common::xz(&plain), common::bzip2(&plain)]
-        {
+        let frames = plain.chunks(3001).flat_map(common::zstd_sized).collect();
+        for bytes in [
+            plain.clone(),
+            common::zstd(&plain),
+            frames,
+            common::gzip(&plain),
+            common::xz(&plain),
+            common::xz_blocks(&plain, 3001),
+            common::bzip2(&plain),
+        ] {
             let bench = installed();
             let digest = Some(sha256(&bytes));
             assert_eq!(unpack(&bench, UnpackArchive { digest, ..archive(&bench, &bytes) }), [""; 0]);

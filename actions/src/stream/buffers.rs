@@ -1,6 +1,7 @@
 //! What passes between the stages: buffers that are allocated once and go round, and the queues they wait in.
 
 use std::collections::VecDeque;
+use std::io::{self, Read};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -92,6 +93,19 @@ impl Buffer {
     pub(crate) fn blocks(&mut self, before: usize, len: usize) -> Option<&mut [u8]> {
         let start = self.start.checked_sub(before).filter(|start| *start >= self.base)?;
         self.memory.get_mut(start..start + len)
+    }
+
+    /// Fills the room with what a reader gives, up to the end of either.
+    pub(super) fn read_from(&mut self, reader: &mut dyn Read) -> io::Result<()> {
+        while !self.spare().is_empty() {
+            match reader.read(self.spare()) {
+                Ok(0) => break,
+                Ok(n) => self.advance(n),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Counts `n` bytes of the room as filled.

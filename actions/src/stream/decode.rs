@@ -111,16 +111,9 @@ impl Output<'_> {
         loop {
             let mut buffer = self.pool.take(self.meter)?;
             buffer.place(at);
-            while !buffer.spare().is_empty() {
-                match decoder.read(buffer.spare()) {
-                    Ok(0) => break,
-                    Ok(n) => buffer.advance(n),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(source) => {
-                        let raw_bytes = at + buffer.filled().len() as u64;
-                        return Err(Halt::Failed(Error::Image(ImageError::Decode { format, raw_bytes, source })));
-                    }
-                }
+            if let Err(source) = buffer.read_from(decoder) {
+                let raw_bytes = at + buffer.filled().len() as u64;
+                return Err(Halt::Failed(Error::Image(ImageError::Decode { format, raw_bytes, source })));
             }
             at += buffer.filled().len() as u64;
             self.limits.check(at)?;

@@ -1,13 +1,13 @@
-//! A stream that is in memory as a whole, for the targets in `fuzz/`.
+//! A stream that is in memory as a whole, for the targets in `fuzz/` and for tests.
 
 use std::thread;
 
 use slipway_protocol::Stage;
 
-use super::Halt;
 use super::buffers::{Buffer, Queue};
 use super::decode::{self, Input, Limits, Output};
 use super::progress::Meter;
+use super::{Halt, StopOnPanic};
 use crate::error::Error;
 use crate::machine::Cancel;
 
@@ -30,6 +30,7 @@ pub fn decode(stream: &[u8], room: u64) -> Result<Vec<u8>, Error> {
     let output = Output { limits: &limits, pool: &pool, out: &raw, meter: &meter, in_order: true };
     thread::scope(|scope| {
         let collected = scope.spawn(|| {
+            let _stop_on_panic = StopOnPanic(&stop);
             let mut image = Vec::new();
             while let Ok(Some(buffer)) = raw.recv(&meter) {
                 assert_eq!(buffer.offset(), image.len() as u64, "blocks come in order");

@@ -1,28 +1,38 @@
-//! Decodes the pieces of a stream by several threads, which write to the disk in whatever order they get done. A piece that is
-//! too large to be kept, or does not say how large it is, is decoded as it comes, like a stream of one piece.
+//! Decodes the pieces of a stream by several threads. Where the order of the image does not matter, they write to the disk in
+//! whatever order they get done. Where it does, because there is a digest of the raw image or somebody reads it, each thread
+//! decodes ahead of its turn into memory of its own, and takes buffers of the pipeline only when all that comes before its piece
+//! has been passed on: so what comes later never holds the buffers that what comes first waits for.
+//!
+//! A piece that is too large to be kept, or does not say how large it is, is decoded as it comes, like a stream of one piece.
+//!
+//! Memory is the same in order or not: [`MEMORY`], and [`MAX_PIECE`] for the piece that is being cut, 31 MiB together. In order,
+//! [`AHEAD`] of each thread is taken from it, so that of the largest pieces one is decoded at a time. That loses little: of the
+//! 24 MiB that a block of `xz -T` has, not much more could be kept.
 
-use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::buffers::wait_until;
+use super::buffers::Buffer;
 use super::decode::{Input, Output};
+use super::jobs::{Job, Jobs, Turn};
 use super::pieces::Piece;
-use super::{Halt, xz, zstd};
+use super::{Halt, StopOnPanic, xz, zstd};
 use crate::error::{Error, ImageError};
-use crate::machine::Cancel;
 
 /// The most bytes of one piece that are kept. `xz -T` makes blocks of three times its dictionary, 24 MiB by default, before
 /// compression.
 const MAX_PIECE: u64 = 5 << 20;
 /// By how much the memory for a piece grows.
 const GROWTH: usize = 512 << 10;
-/// Memory for pieces being decoded and waiting for it: their bytes, and what a decoder keeps of its past. Enough for two of the
-/// largest `xz -T` makes by default, whose decoders keep 8 MiB, and for their headers.
+/// Memory for pieces being decoded and waiting for it: their bytes, what a decoder keeps of its past, and what is decoded ahead.
+/// Enough for two of the largest `xz -T` makes by default, whose decoders keep 8 MiB, and for their headers.
 const MEMORY: u64 = 2 * ((8 << 20) + MAX_PIECE) + (64 << 10);
 /// More threads than this would have no memory to work with.
 const MAX_WORKERS: usize = 8;
+/// A digest of the raw image is not faster than this many.
+const MAX_IN_ORDER: usize = 3;
+/// The most content one thread decodes ahead of its turn, in bytes. A frame that `capture-disk` makes has half as much.
+const AHEAD: usize = 4 << 20;
 
 /// Formats whose streams have pieces.
 #[derive(Clone, Copy, Debug)]
@@ -31,26 +41,30 @@ pub(super) enum Pieces {
     Xz,
 }
 
-/// A piece, and where its content belongs.
-struct Job {
-    at: u64,
-    content: u64,
-    memory: u64,
-    bytes: Vec<u8>,
-}
-
 /// Decodes a stream to its end. Returns the size of its content in bytes.
 pub(super) fn run(pieces: Pieces, input: Input, output: &Output) -> Result<u64, Halt> {
-    let jobs = Jobs::new(output.out.stop());
-    let workers = match output.in_order {
-        true => 0,
-        false => thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS),
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let (workers, memory) = match output.in_order {
+        // One more than there are processors: one may be waiting for its turn.
+        true => ((cores + 1).min(MAX_IN_ORDER), MEMORY - (MAX_IN_ORDER * AHEAD) as u64),
+        false => (cores.min(MAX_WORKERS), MEMORY),
     };
+    let jobs = Jobs::new(memory, output.in_order, output.out.stop());
     let size = thread::scope(|scope| {
+        let _stop_on_panic = StopOnPanic(output.out.stop());
         for _ in 0..workers {
-            scope.spawn(|| jobs.work(|job| decode(pieces, job, output)));
+            scope.spawn(|| {
+                let mut ahead = None;
+                jobs.work(|job, turn| match output.in_order {
+                    true => {
+                        let ahead = ahead.get_or_insert_with(|| Buffer::new(AHEAD));
+                        decode_in_turn(pieces, &job, ahead, &turn, output)
+                    }
+                    false => decode(pieces, &job, output),
+                });
+            });
         }
-        let splitter = Splitter { pieces, input, output, jobs: (workers > 0).then_some(&jobs), at: 0 };
+        let splitter = Splitter { pieces, input, output, jobs: &jobs, at: 0 };
         let size = match pieces {
             Pieces::Zstd => splitter.zstd(),
             Pieces::Xz => splitter.xz(),
@@ -87,7 +101,26 @@ impl Pieces {
 /// Decodes a piece that is there as a whole.
 fn decode(pieces: Pieces, job: &Job, output: &Output) -> Result<(), Halt> {
     let mut decoder = pieces.decoder(job.bytes.as_slice()).map_err(|source| pieces.failed(job.at, source))?;
-    let end = output.fill(pieces.name(), &mut decoder, job.at)?;
+    pass_on(pieces, job, &mut decoder, output)
+}
+
+/// Does the same in order: until it is the turn of the piece, its content goes no further than `ahead`. An error waits for the
+/// turn too, so that the first one in the image is told.
+fn decode_in_turn(pieces: Pieces, job: &Job, ahead: &mut Buffer, turn: &Turn, output: &Output) -> Result<(), Halt> {
+    ahead.place(0);
+    let begun = pieces.decoder(job.bytes.as_slice()).and_then(|mut decoder| {
+        if !turn.has_come() {
+            ahead.read_from(&mut decoder)?;
+        }
+        Ok(decoder)
+    });
+    turn.wait()?;
+    let decoder = begun.map_err(|source| pieces.failed(job.at + ahead.filled().len() as u64, source))?;
+    pass_on(pieces, job, &mut ahead.filled().chain(decoder), output)
+}
+
+fn pass_on(pieces: Pieces, job: &Job, content: &mut dyn Read, output: &Output) -> Result<(), Halt> {
+    let end = output.fill(pieces.name(), content, job.at)?;
     check_content(pieces, job.at..end, job.content)
 }
 
@@ -104,8 +137,8 @@ struct Splitter<'a, 'b> {
     pieces: Pieces,
     input: Input<'a>,
     output: &'b Output<'b>,
-    /// Where pieces go that can wait; none if everything is to be decoded in order.
-    jobs: Option<&'b Jobs>,
+    /// Where pieces go that are there as a whole.
+    jobs: &'b Jobs,
     at: u64,
 }
 
@@ -119,10 +152,9 @@ impl<'a> Splitter<'a, '_> {
             let (is_whole, content, window) = (piece.is_at_end(), piece.walk().content, piece.walk().window);
             content.map_or(Ok(()), |content| self.output.limits.check(self.at.saturating_add(content)))?;
             match content.filter(|_| is_whole) {
-                Some(0) => {}
                 Some(content) => self.whole(bytes, content, window)?,
                 None => {
-                    let _memory = reserve(self.jobs, bytes.len(), window)?;
+                    let _memory = self.jobs.reserve((bytes.len() as u64).saturating_add(window))?;
                     let stream = io::BufReader::new(bytes.chain(piece));
                     let mut decoder = self.pieces.decoder(stream).map_err(failed)?;
                     let end = self.output.fill(self.pieces.name(), &mut decoder, self.at)?;
@@ -158,7 +190,7 @@ impl<'a> Splitter<'a, '_> {
             self.whole(bytes, block.content, block.dictionary)?;
             return Ok(block);
         }
-        let _memory = reserve(self.jobs, bytes.len(), piece.walk().dictionary)?;
+        let _memory = self.jobs.reserve(bytes.len() as u64 + piece.walk().dictionary)?;
         let stream = io::BufReader::new(bytes.chain(piece).chain(&xz::END_OF_BLOCK[..]));
         let mut decoder = self.pieces.decoder(stream).map_err(failed)?;
         let end = self.output.fill(self.pieces.name(), &mut decoder, self.at)?;
@@ -174,13 +206,11 @@ impl<'a> Splitter<'a, '_> {
         self.at = at.saturating_add(content);
         self.output.limits.check(self.at)?;
         let job = Job { at, content, memory, bytes };
-        match self.jobs {
-            Some(jobs) if memory <= MEMORY => jobs.send(job),
-            _ => {
-                let _memory = reserve(self.jobs, job.bytes.len(), past.min(content))?;
-                decode(self.pieces, &job, self.output)
-            }
+        if self.jobs.have_room_for(memory) {
+            return self.jobs.send(job);
         }
+        let _memory = self.jobs.reserve(memory)?;
+        decode(self.pieces, &job, self.output)
     }
 
     fn is_at_end(&mut self) -> Result<bool, Halt> {
@@ -205,96 +235,16 @@ fn start(piece: &mut impl Read, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Pieces on their way to the threads that decode them, within the bounds of the memory.
-struct Jobs {
-    state: Mutex<State>,
-    changed: Condvar,
-    stop: Cancel,
-}
+#[cfg(test)]
+mod tests {
+    use crate::stream::in_memory;
 
-/// Waits for the memory to decode a piece on the thread that cuts, beside those that decode.
-fn reserve(jobs: Option<&Jobs>, bytes: usize, past: u64) -> Result<Option<Reserved<'_>>, Halt> {
-    jobs.map(|jobs| jobs.reserve((bytes as u64).saturating_add(past))).transpose()
-}
-
-/// Memory that is given back in the end.
-struct Reserved<'a> {
-    jobs: &'a Jobs,
-    memory: u64,
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        self.jobs.lock().memory -= self.memory;
-        self.jobs.changed.notify_all();
-    }
-}
-
-#[derive(Default)]
-struct State {
-    waiting: VecDeque<Job>,
-    memory: u64,
-    closed: bool,
-    failure: Option<Halt>,
-}
-
-impl Jobs {
-    fn new(stop: &Cancel) -> Self {
-        Self { state: Mutex::default(), changed: Condvar::new(), stop: stop.clone() }
-    }
-
-    /// Hands a piece over once there is memory for it.
-    fn send(&self, job: Job) -> Result<(), Halt> {
-        let mut state = self.wait(|state| state.memory + job.memory <= MEMORY || state.failure.is_some())?;
-        if state.failure.is_some() {
-            return Err(Halt::Stopped);
-        }
-        state.memory += job.memory;
-        state.waiting.push_back(job);
-        self.changed.notify_all();
-        Ok(())
-    }
-
-    /// Takes memory for something that is no job. What would never fit waits until nothing else is there.
-    fn reserve(&self, memory: u64) -> Result<Reserved<'_>, Halt> {
-        let fits = |state: &State| state.memory == 0 || state.memory + memory <= MEMORY || state.failure.is_some();
-        self.wait(fits)?.memory += memory;
-        Ok(Reserved { jobs: self, memory })
-    }
-
-    /// Says that no more will come.
-    fn close(&self) {
-        self.lock().closed = true;
-        self.changed.notify_all();
-    }
-
-    /// Decodes one piece after the other until there are no more or one fails.
-    fn work(&self, decode: impl Fn(&Job) -> Result<(), Halt>) {
-        while let Ok(mut state) =
-            self.wait(|state| !state.waiting.is_empty() || state.closed || state.failure.is_some())
-        {
-            let Some(job) = state.waiting.pop_front().filter(|_| state.failure.is_none()) else { return };
-            drop(state);
-            let result = decode(&job);
-            let mut state = self.lock();
-            state.memory -= job.memory;
-            if let Err(halt) = result {
-                state.failure.get_or_insert(halt);
-            }
-            drop(state);
-            self.changed.notify_all();
-        }
-    }
-
-    fn wait(&self, until: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Halt> {
-        wait_until(&self.state, &self.changed, &self.stop, until)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn into_failure(self) -> Option<Halt> {
-        self.state.into_inner().unwrap_or_else(PoisonError::into_inner).failure
+    #[test]
+    fn what_is_decoded_ahead_takes_no_buffers_of_the_pipeline() {
+        let image: Vec<u8> = (0..600_000_u32).flat_map(|n| (n / 3).to_le_bytes()).collect();
+        // There are two buffers, of which each frame fills several, and which come back only in the order of the image.
+        let frames: Vec<u8> =
+            image.chunks(70_001).flat_map(|frame| ::zstd::bulk::compress(frame, 1).unwrap()).collect();
+        assert!(in_memory::decode(&frames, image.len() as u64).unwrap() == image);
     }
 }

@@ -1,0 +1,217 @@
+//! Pieces on their way to the threads that decode them, within the bounds of the memory.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::buffers::wait_until;
+use super::{Halt, StopOnPanic};
+use crate::machine::Cancel;
+
+/// A piece, and where its content belongs.
+pub(super) struct Job {
+    /// Offset of its content in the image.
+    pub(super) at: u64,
+    /// Bytes it has to decode to.
+    pub(super) content: u64,
+    /// Bytes of memory that decoding it takes, its own included.
+    pub(super) memory: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Jobs in the order of the image, from one thread that cuts a stream to several that decode.
+pub(super) struct Jobs {
+    /// Bytes that all jobs together may take.
+    memory: u64,
+    in_order: bool,
+    state: Mutex<State>,
+    changed: Condvar,
+    stop: Cancel,
+}
+
+#[derive(Default)]
+struct State {
+    /// Each with how many came before it.
+    waiting: VecDeque<(u64, Job)>,
+    memory: u64,
+    sent: u64,
+    done: u64,
+    closed: bool,
+    failure: Option<Halt>,
+}
+
+/// When a job may pass its content on in order: when all before it are done.
+pub(super) struct Turn<'a> {
+    jobs: &'a Jobs,
+    number: u64,
+}
+
+impl Turn<'_> {
+    pub(super) fn has_come(&self) -> bool {
+        self.jobs.lock().done == self.number
+    }
+
+    pub(super) fn wait(&self) -> Result<(), Halt> {
+        self.jobs.wait(|state| state.done == self.number).map(drop)
+    }
+}
+
+/// Memory that is given back in the end.
+pub(super) struct Reserved<'a> {
+    jobs: &'a Jobs,
+    memory: u64,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.jobs.lock().memory -= self.memory;
+        self.jobs.changed.notify_all();
+    }
+}
+
+impl Jobs {
+    /// None yet. Waiting for anything ends when `stop` is set.
+    pub(super) fn new(memory: u64, in_order: bool, stop: &Cancel) -> Self {
+        Self { memory, in_order, state: Mutex::default(), changed: Condvar::new(), stop: stop.clone() }
+    }
+
+    /// Whether a job may take this much memory.
+    pub(super) fn have_room_for(&self, memory: u64) -> bool {
+        memory <= self.memory
+    }
+
+    /// Hands a job over once there is memory for it.
+    pub(super) fn send(&self, job: Job) -> Result<(), Halt> {
+        let mut state = self.wait(|state| state.memory + job.memory <= self.memory)?;
+        let number = state.sent;
+        state.sent += 1;
+        state.memory += job.memory;
+        state.waiting.push_back((number, job));
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Takes memory for something that is no job. What would never fit waits until nothing else is there, and so does what must
+    /// keep its place in the order.
+    pub(super) fn reserve(&self, memory: u64) -> Result<Reserved<'_>, Halt> {
+        let fits = |state: &State| state.memory == 0 || (!self.in_order && state.memory + memory <= self.memory);
+        self.wait(fits)?.memory += memory;
+        Ok(Reserved { jobs: self, memory })
+    }
+
+    /// Says that no more will come.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Decodes one job after the other until there are no more or one fails.
+    pub(super) fn work(&self, mut decode: impl FnMut(Job, Turn) -> Result<(), Halt>) {
+        let _stop_on_panic = StopOnPanic(&self.stop);
+        while let Ok(mut state) = self.wait(|state| !state.waiting.is_empty() || state.closed) {
+            let Some((number, job)) = state.waiting.pop_front() else { return };
+            drop(state);
+            let memory = job.memory;
+            let result = decode(job, Turn { jobs: self, number });
+            let mut state = self.lock();
+            state.memory -= memory;
+            state.done += 1;
+            if let Err(halt) = result {
+                state.failure.get_or_insert(halt);
+            }
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The first failure of a job.
+    pub(super) fn into_failure(self) -> Option<Halt> {
+        self.state.into_inner().unwrap_or_else(PoisonError::into_inner).failure
+    }
+
+    /// Waits until something holds, or a job fails: then there is nothing to wait for.
+    fn wait(&self, until: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Halt> {
+        let holds = |state: &State| state.failure.is_some() || until(state);
+        let state = wait_until(&self.state, &self.changed, &self.stop, holds)?;
+        if state.failure.is_some() { Err(Halt::Stopped) } else { Ok(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+    use crate::error::{Error, ImageError};
+
+    const MEMORY: u64 = 10;
+
+    fn job(at: u64, memory: u64) -> Job {
+        Job { at, content: 0, memory, bytes: Vec::new() }
+    }
+
+    /// What two threads make of two jobs that they have at the same time.
+    fn both(decode: impl Fn(Job, Turn) -> Result<(), Halt> + Sync) -> Option<Halt> {
+        let jobs = Jobs::new(MEMORY, true, &Cancel::new());
+        let met = Barrier::new(2);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    jobs.work(|job, turn| {
+                        met.wait();
+                        decode(job, turn)
+                    });
+                });
+            }
+            (0..2).for_each(|at| jobs.send(job(at, MEMORY / 2)).unwrap());
+            jobs.close();
+        });
+        jobs.into_failure()
+    }
+
+    #[test]
+    fn jobs_are_decoded_at_the_same_time_and_passed_on_in_their_order() {
+        let passed_on = Mutex::new(Vec::new());
+        let failure = both(|job, turn| {
+            assert!(job.at == 1 || turn.has_come());
+            turn.wait()?;
+            passed_on.lock().unwrap().push(job.at);
+            Ok(())
+        });
+        assert!(failure.is_none());
+        assert_eq!(*passed_on.lock().unwrap(), [0, 1]);
+    }
+
+    #[test]
+    fn a_failure_ends_the_wait_of_those_behind_it() {
+        let failure = both(|job, turn| match job.at {
+            0 => Err(Halt::Failed(Error::Image(ImageError::Empty { url: "first".to_owned() }))),
+            _ => {
+                assert!(matches!(turn.wait(), Err(Halt::Stopped)));
+                Err(Halt::Failed(Error::Image(ImageError::Empty { url: "second".to_owned() })))
+            }
+        });
+        assert!(
+            matches!(&failure, Some(Halt::Failed(Error::Image(ImageError::Empty { url }))) if url == "first"),
+            "{failure:?}"
+        );
+    }
+
+    #[test]
+    fn a_panic_ends_every_wait() {
+        let stop = Cancel::new();
+        let jobs = Jobs::new(MEMORY, true, &stop);
+        thread::scope(|scope| {
+            let worker = scope.spawn(|| jobs.work(|_, _| panic!("as it should")));
+            jobs.send(job(0, MEMORY)).unwrap();
+            assert!(matches!(jobs.send(job(1, MEMORY)), Err(Halt::Stopped)));
+            assert!(matches!(jobs.reserve(MEMORY), Err(Halt::Stopped)));
+            assert!(worker.join().is_err());
+        });
+        assert!(stop.is_set());
+    }
+}
