@@ -25,8 +25,10 @@ const MAX_PIECE: u64 = 5 << 20;
 /// By how much the memory for a piece grows.
 const GROWTH: usize = 512 << 10;
 /// Memory for pieces being decoded and waiting for it: their bytes, what a decoder keeps of its past, and what is decoded ahead.
-/// Enough for two of the largest `xz -T` makes by default, whose decoders keep 8 MiB, and for their headers.
-const MEMORY: u64 = 2 * ((8 << 20) + MAX_PIECE) + (64 << 10);
+/// Enough for two of the largest `xz -T` makes by default, whose decoders keep 8 MiB.
+const MEMORY: u64 = 2 * ((8 << 20) + MAX_PIECE + EACH);
+/// Counted for each piece beside that, however small it is: there could be millions of them otherwise.
+const EACH: u64 = 32 << 10;
 /// More threads than this would have no memory to work with.
 const MAX_WORKERS: usize = 8;
 /// A digest of the raw image is not faster than this many.
@@ -202,7 +204,7 @@ impl<'a> Splitter<'a, '_> {
 
     /// Has a piece decoded whose bytes are all here.
     fn whole(&mut self, bytes: Vec<u8>, content: u64, past: u64) -> Result<(), Halt> {
-        let (at, memory) = (self.at, bytes.len() as u64 + past.min(content));
+        let (at, memory) = (self.at, bytes.len() as u64 + past.min(content) + EACH);
         self.at = at.saturating_add(content);
         self.output.limits.check(self.at)?;
         let job = Job { at, content, memory, bytes };
