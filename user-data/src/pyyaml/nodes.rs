@@ -1,6 +1,7 @@
 //! Nodes that PyYAML makes nothing of, whereupon cloud-init drops all of the cloud-config.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
 
@@ -23,7 +24,8 @@ pub(crate) struct Nodes<'a> {
     open: Vec<Open>,
     /// What the anchors stand for, by the parser's numbers.
     kinds: Vec<Kind>,
-    names: BTreeSet<String>,
+    /// The anchors by their names, as the parser has them, so that the program has this map once.
+    names: BTreeMap<Cow<'a, str>, usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,31 +62,38 @@ struct Open {
 
 impl<'a> Nodes<'a> {
     pub(crate) fn new(source: &'a str) -> Self {
-        Self { source, open: Vec::new(), kinds: Vec::new(), names: BTreeSet::new() }
+        Self { source, open: Vec::new(), kinds: Vec::new(), names: BTreeMap::new() }
     }
 
     /// To be called with every event.
-    pub(crate) fn refuse(&mut self, event: &Event, span: &Span) -> Result<(), Refusal> {
+    pub(crate) fn refuse(&mut self, event: &Event<'a>, span: &Span) -> Result<(), Refusal> {
         let problem = match event {
             Event::MappingEnd | Event::SequenceEnd => self.close(),
-            Event::Anchor(_, name) => self.name_problem(name, span),
+            Event::Anchor(id, name) => self.name_problem(*id, name.clone(), span),
             event if event.is_node() => {
-                if let Some(problem) = tag_problem(event, span, self.source, self.open.is_empty()) {
+                let tag = event.tag().map(|tag| [tag.handle(), tag.suffix()].concat());
+                let tag = tag.as_deref();
+                if let Some(problem) =
+                    tag.and_then(|tag| tag_problem(event, span, self.source, self.open.is_empty(), tag))
+                {
                     let tag = Span::empty(span.tag_start().unwrap_or(span.start));
                     return Err(refuse(&tag, problem));
                 }
-                self.take(event, span)
+                self.take(event, span, tag)
             }
             _ => None,
         };
         problem.map_or(Ok(()), |problem| Err(refuse(span, problem)))
     }
 
-    fn take(&mut self, event: &Event, span: &Span) -> Option<&'static str> {
+    fn take(&mut self, event: &Event, span: &Span, tag: Option<&str>) -> Option<&'static str> {
         let kind = self.kind(event);
-        let bare = bare(event);
-        let problem = scalar_problem(event).or_else(|| self.place_problem(event, span, kind, bare.is_some()));
-        let (items, is_pair) = self.asked(event);
+        let text = implicit(event, tag);
+        // What PyYAML takes for more than a text.
+        let bare = text.filter(|text| matches!(*text, "=" | "<<"));
+        let problem = text.map_or_else(|| explicit_problem(event, tag), scalars::plain_problem);
+        let problem = problem.or_else(|| self.place_problem(event, span, kind, bare.is_some()));
+        let (items, is_pair) = self.asked(tag);
         if let Some(parent) = self.open.last_mut() {
             let is_key = parent.is_key();
             parent.nodes += 1;
@@ -122,11 +131,10 @@ impl<'a> Nodes<'a> {
     }
 
     /// What a collection that begins may have for items, and whether it is to be a mapping of one key.
-    fn asked(&self, event: &Event) -> (Items, bool) {
+    fn asked(&self, tag: Option<&str>) -> (Items, bool) {
         let parent = self.open.last();
-        let name = event.tag().map(name);
         let is_merged = parent.is_some_and(|parent| parent.merges);
-        let items = match name.as_deref().and_then(|name| name.strip_prefix(YAML)) {
+        let items = match tag.and_then(|tag| tag.strip_prefix(YAML)) {
             Some("omap" | "pairs") => Items::Pairs,
             _ if is_merged => Items::Mappings,
             _ => Items::All,
@@ -151,7 +159,7 @@ impl<'a> Nodes<'a> {
         if is_bare && (!is_key || parent.is_pair || event.anchor_id().is_some()) {
             return Some(BARE);
         }
-        if is_key && span.is_empty() && implicit(event).is_some() && event.anchor_id().is_none() {
+        if is_key && span.is_empty() && event.tag().is_none() && event.anchor_id().is_none() {
             return Some("cloud-init takes no key without a text");
         }
         if parent.is_flow { self.flow_problem(event, span, is_key) } else { None }
@@ -180,7 +188,7 @@ impl<'a> Nodes<'a> {
         (closed.is_pair && closed.nodes != 2).then_some(NO_PAIR)
     }
 
-    fn name_problem(&mut self, name: &str, span: &Span) -> Option<&'static str> {
+    fn name_problem(&mut self, id: usize, name: Cow<'a, str>, span: &Span) -> Option<&'static str> {
         let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         let behind = span.end.byte_offset().and_then(|end| self.source.get(end..)).unwrap_or_default();
         if !is_plain || behind.starts_with(['[', '{']) {
@@ -193,8 +201,7 @@ impl<'a> Nodes<'a> {
         if is_of_key && behind.trim_start_matches(' ').starts_with(['\n', '\r', '#']) {
             return Some(SPLIT_KEY);
         }
-        (!self.names.insert(name.to_owned()))
-            .then_some("cloud-init takes an anchor's name only once; give this one another")
+        self.names.insert(name, id).map(|_| "cloud-init takes an anchor's name only once; give this one another")
     }
 }
 
@@ -204,41 +211,22 @@ impl Open {
     }
 }
 
-/// The tag as it is resolved.
-fn name(tag: &granit_parser::Tag) -> String {
-    let (handle, suffix) = tag.parts();
-    format!("{handle}{suffix}")
-}
-
 /// The text of a scalar of which PyYAML finds out what it is from its text.
-fn implicit<'e>(event: &'e Event) -> Option<&'e str> {
-    match event {
-        Event::Scalar(text, ScalarStyle::Plain, _, None) => Some(text),
-        Event::Scalar(text, _, _, Some(tag)) if name(tag) == "!" => Some(text),
-        _ => None,
-    }
+fn implicit<'e>(event: &'e Event, tag: Option<&str>) -> Option<&'e str> {
+    let (text, style) = event.scalar()?;
+    tag.map_or(style == ScalarStyle::Plain, |tag| tag == "!").then_some(text)
 }
 
-/// What PyYAML takes for more than a text: `=` and `<<`.
-fn bare<'e>(event: &'e Event) -> Option<&'e str> {
-    implicit(event).filter(|text| matches!(*text, "=" | "<<"))
-}
-
-fn scalar_problem(event: &Event) -> Option<&'static str> {
-    if let Some(text) = implicit(event) {
-        return scalars::plain_problem(text);
-    }
-    let Event::Scalar(text, _, _, Some(tag)) = event else { return None };
-    let fits = name(tag).strip_prefix(YAML).is_none_or(|tag| scalars::fits(tag, text));
+fn explicit_problem(event: &Event, tag: Option<&str>) -> Option<&'static str> {
+    let fits = scalars::fits(tag?.strip_prefix(YAML)?, event.scalar()?.0);
     (!fits).then_some("cloud-init cannot make of this what its tag says")
 }
 
 /// Why PyYAML has no use for the tag of a node.
-fn tag_problem(event: &Event, span: &Span, source: &str, is_root: bool) -> Option<&'static str> {
-    let name = name(event.tag()?);
+fn tag_problem(event: &Event, span: &Span, source: &str, is_root: bool, tag: &str) -> Option<&'static str> {
     let is_mapping = matches!(event, Event::MappingStart(..));
     let is_list = matches!(event, Event::SequenceStart(..));
-    let fits = match name.strip_prefix(YAML) {
+    let fits = match tag.strip_prefix(YAML) {
         Some("map") => is_mapping,
         Some("seq") => is_list,
         Some("set") => is_mapping && !is_root,
@@ -246,13 +234,14 @@ fn tag_problem(event: &Event, span: &Span, source: &str, is_root: bool) -> Optio
         Some("str" | "null" | "bool" | "int" | "float" | "binary" | "timestamp" | "python/unicode") => {
             !is_mapping && !is_list
         }
-        _ => name == "!",
+        _ => tag == "!",
     };
     if !fits {
         return Some("cloud-init knows no such tag, or not for this; take it away");
     }
     let written = source.get(span.tag_start()?.byte_offset()?..)?;
-    let written = written.split([' ', '\t', '\n', '\r']).next().unwrap_or_default();
+    let end = written.bytes().position(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).unwrap_or(written.len());
+    let written = &written[..end];
     let ends = match written.strip_prefix("!<") {
         Some(verbatim) => verbatim.ends_with('>'),
         None => {

@@ -29,8 +29,8 @@ pub(crate) fn is_text(text: &str) -> bool {
 pub(super) fn fits(tag: &str, text: &str) -> bool {
     match tag {
         "bool" => ["yes", "no", "true", "false", "on", "off"].iter().any(|word| text.eq_ignore_ascii_case(word)),
-        "int" => is_int(&text.replace('_', "")),
-        "float" => is_float(&text.replace('_', "").to_ascii_lowercase()),
+        "int" => is_int(unsigned(text)),
+        "float" => is_float(unsigned(text)),
         "timestamp" => Time::parse(text).is_some_and(|time| time.exists),
         "binary" => text.is_ascii() && is_base64(text),
         _ => true,
@@ -56,30 +56,30 @@ fn is_endless(text: &str) -> bool {
 }
 
 fn is_int(text: &str) -> bool {
-    let text = unsigned(text);
-    let all =
-        |digits: &str, is_digit: fn(&u8) -> bool| !digits.is_empty() && digits.bytes().all(|byte| is_digit(&byte));
-    if let Some(digits) = text.strip_prefix("0b") {
-        all(digits, |byte| matches!(byte, b'0' | b'1'))
-    } else if let Some(digits) = text.strip_prefix("0x") {
-        all(digits, u8::is_ascii_hexdigit)
-    } else if text.starts_with('0') {
-        all(text.strip_prefix("0o").unwrap_or(text), |byte| matches!(byte, b'0'..=b'7'))
-    } else {
-        !is_endless(text) && text.split(':').all(|part| all(part, u8::is_ascii_digit))
+    match text.as_bytes() {
+        [b'0', b'b', ..] => are_digits(&text[2..], 2),
+        [b'0', b'x', ..] => are_digits(&text[2..], 16),
+        [b'0', b'o', ..] => are_digits(&text[2..], 8),
+        [b'0', ..] => are_digits(text, 8),
+        _ => !is_endless(text) && text.split(':').all(|part| are_digits(part, 10)),
     }
 }
 
+fn are_digits(text: &str, base: u32) -> bool {
+    text.bytes().any(|byte| byte != b'_') && text.bytes().all(|byte| byte == b'_' || char::from(byte).is_digit(base))
+}
+
 fn is_float(text: &str) -> bool {
-    let text = unsigned(text);
-    let is_decimal = |part: &str| {
-        let (mantissa, exponent) = part.split_once('e').unwrap_or((part, "0"));
-        let mantissa = mantissa.replacen('.', "", 1);
-        [&*mantissa, unsigned(exponent)]
-            .iter()
-            .all(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    matches!(text, ".inf" | ".nan" | "inf" | "infinity" | "nan") || !is_endless(text) && text.split(':').all(is_decimal)
+    [".inf", ".nan", "inf", "infinity", "nan"].iter().any(|word| text.eq_ignore_ascii_case(word))
+        || !is_endless(text) && text.split(':').all(is_decimal)
+}
+
+fn is_decimal(text: &str) -> bool {
+    let at = text.bytes().position(|byte| matches!(byte, b'e' | b'E'));
+    let (mantissa, exponent) = at.map_or((text, "0"), |at| (&text[..at], unsigned(&text[at + 1..])));
+    let has_digit = mantissa.bytes().any(|byte| byte.is_ascii_digit());
+    let all = mantissa.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'_' | b'.'));
+    has_digit && all && mantissa.bytes().filter(|byte| *byte == b'.').count() < 2 && are_digits(exponent, 10)
 }
 
 /// As `binascii.a2b_base64` has it, which passes over what is no base64, and takes nothing behind the padding.
