@@ -51,22 +51,21 @@ fn system(root: &Path, config: &BootReporterConfig) -> Surroundings {
     write("proc/net/route", "Iface Destination\n");
     write("etc/resolv.conf", "nameserver 192.0.2.1\n");
     write("state/system", "starting\n");
-    let program = |name: &str, script: &str| {
-        let path = root.join("bin").join(name);
-        fs::create_dir_all(root.join("bin")).unwrap();
-        // By a process of its own: one that another test forks meanwhile would hold what this one has open for writing, and nobody could
-        // run that (execve(2), ETXTBSY).
-        let mut write = Command::new("/bin/sh");
-        write.args(["-euc", "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\"; chmod 755 \"$0\""]).arg(path).arg(script);
-        assert!(write.status().unwrap().success());
-    };
     let state = root.join("state/system");
-    program(
-        "systemctl",
-        &format!("[ \"$1\" = is-system-running ] && cat {} && exit 1\necho \"units: $*\"", state.display()),
-    );
-    program("journalctl", "case \"$*\" in *containerd*) exit 0 ;; *) echo \"journal: $*\" ;; esac");
+    let systemctl = format!("[ \"$1\" = is-system-running ] && cat {} && exit 1\necho \"units: $*\"", state.display());
+    program(root, "systemctl", &systemctl);
+    program(root, "journalctl", "case \"$*\" in *containerd*) exit 0 ;; *) echo \"journal: $*\" ;; esac");
     Surroundings { root: root.to_owned(), programs: vec![root.join("bin")], state: root.join("state") }
+}
+
+fn program(root: &Path, name: &str, script: &str) {
+    let path = root.join("bin").join(name);
+    fs::create_dir_all(root.join("bin")).unwrap();
+    // By a process of its own: one that another test forks meanwhile would hold what this one has open for writing, and nobody could
+    // run that (execve(2), ETXTBSY).
+    let mut write = Command::new("/bin/sh");
+    write.args(["-euc", "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\"; chmod 755 \"$0\""]).arg(path).arg(script);
+    assert!(write.status().unwrap().success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,6 +141,27 @@ async fn a_later_boot_is_known_as_one() {
         let boot = newest(&node).unwrap();
         assert_eq!((boot.report.stage, boot.boots), (stage, boots), "{boot_id}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_are_sent_again_and_have_what_container_runtimes_say() {
+    let lab = Lab::start().await;
+    let config = booting(&lab).await;
+    let root = lab.folder.path().join("root");
+    let surroundings = system(&root, &config);
+    // The system runs once its journal was asked for twice.
+    let asked = root.join("state/asked");
+    fs::write(&asked, "").unwrap();
+    let times = format!("$(wc -l <{})", asked.display());
+    program(&root, "systemctl", &format!("[ {times} -lt 2 ] && echo starting || echo running"));
+    let journal = format!("echo >>{}; echo \"journal: asked {times} times\"", asked.display());
+    let runtimes = "*containerd*) echo 'containerd: no such image' ;;";
+    program(&root, "journalctl", &format!("case \"$*\" in {runtimes} *) {journal} ;; esac"));
+    let again = Pace { log: Duration::from_millis(1), ..PACE };
+    assert_eq!(boot_report::run(&config, &surroundings, again).await.unwrap(), End::Healthy);
+    let log = operate::node_log(&lab.store().await, "m1", LogType::HostBoot).await.unwrap();
+    assert!(log.contains("==== container runtimes ====\ncontainerd: no such image\n"), "{log}");
+    assert!(log.contains("==== journal ====\njournal: asked 3 times\n"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
