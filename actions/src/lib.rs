@@ -12,6 +12,7 @@ mod boot_reporter;
 mod capture_disk;
 mod capture_file;
 mod choose;
+mod crc32;
 pub mod disks;
 mod efi;
 mod efi_boot_order;

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use common::disk_image::run;
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails, file};
+use common::xz_dictionary::with_dictionary;
 use common::{Bench, MIB, bzip2, chain, gzip, image, sha256, xz, xz_blocks, zstd, zstd_sized};
 use slipway_actions::{Error, ImageError, is_retryable};
 use slipway_protocol::{Digest, StreamImage};
@@ -137,17 +138,4 @@ fn fails_as_qcow2(image: &[u8], digest: Option<Digest>) -> String {
     assert!(matches!(error, Error::Image(ImageError::Qcow2 { .. })) && !is_retryable(&error), "{}", chain(&error));
     check_untouched_or_does_not_boot(&bench);
     chain(&error)
-}
-
-/// The stream with another dictionary in the header of its first block (The .xz file format, 3.1 and 5.3.1).
-fn with_dictionary(mut stream: Vec<u8>, bits: u8) -> Vec<u8> {
-    const BLOCK: usize = 12;
-    let crc_at = BLOCK + usize::from(stream[BLOCK]) * 4;
-    let header = &mut stream[BLOCK..crc_at];
-    let filter = header.windows(2).position(|pair| pair == [0x21, 1]).unwrap();
-    header[filter + 2] = bits;
-    let mut crc = flate2::Crc::new();
-    crc.update(header);
-    stream[crc_at..crc_at + 4].copy_from_slice(&crc.sum().to_le_bytes());
-    stream
 }

@@ -1,6 +1,9 @@
 //! Whatever is wrong with an image or its source: the server has one event that says so, and the disk does not boot.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+#[path = "../../actions/tests/common/xz_dictionary.rs"]
+mod xz_dictionary;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +15,7 @@ use slipway_server::store::events;
 use slipway_tests::{DISK, Lab};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use xz_dictionary::with_dictionary;
 
 const MIB: usize = 1 << 20;
 /// More than the pipeline has buffers for: it has written some of the image before it can see the end of it.
@@ -295,19 +299,6 @@ async fn an_image_that_asks_for_more_than_there_is() {
         faults.push(Fault { name, image, reason, cause: Some(cause), left: AsItWas });
     }
     check_all(&lab, faults).await;
-}
-
-/// The stream with another dictionary in the header of its first block (The .xz file format, 3.1 and 5.3.1).
-fn with_dictionary(mut stream: Vec<u8>, bits: u8) -> Vec<u8> {
-    const BLOCK: usize = 12;
-    let crc_at = BLOCK + usize::from(stream[BLOCK]) * 4;
-    let header = &mut stream[BLOCK..crc_at];
-    let filter = header.windows(2).position(|pair| pair == [0x21, 1]).unwrap();
-    header[filter + 2] = bits;
-    let mut crc = flate2::Crc::new();
-    crc.update(header);
-    stream[crc_at..crc_at + 4].copy_from_slice(&crc.sum().to_le_bytes());
-    stream
 }
 
 /// A map that has all of the image in one range with the digest of that, without its own.

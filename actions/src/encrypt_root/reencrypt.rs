@@ -17,9 +17,8 @@ use crate::Report;
 use crate::error::Error;
 use crate::machine::Cancel;
 use crate::open_disk::OpenDisk;
-use crate::stream::REPORT_EVERY;
 use crate::stream::buffers::Buffer;
-use crate::stream::progress::{Counters, Watch};
+use crate::stream::progress::{Counters, Pace, Watch};
 
 /// Read and written at once, in bytes; no more than the distance, so that nothing is overwritten before it is read.
 const PIECE: u64 = 1 << 20;
@@ -47,14 +46,14 @@ impl Work<'_> {
         table.take_away(self.disk)?;
         let counters = Counters::default();
         let mut watch = Watch::new(&counters, &[], Some(self.size));
-        let mut reported = Instant::now();
+        let mut pace = Pace::new(Instant::now());
         let mut progress = |len: usize| {
             cancel.check()?;
             let written = counters.written.fetch_add(len as u64, Relaxed) + len as u64;
             let is_last = len > 0 && written == self.size;
-            if is_last || reported.elapsed() >= REPORT_EVERY {
-                reported = Instant::now();
-                report(Report::Progress(watch.look(reported)));
+            let now = Instant::now();
+            if pace.is_due(now) || is_last {
+                report(Report::Progress(watch.look(now)));
             }
             Ok(())
         };

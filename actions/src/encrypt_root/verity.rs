@@ -1,12 +1,13 @@
 //! Partitions sealed by dm-verity, which are never written to: a changed byte would be found out. Their hash tree is checked.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crate::error::{EncryptError, Error};
 use crate::machine::Cancel;
 use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Partition};
-use crate::stream::REPORT_EVERY;
+use crate::stream::progress::{Counters, Pace, Watch};
 use crate::{Done, Report, probe, text};
 use tree::{Fault, Superblock};
 
@@ -82,18 +83,20 @@ fn check(
         Err(Fault::Unknown(what)) => return Ok(Some(format!("the hash tree of {name} was not checked: {what}"))),
         Err(Fault::Damaged(reason)) => return Err(damaged(reason)),
     };
-    let mut reported = Instant::now();
+    let counters = Counters::default();
     let total = superblock.data_len();
+    let mut watch = Watch::new(&counters, &[], Some(total));
+    let mut pace = Pace::new(Instant::now());
     let found = tree::root_hash(&superblock, &mut |which, offset, buffer| {
         let partition = match which {
             tree::Part::Data => data,
             tree::Part::Hashes => hashes,
         };
         cancel.check()?;
-        if which == tree::Part::Data && reported.elapsed() >= REPORT_EVERY {
-            reported = Instant::now();
-            let progress = slipway_protocol::Progress { bytes: offset, total: Some(total), ..Default::default() };
-            report(Report::Progress(progress));
+        let now = Instant::now();
+        if which == tree::Part::Data && pace.is_due(now) {
+            counters.written.store(offset, Relaxed);
+            report(Report::Progress(watch.look(now)));
         }
         disk.read_at(buffer, partition.bytes.start + offset)
     })?;

@@ -4,7 +4,6 @@
 use std::io::Cursor;
 use std::ops::Range;
 
-use flate2::Crc;
 use gpt::disk::LogicalBlockSize;
 use gpt::header::{Header, HeaderBuilder, HeaderError, read_header_from_arbitrary_device};
 use gpt::mbr::PartRecord;
@@ -14,6 +13,7 @@ use super::{
     ENTRIES_LBA, ENTRY_SIZE, HEADER_LBA, MAX_ENTRIES, MBR_EXTENDED, MBR_PROTECTIVE, MIN_ENTRIES, Partition,
     are_records, in_mbr, records_in, used,
 };
+use crate::crc32::crc32;
 use crate::error::{Error, ImageError, PartitionError};
 use crate::grow::{self, Growth};
 use crate::open_disk::OpenDisk;
@@ -156,7 +156,8 @@ pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitte
     Ok((Fitted { moved, growth }, Some(backup)))
 }
 
-/// The block of a backup's header, from that of the primary: they differ in where they and their entries are.
+/// The block of a backup's header, from that of the primary: they differ in where they and their entries are. The gpt crate makes one
+/// only on the disk, with the checksum of whatever the disk gives for the entries.
 fn backup_header(primary: &[u8], header: &Header) -> Vec<u8> {
     let mut block = primary.to_vec();
     let places =
@@ -165,9 +166,8 @@ fn backup_header(primary: &[u8], header: &Header) -> Vec<u8> {
         block[at..at + 8].copy_from_slice(&lba.to_le_bytes());
     }
     block[HEADER_SUM..HEADER_SUM + 4].fill(0);
-    let mut sum = Crc::new();
-    sum.update(&block[..HEADER_LEN]);
-    block[HEADER_SUM..HEADER_SUM + 4].copy_from_slice(&sum.sum().to_le_bytes());
+    let sum = crc32(&block[..HEADER_LEN]);
+    block[HEADER_SUM..HEADER_SUM + 4].copy_from_slice(&sum.to_le_bytes());
     block
 }
 

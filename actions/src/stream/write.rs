@@ -145,13 +145,10 @@ impl<'a> Target<'a> {
     /// firmware and kernels look at first. What can be wrong with the table is found before any header is written, and the
     /// table is fitted to the disk in memory; `grow` has its last partition grow.
     pub(crate) fn commit(&self, grow: bool, verify: Verify) -> Result<Fitted, Error> {
-        let verified = verify == Verify::Readback;
-        let check = |bytes: &[u8], offset: u64| match verified {
-            true => self.disk.verify_at(bytes, offset),
-            false => Ok(()),
+        let check = |bytes: &[u8], offset: u64| match verify {
+            Verify::Readback => self.disk.verify_at(bytes, offset),
+            Verify::None => Ok(()),
         };
-        // Each is at most the head or the tail.
-        let check_zero = |range: Range<u64>| check(&vec![0; (range.end - range.start) as usize], range.start);
         let mut held = lock(&self.held);
         let Held { head, tail } = &mut *held;
         self.edges(head, |edge| self.disk.zero(edge))?;
@@ -162,13 +159,8 @@ impl<'a> Target<'a> {
         let (tail, last) = tail.split_at(((backup_header - self.tail_start) as usize).min(tail.len()));
         self.disk.flush()?;
         self.disk.write_at(tail, self.tail_start)?;
-        if verified {
-            // Before a moved table covers some of it.
-            self.disk.flush()?;
-            self.edges(head, check_zero)?;
-            check(tail, self.tail_start)?;
-            check_zero(self.tail_start + tail.len() as u64..self.disk.size())?;
-            check_zero(head.len() as u64..self.head_end)?;
+        if verify == Verify::Readback {
+            self.verify_ends(head, tail)?;
         }
         let (fitted, backup) = partitions::fit(head, self.disk, grow)?;
         let mut emptied = Vec::new();
@@ -183,7 +175,9 @@ impl<'a> Target<'a> {
         self.disk.write_at(&head[header_end..], header_end as u64)?;
         self.disk.flush()?;
         check(&head[header_end..], header_end as u64)?;
-        emptied.into_iter().try_for_each(check_zero)?;
+        if verify == Verify::Readback {
+            emptied.into_iter().try_for_each(|range| self.verify_zero(range))?;
+        }
         let (entries, entries_at) = backup.as_ref().map_or((&[][..], 0), Backup::entries);
         check(entries, entries_at)?;
         let (last, last_at) = backup.as_ref().map_or((last, backup_header), Backup::header);
@@ -196,6 +190,21 @@ impl<'a> Target<'a> {
         self.disk.flush()?;
         check(&head[..header_start], 0)?;
         Ok(fitted)
+    }
+
+    /// Reads back what is at the ends of the disk before a moved table covers some of it: the tail, and zeros around it, behind the head
+    /// and at the edges of partitions.
+    fn verify_ends(&self, head: &[u8], tail: &[u8]) -> Result<(), Error> {
+        self.disk.flush()?;
+        self.edges(head, |edge| self.verify_zero(edge))?;
+        self.disk.verify_at(tail, self.tail_start)?;
+        self.verify_zero(self.tail_start + tail.len() as u64..self.disk.size())?;
+        self.verify_zero(head.len() as u64..self.head_end)
+    }
+
+    /// Reads zeros back, of which there are at most as many as are held back at either end.
+    fn verify_zero(&self, range: Range<u64>) -> Result<(), Error> {
+        self.disk.verify_at(&vec![0; (range.end - range.start) as usize], range.start)
     }
 
     /// What the map leaves out at either end of each partition, to be made zeros of: a system that was here before may have had there

@@ -7,6 +7,7 @@ use flate2::Crc;
 use liblzma::stream::{Action, Error, Status, Stream};
 
 use super::pieces::{Next, Walk};
+use crate::crc32::crc32;
 
 /// First bytes of a stream (2.1.1.1).
 pub(super) const MAGIC: [u8; 6] = [0xFD, b'7', b'z', b'X', b'Z', 0];
@@ -291,12 +292,6 @@ impl<R: BufRead> Read for Decoder<R> {
             }
         }
     }
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = Crc::new();
-    crc.update(bytes);
-    crc.sum()
 }
 
 fn invalid(reason: &'static str) -> io::Error {

@@ -10,6 +10,7 @@ pub mod swtpm;
 pub mod tls;
 pub mod unreadable;
 pub mod written;
+pub mod xz_dictionary;
 
 use std::ffi::CStr;
 use std::fs::{self, File};
