@@ -51,16 +51,21 @@ pub const TESTS: &[&str] = &[
 
 /// Installs those of the packages that are missing, without asking anything; as root, or through sudo.
 pub fn ensure(packages: &[&str]) -> Result<()> {
-    let missing = missing(packages)?;
+    install(&missing(packages)?)?;
+    // apt removes what is in the way of a new package, which can be one of these from another archive: tools of a newer QEMU.
+    install(&missing(packages)?)
+}
+
+fn install(missing: &[&str]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
     eprintln!("installing on this host: {}", missing.join(" "));
     let install = ["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
-    if run_quietly(apt_get()?.args(install).args(&missing)).is_err() {
+    if run_quietly(apt_get()?.args(install).args(missing)).is_err() {
         // The package lists may be missing or old; only a second failure is one.
         refresh_lists()?;
-        run_quietly(apt_get()?.args(install).args(&missing))?;
+        run_quietly(apt_get()?.args(install).args(missing))?;
     }
     Ok(())
 }
