@@ -1,11 +1,15 @@
 //! The metadata service, as cloud-init's data sources ask it.
 
+use std::path::Path;
+use std::process::Command;
+
 use reqwest::{Response, StatusCode};
 use slipway_protocol::ErrorCode;
 use slipway_server::jwt::Signer;
 use slipway_server::operate;
 
 use crate::installing::{add_system, debian, seed, start};
+use crate::packages::packages;
 use crate::support::{Node, TestServer, refusal};
 use crate::work::new_run;
 
@@ -66,6 +70,43 @@ async fn a_system_finds_what_its_run_seeds() {
     }
     let newer = get(&server, &format!("{url}/2021-03-23/meta-data/instance-id"), None).await;
     assert_eq!(refusal(newer).await.code, ErrorCode::NotFound, "cloud-init goes on with an older version");
+}
+
+#[tokio::test]
+async fn cloud_init_finds_what_a_run_seeds_by_either_data_source() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA operator".to_owned();
+    add_system(&server, |system| system.ssh_keys.push(key.clone())).await.unwrap();
+    start(&server, debian()).await.unwrap();
+    let workflow = node.workflow(&server).await.unwrap();
+    let (seed, tree) = (seed(&workflow), server.url(&path(&server).await));
+    for (data_source, url) in [("NoCloud", format!("{tree}/latest/")), ("Ec2", tree)] {
+        let found = data_source_finds(&server, data_source, url).await;
+        assert_eq!(found["instance_id"], seed.instance_id, "{data_source}");
+        assert_eq!(found["hostname"], "web1", "{data_source}");
+        assert_eq!(found["ssh_keys"], serde_json::json!([key]), "{data_source}");
+        assert_eq!(found["user_data"], seed.user_data, "{data_source}");
+        assert_eq!(found["metadata"]["sitename"], "server.test", "{data_source}");
+        assert_eq!(found["metadata"]["machine-id"], node.enrolment.node, "{data_source}");
+    }
+}
+
+/// What a data source of Debian's cloud-init makes of a URL.
+async fn data_source_finds(server: &TestServer, data_source: &'static str, url: String) -> serde_json::Value {
+    let ca = server.folder.path().join("ca.pem");
+    std::fs::write(&ca, server.ca()).unwrap();
+    let scratch = server.folder.path().join("cloud-init");
+    let run = move || {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/api/data_sources.py");
+        let mut python = Command::new("/usr/bin/python3");
+        python.arg(program).args([data_source, &url]).arg(scratch);
+        python.env("PYTHONPATH", packages()).env("PYTHONDONTWRITEBYTECODE", "1").env("REQUESTS_CA_BUNDLE", ca);
+        python.output().unwrap()
+    };
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    assert!(output.status.success(), "{data_source}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 #[tokio::test]
