@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use slipway_protocol::{NodeState, NodeStatus};
+use slipway_protocol::{NodeState, NodeStatus, SeedPlace};
 use xtask::demo::{self, Demo};
 use xtask::lab::Lab;
 use xtask::target_image::{System, TargetImage};
@@ -15,17 +15,20 @@ pub struct Installed {
     pub console: String,
 }
 
-/// Installs a system; `steps` come between its image, with a seed that has it phone home, and the restart. A run that fails, and a
-/// machine that does not report, are errors.
-pub fn install(system: System, steps: &[Value]) -> Result<Installed> {
+/// Installs a system; `steps` come between its image, with a seed in that place that has it phone home, and the restart. A run that
+/// fails, and a machine that does not report, are errors.
+pub fn install(system: System, place: SeedPlace, steps: &[Value]) -> Result<Installed> {
     let folder = tempfile::tempdir()?;
     let start_run = |lab: &Lab, image: &TargetImage, digest: &str| {
         let stream = json!({"stream-image": {
             "url": format!("{}/images/{digest}", lab.url()),
             "digest": digest,
             "raw_digest": format!("sha256:{}", image.raw_sha256),
+            // A partition for the seed needs room behind the last one.
+            "grow": place != SeedPlace::Cidata,
         }});
-        let seed = json!({"seed-cloud-init": {"instance_id": "first", "user_data": "#cloud-config\n"}});
+        let user_data = "#cloud-config\n";
+        let seed = json!({"seed-cloud-init": {"instance_id": "first", "user_data": user_data, "seed": place}});
         let before = [stream, seed].into_iter();
         let all = before.chain(steps.iter().cloned()).chain([json!({"reboot": {}})]);
         let steps: Vec<Value> =

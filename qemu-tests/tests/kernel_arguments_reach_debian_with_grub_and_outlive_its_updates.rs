@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use qemu_tests::installed::install;
 use qemu_tests::timed;
 use serde_json::json;
+use slipway_protocol::SeedPlace;
 use xtask::lab::FOR_EMULATION;
 use xtask::target_image::System;
 
@@ -16,6 +17,7 @@ fn kernel_arguments_reach_debian_with_grub_and_outlive_its_updates() -> Result<(
     timed("kernel arguments reach Debian with GRUB and outlive its updates", || {
         let installed = install(
             System::Grub,
+            SeedPlace::Auto,
             &[
                 json!({"kernel-args": {
                     "append": ["slipway.note=\"of two words\""],

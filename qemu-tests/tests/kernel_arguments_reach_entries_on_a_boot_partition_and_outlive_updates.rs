@@ -1,10 +1,11 @@
 //! Kernels and their entries on an extended boot loader partition, as the Boot Loader Specification has it: arguments are added, then
-//! the system installs its kernel once more, and the firmware starts it.
+//! the system installs its kernel once more, and the firmware starts it. Its cloud-init finds the seed in a partition.
 
 use anyhow::Result;
 use qemu_tests::installed::install;
 use qemu_tests::timed;
 use serde_json::json;
+use slipway_protocol::SeedPlace;
 use xtask::lab::FOR_EMULATION;
 use xtask::target_image::System;
 
@@ -16,7 +17,7 @@ fn kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates() -> R
     timed("kernel arguments reach entries on a boot partition and outlive updates", || {
         let arguments = json!({"kernel-args": {"append": [FOR_EMULATION], "delete": ["console=tty0"]}});
         let update = json!({"run-in-target": {"script": UPDATE}});
-        let installed = install(System::BootPartition, &[arguments, update])?;
+        let installed = install(System::BootPartition, SeedPlace::Cidata, &[arguments, update])?;
         let arguments = installed.kernel_arguments()?;
         assert!(
             arguments.ends_with(&["root=LABEL=root", "ro", "console=ttyS0,115200", FOR_EMULATION]),
