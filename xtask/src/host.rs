@@ -61,11 +61,11 @@ fn install(missing: &[&str]) -> Result<()> {
         return Ok(());
     }
     eprintln!("installing on this host: {}", missing.join(" "));
-    let install = ["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
-    if run_quietly(apt_get()?.args(install).args(missing)).is_err() {
+    let arguments = ["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
+    if run_quietly(apt_get()?.args(arguments).args(missing)).is_err() {
         // The package lists may be missing or old; only a second failure is one.
         refresh_lists()?;
-        run_quietly(apt_get()?.args(install).args(missing))?;
+        run_quietly(apt_get()?.args(arguments).args(missing))?;
     }
     Ok(())
 }
