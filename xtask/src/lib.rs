@@ -7,6 +7,7 @@ pub mod bootable;
 pub mod cache;
 pub mod command;
 pub mod cpio;
+pub mod debian;
 pub mod demo;
 mod elf;
 pub mod fuzz;

@@ -3,13 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::cache::{self, Key};
 use crate::command::{command, run_quietly, stdout};
-use crate::{elf, host};
+use crate::{debian, elf, host};
 
 /// Makes ext4; the name of its file in the folder [`build`] returns.
 pub const MKE2FS: &str = "mke2fs";
@@ -98,13 +97,9 @@ fn fetch(folder: &Path, versions: &[String]) -> Result<()> {
     // apt knows the form by the name.
     let list = folder.join(sources.file_name().unwrap_or_default());
     fs::write(&list, of_sources(&text)).with_context(|| format!("writing {}", list.display()))?;
-    for needed in ["lists/partial", "cache/archives/partial"] {
-        fs::create_dir_all(folder.join(needed))
-            .with_context(|| format!("creating {}", folder.join(needed).display()))?;
-    }
-    run_quietly(apt_get(folder, &list).arg("update"))?;
+    run_quietly(debian::apt_get(folder, &list)?.arg("update"))?;
     let packages = RECIPES.iter().zip(versions).map(|(recipe, version)| format!("{}={version}", recipe.package));
-    run_quietly(apt_get(folder, &list).args(["source", "--only-source", "--download-only"]).args(packages))
+    run_quietly(debian::apt_get(folder, &list)?.args(["source", "--only-source", "--download-only"]).args(packages))
 }
 
 /// The same archives, for sources and not for packages.
@@ -115,23 +110,6 @@ fn of_sources(text: &str) -> String {
         _ => format!("{line}\n"),
     };
     text.lines().map(of_source).collect()
-}
-
-/// apt-get with lists and downloads of its own.
-fn apt_get(folder: &Path, list: &Path) -> Command {
-    let mut apt_get = command("apt-get", ["--quiet"]);
-    for (option, path) in [
-        ("Dir::Etc::sourcelist", list),
-        ("Dir::Etc::sourceparts", Path::new("/dev/null")),
-        ("Dir::State::lists", &folder.join("lists")),
-        ("Dir::Cache", &folder.join("cache")),
-        // The folder is nobody else's.
-        ("APT::Sandbox::User", Path::new("root")),
-    ] {
-        apt_get.arg("--option").arg(format!("{option}={}", path.display()));
-    }
-    apt_get.current_dir(folder);
-    apt_get
 }
 
 /// Builds one program in `work`, and puts it into `folder`.

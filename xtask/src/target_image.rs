@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::cache::{self, Key, hex};
 use crate::command::{command, run_quietly, stdout};
+use crate::debian::{self, Sources};
 use crate::{host, workspace};
 
 const MIB: u64 = 1 << 20;
@@ -106,7 +107,7 @@ pub struct TargetImage {
 /// Builds an image, or finds it in the cache. It stays there until recipe, release or mirror change: new versions of its
 /// packages alone are no reason, so remove the folder `target-image` of the cache to get them.
 pub fn build(system: System) -> Result<TargetImage> {
-    let sources = apt_sources()?;
+    let sources = debian::sources()?;
     let key = key("target-image-2", system, &sources)?;
     let folder = cache::keyed("target-image", key, |folder| {
         host::ensure(host::TARGET_IMAGE)?;
@@ -135,7 +136,7 @@ impl TargetImage {
 
 /// Builds the raw image that benchmarks write, or finds it in the cache, under the same rule.
 pub fn build_large() -> Result<PathBuf> {
-    let sources = apt_sources()?;
+    let sources = debian::sources()?;
     let key = key("large-image-2", System::SystemdBoot, &sources)?.with("packages", LARGE_PACKAGES.join(" "));
     let folder = cache::keyed("large-image", key, |folder| {
         host::ensure(host::TARGET_IMAGE)?;
@@ -162,31 +163,6 @@ fn disk(raw: &Path, system: System, root_size: u64, packages: &[&str], sources: 
     let root = bootstrap(folder, system, packages, sources)?;
     assemble(raw, system, root_size, &root)?;
     fs::remove_file(&root).with_context(|| format!("removing {}", root.display()))
-}
-
-/// Where packages come from.
-struct Sources {
-    suite: String,
-    /// Lines as in sources.list(5).
-    list: String,
-}
-
-/// The entries of Debian's own archive among those of the host.
-fn apt_sources() -> Result<Sources> {
-    let query = || {
-        let line = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) $(RELEASE) $(COMPONENT)";
-        stdout(&mut command("apt-get", ["indextargets", "--format", line, "Created-By: Packages", "Origin: Debian"]))
-    };
-    let mut list = query()?;
-    if list.trim().is_empty() {
-        host::refresh_lists()?;
-        list = query()?;
-    }
-    // The plain suite is the shortest: bookworm, beside bookworm-updates and bookworm-security.
-    let suites = list.lines().filter_map(|line| line.split_whitespace().nth(3));
-    let suite =
-        suites.min_by_key(|suite| suite.len()).context("looking for Debian's archive: apt knows none")?.to_owned();
-    Ok(Sources { suite, list })
 }
 
 /// The root file system as a tar file.

@@ -1,0 +1,82 @@
+//! Debian's archive, at the mirror the host's own apt has: what target images are made of, and single packages of later suites.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::cache::{self, Key};
+use crate::command::{command, run_quietly, stdout};
+use crate::host;
+
+/// Where packages come from.
+pub struct Sources {
+    /// Codename of the release.
+    pub suite: String,
+    /// Lines as in sources.list(5).
+    pub list: String,
+}
+
+/// The entries of Debian's own archive among those of the host.
+pub fn sources() -> Result<Sources> {
+    let query = || {
+        let line = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) $(RELEASE) $(COMPONENT)";
+        stdout(&mut command("apt-get", ["indextargets", "--format", line, "Created-By: Packages", "Origin: Debian"]))
+    };
+    let mut list = query()?;
+    if list.trim().is_empty() {
+        host::refresh_lists()?;
+        list = query()?;
+    }
+    // The plain suite is the shortest: bookworm, beside bookworm-updates and bookworm-security.
+    let suites = list.lines().filter_map(|line| line.split_whitespace().nth(3));
+    let suite =
+        suites.min_by_key(|suite| suite.len()).context("looking for Debian's archive: apt knows none")?.to_owned();
+    Ok(Sources { suite, list })
+}
+
+/// The root of an unpacked package of another suite than the host's, which is not installed, nor is what it depends on. It stays in the
+/// cache: remove the folder `debian-package` there to get a new version.
+pub fn package(name: &str, suite: &str) -> Result<PathBuf> {
+    let sources = sources()?;
+    let own = format!(" {} main", sources.suite);
+    let line = sources.list.lines().find_map(|line| Some(format!("{} {suite} main\n", line.strip_suffix(&own)?)));
+    let line = line.with_context(|| format!("looking for the mirror of {}: apt knows none", sources.suite))?;
+    let key = Key::new("debian-package-1").with("source", &line).with("name", name);
+    cache::keyed("debian-package", key, |folder| {
+        host::ensure(&["debian-archive-keyring"])?;
+        eprintln!("fetching {name} of {suite}");
+        let apt = folder.join("apt");
+        let list = apt.join("sources.list");
+        fs::create_dir_all(&apt).with_context(|| format!("creating {}", apt.display()))?;
+        fs::write(&list, &line).with_context(|| format!("writing {}", list.display()))?;
+        run_quietly(apt_get(&apt, &list)?.arg("update"))?;
+        run_quietly(apt_get(&apt, &list)?.args(["download", name]))?;
+        for file in cache::files_below(&apt)?.iter().filter(|file| file.extension().is_some_and(|end| end == "deb")) {
+            run_quietly(command("dpkg-deb", ["--extract"]).arg(file).arg(folder))?;
+        }
+        fs::remove_dir_all(&apt).with_context(|| format!("removing {}", apt.display()))
+    })
+}
+
+/// apt-get with one list of sources, and lists of packages and downloads of its own in a folder, where it runs.
+pub(crate) fn apt_get(folder: &Path, sources: &Path) -> Result<Command> {
+    let (lists, cache) = (folder.join("lists"), folder.join("cache"));
+    for needed in [lists.join("partial"), cache.join("archives/partial")] {
+        fs::create_dir_all(&needed).with_context(|| format!("creating {}", needed.display()))?;
+    }
+    let mut apt_get = command("apt-get", ["--quiet"]);
+    for (option, path) in [
+        ("Dir::Etc::sourcelist", sources),
+        ("Dir::Etc::sourceparts", Path::new("/dev/null")),
+        ("Dir::State::lists", &lists),
+        ("Dir::Cache", &cache),
+        // The folder is nobody else's.
+        ("APT::Sandbox::User", Path::new("root")),
+    ] {
+        apt_get.arg("--option").arg(format!("{option}={}", path.display()));
+    }
+    apt_get.current_dir(folder);
+    Ok(apt_get)
+}
