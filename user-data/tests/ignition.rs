@@ -1,9 +1,23 @@
-//! What is added to an Ignition config, read by the data structures of the makers of Fedora CoreOS.
+//! What is added to an Ignition config: read by the data structures of the makers of Fedora CoreOS, and carried out by Ignition.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
 
 use ignition_config::Config;
 use serde_json::json;
 use slipway_protocol::PhoneHome;
 use slipway_user_data::ignition::{Additions, complete};
+use tempfile::TempDir;
+
+/// The first release of Debian with a package of Ignition.
+const SUITE: &str = "trixie";
+/// Where dracut has the program.
+const IGNITION: &str = "usr/lib/dracut/modules.d/30ignition/ignition";
+/// User and group of `core`.
+const CORE: u32 = 1000;
 
 #[test]
 fn every_version_reads_what_is_added_without_a_key_it_does_not_know() {
@@ -31,5 +45,82 @@ fn every_version_reads_what_is_added_without_a_key_it_does_not_know() {
             assert_eq!(paths, expect, "{version}");
             assert_eq!(read["systemd"]["units"][0]["enabled"], true, "{version}");
         }
+    }
+}
+
+#[test]
+fn ignition_sets_up_what_the_operator_wrote_and_what_is_added() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not checked: Ignition works as root only");
+    }
+    let keys = ["ssh-ed25519 AAAA operator".to_owned()];
+    let phone_home = PhoneHome { url: "https://s.example/p".to_owned(), tries: Some(3) };
+    let additions = Additions {
+        hostname: Some("web1"),
+        ssh_keys: &keys,
+        phone_home: Some(&phone_home),
+        ca: Some("PEM\n"),
+        instance_id: "i-1",
+    };
+    let own = json!({
+        "ignition": {"version": "3.3.0"},
+        "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 BBBB own"]}]},
+        "storage": {"files": [{"path": "/etc/motd", "contents": {"source": "data:,welcome"}}]},
+        "systemd": {"units": [{"name": "own.service", "enabled": true, "contents": "[Service]\nExecStart=/bin/true\n"}]},
+    });
+    let root = system();
+    ignite(&complete(&own.to_string(), &additions).unwrap(), root.path());
+
+    let read = |path: &str| fs::read_to_string(root.path().join(path)).unwrap();
+    let mode = |path: &str| fs::metadata(root.path().join(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((read("etc/hostname").as_str(), read("etc/motd").as_str()), ("web1\n", "welcome"));
+    let fragment = "home/core/.ssh/authorized_keys.d/ignition";
+    let authorized = read(fragment);
+    assert!(authorized.contains("AAAA operator\n") && authorized.contains("BBBB own\n"), "{authorized}");
+    assert_eq!(fs::metadata(root.path().join(fragment)).unwrap().uid(), CORE);
+    assert_eq!(read("etc/slipway/phone-home.pem"), "PEM\n");
+    assert!(read("etc/slipway/phone-home.curl").contains("https://s.example/p"));
+    assert_eq!(mode("etc/slipway/phone-home.curl"), 0o600);
+    let presets = read("etc/systemd/system-preset/20-ignition.preset");
+    for unit in ["own.service", "slipway-phone-home.service"] {
+        assert!(presets.lines().any(|line| line == format!("enable {unit}")), "{presets}");
+        assert!(read(&format!("etc/systemd/system/{unit}")).contains("ExecStart="));
+    }
+}
+
+/// The root of a system that has the user `core`.
+fn system() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let home = root.path().join("home/core");
+    fs::create_dir_all(&home).unwrap();
+    chown(&home, Some(CORE), Some(CORE)).unwrap();
+    for (path, content) in [
+        ("etc/passwd", "root:x:0:0::/root:/bin/sh\ncore:x:1000:1000::/home/core:/bin/sh\n"),
+        ("etc/group", "root:x:0:\ncore:x:1000:\n"),
+        ("etc/shadow", "root:*:1::::::\ncore:*:1::::::\n"),
+        ("etc/selinux/config", "SELINUX=disabled\nSELINUXTYPE=targeted\n"),
+    ] {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    root
+}
+
+/// Has Ignition do to a root what it does in the initramfs at the first boot.
+fn ignite(config: &str, root: &Path) {
+    let program = xtask::debian::package("ignition", SUITE).unwrap().join(IGNITION);
+    let state = tempfile::tempdir().unwrap();
+    let path = |name: &str| state.path().join(name);
+    fs::write(path("config.ign"), config).unwrap();
+    // The program that labels files for SELinux, which this root has no policy of.
+    symlink("/bin/true", path("setfiles")).unwrap();
+    for stage in ["fetch", "files"] {
+        let mut ignition = Command::new(&program);
+        ignition.args(["--platform", "file", "--log-to-stdout", "--stage", stage, "--root"]).arg(root);
+        ignition.arg("--config-cache").arg(path("cache")).arg("--state-file").arg(path("state"));
+        ignition.env("PATH", format!("{}:{}", state.path().display(), env::var("PATH").unwrap()));
+        let output = ignition.env("IGNITION_CONFIG_FILE", path("config.ign")).output().unwrap();
+        assert!(output.status.success(), "{stage}: {}", String::from_utf8_lossy(&output.stdout));
     }
 }
