@@ -43,6 +43,10 @@ pub enum RaidLevel {
     Raid0,
     /// The same on every disk.
     Raid1,
+    /// Spread over at least three disks, with parity: survives the loss of one.
+    Raid5,
+    /// Spread over at least four disks, with parity twice: survives the loss of two.
+    Raid6,
     /// Spread, and every piece on two disks.
     Raid10,
 }
@@ -53,6 +57,8 @@ impl RaidLevel {
         match self {
             Self::Raid0 => "raid0",
             Self::Raid1 => "raid1",
+            Self::Raid5 => "raid5",
+            Self::Raid6 => "raid6",
             Self::Raid10 => "raid10",
         }
     }
@@ -151,7 +157,7 @@ fn raid_problems(raid: &NewRaid, inputs: &Partition, used: &mut Vec<usize>) -> V
     };
     let types = match raid.level {
         RaidLevel::Raid1 => "raid, esp or xbootldr",
-        RaidLevel::Raid0 | RaidLevel::Raid10 => "raid",
+        _ => "raid",
     };
     problems.extend(base_problem(&raid.partition, inputs, used, fits, types));
     problems

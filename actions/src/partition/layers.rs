@@ -170,7 +170,7 @@ fn array(new: &NewRaid, inputs: &Inputs, disks: &[Planned], created: u64) -> Res
     let index = chosen(&inputs.partitions, &new.partition).map_err(refused)?;
     let at_end = is_read_by_firmware(&inputs.partitions[index].r#type);
     let least = disks.iter().map(|disk| len(&disk.places[index])).min().unwrap_or_default();
-    let data = raid::data(least, at_end, disks.len()).map_err(refused)?;
+    let data = raid::data(new.level, least, at_end, disks.len()).map_err(refused)?;
     let (name, level, uuid, members) = (new.name.clone(), new.level, random::uuid()?, disks.len());
     Ok((Array { name, level, uuid, created, members, at_end, data }, index))
 }

@@ -19,6 +19,9 @@ const HEADROOM: Range<u64> = (1 << 20)..(128 << 20);
 const TAILROOM: u64 = 64 << 10;
 /// Least an array gets of a member.
 const MIN_DATA: u64 = 1 << 20;
+/// Layout of raid5 and raid6: parity goes from the last disk to the first, data begins behind it (Linux, drivers/md/raid5.h,
+/// `ALGORITHM_LEFT_SYMMETRIC`).
+const LEFT_SYMMETRIC: u32 = 2;
 /// Devices the superblock has room for, as mdadm makes it: 1 KiB in all.
 const MAX_DEVICES: usize = 384;
 const DEVICES: usize = 256;
@@ -57,6 +60,8 @@ impl Array {
         match self.level {
             RaidLevel::Raid0 => each * self.members as u64,
             RaidLevel::Raid1 => each,
+            RaidLevel::Raid5 => each * (self.members as u64 - 1),
+            RaidLevel::Raid6 => each * (self.members as u64 - 2),
             RaidLevel::Raid10 => each / CHUNK * self.members as u64 / 2 * CHUNK,
         }
     }
@@ -67,12 +72,14 @@ impl Array {
     }
 
     /// The superblock of a member of `len` bytes, which has the `index`th role and an identity of its own. An array of copies
-    /// is not in sync, because its members differ wherever nothing was written: the kernel makes them equal as soon as
-    /// it is started.
+    /// or with parity is not in sync, because its members do not fit together wherever nothing was written: the kernel makes
+    /// them so as soon as it is started.
     pub(super) fn superblock(&self, index: usize, len: u64, uuid: &[u8; 16]) -> Vec<u8> {
         let (level, layout, in_sync) = match self.level {
             RaidLevel::Raid0 => (0_u32, 0, IN_SYNC),
             RaidLevel::Raid1 => (1, 0, 0),
+            RaidLevel::Raid5 => (5, LEFT_SYMMETRIC, 0),
+            RaidLevel::Raid6 => (6, LEFT_SYMMETRIC, 0),
             RaidLevel::Raid10 => (10, NEAR_2, 0),
         };
         let is_spread = self.level != RaidLevel::Raid1;
@@ -110,9 +117,15 @@ impl Array {
 }
 
 /// The bytes of each member that are the array's, where the smallest has `least` bytes; or why there is no array.
-pub(super) fn data(least: u64, at_end: bool, members: usize) -> Result<Range<u64>, String> {
-    if !(2..=MAX_DEVICES).contains(&members) {
-        return Err(format!("it needs 2 to {MAX_DEVICES} disks, and {members} are chosen"));
+pub(super) fn data(level: RaidLevel, least: u64, at_end: bool, members: usize) -> Result<Range<u64>, String> {
+    let fewest = match level {
+        RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,
+        RaidLevel::Raid5 => 3,
+        RaidLevel::Raid6 => 4,
+    };
+    if !(fewest..=MAX_DEVICES).contains(&members) {
+        let level = level.name();
+        return Err(format!("{level} needs {fewest} to {MAX_DEVICES} disks, and {members} are chosen"));
     }
     let (start, end) = match at_end {
         true => (0, end_superblock(least).saturating_sub(TAILROOM) / TAILROOM * TAILROOM),
@@ -153,7 +166,9 @@ mod tests {
     fn an_array_has_room_for_its_superblock_and_for_growing() {
         const MIB: u64 = 1 << 20;
         const GIB: u64 = 1 << 30;
-        let check = |least, at_end, expect: Option<Range<u64>>| assert_eq!(data(least, at_end, 2).ok(), expect);
+        let check = |least, at_end, expect: Option<Range<u64>>| {
+            assert_eq!(data(RaidLevel::Raid1, least, at_end, 2).ok(), expect)
+        };
         check(4 * MIB, false, Some(MIB..4 * MIB));
         check(GIB, false, Some(MIB..GIB));
         check(100 * GIB, false, Some(64 * MIB..100 * GIB));
@@ -161,9 +176,14 @@ mod tests {
         check(MIB, false, None);
         check(0, true, None);
         check(512 * MIB, true, Some(0..512 * MIB - 128 * 1024));
-        assert!(data(GIB, false, 1).is_err() && data(GIB, false, MAX_DEVICES + 1).is_err());
+        for (level, fewest) in
+            [(RaidLevel::Raid0, 2), (RaidLevel::Raid10, 2), (RaidLevel::Raid5, 3), (RaidLevel::Raid6, 4)]
+        {
+            assert!(data(level, GIB, false, fewest).is_ok() && data(level, GIB, false, fewest - 1).is_err());
+            assert!(data(level, GIB, false, MAX_DEVICES + 1).is_err());
+        }
         for len in [2 * MIB, 3 * MIB + 512, GIB] {
-            let (data, superblock) = (data(len, true, 2).expect("data"), end_superblock(len));
+            let (data, superblock) = (data(RaidLevel::Raid1, len, true, 2).expect("data"), end_superblock(len));
             assert!(data.end <= superblock && superblock + 8192 <= len && superblock % 4096 == 0, "{len}");
         }
     }
