@@ -19,12 +19,12 @@ pub(crate) struct Entry {
 
 /// The boot file systems that are named by what a prober finds, whatever the devices are called here.
 pub(crate) fn boot_entries(fstab: &str) -> Vec<Entry> {
-    let lines = fstab.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let lines = fstab.lines().filter(|line| !line.trim_start().starts_with('#'));
     let entry = |line: &str| {
-        let mut fields = line.split_whitespace();
+        let mut fields = line.split_whitespace().map(|field| decoded(field, "\\", 3, 8));
         let source = lasting(&fields.next()?.replace('"', ""))?;
-        let place = fields.next()?.trim_matches('/');
-        is_for_booting(place).then(|| Entry { source, place: place.to_owned() })
+        let place = fields.next()?.trim_matches('/').to_owned();
+        is_for_booting(&place).then_some(Entry { source, place })
     };
     let mut entries: Vec<Entry> = Vec::new();
     for entry in lines.filter_map(entry) {
@@ -39,23 +39,24 @@ pub(crate) fn boot_entries(fstab: &str) -> Vec<Entry> {
 fn lasting(source: &str) -> Option<String> {
     if let Some((folder, name)) = source.strip_prefix(LINKS).and_then(|rest| rest.split_once('/')) {
         let key = LASTING.iter().find(|key| key.eq_ignore_ascii_case(folder))?;
-        return Some(format!("{key}={}", decoded(name)));
+        // libudev, udev_util_encode_string.
+        return Some(format!("{key}={}", decoded(name, "\\x", 2, 16)));
     }
     let (key, _) = source.split_once('=')?;
     LASTING.contains(&key).then(|| source.to_owned())
 }
 
-/// A name from that of its link, in which udev has `\xHH` for a byte that is not plain (libudev, udev_util_encode_string).
-fn decoded(link: &str) -> String {
-    let mut parts = link.split("\\x");
+/// A text in which a mark and so many digits stand for a byte that is not plain: `\040` in fstab, `\x20` in the names of links.
+fn decoded(text: &str, mark: &str, digits: usize, base: u32) -> String {
+    let mut parts = text.split(mark);
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {
-        match part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+        match part.get(..digits).and_then(|number| u8::from_str_radix(number, base).ok()) {
             Some(byte) => {
                 bytes.push(byte);
-                bytes.extend_from_slice(&part.as_bytes()[2..]);
+                bytes.extend_from_slice(&part.as_bytes()[digits..]);
             }
-            None => bytes.extend_from_slice(format!("\\x{part}").as_bytes()),
+            None => bytes.extend_from_slice([mark, part].concat().as_bytes()),
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
@@ -113,6 +114,10 @@ mod tests {
         check("/dev/disk/by-label/a\\xzz\\x2", Some("LABEL=a\\xzz\\x2"));
         check("/dev/disk/by-label/\\x2ö", Some("LABEL=\\x2ö"));
         check("/dev/disk/by-label/\\xff", Some("LABEL=\u{FFFD}"));
+        check("LABEL=EFI\\040System", Some("LABEL=EFI System"));
+        check("LABEL=no#9", Some("LABEL=no#9"));
+        check("LABEL=a\\9\\0", Some("LABEL=a\\9\\0"));
+        check("  #LABEL=a", None);
         for other in ["/dev/disk/by-id/x", "/dev/disk/by-uuid", "/dev/sda1", "/dev/mapper/LABEL=x", "ID=x"] {
             check(other, None);
         }
