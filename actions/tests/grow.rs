@@ -55,7 +55,7 @@ fn can_grow_ext4() -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
     let has = can_mount() && u64::from_str_radix(effective, 16).unwrap() >> CAP_SYS_RESOURCE & 1 == 1;
     if !has {
-        eprintln!("only the table is checked: growing ext4 needs root with CAP_SYS_RESOURCE");
+        eprintln!("not checked: growing ext4 needs root with CAP_SYS_RESOURCE");
     }
     has
 }

@@ -74,7 +74,7 @@ fn run(dir: &Path, commands: &[&str]) -> bool {
     for command in commands {
         let done = Command::new("sh").args(["-ec", command]).current_dir(dir).output().unwrap();
         if done.status.code() == Some(127) {
-            eprintln!("not checked, because {command:?} cannot be run here");
+            eprintln!("not checked: {command:?} cannot be run here");
             return false;
         }
         assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
