@@ -18,6 +18,8 @@ pub struct Cost {
     pub cpu: f64,
     /// Largest resident size in MiB; of several processes, that of the largest.
     pub peak: f64,
+    /// How much of the time of all processors was used, by whatever ran meanwhile: servers and kernel threads, too.
+    pub busy: f64,
 }
 
 /// Runs a program to its end, which must be a success, under GNU time.
@@ -28,9 +30,9 @@ pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost
     let output = fs::File::create(&said).with_context(|| format!("creating {}", said.display()))?;
     let copy = output.try_clone().with_context(|| format!("opening {}", said.display()))?;
     command.stdin(Stdio::null()).stdout(output).stderr(copy);
-    let began = Instant::now();
+    let (began, before) = (Instant::now(), Processors::read()?);
     let status = command.status().context("starting time")?;
-    let wall = began.elapsed().as_secs_f64();
+    let (wall, after) = (began.elapsed().as_secs_f64(), Processors::read()?);
     if !status.success() {
         let said = fs::read_to_string(&said).unwrap_or_default();
         bail!("running {program} {}: {status}\n{}", arguments.join(" "), tail(&said, 20));
@@ -38,7 +40,29 @@ pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost
     let text = fs::read_to_string(&times).with_context(|| format!("reading {}", times.display()))?;
     let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [user, system, kib] = numbers[..] else { bail!("reading what time printed: {text:?}") };
-    Ok(Cost { wall, cpu: user + system, peak: kib / 1024.0 })
+    Ok(Cost { wall, cpu: user + system, peak: kib / 1024.0, busy: after.busy_since(&before) })
+}
+
+/// Time of all processors since the machine was started, in ticks.
+struct Processors {
+    idle: u64,
+    all: u64,
+}
+
+impl Processors {
+    /// The first line of /proc/stat (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is in user already.
+    fn read() -> Result<Self> {
+        let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
+        let line = text.lines().next().unwrap_or_default();
+        let ticks: Vec<u64> = line.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
+        let [_, _, _, idle, iowait, ..] = ticks[..] else { bail!("reading /proc/stat: {line:?}") };
+        Ok(Self { idle: idle + iowait, all: ticks.iter().sum() })
+    }
+
+    fn busy_since(&self, before: &Self) -> f64 {
+        let idle = self.idle.saturating_sub(before.idle) as f64;
+        1.0 - idle / self.all.saturating_sub(before.all).max(1) as f64
+    }
 }
 
 /// Processor time a process and its children that ended have used, in seconds (proc_pid_stat(5), fields 14 to 17).

@@ -39,6 +39,8 @@ pub struct Row {
     pub peak_mib: f64,
     /// The slowest stage alone, divided by the time taken.
     pub share_of_limit: f64,
+    /// How much of all processors' time was used meanwhile, by server and kernel too: where it is all, nothing is left to be faster with.
+    pub busy: f64,
 }
 
 /// A stage of slipway by itself: medians over the rounds.
@@ -156,7 +158,8 @@ fn summarise(
         let (format, cost) = (stream.format.name, cost::median(costs));
         let peak_mib = costs.iter().map(|cost| cost.peak).fold(0.0, f64::max);
         let share_of_limit = limit(format) / cost.wall;
-        Row { format, tool: tool.name(), wall_s: cost.wall, cpu_s: cost.cpu, peak_mib, share_of_limit }
+        let Cost { wall: wall_s, cpu: cpu_s, busy, .. } = cost;
+        Row { format, tool: tool.name(), wall_s, cpu_s, peak_mib, share_of_limit, busy }
     });
     let servers = servers.iter().map(|(server, costs)| {
         let cost = cost::median(costs);

@@ -53,10 +53,13 @@ impl Bench {
 }
 
 fn print_tables(results: &Results) {
-    println!("| format | tool | wall s | CPU s | peak MiB | share of the limit |\n|---|---|---|---|---|---|");
+    println!(
+        "| format | tool | wall s | CPU s | peak MiB | share of the limit | busy |\n|---|---|---|---|---|---|---|"
+    );
     for row in &results.rows {
-        let (wall, cpu, peak, share) = (row.wall_s, row.cpu_s, row.peak_mib, row.share_of_limit);
-        println!("| {} | {} | {wall:.2} | {cpu:.2} | {peak:.0} | {share:.2} |", row.format, row.tool);
+        let (wall, cpu, peak) = (row.wall_s, row.cpu_s, row.peak_mib);
+        let (share, busy) = (row.share_of_limit, row.busy);
+        println!("| {} | {} | {wall:.2} | {cpu:.2} | {peak:.0} | {share:.2} | {busy:.2} |", row.format, row.tool);
     }
     println!("\n| format | stage alone | wall s | CPU s |\n|---|---|---|---|");
     for row in &results.stages {
