@@ -64,6 +64,11 @@ impl Servers {
         format!("https://localhost:{}/images/sha256:{}", self.slipway_port, stream.sha256)
     }
 
+    /// The file that it sends.
+    pub fn slipway_file(&self, stream: &Stream) -> PathBuf {
+        self.folder.join("data/images/sha256").join(&stream.sha256)
+    }
+
     /// Seconds of processor time that slipway-server and nginx have used.
     pub fn cpu(&self) -> Result<(f64, f64)> {
         let [slipway, nginx] = &self.running[..] else { bail!("looking for the servers: they do not run") };

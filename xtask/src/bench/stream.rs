@@ -1,7 +1,7 @@
 //! `bench stream`: one image from a server on loopback to a loop device, by slipway and by what people use instead.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -201,6 +201,7 @@ impl Bench {
     fn pipeline(&self, stream: &Stream, tool: Tool, compare: bool) -> Result<Cost> {
         let disk = LoopDevice::new(&self.folder.join("disk"), self.disk_size)?;
         let (nginx, own) = (self.servers.nginx_url(stream), self.servers.slipway_url(stream));
+        warm(&if tool == Tool::SlipwayServer { self.servers.slipway_file(stream) } else { stream.path.clone() })?;
         let ca = self.servers.ca().display().to_string();
         let slipway = self.slipway.display().to_string();
         let write = |url, more: &[&str]| {
@@ -256,6 +257,7 @@ impl Bench {
         let ca = self.servers.ca().display().to_string();
         let (file, raw) = (stream.path.display().to_string(), self.raw.display().to_string());
         let url = self.servers.nginx_url(stream);
+        warm(if stage == "write" { &self.raw } else { &stream.path })?;
         let measure =
             |arguments: &[&str]| cost::measure(&slipway, &[&["measure", stage], arguments].concat(), &self.folder);
         match stage {
@@ -274,12 +276,20 @@ impl Bench {
         let ca = self.servers.ca().display().to_string();
         let is_nginx = server == "nginx";
         let url = if is_nginx { self.servers.nginx_url(stream) } else { self.servers.slipway_url(stream) };
+        warm(&if is_nginx { stream.path.clone() } else { self.servers.slipway_file(stream) })?;
         let pick = |(slipway, nginx)| if is_nginx { nginx } else { slipway };
         let before = pick(self.servers.cpu()?);
         let get = ["--silent", "--show-error", "--fail", "--cacert", &ca, "--output", "/dev/null", &url];
         let cost = cost::measure("curl", &get, &self.folder)?;
         Ok(Cost { cpu: pick(self.servers.cpu()?) - before, ..cost })
     }
+}
+
+/// Has the kernel keep a file in memory. One that takes back early what is not used (damon) may have dropped it since it was last
+/// read, and a server would be measured by the disk it is on.
+fn warm(file: &Path) -> Result<()> {
+    let copied = fs::File::open(file).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
+    copied.map(drop).with_context(|| format!("reading {}", file.display()))
 }
 
 /// A disk over a file: its blocks are reserved, not written yet, and it is read and written past the page cache.
