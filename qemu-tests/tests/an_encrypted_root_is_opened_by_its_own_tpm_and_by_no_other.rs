@@ -101,7 +101,8 @@ fn steps(url: &str, digest: slipway_protocol::Digest) -> Vec<Step> {
         step("stream", stream),
         step("seed", Action::SeedCloudInit(seed)),
         step("arguments", Action::KernelArgs(arguments)),
-        step("encrypt", Action::EncryptRoot(EncryptRoot::default())),
+        // The firmware, and what it is told of Secure Boot: the same for both systems.
+        step("encrypt", Action::EncryptRoot(EncryptRoot { pcrs: vec![0, 7], ..EncryptRoot::default() })),
         step("reboot", Action::Reboot(Reboot {})),
     ]
 }
