@@ -118,7 +118,7 @@ fn arrays_with_parity_are_right_by_mdadm() {
     let raids = vec![raid("five", RaidLevel::Raid5, "five"), raid("six", RaidLevel::Raid6, "six")];
     let action = partition(table, raids, Vec::new());
     let error = chain(&bench.run(&action).0.unwrap_err());
-    assert!(error.contains("making array six: raid6 needs 4 to 384 disks, and 3 are chosen"), "{error}");
+    assert!(error.contains("making array six: raid6 needs 4 to 255 disks, and 3 are chosen"), "{error}");
     bench.add_disk("fourth", 100 * MIB);
     succeeds(&bench, &action);
     for (name, level, mib, len, size) in [

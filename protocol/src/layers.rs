@@ -43,9 +43,9 @@ pub enum RaidLevel {
     Raid0,
     /// The same on every disk.
     Raid1,
-    /// Spread over at least three disks, with parity: survives the loss of one.
+    /// Spread over at least three disks, with parity: survives the loss of one, as soon as all of it is in sync.
     Raid5,
-    /// Spread over at least four disks, with parity twice: survives the loss of two.
+    /// Spread over at least four disks, with parity twice: survives the loss of two, as soon as all of it is in sync.
     Raid6,
     /// Spread, and every piece on two disks.
     Raid10,
@@ -157,7 +157,7 @@ fn raid_problems(raid: &NewRaid, inputs: &Partition, used: &mut Vec<usize>) -> V
     };
     let types = match raid.level {
         RaidLevel::Raid1 => "raid, esp or xbootldr",
-        _ => "raid",
+        RaidLevel::Raid0 | RaidLevel::Raid5 | RaidLevel::Raid6 | RaidLevel::Raid10 => "raid",
     };
     problems.extend(base_problem(&raid.partition, inputs, used, fits, types));
     problems

@@ -8,8 +8,6 @@ use xtask::command::{command, run_quietly};
 use xtask::qemu::{Boot, Machine};
 use xtask::{debian, uki};
 
-/// It has systemd 254.
-const SUITE: &str = "bookworm-backports";
 const BUILT_IN: &str = "console=ttyS0,115200 slipway.built=in";
 const ARGUMENT: &str = "slipway.added=\"by an addon\"";
 
@@ -19,7 +17,7 @@ fn kernel_arguments_reach_a_unified_image_through_an_addon() -> Result<()> {
         let bench = Bench::new()?;
         bench.register()?;
         let Boot::Kernel { vmlinuz, .. } = bench.machine().boot else { bail!("the machine is started by firmware") };
-        let programs = debian::package("systemd-boot-efi", SUITE)?.join("usr/lib/systemd/boot/efi");
+        let programs = debian::unpacked(&debian::SYSTEMD_BOOT)?.join("usr/lib/systemd/boot/efi");
         let stub = std::fs::read(programs.join("linuxx64.efi.stub"))?;
         let (release, kernel) = (b"ID=test\nVERSION_ID=1\nPRETTY_NAME=Test\n", std::fs::read(vmlinuz)?);
         let unified = bench.folder().join("unified");

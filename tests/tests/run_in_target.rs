@@ -32,15 +32,18 @@ fn main() -> ExitCode {
     // On one thread, so that its clock can be moved.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     println!("\nrunning 1 test");
-    runtime.block_on(a_command_is_told_with_what_it_printed());
-    println!("test a_command_is_told_with_what_it_printed ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored");
+    let (said, counts) = match can_mount() {
+        true => {
+            runtime.block_on(a_command_is_told_with_what_it_printed());
+            ("ok", "1 passed; 0 failed; 0 ignored")
+        }
+        false => ("ignored", "0 passed; 0 failed; 1 ignored"),
+    };
+    println!("test a_command_is_told_with_what_it_printed ... {said}\n\ntest result: ok. {counts}");
     ExitCode::SUCCESS
 }
 
 async fn a_command_is_told_with_what_it_printed() {
-    if !can_mount() {
-        return;
-    }
     let lab = Lab::start().await;
     install(&lab.disk());
     lab.register(true).await;

@@ -11,9 +11,8 @@ use serde_json::json;
 use slipway_protocol::PhoneHome;
 use slipway_user_data::ignition::{Additions, complete};
 use tempfile::TempDir;
+use xtask::debian;
 
-/// The first release of Debian with a package of Ignition.
-const SUITE: &str = "trixie";
 /// Where dracut has the program.
 const IGNITION: &str = "usr/lib/dracut/modules.d/30ignition/ignition";
 /// User and group of `core`.
@@ -109,7 +108,7 @@ fn system() -> TempDir {
 
 /// Has Ignition do to a root what it does in the initramfs at the first boot.
 fn ignite(config: &str, root: &Path) {
-    let program = xtask::debian::package("ignition", SUITE).unwrap().join(IGNITION);
+    let program = debian::unpacked(&debian::IGNITION).unwrap().join(IGNITION);
     let state = tempfile::tempdir().unwrap();
     let path = |name: &str| state.path().join(name);
     fs::write(path("config.ign"), config).unwrap();

@@ -36,9 +36,20 @@ pub fn sources() -> Result<Sources> {
     Ok(Sources { suite, list })
 }
 
-/// The root of an unpacked package of another suite than the host's, which is not installed, nor is what it depends on. It stays in the
-/// cache: remove the folder `debian-package` there to get a new version.
-pub fn package(name: &str, suite: &str) -> Result<PathBuf> {
+/// A package of another suite than the host's.
+pub struct Package {
+    name: &'static str,
+    suite: &'static str,
+}
+
+/// Sets systems up by configs of its own at their first boot; Debian has it since trixie.
+pub const IGNITION: Package = Package { name: "ignition", suite: "trixie" };
+/// Boot loader and stub for unified kernel images, of the first version whose stub reads addons, 254.
+pub const SYSTEMD_BOOT: Package = Package { name: "systemd-boot-efi", suite: "bookworm-backports" };
+
+/// The root of an unpacked package, which is not installed, nor is what it depends on. It stays in the cache: remove the folder
+/// `debian-package` there to get a new version.
+pub fn unpacked(Package { name, suite }: &Package) -> Result<PathBuf> {
     let sources = sources()?;
     let own = format!(" {} main", sources.suite);
     let line = sources.list.lines().find_map(|line| Some(format!("{} {suite} main\n", line.strip_suffix(&own)?)));
@@ -51,8 +62,11 @@ pub fn package(name: &str, suite: &str) -> Result<PathBuf> {
         let list = apt.join("sources.list");
         fs::create_dir_all(&apt).with_context(|| format!("creating {}", apt.display()))?;
         fs::write(&list, &line).with_context(|| format!("writing {}", list.display()))?;
-        run_quietly(apt_get(&apt, &list)?.arg("update"))?;
-        run_quietly(apt_get(&apt, &list)?.args(["download", name]))?;
+        run_quietly(apt_get(&apt, &list)?.arg("update"))
+            .and_then(|()| run_quietly(apt_get(&apt, &list)?.args(["download", name])))
+            .with_context(|| {
+                format!("fetching {name} of {suite} from the mirror that apt has for {}", sources.suite)
+            })?;
         for file in cache::files_below(&apt)?.iter().filter(|file| file.extension().is_some_and(|end| end == "deb")) {
             run_quietly(command("dpkg-deb", ["--extract"]).arg(file).arg(folder))?;
         }
@@ -60,7 +74,8 @@ pub fn package(name: &str, suite: &str) -> Result<PathBuf> {
     })
 }
 
-/// apt-get with one list of sources, and lists of packages and downloads of its own in a folder, where it runs.
+/// apt-get with one list of sources, and lists of packages and downloads of its own in a folder, where it runs. It knows nothing of what
+/// is installed on the host, or preferred there.
 pub(crate) fn apt_get(folder: &Path, sources: &Path) -> Result<Command> {
     let (lists, cache) = (folder.join("lists"), folder.join("cache"));
     for needed in [lists.join("partial"), cache.join("archives/partial")] {
@@ -72,6 +87,11 @@ pub(crate) fn apt_get(folder: &Path, sources: &Path) -> Result<Command> {
         ("Dir::Etc::sourceparts", Path::new("/dev/null")),
         ("Dir::State::lists", &lists),
         ("Dir::Cache", &cache),
+        ("Dir::State::status", Path::new("/dev/null")),
+        ("Dir::Etc::preferences", Path::new("/dev/null")),
+        ("Dir::Etc::preferencesparts", Path::new("/dev/null")),
+        // A list that could not be fetched is an error.
+        ("APT::Update::Error-Mode", Path::new("any")),
         // The folder is nobody else's.
         ("APT::Sandbox::User", Path::new("root")),
     ] {

@@ -118,14 +118,15 @@ impl Array {
 
 /// The bytes of each member that are the array's, where the smallest has `least` bytes; or why there is no array.
 pub(super) fn data(level: RaidLevel, least: u64, at_end: bool, members: usize) -> Result<Range<u64>, String> {
-    let fewest = match level {
-        RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,
-        RaidLevel::Raid5 => 3,
-        RaidLevel::Raid6 => 4,
+    let (fewest, most) = match level {
+        RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => (2, MAX_DEVICES),
+        RaidLevel::Raid5 => (3, MAX_DEVICES),
+        // Linux, crypto/async_tx/async_pq.c, `MAX_DISKS`.
+        RaidLevel::Raid6 => (4, 255),
     };
-    if !(fewest..=MAX_DEVICES).contains(&members) {
+    if !(fewest..=most).contains(&members) {
         let level = level.name();
-        return Err(format!("{level} needs {fewest} to {MAX_DEVICES} disks, and {members} are chosen"));
+        return Err(format!("{level} needs {fewest} to {most} disks, and {members} are chosen"));
     }
     let (start, end) = match at_end {
         true => (0, end_superblock(least).saturating_sub(TAILROOM) / TAILROOM * TAILROOM),
@@ -176,11 +177,15 @@ mod tests {
         check(MIB, false, None);
         check(0, true, None);
         check(512 * MIB, true, Some(0..512 * MIB - 128 * 1024));
-        for (level, fewest) in
-            [(RaidLevel::Raid0, 2), (RaidLevel::Raid10, 2), (RaidLevel::Raid5, 3), (RaidLevel::Raid6, 4)]
-        {
-            assert!(data(level, GIB, false, fewest).is_ok() && data(level, GIB, false, fewest - 1).is_err());
-            assert!(data(level, GIB, false, MAX_DEVICES + 1).is_err());
+        for (level, fewest, most) in [
+            (RaidLevel::Raid0, 2, MAX_DEVICES),
+            (RaidLevel::Raid1, 2, MAX_DEVICES),
+            (RaidLevel::Raid10, 2, MAX_DEVICES),
+            (RaidLevel::Raid5, 3, MAX_DEVICES),
+            (RaidLevel::Raid6, 4, 255),
+        ] {
+            let fits = |members| data(level, GIB, false, members).is_ok();
+            assert!(fits(fewest) && fits(most) && !fits(fewest - 1) && !fits(most + 1), "{}", level.name());
         }
         for len in [2 * MIB, 3 * MIB + 512, GIB] {
             let (data, superblock) = (data(RaidLevel::Raid1, len, true, 2).expect("data"), end_superblock(len));

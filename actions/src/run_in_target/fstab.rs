@@ -51,7 +51,9 @@ fn decoded(text: &str, mark: &str, digits: usize, base: u32) -> String {
     let mut parts = text.split(mark);
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {
-        match part.get(..digits).and_then(|number| u8::from_str_radix(number, base).ok()) {
+        // What reads numbers takes a sign too.
+        let number = part.get(..digits).filter(|number| number.chars().all(|c| c.is_digit(base)));
+        match number.and_then(|number| u8::from_str_radix(number, base).ok()) {
             Some(byte) => {
                 bytes.push(byte);
                 bytes.extend_from_slice(&part.as_bytes()[digits..]);
@@ -116,7 +118,7 @@ mod tests {
         check("/dev/disk/by-label/\\xff", Some("LABEL=\u{FFFD}"));
         check("LABEL=EFI\\040System", Some("LABEL=EFI System"));
         check("LABEL=no#9", Some("LABEL=no#9"));
-        check("LABEL=a\\9\\0", Some("LABEL=a\\9\\0"));
+        check("LABEL=a\\9\\0\\+12\\777", Some("LABEL=a\\9\\0\\+12\\777"));
         check("  #LABEL=a", None);
         for other in ["/dev/disk/by-id/x", "/dev/disk/by-uuid", "/dev/sda1", "/dev/mapper/LABEL=x", "ID=x"] {
             check(other, None);

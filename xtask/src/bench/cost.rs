@@ -18,7 +18,8 @@ pub struct Cost {
     pub cpu: f64,
     /// Largest resident size in MiB; of several processes, that of the largest.
     pub peak: f64,
-    /// How much of the time of all processors was used, by whatever ran meanwhile: servers and kernel threads, too.
+    /// How much of the time of all processors was used, by whatever ran meanwhile: servers, kernel threads, and other machines of the
+    /// same host, too.
     pub busy: f64,
 }
 
@@ -44,19 +45,24 @@ pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost
 }
 
 /// Time of all processors since the machine was started, in ticks.
+#[derive(Debug, PartialEq)]
 struct Processors {
     idle: u64,
     all: u64,
 }
 
 impl Processors {
-    /// The first line of /proc/stat (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is in user already.
     fn read() -> Result<Self> {
         let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
-        let line = text.lines().next().unwrap_or_default();
-        let ticks: Vec<u64> = line.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
-        let [_, _, _, idle, iowait, ..] = ticks[..] else { bail!("reading /proc/stat: {line:?}") };
-        Ok(Self { idle: idle + iowait, all: ticks.iter().sum() })
+        Self::parse(&text).context("reading /proc/stat: it has no line of all processors")
+    }
+
+    /// The first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is in these
+    /// already.
+    fn parse(text: &str) -> Option<Self> {
+        let fields = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+        let ticks = fields.take(8).map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        Some(Self { idle: ticks.get(3)? + ticks.get(4)?, all: ticks.iter().sum() })
     }
 
     fn busy_since(&self, before: &Self) -> f64 {
@@ -94,5 +100,18 @@ mod tests {
         assert_eq!(median(&costs(&[3.0, 1.0, 2.0])).wall, 2.0);
         assert_eq!(median(&costs(&[4.0, 1.0, 2.0, 3.0])).wall, 2.0);
         assert_eq!(median(&[]).wall, 0.0);
+    }
+
+    #[test]
+    fn processors_are_busy_when_they_are_not_idle() {
+        let parse = |text: &str| Processors::parse(text);
+        let before = parse("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1\n");
+        assert_eq!(before, Some(Processors { idle: 9, all: 36 }));
+        let after = parse("cpu  41 2 13 24 15 6 17 18\n");
+        let busy = after.zip(before).map(|(after, before)| after.busy_since(&before));
+        assert_eq!(busy, Some(0.7));
+        for wrong in ["", "cpu 1 2 3 4\n", "cpu 1 2 3 x 5\n", "intr 1 2 3 4 5\n"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
     }
 }

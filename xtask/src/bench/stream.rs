@@ -39,7 +39,8 @@ pub struct Row {
     pub peak_mib: f64,
     /// The slowest stage alone, divided by the time taken.
     pub share_of_limit: f64,
-    /// How much of all processors' time was used meanwhile, by server and kernel too: where it is all, nothing is left to be faster with.
+    /// How much of all processors' time was used meanwhile, by server and kernel too: where that is nearly all of it, no stage can have
+    /// what it has alone.
     pub busy: f64,
 }
 

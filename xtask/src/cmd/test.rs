@@ -13,7 +13,7 @@ use serde::Deserialize;
 use xtask::binary::{self, Arch};
 use xtask::command::{command, run, stdout};
 use xtask::target_image::{self, System};
-use xtask::{host, lab, mkfs, python, workspace};
+use xtask::{debian, host, lab, mkfs, python, workspace};
 
 /// Run every check there is.
 #[derive(Args)]
@@ -68,6 +68,8 @@ impl Test {
             lab::build_server()?;
             binary::build(Arch::X86_64, None)?;
             mkfs::build()?;
+            debian::unpacked(&debian::IGNITION)?;
+            debian::unpacked(&debian::SYSTEMD_BOOT)?;
             println!("target images, server and programs of the boot image: built ({} s)", began.elapsed().as_secs());
         }
         let tally = run_all(programs()?, self.filter.as_deref());
@@ -158,6 +160,8 @@ fn run_all(programs: Vec<Program>, filter: Option<&str>) -> Tally {
                 while let Some(program) = next() {
                     let began = Instant::now();
                     let mut test = command(&program.executable, ["--test-threads", "1", "--show-output"]);
+                    // What tests say would come among their names.
+                    test.env_remove("RUST_TEST_NOCAPTURE");
                     let output = test.args(filter).current_dir(&program.folder).stdin(Stdio::null()).output();
                     let Ok(mut tally) = tally.lock() else { return };
                     match output {
@@ -186,9 +190,10 @@ fn run_all(programs: Vec<Program>, filter: Option<&str>) -> Tally {
 /// What a program said but for the output of tests that passed, and which of those did not check what, for want of what.
 fn unchecked(said: &str) -> (String, Vec<(String, String)>) {
     let (mut text, mut unchecked) = (String::new(), Vec::new());
-    let (mut in_passed, mut test) = (false, "");
+    let (mut in_passed, mut in_failed, mut test) = (false, false, "");
     for line in said.lines() {
-        in_passed = (in_passed || line == "successes:") && line != "failures:" && !line.starts_with("test result: ");
+        in_failed |= line == "failures:";
+        in_passed = (in_passed || line == "successes:") && !in_failed && !line.starts_with("test result: ");
         if !in_passed {
             text.push_str(line);
             text.push('\n');
@@ -204,7 +209,8 @@ fn unchecked(said: &str) -> (String, Vec<(String, String)>) {
 impl Tally {
     /// Adds what a program said, and which of its tests did not check all. False if it gave no summary, or one with failures.
     fn add(&mut self, text: &str, unchecked: &[(String, String)]) -> bool {
-        let Some(counts) = text.lines().find_map(|line| line.strip_prefix("test result: ")) else { return false };
+        let counts = text.lines().filter_map(|line| line.strip_prefix("test result: ")).next_back();
+        let Some(counts) = counts else { return false };
         let count = |name: &str| {
             let words = counts.split([' ', ';', '.']).collect::<Vec<_>>();
             let at = words.iter().position(|word| *word == name)?;
@@ -216,5 +222,37 @@ impl Tally {
         self.failed += failed;
         self.skipped += count("ignored").unwrap_or(0) + unchecked;
         failed == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSED: &str = "\nrunning 3 tests\ntest a ... ok\ntest b ... ok\ntest c ... ok\n\nsuccesses:\n\n---- a stdout ----\nhello\n\
+                          not checked: no root\nnot checked: no loop devices\n\n---- c stdout ----\nfine\n\n\nsuccesses:\n    a\n    \
+                          b\n    c\n\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\n";
+    const FAILED: &str = "\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n\nsuccesses:\n\n---- a stdout ----\nnot checked: no root\n\n\n\
+                          successes:\n    a\n\nfailures:\n\n---- b stdout ----\nsuccesses:\nwhy\n\n\nfailures:\n    b\n\n\
+                          test result: FAILED. 1 passed; 1 failed; 0 ignored\n";
+
+    #[test]
+    fn what_was_not_checked_is_skipped_and_not_passed() {
+        let check = |said: &str, expect: &[(&str, &str)], counts: (u32, u32, u32)| {
+            let (text, found) = unchecked(said);
+            let pairs: Vec<_> = found.iter().map(|(test, reason)| (test.as_str(), reason.as_str())).collect();
+            assert_eq!(pairs, expect, "{text}");
+            let mut tally = Tally::default();
+            assert_eq!(tally.add(&text, &found), counts.1 == 0);
+            assert_eq!((tally.passed, tally.failed, tally.skipped), counts);
+            text
+        };
+        let text = check(PASSED, &[("a", "no root"), ("a", "no loop devices")], (2, 0, 2));
+        assert!(text.contains("test c ... ok") && !text.contains("hello") && !text.contains("    c"), "{text}");
+        let text = check(FAILED, &[("a", "no root")], (0, 1, 1));
+        assert!(text.contains("\nwhy\n") && text.contains("---- b stdout"), "{text}");
+        let own = "\nrunning 1 test\ntest a ... ignored\n\ntest result: ok. 0 passed; 0 failed; 1 ignored\n";
+        check(own, &[], (0, 0, 1));
+        assert!(!Tally::default().add("killed", &[]));
     }
 }
