@@ -49,7 +49,8 @@ pub enum Toolchain {
 /// The cargo profile the binary is built with.
 const PROFILE: &str = "static";
 /// What the C compiler is told. zstd has compressors for every level, most of which are never used: capture-disk has level 3.
-const CFLAGS: &str = "-DZSTD_EXCLUDE_GREEDY_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_LAZY_BLOCK_COMPRESSOR \
+/// Its decoder copies a few bytes at a time, in loops that clang makes slower by unrolling them.
+const CFLAGS: &str = "-fno-unroll-loops -DZSTD_EXCLUDE_GREEDY_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_LAZY_BLOCK_COMPRESSOR \
                       -DZSTD_EXCLUDE_LAZY2_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_BTLAZY2_BLOCK_COMPRESSOR \
                       -DZSTD_EXCLUDE_BTOPT_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_BTULTRA_BLOCK_COMPRESSOR";
 /// What liblzma's own build system would find out for it: checksums by PCLMULQDQ where the processor has it, and copies of 16
