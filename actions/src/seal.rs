@@ -1,13 +1,15 @@
 //! Root file systems that must not be written to. A mount for writing changes a file system even if no file is touched, and what
 //! dm-verity seals does not boot after that, so this is found out without mounting the root.
 
+use crate::boot_entry::grub;
 use crate::error::Error;
 use crate::mount;
 use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Partition};
+use crate::pe::{self, Sections};
 use crate::probe::FileSystem;
 use crate::target;
-use crate::volume::{MAX_ENTRY, MAX_MENU, Volume};
+use crate::volume::{ADDONS, IMAGES, MAX_ENTRY, MAX_MENU, REMOVABLE, Volume};
 
 /// A partition and what is in it.
 pub(crate) type Place = (Partition, Option<FileSystem>);
@@ -124,7 +126,8 @@ impl Arguments {
     }
 }
 
-/// What the boot entries on partitions that are known to be for booting say. One that does not mount says nothing.
+/// What the boot entries and unified kernel images on partitions that are known to be for booting say. One that does not mount
+/// says nothing.
 fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Arguments, Error> {
     let mut arguments = Arguments::default();
     for (partition, found) in places {
@@ -147,6 +150,17 @@ fn read_entries(volume: &Volume, arguments: &mut Arguments) -> Result<(), Error>
     }
     for folder in volume.grub_folders()? {
         arguments.read(&volume.root.read_up_to(&format!("{folder}/grub.cfg"), MAX_MENU)?.unwrap_or_default());
+        let block = volume.root.read_up_to(&format!("{folder}/grubenv"), MAX_ENTRY)?.unwrap_or_default();
+        grub::environment(&block).values().for_each(|value| arguments.read(value));
+    }
+    for folder in [IMAGES, REMOVABLE, ADDONS] {
+        for name in volume.files(folder, ".efi")? {
+            let sections = Sections::read(&volume.bytes(folder, &name, 0, pe::HEAD)?);
+            for section in sections.iter().flat_map(|sections| sections.of(".cmdline")) {
+                let len = section.len.min(MAX_ENTRY);
+                arguments.read(&pe::line(&volume.bytes(folder, &name, section.offset, len)?));
+            }
+        }
     }
     Ok(())
 }

@@ -17,6 +17,8 @@ use crate::target_root::{TargetRoot, target_file};
 
 /// Where boot loaders find unified kernel images (Boot Loader Specification, Type #2).
 pub(crate) const IMAGES: &str = "EFI/Linux";
+/// Where the firmware looks for a program by itself (UEFI specification, 3.5.1.1).
+pub(crate) const REMOVABLE: &str = "EFI/BOOT";
 /// Addons for all images on the same partition, those included that come later (systemd-stub(7)).
 pub(crate) const ADDONS: &str = "loader/addons";
 /// What kernel-install(8) puts into the entries of kernels to come.

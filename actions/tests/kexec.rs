@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, run};
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, run, unified};
 use common::{Bench, Loaded, MIB, chain};
 use slipway_actions::Next;
 use slipway_protocol::{Action, Kexec};
@@ -137,27 +137,6 @@ fn variables_of_fedoras_entries_are_read_where_grub_reads_them() {
     check_esp(&[menu, block, stale[0], stale[1]], ("kernel", None, "root=x ro quiet"));
     check_esp(&[menu], ("kernel", None, "root=menu quiet"));
     check_esp(&[block], ("kernel", None, "root=x ro quiet"));
-}
-
-/// A PE file of nothing but headers and these sections.
-fn unified(sections: &[(&str, &str)]) -> String {
-    let mut head = vec![0_u8; 1024];
-    head[..2].copy_from_slice(b"MZ");
-    head[0x3C] = 0x40;
-    head[0x40..0x44].copy_from_slice(b"PE\0\0");
-    head[0x46] = sections.len() as u8;
-    let mut image = String::new();
-    for (index, (name, content)) in sections.iter().enumerate() {
-        let at = 0x58 + index * 40;
-        head[at..at + name.len()].copy_from_slice(name.as_bytes());
-        for (field, value) in [(8, content.len()), (16, content.len()), (20, 1024 + image.len())] {
-            head[at + field..at + field + 4].copy_from_slice(&(value as u32).to_le_bytes());
-        }
-        image.push_str(content);
-    }
-    // Every byte of the headers is ASCII where the contents are this short.
-    assert!(head.is_ascii());
-    String::from_utf8(head).unwrap() + &image
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run};
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run, unified};
 use common::loop_device::{self, Loop};
 use common::partitions::{cut_out, info};
 use common::{Bench, MIB, chain};
@@ -163,7 +163,12 @@ fn the_type_of_a_partition_and_the_boot_entries_tell_of_a_seal_too() {
     let (sealed, usr) = (entry("linux /v\noptions ro roothash=0a1b\n"), entry("linux /v\noptions usrhash=0a1b\n"));
     let by_entry = |entry| [part(1..9, ESP, "esp", entry), part(10..40, ROOT, "system", SYSTEM)];
     let by_menu = [("EFI/debian/grub.cfg", "linux /v ro roothash=0a1b\n")];
-    for entry in [&sealed, &by_menu] {
+    let by_block = [("EFI/debian/grubenv", "# GRUB Environment Block\nkernelopts=roothash=0a1b ro\n####")];
+    let image = unified(&[(".linux", "kernel"), (".cmdline", "ro roothash=0a1b\0")]);
+    let addon = unified(&[(".cmdline", "roothash=0a1b\0")]);
+    let [by_image, by_start] = ["EFI/Linux/a.efi", "EFI/BOOT/BOOTX64.EFI"].map(|path| [(path, image.as_str())]);
+    let by_addon = [("loader/addons/a.addon.efi", addon.as_str())];
+    for entry in [&sealed, &by_menu, &by_block, &by_image, &by_start, &by_addon] {
         let error = bench(&by_entry(entry)).run(&Action::SeedCloudInit(seed(SeedPlace::Root))).0.unwrap_err();
         assert!(chain(&error).contains("sealed by dm-verity"), "{}", chain(&error));
     }

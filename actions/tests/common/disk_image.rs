@@ -156,3 +156,34 @@ pub fn can_mount() -> bool {
     }
     root && loops
 }
+
+/// Whether this kernel mounts btrfs, too.
+pub fn can_mount_btrfs() -> bool {
+    let known = fs::read_to_string("/proc/filesystems").unwrap();
+    let is_known = known.lines().any(|line| line.trim() == "btrfs");
+    if !is_known {
+        eprintln!("not checked: this kernel does not mount btrfs for us");
+    }
+    can_mount() && is_known
+}
+
+/// A PE file of nothing but headers and these sections.
+pub fn unified(sections: &[(&str, &str)]) -> String {
+    let mut head = vec![0_u8; 1024];
+    head[..2].copy_from_slice(b"MZ");
+    head[0x3C] = 0x40;
+    head[0x40..0x44].copy_from_slice(b"PE\0\0");
+    head[0x46] = sections.len() as u8;
+    let mut image = String::new();
+    for (index, (name, content)) in sections.iter().enumerate() {
+        let at = 0x58 + index * 40;
+        head[at..at + name.len()].copy_from_slice(name.as_bytes());
+        for (field, value) in [(8, content.len()), (16, content.len()), (20, 1024 + image.len())] {
+            head[at + field..at + field + 4].copy_from_slice(&(value as u32).to_le_bytes());
+        }
+        image.push_str(content);
+    }
+    // Every byte of the headers is ASCII where the contents are this short.
+    assert!(head.is_ascii());
+    String::from_utf8(head).unwrap() + &image
+}
