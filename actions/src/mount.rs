@@ -18,6 +18,7 @@ use rustix::mount::{
 
 use crate::error::{Error, TargetError};
 use crate::open_disk::OpenDisk;
+use crate::os_release;
 use crate::partitions::Partition;
 use crate::probe::{self, FileSystem};
 use crate::sys;
@@ -31,6 +32,8 @@ const NODE_CHECK: Duration = Duration::from_millis(20);
 const LOOP_TRIES: u32 = 10;
 /// File systems that can be mounted by what the probe calls them.
 const MOUNTABLE: &[&str] = &["ext2", "ext3", "ext4", "xfs", "btrfs", "vfat"];
+/// Subvolumes of btrfs that installers make for the root file system: Fedora's, that of Ubuntu and Arch Linux, Debian's.
+const ROOT_SUBVOLUMES: &[&str] = &["root", "@", "@rootfs"];
 /// Partition starts in sysfs are counted in these, whatever the disk's block size.
 const SECTOR: u64 = 512;
 
@@ -129,14 +132,23 @@ pub(crate) fn source(disk: &OpenDisk, partition: &Partition) -> Result<Source, M
     }
 }
 
-/// Mounts what is on a device.
+/// Mounts what is on a device; of btrfs, the subvolume with the root file system, where that is below what is mounted unless told
+/// otherwise.
 pub(crate) fn mount_source(source: &Source, kind: &'static str) -> Result<TargetRoot, MountError> {
     let refused = |errno: Errno| MountError::Refused {
         kind,
         source_path: source.path.display().to_string(),
         source: errno.into(),
     };
-    attach(&source.path, kind).map(TargetRoot::new).map_err(refused)
+    let attached = |subvolume| attach(&source.path, kind, subvolume).map(TargetRoot::new);
+    let root = attached(None).map_err(refused)?;
+    let has_system = |folder: &str| os_release::PATHS.iter().any(|path| root.exists(&format!("{folder}{path}")));
+    let is_root = |name: &&&str| kind == "btrfs" && !has_system("") && has_system(&format!("{name}/"));
+    match ROOT_SUBVOLUMES.iter().find(is_root) {
+        // A folder of that name is no subvolume, and cannot be mounted.
+        Some(name) => Ok(attached(Some(*name)).unwrap_or(root)),
+        None => Ok(root),
+    }
 }
 
 /// The driver for a file system. ext2 and ext3 are mounted by the one for ext4, which is the one a kernel has.
@@ -144,10 +156,13 @@ pub(crate) fn driver(kind: &str) -> &str {
     if kind.starts_with("ext") { "ext4" } else { kind }
 }
 
-fn attach(node: &Path, kind: &str) -> Result<OwnedFd, Errno> {
+fn attach(node: &Path, kind: &str, subvolume: Option<&str>) -> Result<OwnedFd, Errno> {
     let context = fsopen(driver(kind), FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", node)?;
     fsconfig_set_flag(context.as_fd(), "rw")?;
+    if let Some(name) = subvolume {
+        fsconfig_set_string(context.as_fd(), "subvol", name)?;
+    }
     fsconfig_create(context.as_fd())?;
     let flags =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;

@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::disk_image::{LINUX, Part, ROOT, can_mount, make, read_file, run};
+use common::disk_image::{LINUX, Part, ROOT, can_mount, can_mount_btrfs, make, read_file, run};
 use common::{Answer, Bench, MIB, Server, chain, image, ok, sha256};
 use slipway_protocol::{Action, NumberOrName, WriteFile};
 
@@ -49,6 +49,28 @@ fn write(bench: &Bench, file: WriteFile) -> slipway_actions::Done {
 #[track_caller]
 fn refusal(bench: &Bench, file: WriteFile) -> String {
     chain(&bench.run(&Action::WriteFile(file)).0.unwrap_err())
+}
+
+#[test]
+fn the_root_is_found_in_the_subvolume_that_installers_make_for_it() {
+    if !can_mount_btrfs() {
+        return;
+    }
+    for name in ["root", "@", "@rootfs"] {
+        let bench = Bench::new(MIB);
+        let (disk, place) = (bench.path("disk"), bench.path("place"));
+        fs::File::create(&disk).unwrap().set_len((130 * MIB) as u64).unwrap();
+        run(Command::new("mkfs.btrfs").arg("-q").arg(&disk));
+        fs::create_dir(&place).unwrap();
+        let mounted = |options: &str, script: &str| {
+            let script = format!("mount -o loop,{options} \"$0\" \"$1\"; trap 'umount \"$1\"' EXIT; {script}");
+            run(Command::new("sh").args(["-euc", &script]).arg(&disk).arg(&place))
+        };
+        let make = format!("cd \"$1\"; btrfs -q subvolume create {name}; mkdir {name}/etc; echo ID=x >{name}/etc/os-release; cd /");
+        mounted("rw", &make);
+        write(&bench, text("/etc/motd", "welcome"));
+        assert_eq!(mounted(&format!("ro,subvol={name}"), "cat \"$1/etc/motd\""), "welcome");
+    }
 }
 
 /// Names in a directory of the root file system, as debugfs lists them.
