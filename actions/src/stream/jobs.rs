@@ -9,10 +9,10 @@ use crate::machine::Cancel;
 
 /// A piece, and where its content belongs.
 pub(super) struct Job {
-    /// Offset of its content in the image.
+    /// Offset of its content in the image. In order, that may not be known before those in front of it are done, and the turn tells.
     pub(super) at: u64,
-    /// Bytes it has to decode to.
-    pub(super) content: u64,
+    /// Bytes it has to decode to, where it says so.
+    pub(super) content: Option<u64>,
     /// Bytes of memory that decoding it takes, its own included.
     pub(super) memory: u64,
     pub(super) bytes: Vec<u8>,
@@ -35,6 +35,8 @@ struct State {
     memory: u64,
     sent: u64,
     done: u64,
+    /// In order: the end of what was passed on, as an offset of the image.
+    end: u64,
     closed: bool,
     failure: Option<Halt>,
 }
@@ -50,8 +52,9 @@ impl Turn<'_> {
         self.jobs.lock().done == self.number
     }
 
-    pub(super) fn wait(&self) -> Result<(), Halt> {
-        self.jobs.wait(|state| state.done == self.number).map(drop)
+    /// Waits for it. Returns the offset of the job's content in the image.
+    pub(super) fn wait(&self) -> Result<u64, Halt> {
+        self.jobs.wait(|state| state.done == self.number).map(|state| state.end)
     }
 }
 
@@ -98,14 +101,24 @@ impl Jobs {
         Ok(Reserved { jobs: self, memory })
     }
 
+    /// In order: the end of what was passed on, as an offset of the image.
+    pub(super) fn end(&self) -> u64 {
+        self.lock().end
+    }
+
+    /// In order: something that is no job was passed on, up to this offset.
+    pub(super) fn passed_on(&self, end: u64) {
+        self.lock().end = end;
+    }
+
     /// Says that no more will come.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// Decodes one job after the other until there are no more or one fails.
-    pub(super) fn work(&self, mut decode: impl FnMut(Job, Turn) -> Result<(), Halt>) {
+    /// Decodes one job after the other until there are no more or one fails. `decode` returns the end of the content.
+    pub(super) fn work(&self, mut decode: impl FnMut(Job, Turn) -> Result<u64, Halt>) {
         let _stop_on_panic = StopOnPanic(&self.stop);
         while let Ok(mut state) = self.wait(|state| !state.waiting.is_empty() || state.closed) {
             let Some((number, job)) = state.waiting.pop_front() else { return };
@@ -115,17 +128,21 @@ impl Jobs {
             let mut state = self.lock();
             state.memory -= memory;
             state.done += 1;
-            if let Err(halt) = result {
-                state.failure.get_or_insert(halt);
+            match result {
+                Ok(end) => state.end = end,
+                Err(halt) => {
+                    state.failure.get_or_insert(halt);
+                }
             }
             drop(state);
             self.changed.notify_all();
         }
     }
 
-    /// The first failure of a job.
-    pub(super) fn into_failure(self) -> Option<Halt> {
-        self.state.into_inner().unwrap_or_else(PoisonError::into_inner).failure
+    /// The first failure of a job or, in order, the end of what was passed on.
+    pub(super) fn finish(self) -> Result<u64, Halt> {
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        state.failure.map_or(Ok(state.end), Err)
     }
 
     /// Waits until something holds, or a job fails: then there is nothing to wait for.
@@ -151,11 +168,11 @@ mod tests {
     const MEMORY: u64 = 10;
 
     fn job(at: u64, memory: u64) -> Job {
-        Job { at, content: 0, memory, bytes: Vec::new() }
+        Job { at, content: None, memory, bytes: Vec::new() }
     }
 
     /// What two threads make of two jobs that they have at the same time.
-    fn both(decode: impl Fn(Job, Turn) -> Result<(), Halt> + Sync) -> Option<Halt> {
+    fn both(decode: impl Fn(Job, Turn) -> Result<u64, Halt> + Sync) -> Result<u64, Halt> {
         let jobs = Jobs::new(MEMORY, true, &Cancel::new());
         let met = Barrier::new(2);
         thread::scope(|scope| {
@@ -170,20 +187,20 @@ mod tests {
             (0..2).for_each(|at| jobs.send(job(at, MEMORY / 2)).unwrap());
             jobs.close();
         });
-        jobs.into_failure()
+        jobs.finish()
     }
 
     #[test]
     fn jobs_are_decoded_at_the_same_time_and_passed_on_in_their_order() {
         let passed_on = Mutex::new(Vec::new());
-        let failure = both(|job, turn| {
+        let end = both(|job, turn| {
             assert!(job.at == 1 || turn.has_come());
-            turn.wait()?;
-            passed_on.lock().unwrap().push(job.at);
-            Ok(())
+            let at = turn.wait()?;
+            passed_on.lock().unwrap().push((job.at, at));
+            Ok(at + 7)
         });
-        assert!(failure.is_none());
-        assert_eq!(*passed_on.lock().unwrap(), [0, 1]);
+        assert_eq!(end.unwrap(), 14);
+        assert_eq!(*passed_on.lock().unwrap(), [(0, 0), (1, 7)]);
     }
 
     #[test]
@@ -196,7 +213,7 @@ mod tests {
             }
         });
         assert!(
-            matches!(&failure, Some(Halt::Failed(Error::Image(ImageError::Empty { url }))) if url == "first"),
+            matches!(&failure, Err(Halt::Failed(Error::Image(ImageError::Empty { url }))) if url == "first"),
             "{failure:?}"
         );
     }

@@ -3,7 +3,8 @@
 //! decodes ahead of its turn into memory of its own, and takes buffers of the pipeline only when all that comes before its piece
 //! has been passed on: so what comes later never holds the buffers that what comes first waits for.
 //!
-//! A piece that is too large to be kept, or does not say how large it is, is decoded as it comes, like a stream of one piece.
+//! A frame that does not say how large its content is has its place only when all before it are done, so a stream of those is
+//! decoded in order, too. A piece that is too large to be kept is decoded as it comes, like a stream of one piece.
 //!
 //! Memory is the same in order or not: [`MEMORY`], and [`MAX_PIECE`] for the piece that is being cut, 31 MiB together. In order,
 //! [`AHEAD`] of each thread is taken from it, so that of the largest pieces one is decoded at a time. That loses little: of the
@@ -44,20 +45,25 @@ pub(super) enum Pieces {
 }
 
 /// Decodes a stream to its end. Returns the size of its content in bytes.
-pub(super) fn run(pieces: Pieces, input: Input, output: &Output) -> Result<u64, Halt> {
+pub(super) fn run(pieces: Pieces, mut input: Input, output: &Output) -> Result<u64, Halt> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let (workers, memory) = match output.in_order {
+    let are_sizes_known = match pieces {
+        Pieces::Zstd => zstd::says_size(input.head()?),
+        Pieces::Xz => true,
+    };
+    let in_order = output.in_order || !are_sizes_known;
+    let (workers, memory) = match in_order {
         // One more than there are processors: one may be waiting for its turn.
         true => ((cores + 1).min(MAX_IN_ORDER), MEMORY - (MAX_IN_ORDER * AHEAD) as u64),
         false => (cores.min(MAX_WORKERS), MEMORY),
     };
-    let jobs = Jobs::new(memory, output.in_order, output.out.stop());
+    let jobs = Jobs::new(memory, in_order, output.out.stop());
     let size = thread::scope(|scope| {
         let _stop_on_panic = StopOnPanic(output.out.stop());
         for _ in 0..workers {
             scope.spawn(|| {
                 let mut ahead = None;
-                jobs.work(|job, turn| match output.in_order {
+                jobs.work(|job, turn| match in_order {
                     true => {
                         let ahead = ahead.get_or_insert_with(|| Buffer::new(AHEAD));
                         decode_in_turn(pieces, &job, ahead, &turn, output)
@@ -66,7 +72,7 @@ pub(super) fn run(pieces: Pieces, input: Input, output: &Output) -> Result<u64, 
                 });
             });
         }
-        let splitter = Splitter { pieces, input, output, jobs: &jobs, at: 0 };
+        let splitter = Splitter { pieces, input, output, jobs: &jobs, in_order, at: 0 };
         let size = match pieces {
             Pieces::Zstd => splitter.zstd(),
             Pieces::Xz => splitter.xz(),
@@ -74,10 +80,8 @@ pub(super) fn run(pieces: Pieces, input: Input, output: &Output) -> Result<u64, 
         jobs.close();
         size
     });
-    match jobs.into_failure() {
-        Some(halt) => Err(halt),
-        None => size,
-    }
+    let end = jobs.finish()?;
+    size.map(|size| if in_order { end } else { size })
 }
 
 impl Pieces {
@@ -100,15 +104,15 @@ impl Pieces {
     }
 }
 
-/// Decodes a piece that is there as a whole.
-fn decode(pieces: Pieces, job: &Job, output: &Output) -> Result<(), Halt> {
+/// Decodes a piece that is there as a whole. Returns the end of its content.
+fn decode(pieces: Pieces, job: &Job, output: &Output) -> Result<u64, Halt> {
     let mut decoder = pieces.decoder(job.bytes.as_slice()).map_err(|source| pieces.failed(job.at, source))?;
-    pass_on(pieces, job, &mut decoder, output)
+    pass_on(pieces, &mut decoder, job.at, job.content, output)
 }
 
 /// Does the same in order: until it is the turn of the piece, its content goes no further than `ahead`. An error waits for the
 /// turn too, so that the first one in the image is told.
-fn decode_in_turn(pieces: Pieces, job: &Job, ahead: &mut Buffer, turn: &Turn, output: &Output) -> Result<(), Halt> {
+fn decode_in_turn(pieces: Pieces, job: &Job, ahead: &mut Buffer, turn: &Turn, output: &Output) -> Result<u64, Halt> {
     ahead.place(0);
     let begun = pieces.decoder(job.bytes.as_slice()).and_then(|mut decoder| {
         if !turn.has_come() {
@@ -116,22 +120,34 @@ fn decode_in_turn(pieces: Pieces, job: &Job, ahead: &mut Buffer, turn: &Turn, ou
         }
         Ok(decoder)
     });
-    turn.wait()?;
-    let decoder = begun.map_err(|source| pieces.failed(job.at + ahead.filled().len() as u64, source))?;
-    pass_on(pieces, job, &mut ahead.filled().chain(decoder), output)
+    let at = turn.wait()?;
+    let decoder = begun.map_err(|source| pieces.failed(at + ahead.filled().len() as u64, source))?;
+    pass_on(pieces, &mut ahead.filled().chain(decoder), at, job.content, output)
 }
 
-fn pass_on(pieces: Pieces, job: &Job, content: &mut dyn Read, output: &Output) -> Result<(), Halt> {
-    let end = output.fill(pieces.name(), content, job.at)?;
-    check_content(pieces, job.at..end, job.content)
+/// Passes on what a decoder gives, from an offset of the image on, which has to be as much as the piece says, if it says anything.
+/// Returns its end.
+fn pass_on(
+    pieces: Pieces,
+    decoder: &mut dyn Read,
+    at: u64,
+    content: Option<u64>,
+    output: &Output,
+) -> Result<u64, Halt> {
+    let end = output.fill(pieces.name(), decoder, at)?;
+    check_content(pieces, at..end, content)?;
+    Ok(end)
 }
 
-fn check_content(pieces: Pieces, found: std::ops::Range<u64>, expected: u64) -> Result<(), Halt> {
-    if found.end - found.start == expected {
-        return Ok(());
+fn check_content(pieces: Pieces, found: std::ops::Range<u64>, expected: Option<u64>) -> Result<(), Halt> {
+    let len = found.end - found.start;
+    match expected.filter(|expected| *expected != len) {
+        None => Ok(()),
+        Some(expected) => {
+            let reason = format!("a piece says that it has {expected} bytes, and has {len}");
+            Err(pieces.failed(found.end, io::Error::new(io::ErrorKind::InvalidData, reason)))
+        }
     }
-    let reason = format!("a piece says that it has {expected} bytes, and has {}", found.end - found.start);
-    Err(pieces.failed(found.end, io::Error::new(io::ErrorKind::InvalidData, reason)))
 }
 
 /// Cuts a stream into pieces.
@@ -141,30 +157,32 @@ struct Splitter<'a, 'b> {
     output: &'b Output<'b>,
     /// Where pieces go that are there as a whole.
     jobs: &'b Jobs,
+    in_order: bool,
+    /// Where the next piece belongs, unless all are passed on in order: then the jobs know.
     at: u64,
 }
 
 impl<'a> Splitter<'a, '_> {
     fn zstd(mut self) -> Result<u64, Halt> {
         while !self.is_at_end()? {
-            let failed = |source| self.pieces.failed(self.at, source);
+            let (pieces, at) = (self.pieces, self.at());
+            let failed = |source| pieces.failed(at, source);
             let mut frame = zstd::Frame::default();
             let mut piece = Piece::new(&mut self.input, &mut frame).map_err(failed)?;
             let bytes = start(&mut piece, Vec::new()).map_err(failed)?;
             let (is_whole, content, window) = (piece.is_at_end(), piece.walk().content, piece.walk().window);
-            content.map_or(Ok(()), |content| self.output.limits.check(self.at.saturating_add(content)))?;
-            match content.filter(|_| is_whole) {
-                Some(content) => self.whole(bytes, content, window)?,
-                None => {
-                    let _memory = self.jobs.reserve((bytes.len() as u64).saturating_add(window))?;
-                    let stream = io::BufReader::new(bytes.chain(piece));
-                    let mut decoder = self.pieces.decoder(stream).map_err(failed)?;
-                    let end = self.output.fill(self.pieces.name(), &mut decoder, self.at)?;
-                    drop(decoder);
-                    content.map_or(Ok(()), |content| check_content(self.pieces, self.at..end, content))?;
-                    self.at = end;
-                }
+            content.map_or(Ok(()), |content| self.output.limits.check(at.saturating_add(content)))?;
+            if is_whole && (content.is_some() || self.in_order) {
+                self.whole(bytes, content, window)?;
+                continue;
             }
+            let _memory = self.jobs.reserve((bytes.len() as u64).saturating_add(window))?;
+            let mut decoder = pieces.decoder(io::BufReader::new(bytes.chain(piece))).map_err(failed)?;
+            // Those in front of it are done now.
+            let at = if self.in_order { self.jobs.end() } else { at };
+            let end = pass_on(pieces, &mut decoder, at, content, self.output)?;
+            drop(decoder);
+            self.passed_on(end);
         }
         Ok(self.at)
     }
@@ -183,36 +201,58 @@ impl<'a> Splitter<'a, '_> {
     }
 
     fn xz_block(&mut self, header: &xz::Header) -> Result<xz::Block, Halt> {
-        let failed = |source| self.pieces.failed(self.at, source);
+        let (pieces, at) = (self.pieces, self.at());
+        let failed = |source| pieces.failed(at, source);
         let mut block = header.block();
         let mut piece = Piece::new(&mut self.input, &mut block).map_err(failed)?;
         let mut bytes = start(&mut piece, header.bytes().to_vec()).map_err(failed)?;
         if piece.is_at_end() {
             bytes.extend(xz::END_OF_BLOCK);
-            self.whole(bytes, block.content, block.dictionary)?;
+            self.whole(bytes, Some(block.content), block.dictionary)?;
             return Ok(block);
         }
         let _memory = self.jobs.reserve(bytes.len() as u64 + piece.walk().dictionary)?;
         let stream = io::BufReader::new(bytes.chain(piece).chain(&xz::END_OF_BLOCK[..]));
-        let mut decoder = self.pieces.decoder(stream).map_err(failed)?;
-        let end = self.output.fill(self.pieces.name(), &mut decoder, self.at)?;
+        let mut decoder = pieces.decoder(stream).map_err(failed)?;
+        let at = if self.in_order { self.jobs.end() } else { at };
+        let end = self.output.fill(pieces.name(), &mut decoder, at)?;
         drop(decoder);
-        check_content(self.pieces, self.at..end, block.content)?;
-        self.at = end;
+        // What the block has is known only now.
+        check_content(pieces, at..end, Some(block.content))?;
+        self.passed_on(end);
         Ok(block)
     }
 
     /// Has a piece decoded whose bytes are all here.
-    fn whole(&mut self, bytes: Vec<u8>, content: u64, past: u64) -> Result<(), Halt> {
-        let (at, memory) = (self.at, bytes.len() as u64 + past.min(content) + EACH);
-        self.at = at.saturating_add(content);
-        self.output.limits.check(self.at)?;
+    fn whole(&mut self, bytes: Vec<u8>, content: Option<u64>, past: u64) -> Result<(), Halt> {
+        let at = self.at();
+        let past = content.map_or(past, |content| past.min(content));
+        let memory = (bytes.len() as u64).saturating_add(past).saturating_add(EACH);
+        if let Some(content) = content {
+            self.at = at.saturating_add(content);
+            self.output.limits.check(self.at)?;
+        }
         let job = Job { at, content, memory, bytes };
         if self.jobs.have_room_for(memory) {
             return self.jobs.send(job);
         }
         let _memory = self.jobs.reserve(memory)?;
-        decode(self.pieces, &job, self.output)
+        let at = if self.in_order { self.jobs.end() } else { at };
+        let end = decode(self.pieces, &Job { at, ..job }, self.output)?;
+        self.passed_on(end);
+        Ok(())
+    }
+
+    /// Where the next piece belongs; in order, how far the image has got.
+    fn at(&self) -> u64 {
+        if self.in_order { self.jobs.end() } else { self.at }
+    }
+
+    fn passed_on(&mut self, end: u64) {
+        match self.in_order {
+            true => self.jobs.passed_on(end),
+            false => self.at = end,
+        }
     }
 
     fn is_at_end(&mut self) -> Result<bool, Halt> {
@@ -220,7 +260,7 @@ impl<'a> Splitter<'a, '_> {
     }
 
     fn ask<T>(&mut self, read: impl FnOnce(&mut Input<'a>) -> io::Result<T>) -> Result<T, Halt> {
-        read(&mut self.input).map_err(|source| self.pieces.failed(self.at, source))
+        read(&mut self.input).map_err(|source| self.pieces.failed(self.at(), source))
     }
 }
 

@@ -108,6 +108,17 @@ fn header_size(descriptor: u8) -> usize {
     usize::from(!single_segment) + [0, 1, 2, 4][usize::from(descriptor & 3)] + content
 }
 
+/// Whether the first frame of a stream that is not to be skipped says how large its content is, by the first bytes of the stream.
+/// The programs that write streams of many frames do or do not for all of them.
+pub(super) fn says_size(mut head: &[u8]) -> bool {
+    while let Some((start, rest)) = head.split_at_checked(8)
+        && is_skippable(&start[..4])
+    {
+        head = rest.get(little_endian(&start[4..]) as usize..).unwrap_or_default();
+    }
+    head.get(4).is_none_or(|descriptor| descriptor & 0x20 != 0 || descriptor >> 6 != 0)
+}
+
 fn is_skippable(header: &[u8]) -> bool {
     matches!(header, [0x50..=0x5F, rest @ ..] if rest == SKIPPABLE)
 }
@@ -152,6 +163,18 @@ mod tests {
         let contents: Vec<Option<u64>> = found.iter().map(|frame| frame.1).collect();
         assert_eq!(contents, [None, Some(0), Some(1_200_000), Some(300)]);
         assert_eq!((found[0].2, found[3].2), (2 << 20, 300));
+    }
+
+    #[test]
+    fn a_stream_says_by_its_first_frame_whether_sizes_are_known() {
+        let streaming = zstd::encode_all(&[7; 1000][..], 3).unwrap();
+        let sized = zstd::bulk::compress(&[7; 1000], 3).unwrap();
+        let skippable = [&[0x5A][..], &SKIPPABLE, &[3, 0, 0, 0, 1, 2, 3]].concat();
+        for (stream, expect) in [(&streaming, false), (&sized, true)] {
+            assert_eq!(says_size(stream), expect);
+            assert_eq!(says_size(&[&skippable[..], &skippable, stream].concat()), expect);
+        }
+        assert!(says_size(&skippable) && says_size(&[]));
     }
 
     #[test]
