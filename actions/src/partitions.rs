@@ -18,7 +18,7 @@ use crate::open_disk::OpenDisk;
 use crate::text;
 pub(crate) use add::Addition;
 pub(crate) use create::{Planned, Table};
-pub(crate) use fit::{Backup, Fitted, Moved, check_block_size, fit, in_head};
+pub(crate) use fit::{Backup, Fitted, Moved, check, fit, in_head};
 
 /// A partition, or a whole disk that has none.
 #[derive(Clone, Debug, PartialEq, Eq)]

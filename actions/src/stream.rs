@@ -97,6 +97,8 @@ pub(crate) struct Written {
     pub(crate) raw_size: u64,
     /// Bytes received.
     pub(crate) fetched: u64,
+    /// The partition, in words, that ends furthest behind the end of the image, if one does.
+    pub(crate) beyond: Option<String>,
 }
 
 /// What the stages share.
@@ -132,8 +134,10 @@ pub(crate) fn run(
 ) -> Result<(Written, Fitted), Error> {
     let map = source.map.clone();
     let target = Target::new(disk, map.as_deref());
-    let written = stages(image, source, reading, disk, &target, machine, report)
-        .and_then(|written| Ok((written, target.commit(image.grow, image.verify)?)));
+    let written = stages(image, source, reading, disk, &target, machine, report).and_then(|written| {
+        let beyond = target.beyond(written.raw_size)?;
+        Ok((Written { beyond, ..written }, target.commit(image.grow, image.verify)?))
+    });
     if written.is_err() {
         match target.abandon() {
             Ok(true) => report(Report::Note(format!("{} has no partition table now and will not boot", disk.path()))),
@@ -239,7 +243,7 @@ fn stages(
         return Err(error);
     }
     let (format, raw_size) = decoded.ok_or(Error::Cancelled)?;
-    Ok(Written { format: format.name(), raw_size, fetched: counters.fetched.into_inner() })
+    Ok(Written { format: format.name(), raw_size, fetched: counters.fetched.into_inner(), beyond: None })
 }
 
 /// Starts a stage. Its failure stops the others; it holds a sender of notes for as long as it runs.

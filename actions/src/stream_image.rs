@@ -33,6 +33,9 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
         warnings.push("the image was written without a digest to check it against".to_owned());
     }
     warnings.extend(source.mirrors.warning());
+    if let Some(partition) = &written.beyond {
+        warnings.push(format!("{partition} ends behind the end of the image, which may have been cut off"));
+    }
     if moved == Moved::NotPossible {
         warnings.push("the backup partition table stays at the end of the image, not of the disk".to_owned());
     }
@@ -129,6 +132,7 @@ fn is_another_image(error: &Error) -> bool {
                 | ImageError::RawSize { .. }
                 | ImageError::Empty { .. }
                 | ImageError::Format { .. }
+                | ImageError::NotRaw { .. }
                 | ImageError::Decode { .. }
                 | ImageError::Qcow2 { .. }
         ),

@@ -181,6 +181,32 @@ fn a_table_for_blocks_of_another_size_is_found_before_anything_is_written() {
 }
 
 #[test]
+fn a_table_for_a_larger_disk_is_found_before_anything_is_written() {
+    let bench = Bench::new(25 * MIB);
+    let mut raw = one_partition(&bench);
+    raw.truncate(20 * MIB);
+    for stream in [raw.clone(), zstd(&raw)] {
+        let error = fails(&bench, file(&bench, &stream));
+        assert!(matches!(error, Error::Image(ImageError::TableTooLarge { .. })), "{}", chain(&error));
+        check_untouched(&bench);
+    }
+}
+
+#[test]
+fn an_image_that_ends_within_a_partition_is_written_with_a_warning() {
+    let bench = Bench::new(100 * MIB);
+    let mut raw = one_partition(&bench);
+    raw.truncate(20 * MIB);
+    let image = StreamImage { digest: Some(sha256(&raw)), grow: false, ..file(&bench, &raw) };
+    let done = bench.run(&Action::StreamImage(image)).0.unwrap();
+    let expect = format!(
+        "partition 1 (root) of {} ends behind the end of the image, which may have been cut off",
+        bench.path("disk").display()
+    );
+    assert_eq!(done.outcome.warnings, [expect]);
+}
+
+#[test]
 fn a_table_for_blocks_of_another_size_that_comes_late_leaves_a_disk_that_does_not_boot() {
     let bench = Bench::new(40 * MIB);
     std::fs::write(bench.path("raw"), for_large_blocks(&bench)).unwrap();

@@ -37,6 +37,8 @@ fn every_format_arrives_byte_for_byte() {
         ("xz of many blocks", xz_blocks(&raw, 700_001)),
         ("zstd of many frames", raw.chunks(700_001).flat_map(zstd_sized).collect()),
         ("zstd of many frames with their table behind", seekable(&raw, 700_001)),
+        ("zstd of many frames that do not say their size", raw.chunks(700_001).flat_map(zstd).collect()),
+        ("zstd of many frames by pzstd", pzstd(&raw)),
         ("bzip2", bzip2(&raw)),
         ("bzip2 of two streams", halves(bzip2)),
     ] {
@@ -62,6 +64,15 @@ fn every_format_arrives_byte_for_byte() {
     }
 }
 
+/// What pzstd makes of it: frames that do not say their size, each behind one to be skipped.
+fn pzstd(raw: &[u8]) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("raw");
+    fs::write(&path, raw).unwrap();
+    run(Command::new("pzstd").args(["-q", "-1", "-p", "2"]).arg(&path));
+    fs::read(path.with_extension("zst")).unwrap()
+}
+
 /// Frames of so many bytes, and their table in a frame to be skipped (zstd, contrib/seekable_format/zstd_seekable_compression_format.md).
 fn seekable(raw: &[u8], len: usize) -> Vec<u8> {
     let (mut stream, mut table) = (Vec::new(), Vec::new());
@@ -75,6 +86,26 @@ fn seekable(raw: &[u8], len: usize) -> Vec<u8> {
     stream.extend([0x184D_2A5E, table.len() as u32].map(u32::to_le_bytes).concat());
     stream.extend(table);
     stream
+}
+
+#[test]
+fn what_is_no_image_inside_a_compression_is_refused_before_anything_is_written() {
+    let raw = image(IMAGE);
+    let [mut archive, mut vmdk] = [raw.clone(), raw.clone()];
+    archive[257..262].copy_from_slice(b"ustar");
+    vmdk[..4].copy_from_slice(b"KDMV");
+    for (format, stream) in [
+        ("gzip", zstd(&gzip(&raw))),
+        ("xz", bzip2(&xz(&raw))),
+        ("a VMDK image", gzip(&vmdk)),
+        ("a tar archive", xz(&archive)),
+        ("a tar archive", archive.clone()),
+    ] {
+        let bench = Bench::new(DISK);
+        let error = fails(&bench, StreamImage { digest: Some(sha256(&stream)), ..file(&bench, &stream) });
+        assert!(chain(&error).contains(&format!("the raw image: it is {format};")), "{}", chain(&error));
+        check_untouched(&bench);
+    }
 }
 
 #[test]

@@ -37,6 +37,27 @@ pub enum ImageError {
         /// What its first bytes say it is.
         format: &'static str,
     },
+    /// What the source decodes to, or an archive, is something no machine starts from.
+    #[error(
+        "checking the first block of the raw image: it is {format}; give the image itself, raw, in one compression or as qcow2"
+    )]
+    NotRaw {
+        /// What its first bytes say it is.
+        format: &'static str,
+    },
+    /// The partition table of the image is for a larger disk, and no kernel takes it on this one.
+    #[error(
+        "checking the partition table of the image: it is made for a disk of {needed} bytes or more, and {disk} has {size}; use a \
+         larger disk, or another image"
+    )]
+    TableTooLarge {
+        /// Path of the disk.
+        disk: String,
+        /// Size of the disk in bytes.
+        size: u64,
+        /// Where what the table has ends, in bytes.
+        needed: u64,
+    },
     /// A qcow2 image cannot be read.
     #[error("decoding the qcow2 image")]
     Qcow2 {

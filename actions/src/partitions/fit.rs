@@ -103,9 +103,9 @@ impl Backup {
 
 /// Moves the backup GPT of an image to the end of the larger disk it is written to, where firmware looks for it, and has
 /// the last partition reach to there, if that is asked for and can be done to what it holds. `head` is the head of the
-/// image, which is not on the disk yet, while all the rest is: it is changed in memory. Fails if the table is made for
-/// blocks of another size than the disk's, because neither firmware nor kernel would find it.
+/// image, which is not on the disk yet, while all the rest is: it is changed in memory. Fails as [`check`] does.
 pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitted, Option<Backup>), Error> {
+    check(head, disk)?;
     let Some((block_size, primary)) = gpt_in(head, disk)? else {
         let growth = if grow { grow_in_mbr(head, disk)? } else { Growth::NotNeeded };
         return Ok((Fitted { moved: Moved::NotNeeded, growth }, None));
@@ -171,9 +171,18 @@ fn backup_header(primary: &[u8], header: &Header) -> Vec<u8> {
     block
 }
 
-/// Fails if what an image begins with has a table that is made for blocks of another size than the disk's.
-pub(crate) fn check_block_size(head: &[u8], disk: &OpenDisk) -> Result<(), Error> {
-    gpt_in(head, disk).map(drop)
+/// Fails if what an image begins with has a table that is made for blocks of another size than the disk's, or for a larger disk:
+/// neither firmware nor kernel would find it.
+pub(crate) fn check(head: &[u8], disk: &OpenDisk) -> Result<(), Error> {
+    let Some((block_size, primary)) = gpt_in(head, disk)? else { return Ok(()) };
+    // Linux, block/partitions/efi.c, is_gpt_valid(): a table that uses blocks behind the disk is none.
+    let usable = primary.last_usable.saturating_add(1).saturating_mul(block_size.as_u64());
+    let ends = in_head(head, disk)?.into_iter().map(|partition| partition.bytes.end);
+    let needed = ends.fold(usable, u64::max);
+    if needed > disk.size() {
+        return Err(ImageError::TableTooLarge { disk: disk.path().to_owned(), size: disk.size(), needed }.into());
+    }
+    Ok(())
 }
 
 /// The partitions of the table in the head of an image, as far as it can be read; not those inside an extended one, of which

@@ -34,6 +34,18 @@ impl Format {
         }
     }
 
+    /// Refuses a first block of a raw image that is something else.
+    pub(super) fn check_raw(head: &[u8]) -> Result<(), Error> {
+        let format = match Format::of(head) {
+            // POSIX.1-2017, pax, "ustar Interchange Format".
+            Ok(Format::Raw) if head.get(257..262) == Some(b"ustar") => "a tar archive",
+            Ok(Format::Raw) => return Ok(()),
+            Ok(format) => format.name(),
+            Err(format) => format,
+        };
+        Err(Error::Image(ImageError::NotRaw { format }))
+    }
+
     /// The format, or the name of one that would end up on the disk as it is and never boot.
     pub(super) fn of(head: &[u8]) -> Result<Self, &'static str> {
         match head {
@@ -175,7 +187,7 @@ impl<'a> Input<'a> {
     }
 
     /// The first bytes, without taking them.
-    fn head(&mut self) -> Result<&[u8], Halt> {
+    pub(super) fn head(&mut self) -> Result<&[u8], Halt> {
         self.fill_buf().map_err(|_| Halt::Stopped)
     }
 

@@ -9,6 +9,7 @@ use slipway_protocol::Verify;
 
 use super::bmap::Bmap;
 use super::buffers::{Buffer, Queue};
+use super::decode::Format;
 use super::progress::{Counters, Meter};
 use super::read_back::{Piece, ReadBack};
 use super::{Halt, RAW};
@@ -85,7 +86,7 @@ impl<'a> Target<'a> {
     }
 
     /// The blocks that are to be written, now that this one is there, or that there are no more. Before the first byte is written, what the
-    /// disk was known by is taken away; and before that, the first block of the image has to say that it is made for such a disk.
+    /// disk was known by is taken away; and before that, the first block has to be that of an image, made for such a disk.
     /// Pieces that are decoded side by side may come before it, and wait while there is a buffer left for it.
     fn begin(&self, block: Option<Buffer>) -> Result<Vec<Buffer>, Error> {
         let mut start = lock(&self.start);
@@ -93,7 +94,10 @@ impl<'a> Target<'a> {
         start.waiting.extend(block);
         if !start.is_begun && !start.waiting.is_empty() {
             match start.waiting.iter().find(|block| block.offset() == 0) {
-                Some(first) => partitions::check_block_size(first.filled(), self.disk)?,
+                Some(first) => {
+                    Format::check_raw(first.filled())?;
+                    partitions::check(first.filled(), self.disk)?;
+                }
                 None if !is_end && start.waiting.len() < RAW => return Ok(Vec::new()),
                 None => {}
             }
@@ -137,6 +141,15 @@ impl<'a> Target<'a> {
             at += run.len() as u64;
         }
         Ok(())
+    }
+
+    /// The partition that ends furthest behind the end of an image of this many bytes, if one does: then the image was cut off, or
+    /// leaves out what was not in use.
+    pub(crate) fn beyond(&self, raw_size: u64) -> Result<Option<String>, Error> {
+        let mut partitions = partitions::in_head(&lock(&self.held).head, self.disk)?;
+        partitions.retain(|partition| partition.bytes.end > raw_size);
+        let furthest = partitions.iter().max_by_key(|partition| partition.bytes.end);
+        Ok(furthest.map(|partition| partition.describe(self.disk)))
     }
 
     /// Writes what was held back, in an order that makes a cut at any point leave either no partition table or all of it, and
