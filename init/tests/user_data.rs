@@ -46,6 +46,14 @@ fn what_is_refused_is_told_with_its_place() {
 }
 
 #[test]
+fn what_is_too_large_is_refused_and_not_cut() {
+    let large = "a".repeat(17 << 20);
+    for arguments in [INJECT, REMOVE, &["check"]] {
+        check(arguments, &large, (1, "", "1:1: the user-data has more than 16 MiB"));
+    }
+}
+
+#[test]
 fn what_cloud_init_cannot_do_is_a_wrong_argument() {
     check(&["inject", "--phone-home-url", "https://a/$TOKEN"], "", (2, "", "error: invalid value"));
     check(&["inject", "--phone-home-url", "https://a/", "--post", "password"], "", (2, "", "error: invalid value"));

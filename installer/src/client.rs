@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slipway_protocol::capture::UPLOAD_OFFSET;
 use slipway_protocol::{
-    CapturedImage, EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, POLL_SECONDS, RecoveryKey,
-    RenewRequest, Wait, Workflow,
+    CapturedImage, EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, MAX_WORKFLOW_BYTES,
+    POLL_SECONDS, RecoveryKey, RenewRequest, Wait, Workflow,
 };
 
 use crate::config::Config;
@@ -20,8 +20,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(15);
 /// Time for a piece of an image, over a slow line, and for the server to store it; as long as it lets a request take.
 const PIECE_PATIENCE: Duration = Duration::from_secs(60);
-/// Largest answer read from the server, in bytes.
-const LARGEST_ANSWER: usize = 8 << 20;
 
 /// Why a request got no answer that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -333,8 +331,8 @@ impl Client {
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|e| ClientError::transport(ask.what, &url, e))? {
             body.extend_from_slice(&chunk);
-            if body.len() > LARGEST_ANSWER {
-                let source = format!("it is larger than {LARGEST_ANSWER} bytes").into();
+            if body.len() > MAX_WORKFLOW_BYTES {
+                let source = format!("it is larger than {MAX_WORKFLOW_BYTES} bytes").into();
                 return Err(ClientError::Answer { what: ask.what, url: url.to_string(), status, source });
             }
         }

@@ -52,6 +52,8 @@ pub use workflow::{
 
 /// Largest request body the server reads from a node, in bytes, after decompression.
 pub const MAX_REQUEST_BYTES: usize = 4 << 20;
+/// Largest answer a node reads from the server, in bytes: no other is as large as a [`Workflow`], as JSON.
+pub const MAX_WORKFLOW_BYTES: usize = 8 << 20;
 /// Most events one batch may carry.
 pub const MAX_EVENTS_PER_BATCH: usize = 256;
 /// Seconds between two signs of life of a node that has nothing else to say.

@@ -47,7 +47,7 @@ pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Mi
         let turn = state::apply(&mut run.progress, event, now);
         let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
         run.last_seq = event.seq;
-        if is_beginning(event) {
+        if turn == Turn::StepStarted && is_beginning(event) {
             // What reported before is not what this puts on the disk: the machine was switched off in the middle, and begins anew.
             run.phoned_home_at = None;
             run.last_contact_at = None;

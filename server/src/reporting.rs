@@ -122,8 +122,15 @@ pub fn do_not_ask(steps: &mut [Step], server: Option<&str>) -> Result<(), Error>
 
 /// Whether systems report to this server at a URL, whichever run it is of.
 fn is_of(url: &str, server: &str) -> bool {
-    let (Some(host), Some(path)) = (url.get(..server.len()), url.get(server.len()..)) else { return false };
-    host.eq_ignore_ascii_case(server) && PATHS.iter().any(|ours| path.starts_with(ours))
+    let Some((at, _)) = url.match_indices('/').nth(2) else { return false };
+    let (origin, path) = url.split_at(at);
+    without_default_port(origin).eq_ignore_ascii_case(without_default_port(server))
+        && PATHS.iter().any(|ours| path.starts_with(ours))
+}
+
+/// `https://HOST[:PORT]` without the port that it means anyway (RFC 9110, section 4.2.2).
+fn without_default_port(origin: &str) -> &str {
+    origin.strip_suffix(":443").unwrap_or(origin)
 }
 
 /// Refuses user-data that no block can be put into.
@@ -259,6 +266,33 @@ mod tests {
         let anchored = format!("#cloud-config\nphone_home: &x {{url: '{SERVER}/v1/phone-home/a'}}\nb: *x\n");
         let refused = do_not_ask(&mut steps(seeded(&anchored)), Some(SERVER)).expect_err("b would mean nothing");
         assert!(refused.to_string().contains("line 2, column 1"), "{refused}");
+    }
+
+    #[test]
+    fn a_server_at_the_default_port_is_known_with_it_and_without() {
+        let check = |origin: &str, server: &str, expect: bool| {
+            assert_eq!(is_of(&format!("{origin}/v1/phone-home/x"), server), expect, "{origin} of {server}");
+        };
+        for (one, other) in
+            [("https://s.example", "https://s.example:443"), ("https://[2001:db8::443]", "https://[2001:db8::443]:443")]
+        {
+            check(one, one, true);
+            check(one, other, true);
+            check(other, one, true);
+            check(other, other, true);
+        }
+        check("HTTPS://S.example:443", "https://s.example", true);
+        for (origin, server) in [
+            ("https://s.example", SERVER),
+            ("https://s.example:443", SERVER),
+            ("https://s.example:8443", "https://s.example"),
+            ("https://s.example:80", "https://s.example"),
+            ("https://s.example.", "https://s.example"),
+            ("http://s.example:443", "https://s.example:443"),
+            ("s.example:443", "https://s.example"),
+        ] {
+            check(origin, server, false);
+        }
     }
 
     #[test]

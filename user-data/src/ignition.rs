@@ -174,12 +174,17 @@ fn add_phone_home(
 }
 
 /// Reports once: a system that did removes what it would need to do it again. It is no oneshot, so that nothing waits for it.
+///
+/// Host keys go along under cloud-init's names, as they are in their files (cloudinit/config/cc_phone_home.py). Fedora makes them
+/// behind the target at the first boot, others in the service. Two dollars are one to the shell (systemd.service(5), "Command lines").
 fn unit() -> String {
-    let post = format!("curl --config {CURL_CONFIG} --data-urlencode hostname=%H --output /dev/null");
+    let keys = "for kind in rsa ecdsa ed25519; do key=/etc/ssh/ssh_host_\"$$kind\"_key.pub; \
+                [ -s \"$$key\" ] && set -- \"$$@\" --data-urlencode pub_key_\"$$kind\"@\"$$key\"; done";
+    let post = format!("curl --config {CURL_CONFIG} --data-urlencode hostname=%H \"$$@\" --output /dev/null");
     format!(
-        "[Unit]\nDescription=Tell slipway that the system is up\nWants=network-online.target\nAfter=network-online.target\n\
-         ConditionPathExists={CURL_CONFIG}\n\n\
-         [Service]\nExecStart=/bin/sh -c '{post} && rm -f {CURL_CONFIG}'\n\n\
+        "[Unit]\nDescription=Tell slipway that the system is up\nWants=network-online.target\n\
+         After=network-online.target sshd-keygen.target sshd-keygen.service\nConditionPathExists={CURL_CONFIG}\n\n\
+         [Service]\nExecStart=/bin/sh -c '{keys}; {post} && rm -f {CURL_CONFIG}'\n\n\
          [Install]\nWantedBy=multi-user.target\n"
     )
 }
@@ -296,7 +301,9 @@ mod tests {
         assert!(curl.starts_with(expect) && curl.contains("cacert = "), "{curl}");
         let units = found["systemd"]["units"].as_array().expect("units");
         assert_eq!((units.len(), &units[1]["name"], &units[1]["enabled"]), (2, &json!(UNIT), &json!(true)));
-        assert!(!units[1].to_string().contains("s.example"), "the URL is not in the unit");
+        let unit = units[1]["contents"].as_str().expect("a unit");
+        assert!(!unit.contains("s.example"), "the URL is not in the unit: {unit}");
+        assert!(unit.contains("\nAfter=network-online.target sshd-keygen.target "), "{unit}");
         assert_eq!(completed(&found.to_string(), &additions), found, "a second time changes nothing");
     }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use ignition_config::Config;
-use serde_json::json;
+use serde_json::{Value, json};
 use slipway_protocol::PhoneHome;
 use slipway_user_data::ignition::{Additions, complete};
 use tempfile::TempDir;
@@ -85,6 +85,35 @@ fn ignition_sets_up_what_the_operator_wrote_and_what_is_added() {
         assert!(presets.lines().any(|line| line == format!("enable {unit}")), "{presets}");
         assert!(read(&format!("etc/systemd/system/{unit}")).contains("ExecStart="));
     }
+}
+
+#[test]
+fn the_host_keys_that_there_are_are_posted() {
+    let phone_home = PhoneHome { url: "https://s.example/p".to_owned(), tries: None };
+    let additions = Additions { phone_home: Some(&phone_home), instance_id: "i-1", ..Additions::default() };
+    let completed = complete("{\"ignition\": {\"version\": \"3.3.0\"}}", &additions).unwrap();
+    let config: Value = serde_json::from_str(&completed).unwrap();
+    let (_, unit) = config["systemd"]["units"][0]["contents"].as_str().unwrap().split_once("-c '").unwrap();
+    let (script, _) = unit.split_once("'\n").unwrap();
+
+    let root = tempfile::tempdir().unwrap();
+    let etc = root.path().join("etc");
+    for path in ["slipway/phone-home.curl", "ssh/ssh_host_rsa_key.pub", "ssh/ssh_host_ed25519_key.pub"] {
+        fs::create_dir_all(etc.join(path).parent().unwrap()).unwrap();
+        fs::write(etc.join(path), "x\n").unwrap();
+    }
+    let etc = etc.display();
+    // As systemd hands it to the shell, with a function in place of the program.
+    let script = script.replace("$$", "$").replace("%H", "web1").replace("/etc/", &format!("{etc}/"));
+    let script = format!("curl() {{ printf '%s\\n' \"$@\"; }}; {script}");
+    let output = Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+    let expect = format!(
+        "--config\n{etc}/slipway/phone-home.curl\n--data-urlencode\nhostname=web1\n\
+         --data-urlencode\npub_key_rsa@{etc}/ssh/ssh_host_rsa_key.pub\n\
+         --data-urlencode\npub_key_ed25519@{etc}/ssh/ssh_host_ed25519_key.pub\n--output\n/dev/null\n"
+    );
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expect);
+    assert!(!root.path().join("etc/slipway/phone-home.curl").exists(), "it was heard");
 }
 
 /// The root of a system that has the user `core`.

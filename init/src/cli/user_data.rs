@@ -35,6 +35,11 @@ pub(super) fn run(command: UserData) -> Result<ExitCode> {
     let mut user_data = Vec::new();
     let mut stdin = std::io::stdin().take(MAX_BYTES as u64 + 1);
     stdin.read_to_end(&mut user_data).context("reading user-data from standard input")?;
+    if user_data.len() > MAX_BYTES {
+        // Removal lets pass what it cannot read, and what was read is not all of it.
+        super::tell(&format!("1:1: the user-data has more than {} MiB", MAX_BYTES >> 20));
+        return Ok(ExitCode::FAILURE);
+    }
     let edited = match command {
         UserData::Inject { phone_home_url: url, post, tries } => {
             slipway_user_data::inject(&user_data, &Block { url, post, tries })

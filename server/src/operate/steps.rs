@@ -1,6 +1,6 @@
 //! What a run consists of.
 
-use slipway_protocol::{Action, ErrorCode, Step, workflow};
+use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Step, workflow};
 use slipway_user_data::ignition::{self, Additions};
 
 use super::run::{NewRun, Task};
@@ -8,8 +8,11 @@ use super::server_url;
 use crate::loose::check_known;
 use crate::reporting::Wish;
 use crate::store::nodes::Node;
-use crate::store::{Connection, settings, systems};
+use crate::store::{Connection, settings, systems, to_json};
 use crate::{Error, boot_report, compose, random, reporting};
+
+/// Bytes that a workflow has beside its steps when it is handed out, and some to spare.
+const ROOM: usize = 1 << 10;
 
 /// What a run consists of, and the tokens in its steps. They are stored as their hashes.
 pub(super) struct Work {
@@ -39,6 +42,7 @@ pub(super) async fn compose_work(
     }
     refuse_problems(&steps)?;
     check_ignition(&steps)?;
+    refuse_too_large(&steps)?;
     Ok(Work { steps, phone_home_token, boot_token, known_steps })
 }
 
@@ -125,6 +129,19 @@ fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::refused(ErrorCode::InvalidRequest, problems.join("; ")))
+}
+
+/// Refuses what no node would read to its end, however often it asked.
+fn refuse_too_large(steps: &[Step]) -> Result<(), Error> {
+    let size = to_json(&steps).len() + ROOM;
+    if size <= MAX_WORKFLOW_BYTES {
+        return Ok(());
+    }
+    let message = format!(
+        "the steps are {size} bytes of JSON, user-data and contents of files among them, and a machine takes at most \
+         {MAX_WORKFLOW_BYTES}: put large files on the server, and fetch them with write-file or from user-data"
+    );
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
 /// Refuses an Ignition config that the node would refuse.

@@ -142,7 +142,7 @@ fn word<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T,
     serde_json::from_value(serde_json::Value::String(text)).map_err(|source| Error::Record { what: column, source })
 }
 
-fn to_json<T: Serialize>(value: &T) -> String {
+pub(crate) fn to_json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("protocol values have text keys and so are always JSON")
 }
 

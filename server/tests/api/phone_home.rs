@@ -120,6 +120,24 @@ async fn a_report_from_before_the_disk_was_written_again_does_not_count() {
 }
 
 #[tokio::test]
+async fn what_a_run_that_ended_is_told_to_begin_leaves_its_report() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    let workflow = install(&server, &node).await;
+    assert_eq!(post(&server, &report_path(&workflow), "pub_key_rsa=key").await.status(), StatusCode::OK);
+    let before = run(&server).await;
+    assert!(before.phoned_home_at.is_some() && before.last_contact_at.is_some(), "{before:?}");
+    let seq = workflow.next_seq + 2 * workflow.steps.len() as u64;
+    let late = Event { seq, at: 1, step: 0, attempt: 1, kind: EventKind::Started };
+    assert_eq!(node.post_events(&server, &workflow.run, &[late]).await.status(), StatusCode::OK);
+    let after = run(&server).await;
+    assert_eq!(after.phone_home["pub_key_rsa"], "key");
+    assert_eq!((after.phoned_home_at, after.last_contact_at), (before.phoned_home_at, before.last_contact_at));
+    assert_eq!(state(&server).await, NodeState::Running);
+}
+
+#[tokio::test]
 async fn a_node_out_of_service_does_not_report() {
     let (server, _, path) = booting().await;
     operate::decommission_node(&server.store().await, "web1").await.unwrap();

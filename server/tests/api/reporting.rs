@@ -1,6 +1,6 @@
 //! Whose word counts when a run is composed: the run's before the system's, and the site's before both.
 
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{ErrorCode, MAX_WORKFLOW_BYTES};
 use slipway_server::operate::{NewRun, parse_workflow};
 use slipway_server::store::systems::System;
 
@@ -110,6 +110,23 @@ async fn what_is_refused_is_refused_when_it_is_said() {
     let refused = add_system(&server, bad).await.expect_err("a list");
     assert!(refused.to_string().starts_with("the user-data cannot be made to report: line 2, column 1"), "{refused}");
     add_system(&server, |system| system.phone_home_tries = Some(0)).await.expect_err("no tries");
+}
+
+#[tokio::test]
+async fn a_run_is_no_larger_than_what_a_machine_reads() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    // In JSON a quote is two bytes.
+    let quotes = |count: usize| with_user_data(&format!("#!/bin/sh\n# {}\n", "\"".repeat(count)));
+    let run = |count| NewRun { phone_home: Some(false), ..quotes(count) };
+    let refused = start(&server, run(MAX_WORKFLOW_BYTES / 2)).await.expect_err("too large");
+    assert_eq!(refused.body().code, ErrorCode::InvalidRequest);
+    let message = refused.to_string();
+    assert!(message.contains("at most 8388608: put large files on the server"), "{message}");
+    start(&server, run(MAX_WORKFLOW_BYTES / 2 - (64 << 10))).await.unwrap();
+    let workflow = node.workflow(&server).await.unwrap();
+    assert!(serde_json::to_vec(&workflow).unwrap().len() < MAX_WORKFLOW_BYTES);
 }
 
 #[tokio::test]
