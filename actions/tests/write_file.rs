@@ -66,7 +66,9 @@ fn the_root_is_found_in_the_subvolume_that_installers_make_for_it() {
             let script = format!("mount -o loop,{options} \"$0\" \"$1\"; trap 'umount \"$1\"' EXIT; {script}");
             run(Command::new("sh").args(["-euc", &script]).arg(&disk).arg(&place))
         };
-        let make = format!("cd \"$1\"; btrfs -q subvolume create {name}; mkdir {name}/etc; echo ID=x >{name}/etc/os-release; cd /");
+        let make = format!(
+            "cd \"$1\"; btrfs -q subvolume create {name}; mkdir {name}/etc; echo ID=x >{name}/etc/os-release; cd /"
+        );
         mounted("rw", &make);
         write(&bench, text("/etc/motd", "welcome"));
         assert_eq!(mounted(&format!("ro,subvol={name}"), "cat \"$1/etc/motd\""), "welcome");

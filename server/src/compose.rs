@@ -17,9 +17,9 @@ const INSTANCE_PREFIX: &str = "slipway-";
 /// The steps that install a system on a node, without instance id, and whose user-data has yet to be made to report or not; see
 /// [`crate::reporting`].
 ///
-/// `server` is the URL machines reach the server under, `hostname` the node's name and `user_data` what the run brings.
+/// `server` is the URL machines reach the server under, and `user_data` what the run brings.
 /// The run's user-data wins over the system's, which is used only if the run has none; empty user-data is not none.
-pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data: Option<&str>) -> Vec<Step> {
+pub fn install(system: &System, server: &str, user_data: Option<&str>) -> Vec<Step> {
     let disk = || system.disk.clone();
     let user_data = user_data.or(system.user_data.as_deref()).unwrap_or_default().to_owned();
     let mut steps = vec![
@@ -43,7 +43,6 @@ pub fn install(system: &System, server: &str, hostname: Option<&str>, user_data:
             "seed-cloud-init",
             Action::SeedCloudInit(SeedCloudInit {
                 disk: disk(),
-                hostname: hostname.map(str::to_owned),
                 user_data,
                 vendor_data: system.vendor_data.clone(),
                 ssh_keys: system.ssh_keys.clone(),
@@ -81,12 +80,13 @@ pub fn image_url(server: &str, digest: &Digest) -> String {
     format!("{server}/images/{digest}")
 }
 
-/// Has every `seed-cloud-init` step set the system up as its node wants it: its network, and who may log in beside those
-/// of the system.
-pub fn set_up(steps: &mut [Step], network: Option<&Network>, ssh_keys: &[String]) {
+/// Has every `seed-cloud-init` step set the system up as its node wants it, where the step itself does not say: its host name and its
+/// network; and who may log in beside those of the step.
+pub fn set_up(steps: &mut [Step], name: Option<&str>, network: Option<&Network>, ssh_keys: &[String]) {
     for step in steps {
         if let Action::SeedCloudInit(seed) = &mut step.action {
-            seed.network_config = network.map(network_config::text);
+            seed.hostname = seed.hostname.take().or_else(|| name.map(str::to_owned));
+            seed.network_config = seed.network_config.take().or_else(|| network.map(network_config::text));
             let further = ssh_keys.iter().filter(|key| !seed.ssh_keys.contains(key)).cloned().collect::<Vec<_>>();
             seed.ssh_keys.extend(further);
         }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_system_becomes_steps_on_one_disk() {
-        let steps = install(&system(), "https://s", Some("web1"), None);
+        let steps = install(&system(), "https://s", None);
         let names: Vec<&str> = steps.iter().map(|step| step.action.name()).collect();
         assert_eq!(names, ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "boot-reporter", "reboot"]);
         let text = serde_json::to_string(&steps).expect("JSON");
@@ -153,20 +153,24 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_its_network_and_its_keys_beside_those_of_the_system() {
-        let mut steps = install(&system(), "https://s", None, None);
+    fn a_node_has_its_name_its_network_and_its_keys_beside_those_of_the_system() {
+        let mut steps = install(&system(), "https://s", None);
         let interface = Interface { name: "lan0".to_owned(), dhcp4: true, ..Interface::default() };
         let network = Network { interfaces: vec![interface], ..Network::default() };
-        set_up(&mut steps, Some(&network), &["ssh-rsa B".to_owned(), "ssh-rsa A".to_owned()]);
+        set_up(&mut steps, Some("web1"), Some(&network), &["ssh-rsa B".to_owned(), "ssh-rsa A".to_owned()]);
+        assert_eq!(seed(&steps).hostname.as_deref(), Some("web1"));
         assert_eq!(seed(&steps).network_config.as_deref(), Some(&*network_config::text(&network)));
         assert_eq!(seed(&steps).ssh_keys, ["ssh-rsa A", "ssh-rsa B"]);
+        let before = steps.clone();
+        set_up(&mut steps, Some("web2"), Some(&Network::default()), &[]);
+        assert_eq!(steps, before, "what a step says itself stays");
     }
 
     #[test]
     fn the_runs_user_data_wins_over_the_systems() {
-        assert_eq!(seed(&install(&system(), "https://s", None, None)).user_data, "#cloud-config\n");
+        assert_eq!(seed(&install(&system(), "https://s", None)).user_data, "#cloud-config\n");
         for brought in ["#!/bin/sh\n", ""] {
-            assert_eq!(seed(&install(&system(), "https://s", None, Some(brought))).user_data, brought);
+            assert_eq!(seed(&install(&system(), "https://s", Some(brought))).user_data, brought);
         }
     }
 
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_boot_reporter_is_told_who_it_reports_to() {
-        let mut steps = install(&system(), "https://s", None, None);
+        let mut steps = install(&system(), "https://s", None);
         ask_to_report_boots(&mut steps, "https://s", "T", "PEM\n");
         let reporter = steps.iter().find_map(|step| match &step.action {
             Action::BootReporter(reporter) => Some(reporter),

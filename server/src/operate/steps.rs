@@ -33,7 +33,8 @@ pub(super) async fn compose_work(
     new: NewRun,
 ) -> Result<Work, Error> {
     let known_steps = known_steps(connection, &new).await?;
-    let (mut steps, wish) = steps(connection, node, new).await?;
+    let (mut steps, wish) = steps(connection, new).await?;
+    compose::set_up(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
     give_instance_ids(&mut steps);
     let phone_home_token = ask_to_phone_home(connection, &mut steps, wish, ca).await?;
     let boot_token = boot_report::is_asked_for(&steps).then(random::token);
@@ -47,7 +48,7 @@ pub(super) async fn compose_work(
 }
 
 /// The steps of a task, and what is said about the reports of the installed system: the run's word before all others.
-async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, Wish), Error> {
+async fn steps(connection: &mut Connection, new: NewRun) -> Result<(Vec<Step>, Wish), Error> {
     let wish = new.reporting();
     match new.task {
         Task::Os(name) => {
@@ -63,8 +64,7 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
                 return Err(Error::refused(ErrorCode::Forbidden, message));
             }
             let server = server_url(connection).await?;
-            let mut steps = compose::install(&system, &server, node.name.as_deref(), new.user_data.as_deref());
-            compose::set_up(&mut steps, node.network.as_ref(), &node.ssh_keys);
+            let steps = compose::install(&system, &server, new.user_data.as_deref());
             Ok((steps, wish.or(system.reporting())))
         }
         Task::Workflow(_) if new.user_data.is_some() => {

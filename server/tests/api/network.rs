@@ -118,6 +118,11 @@ async fn a_node_keeps_its_network_and_its_runs_bring_it() {
     let seed = newest_seed(&server).await;
     assert_eq!(seed.network_config, Some(network_config::text(&network)));
     assert_eq!(seed.ssh_keys, [format!("{KEY} me"), KEY.to_owned()]);
+    let seeds = "steps: [{name: seed, action: {seed-cloud-init: {user_data: \"#cloud-config\\n\"}}}]\n";
+    start(new(Task::Workflow(operate::parse_workflow(seeds).unwrap()), None)).await.unwrap();
+    let seed = newest_seed(&server).await;
+    assert_eq!((seed.hostname.as_deref(), &seed.ssh_keys[..]), (Some("web1"), &[KEY.to_owned()][..]));
+    assert_eq!(seed.network_config, Some(network_config::text(&network)));
 
     let refused = async |new, expect: &str| {
         let message = start(new).await.unwrap_err().to_string();
