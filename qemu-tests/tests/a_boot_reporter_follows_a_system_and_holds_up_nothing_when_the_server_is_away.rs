@@ -1,5 +1,5 @@
 //! A Debian is installed with a boot reporter. It boots while the server is away and with not a byte left on its disk, and nothing
-//! waits for the reporter or fails with it; when the server is back it hears of the boot, and nothing of the reporter is left.
+//! waits for the reporter or fails with it, not even when it crashes; when the server is back it hears of the boot, and nothing of the reporter is left.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, step, stream, timed};
@@ -16,6 +16,9 @@ echo "told: the reporter is $(systemctl show --property=ActiveState --value slip
 echo "told: $(systemctl --failed --plain --no-legend | grep -c slipway) failed units are ours"
 echo "told: we are $(systemd-analyze critical-chain | grep -c slipway) times in the critical chain"
 head -c 1M /dev/zero >/more || echo "told: the disk is full"
+systemctl kill --signal=SEGV slipway-report.service
+while [ "$(systemctl show --property=NRestarts --value slipway-report.service)" = 0 ]; do sleep 1; done
+echo "told: after a crash it runs again, and $(systemctl --failed --plain --no-legend | grep -c slipway) failed units are ours"
 while [ -e /usr/local/lib/slipway ]; do sleep 1; done
 cd /etc/systemd/system
 echo "told: of the reporter $(ls slipway-report.service multi-user.target.wants/slipway-report.service | wc -l) files are left"
@@ -66,6 +69,7 @@ fn a_boot_reporter_follows_a_system_and_holds_up_nothing_when_the_server_is_away
         machine.wait_for_console("told: 0 failed units are ours", LIMIT)?;
         machine.wait_for_console("told: we are 0 times in the critical chain", LIMIT)?;
         machine.wait_for_console("told: the disk is full", LIMIT)?;
+        machine.wait_for_console("told: after a crash it runs again, and 0 failed units are ours", LIMIT)?;
 
         bench.lab.start_server()?;
         let node = bench.wait_for(&machine, "running", |node| node.state == NodeState::Running)?;
