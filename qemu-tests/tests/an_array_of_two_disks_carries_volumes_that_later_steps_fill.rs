@@ -72,6 +72,12 @@ fn an_array_of_two_disks_carries_volumes_that_later_steps_fill() -> Result<()> {
             bench.wait_for(&machine, "done", |node| matches!(node.state, NodeState::Installed | NodeState::Failed))?;
         assert_eq!(node.state, NodeState::Installed, "{node:#?}\n{}", machine.console()?);
         drop(machine);
+        let run = node.run.context("a run")?;
+        let notes = &run.steps[1].notes;
+        for what in ["the mapping ", "the array "] {
+            let is_told = |note: &String| note.contains("taking down what sits on ") && note.contains(what);
+            ensure!(notes.iter().any(is_told), "{what}: {notes:?}");
+        }
 
         for (index, half) in halves.iter().enumerate() {
             let member = cut(&bench, half, "member", MEMBER_MIB, MEMBER_MIBS)?;
