@@ -61,9 +61,12 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn Fn
         (0, _) => {}
         (1, 1) => return Err(failed.remove(0)),
         (_, count) => {
+            // A step that fails has no outcome, so the results of the others are told with the failure.
+            let others = outcome.disks.iter().map(|disk| told(&disk.path, &disk.result));
             return Err(EraseError::SomeNotErased {
                 count,
                 failed: failed.iter().map(|error| text::chain(error)).collect(),
+                others: others.chain(outcome.warnings.iter().cloned()).collect(),
             }
             .into());
         }
@@ -74,6 +77,16 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn Fn
 
 fn erasure(disk: &Disk, result: Erasure) -> DiskErasure {
     DiskErasure { path: disk.path.clone(), serial: disk.serial.clone(), result }
+}
+
+/// What came of a disk, in words.
+fn told(path: &str, result: &Erasure) -> String {
+    match result {
+        Erasure::Erased { method, millis, samples } => {
+            format!("erased {path}: {method}, in {millis} ms, read back at {samples} places")
+        }
+        Erasure::Skipped { reason } => format!("skipped {path}: {reason}"),
+    }
 }
 
 fn summary(disks: &[DiskErasure]) -> String {
@@ -189,8 +202,9 @@ fn erase(inputs: &EraseDisk, mut worker: Worker<'_>) -> Erasing {
     }
     let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let Erased { method, samples } = erased;
-    worker.note(format!("erased {}: {method}, in {millis} ms, read back at {samples} places", worker.disk.path()));
-    Ok((Erasure::Erased { method, millis, samples }, worker.warnings))
+    let result = Erasure::Erased { method, millis, samples };
+    worker.note(told(worker.disk.path(), &result));
+    Ok((result, worker.warnings))
 }
 
 fn erase_by(mode: EraseMode, worker: &mut Worker<'_>) -> Result<Erased, Error> {

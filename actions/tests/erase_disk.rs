@@ -127,12 +127,18 @@ fn one_disk_that_fails_does_not_keep_the_others_and_fails_the_step() {
     let path = bench.path("gone").to_str().unwrap().to_owned();
     let gone = Disk { path: path.clone(), size: MIB as u64, ..Disk::default() };
     bench.disks.push(Candidate { disk: gone, in_use: None, by_name_only: false, boot_medium: None });
+    bench.add_disk("protected", 20 * MIB);
+    bench.disks[2].disk.read_only = true;
     let (result, reports) = bench.run(&erase_all());
     let error = chain(&result.unwrap_err());
     assert!(error.starts_with(&format!("erasing 2 disks: opening {path}: No such file")), "{error}");
     assert!(bench.disk().iter().all(|byte| *byte == 0), "the other disk is erased");
-    let erased = format!("erased {}: every byte", bench.path("disk").display());
-    assert!(reports.notes.iter().any(|note| note.starts_with(&erased)), "{:?}", reports.notes);
+    let erased = format!("erased {}: every byte written with zeros (20 MiB), in ", bench.path("disk").display());
+    let note = reports.notes.iter().find(|note| note.starts_with(&erased)).unwrap();
+    assert!(note.ends_with(" ms, read back at 257 places"), "{note}");
+    assert!(error.contains(&format!("; {note}")), "the failure has the result of the other disk: {error}");
+    let skipped = format!("; skipped {}: ", bench.path("protected").display());
+    assert!(error.contains(&skipped), "{error}");
 }
 
 #[test]

@@ -32,35 +32,37 @@ pub(super) fn are_zero(disk: &OpenDisk, ranges: &[Range<u64>]) -> Result<u64, Er
     Ok(count)
 }
 
-/// What was on a disk before it erased itself. Afterwards it may read as anything: zeros, ones, or what the old data is under a
-/// new key.
+/// Places of a disk and what was there before it erased itself. Afterwards it may read as anything: zeros, ones, or what the old
+/// data is under a new key.
 #[derive(Debug)]
-pub(super) struct Before(Vec<Vec<u8>>);
+pub(super) struct Before(Vec<(Range<u64>, Vec<u8>)>);
 
 impl Before {
-    /// Reads places spread over the disk, up to the first that cannot be read: a disk that is locked or worn out is one to
-    /// erase.
+    /// Reads places spread over the disk, without those that cannot be read: a disk that is locked or worn out is one to erase.
     pub(super) fn read(disk: &OpenDisk) -> Self {
         let mut reader = Reader::new(disk);
-        let places = places(&(0..disk.size()), disk.logical_block());
-        Self(places.map_while(|place| Some(reader.read(place).ok()?.to_vec())).collect())
+        Self::of(places(&(0..disk.size()), disk.logical_block()), |place| reader.read(place).map(<[u8]>::to_vec))
+    }
+
+    fn of(
+        places: impl Iterator<Item = Range<u64>>,
+        mut read: impl FnMut(Range<u64>) -> Result<Vec<u8>, Error>,
+    ) -> Self {
+        Self(places.filter_map(|place| Some((place.clone(), read(place).ok()?))).collect())
     }
 
     /// Reads them again, and fails if one still has what it had, unless that was nothing: one byte over and over. Gives how many
-    /// places were read.
+    /// places were compared, which is none where none could be read before.
     pub(super) fn is_gone(&self, disk: &OpenDisk) -> Result<u64, Error> {
         let mut reader = Reader::new(disk);
-        let places: Vec<Range<u64>> = places(&(0..disk.size()), disk.logical_block()).collect();
-        for (index, place) in places.iter().enumerate() {
-            let offset = place.start;
+        for (place, before) in &self.0 {
             let now = reader.read(place.clone())?;
-            let before = self.0.get(index).map(Vec::as_slice).unwrap_or_default();
             let was_something = before.iter().any(|byte| Some(byte) != before.first());
-            if was_something && now == before {
-                return Err(EraseError::Unchanged { disk: disk.path().to_owned(), offset }.into());
+            if was_something && now == before.as_slice() {
+                return Err(EraseError::Unchanged { disk: disk.path().to_owned(), offset: place.start }.into());
             }
         }
-        Ok(places.len() as u64)
+        Ok(self.0.len() as u64)
     }
 }
 
@@ -112,6 +114,8 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open_disk::Access;
+    use std::fs;
 
     fn check(range: Range<u64>, block: u32, expect: &[Range<u64>]) {
         assert_eq!(places(&range, block).collect::<Vec<_>>(), expect, "{range:?}");
@@ -128,5 +132,32 @@ mod tests {
         assert_eq!(many.len(), 257);
         assert_eq!(many[256].end, u64::MAX / 512 * 512);
         assert!(many.iter().all(|place| place.start % 512 == 0 && place.end - place.start == 4096));
+    }
+
+    #[test]
+    fn what_could_be_read_before_is_compared_and_nothing_else_counts() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let old: Vec<u8> = (0..=u8::MAX).cycle().take(16 * PLACE as usize).collect();
+        fs::write(file.path(), &old).unwrap();
+        let disk = OpenDisk::open(file.path().to_str().unwrap(), Access::Read).unwrap();
+        let before = |is_bad: fn(u64) -> bool| {
+            let mut reader = Reader::new(&disk);
+            Before::of(places(&(0..disk.size()), disk.logical_block()), |place| match is_bad(place.start) {
+                true => Err(Error::Cancelled),
+                false => reader.read(place).map(<[u8]>::to_vec),
+            })
+        };
+        let (all, but_the_first, none) = (before(|_| false), before(|at| at == 0), before(|_| true));
+        for (before, expect) in [(&all, 0), (&but_the_first, PLACE)] {
+            let unchanged = before.is_gone(&disk);
+            assert!(
+                matches!(unchanged, Err(Error::Erase(EraseError::Unchanged { offset, .. })) if offset == expect),
+                "{unchanged:?}"
+            );
+        }
+        fs::write(file.path(), vec![0; old.len()]).unwrap();
+        for (before, expect) in [(&all, 16), (&but_the_first, 15), (&none, 0)] {
+            assert_eq!(before.is_gone(&disk).unwrap(), expect);
+        }
     }
 }

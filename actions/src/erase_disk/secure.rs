@@ -30,6 +30,13 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
     let done = method(worker)?.map_err(|reason| cannot(worker, reason))?;
     flush_buffers(worker)?;
     let samples = before.is_gone(worker.disk)?;
+    if samples == 0 {
+        let path = worker.disk.path();
+        let warning = format!(
+            "nothing of {path} could be read before its secure erase, so nothing verifies that it did what it says"
+        );
+        worker.warnings.push(warning);
+    }
     worker.reach(worker.disk.size());
     Ok(Erased { method: done, samples })
 }

@@ -42,11 +42,13 @@ pub enum EraseError {
         offset: u64,
     },
     /// Some of several disks were not erased.
-    #[error("erasing {count} disks: {}", failed.join("; "))]
+    #[error("erasing {count} disks: {}", [failed.as_slice(), others.as_slice()].concat().join("; "))]
     SomeNotErased {
         /// How many there were.
         count: usize,
         /// Each that failed, with its reason and causes.
         failed: Vec<String>,
+        /// What came of each other one, and what is to be known of those.
+        others: Vec<String>,
     },
 }

@@ -25,7 +25,7 @@ pub enum SourceError {
         #[source]
         source: FetchError,
     },
-    /// Too many failures in a row without a byte received.
+    /// Too many failures in a row with no more than a few bytes received between them.
     #[error("fetching {url}: stopped at byte {offset} after {failures} failures in a row")]
     FetchGaveUp {
         /// The URL without user, password and query, which may be secrets.

@@ -6,8 +6,11 @@ use super::retry::MAX_FAILURES;
 use super::{FetchError, STALL_TIMEOUT, shown};
 use crate::text;
 
-/// Failures in a row at one place, without a byte received between them, after which another is asked.
+/// Failures in a row at one place after which another is asked.
 const TRIES: u32 = 2;
+/// Bytes received between two failures that make the second the first of another row. A connection that works gives more within a
+/// few round trips; without a bound, a place that gives a byte with each connection and hangs up would be asked for ever.
+const PROGRESS: u64 = 64 << 10;
 /// Longest silence that is put up with, for a source that is slow and not broken.
 const LONGEST_STALL: Duration = Duration::from_secs(60);
 
@@ -16,9 +19,11 @@ pub(crate) struct Mirrors {
     places: Vec<Place>,
     /// Index of the place that is asked.
     at: usize,
-    /// Failures in a row, without a byte received between them: at this place, and at all of them.
+    /// Failures in a row, with no more than a few bytes received between them: at this place, and at all of them.
     here: u32,
     in_a_row: u32,
+    /// Bytes received since the last failure.
+    since: u64,
     stall: Duration,
     /// Bytes received since the image was begun.
     received: u64,
@@ -57,12 +62,24 @@ impl Mirrors {
         let urls = std::iter::once(first).chain(others.iter().map(String::as_str)).map(str::to_owned);
         let places = urls.map(|url| Place { url, failure: None, is_out: false, gave: false }).collect();
         let (stall, is_mixing_over) = (STALL_TIMEOUT, false);
-        Self { places, at: 0, here: 0, in_a_row: 0, stall, received: 0, is_mixing_over, attempts: 0, again: 0 }
+        Self {
+            places,
+            at: 0,
+            here: 0,
+            in_a_row: 0,
+            since: 0,
+            stall,
+            received: 0,
+            is_mixing_over,
+            attempts: 0,
+            again: 0,
+        }
     }
 
     /// Begins with the first byte; what was received before counts no more.
     pub(crate) fn begin(&mut self) {
         self.again += std::mem::take(&mut self.received);
+        self.since = 0;
         self.places.iter_mut().for_each(|place| place.gave = false);
     }
 
@@ -74,8 +91,11 @@ impl Mirrors {
     /// Takes note of bytes that came from the place asked.
     pub(crate) fn received(&mut self, bytes: u64) {
         self.received += bytes;
+        self.since += bytes;
         self.places[self.at].gave |= bytes > 0;
-        (self.here, self.in_a_row) = (0, 0);
+        if self.since >= PROGRESS {
+            (self.here, self.in_a_row) = (0, 0);
+        }
     }
 
     /// A warning for the operator if it took more than one attempt.
@@ -109,7 +129,7 @@ impl Mirrors {
         self.stall
     }
 
-    /// Failures in a row, without a byte received between them.
+    /// Failures in a row, with no more than a few bytes received between them.
     pub(crate) fn failures(&self) -> u32 {
         self.in_a_row
     }
@@ -118,6 +138,7 @@ impl Mirrors {
     pub(crate) fn failed(&mut self, error: &FetchError) -> Then {
         self.here += 1;
         self.in_a_row += 1;
+        self.since = 0;
         if error.is_stall() {
             self.stall = (self.stall * 2).min(LONGEST_STALL);
         }
@@ -208,9 +229,9 @@ mod tests {
         FetchError::Body { source: io::ErrorKind::ConnectionReset.into() }
     }
 
-    /// A failure after bytes had come.
+    /// A failure after a good deal had come.
     fn broken_off(mirrors: &mut Mirrors, error: &FetchError) -> Then {
-        mirrors.received(1);
+        mirrors.received(PROGRESS);
         mirrors.failed(error)
     }
 
@@ -240,6 +261,28 @@ mod tests {
         let told = mirrors.told();
         assert_eq!(told[2], "https://c/x: the server answered 410 Gone");
         assert_eq!(told.len(), 3);
+    }
+
+    #[test]
+    fn a_place_that_gives_a_few_bytes_and_hangs_up_is_not_asked_for_ever() {
+        let given_up_after = |bytes: u64| {
+            let mut mirrors = Mirrors::new("https://a/x", &[]);
+            (1..100_u32).find(|_| {
+                // As it is read: bit by bit.
+                mirrors.received(1);
+                mirrors.received(bytes - 1);
+                mirrors.failed(&dropped()) == Then::GiveUp
+            })
+        };
+        assert_eq!(given_up_after(1), Some(MAX_FAILURES));
+        assert_eq!(given_up_after(PROGRESS - 1), Some(MAX_FAILURES));
+        assert_eq!(given_up_after(PROGRESS), None);
+        let mut mirrors = Mirrors::new("https://a/x", &["https://b/x".to_owned()]);
+        for expect in [Then::Same, Then::Other] {
+            mirrors.received(1);
+            assert_eq!(mirrors.failed(&dropped()), expect);
+        }
+        assert_eq!(mirrors.url(), "https://b/x");
     }
 
     #[test]

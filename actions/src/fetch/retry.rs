@@ -9,7 +9,7 @@ use crate::Report;
 use crate::error::{Error, SourceError};
 use crate::machine::Cancel;
 
-/// Failures in a row, without a byte received between them, after which a source is given up.
+/// Failures in a row, with no more than a few bytes received between them, after which a source is given up.
 pub(crate) const MAX_FAILURES: u32 = 10;
 /// First pause before another try; doubled with each failure in a row, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);

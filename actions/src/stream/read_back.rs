@@ -1,7 +1,7 @@
 //! Reads what was written again, past the page cache, while the rest is still being written.
 //!
 //! A disk answers from its own memory what it was given a moment ago, so a piece is read only when a good deal was written after
-//! it, or at the end, after a flush.
+//! it, or after a flush: at the end, and where pieces are so small that there are too many of them before.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -53,6 +53,11 @@ impl Piece {
         let hash = (!is_zero).then(|| XxHash3_64::oneshot(bytes));
         Self { offset, len: bytes.len(), hash, until: 0 }
     }
+
+    /// Whether the disk has to look for it, when so many bytes are written, and so many were at the last flush.
+    fn can_be_read(&self, written: u64, flushed: u64) -> bool {
+        self.until <= flushed || self.until + LAG <= written
+    }
 }
 
 impl<'a> ReadBack<'a> {
@@ -81,19 +86,23 @@ impl<'a> ReadBack<'a> {
     /// Reads every piece and compares, until there are no more. `capacity` is the size of the largest in bytes.
     pub(super) fn run(&self, capacity: usize) -> Result<(), Halt> {
         let mut buffer = Buffer::new(capacity);
-        let mut is_flushed = false;
+        // Bytes written before the last flush.
+        let mut flushed = 0;
         loop {
-            let ready = |state: &State| {
-                state.writers == 0 || state.pieces.front().is_some_and(|piece| piece.until + LAG <= state.written)
+            // Writers that wait for room write nothing more, so that the first piece would never be old enough.
+            let ready = move |state: &State| {
+                state.writers == 0
+                    || state.pieces.len() >= MAX_PIECES
+                    || state.pieces.front().is_some_and(|piece| piece.can_be_read(state.written, flushed))
             };
             let mut state = self.wait(ready)?;
-            let is_end = state.writers == 0;
             let Some(piece) = state.pieces.pop_front() else { return Ok(()) };
+            let written = state.written;
             drop(state);
             self.changed.notify_all();
-            if is_end && !is_flushed {
+            if !piece.can_be_read(written, flushed) {
                 self.disk.flush()?;
-                is_flushed = true;
+                flushed = written;
             }
             buffer.place(piece.offset);
             self.disk.read_past_cache(&mut buffer, piece.len)?;
@@ -114,5 +123,51 @@ impl<'a> ReadBack<'a> {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open_disk::Access;
+    use std::fs;
+    use std::thread;
+
+    const BLOCK: usize = 512;
+
+    /// Writes nothing, but says of so many pieces that they were: one after the other, as one writer does. The disk has the same in
+    /// each of its blocks.
+    fn read_back(pieces: usize, noted: impl Fn(usize) -> [u8; BLOCK] + Sync) -> Result<(), Halt> {
+        const BLOCKS: usize = 8;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), [7; BLOCKS * BLOCK]).unwrap();
+        let disk = OpenDisk::open(file.path().to_str().unwrap(), Access::Read).unwrap();
+        let stop = Cancel::new();
+        let read_back = ReadBack::new(&disk, 1, &stop);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for index in 0..pieces {
+                    let offset = (index % BLOCKS * BLOCK) as u64;
+                    if read_back.note(Piece::of(&noted(index), offset, false)).is_err() {
+                        return;
+                    }
+                }
+                read_back.close();
+            });
+            let result = read_back.run(4096);
+            // A reader that failed reads no more, and the writer must not wait for it.
+            stop.set();
+            result
+        })
+    }
+
+    #[test]
+    fn more_small_pieces_than_are_remembered_are_read_before_much_is_written() {
+        // All of them are less than what is written before a piece is old enough.
+        let pieces = MAX_PIECES + MAX_PIECES / 2;
+        read_back(pieces, |_| [7; BLOCK]).unwrap();
+        let wrong = |index: usize| if index == MAX_PIECES + 1 { [8; BLOCK] } else { [7; BLOCK] };
+        let result = read_back(pieces, wrong);
+        assert!(matches!(result, Err(Halt::Failed(Error::ReadBack { .. }))), "{result:?}");
     }
 }
