@@ -5,7 +5,6 @@ mod client;
 mod error;
 pub(crate) mod headers;
 mod http;
-pub(crate) mod manifest;
 pub(crate) mod mirrors;
 pub(crate) mod oci;
 pub(crate) mod retry;

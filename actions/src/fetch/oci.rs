@@ -10,15 +10,15 @@ use serde_json::Value;
 use slipway_protocol::{Digest, OciReference, OciVersion, RegistryAuth, Secret};
 
 use super::challenge::{self, Challenge};
-use super::manifest::{self, Entry, Manifest};
 use super::small::{self, Small};
 use super::{FetchError, Request};
 use crate::error::{Error, SourceError};
 use crate::machine::Machine;
 use crate::stream::digest;
 
-/// Most bytes of a manifest or an index, as the distribution specification has it.
-const MAX_MANIFEST: usize = 4 << 20;
+/// Most bytes of a manifest or an index. Those of images have a few thousand; the four millions that the distribution specification
+/// has could take hundreds of millions of memory once they are read.
+const MAX_MANIFEST: usize = 256 << 10;
 /// Most bytes of an answer with a token.
 const MAX_TOKEN: usize = 64 << 10;
 const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
@@ -27,6 +27,7 @@ const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vn
 /// Configurations of container images, whose layers are archives of files and no images of disks.
 const CONTAINER: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+const TITLE: &str = "org.opencontainers.image.title";
 
 /// An artifact, and what its registry wants to see before it is handed out.
 pub(crate) struct Registry<'a> {
@@ -69,21 +70,21 @@ impl<'a> Registry<'a> {
             OciVersion::Tag(_) => None,
         };
         let mut manifest = self.manifest(&version.to_string(), expected, machine)?;
-        if let Some(index) = manifest.index() {
+        if let Some(index) = manifest.get("manifests").and_then(Value::as_array) {
             let digest = of_platform(index, architecture()).map_err(|reason| self.refused(reason))?;
             manifest = self.manifest(&digest.to_string(), Some(digest.clone()), machine)?;
         }
         blob(&manifest, self.reference.title.as_deref()).map_err(|reason| self.refused(reason))
     }
 
-    fn manifest(&mut self, version: &str, expected: Option<Digest>, machine: &dyn Machine) -> Result<Manifest, Error> {
+    fn manifest(&mut self, version: &str, expected: Option<Digest>, machine: &dyn Machine) -> Result<Value, Error> {
         let url = self.at(&format!("manifests/{version}"));
         let Small { bytes, content_digest } = self.get(&url, machine)?;
         let told = content_digest.and_then(|digest| digest.parse().ok());
         for expected in expected.iter().chain(&told) {
             digest::verify("the manifest", expected, &bytes)?;
         }
-        manifest::parse(&bytes).map_err(|reason| self.refused(reason))
+        serde_json::from_slice(&bytes).map_err(|error| self.refused(format!("its manifest is no JSON: {error}")))
     }
 
     /// Fetches a manifest; logs in where the registry wants that.
@@ -180,13 +181,16 @@ pub(crate) fn token(answer: &[u8]) -> Option<String> {
 }
 
 /// The one manifest of an index that is for Linux on this architecture, or the only one if it is for any.
-pub(crate) fn of_platform(index: &[Entry], architecture: &str) -> Result<Digest, String> {
+pub(crate) fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String> {
+    let field = |entry: &Value, name: &str| {
+        entry.get("platform").and_then(|platform| platform.get(name)).and_then(Value::as_str).map(str::to_owned)
+    };
     let wanted = format!("linux/{architecture}");
     let platforms: Vec<String> = index
         .iter()
-        .map(|entry| match entry.platform() {
-            Some((os, architecture)) => format!("{os}/{architecture}"),
-            None => "any".to_owned(),
+        .map(|entry| match (field(entry, "os"), field(entry, "architecture")) {
+            (Some(os), Some(architecture)) => format!("{os}/{architecture}"),
+            _ => "any".to_owned(),
         })
         .collect();
     let mut matching = index.iter().zip(&platforms).filter(|(_, platform)| **platform == wanted);
@@ -199,17 +203,21 @@ pub(crate) fn of_platform(index: &[Entry], architecture: &str) -> Result<Digest,
 }
 
 /// The layer of a manifest that is the image: the one of this title, or the only one.
-pub(crate) fn blob(manifest: &Manifest, title: Option<&str>) -> Result<Blob, String> {
-    if manifest.config_type().is_some_and(|config| CONTAINER.contains(&config)) {
+pub(crate) fn blob(manifest: &Value, title: Option<&str>) -> Result<Blob, String> {
+    let config = manifest.get("config").and_then(|config| config.get("mediaType")).and_then(Value::as_str);
+    if config.is_some_and(|config| CONTAINER.contains(&config)) {
         return Err("it is a container image, not an image of a disk; push that as an artifact, such as by oras push"
             .to_owned());
     }
-    let layers = manifest.layers();
-    let title_of = |layer: &Entry| layer.title().unwrap_or("without a title").to_owned();
+    let layers = manifest.get("layers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let title_of = |layer: &Value| {
+        let title = layer.get("annotations").and_then(|annotations| annotations.get(TITLE)).and_then(Value::as_str);
+        title.unwrap_or("without a title").to_owned()
+    };
     let mut matching = layers.iter().filter(|layer| title.is_none_or(|title| title_of(layer) == title));
     match (matching.next(), matching.next()) {
         (Some(layer), None) => {
-            let size = layer.size().ok_or("its manifest does not say how large it is")?;
+            let size = layer.get("size").and_then(Value::as_u64).ok_or("its manifest does not say how large it is")?;
             Ok(Blob { digest: digest_of(layer)?, size })
         }
         (None, _) if layers.is_empty() => Err("it has no files".to_owned()),
@@ -221,8 +229,8 @@ pub(crate) fn blob(manifest: &Manifest, title: Option<&str>) -> Result<Blob, Str
     }
 }
 
-fn digest_of(entry: &Entry) -> Result<Digest, String> {
-    let text = entry.digest().ok_or("its manifest has an entry without a digest")?;
+fn digest_of(descriptor: &Value) -> Result<Digest, String> {
+    let text = descriptor.get("digest").and_then(Value::as_str).ok_or("its manifest has an entry without a digest")?;
     text.parse().map_err(|error| format!("its manifest has an entry with a wrong digest: {error}"))
 }
 
@@ -239,12 +247,6 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const TITLE: &str = "org.opencontainers.image.title";
-
-    fn read(manifest: &Value) -> Manifest {
-        manifest::parse(manifest.to_string().as_bytes()).unwrap()
-    }
-
     fn hex(digit: char) -> String {
         format!("sha256:{}", digit.to_string().repeat(64))
     }
@@ -252,8 +254,7 @@ mod tests {
     #[test]
     fn the_manifest_of_an_index_is_that_of_this_architecture() {
         let check = |index: Value, expect: Result<char, &str>| {
-            let index = read(&json!({"manifests": index}));
-            let found = of_platform(index.index().unwrap(), "arm64").map(|digest| digest.to_string());
+            let found = of_platform(index.as_array().unwrap(), "arm64").map(|digest| digest.to_string());
             match expect {
                 Ok(digit) => assert_eq!(found, Ok(hex(digit))),
                 Err(part) => assert!(found.as_ref().is_err_and(|reason| reason.contains(part)), "{found:?}"),
@@ -275,7 +276,7 @@ mod tests {
     fn the_image_is_the_only_layer_or_the_one_of_the_title() {
         let check = |layers: Value, title: Option<&str>, expect: Result<char, &str>| {
             let manifest = json!({"config": {"mediaType": "application/vnd.oci.empty.v1+json"}, "layers": layers});
-            let found = blob(&read(&manifest), title).map(|blob| (blob.digest.to_string(), blob.size));
+            let found = blob(&manifest, title).map(|blob| (blob.digest.to_string(), blob.size));
             match expect {
                 Ok(digit) => assert_eq!(found, Ok((hex(digit), 7))),
                 Err(part) => assert!(found.as_ref().is_err_and(|reason| reason.contains(part)), "{found:?}"),
@@ -293,6 +294,6 @@ mod tests {
         check(json!([{"digest": hex('a')}]), None, Err("does not say how large"));
         check(json!([{"digest": "sha256:../x", "size": 7}]), None, Err("an entry with a wrong digest"));
         let container = json!({"config": {"mediaType": CONTAINER[0]}, "layers": [image]});
-        assert!(blob(&read(&container), None).unwrap_err().contains("it is a container image"));
+        assert!(blob(&container, None).unwrap_err().contains("it is a container image"));
     }
 }
