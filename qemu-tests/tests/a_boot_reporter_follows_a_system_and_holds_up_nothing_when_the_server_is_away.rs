@@ -16,7 +16,7 @@ echo "told: the reporter is $(systemctl show --property=ActiveState --value slip
 echo "told: $(systemctl --failed --plain --no-legend | grep -c slipway) failed units are ours"
 echo "told: we are $(systemd-analyze critical-chain | grep -c slipway) times in the critical chain"
 head -c 1M /dev/zero >/more || echo "told: the disk is full"
-systemctl kill --signal=SEGV slipway-report.service
+systemctl kill --signal=ABRT slipway-report.service
 while [ "$(systemctl show --property=NRestarts --value slipway-report.service)" = 0 ]; do sleep 1; done
 echo "told: after a crash it runs again, and $(systemctl --failed --plain --no-legend | grep -c slipway) failed units are ours"
 while [ -e /usr/local/lib/slipway ]; do sleep 1; done

@@ -51,7 +51,7 @@ fn a_system_that_must_not_be_written_to_gets_its_seed_in_a_partition() -> Result
         File::open(&disk)?.read_exact_at(&mut root, ROOT.start * MIB)?;
         assert!(root[..] == image[(ROOT.start * MIB) as usize..(ROOT.end * MIB) as usize], "the root is as it was");
         assert_eq!(in_seed(&disk, "user-data")?, USER_DATA);
-        assert_eq!(in_seed(&disk, "meta-data")?, "instance-id: \"run-7\"\n");
+        assert_eq!(in_seed(&disk, "meta-data")?, "instance-id: \"run-7\"\nlocal-hostname: \"m1\"\n");
         assert_eq!(in_seed(&disk, "proof")?, "by the kernel\n");
         Ok(())
     })
