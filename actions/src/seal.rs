@@ -1,6 +1,8 @@
 //! Root file systems that must not be written to. A mount for writing changes a file system even if no file is touched, and what
 //! dm-verity seals does not boot after that, so this is found out without mounting the root.
 
+use std::collections::BTreeSet;
+
 use crate::boot_entry::grub;
 use crate::error::Error;
 use crate::mount;
@@ -19,11 +21,17 @@ const READ_ONLY: &[&str] = &["squashfs", "erofs"];
 /// Hashes that seal another partition, as the probe calls them.
 const VERITY: &str = "DM_verity_hash";
 /// Types of partitions with such hashes (Discoverable Partitions Specification), for x86-64 and arm64.
-const ROOT_VERITY: &[&str] = &["2c7357ed-ebd2-46d9-aec1-23d437ec2bf5", "df3300ce-d69f-4c92-978c-9bfb0f38d820"];
-const USR_VERITY: &[&str] = &["77ff5f63-e7b6-4633-acf4-1565b864c0e6", "6e11a4e7-fbca-4ded-b9e9-e1a512bb664e"];
+pub(crate) const ROOT_VERITY: &[&str] =
+    &["2c7357ed-ebd2-46d9-aec1-23d437ec2bf5", "df3300ce-d69f-4c92-978c-9bfb0f38d820"];
+pub(crate) const USR_VERITY: &[&str] =
+    &["77ff5f63-e7b6-4633-acf4-1565b864c0e6", "6e11a4e7-fbca-4ded-b9e9-e1a512bb664e"];
 /// Types of partitions with boot entries: EFI system partition, extended boot loader partition.
 const BOOT_TYPES: &[&str] = &["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "bc13c2ff-59e6-4262-a352-b275fd6f7172"];
 const BOOT_LABEL: &str = "boot";
+/// Root hashes of one kind that are remembered. A system has a few entries.
+const MAX_HASHES: usize = 1000;
+/// Characters of one: SHA-512 has as many.
+const MAX_HASH: usize = 128;
 
 /// The partitions of a disk.
 pub(crate) fn places(disk: &OpenDisk) -> Result<Vec<Place>, Error> {
@@ -79,7 +87,7 @@ pub(crate) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>
     }
     let hashes = hashes(places);
     let arguments = boot_arguments(disk, places)?;
-    let sealed = arguments.root || hashes.root || hashes.unknown && !arguments.usr;
+    let sealed = !arguments.root.is_empty() || hashes.root || hashes.unknown && arguments.usr.is_empty();
     Ok(sealed.then(|| "it is sealed by dm-verity".to_owned()))
 }
 
@@ -110,25 +118,33 @@ fn hashes(places: &[Place]) -> Hashes {
     hashes
 }
 
-/// What kernel command lines say is sealed.
+/// What kernel command lines say is sealed: the root hashes of it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Arguments {
-    root: bool,
-    usr: bool,
+pub(crate) struct Arguments {
+    pub(crate) root: BTreeSet<String>,
+    pub(crate) usr: BTreeSet<String>,
 }
 
 impl Arguments {
     fn read(&mut self, text: &str) {
         for word in text.split_whitespace().map(|word| word.trim_matches(['"', '\''])) {
-            self.root |= word.starts_with("roothash=");
-            self.usr |= word.starts_with("usrhash=") || word.starts_with("verity.usrhash=");
+            let (hashes, hash) = match word.strip_prefix("roothash=") {
+                Some(hash) => (&mut self.root, hash),
+                None => match word.strip_prefix("verity.").unwrap_or(word).strip_prefix("usrhash=") {
+                    Some(hash) => (&mut self.usr, hash),
+                    None => continue,
+                },
+            };
+            if hashes.len() < MAX_HASHES {
+                hashes.insert(hash.chars().take(MAX_HASH).collect::<String>().to_ascii_lowercase());
+            }
         }
     }
 }
 
 /// What the boot entries and unified kernel images on partitions that are known to be for booting say. One that does not mount
 /// says nothing.
-fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Arguments, Error> {
+pub(crate) fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Arguments, Error> {
     let mut arguments = Arguments::default();
     for (partition, found) in places {
         let Some(found) = found else { continue };
@@ -171,16 +187,18 @@ mod tests {
 
     #[test]
     fn a_command_line_says_what_is_sealed() {
-        let check = |text: &str, expect: (bool, bool)| {
+        let check = |text: &str, root: &[&str], usr: &[&str]| {
             let mut arguments = Arguments::default();
             arguments.read(text);
-            assert_eq!((arguments.root, arguments.usr), expect, "{text:?}");
+            let [root, usr] = [root, usr].map(|hashes| hashes.iter().map(|hash| (*hash).to_owned()).collect());
+            assert_eq!(arguments, Arguments { root, usr }, "{text:?}");
         };
-        check("options root=/dev/sda2 ro", (false, false));
-        check("title x\noptions ro roothash=0a1b\n", (true, false));
-        check("linux /v mount.usr=/dev/mapper/usr verity.usrhash=0a", (false, true));
-        check("options \"usrhash=0a\"", (false, true));
-        check("options xroothash=1", (false, false));
+        check("options root=/dev/sda2 ro", &[], &[]);
+        check("title x\noptions ro roothash=0A1b\n", &["0a1b"], &[]);
+        check("linux /v mount.usr=/dev/mapper/usr verity.usrhash=0a", &[], &["0a"]);
+        check("options \"usrhash=0a\"", &[], &["0a"]);
+        check("options xroothash=1", &[], &[]);
+        check("linux /a roothash=1\nlinux /b roothash=2\nlinux /c roothash=1", &["1", "2"], &[]);
     }
 
     #[test]

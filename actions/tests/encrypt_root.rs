@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed, spoil};
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed, spoil, write_file};
 use common::encryptable::SYSTEM;
 use common::swtpm::Tpm;
 use common::{Bench, MIB, chain};
@@ -410,8 +410,8 @@ fn a_disk_without_a_table_is_no_root_partition() {
     assert!(chain(&error).contains("only a partition can be encrypted"), "{}", chain(&error));
 }
 
-/// The last partition of a disk sealed by dm-verity, its hashes behind it.
-fn sealed(halves: bool) -> Option<(Bench, String)> {
+/// The last partition of a disk sealed by dm-verity, its hashes behind it; and one of a type before it, for boot entries.
+fn sealed(halves: bool, first: &str) -> Option<(Bench, String)> {
     const HASHES: &str = if cfg!(target_arch = "aarch64") {
         "DF3300CE-D69F-4C92-978C-9BFB0F38D820"
     } else {
@@ -420,7 +420,7 @@ fn sealed(halves: bool) -> Option<(Bench, String)> {
     let bench = Bench::new(MIB);
     let disk = bench.path("disk");
     let parts = [
-        Part { mib: 1..9, type_guid: LINUX, name: "other", files: &[] },
+        Part { mib: ESP_AT..9, type_guid: first, name: "other", files: &[("loader/entries/readme", "")] },
         Part { mib: 10..30, type_guid: ROOT, name: "system", files: &[("etc/os-release", "")] },
         Part { mib: 30..39, type_guid: HASHES, name: "hashes", files: &[] },
     ];
@@ -448,7 +448,7 @@ fn sealed(halves: bool) -> Option<(Bench, String)> {
 #[test]
 fn a_sealed_root_is_left_as_it_is_and_checked() {
     for halves in [true, false] {
-        let Some((bench, root_hash)) = sealed(halves) else { return };
+        let Some((bench, root_hash)) = sealed(halves, LINUX) else { return };
         let before = bench.disk();
         let safe = Safe::new(&bench, Path::new(NO_TPM));
         let (done, notes) = safe.encrypt(EncryptRoot::default()).unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -465,5 +465,31 @@ fn a_sealed_root_is_left_as_it_is_and_checked() {
         let expect =
             "which dm-verity seals: block 4864 of its data is not what its hash tree says; write the image again";
         assert!(chain(&error).ends_with(expect), "{}", chain(&error));
+    }
+}
+
+#[test]
+fn a_sealed_root_has_to_be_the_one_that_boot_entries_start() {
+    if !can_mount() {
+        return;
+    }
+    for halves in [true, false] {
+        for is_right in [true, false] {
+            let Some((bench, root_hash)) = sealed(halves, ESP) else { return };
+            let (entry, zeros) = (bench.path("entry"), "0".repeat(64));
+            let named = if is_right { &root_hash } else { &zeros };
+            fs::write(&entry, format!("linux /v\noptions ro roothash={named}\n")).unwrap();
+            write_file(&bench.path("disk"), ESP_AT, &entry, "/loader/entries/a.conf");
+            let ended = Safe::new(&bench, Path::new(NO_TPM)).encrypt(EncryptRoot::default());
+            match is_right {
+                true => assert_eq!(ended.unwrap().0.outcome.warnings, [""; 0]),
+                false => {
+                    let error = chain(&ended.unwrap_err());
+                    let expect =
+                        format!("its root hash is {root_hash}, and what the boot entries start has {zeros}; write");
+                    assert!(error.contains(&expect), "{error}");
+                }
+            }
+        }
     }
 }
