@@ -165,8 +165,8 @@ struct Splitter<'a, 'b> {
 impl<'a> Splitter<'a, '_> {
     fn zstd(mut self) -> Result<u64, Halt> {
         while !self.is_at_end()? {
-            let (pieces, at) = (self.pieces, self.at());
-            let failed = |source| pieces.failed(at, source);
+            let (pieces, jobs, in_order, at) = (self.pieces, self.jobs, self.in_order, self.at());
+            let failed = |source| failed_behind(jobs, pieces, in_order, at, source);
             let mut frame = zstd::Frame::default();
             let mut piece = Piece::new(&mut self.input, &mut frame).map_err(failed)?;
             let bytes = start(&mut piece, Vec::new()).map_err(failed)?;
@@ -177,9 +177,10 @@ impl<'a> Splitter<'a, '_> {
                 continue;
             }
             let _memory = self.jobs.reserve((bytes.len() as u64).saturating_add(window))?;
-            let mut decoder = pieces.decoder(io::BufReader::new(bytes.chain(piece))).map_err(failed)?;
             // Those in front of it are done now.
-            let at = if self.in_order { self.jobs.end() } else { at };
+            let at = if in_order { jobs.end() } else { at };
+            let stream = io::BufReader::new(bytes.chain(piece));
+            let mut decoder = pieces.decoder(stream).map_err(|source| pieces.failed(at, source))?;
             let end = pass_on(pieces, &mut decoder, at, content, self.output)?;
             drop(decoder);
             self.passed_on(end);
@@ -201,8 +202,8 @@ impl<'a> Splitter<'a, '_> {
     }
 
     fn xz_block(&mut self, header: &xz::Header) -> Result<xz::Block, Halt> {
-        let (pieces, at) = (self.pieces, self.at());
-        let failed = |source| pieces.failed(at, source);
+        let (pieces, jobs, in_order, at) = (self.pieces, self.jobs, self.in_order, self.at());
+        let failed = |source| failed_behind(jobs, pieces, in_order, at, source);
         let mut block = header.block();
         let mut piece = Piece::new(&mut self.input, &mut block).map_err(failed)?;
         let mut bytes = start(&mut piece, header.bytes().to_vec()).map_err(failed)?;
@@ -212,9 +213,9 @@ impl<'a> Splitter<'a, '_> {
             return Ok(block);
         }
         let _memory = self.jobs.reserve(bytes.len() as u64 + piece.walk().dictionary)?;
+        let at = if in_order { jobs.end() } else { at };
         let stream = io::BufReader::new(bytes.chain(piece).chain(&xz::END_OF_BLOCK[..]));
-        let mut decoder = pieces.decoder(stream).map_err(failed)?;
-        let at = if self.in_order { self.jobs.end() } else { at };
+        let mut decoder = pieces.decoder(stream).map_err(|source| pieces.failed(at, source))?;
         let end = self.output.fill(pieces.name(), &mut decoder, at)?;
         drop(decoder);
         // What the block has is known only now.
@@ -260,7 +261,18 @@ impl<'a> Splitter<'a, '_> {
     }
 
     fn ask<T>(&mut self, read: impl FnOnce(&mut Input<'a>) -> io::Result<T>) -> Result<T, Halt> {
-        read(&mut self.input).map_err(|source| self.pieces.failed(self.at(), source))
+        let (jobs, pieces, in_order, at) = (self.jobs, self.pieces, self.in_order, self.at);
+        read(&mut self.input).map_err(|source| failed_behind(jobs, pieces, in_order, at, source))
+    }
+}
+
+/// What is wrong with a stream behind the pieces that were cut from it. In order, those come first: theirs is the error to tell, if there
+/// is one, and only they say where in the image this one is.
+fn failed_behind(jobs: &Jobs, pieces: Pieces, in_order: bool, at: u64, source: io::Error) -> Halt {
+    match in_order.then(|| jobs.reserve(0)) {
+        None => pieces.failed(at, source),
+        Some(Ok(_)) => pieces.failed(jobs.end(), source),
+        Some(Err(halt)) => halt,
     }
 }
 
