@@ -34,7 +34,7 @@ pub fn fit(disk: &str, grow: bool) -> Result<(), Error> {
     let disk = OpenDisk::open(disk, Access::Write)?;
     let mut head = vec![0; disk.size().min(HEAD) as usize];
     disk.read_at(&mut head, 0)?;
-    if let (_, Some(mut backup)) = partitions::fit(&mut head, &disk, grow)? {
+    if let (_, Some(backup)) = partitions::fit(&mut head, &disk, grow)? {
         backup.write_entries(&disk)?;
         disk.write_at(&head, 0)?;
         backup.write_header(&disk)?;
