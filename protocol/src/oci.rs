@@ -2,6 +2,7 @@
 //! either for one of several files.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use crate::Digest;
@@ -83,18 +84,21 @@ impl FromStr for OciReference {
 }
 
 fn is_host(host: &str) -> bool {
-    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    let is_port =
+        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
     // An address of IPv6 has colons of its own.
     let (host, port) = match host.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (host, None),
     };
-    let is_address = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-        .is_some_and(|address| address.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')));
-    let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
-    !host.is_empty() && (is_address || is_name) && port.is_none_or(is_port)
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_label =
+        |label: &str| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let is_known = match address {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => host.split('.').all(is_label),
+    };
+    is_known && port.is_none_or(is_port)
 }
 
 fn is_repository(name: &str) -> bool {
@@ -156,7 +160,10 @@ mod tests {
         for tag in ["", ".a", "a/b", "a b", "a?b", &"a".repeat(129)] {
             check(&format!("oci://r.example/a:{tag}"), Err("tag is no word"));
         }
-        for host in ["", "user:secret@r.example", "r.example:", "r.example:0", "r.example:99999", "[::1", "a b"] {
+        let ports = ["r.example:", "r.example:0", "r.example:99999", "r.example:+443"];
+        for host in
+            ["", "user:secret@r.example", ".", "..", "r..example", "[::1", "[.]", "a b"].into_iter().chain(ports)
+        {
             check(&format!("oci://{host}/a:b"), Err("registry is no host name"));
         }
         check("oci://r.example/a:b#", Err("title is empty"));
