@@ -101,9 +101,14 @@ impl Jobs {
         Ok(Reserved { jobs: self, memory })
     }
 
-    /// In order: the end of what was passed on, as an offset of the image.
-    pub(super) fn end(&self) -> u64 {
-        self.lock().end
+    /// Whether jobs are passed on in the order of the image.
+    pub(super) fn are_in_order(&self) -> bool {
+        self.in_order
+    }
+
+    /// Where in the image something belongs that is no job: in order, behind what was passed on, else where it is said to be.
+    pub(super) fn place(&self, said: u64) -> u64 {
+        if self.in_order { self.lock().end } else { said }
     }
 
     /// In order: something that is no job was passed on, up to this offset.

@@ -72,7 +72,7 @@ pub(super) fn run(pieces: Pieces, mut input: Input, output: &Output) -> Result<u
                 });
             });
         }
-        let splitter = Splitter { pieces, input, output, jobs: &jobs, in_order, at: 0 };
+        let splitter = Splitter { pieces, input, output, jobs: &jobs, at: 0 };
         let size = match pieces {
             Pieces::Zstd => splitter.zstd(),
             Pieces::Xz => splitter.xz(),
@@ -157,7 +157,6 @@ struct Splitter<'a, 'b> {
     output: &'b Output<'b>,
     /// Where pieces go that are there as a whole.
     jobs: &'b Jobs,
-    in_order: bool,
     /// Where the next piece belongs, unless all are passed on in order: then the jobs know.
     at: u64,
 }
@@ -165,20 +164,20 @@ struct Splitter<'a, 'b> {
 impl<'a> Splitter<'a, '_> {
     fn zstd(mut self) -> Result<u64, Halt> {
         while !self.is_at_end()? {
-            let (pieces, jobs, in_order, at) = (self.pieces, self.jobs, self.in_order, self.at());
-            let failed = |source| failed_behind(jobs, pieces, in_order, at, source);
+            let (pieces, jobs, at) = (self.pieces, self.jobs, self.at);
+            let failed = |source| failed_behind(jobs, pieces, at, source);
             let mut frame = zstd::Frame::default();
             let mut piece = Piece::new(&mut self.input, &mut frame).map_err(failed)?;
             let bytes = start(&mut piece, Vec::new()).map_err(failed)?;
             let (is_whole, content, window) = (piece.is_at_end(), piece.walk().content, piece.walk().window);
-            content.map_or(Ok(()), |content| self.output.limits.check(at.saturating_add(content)))?;
-            if is_whole && (content.is_some() || self.in_order) {
+            content.map_or(Ok(()), |content| self.output.limits.check(jobs.place(at).saturating_add(content)))?;
+            if is_whole && (content.is_some() || jobs.are_in_order()) {
                 self.whole(bytes, content, window)?;
                 continue;
             }
             let _memory = self.jobs.reserve((bytes.len() as u64).saturating_add(window))?;
             // Those in front of it are done now.
-            let at = if in_order { jobs.end() } else { at };
+            let at = jobs.place(at);
             let stream = io::BufReader::new(bytes.chain(piece));
             let mut decoder = pieces.decoder(stream).map_err(|source| pieces.failed(at, source))?;
             let end = pass_on(pieces, &mut decoder, at, content, self.output)?;
@@ -202,8 +201,8 @@ impl<'a> Splitter<'a, '_> {
     }
 
     fn xz_block(&mut self, header: &xz::Header) -> Result<xz::Block, Halt> {
-        let (pieces, jobs, in_order, at) = (self.pieces, self.jobs, self.in_order, self.at());
-        let failed = |source| failed_behind(jobs, pieces, in_order, at, source);
+        let (pieces, jobs, at) = (self.pieces, self.jobs, self.at);
+        let failed = |source| failed_behind(jobs, pieces, at, source);
         let mut block = header.block();
         let mut piece = Piece::new(&mut self.input, &mut block).map_err(failed)?;
         let mut bytes = start(&mut piece, header.bytes().to_vec()).map_err(failed)?;
@@ -213,7 +212,7 @@ impl<'a> Splitter<'a, '_> {
             return Ok(block);
         }
         let _memory = self.jobs.reserve(bytes.len() as u64 + piece.walk().dictionary)?;
-        let at = if in_order { jobs.end() } else { at };
+        let at = jobs.place(at);
         let stream = io::BufReader::new(bytes.chain(piece).chain(&xz::END_OF_BLOCK[..]));
         let mut decoder = pieces.decoder(stream).map_err(|source| pieces.failed(at, source))?;
         let end = self.output.fill(pieces.name(), &mut decoder, at)?;
@@ -226,7 +225,7 @@ impl<'a> Splitter<'a, '_> {
 
     /// Has a piece decoded whose bytes are all here.
     fn whole(&mut self, bytes: Vec<u8>, content: Option<u64>, past: u64) -> Result<(), Halt> {
-        let at = self.at();
+        let at = self.jobs.place(self.at);
         let past = content.map_or(past, |content| past.min(content));
         let memory = (bytes.len() as u64).saturating_add(past).saturating_add(EACH);
         if let Some(content) = content {
@@ -238,22 +237,15 @@ impl<'a> Splitter<'a, '_> {
             return self.jobs.send(job);
         }
         let _memory = self.jobs.reserve(memory)?;
-        let at = if self.in_order { self.jobs.end() } else { at };
+        let at = self.jobs.place(at);
         let end = decode(self.pieces, &Job { at, ..job }, self.output)?;
         self.passed_on(end);
         Ok(())
     }
 
-    /// Where the next piece belongs; in order, how far the image has got.
-    fn at(&self) -> u64 {
-        if self.in_order { self.jobs.end() } else { self.at }
-    }
-
     fn passed_on(&mut self, end: u64) {
-        match self.in_order {
-            true => self.jobs.passed_on(end),
-            false => self.at = end,
-        }
+        self.at = end;
+        self.jobs.passed_on(end);
     }
 
     fn is_at_end(&mut self) -> Result<bool, Halt> {
@@ -261,18 +253,17 @@ impl<'a> Splitter<'a, '_> {
     }
 
     fn ask<T>(&mut self, read: impl FnOnce(&mut Input<'a>) -> io::Result<T>) -> Result<T, Halt> {
-        let (jobs, pieces, in_order, at) = (self.jobs, self.pieces, self.in_order, self.at);
-        read(&mut self.input).map_err(|source| failed_behind(jobs, pieces, in_order, at, source))
+        let (jobs, pieces, at) = (self.jobs, self.pieces, self.at);
+        read(&mut self.input).map_err(|source| failed_behind(jobs, pieces, at, source))
     }
 }
 
 /// What is wrong with a stream behind the pieces that were cut from it. In order, those come first: theirs is the error to tell, if there
 /// is one, and only they say where in the image this one is.
-fn failed_behind(jobs: &Jobs, pieces: Pieces, in_order: bool, at: u64, source: io::Error) -> Halt {
-    match in_order.then(|| jobs.reserve(0)) {
-        None => pieces.failed(at, source),
-        Some(Ok(_)) => pieces.failed(jobs.end(), source),
+fn failed_behind(jobs: &Jobs, pieces: Pieces, at: u64, source: io::Error) -> Halt {
+    match jobs.are_in_order().then(|| jobs.reserve(0)) {
         Some(Err(halt)) => halt,
+        _ => pieces.failed(jobs.place(at), source),
     }
 }
 
