@@ -14,7 +14,7 @@ fn a_power_cut_never_leaves_an_unverified_disk() -> Result<()> {
         let folder = tempfile::tempdir()?;
         torture::record(folder.path())?;
         let recording = Recording::load(folder.path())?;
-        let tally = recording.judge(SEED, CUTS, |_| {});
+        let tally = recording.judge(SEED, CUTS, |_| {})?;
         let found = tally.lines(recording.runs()).join("\n");
         assert!(tally.unverified().is_empty(), "cut of seed {SEED}:\n{found}");
         for wanted in ["nothing", "the old system", "the new system"] {

@@ -2,7 +2,7 @@
 //! request any part may be there, down to the sector, which a disk writes whole or not at all. Of two requests for the same
 //! sector the later wins where both are there, because the cache holds one content of a sector.
 
-use crate::write_log::{Request, SECTOR};
+use crate::write_log::Request;
 
 /// Random numbers that are the same for the same seed: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -37,21 +37,25 @@ impl Dice {
 /// stands alone, or is all that is missing.
 const SHARES: [usize; 5] = [0, 1, 8, 15, 16];
 
-/// Carries requests out as far as they survived the cut: `requests` are those since the last flush.
-pub fn survive(disk: &mut [u8], requests: &[Request], dice: &mut Dice) {
+/// Carries requests out as far as they survived the cut: `requests` are those since the last flush, and the disk writes aligned pieces of
+/// `whole` bytes whole or not at all.
+pub fn survive(disk: &mut [u8], requests: &[Request], whole: usize, dice: &mut Dice) {
     let (kept, torn) = (SHARES[dice.below(SHARES.len())], SHARES[dice.below(SHARES.len())]);
     for request in requests {
         let Request::Write { offset, bytes } = request else { continue };
-        let whole = dice.chance(kept);
+        let is_kept = dice.chance(kept);
         let share = SHARES[dice.below(SHARES.len())];
         // Any of them may be torn: a disk works on many at once.
-        if !whole && !dice.chance(torn) {
+        if !is_kept && !dice.chance(torn) {
             continue;
         }
-        for (index, sector) in bytes.chunks(SECTOR).enumerate() {
-            if whole || dice.chance(share) {
-                put(disk, *offset as usize + index * SECTOR, sector);
+        let (mut at, mut rest) = (*offset as usize, bytes.as_slice());
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(rest.len().min(whole - at % whole));
+            if is_kept || dice.chance(share) {
+                put(disk, at, piece);
             }
+            (at, rest) = (at + piece.len(), behind);
         }
     }
 }
@@ -72,6 +76,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::write_log::SECTOR;
 
     /// Two sectors written by one request, and the second of them again: what may be there is all that is ever there.
     #[test]
@@ -81,12 +86,23 @@ mod tests {
         let mut seen = BTreeSet::new();
         for trial in 0..2000 {
             let mut disk = vec![0; 3 * SECTOR];
-            survive(&mut disk, &requests, &mut Dice::new(1, trial));
+            survive(&mut disk, &requests, SECTOR, &mut Dice::new(1, trial));
             assert!(disk.chunks(SECTOR).all(|sector| sector.iter().all(|byte| *byte == sector[0])), "a torn sector");
             seen.insert([disk[0], disk[SECTOR], disk[2 * SECTOR]]);
         }
         let all = [0, 1].into_iter().flat_map(|first| [0, 1, 2].map(|second| [first, second, 0]));
         assert_eq!(seen, all.collect());
+    }
+
+    #[test]
+    fn what_a_disk_writes_whole_is_never_torn() {
+        let request = Request::Write { offset: SECTOR as u64, bytes: vec![1; 4 * SECTOR] };
+        for trial in 0..500 {
+            let mut disk = vec![0; 6 * SECTOR];
+            survive(&mut disk, std::slice::from_ref(&request), 2 * SECTOR, &mut Dice::new(1, trial));
+            assert_eq!((disk[0], disk[5 * SECTOR]), (0, 0));
+            assert_eq!(disk[2 * SECTOR], disk[3 * SECTOR]);
+        }
     }
 
     #[test]

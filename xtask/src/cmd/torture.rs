@@ -49,7 +49,7 @@ impl Torture {
                 let bad = tally.unverified().len();
                 println!("{:6.1} s: {done} cuts, {bad} unverified", began.elapsed().as_secs_f64());
             }
-        });
+        })?;
         tally.lines(recording.runs()).iter().for_each(|line| println!("{line}"));
         if let Some(cut) = tally.unverified().first() {
             let (count, disk) = (tally.unverified().len(), folder.join("unverified-disk"));

@@ -11,10 +11,12 @@ use crate::tables::{self, Place, Table};
 use crate::write_log::{self, Request};
 
 mod boot;
+mod growing;
 mod record;
 mod tally;
 
 pub use boot::boot;
+use growing::Growing;
 pub use record::{Run, record};
 pub use tally::Tally;
 
@@ -23,6 +25,8 @@ pub struct Recording {
     before: Vec<u8>,
     requests: Vec<Request>,
     runs: Vec<Run>,
+    /// Of each run, what the kernel does with a file system of a system that is whole.
+    growing: Vec<Option<Growing>>,
 }
 
 /// One power cut.
@@ -77,11 +81,19 @@ impl Recording {
         let read = |name: &str| record::read(&folder.join(name));
         let requests = write_log::read(&mut record::open(&folder.join(record::LOG))?)?;
         let runs = serde_json::from_slice(&read(record::RUNS)?).context("reading the list of runs")?;
-        let recording = Self { before: read(record::BEFORE)?, requests, runs };
-        let mut replayed = recording.before.clone();
-        recording.requests.iter().for_each(|request| power_cut::apply(&mut replayed, request));
-        let ends_flushed = |run: &Run| recording.requests[..run.end].last() == Some(&Request::Flush);
-        if replayed != read(record::DISK)? || !recording.runs.iter().all(ends_flushed) {
+        let mut recording = Self { before: read(record::BEFORE)?, requests, runs, growing: Vec::new() };
+        let mut disk = recording.before.clone();
+        for run in 0..recording.runs.len() {
+            let (all, begins) = (recording.requests_of(run), disk.clone());
+            let requests = &recording.requests[all.clone()];
+            requests.iter().for_each(|request| power_cut::apply(&mut disk, request));
+            if requests.last() != Some(&Request::Flush) {
+                bail!("replaying the recording in {}: run {run} does not end with a flush", folder.display());
+            }
+            let grows = recording.runs[run].grows;
+            recording.growing.push(grows.then(|| Growing::find(&begins, requests, all.start)));
+        }
+        if disk != read(record::DISK)? {
             bail!("replaying the recording in {}: it does not end with what the disk holds", folder.display());
         }
         Ok(recording)
@@ -122,8 +134,15 @@ impl Recording {
         let durable = self.flushed_before(cut.at);
         let mut disk = self.before.clone();
         self.requests[..durable].iter().for_each(|request| power_cut::apply(&mut disk, request));
-        power_cut::survive(&mut disk, &self.requests[durable..cut.at], &mut cut.dice.clone());
+        self.survive(&mut disk, durable, cut);
         disk
+    }
+
+    /// Carries out what survives of the requests from one of them, behind a flush, to the cut.
+    fn survive(&self, disk: &mut [u8], flushed: usize, cut: &Cut) {
+        let is_growing = self.growing[cut.run].as_ref().is_some_and(|growing| growing.has_begun(cut.at));
+        let whole = if is_growing { growing::WHOLE } else { write_log::SECTOR };
+        power_cut::survive(disk, &self.requests[flushed..cut.at], whole, &mut cut.dice.clone());
     }
 
     /// Requests up to the last flush before this one, and that flush.
@@ -132,7 +151,7 @@ impl Recording {
     }
 
     /// Looks at the disk after each of the first cuts of a seed, and tells what has been found whenever there is more.
-    pub fn judge(&self, seed: u64, cuts: u64, mut tell: impl FnMut(&Tally)) -> Tally {
+    pub fn judge(&self, seed: u64, cuts: u64, mut tell: impl FnMut(&Tally)) -> Result<Tally> {
         let mut tally = Tally::default();
         let mut cuts: Vec<Cut> = (0..cuts).map(|trial| self.cut(seed, trial)).collect();
         // In the order of time, so that no request is carried out a thousand times.
@@ -140,21 +159,24 @@ impl Recording {
         let mut old = self.before.clone();
         for (run, Run { installs, .. }) in self.runs.iter().enumerate() {
             let requests = self.requests_of(run);
-            let mut new = old.clone();
-            self.requests[requests.clone()].iter().for_each(|request| power_cut::apply(&mut new, request));
+            let mut left = old.clone();
+            self.requests[requests.clone()].iter().for_each(|request| power_cut::apply(&mut left, request));
+            let growing = self.growing[run].as_ref();
+            let new = growing.map_or(&left, |growing| &growing.before);
             let (mut durable, mut done, mut disk) = (old.clone(), requests.start, old.clone());
             for cut in cuts.iter().filter(|cut| cut.run == run) {
                 let flushed = self.flushed_before(cut.at).max(requests.start);
                 self.requests[done..flushed].iter().for_each(|request| power_cut::apply(&mut durable, request));
                 done = flushed;
                 disk.copy_from_slice(&durable);
-                power_cut::survive(&mut disk, &self.requests[flushed..cut.at], &mut cut.dice.clone());
-                tally.add(cut, found(&disk, &old, installs.then_some(&new)));
+                self.survive(&mut disk, flushed, cut);
+                let is_whole = growing.map_or(Ok(true), |growing| growing.undo(&mut disk, cut.at))?;
+                tally.add(cut, found(&disk, &old, (*installs && is_whole).then_some(new)));
                 tell(&tally);
             }
-            old = new;
+            old = left;
         }
-        tally
+        Ok(tally)
     }
 }
 

@@ -1,15 +1,18 @@
 //! Installations on a disk whose requests are recorded: one machine, one run after the other.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::BufReader;
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use slipway_protocol::{Action, Digest, DiskHints, EraseDisk, RunState, Step, StreamImage};
+use slipway_protocol::{Action, Digest, EraseDisk, RunState, Step, StreamImage, Verify};
 
+use crate::command::{command, run_quietly};
+use crate::host;
 use crate::image::ImagePaths;
 use crate::lab::Lab;
 use crate::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, drive, firmware};
@@ -20,6 +23,13 @@ const DISK_SIZE: u64 = 80 << 20;
 /// Sizes of the images, which leave a disk room behind them.
 const IMAGE_SIZE: u64 = 64 << 20;
 const MBR_IMAGE_SIZE: usize = 24 << 20;
+/// Size of the image whose last partition grows with its file system, where that begins, and its size.
+const GROWING_IMAGE_SIZE: u64 = 72 << 20;
+const GROWING_PARTITION: u64 = 64 << 20;
+const GROWING_SIZE: u64 = 7 << 20;
+/// The file in it.
+pub(super) const FILE: &str = "file";
+const FILE_SIZE: usize = 4 << 20;
 /// Of a system, what its file system does not need for itself, in percent.
 const FILLER: u64 = 90;
 const NODE: &str = "torture";
@@ -36,6 +46,8 @@ pub struct Run {
     pub end: usize,
     /// Whether it leaves a system that is to boot.
     pub installs: bool,
+    /// Whether the kernel then has a file system of it grow.
+    pub grows: bool,
 }
 
 /// Files of a recording, in its folder.
@@ -49,6 +61,18 @@ struct Plan<'a> {
     name: &'static str,
     action: Action,
     leaves: Option<&'a Path>,
+    /// What of the disk is not as in the image.
+    but: But,
+}
+
+/// What of an image may be otherwise on the disk it was written to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum But {
+    Nothing,
+    /// Blocks of zeros, of which its map says that they are no data.
+    Holes,
+    /// Its last partition, which grew.
+    LastPartition,
 }
 
 /// Has a machine go through all the ways to write to a disk and to fail at it. Leaves in the folder what the disk held before, the
@@ -58,11 +82,13 @@ pub fn record(folder: &Path) -> Result<()> {
         fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
     }
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    let [before, disk, image, other, mbr] = [BEFORE, DISK, "image", "other", "mbr"].map(|name| folder.join(name));
+    let paths = [BEFORE, DISK, "image", "other", "mbr", "growing"].map(|name| folder.join(name));
+    let [before, disk, image, other, mbr, growing] = paths;
     system(&before, DISK_SIZE, 1)?;
     system(&image, IMAGE_SIZE, 2)?;
     system(&other, DISK_SIZE, 3)?;
     write(&mbr, &mbr_image())?;
+    growing_image(&growing)?;
     fs::copy(&before, &disk).with_context(|| format!("copying {}", before.display()))?;
     let log = folder.join(LOG);
     create_disk(&log, 0)?;
@@ -71,7 +97,7 @@ pub fn record(folder: &Path) -> Result<()> {
     lab.start_server()?;
     let boot = lab.make_boot_files()?;
     lab.operator(&["node", "add", "--name", NODE, "--uuid", UUID, "--release"])?;
-    let plans = plans(&lab, [&image, &other, &mbr])?;
+    let plans = plans(&lab, folder, [&image, &other, &mbr, &growing])?;
     let mut machine = Machine::start(&machine(boot, &disk, &log), &folder.join("machine"))?;
     let mut runs: Vec<Run> = Vec::new();
     for plan in plans {
@@ -81,10 +107,11 @@ pub fn record(folder: &Path) -> Result<()> {
         if end == began {
             bail!("recording {}: the disk saw no request", plan.name);
         }
-        if !plan.leaves.map_or(Ok(true), |image| holds(&disk, image))? {
+        if !plan.leaves.map_or(Ok(true), |image| holds(&disk, image, plan.but))? {
             bail!("recording {}: the disk does not hold the image", plan.name);
         }
-        runs.push(Run { name: plan.name.to_owned(), end, installs: plan.leaves.is_some() });
+        let grows = plan.but == But::LastPartition;
+        runs.push(Run { name: plan.name.to_owned(), end, installs: plan.leaves.is_some(), grows });
     }
     drop(machine);
     write(&folder.join(RUNS), &serde_json::to_vec(&runs)?)
@@ -105,31 +132,67 @@ fn machine(boot: ImagePaths, disk: &Path, log: &Path) -> MachineConfig {
     }
 }
 
-fn plans<'a>(lab: &Lab, [image, other, mbr]: [&'a Path; 3]) -> Result<Vec<Plan<'a>>> {
-    let stream = |image: &Path, digest: Option<Digest>| -> Result<Action> {
-        let path = image.to_str().with_context(|| format!("{} is not UTF-8", image.display()))?;
-        let own = lab.operator(&["image", "add", path])?.trim().to_owned();
-        let (url, digest) = (format!("{}/images/{own}", lab.url()), digest.map_or_else(|| own.parse(), Ok)?);
-        let (digest, disk) = (Some(digest), DiskHints::default());
-        Ok(Action::StreamImage(StreamImage { url, digest, disk, ..StreamImage::default() }))
+fn plans<'a>(lab: &Lab, folder: &Path, [image, other, mbr, growing]: [&'a Path; 4]) -> Result<Vec<Plan<'a>>> {
+    let stream = |image: &Path| -> Result<StreamImage> {
+        let own = lab.operator(&["image", "add", text(image)?])?.trim().to_owned();
+        let (url, digest) = (format!("{}/images/{own}", lab.url()), Some(own.parse()?));
+        Ok(StreamImage { url, digest, ..StreamImage::default() })
     };
-    let plan = |name, action, leaves| Plan { name, action, leaves };
-    let wrong = format!("sha256:{}", "0".repeat(64)).parse()?;
+    let wrong: Digest = format!("sha256:{}", "0".repeat(64)).parse()?;
+    let wrong = StreamImage { digest: Some(wrong), ..stream(image)? };
+    let read_back = StreamImage { verify: Verify::Readback, ..stream(image)? };
+    let map = stream(&map(image, folder)?)?.url;
+    let by_map = StreamImage { bmap: Some(map), ..stream(image)? };
+    let erase = Action::EraseDisk(EraseDisk::default());
+    let plan = |name, action, leaves| Plan { name, action, leaves, but: But::Nothing };
+    let install = |name, action, leaves| plan(name, Action::StreamImage(action), Some(leaves));
+    let grows = install("an image whose last partition grows, over a system", stream(growing)?, growing);
+    let by_map = install("an image by its block map, over a system", by_map, image);
     Ok(vec![
-        plan("an image smaller than the disk, over a system", stream(image, None)?, Some(image)),
-        plan("an image as large as the disk, over a system", stream(other, None)?, Some(other)),
-        plan("an image with a wrong digest, over a system", stream(image, Some(wrong))?, None),
-        plan("an image with an MBR, over nothing", stream(mbr, None)?, Some(mbr)),
-        plan("an image as large as the disk, over an MBR", stream(other, None)?, Some(other)),
-        plan("erasing a system", Action::EraseDisk(EraseDisk::default()), None),
+        install("an image smaller than the disk, over a system", stream(image)?, image),
+        install("an image as large as the disk, over a system", stream(other)?, other),
+        plan("an image with a wrong digest, over a system", Action::StreamImage(wrong), None),
+        install("an image with an MBR, over nothing", stream(mbr)?, mbr),
+        install("an image as large as the disk, over an MBR", stream(other)?, other),
+        install("an image that is read back, over a system", read_back, image),
+        Plan { but: But::LastPartition, ..grows },
+        Plan { but: But::Holes, ..by_map },
+        plan("erasing a system", erase, None),
     ])
 }
 
 /// Whether all that an image's tables reach is on a disk.
-fn holds(disk: &Path, image: &Path) -> Result<bool> {
+fn holds(disk: &Path, image: &Path, but: But) -> Result<bool> {
+    const BLOCK: usize = 4096;
     let (disk, image) = (read(disk)?, read(image)?);
-    let reached: Vec<_> = tables::find(&image).into_iter().flat_map(|table| table.reaches).collect();
-    Ok(!reached.is_empty() && reached.into_iter().all(|bytes| disk.get(bytes.clone()) == image.get(bytes)))
+    let mut reached: Vec<_> = tables::find(&image).into_iter().flat_map(|table| table.reaches).collect();
+    if but == But::LastPartition {
+        let last = reached.iter().map(|bytes| bytes.start).max();
+        reached.retain(|bytes| Some(bytes.start) != last);
+    }
+    let is_same = |start: usize, end: usize| {
+        let (image, disk) = (image.get(start..end), disk.get(start..end));
+        let is_hole = but == But::Holes && image.is_some_and(|block| block.iter().all(|byte| *byte == 0));
+        is_hole || image.is_some() && image == disk
+    };
+    let mut blocks = reached
+        .iter()
+        .flat_map(|bytes| bytes.clone().step_by(BLOCK).map(|start| (start, bytes.end.min(start + BLOCK))));
+    Ok(!reached.is_empty() && blocks.all(|(start, end)| is_same(start, end)))
+}
+
+/// The block map of an image, whose blocks of zeros are holes.
+fn map(image: &Path, folder: &Path) -> Result<PathBuf> {
+    host::ensure(host::TESTS)?;
+    let (sparse, map) = (folder.join("sparse"), folder.join("map"));
+    fs::copy(image, &sparse).with_context(|| format!("copying {}", image.display()))?;
+    run_quietly(command("fallocate", ["--dig-holes"]).arg(&sparse))?;
+    run_quietly(command("bmaptool", ["create", "--output"]).arg(&map).arg(&sparse))?;
+    Ok(map)
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
 /// Starts a run of one step and waits until it ends as planned.
@@ -139,8 +202,7 @@ fn carry_out(lab: &Lab, machine: &mut Machine, plan: &Plan) -> Result<()> {
     let file = folder.path().join("workflow");
     let step = Step { name: "step".to_owned(), action: plan.action.clone(), retries: 0, timeout: None };
     write(&file, &serde_json::to_vec(&json!({ "steps": [step] }))?)?;
-    let path = file.to_str().with_context(|| format!("{} is not UTF-8", file.display()))?;
-    lab.operator(&["run", "start", NODE, "--workflow", path])?;
+    lab.operator(&["run", "start", NODE, "--workflow", text(&file)?])?;
     let changes = lab.watch(NODE)?;
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -167,6 +229,22 @@ fn system(path: &Path, size: u64, seed: u64) -> Result<()> {
     let tail = end - bootable::SLACK as usize..end;
     disk[tail.clone()].copy_from_slice(&noise(seed + 1000, tail.len()));
     write(path, &disk)
+}
+
+/// A disk with a bootable system, and a file system with a file in the partition behind it.
+fn growing_image(path: &Path) -> Result<()> {
+    bootable::make(path, GROWING_PARTITION, Path::new(firmware::IPXE), &noise(5, 1 << 20))?;
+    let (folder, file_system) = (path.with_extension("folder"), path.with_extension("ext4"));
+    fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    write(&folder.join(FILE), &noise(6, FILE_SIZE))?;
+    let size = format!("{}K", GROWING_SIZE >> 10);
+    run_quietly(command("mkfs.ext4", ["-q", "-d"]).arg(&folder).arg(&file_system).arg(size))?;
+    let image = OpenOptions::new().write(true).open(path).with_context(|| format!("opening {}", path.display()))?;
+    image.set_len(GROWING_IMAGE_SIZE).with_context(|| format!("enlarging {}", path.display()))?;
+    let [first, sectors] = [GROWING_PARTITION, GROWING_SIZE].map(|bytes| bytes / tables::BLOCK as u64);
+    let second = format!("--new=2:{first}:+{}", sectors - 1);
+    run_quietly(command("sgdisk", ["--move-second-header", &second]).arg(path))?;
+    image.write_all_at(&read(&file_system)?, GROWING_PARTITION).with_context(|| format!("writing {}", path.display()))
 }
 
 /// A disk with a boot record, code in it and behind it, and one partition.
