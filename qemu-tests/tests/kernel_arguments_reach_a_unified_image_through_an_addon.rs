@@ -1,5 +1,8 @@
 //! A disk whose boot loader starts a unified kernel image: what kernel-args puts beside it is found by its stub, of the first
-//! version that looks for it, and reaches the kernel behind what the image has built in.
+//! version that looks for it, and reaches the kernel behind what the image has built in; and so with an image that comes later, as
+//! the system's own update brings it.
+
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use qemu_tests::{Bench, LIMIT, bootable_image, step, stream, timed};
@@ -9,6 +12,7 @@ use xtask::qemu::{Boot, Machine};
 use xtask::{debian, uki};
 
 const BUILT_IN: &str = "console=ttyS0,115200 slipway.built=in";
+const BUILT_LATER: &str = "console=ttyS0,115200 slipway.built=later";
 const ARGUMENT: &str = "slipway.added=\"by an addon\"";
 
 #[test]
@@ -19,15 +23,19 @@ fn kernel_arguments_reach_a_unified_image_through_an_addon() -> Result<()> {
         let Boot::Kernel { vmlinuz, .. } = bench.machine().boot else { bail!("the machine is started by firmware") };
         let programs = debian::unpacked(&debian::SYSTEMD_BOOT)?.join("usr/lib/systemd/boot/efi");
         let stub = std::fs::read(programs.join("linuxx64.efi.stub"))?;
-        let (release, kernel) = (b"ID=test\nVERSION_ID=1\nPRETTY_NAME=Test\n", std::fs::read(vmlinuz)?);
-        let unified = bench.folder().join("unified");
-        let sections: [(&str, &[u8]); 3] =
-            [(".osrel", release), (".cmdline", BUILT_IN.as_bytes()), (".linux", &kernel)];
-        std::fs::write(&unified, uki::assemble(&stub, &sections)?)?;
+        let kernel = std::fs::read(vmlinuz)?;
+        let unified = |version: u32, command_line: &str| -> Result<PathBuf> {
+            // systemd-boot starts the latest version.
+            let release = format!("ID=test\nVERSION_ID={version}\nPRETTY_NAME=Test\n");
+            let sections: [(&str, &[u8]); 3] =
+                [(".osrel", release.as_bytes()), (".cmdline", command_line.as_bytes()), (".linux", &kernel)];
+            let path = bench.folder().join(format!("test-{version}.efi"));
+            std::fs::write(&path, uki::assemble(&stub, &sections)?)?;
+            Ok(path)
+        };
         let image = bootable_image(bench.folder(), &programs.join("systemd-bootx64.efi"))?;
-        let partition = format!("{}@@1M", image.display());
-        run_quietly(&mut command("mmd", ["-i", &partition, "::EFI/Linux"]))?;
-        run_quietly(command("mcopy", ["-i", &partition]).arg(&unified).arg("::EFI/Linux/test-1.efi"))?;
+        run_quietly(&mut command("mmd", ["-i", &partition(&image), "::EFI/Linux"]))?;
+        put(&unified(1, BUILT_IN)?, &image)?;
 
         let (url, digest) = bench.add_image(&std::fs::read(image)?)?;
         let added = KernelArgs { append: vec![ARGUMENT.to_owned()], ..KernelArgs::default() };
@@ -42,13 +50,28 @@ fn kernel_arguments_reach_a_unified_image_through_an_addon() -> Result<()> {
         assert_eq!(node.state, NodeState::Installed, "{node:#?}\n{}", machine.console()?);
         drop(machine);
 
-        let mut machine =
-            Machine::start(&bench.machine_with_firmware(&bench.disk()), &bench.folder().join("installed"))?;
-        machine.wait_for_console("Kernel command line: ", LIMIT)?;
-        machine.wait_for_console("\n", LIMIT)?;
-        let console = machine.console()?;
-        let found = console.lines().find_map(|line| Some(line.split_once("Kernel command line: ")?.1));
-        assert_eq!(found.context("a command line")?.trim(), format!("{BUILT_IN} {ARGUMENT}"));
-        Ok(())
+        let starts_with = |name: &str, built_in: &str| -> Result<()> {
+            let machine = bench.machine_with_firmware(&bench.disk());
+            let mut machine = Machine::start(&machine, &bench.folder().join(name))?;
+            machine.wait_for_console("Kernel command line: ", LIMIT)?;
+            machine.wait_for_console("\n", LIMIT)?;
+            let console = machine.console()?;
+            let found = console.lines().find_map(|line| Some(line.split_once("Kernel command line: ")?.1));
+            assert_eq!(found.context("a command line")?.trim(), format!("{built_in} {ARGUMENT}"));
+            Ok(())
+        };
+        starts_with("installed", BUILT_IN)?;
+        put(&unified(2, BUILT_LATER)?, &bench.disk())?;
+        starts_with("updated", BUILT_LATER)
     })
+}
+
+/// The file system an image begins with, as mtools call it.
+fn partition(image: &Path) -> String {
+    format!("{}@@1M", image.display())
+}
+
+/// Puts a unified kernel image where systemd-boot looks for them.
+fn put(unified: &Path, image: &Path) -> Result<()> {
+    run_quietly(command("mcopy", ["-i", &partition(image)]).arg(unified).arg("::EFI/Linux"))
 }
