@@ -1,5 +1,5 @@
 //! What takes a block means what it meant, to a YAML reader, and has the block; and gives its bytes back when the block is
-//! taken out again. What it means to cloud-init is asked in user-data/tests/cloud_init, of texts damaged there.
+//! taken out again. What it means to cloud-init's parser is asked by `cloud_config`, and to cloud-init itself in user-data/tests/cloud_init.
 #![no_main]
 
 use serde_json::{Map, Value, json};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cache;
 use crate::command::{command, run, run_quietly, stdout, tail};
-use crate::workspace;
+use crate::{host, workspace};
 
 /// Coverage as libFuzzer wants it, the checks of AddressSanitizer, and what libfuzzer-sys looks for.
 const FLAGS: [&str; 8] = [
@@ -93,6 +93,7 @@ pub enum Outcome {
 
 /// Builds all targets.
 pub fn build() -> Result<Programs> {
+    host::ensure(host::FUZZ)?;
     let lock = cache::lock(&cache::folder("target-fuzz")?.join("run"))?;
     let (host, root) = (host_triple()?, workspace::root());
     let manifest = root.join("fuzz/Cargo.toml");

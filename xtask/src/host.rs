@@ -49,6 +49,9 @@ pub const TESTS: &[&str] = &[
     "tpm2-tools",
 ];
 
+/// For fuzzing: the parser of cloud-init.
+pub const FUZZ: &[&str] = &["python3-yaml"];
+
 /// Installs those of the packages that are missing, without asking anything; as root, or through sudo.
 pub fn ensure(packages: &[&str]) -> Result<()> {
     install(&missing(packages)?)?;
