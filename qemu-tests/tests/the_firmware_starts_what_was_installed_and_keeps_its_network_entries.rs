@@ -1,5 +1,5 @@
-//! A machine whose firmware starts from the network first installs Debian, changes its boot order by its EFI variables, and starts
-//! from its disk from then on. Another one goes on with the installed kernel without its firmware, and says how much sooner.
+//! A machine whose firmware starts from the network first installs Debian, changes its boot order by its EFI variables, from which the
+//! entry of a former installation goes, and starts from its disk from then on. Another one goes on with the installed kernel without its firmware, and says how much sooner.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -16,6 +16,12 @@ use xtask::target_image::System;
 
 /// The entry virt-fw-vars makes for a URI.
 const NETWORK: u16 = 0x0099;
+/// The entry of the installation there was before.
+const FORMER: u16 = 0x0042;
+/// Its partition, as text and as in a device path, and where that was, in blocks.
+const FORMER_GUID: &str = "0c2f1f6e-5d4b-4c7a-9b1e-7d3a52f0c611";
+const FORMER_GUID_BYTES: [u8; 16] = *b"\x6e\x1f\x2f\x0c\x4b\x5d\x7a\x4c\x9b\x1e\x7d\x3a\x52\xf0\xc6\x11";
+const FORMER_BLOCKS: [u64; 2] = [2048, 2048];
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 const DISK_SIZE: u64 = 2 << 30;
 /// What the firmware's network boot loader greets with.
@@ -39,6 +45,7 @@ fn the_firmware_starts_what_was_installed_and_keeps_its_network_entries() -> Res
         let entry = |number: u16| content(&variables, &format!("Boot{number:04X}"));
         assert!(entry(own).is_some_and(|own| own.contains(&loader)), "{variables}");
         assert!(others.contains(&hex(&NETWORK.to_le_bytes())) && entry(NETWORK).is_some(), "{variables}");
+        assert!(!others.contains(&hex(&FORMER.to_le_bytes())) && entry(FORMER).is_none(), "{variables}");
 
         let kexec = [step("leave", Action::Kexec(Kexec::default()))];
         let by_kexec = leave(&bench, "kexeced", &kexec, "starting the kernel that is loaded")?;
@@ -63,6 +70,9 @@ fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<D
     make_variables(&folder, &bench.lab.loader_url())?;
     let disk = folder.join("disk");
     create_disk(&disk, DISK_SIZE)?;
+    let [first, blocks] = FORMER_BLOCKS;
+    let (new, guid) = (format!("--new=1:{first}:+{}", blocks - 1), format!("--partition-guid=1:{FORMER_GUID}"));
+    run_quietly(command("sgdisk", [new.as_str(), "--typecode=1:ef00", &guid]).arg(&disk))?;
     let config = MachineConfig {
         boot: Boot::Uefi { uri: None },
         uuid: UUID.to_owned(),
@@ -80,21 +90,38 @@ fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<D
     // Without a new boot order, this is also what the firmware would begin with, had it been gone through.
     assert_eq!(machine.console()?.matches(NETWORK_BOOT).count(), 1, "the network was started from twice");
     let node = bench.wait_for(&machine, "installed", |node| node.state == NodeState::Installed)?;
-    let warnings: Vec<_> = node.run.context("a run")?.steps.into_iter().filter_map(|step| step.outcome).collect();
-    assert!(warnings.iter().all(|outcome| outcome.warnings.is_empty()), "{warnings:#?}");
+    let outcomes: Vec<_> = node.run.context("a run")?.steps.into_iter().filter_map(|step| step.outcome).collect();
+    assert!(outcomes.iter().all(|outcome| outcome.warnings.is_empty()), "{outcomes:#?}");
+    // The firmware might have removed the entry itself.
+    let ordered = steps.iter().any(|step| matches!(step.action, Action::EfiBootOrder(_)));
+    let removed = outcomes.iter().any(|outcome| outcome.summary.ends_with("; removed 1 of former installations"));
+    assert_eq!(removed, ordered, "{outcomes:#?}");
     Ok(took)
 }
 
-/// A machine's variables, by which it starts from an URI before anything else, always.
+/// A machine's variables, by which it starts from an URI before anything else, always, and from a former installation after that.
 fn make_variables(folder: &Path, uri: &str) -> Result<()> {
     let variables = folder.join("vars.fd");
     firmware::variables(&variables, Some(uri))?;
-    let order = json!({ "name": "BootOrder", "guid": GLOBAL, "attr": 7, "data": hex(&NETWORK.to_le_bytes()) });
+    let variable = |name: &str, data: &[u8]| json!({ "name": name, "guid": GLOBAL, "attr": 7, "data": hex(data) });
+    let order = variable("BootOrder", &[NETWORK, FORMER].map(u16::to_le_bytes).concat());
+    let former = variable(&format!("Boot{FORMER:04X}"), &former_entry());
     let file = folder.join("order.json");
-    std::fs::write(&file, json!({ "version": 2, "variables": [order] }).to_string())?;
+    std::fs::write(&file, json!({ "version": 2, "variables": [order, former] }).to_string())?;
     let tools = python::environment(python::FIRMWARE)?;
     let mut change = command(tools.join("virt-fw-vars"), ["--delete", "BootNext", "--set-json"]);
     run_quietly(change.arg(&file).arg("--inplace").arg(&variables))
+}
+
+/// A load option: active, with a description and the path of a program on a partition (UEFI specification 2.10, 3.1.3 and 10.3).
+fn former_entry() -> Vec<u8> {
+    let text = |text: &str| -> Vec<u8> { text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect() };
+    let node = |kind: [u8; 2], data: &[u8]| [&kind, &(4 + data.len() as u16).to_le_bytes()[..], data].concat();
+    let blocks = FORMER_BLOCKS.map(u64::to_le_bytes).concat();
+    // Of partition 1, in a GPT, told from others by its GUID.
+    let drive = [&1_u32.to_le_bytes(), blocks.as_slice(), &FORMER_GUID_BYTES, &[2, 2]].concat();
+    let path = [node([4, 1], &drive), node([4, 4], &text("\\EFI\\old\\old.efi")), node([0x7f, 0xff], &[])].concat();
+    [&1_u32.to_le_bytes(), &(path.len() as u16).to_le_bytes()[..], &text("former"), &path].concat()
 }
 
 /// A machine's variables after it was switched off.
