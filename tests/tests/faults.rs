@@ -376,26 +376,66 @@ async fn an_image_that_is_another_than_it_should_be() {
     check_all(&lab, faults).await;
 }
 
+/// An answer with the beginning of something, up to a byte, and what length it is said to have.
+fn beginning(bytes: &[u8], until: usize, length: usize) -> Vec<u8> {
+    let head = format!("HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: {length}\r\n\r\n");
+    [head.as_bytes(), &bytes[..until]].concat()
+}
+
+/// An answer without content.
+fn nothing(status: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").into_bytes()
+}
+
+/// Whether the head of a request, in lower case, asks for what is behind a byte.
+fn is_for_the_rest(head: &str) -> bool {
+    head.contains("\r\nrange: ")
+}
+
+/// At the same time, for slipway waits for such a server until it gives up.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_a_server_has_no_time_to_give() {
+    let raw: &'static [u8] = raw().leak();
+    let from_the_start = answering(|_| nothing("503 Busy"));
+    let in_the_middle = answering(move |head| match is_for_the_rest(head) {
+        true => nothing("429 Slow down"),
+        false => beginning(raw, 12 * MIB, raw.len()),
+    });
+    let fails = async |url: String, name, cause, left| {
+        let image = StreamImage { url, digest: Some(sha256(raw)), ..StreamImage::default() };
+        let fault = Fault { name, image, reason: "fetching http://127.0.0.1:", cause: Some(cause), left };
+        check_all(&Lab::start().await, vec![fault]).await;
+    };
+    tokio::join!(
+        fails(from_the_start.await, "always busy", "the server answered 503 ", AsItWas),
+        fails(in_the_middle.await, "busy in the middle", "the server answered 429 ", Unbootable),
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_a_server_does_not_give() {
     let lab = Lab::start().await;
-    let raw = raw();
-    let digest = Some(sha256(&raw));
+    let raw: &'static [u8] = raw().leak();
+    let digest = Some(sha256(raw));
     let of = |url: String| StreamImage { url, digest: digest.clone(), ..StreamImage::default() };
+    let cut = 12 * MIB;
     // It hangs up early, and gives all of it when it is asked for the rest.
-    let whole = raw.clone();
-    let never_resumed = answering(move |head| {
-        let until = if head.contains("\r\nrange: ") { whole.len() } else { 12 * MIB };
-        let head = format!("HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: {}\r\n\r\n", whole.len());
-        [head.as_bytes(), &whole[..until]].concat()
-    });
+    let never_resumed =
+        answering(move |head| beginning(raw, if is_for_the_rest(head) { raw.len() } else { cut }, raw.len()));
     // It announces a byte more than it has, and has nothing to say when it is asked for that.
-    let too_long = answering(move |head| match head.contains("\r\nrange: ") {
-        true => b"HTTP/1.1 416 No\r\nContent-Length: 0\r\n\r\n".to_vec(),
-        false => {
-            let head = format!("HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: {}\r\n\r\n", raw.len() + 1);
-            [head.as_bytes(), &raw].concat()
+    let too_long = answering(move |head| match is_for_the_rest(head) {
+        true => nothing("416 No"),
+        false => beginning(raw, raw.len(), raw.len() + 1),
+    });
+    // What it sends for the rest is that of a longer file.
+    let of_another_length = answering(move |head| match is_for_the_rest(head) {
+        true => {
+            let range = format!("bytes {cut}-{}/{}", raw.len(), raw.len() + 1);
+            let length = format!("Content-Range: {range}\r\nContent-Length: {}", raw.len() + 1 - cut);
+            let head = format!("HTTP/1.1 206 Rest\r\nETag: \"a\"\r\n{length}\r\n\r\n");
+            [head.as_bytes(), &raw[cut..], b"x"].concat()
         }
+        false => beginning(raw, cut, raw.len()),
     });
     let circle = answering(|_| {
         b"HTTP/1.1 302 Found\r\nLocation: /image\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()
@@ -414,6 +454,13 @@ async fn an_image_that_a_server_does_not_give() {
             image: of(never_resumed.await),
             reason: "fetching http://127.0.0.1:",
             cause: Some("the server answered 200 OK to a request for the rest"),
+            left: Unbootable,
+        },
+        Fault {
+            name: "the rest of a longer file",
+            image: of(of_another_length.await),
+            reason: "fetching http://127.0.0.1:",
+            cause: Some("resuming at byte 12582912: the size was 14680064 and is now 14680065"),
             left: Unbootable,
         },
         Fault {

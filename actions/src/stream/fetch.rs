@@ -107,8 +107,9 @@ impl Fetch<'_, '_> {
     /// Takes note of what an answer says of the source, if it goes with what is known.
     fn begin(&self, at: &mut Position, response: &Response) -> Result<(), FetchError> {
         let goes_on = at.offset > 0;
-        if goes_on && at.total.is_some() && response.total != at.total {
-            let reason = format!("the size was {:?} and is now {:?}", at.total, response.total);
+        if let Some(total) = at.total.filter(|total| goes_on && response.total != Some(*total)) {
+            let now = response.total.map_or("not said".to_owned(), |total| total.to_string());
+            let reason = format!("the size was {total} and is now {now}");
             return Err(FetchError::NotResumable { offset: at.offset, reason });
         }
         if response.total.is_none() && !response.is_delimited && !self.whole {
