@@ -274,6 +274,32 @@ fn menus_of_extlinux_are_edited_with_what_makes_them() {
     assert_eq!(content(&bench, ROOT_AT, "/etc/kernel/cmdline"), "rootwait quiet a\n");
     assert_eq!(read_file(&bench.path("disk"), ROOT_AT, "/etc/default/u-boot"), None);
 
+    // The program takes what entries are made with where nothing else is said.
+    let program = "[ -z \"${U_BOOT_PARAMETERS}\" ] && [ -f /etc/kernel/cmdline ]\n";
+    let commented = "#U_BOOT_PARAMETERS=\"ro quiet\"\n";
+    let by_itself = [
+        ("boot/extlinux/extlinux.conf", menu),
+        ("usr/sbin/u-boot-update", program),
+        ("etc/default/u-boot", commented),
+        ("etc/kernel/cmdline", "root=x rootwait\n"),
+    ];
+    let bench = installed(&by_itself, &[]);
+    let (_, warnings) = run_twice(&bench, &append(&["a"]));
+    assert_eq!(warnings, [""; 0]);
+    assert_eq!(content(&bench, ROOT_AT, "/etc/kernel/cmdline"), "root=x rootwait a\n");
+    assert_eq!(content(&bench, ROOT_AT, "/etc/default/u-boot"), commented);
+
+    // What the maker of the image says is read last.
+    let overruled = [
+        ("boot/extlinux/extlinux.conf", menu),
+        ("usr/sbin/u-boot-update", program),
+        ("etc/default/u-boot", "U_BOOT_PARAMETERS=ro\n"),
+        ("usr/share/u-boot-menu/conf.d/board.conf", "U_BOOT_PARAMETERS=\"rootwait\"\n"),
+    ];
+    let bench = installed(&overruled, &[]);
+    let (_, warnings) = run_twice(&bench, &append(&["a"]));
+    assert!(warnings[0].contains("what makes it is not known"), "{warnings:?}");
+
     let bench = installed(&[("boot/extlinux/extlinux.conf", menu)], &[]);
     let (_, warnings) = run_twice(&bench, &append(&["a"]));
     assert!(warnings[0].contains("what makes it is not known"), "{warnings:?}");

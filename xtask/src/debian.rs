@@ -36,7 +36,7 @@ pub fn sources() -> Result<Sources> {
     Ok(Sources { suite, list })
 }
 
-/// A package of another suite than the host's.
+/// A package of a suite, which may be another than the host's.
 pub struct Package {
     name: &'static str,
     suite: &'static str,
@@ -46,6 +46,8 @@ pub struct Package {
 pub const IGNITION: Package = Package { name: "ignition", suite: "trixie" };
 /// Boot loader and stub for unified kernel images, of the first version whose stub reads addons, 254.
 pub const SYSTEMD_BOOT: Package = Package { name: "systemd-boot-efi", suite: "bookworm-backports" };
+/// Makes the menu of U-Boot, an extlinux.conf, of the kernels that are installed.
+pub const U_BOOT_MENU: Package = Package { name: "u-boot-menu", suite: "bookworm" };
 
 /// The root of an unpacked package, which is not installed, nor is what it depends on. It stays in the cache: remove the folder
 /// `debian-package` there to get a new version.

@@ -70,6 +70,7 @@ impl Test {
             mkfs::build()?;
             debian::unpacked(&debian::IGNITION)?;
             debian::unpacked(&debian::SYSTEMD_BOOT)?;
+            debian::unpacked(&debian::U_BOOT_MENU)?;
             println!("target images, server and programs of the boot image: built ({} s)", began.elapsed().as_secs());
         }
         let tally = run_all(programs()?, self.filter.as_deref());

@@ -22,7 +22,9 @@ const MENU_MAKERS: &[(&str, &str, &str, &str)] = &[
 ];
 
 const U_BOOT_DEFAULT: &str = "etc/default/u-boot";
-/// What the maker of an image sets for U-Boot's menu.
+/// What reads the arguments for U-Boot's menu: the one, and in later versions the other.
+const U_BOOT_PROGRAMS: &[&str] = &["usr/sbin/u-boot-update", "usr/share/u-boot-menu/read-config"];
+/// What the maker of an image, and then its owner, sets for U-Boot's menu.
 const U_BOOT_DIRS: &[&str] = &["usr/share/u-boot-menu/conf.d", "etc/u-boot-menu/conf.d"];
 
 impl Plan {
@@ -96,18 +98,26 @@ pub(super) fn has_kernel_install(volume: &Volume) -> bool {
     KERNEL_INSTALL.iter().any(|program| volume.root.exists(program))
 }
 
-/// The text of a file that sets a variable before the file at `path` is read, which does not set it.
+/// Where U-Boot's menu has its arguments from, if not from the file at `path`: the text that sets or takes them. Of the folders every
+/// file is read, behind that one, and the last that sets a variable wins; where none does, the program takes what entries are made with,
+/// in versions that know of it (u-boot-menu, u-boot-update).
 fn set_elsewhere(volume: &Volume, path: &str, text: &str, variable: &str) -> Result<Option<String>, Error> {
     let sets = |text: &str| text.lines().any(|line| line.trim_start().starts_with(variable));
-    if path != U_BOOT_DEFAULT || sets(text) {
+    if path != U_BOOT_DEFAULT {
         return Ok(None);
     }
+    let mut last = None;
     for dir in U_BOOT_DIRS {
-        for name in volume.files(dir, "")? {
-            if let Some(text) = volume.root.read_up_to(&format!("{dir}/{name}"), MAX_ENTRY)?.filter(|text| sets(text)) {
-                return Ok(Some(text));
-            }
+        for name in volume.files(dir, ".conf")? {
+            last = volume.root.read_up_to(&format!("{dir}/{name}"), MAX_ENTRY)?.filter(|text| sets(text)).or(last);
         }
     }
-    Ok(None)
+    if last.is_some() || sets(text) || !volume.root.exists(KERNEL_CMDLINE) {
+        return Ok(last);
+    }
+    for program in U_BOOT_PROGRAMS {
+        let takes = |text: &String| text.contains(KERNEL_CMDLINE);
+        last = volume.root.read_up_to(program, MAX_MENU)?.filter(takes).or(last);
+    }
+    Ok(last)
 }
