@@ -63,11 +63,24 @@ fn inputs() -> Vec<(&'static str, String)> {
         ("files, block scalars", texts),
         ("files, base64", files(&|n| format!("  encoding: b64\n  content: {}\n", base64(n)))),
         ("files, CRLF", crlf),
+        ("users with keys", many("users:\n", user)),
+        ("packages", many("packages:\n", |n| format!("- some-package-{n}\n"))),
+        ("commands as text", many("runcmd:\n", |n| format!("- echo 'command {n}' >>/var/log/commands.log\n"))),
         ("comments", many("a: 1\n", |n| format!("# What number {n} is for.\n"))),
         ("keys", many("", |n| format!("key_{n}: value\n"))),
         ("one list", many("a:\n", |_| "- b\n".to_owned())),
-        ("commands", many("runcmd:\n", |n| format!("- [ systemctl, enable, --now, service-{n}.service ]\n"))),
+        (
+            "commands in brackets",
+            many("runcmd:\n", |n| format!("- [ systemctl, enable, --now, service-{n}.service ]\n")),
+        ),
     ]
+}
+
+fn user(n: usize) -> String {
+    let key = format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{n:043}");
+    format!(
+        "- name: user-{n}\n  groups: [sudo, users]\n  shell: /bin/bash\n  ssh_authorized_keys:\n  - {key} user-{n}\n"
+    )
 }
 
 /// A cloud-config of this beginning and as many pieces as make a mebibyte.
