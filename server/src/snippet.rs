@@ -77,18 +77,26 @@ fn kickstart(function: &str) -> String {
 }
 
 /// Lines for debconf, whose values end with the line: the function in base64, so that no quote and no backslash is left. It is a value
-/// of its own, because the installer passes a command to a shell as an argument, which everybody on the machine can read.
+/// of its own, because the installer passes a command to a shell as an argument, which everybody on the machine can read. An installer
+/// that came over the network has a wget that verifies, and has the network by the time a preseed file came over it; one that came on a
+/// medium may have none, and the installed system then reports.
 fn preseed(function: &str) -> String {
     let lines = function.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let script = lines.map(|line| format!("{line}\n")).collect::<String>() + "slipway_report \"$@\"\n";
     let script = BASE64.encode(script);
-    let (in_target, arguments) = (format!("/root/{PRESEED_FILE}"), "installer done 100 installed");
-    let command = format!("in-target sh -c 'base64 -d {in_target} | sh -s {arguments}'");
+    let own = |arguments: &str| format!("debconf-get {PRESEED_VALUE} | base64 -d | sh -s {arguments}");
+    let (in_target, done) = (format!("/root/{PRESEED_FILE}"), "installer done 100 installed");
+    let command = format!("in-target sh -c 'base64 -d {in_target} | sh -s {done}'");
     format!(
         "d-i {PRESEED_VALUE} string {script}\n\
-         # Where there is a late_command already, put a semicolon and this one behind it.\n\
-         d-i preseed/late_command string (umask 077; debconf-get {PRESEED_VALUE} >/target{in_target} && {command}; \
-         rm -f /target{in_target}) || true\n"
+         # Where there is such a command already, put a semicolon and this one behind it.\n\
+         d-i preseed/early_command string {early} || true\n\
+         d-i partman/early_command string {partman} || true\n\
+         d-i preseed/late_command string if wget --version | grep -q GNU; then {own}; else (umask 077; \
+         debconf-get {PRESEED_VALUE} >/target{in_target} && {command}; rm -f /target{in_target}); fi || true\n",
+        early = own("installer init 0 started"),
+        partman = own("installer init 10 partitioning"),
+        own = own(done),
     )
 }
 

@@ -48,6 +48,8 @@ pub const IGNITION: Package = Package { name: "ignition", suite: "trixie" };
 pub const SYSTEMD_BOOT: Package = Package { name: "systemd-boot-efi", suite: "bookworm-backports" };
 /// Makes the menu of U-Boot, an extlinux.conf, of the kernels that are installed.
 pub const U_BOOT_MENU: Package = Package { name: "u-boot-menu", suite: "bookworm" };
+/// Debian's installer as it is started over the network.
+pub const INSTALLER: Package = Package { name: "debian-installer-12-netboot-amd64", suite: "bookworm" };
 
 /// The root of an unpacked package, which is not installed, nor is what it depends on. It stays in the cache: remove the folder
 /// `debian-package` there to get a new version.

@@ -68,9 +68,9 @@ impl Test {
             lab::build_server()?;
             binary::build(Arch::X86_64, None)?;
             mkfs::build()?;
-            debian::unpacked(&debian::IGNITION)?;
-            debian::unpacked(&debian::SYSTEMD_BOOT)?;
-            debian::unpacked(&debian::U_BOOT_MENU)?;
+            for package in [debian::IGNITION, debian::INSTALLER, debian::SYSTEMD_BOOT, debian::U_BOOT_MENU] {
+                debian::unpacked(&package)?;
+            }
             println!("target images, server and programs of the boot image: built ({} s)", began.elapsed().as_secs());
         }
         let tally = run_all(programs()?, self.filter.as_deref());
