@@ -11,7 +11,7 @@ pub(crate) use grub_config::{grub_config, kernelopts_of_config};
 pub(crate) use grub_defaults::grub_defaults;
 pub(crate) use grub_env::grub_env;
 pub(crate) use kernel_cmdline::{kernel_cmdline, new_kernel_cmdline};
-pub(crate) use shell::shell_default;
+pub(crate) use shell::{said_by, shell_default};
 
 mod bls;
 mod command_line;

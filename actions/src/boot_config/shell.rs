@@ -252,13 +252,40 @@ fn quoted(value: &str) -> String {
     text + "\""
 }
 
-/// A file that sets a variable to the arguments of kernels to come, and means `default` where it does not set it.
+/// Which of several files says what a variable is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// Index of the file.
+    pub(crate) file: usize,
+    /// Whether it takes it from elsewhere.
+    pub(crate) is_taken: bool,
+}
+
+/// The last of the files, which a shell reads one after the other, that gives a variable a value, rather than add to the one it has. None
+/// where it stays empty. `elsewhere` is the path of a file, without the first slash, from which the value may be taken. What is not
+/// understood is an error, with the index of its file.
+pub(crate) fn said_by(texts: &[&str], variable: &str, elsewhere: &str) -> Result<Option<Said>, (usize, String)> {
+    let mut said: Option<Said> = None;
+    for (file, text) in texts.iter().enumerate() {
+        for assignment in assignments(text, variable).map_err(|reason| (file, reason))? {
+            let is_taken = assignment.substitutions.iter().any(|substitution| substitution.contains(elsewhere));
+            said = match said {
+                Some(said) if assignment.goes_on => Some(said),
+                _ => Some(Said { file, is_taken }).filter(|_| !assignment.value.is_empty()),
+            };
+        }
+    }
+    Ok(said)
+}
+
+/// A file that sets a variable to the arguments of kernels to come, and means `default` where it leaves it empty.
 pub(crate) fn shell_default(text: &str, wanted: &KernelArgs, variable: &str, default: &str) -> Edit {
     let found = match assignments(text, variable) {
         Ok(found) => found,
         Err(reason) => return Edit::Refused(reason),
     };
-    let value = found.last().map_or(default, |assignment| &assignment.value);
+    let value = found.last().map_or("", |assignment| &assignment.value);
+    let value = if value.is_empty() { default } else { value };
     let edited = match changed(&[value], wanted, Language::Kernel) {
         Ok(edited) => edited.concat(),
         Err(reason) => return Edit::Refused(reason),
@@ -306,6 +333,31 @@ mod tests {
     }
 
     #[test]
+    fn of_several_files_the_last_says_what_a_variable_is_and_others_add_to_it() {
+        let check = |texts: &[&str], expect: Option<(usize, bool)>| {
+            let found = said_by(texts, "V", "etc/kernel/cmdline").unwrap();
+            assert_eq!(found.map(|said| (said.file, said.is_taken)), expect, "{texts:?}");
+        };
+        check(&["", "# V=a"], None);
+        check(&["V=a"], Some((0, false)));
+        check(&["export V=a", "V=$V\" b\""], Some((0, false)));
+        check(&["V=a", "V=b"], Some((1, false)));
+        check(&["V=a", "V=\"$(cat /etc/kernel/cmdline)\"", "V+=b"], Some((1, true)));
+        check(&["V=a # /etc/kernel/cmdline"], Some((0, false)));
+        check(&["", "V=\"$V b\""], Some((1, false)));
+        check(&["V=a\nV="], None);
+        check(&["V=a", "V=''"], None);
+        let (file, reason) = said_by(&["V=a", "[ -e x ] && V=b"], "V", "x").unwrap_err();
+        assert_eq!((file, reason.contains("behind another command")), (1, true));
+    }
+
+    #[test]
+    fn what_is_empty_means_the_default() {
+        check_text(&edit, "V=\n", &append(&["a"]), "V=\"ro quiet a\"\n");
+        check_text(&edit, "V=b\nV=''\n", &append(&["a"]), "V=b\nV=\"ro quiet a\"\n");
+    }
+
+    #[test]
     fn quoting_is_what_the_shell_takes_it_for() {
         for value in [
             "$E\"-b\"",
@@ -324,7 +376,8 @@ mod tests {
             "'a\"b\"'",
         ] {
             let text = format!("E=e\nV={value} # c\n");
-            let Edit::Edited(edited) = edit(&text, &append(&["new=\"x y\"", "p=$z"])) else { panic!("{text}") };
+            let edit = shell_default(&text, &append(&["new=\"x y\"", "p=$z"]), "V", "");
+            let Edit::Edited(edited) = edit else { panic!("{text}") };
             let shell = |text: &str| {
                 let output =
                     Command::new("/bin/sh").args(["-c", &format!("{text}\nprintf %s \"$V\"")]).output().unwrap();

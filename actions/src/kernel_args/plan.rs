@@ -40,6 +40,8 @@ pub(super) struct Plan {
     grub: Family,
     specified: Family,
     menus: Family,
+    /// The file that says what the arguments of a menu to come are, where it is none of those that are edited.
+    overruled_by: Option<String>,
     images: usize,
     /// File systems that make entries for their kernels.
     systems: usize,
@@ -97,10 +99,11 @@ impl Plan {
 
     /// What will not last.
     pub(super) fn warnings(&self) -> Vec<String> {
+        let overruled = self.overruled_by.as_ref().map(|path| format!("/{path} says what they are; add them there"));
         let families = [
             (&self.grub, "GRUB's menu", "/etc/default/grub does not exist"),
             (&self.specified, "the entry", "/etc/kernel/cmdline does not exist"),
-            (&self.menus, "the menu", "what makes it is not known"),
+            (&self.menus, "the menu", overruled.as_deref().unwrap_or("what makes it is not known")),
         ];
         let is_lost = |family: &Family| family.entries > 0 && family.templates == 0;
         families

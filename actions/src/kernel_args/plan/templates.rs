@@ -13,37 +13,91 @@ const KERNEL_INSTALL: &[&str] = &["usr/bin/kernel-install", "bin/kernel-install"
 /// What grub-mkconfig puts into a grub.cfg to come; files in the folder come after it and may set the same variables.
 const GRUB_DEFAULT: &str = "etc/default/grub";
 const GRUB_DEFAULT_DIR: &str = "etc/default/grub.d";
-/// Programs that make a menu, the files they read, the variable for arguments there, and what it is by itself: of U-Boot's menu
-/// and of extlinux in Debian, and in Alpine.
-const MENU_MAKERS: &[(&str, &str, &str, &str)] = &[
-    ("usr/sbin/u-boot-update", U_BOOT_DEFAULT, "U_BOOT_PARAMETERS", "ro quiet"),
-    ("usr/sbin/extlinux-update", "etc/default/extlinux", "EXTLINUX_PARAMETERS", "ro quiet"),
-    ("sbin/update-extlinux", "etc/update-extlinux.conf", "default_kernel_opts", ""),
-];
+/// What makes a menu, and where it has the arguments from.
+struct MenuMaker {
+    program: &'static str,
+    /// Files that a shell reads: the first, those of folders whose names end in `.conf`, folder by folder.
+    file: &'static str,
+    folders: &'static [&'static str],
+    /// What they set, and what that is where it is nothing.
+    variable: &'static str,
+    default: &'static str,
+    /// Which programs take the arguments of entries before they take the default, in versions that know of them.
+    takers: &'static [&'static str],
+}
 
-const U_BOOT_DEFAULT: &str = "etc/default/u-boot";
-/// What reads the arguments for U-Boot's menu: the one, and in later versions the other.
-const U_BOOT_PROGRAMS: &[&str] = &["usr/sbin/u-boot-update", "usr/share/u-boot-menu/read-config"];
-/// What the maker of an image, and then its owner, sets for U-Boot's menu.
-const U_BOOT_DIRS: &[&str] = &["usr/share/u-boot-menu/conf.d", "etc/u-boot-menu/conf.d"];
+/// Of U-Boot's menu and of extlinux in Debian, and in Alpine.
+const MENU_MAKERS: &[MenuMaker] = &[
+    // u-boot-update(8); the second taker is of later versions.
+    MenuMaker {
+        program: "usr/sbin/u-boot-update",
+        file: "etc/default/u-boot",
+        folders: &["usr/share/u-boot-menu/conf.d", "etc/u-boot-menu/conf.d"],
+        variable: "U_BOOT_PARAMETERS",
+        default: "ro quiet",
+        takers: &["usr/sbin/u-boot-update", "usr/share/u-boot-menu/read-config"],
+    },
+    MenuMaker {
+        program: "usr/sbin/extlinux-update",
+        file: "etc/default/extlinux",
+        folders: &[],
+        variable: "EXTLINUX_PARAMETERS",
+        default: "ro quiet",
+        takers: &[],
+    },
+    MenuMaker {
+        program: "sbin/update-extlinux",
+        file: "etc/update-extlinux.conf",
+        folders: &[],
+        variable: "default_kernel_opts",
+        default: "",
+        takers: &[],
+    },
+];
 
 impl Plan {
     pub(super) fn templates(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
         self.kernel_cmdline(index, volume, wanted)?;
         self.grub_defaults(index, volume, wanted)?;
-        for (program, path, variable, default) in MENU_MAKERS {
-            let old = volume.root.read_up_to(path, MAX_MENU)?;
-            if self.menus.entries == 0 || old.is_none() && !volume.root.exists(program) {
-                continue;
+        for maker in MENU_MAKERS {
+            self.menu_maker(maker, index, volume, wanted)?;
+        }
+        Ok(())
+    }
+
+    fn menu_maker(
+        &mut self,
+        maker: &MenuMaker,
+        index: usize,
+        volume: &Volume,
+        wanted: &KernelArgs,
+    ) -> Result<(), Error> {
+        let old = volume.root.read_up_to(maker.file, MAX_MENU)?;
+        if self.menus.entries == 0 || old.is_none() && !volume.root.exists(maker.program) {
+            return Ok(());
+        }
+        let (mut paths, mut texts) = (vec![maker.file.to_owned()], vec![old.clone().unwrap_or_default()]);
+        for folder in maker.folders {
+            for name in volume.files(folder, ".conf")? {
+                let path = format!("{folder}/{name}");
+                if let Some(text) = volume.root.read_up_to(&path, MAX_ENTRY)? {
+                    texts.push(text);
+                    paths.push(path);
+                }
             }
-            let text = old.clone().unwrap_or_default();
-            let others = set_elsewhere(volume, path, &text, variable)?;
-            // What takes the arguments from there has them from there.
-            if others.as_ref().unwrap_or(&text).contains(&format!("/{KERNEL_CMDLINE}")) {
-                self.menus.templates += 1;
-            } else if others.is_none() {
-                let (edited, _) = resolved(path, &text, boot_config::shell_default(&text, wanted, variable, default))?;
-                self.note(index, (*path).to_owned(), old, edited, false)?;
+        }
+        let files: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let said = boot_config::said_by(&files, maker.variable, KERNEL_CMDLINE)
+            .map_err(|(file, reason)| refused(paths.get(file).map_or(maker.file, String::as_str), reason))?;
+        match said {
+            Some(said) if said.is_taken => self.menus.templates += 1,
+            Some(said) if said.file > 0 => self.overruled_by = paths.into_iter().nth(said.file),
+            None if takes_kernel_cmdline(maker, volume)? => self.menus.templates += 1,
+            _ => {
+                let text = files.first().copied().unwrap_or_default();
+                let edit = boot_config::shell_default(text, wanted, maker.variable, maker.default);
+                let (edited, _) = resolved(maker.file, text, edit)?;
+                self.note(index, maker.file.to_owned(), old, edited, false)?;
                 self.menus.templates += 1;
             }
         }
@@ -98,26 +152,11 @@ pub(super) fn has_kernel_install(volume: &Volume) -> bool {
     KERNEL_INSTALL.iter().any(|program| volume.root.exists(program))
 }
 
-/// Where U-Boot's menu has its arguments from, if not from the file at `path`: the text that sets or takes them. Of the folders every
-/// file is read, behind that one, and the last that sets a variable wins; where none does, the program takes what entries are made with,
-/// in versions that know of it (u-boot-menu, u-boot-update).
-fn set_elsewhere(volume: &Volume, path: &str, text: &str, variable: &str) -> Result<Option<String>, Error> {
-    let sets = |text: &str| text.lines().any(|line| line.trim_start().starts_with(variable));
-    if path != U_BOOT_DEFAULT {
-        return Ok(None);
+/// Whether a menu has the arguments that entries are made with, where nothing is said of its own.
+fn takes_kernel_cmdline(maker: &MenuMaker, volume: &Volume) -> Result<bool, Error> {
+    let mut takes = false;
+    for program in maker.takers {
+        takes |= volume.root.read_up_to(program, MAX_MENU)?.is_some_and(|text| text.contains(KERNEL_CMDLINE));
     }
-    let mut last = None;
-    for dir in U_BOOT_DIRS {
-        for name in volume.files(dir, ".conf")? {
-            last = volume.root.read_up_to(&format!("{dir}/{name}"), MAX_ENTRY)?.filter(|text| sets(text)).or(last);
-        }
-    }
-    if last.is_some() || sets(text) || !volume.root.exists(KERNEL_CMDLINE) {
-        return Ok(last);
-    }
-    for program in U_BOOT_PROGRAMS {
-        let takes = |text: &String| text.contains(KERNEL_CMDLINE);
-        last = volume.root.read_up_to(program, MAX_MENU)?.filter(takes).or(last);
-    }
-    Ok(last)
+    Ok(takes && volume.root.exists(KERNEL_CMDLINE))
 }
