@@ -50,6 +50,9 @@ pub fn why_not() -> Option<String> {
     if run_quietly(&mut command("c++", ["--version"])).is_err() {
         return Some("there is no C++ compiler, which libFuzzer is compiled with (Debian's package g++)".to_owned());
     }
+    if !host::is_debian() && run_quietly(&mut command("/usr/bin/python3", ["-c", "import yaml"])).is_err() {
+        return Some("/usr/bin/python3 has no PyYAML, with which a target compares".to_owned());
+    }
     let host = match host_triple() {
         Ok(host) => host,
         Err(error) => return Some(format!("{error:#}")),
@@ -93,7 +96,9 @@ pub enum Outcome {
 
 /// Builds all targets.
 pub fn build() -> Result<Programs> {
-    host::ensure(host::FUZZ)?;
+    if host::is_debian() {
+        host::ensure(host::FUZZ)?;
+    }
     let lock = cache::lock(&cache::folder("target-fuzz")?.join("run"))?;
     let (host, root) = (host_triple()?, workspace::root());
     let manifest = root.join("fuzz/Cargo.toml");
