@@ -49,6 +49,9 @@ pub const TESTS: &[&str] = &[
     "tpm2-tools",
 ];
 
+/// For power cuts: what makes a block map, and what judges a file system.
+pub const TORTURE: &[&str] = &["bmap-tools", "e2fsprogs"];
+
 /// For fuzzing: the parser of cloud-init.
 pub const FUZZ: &[&str] = &["python3-yaml"];
 

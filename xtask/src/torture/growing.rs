@@ -1,24 +1,22 @@
 //! A verified image is on the disk, and the kernel has a file system of it grow. What it writes then is no part of the image, and is
 //! judged as file systems are.
-//!
-//! ext4 expects of a disk that it writes a block whole, as those with physical blocks of 4096 bytes do: its superblock, of 1024, is in no
-//! journal, and none of its copies is tried when it is mounted. That goes for every mount of it, whoever does it.
 
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Output;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
-use super::record::FILE;
+use super::record::{BLOCK, FILE};
 use crate::command::command;
 use crate::power_cut;
 use crate::tables;
 use crate::write_log::Request;
 
-/// What ext4 expects to be written whole, in bytes.
-pub(super) const WHOLE: usize = 4096;
+/// What a file system expects to be written whole, in bytes: a block of its own. The superblock of ext4 is in no journal, and none of
+/// its copies is tried when it is mounted; that goes for every mount of it, whoever does it.
+pub(super) const WHOLE: usize = BLOCK;
 
 /// The last part of a run.
 pub(super) struct Growing {
@@ -30,34 +28,47 @@ pub(super) struct Growing {
     written: Vec<Range<usize>>,
     /// The partition with the file system.
     partition: Range<usize>,
+    /// What is in the file of that.
+    content: Vec<u8>,
 }
 
 impl Growing {
     /// Finds the flush behind which the disk has the table that it keeps. `requests` are those of the run, the first of them the one of
-    /// that number in the recording.
-    pub(super) fn find(old: &[u8], requests: &[Request], first: usize) -> Self {
+    /// that number in the recording. It is an error if the file system did not grow, or lost its file.
+    pub(super) fn find(old: &[u8], requests: &[Request], first: usize) -> Result<Self> {
         let mut last = old.to_vec();
         requests.iter().for_each(|request| power_cut::apply(&mut last, request));
         let tables = tables::find(&last);
-        let (mut disk, mut before, mut from) = (old.to_vec(), None, 0);
+        let (mut disk, mut begins) = (old.to_vec(), None);
         for (index, request) in requests.iter().enumerate() {
             power_cut::apply(&mut disk, request);
             if *request != Request::Flush {
                 continue;
             }
             match tables::is_protected(&disk) && tables::find(&disk) == tables {
-                false => before = None,
-                true if before.is_none() => (before, from) = (Some(disk.clone()), index + 1),
+                false => begins = None,
+                true if begins.is_none() => begins = Some((disk.clone(), index + 1)),
                 true => {}
             }
         }
+        let reached = tables.iter().flat_map(|table| table.reaches.clone());
+        let partition = reached.max_by_key(|bytes| bytes.start).context("finding the partition that grew")?;
+        let (before, from) = begins.context("finding the flush after which the table is there")?;
         let written = requests[from..].iter().filter_map(|request| match request {
             Request::Write { offset, bytes } => Some(*offset as usize..*offset as usize + bytes.len()),
             _ => None,
         });
-        let reached = tables.iter().flat_map(|table| table.reaches.clone());
-        let partition = reached.max_by_key(|bytes| bytes.start).unwrap_or_default();
-        Self { before: before.unwrap_or(last), at: first + from, written: written.collect(), partition }
+        let written = written.filter(|bytes| partition.start <= bytes.start && bytes.end <= partition.end).collect();
+        let [small, large] = [&before, &last].map(|disk| blocks(&disk[partition.clone()]));
+        if small >= large {
+            bail!("finding what the kernel wrote to grow a file system: it has {large} blocks, as before");
+        }
+        let file = |disk: &[u8]| file(&disk[partition.clone()])?.context("the file system is not in order");
+        let content = file(&before).context("looking at the file system before it grew")?;
+        if content.is_empty() || content != file(&last).context("looking at the file system that grew")? {
+            bail!("comparing /{FILE} before and after its file system grew: it is not what it was");
+        }
+        Ok(Self { before, at: first + from, written, partition, content })
     }
 
     /// Whether some of it comes before a request of that number.
@@ -71,15 +82,21 @@ impl Growing {
         if !self.has_begun(at) {
             return Ok(true);
         }
-        let is_whole = file(&disk[self.partition.clone()])? == file(&self.before[self.partition.clone()])?;
-        for bytes in self.written.iter().filter(|bytes| bytes.start >= self.partition.start) {
+        let is_whole = file(&disk[self.partition.clone()])?.as_ref() == Some(&self.content);
+        for bytes in &self.written {
             disk[bytes.clone()].copy_from_slice(&self.before[bytes.clone()]);
         }
         Ok(is_whole)
     }
 }
 
-/// What is in the file of a file system, once its journal has been gone through; nothing where more is to be mended than that.
+/// How many blocks an ext4 has, by its superblock (kernel documentation, filesystems/ext4/super.rst).
+fn blocks(file_system: &[u8]) -> u32 {
+    let count = file_system.get(1028..1032).and_then(|bytes| bytes.try_into().ok());
+    count.map_or(0, u32::from_le_bytes)
+}
+
+/// What is in the file of a file system; nothing where e2fsck would ask before it mends.
 fn file(file_system: &[u8]) -> Result<Option<Vec<u8>>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("file-system");

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use crate::host;
 use crate::power_cut::{self, Dice};
 use crate::tables::{self, Place, Table};
 use crate::write_log::{self, Request};
@@ -78,6 +79,7 @@ impl Found {
 impl Recording {
     /// Reads what [`record()`] left in a folder, and checks that it tells all that happened to the disk.
     pub fn load(folder: &Path) -> Result<Self> {
+        host::ensure(host::TORTURE)?;
         let read = |name: &str| record::read(&folder.join(name));
         let requests = write_log::read(&mut record::open(&folder.join(record::LOG))?)?;
         let runs = serde_json::from_slice(&read(record::RUNS)?).context("reading the list of runs")?;
@@ -91,7 +93,10 @@ impl Recording {
                 bail!("replaying the recording in {}: run {run} does not end with a flush", folder.display());
             }
             let grows = recording.runs[run].grows;
-            recording.growing.push(grows.then(|| Growing::find(&begins, requests, all.start)));
+            recording.growing.push(match grows {
+                true => Some(Growing::find(&begins, requests, all.start)?),
+                false => None,
+            });
         }
         if disk != read(record::DISK)? {
             bail!("replaying the recording in {}: it does not end with what the disk holds", folder.display());

@@ -27,6 +27,8 @@ const MBR_IMAGE_SIZE: usize = 24 << 20;
 const GROWING_IMAGE_SIZE: u64 = 72 << 20;
 const GROWING_PARTITION: u64 = 64 << 20;
 const GROWING_SIZE: u64 = 7 << 20;
+/// Size of its blocks, in bytes.
+pub(super) const BLOCK: usize = 1024;
 /// The file in it.
 pub(super) const FILE: &str = "file";
 const FILE_SIZE: usize = 4 << 20;
@@ -78,6 +80,7 @@ enum But {
 /// Has a machine go through all the ways to write to a disk and to fail at it. Leaves in the folder what the disk held before, the
 /// log of its requests, and the list of runs; what was in the folder goes.
 pub fn record(folder: &Path) -> Result<()> {
+    host::ensure(host::TORTURE)?;
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
     }
@@ -163,7 +166,7 @@ fn plans<'a>(lab: &Lab, folder: &Path, [image, other, mbr, growing]: [&'a Path; 
 
 /// Whether all that an image's tables reach is on a disk.
 fn holds(disk: &Path, image: &Path, but: But) -> Result<bool> {
-    const BLOCK: usize = 4096;
+    const PIECE: usize = 4096;
     let (disk, image) = (read(disk)?, read(image)?);
     let mut reached: Vec<_> = tables::find(&image).into_iter().flat_map(|table| table.reaches).collect();
     if but == But::LastPartition {
@@ -177,13 +180,12 @@ fn holds(disk: &Path, image: &Path, but: But) -> Result<bool> {
     };
     let mut blocks = reached
         .iter()
-        .flat_map(|bytes| bytes.clone().step_by(BLOCK).map(|start| (start, bytes.end.min(start + BLOCK))));
+        .flat_map(|bytes| bytes.clone().step_by(PIECE).map(|start| (start, bytes.end.min(start + PIECE))));
     Ok(!reached.is_empty() && blocks.all(|(start, end)| is_same(start, end)))
 }
 
 /// The block map of an image, whose blocks of zeros are holes.
 fn map(image: &Path, folder: &Path) -> Result<PathBuf> {
-    host::ensure(host::TESTS)?;
     let (sparse, map) = (folder.join("sparse"), folder.join("map"));
     fs::copy(image, &sparse).with_context(|| format!("copying {}", image.display()))?;
     run_quietly(command("fallocate", ["--dig-holes"]).arg(&sparse))?;
@@ -238,7 +240,8 @@ fn growing_image(path: &Path) -> Result<()> {
     fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
     write(&folder.join(FILE), &noise(6, FILE_SIZE))?;
     let size = format!("{}K", GROWING_SIZE >> 10);
-    run_quietly(command("mkfs.ext4", ["-q", "-d"]).arg(&folder).arg(&file_system).arg(size))?;
+    let block = BLOCK.to_string();
+    run_quietly(command("mkfs.ext4", ["-q", "-b", &block, "-d"]).arg(&folder).arg(&file_system).arg(size))?;
     let image = OpenOptions::new().write(true).open(path).with_context(|| format!("opening {}", path.display()))?;
     image.set_len(GROWING_IMAGE_SIZE).with_context(|| format!("enlarging {}", path.display()))?;
     let [first, sectors] = [GROWING_PARTITION, GROWING_SIZE].map(|bytes| bytes / tables::BLOCK as u64);
