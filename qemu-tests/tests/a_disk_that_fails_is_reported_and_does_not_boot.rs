@@ -99,6 +99,7 @@ fn a_disk_that_fails_is_reported_and_does_not_boot() -> Result<()> {
                 node.run.as_ref().is_some_and(|run| run.state == RunState::Failed && Some(&run.id) != last.as_ref())
             })?;
             let run = status.run.context("a run")?;
+            assert_eq!(run.steps[0].attempt, 1, "{}: it fails once", case.serial);
             let failure = run.steps[0].failure.as_ref().context("a failure")?;
             assert!(failure.reason.starts_with(case.reason), "{}: {failure:#?}", case.serial);
             assert_eq!(failure.causes.last().map(String::as_str), case.cause, "{}: {failure:#?}", case.serial);

@@ -1,5 +1,6 @@
-//! A machine whose firmware starts from the network first installs Debian, changes its boot order by its EFI variables, from which the
-//! entry of a former installation goes, and starts from its disk from then on. Another one goes on with the installed kernel without its firmware, and says how much sooner.
+//! A machine whose firmware starts from the network first installs Debian, changes its boot order by its EFI variables, from which
+//! the entry of a former installation goes, and starts from its disk from then on. Another one goes on with the installed kernel
+//! without its firmware, and says how much sooner.
 
 use std::io::Write as _;
 use std::path::Path;

@@ -106,12 +106,12 @@ impl Jobs {
         self.in_order
     }
 
-    /// Where in the image something belongs that is no job: in order, behind what was passed on, else where it is said to be.
-    pub(super) fn place(&self, said: u64) -> u64 {
-        if self.in_order { self.lock().end } else { said }
+    /// Where in the image the next thing belongs: in order, behind what was passed on by now, else at the offset given.
+    pub(super) fn place(&self, offset: u64) -> u64 {
+        if self.in_order { self.lock().end } else { offset }
     }
 
-    /// In order: something that is no job was passed on, up to this offset.
+    /// Notes that something that is no job was passed on, up to this offset, which counts only in order.
     pub(super) fn passed_on(&self, end: u64) {
         self.lock().end = end;
     }
