@@ -76,16 +76,8 @@ impl Plan {
         if self.menus.entries == 0 || old.is_none() && !volume.root.exists(maker.program) {
             return Ok(());
         }
-        let (mut paths, mut texts) = (vec![maker.file.to_owned()], vec![old.clone().unwrap_or_default()]);
-        for folder in maker.folders {
-            for name in volume.files(folder, ".conf")? {
-                let path = format!("{folder}/{name}");
-                if let Some(text) = volume.root.read_up_to(&path, MAX_ENTRY)? {
-                    texts.push(text);
-                    paths.push(path);
-                }
-            }
-        }
+        let first = (maker.file, old.clone().unwrap_or_default());
+        let (paths, texts) = with_folders(volume, first, maker.folders, ".conf")?;
         let files: Vec<&str> = texts.iter().map(String::as_str).collect();
         let said = boot_config::said_by(&files, maker.variable, KERNEL_CMDLINE)
             .map_err(|(file, reason)| refused(paths.get(file).map_or(maker.file, String::as_str), reason))?;
@@ -128,14 +120,7 @@ impl Plan {
 
     fn grub_defaults(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
         let Some(first) = volume.root.read_up_to(GRUB_DEFAULT, MAX_MENU)? else { return Ok(()) };
-        let (mut paths, mut texts) = (vec![GRUB_DEFAULT.to_owned()], vec![first]);
-        for name in volume.files(GRUB_DEFAULT_DIR, ".cfg")? {
-            let path = format!("{GRUB_DEFAULT_DIR}/{name}");
-            if let Some(text) = volume.root.read_up_to(&path, MAX_ENTRY)? {
-                texts.push(text);
-                paths.push(path);
-            }
-        }
+        let (paths, texts) = with_folders(volume, (GRUB_DEFAULT, first), &[GRUB_DEFAULT_DIR], ".cfg")?;
         let files: Vec<&str> = texts.iter().map(String::as_str).collect();
         let edited = boot_config::grub_defaults(&files, wanted, self.to)
             .map_err(|(file, reason)| refused(paths.get(file).map_or(GRUB_DEFAULT, String::as_str), reason))?;
@@ -150,6 +135,26 @@ impl Plan {
 /// Whether the installed system makes entries for its kernels by kernel-install(8).
 pub(super) fn has_kernel_install(volume: &Volume) -> bool {
     KERNEL_INSTALL.iter().any(|program| volume.root.exists(program))
+}
+
+/// The paths of a file and of those in folders whose names end so, in the order in which a shell reads them, and their texts.
+fn with_folders(
+    volume: &Volume,
+    (path, text): (&str, String),
+    folders: &[&str],
+    ending: &str,
+) -> Result<(Vec<String>, Vec<String>), Error> {
+    let (mut paths, mut texts) = (vec![path.to_owned()], vec![text]);
+    for folder in folders {
+        for name in volume.files(folder, ending)? {
+            let path = format!("{folder}/{name}");
+            if let Some(text) = volume.root.read_up_to(&path, MAX_ENTRY)? {
+                texts.push(text);
+                paths.push(path);
+            }
+        }
+    }
+    Ok((paths, texts))
 }
 
 /// Whether a menu has the arguments that entries are made with, where nothing is said of its own.
