@@ -69,6 +69,12 @@ impl<'a> Tabs<'a> {
     pub(crate) fn refuse(&mut self, event: &Event, span: &Span) -> Result<(), Refusal> {
         let between = match event {
             Event::Scalar(_, ScalarStyle::Plain, ..) => return Ok(()),
+            // Where a text block is empty, the parser gives as its place what stands behind the `|`.
+            Event::Scalar(value, ScalarStyle::Literal | ScalarStyle::Folded, ..)
+                if value.bytes().all(|byte| byte == b'\n') =>
+            {
+                self.looked_at..span.end.byte_offset().unwrap_or_default()
+            }
             Event::Scalar(..) => self.looked_at..start(span),
             Event::StreamEnd => self.looked_at..self.source.len(),
             _ => return Ok(()),
