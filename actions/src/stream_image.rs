@@ -13,7 +13,11 @@ use crate::stream::{self, Reading, Written};
 use crate::{Done, Report, choose, grow, text};
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let mut source = Source::find(inputs, machine, report)?;
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "stream-image", problems });
+    }
+    let mut source = Source::of_image(inputs, machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
     let is_on_disk = |url: &&str| {
         let file = fetch::local_path(url).and_then(|path| std::fs::metadata(path).ok());
@@ -77,28 +81,7 @@ fn write(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Fitted), Error> {
-    loop {
-        let error = match write_once(inputs, source, disk, machine, report) {
-            Err(error) if is_another_image(&error) => error,
-            other => return other,
-        };
-        let why = text::chain(&error);
-        let (gave, can_begin_again) = source.mirrors.gave_wrong(&why);
-        let gave: Vec<String> = gave.into_iter().map(fetch::shown).collect();
-        if !can_begin_again {
-            let failed = source.mirrors.told();
-            return Err(if failed.is_empty() {
-                error
-            } else {
-                Error::Source(SourceError::NoMirror { failed, may_pass: false })
-            });
-        }
-        let next = fetch::shown(source.mirrors.url());
-        report(Report::Note(format!(
-            "starting over at {next}, because {} gave another image: {why}",
-            gave.join(" and ")
-        )));
-    }
+    source.at_each_place(report, is_another_image, |source, report| write_once(inputs, source, disk, machine, report))
 }
 
 /// Writes what the places give for the image.
@@ -111,8 +94,7 @@ fn write_once(
 ) -> Result<(Written, Fitted), Error> {
     let mut reading = Reading::Stream;
     retry::starting_over(report, |report| match stream::run(inputs, source, reading, disk, machine, report) {
-        // What proves the stream needs every byte of it once, in its order.
-        Err(error) if reading == Reading::Stream && needs_ranges(&error) && source.can_be_read_by_ranges() => {
+        Err(error) if reading == Reading::Stream && needs_ranges(&error) && !source.is_checked() => {
             report(Report::Note(format!("reading by ranges: {}", text::chain(&error))));
             reading = Reading::Ranges;
             stream::run(inputs, source, reading, disk, machine, report)

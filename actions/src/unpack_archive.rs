@@ -9,13 +9,14 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, Dir, FileType, renameat, statat};
 use slipway_protocol::UnpackArchive;
 
-use crate::error::{Error, ImageError, TargetError};
+use crate::error::{Error, TargetError};
+use crate::fetch::source::Source;
 use crate::machine::Machine;
 use crate::open_disk::Access;
-use crate::stream::read::{self, Source};
+use crate::stream::read::{self, Room};
 use crate::target::{self, Target};
 use crate::target_root::{TargetRoot, target_file};
-use crate::{Done, Report, choose, fetch, text};
+use crate::{Done, Report, choose, text};
 use staging::{Refusal, Staging};
 use tar::{Archive, Fault};
 
@@ -47,11 +48,12 @@ pub(crate) fn run(
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "unpack-archive", problems });
     }
+    let mut source = Source::find(&inputs.origin(), machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let target = target::find(&disk, inputs.partition.as_ref(), report)?;
     let place = inputs.directory.trim_matches('/');
     let staging = if place.is_empty() { STAGING.to_owned() } else { format!("{place}/{STAGING}") };
-    let done = unpack(inputs, &target, &staging, machine, report).and_then(|(unpacked, warning)| {
+    let done = unpack(inputs, &mut source, &target, &staging, machine, report).and_then(|(unpacked, warning)| {
         machine.cancel().check()?;
         target.root.sync()?;
         merge(&target.root, &staging, place)?;
@@ -63,7 +65,7 @@ pub(crate) fn run(
     removed?;
     target.root.sync()?;
     let mut warnings = target.warnings.clone();
-    if inputs.digest.is_none() {
+    if !inputs.origin().is_verified() {
         warnings.push("the archive was unpacked without a digest to check it against".to_owned());
     }
     warnings.extend(warning);
@@ -81,31 +83,28 @@ pub(crate) fn run(
 /// Unpacks the archive in the staging directory.
 fn unpack(
     inputs: &UnpackArchive,
+    source: &mut Source<'_>,
     target: &Target,
     staging: &str,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Unpacked, Option<String>), Error> {
-    let (url, digest, ca) = (&inputs.url, inputs.digest.as_ref(), inputs.ca.as_deref());
-    let room = target.partition.bytes.end.saturating_sub(target.partition.bytes.start).saturating_mul(ROOMS);
-    let unpacked = read::run(Source { url, ca, digest, decode: Some(room) }, machine, report, &|input| {
+    let bytes = target.partition.bytes.end.saturating_sub(target.partition.bytes.start).saturating_mul(ROOMS);
+    let words = format!("twice the size of {}", target.name);
+    read::run(source, Some(Room { bytes, words: &words }), machine, report, &|input, url| {
         // One that was begun before, or left behind by a power cut.
         target.root.remove(staging)?;
         let root = target.root.make_directory(staging)?;
         let mut staging = Staging::new(root, target.keeps_owners(), inputs.devices);
-        read_entries(input, &mut staging, &fetch::shown(url))
-    });
-    unpacked.map_err(|error| match error {
-        Error::Image(ImageError::TooLarge { .. }) => {
-            let reason = format!("it has more than {}, twice the size of {}", text::size(room), target.name);
-            TargetError::Archive { url: fetch::shown(url), place: "all".to_owned(), reason }.into()
-        }
-        other => other,
+        read_entries(input, &mut staging, url)
     })
 }
 
 /// Unpacks the entries of an archive in a directory.
 pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging, url: &str) -> Result<Unpacked, Error> {
+    let refused = |place: String, reason: String, is_damaged: bool| {
+        Error::Target(TargetError::Archive { url: url.to_owned(), place, reason, is_damaged })
+    };
     let mut archive = Archive::new(input);
     let mut unpacked = Unpacked::default();
     loop {
@@ -115,7 +114,7 @@ pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging, url: &st
             Err(Fault::Damaged { entry, reason }) => {
                 let number = format!("entry {}", unpacked.entries + 1);
                 let place = entry.map_or(number, |path| shown(&path));
-                return Err(TargetError::Archive { url: url.to_owned(), place, reason: reason.to_owned() }.into());
+                return Err(refused(place, reason.to_owned(), true));
             }
             Err(Fault::Read(source)) => {
                 return Err(TargetError::UnpackEntry { entry: "the next".to_owned(), source }.into());
@@ -123,9 +122,7 @@ pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging, url: &st
         };
         let place = || shown(&entry.path);
         staging.add(&entry, &mut archive).map_err(|refusal| match refusal {
-            Refusal::Wanted(reason) => {
-                Error::Target(TargetError::Archive { url: url.to_owned(), place: place(), reason })
-            }
+            Refusal::Wanted(reason) => refused(place(), reason, false),
             Refusal::Failed(source) => Error::Target(TargetError::UnpackEntry { entry: place(), source }),
         })?;
         unpacked.entries += 1;
@@ -133,9 +130,7 @@ pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging, url: &st
         unpacked.acls += u64::from(entry.has_acl);
     }
     staging.finish().map_err(|refusal| match refusal {
-        Refusal::Wanted(reason) => {
-            Error::Target(TargetError::Archive { url: url.to_owned(), place: "its directories".to_owned(), reason })
-        }
+        Refusal::Wanted(reason) => refused("its directories".to_owned(), reason, false),
         Refusal::Failed(source) => Error::Target(TargetError::UnpackEntry { entry: "a directory".to_owned(), source }),
     })?;
     Ok(unpacked)

@@ -1,15 +1,16 @@
 //! `write-file`: writes one file of the installed system, whole or not at all.
 
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use slipway_protocol::{NumberOrName, WriteFile, workflow};
 
 use crate::error::{Error, TargetError};
+use crate::fetch::source::Source;
 use crate::machine::Machine;
 use crate::open_disk::Access;
-use crate::stream::read::{self, Source};
+use crate::stream::read;
 use crate::target;
 use crate::target_root::{Attributes, NewFile, TargetRoot, target_file};
 use crate::{Done, Report, choose, text};
@@ -26,6 +27,8 @@ pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: &mut dyn Fn
     if !problems.is_empty() {
         return Err(Error::Inputs { action: ACTION, problems });
     }
+    let origin = inputs.origin();
+    let source = origin.map(|origin| Source::find(&origin, machine, report)).transpose()?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let target = target::find(&disk, inputs.partition.as_ref(), report)?;
     let path = inputs.path.trim_start_matches('/');
@@ -36,7 +39,21 @@ pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: &mut dyn Fn
     }
     machine.cancel().check()?;
     let new = target.root.begin(path, mode(&inputs.dir_mode).unwrap_or(NEW_DIR_MODE))?;
-    let size = fill(&new, inputs, machine, report, &mut warnings)?;
+    let size = match source {
+        Some(mut source) => {
+            let (size, warning) = fetch(&new, path, &mut source, machine, report)?;
+            if !origin.is_some_and(|origin| origin.is_verified()) {
+                warnings.push("the file was written without a digest to check it against".to_owned());
+            }
+            warnings.extend(warning);
+            size
+        }
+        None => {
+            let content = content(inputs)?;
+            new.file().write_all(&content).map_err(|source| target_file("writing", path, source))?;
+            content.len() as u64
+        }
+    };
     let attributes = target.keeps_owners().then_some(attributes);
     new.finish(attributes).map_err(|source| target_file("writing", path, source))?;
     target.root.sync()?;
@@ -44,36 +61,23 @@ pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: &mut dyn Fn
     Ok(Done::go_on(summary, warnings))
 }
 
-/// Puts the content into a file; returns its size in bytes.
-fn fill(
+/// Puts what is fetched into a file; returns its size in bytes, and a warning for the operator.
+fn fetch(
     new: &NewFile,
-    inputs: &WriteFile,
+    path: &str,
+    source: &mut Source<'_>,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-    warnings: &mut Vec<String>,
-) -> Result<u64, Error> {
-    let failed = |source| target_file("writing", inputs.path.trim_start_matches('/'), source);
-    let Some(url) = &inputs.url else {
-        let content = content(inputs)?;
-        new.file().write_all(&content).map_err(failed)?;
-        return Ok(content.len() as u64);
-    };
-    if inputs.digest.is_none() {
-        warnings.push("the file was written without a digest to check it against".to_owned());
-    }
-    let source = Source { url, ca: inputs.ca.as_deref(), digest: inputs.digest.as_ref(), decode: None };
-    let copy = |input: &mut dyn Read| {
+) -> Result<(u64, Option<String>), Error> {
+    read::run(source, None, machine, report, &|input, _| {
         let mut file = new.file();
         let mut copy = || {
             file.rewind()?;
             file.set_len(0)?;
             io::copy(input, &mut file)
         };
-        copy().map_err(failed)
-    };
-    let (size, warning) = read::run(source, machine, report, &copy)?;
-    warnings.extend(warning);
-    Ok(size)
+        copy().map_err(|source| target_file("writing", path, source))
+    })
 }
 
 fn content(inputs: &WriteFile) -> Result<Vec<u8>, Error> {

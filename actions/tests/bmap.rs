@@ -295,7 +295,7 @@ fn a_map_that_cannot_be_used_leaves_the_disk_as_it_was() {
     refused(&bench, source.stream(&source.raw), "opening the file");
     let digest = Some(sha256(&source.raw));
     let in_the_clear = StreamImage { bmap: Some("http://127.0.0.1:1/map".to_owned()), digest, ..source.stream(b"") };
-    refused(&bench, in_the_clear, "the step fetches the block map over http://");
+    refused(&bench, in_the_clear, "it fetches the block map over http://");
     check_untouched(&bench);
 }
 

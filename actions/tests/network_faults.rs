@@ -48,7 +48,7 @@ fn the_reason_a_server_gives_in_json_is_in_the_error() {
 fn plain_http_needs_a_digest() {
     let bench = Bench::new(DISK);
     let error = fails(&bench, stream("http://127.0.0.1:1/image"));
-    let expect = "checking where the image comes from: the step fetches over http:// without a digest: give one, or use \
+    let expect = "reading the inputs of stream-image: it fetches over http:// without a digest: give one, or use \
                   https://";
     assert_eq!(chain(&error), expect);
     assert!(!is_retryable(&error));

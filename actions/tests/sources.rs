@@ -314,7 +314,7 @@ fn an_image_that_no_place_has_is_asked_for_once_at_each_and_does_not_boot() {
     let mirrors = places[1..].iter().map(|place| place.url.clone()).collect();
     let digest = Some(sha256(b"the image"));
     let image = StreamImage { mirrors, digest, ..stream(&places[0].url) };
-    let error = fails(&bench, image, "fetching the image: all of 3 places failed: ");
+    let error = fails(&bench, image, "fetching: all of 3 places failed: ");
     for place in &places {
         let told = format!("{}: checking the digest of the stream: expected sha256:", place.url);
         assert!(chain(&error).contains(&told), "{}", chain(&error));
@@ -353,7 +353,7 @@ fn when_every_mirror_fails_the_error_has_each_with_its_reason() {
     let digest = Some(sha256(b""));
     let mirrors = vec![forbidden.url.clone() + "?key=hidden"];
     let expect = format!(
-        "fetching the image: all of 2 places failed: {}: the server answered 404 Not Found; {}: the server answered 403 \
+        "fetching: all of 2 places failed: {}: the server answered 404 Not Found; {}: the server answered 403 \
          Forbidden",
         missing.url, forbidden.url
     );

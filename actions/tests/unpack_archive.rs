@@ -8,9 +8,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use common::disk_image::{Part, ROOT, can_mount, make, read_file, run};
-use common::{Bench, MIB, chain, sha256};
-use slipway_protocol::{Action, UnpackArchive};
+use common::{Answer, Bench, MIB, Server, chain, ok, sha256};
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use slipway_protocol::{Action, DetachedSignature, UnpackArchive};
 
 const ROOT_AT: usize = 1;
 
@@ -48,6 +51,12 @@ fn unpack(bench: &Bench, archive: UnpackArchive) -> Vec<String> {
     let done = bench.run(&Action::UnpackArchive(archive)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert!(!names(bench).contains(".slipway"), "nothing else is left");
     done.outcome.warnings
+}
+
+/// A server of these bytes.
+fn giving(bytes: &[u8]) -> Server {
+    let bytes = bytes.to_vec();
+    Server::start(move |_, _| Answer::Bytes(ok(&bytes)))
 }
 
 /// An entry of a ustar archive with its content.
@@ -220,6 +229,96 @@ fn a_hostile_entry_is_named_and_leaves_nothing() {
     seal(&mut huge);
     check(&[huge], "entry 2", "an extended header is larger than 1 MiB");
     check(&[vec![7; 512]], "entry 2", "or this is no tar archive");
+}
+
+#[test]
+fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
+    if !can_mount() {
+        return;
+    }
+    let right = common::gzip(&ended(&[file("right")]));
+    let other = ended(&[file("other")]);
+    let hostile = ended(&[file("first"), file("../up"), entry("big", b'0', "", &common::image(5 * MIB))]);
+    let mut flipped = right.clone();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    let bomb = common::zstd(&[ended(&[file("first")]), vec![0; 90 * MIB]].concat());
+    let wrongs = [other.clone(), hostile.clone(), flipped.clone(), right[..right.len() - 9].to_vec(), Vec::new(), bomb];
+    for wrong in wrongs {
+        let bench = installed();
+        let (first, second) = (giving(&wrong), giving(&right));
+        let inputs = UnpackArchive {
+            url: first.url.clone(),
+            mirrors: vec![second.url.clone()],
+            digest: Some(sha256(&right)),
+            ..UnpackArchive::default()
+        };
+        let (result, reports) = bench.run(&Action::UnpackArchive(inputs));
+        result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let note = format!("starting over at {}, because {} gave another archive: ", second.url, first.url);
+        assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);
+        let left = names(&bench);
+        assert!(left.contains("/right/") && !left.contains("first") && !left.contains("other"), "{left}");
+    }
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    // The archive that is meant, or so it must be assumed: no other place has a better one.
+    for digest in [Some(sha256(&hostile)), None] {
+        let bench = installed();
+        fs::write(bench.path("second"), &right).unwrap();
+        let mirrors = vec![path(&bench.path("second"))];
+        let archive = UnpackArchive { digest, mirrors, ..archive(&bench, &hostile) };
+        let error = chain(&bench.run(&Action::UnpackArchive(archive)).0.unwrap_err());
+        assert!(error.starts_with("unpacking \"../up\" of the archive from "), "{error}");
+        assert!(!names(&bench).contains("right"));
+    }
+    // A place that does not answer, and what is damaged by itself.
+    let bench = installed();
+    let (gone, second) = (bench.path("gone"), bench.path("second"));
+    fs::write(&second, &right).unwrap();
+    let inputs = UnpackArchive { mirrors: vec![path(&second)], url: path(&gone), ..UnpackArchive::default() };
+    unpack(&bench, inputs);
+    assert!(names(&bench).contains("/right/"));
+    let bench = installed();
+    fs::write(bench.path("second"), &right).unwrap();
+    let mirrors = vec![path(&bench.path("second"))];
+    unpack(&bench, UnpackArchive { mirrors, ..archive(&bench, &other[..600]) });
+    assert!(names(&bench).contains("/right/"));
+}
+
+#[test]
+fn sums_and_signatures_vouch_for_an_archive() {
+    if !can_mount() {
+        return;
+    }
+    let bytes = ended(&[file("new")]);
+    let key = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
+    let public_key = STANDARD.encode(key.public_key().as_ref());
+    let bench = installed();
+    let local = |name: &str, bytes: &[u8]| {
+        fs::write(bench.path(name), bytes).unwrap();
+        bench.path(name).to_str().unwrap().to_owned()
+    };
+    let list = format!("{}  archive\n", sha256(&bytes).hex());
+    let url = local("list.sig", key.sign(list.as_bytes()).as_ref());
+    let listed = UnpackArchive {
+        sums: Some(local("SUMS", list.as_bytes())),
+        signature: Some(DetachedSignature { url, public_key: public_key.clone() }),
+        ..archive(&bench, &bytes)
+    };
+    assert_eq!(unpack(&bench, listed.clone()), [""; 0]);
+    let wrong = format!("{}  archive\n", sha256(b"another").hex());
+    let error = |archive: UnpackArchive| chain(&bench.run(&Action::UnpackArchive(archive)).0.unwrap_err());
+    let forged = UnpackArchive { sums: Some(local("FORGED", wrong.as_bytes())), ..listed };
+    assert!(error(forged.clone()).starts_with("verifying the list of sums by its signature "));
+    let unsigned = UnpackArchive { signature: None, ..forged };
+    assert!(error(unsigned).starts_with("checking the digest of the stream: expected sha256:"));
+    let url = local("sig", key.sign(&bytes).as_ref());
+    let signature = Some(DetachedSignature { url, public_key });
+    let signed = UnpackArchive { signature, directory: "/signed".to_owned(), ..archive(&bench, &bytes) };
+    assert_eq!(unpack(&bench, signed.clone()), [""; 0]);
+    fs::write(bench.path("archive"), ended(&[file("old")])).unwrap();
+    assert!(error(signed).starts_with("verifying the stream by its signature "));
+    assert!(!debugfs(&bench, "ls -p /signed").contains("old"));
 }
 
 #[test]

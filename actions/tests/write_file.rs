@@ -64,7 +64,8 @@ fn the_root_is_found_in_the_subvolume_that_installers_make_for_it() {
         fs::create_dir(&place).unwrap();
         let mounted = |options: &str, script: &str| {
             let script = format!("mount -o loop,{options} \"$0\" \"$1\"; trap 'umount \"$1\"' EXIT; {script}");
-            run(Command::new("sh").args(["-euc", &script]).arg(&disk).arg(&place))
+            // Where no other program that begins a namespace can take a copy of the mount, and keep it.
+            run(Command::new("unshare").args(["--mount", "sh", "-euc", &script]).arg(&disk).arg(&place))
         };
         let make = format!(
             "cd \"$1\"; btrfs -q subvolume create {name}; mkdir {name}/etc; echo ID=x >{name}/etc/os-release; cd /"
@@ -157,6 +158,32 @@ fn what_is_fetched_arrives_as_it_is_and_only_whole() {
     assert!(refusal(&bench, wrong).starts_with("checking the digest of the stream: expected sha256:"));
     assert_eq!(read_file(&bench.path("disk"), ROOT_AT, "/etc/kept").unwrap().0, "old");
     assert!(!names(&bench, "/etc").contains(".slipway"), "no temporary file is left");
+}
+
+#[test]
+fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let local = |name: &str, bytes: &[u8]| {
+        fs::write(bench.path(name), bytes).unwrap();
+        bench.path(name).to_str().unwrap().to_owned()
+    };
+    let (gone, wrong, right) =
+        (bench.path("gone").to_str().unwrap().to_owned(), local("wrong", b"wrong"), local("right", b"right"));
+    let file = WriteFile { digest: Some(sha256(b"right")), mirrors: vec![wrong, right], ..fetched("/x", &gone) };
+    let (result, reports) = bench.run(&Action::WriteFile(file.clone()));
+    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert_eq!(read_file(&bench.path("disk"), ROOT_AT, "/x").unwrap().0, "right");
+    assert!(reports.notes.iter().any(|note| note.contains("gave another file: checking the digest")), "{reports:?}");
+    let nowhere = WriteFile { mirrors: file.mirrors[..1].to_vec(), path: "/y".to_owned(), ..file.clone() };
+    assert!(refusal(&bench, nowhere).starts_with("fetching: all of 2 places failed: "));
+    let list = local("SUMS", format!("{}  gone\n", sha256(b"right").hex()).as_bytes());
+    let listed = WriteFile { digest: None, sums: Some(list), path: "/z".to_owned(), ..file };
+    assert_eq!(write(&bench, listed).outcome.warnings, ["fetching took 3 attempts, and 5 bytes were fetched again"]);
+    let sums_alone = WriteFile { sums: Some("/SUMS".to_owned()), ..text("/x", "") };
+    assert!(refusal(&bench, sums_alone).contains("without a url they are for"));
 }
 
 #[test]

@@ -46,8 +46,8 @@ pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
     Action, BootPosition, BootReporter, DetachedSignature, EfiBootOrder, EncryptRoot, EraseDisk, EraseMode,
-    KernelArgReplacement, KernelArgs, Kexec, NumberOrName, PhoneHome, Reboot, RecoveryKey, RegistryAuth, RunInTarget,
-    SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
+    KernelArgReplacement, KernelArgs, Kexec, NumberOrName, Origin, PhoneHome, Reboot, RecoveryKey, RegistryAuth,
+    RunInTarget, SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
 };
 
 /// Largest request body the server reads from a node, in bytes, after decompression.

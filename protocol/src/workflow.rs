@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CaptureDisk, MakeFileSystem, Partition};
 use erase::fallback_problems;
-use image::image_problems;
 
 pub use boot::{BootPosition, EfiBootOrder, Kexec, Reboot};
 pub use boot_reporter::BootReporter;
 pub use encrypt::{EncryptRoot, RecoveryKey};
 pub use erase::{EraseDisk, EraseMode};
-pub use image::{DetachedSignature, RegistryAuth, StreamImage, Verify};
+pub use image::{StreamImage, Verify};
 pub use kernel_args::{KernelArgReplacement, KernelArgs, is_kernel_argument, kernel_argument_problem};
+pub use origin::{DetachedSignature, Origin, RegistryAuth, shown_url};
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};
 
@@ -21,6 +21,7 @@ mod encrypt;
 mod erase;
 mod image;
 mod kernel_args;
+mod origin;
 mod seed;
 mod target;
 
@@ -86,7 +87,7 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
 fn action_problems(action: &Action) -> Vec<String> {
     match action {
         Action::EraseDisk(erase) => erase.disk.problems(true).into_iter().chain(fallback_problems(erase)).collect(),
-        Action::StreamImage(image) => image_problems(image),
+        Action::StreamImage(image) => image.problems(),
         Action::Partition(partition) => partition.problems().into_iter().chain(partition.disk.problems(true)).collect(),
         Action::MakeFileSystem(make) => make.problems().into_iter().chain(make.disk.problems(false)).collect(),
         Action::SeedCloudInit(seed) => seed.problems(),
@@ -101,19 +102,6 @@ fn action_problems(action: &Action) -> Vec<String> {
         Action::Kexec(kexec) => kexec.problems(),
         Action::Reboot(_) => Vec::new(),
     }
-}
-
-/// What is wrong with where something is fetched from.
-fn source_problem(url: &str, digested: bool) -> Option<String> {
-    if url.starts_with("http://") {
-        return (!digested).then(|| "fetches over http:// without a digest: give one, or use https://".to_owned());
-    }
-    url_problem(url)
-}
-
-fn url_problem(url: &str) -> Option<String> {
-    let known = ["https://", "http://", "file://", "/"].iter().any(|start| url.starts_with(start));
-    (!known).then(|| format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path"))
 }
 
 /// One step of a workflow.

@@ -39,7 +39,7 @@ pub enum SourceError {
         source: FetchError,
     },
     /// None of several places has the source.
-    #[error("fetching the image: all of {} places failed: {}", failed.len(), failed.join("; "))]
+    #[error("fetching: all of {} places failed: {}", failed.len(), failed.join("; "))]
     NoMirror {
         /// Each, without user, password and query, which may be secrets, and why it failed last.
         failed: Vec<String>,
@@ -47,14 +47,18 @@ pub enum SourceError {
         may_pass: bool,
     },
     /// What is said of the source does not go together.
-    #[error("checking where the image comes from: the step {problem}")]
+    #[error("checking where the {what} comes from: the step {problem}")]
     Contradiction {
+        /// What is fetched, in a word.
+        what: &'static str,
         /// What does not, and what would.
         problem: String,
     },
-    /// The list of sums gives no digest for the image.
-    #[error("looking up the digest of the image in {url}")]
+    /// The list of sums gives no digest for what is fetched.
+    #[error("looking up the digest of the {what} in {url}")]
     Sums {
+        /// What is fetched, in a word.
+        what: &'static str,
         /// The URL of the list without user, password and query, which may be secrets.
         url: String,
         /// The cause.
@@ -70,9 +74,11 @@ pub enum SourceError {
         #[source]
         source: crate::stream::bmap::Error,
     },
-    /// An artifact has no image for this machine, or its registry cannot be logged in at.
-    #[error("looking for the image in {url}: {reason}")]
+    /// An artifact has nothing for this machine, or its registry cannot be logged in at.
+    #[error("looking for the {what} in {url}: {reason}")]
     Artifact {
+        /// What is fetched, in a word.
+        what: &'static str,
         /// The artifact.
         url: String,
         /// What is there, or what is missing.

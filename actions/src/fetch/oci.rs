@@ -1,4 +1,4 @@
-//! Artifacts in registries: logging in, and finding the blob that is the image.
+//! Artifacts in registries: logging in, and finding the blob that is wanted.
 //!
 //! OCI distribution specification, "Pull"; OCI image specification, manifest.md and image-index.md; the token dance is that of
 //! the "Token Authentication Specification" of CNCF Distribution, the login RFC 7617.
@@ -31,6 +31,8 @@ const TITLE: &str = "org.opencontainers.image.title";
 
 /// An artifact, and what its registry wants to see before it is handed out.
 pub(crate) struct Registry<'a> {
+    /// What is looked for, in a word.
+    what: &'static str,
     reference: OciReference,
     ca: Option<&'a str>,
     auth: Option<&'a RegistryAuth>,
@@ -38,7 +40,7 @@ pub(crate) struct Registry<'a> {
     authorization: Option<Secret>,
 }
 
-/// The part of an artifact that is the image.
+/// The part of an artifact that is wanted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Blob {
     pub(crate) digest: Digest,
@@ -48,8 +50,13 @@ pub(crate) struct Blob {
 
 impl<'a> Registry<'a> {
     /// The registry of an artifact, before anything was asked.
-    pub(crate) fn new(reference: OciReference, ca: Option<&'a str>, auth: Option<&'a RegistryAuth>) -> Self {
-        Self { reference, ca, auth, authorization: None }
+    pub(crate) fn new(
+        what: &'static str,
+        reference: OciReference,
+        ca: Option<&'a str>,
+        auth: Option<&'a RegistryAuth>,
+    ) -> Self {
+        Self { what, reference, ca, auth, authorization: None }
     }
 
     /// What to send along with a request.
@@ -62,7 +69,7 @@ impl<'a> Registry<'a> {
         self.at(&format!("blobs/{}", blob.digest))
     }
 
-    /// Finds the blob that is the image, for this machine where the artifact has several.
+    /// Finds the blob that is wanted, for this machine where the artifact has several.
     pub(crate) fn find(&mut self, machine: &dyn Machine) -> Result<Blob, Error> {
         let version = self.reference.version.clone();
         let expected = match &version {
@@ -148,6 +155,7 @@ impl<'a> Registry<'a> {
         let OciReference { registry, repository, version, .. } = &self.reference;
         let mark = if matches!(version, OciVersion::Tag(_)) { ':' } else { '@' };
         Error::Source(SourceError::Artifact {
+            what: self.what,
             url: format!("oci://{registry}/{repository}{mark}{version}"),
             reason: reason.into(),
         })
@@ -202,12 +210,13 @@ pub(crate) fn of_platform(index: &[Value], architecture: &str) -> Result<Digest,
     }
 }
 
-/// The layer of a manifest that is the image: the one of this title, or the only one.
+/// The layer of a manifest that is wanted: the one of this title, or the only one.
 pub(crate) fn blob(manifest: &Value, title: Option<&str>) -> Result<Blob, String> {
     let config = manifest.get("config").and_then(|config| config.get("mediaType")).and_then(Value::as_str);
     if config.is_some_and(|config| CONTAINER.contains(&config)) {
-        return Err("it is a container image, not an image of a disk; push that as an artifact, such as by oras push"
-            .to_owned());
+        return Err(
+            "it is a container image, not a file; push the file as an artifact, such as by oras push".to_owned()
+        );
     }
     let layers = manifest.get("layers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let title_of = |layer: &Value| {

@@ -1,8 +1,8 @@
-//! Where an image comes from, and what proves that it is the one meant.
+//! Where something comes from, and what proves that it is the one meant.
 
 use std::sync::Arc;
 
-use slipway_protocol::{Digest, OciReference, OciReferenceError, RegistryAuth, StreamImage, oci};
+use slipway_protocol::{Digest, OciReference, OciReferenceError, Origin, RegistryAuth, StreamImage};
 
 use super::mirrors::Mirrors;
 use super::oci::{Blob, Registry};
@@ -15,16 +15,18 @@ use crate::stream::bmap::{self, Bmap};
 use crate::stream::digest::Check;
 use crate::{sums, text};
 
-/// All that is known of an image before its first byte.
+/// All that is known of what is fetched before its first byte.
 pub(crate) struct Source<'a> {
+    /// In a word: "image".
+    what: &'static str,
     pub(crate) mirrors: Mirrors,
     pub(crate) ca: Option<&'a str>,
-    /// Where the image is an artifact, that of each place: to be logged in at when it wants that, and again when its token has run
+    /// Where it is an artifact, that of each place: to be logged in at when it wants that, and again when its token has run
     /// out.
     pub(crate) registries: Vec<Registry<'a>>,
-    /// What of the raw image holds data, where that is known.
+    /// What of a raw image holds data, where that is known.
     pub(crate) map: Option<Arc<Bmap>>,
-    /// Size of the raw image in bytes: given, or that of the map.
+    /// Size of a raw image in bytes: given, or that of the map.
     pub(crate) raw_size: Option<u64>,
     /// Of the stream as delivered: given, found in a list of sums or in the manifest of an artifact.
     digests: Vec<Digest>,
@@ -51,56 +53,70 @@ impl Signature<'_> {
 }
 
 impl<'a> Source<'a> {
-    /// Fetches what verifies the image. Whatever can be found wrong without the image, is.
-    pub(crate) fn find(
+    /// Fetches what verifies an image, and its block map. Whatever can be found wrong without the image, is.
+    pub(crate) fn of_image(
         image: &'a StreamImage,
         machine: &dyn Machine,
         report: &mut dyn FnMut(Report),
     ) -> Result<Self, Error> {
-        if let Some(problem) = image.source_problems().into_iter().next() {
-            return Err(SourceError::Contradiction { problem }.into());
-        }
-        let ca = image.ca.as_deref();
-        let signature = image.signature.as_ref().map(|signature| {
-            let bytes = small::read(&Request::new(&signature.url, ca), MAX_SIGNATURE, machine)?;
+        let mut source = Self::find(&image.origin(), machine, report)?;
+        let map = image.bmap.as_ref().map(|url| read_map(url, image, machine, report)).transpose()?;
+        source.raw_size = image.raw_size.or(map.as_ref().map(|map| map.image_size));
+        source.map = map.map(Arc::new);
+        Ok(source)
+    }
+
+    /// Fetches what verifies what is to be fetched.
+    pub(crate) fn find(
+        origin: &Origin<'a>,
+        machine: &dyn Machine,
+        report: &mut dyn FnMut(Report),
+    ) -> Result<Self, Error> {
+        let what = origin.what;
+        let signature = origin.signature.map(|signature| {
+            let bytes = small::read(&Request::new(&signature.url, origin.ca), MAX_SIGNATURE, machine)?;
             Ok::<_, Error>(Signature { url: &signature.url, public_key: &signature.public_key, bytes })
         });
-        let signature = signature.transpose()?;
-        let mirrors = Mirrors::new(&image.url, &image.mirrors);
-        let digests = image.digest.iter().cloned().collect();
-        let map = image.bmap.as_ref().map(|url| read_map(url, image, machine, report)).transpose()?;
-        let raw_size = image.raw_size.or(map.as_ref().map(|map| map.image_size));
-        let map = map.map(Arc::new);
-        let mut source = Self { mirrors, ca, registries: Vec::new(), map, raw_size, digests, signature };
-        if let Some(list) = &image.sums {
-            let digest = digest_in(list, image, source.signature.take().as_ref(), machine)?;
-            report(Report::Note(format!("the image must be {digest}, says {}", shown(list))));
+        let mut source = Self {
+            what,
+            mirrors: Mirrors::new(origin.url, origin.mirrors),
+            ca: origin.ca,
+            registries: Vec::new(),
+            map: None,
+            raw_size: None,
+            digests: origin.digest.into_iter().cloned().collect(),
+            signature: signature.transpose()?,
+        };
+        if let Some(list) = origin.sums {
+            let digest = digest_in(list, origin, source.signature.take().as_ref(), machine)?;
+            report(Report::Note(format!("the {what} must be {digest}, says {}", shown(list))));
             source.digests.push(digest);
         }
-        if image.url.starts_with(oci::SCHEME) {
-            source.find_blob(image, machine, report)?;
+        if origin.is_artifact() {
+            source.find_blob(origin, machine, report)?;
         }
         source.checks()?;
         Ok(source)
     }
 
-    /// Finds the image in an artifact.
+    /// Finds the blob that is fetched in an artifact.
     fn find_blob(
         &mut self,
-        image: &'a StreamImage,
+        origin: &Origin<'a>,
         machine: &dyn Machine,
         report: &mut dyn FnMut(Report),
     ) -> Result<(), Error> {
-        let urls: Vec<&String> = std::iter::once(&image.url).chain(&image.mirrors).collect();
-        let mut registries = self.registries_of(&urls, image.registry_auth.as_ref())?;
-        let (found, blob) = find_in(&mut registries, &urls, machine, report)?;
+        let urls: Vec<&str> = origin.places().collect();
+        let mut registries = self.registries_of(&urls, origin.registry_auth)?;
+        let (found, blob) = self.find_in(&mut registries, &urls, machine, report)?;
         let url = shown(urls[found]);
         let other = |given: &&Digest| given.algorithm() == blob.digest.algorithm() && **given != blob.digest;
         if let Some(given) = self.digests.iter().find(other) {
             let reason = format!("the step has the digest {given}, the artifact {}", blob.digest);
-            return Err(SourceError::Artifact { url, reason }.into());
+            return Err(SourceError::Artifact { what: self.what, url, reason }.into());
         }
-        report(Report::Note(format!("the image must be {} with {}, says {url}", blob.digest, text::size(blob.size))));
+        let size = text::size(blob.size);
+        report(Report::Note(format!("the {} must be {} with {size}, says {url}", self.what, blob.digest)));
         // The one that answered is asked first. The others need not have the manifest, only the blob.
         registries.rotate_left(found);
         let mut urls = registries.iter().map(|registry| registry.url(&blob));
@@ -112,23 +128,77 @@ impl<'a> Source<'a> {
     }
 
     /// The registry of each of these artifacts. The login is for that of the first, and for nobody else to see.
-    fn registries_of(&self, urls: &[&String], auth: Option<&'a RegistryAuth>) -> Result<Vec<Registry<'a>>, Error> {
+    fn registries_of(&self, urls: &[&str], auth: Option<&'a RegistryAuth>) -> Result<Vec<Registry<'a>>, Error> {
+        let what = self.what;
         let refused = |url: &str, error: OciReferenceError| {
-            Error::Source(SourceError::Artifact { url: shown(url), reason: error.to_string() })
+            Error::Source(SourceError::Artifact { what, url: shown(url), reason: error.to_string() })
         };
         let references = urls.iter().map(|url| url.parse::<OciReference>().map_err(|error| refused(url, error)));
         let references = references.collect::<Result<Vec<OciReference>, Error>>()?;
         let first = references.first().map(|reference| reference.registry.clone());
         let registry = |reference: OciReference| {
             let auth = auth.filter(|_| Some(&reference.registry) == first.as_ref());
-            Registry::new(reference, self.ca, auth)
+            Registry::new(what, reference, self.ca, auth)
         };
         Ok(references.into_iter().map(registry).collect())
     }
 
-    /// Whether it may be read here and there: nothing is to be proven of the stream as delivered, and it is no artifact.
-    pub(crate) fn can_be_read_by_ranges(&self) -> bool {
-        self.digests.is_empty() && self.signature.is_none()
+    /// The blob by the first of some registries that has a manifest of it, and the index of that one.
+    fn find_in(
+        &self,
+        registries: &mut [Registry<'_>],
+        urls: &[&str],
+        machine: &dyn Machine,
+        report: &mut dyn FnMut(Report),
+    ) -> Result<(usize, Blob), Error> {
+        let (places, mut failed, mut may_pass) = (registries.len(), Vec::new(), false);
+        for (index, registry) in registries.iter_mut().enumerate() {
+            machine.cancel().check()?;
+            let error = match registry.find(machine) {
+                Ok(blob) => return Ok((index, blob)),
+                Err(error) if places == 1 => return Err(error),
+                Err(error) => error,
+            };
+            let why = format!("{}: {}", shown(urls[index]), text::chain(&error));
+            report(Report::Note(format!("did not find the {} in {why}", self.what)));
+            failed.push(why);
+            may_pass |= is_retryable(&error);
+        }
+        Err(SourceError::NoMirror { failed, may_pass }.into())
+    }
+
+    /// Does something with what the places give, and again with what another one gives where `is_another` says of the failure that
+    /// it was not what is wanted.
+    pub(crate) fn at_each_place<T>(
+        &mut self,
+        report: &mut dyn FnMut(Report),
+        is_another: impl Fn(&Error) -> bool,
+        mut work: impl FnMut(&mut Self, &mut dyn FnMut(Report)) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        loop {
+            let error = match work(self, report) {
+                Err(error) if is_another(&error) => error,
+                other => return other,
+            };
+            let why = text::chain(&error);
+            let (gave, can_begin_again) = self.mirrors.gave_wrong(&why);
+            let gave: Vec<String> = gave.into_iter().map(shown).collect();
+            if !can_begin_again {
+                let failed = self.mirrors.told();
+                return Err(if failed.is_empty() {
+                    error
+                } else {
+                    Error::Source(SourceError::NoMirror { failed, may_pass: false })
+                });
+            }
+            let (next, gave) = (shown(self.mirrors.url()), gave.join(" and "));
+            report(Report::Note(format!("starting over at {next}, because {gave} gave another {}: {why}", self.what)));
+        }
+    }
+
+    /// Whether something is to be proven of the stream as delivered, for which every byte of it is needed once, in its order.
+    pub(crate) fn is_checked(&self) -> bool {
+        !self.digests.is_empty() || self.signature.is_some()
     }
 
     /// What the stream as delivered must prove to be, from its first byte on.
@@ -142,51 +212,29 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The blob that is the image, by the first of some registries that has a manifest of it, and the index of that one.
-fn find_in(
-    registries: &mut [Registry<'_>],
-    urls: &[&String],
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<(usize, Blob), Error> {
-    let (places, mut failed, mut may_pass) = (registries.len(), Vec::new(), false);
-    for (index, registry) in registries.iter_mut().enumerate() {
-        machine.cancel().check()?;
-        let error = match registry.find(machine) {
-            Ok(blob) => return Ok((index, blob)),
-            Err(error) if places == 1 => return Err(error),
-            Err(error) => error,
-        };
-        let why = format!("{}: {}", shown(urls[index]), text::chain(&error));
-        report(Report::Note(format!("did not find the image in {why}")));
-        failed.push(why);
-        may_pass |= is_retryable(&error);
-    }
-    Err(SourceError::NoMirror { failed, may_pass }.into())
-}
-
 /// What errors call the bytes that were delivered.
 const STREAM: &str = "the stream";
 
-/// The digest a list of sums gives for the image, once the list's own signature holds, if it has one.
+/// The digest a list of sums gives for what is fetched, once the list's own signature holds, if it has one.
 fn digest_in(
     list: &str,
-    image: &StreamImage,
+    origin: &Origin<'_>,
     signature: Option<&Signature<'_>>,
     machine: &dyn Machine,
 ) -> Result<Digest, Error> {
     const LIST: &str = "the list of sums";
-    let Some(name) = sums::file_name(&image.url) else {
-        let problem = "has a list of sums, and a URL of the image that does not end in a file name".to_owned();
-        return Err(SourceError::Contradiction { problem }.into());
+    let what = origin.what;
+    let Some(name) = sums::file_name(origin.url) else {
+        let problem = format!("has a list of sums, and a URL of the {what} that does not end in a file name");
+        return Err(SourceError::Contradiction { what, problem }.into());
     };
-    let text = small::read(&Request::new(list, image.ca.as_deref()), sums::MAX_TEXT, machine)?;
+    let text = small::read(&Request::new(list, origin.ca), sums::MAX_TEXT, machine)?;
     if let Some(signature) = signature {
         let mut verifier = signature.verifier(LIST)?;
         verifier.update(&text);
         verifier.finish().map_err(|source| signature.refused(LIST, source))?;
     }
-    sums::find(&text, &name).map_err(|source| Error::Source(SourceError::Sums { url: shown(list), source }))
+    sums::find(&text, &name).map_err(|source| Error::Source(SourceError::Sums { what, url: shown(list), source }))
 }
 
 /// Reads the block map of an image of which the rest is not to be written.
@@ -201,7 +249,7 @@ fn read_map(
     if let Some(raw_size) = image.raw_size.filter(|raw_size| *raw_size != map.image_size) {
         let (found, remedy) = (map.image_size, "give the map of this image, or leave raw_size out");
         let problem = format!("has a raw_size of {raw_size} bytes, and the block map of an image of {found}: {remedy}");
-        return Err(SourceError::Contradiction { problem }.into());
+        return Err(SourceError::Contradiction { what: "image", problem }.into());
     }
     let (mapped, size) = (text::size(map.mapped_size()), text::size(map.image_size));
     report(Report::Note(format!("the image has data in {mapped} of its {size}, says {}", shown(url))));

@@ -5,52 +5,85 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread;
 
-use slipway_protocol::{Digest, Stage};
+use slipway_protocol::Stage;
 
 use super::buffers::Queue;
-use super::digest::Check;
 use super::progress::{Counters, Meter, Watch};
 use super::resume::Resume;
 use super::{BUFFER, FETCHED, Halt, Shared, decode, digest, fetch, spawn, watch};
 use crate::Report;
-use crate::error::Error;
-use crate::fetch::mirrors::Mirrors;
-use crate::fetch::retry;
+use crate::error::{Error, ImageError, SourceError, TargetError};
+use crate::fetch::source::Source;
+use crate::fetch::{retry, shown};
 use crate::machine::Machine;
+use crate::text;
 
-/// What is read.
+/// How much there may be of what is decoded.
 #[derive(Clone, Copy)]
-pub(crate) struct Source<'a> {
-    pub(crate) url: &'a str,
-    pub(crate) ca: Option<&'a str>,
-    /// Digest of the stream as delivered.
-    pub(crate) digest: Option<&'a Digest>,
-    /// Where compressed data is decoded, the most bytes it may have then; it is an image that is too large if it has more. None where it
-    /// is read as it comes.
-    pub(crate) decode: Option<u64>,
+pub(crate) struct Room<'a> {
+    pub(crate) bytes: u64,
+    /// What that is, for the error: "twice the size of partition 1".
+    pub(crate) words: &'a str,
 }
 
-/// Has `consume` read a source to its end. What it gives is returned, with a warning for the operator if that took several attempts,
-/// only if everything arrived and the digest is right, so until then nothing it leaves may be of use. It is called again where the
-/// source has to be fetched from its beginning.
+/// What is done with what is read. It is given the place it comes from, for messages, and is called again where the source has to be
+/// fetched from its beginning.
+pub(crate) type Consume<'a, T> = dyn Fn(&mut dyn Read, &str) -> Result<T, Error> + Sync + 'a;
+
+/// Has `consume` read a source to its end, decoded if there is a `room` for that, else as it comes. What it gives is returned, with a
+/// warning for the operator if that took several attempts, only if everything arrived and is what it had to be, so until then nothing
+/// it leaves may be of use. Where a place gives something else, the next is asked.
 pub(crate) fn run<T: Send>(
-    source: Source<'_>,
+    source: &mut Source<'_>,
+    room: Option<Room<'_>>,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-    consume: &(dyn Fn(&mut dyn Read) -> Result<T, Error> + Sync),
+    consume: &Consume<'_, T>,
 ) -> Result<(T, Option<String>), Error> {
-    let mut place = Mirrors::new(source.url, &[]);
-    let value = retry::starting_over(report, |report| stages(source, &mut place, machine, report, consume))?;
-    Ok((value, place.warning()))
+    let is_checked = source.is_checked();
+    let value = source.at_each_place(
+        report,
+        |error| is_another(error, is_checked),
+        |source, report| retry::starting_over(report, |report| stages(source, room, machine, report, consume)),
+    )?;
+    Ok((value, source.mirrors.warning()))
+}
+
+/// Whether what was fetched is not what is wanted, or damaged. What is refused for what it holds is what is wanted if it was checked:
+/// it is read to its end before.
+fn is_another(error: &Error, is_checked: bool) -> bool {
+    match error {
+        Error::Source(SourceError::Signature { .. }) => true,
+        Error::Image(error) => matches!(
+            error,
+            ImageError::Digest { .. }
+                | ImageError::Empty { .. }
+                | ImageError::Format { .. }
+                | ImageError::NotRaw { .. }
+                | ImageError::Decode { .. }
+        ),
+        Error::Target(TargetError::ArchiveTooLarge { .. }) => is_checked,
+        Error::Target(TargetError::Archive { is_damaged, .. }) => *is_damaged && !is_checked,
+        _ => false,
+    }
+}
+
+/// Whether this says something of the source, and not of where it is put.
+fn is_of_source(error: &Error) -> bool {
+    matches!(error, Error::Target(TargetError::Archive { .. }))
 }
 
 fn stages<T: Send>(
-    source: Source<'_>,
-    mirrors: &mut Mirrors,
+    source: &mut Source<'_>,
+    room: Option<Room<'_>>,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-    consume: &(dyn Fn(&mut dyn Read) -> Result<T, Error> + Sync),
+    consume: &Consume<'_, T>,
 ) -> Result<T, Error> {
+    let checks = source.checks()?;
+    let is_checked = !checks.is_empty();
+    let url = source.mirrors.url().to_owned();
+    let (mirrors, registries, ca) = (&mut source.mirrors, source.registries.as_mut_slice(), source.ca);
     let shared = Shared::new();
     let stop = &shared.stop;
     let counters = Counters::default();
@@ -59,12 +92,12 @@ fn stages<T: Send>(
     let decode_meter = Meter::new(Stage::Decode, 1);
     let read_meter = Meter::new(Stage::Write, 1);
     let mut meters = vec![&fetch_meter, &read_meter];
-    meters.extend(source.digest.map(|_| &digest_meter));
-    meters.extend(source.decode.map(|_| &decode_meter));
+    meters.extend(is_checked.then_some(&digest_meter));
+    meters.extend(room.map(|_| &decode_meter));
 
     let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
     let (raw_pool, raw) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop));
-    let delivered = if source.digest.is_some() { &checked } else { &fetched };
+    let delivered = if is_checked { &checked } else { &fetched };
 
     let read = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
@@ -72,35 +105,44 @@ fn stages<T: Send>(
         let (counters, fetch_meter) = (&counters, &fetch_meter);
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
-            let (note, verified) = (Box::new(move |text| _ = fetch_notes.send(text)), source.digest.is_some());
-            let resume = Resume { mirrors, verified, note, pause: retry::pause };
-            let (registries, ca, whole, meter) = (&mut [], source.ca, verified, fetch_meter);
-            fetch::Fetch { machine, resume, registries, ca, whole, counters, meter, stop }.run(fetched_pool, fetched)
+            let (note, meter) = (Box::new(move |text| _ = fetch_notes.send(text)), fetch_meter);
+            let resume = Resume { mirrors, verified: is_checked, note, pause: retry::pause };
+            fetch::Fetch { machine, resume, registries, ca, whole: is_checked, counters, meter, stop }
+                .run(fetched_pool, fetched)
         });
-        if let Some(digest) = source.digest {
+        if is_checked {
             let (checked, meter) = (&checked, &digest_meter);
-            spawn(scope, &shared, &notes, move || {
-                digest::run(vec![Check::digest("the stream", digest)], fetched, checked, meter)
-            });
+            spawn(scope, &shared, &notes, move || digest::run(checks, fetched, checked, meter));
         }
-        if let Some(disk_size) = source.decode {
+        let url = &url;
+        if let Some(room) = room {
             let meter = &decode_meter;
             spawn(scope, &shared, &notes, move || {
-                let limits = decode::Limits { url: source.url, disk: "", disk_size, raw_size: None };
+                let limits = decode::Limits { url, disk: "", disk_size: room.bytes, raw_size: None };
                 let input = decode::Input::new(delivered, fetched_pool, meter);
                 let output = decode::Output { limits: &limits, pool: raw_pool, out: raw, meter, in_order: true };
-                decode::run(input, &output, || counters.fetch_total())
+                decode::run(input, &output, || counters.fetch_total()).map_err(|halt| match halt {
+                    Halt::Failed(Error::Image(ImageError::TooLarge { .. })) => {
+                        let (url, room) = (shown(url), format!("{}, {}", text::size(room.bytes), room.words));
+                        Halt::Failed(TargetError::ArchiveTooLarge { url, room }.into())
+                    }
+                    other => other,
+                })
             });
         }
         let read_meter = &read_meter;
         let read = spawn(scope, &shared, &notes, move || {
-            let (queue, pool) = if source.decode.is_some() { (raw, raw_pool) } else { (delivered, fetched_pool) };
+            let (queue, pool) = if room.is_some() { (raw, raw_pool) } else { (delivered, fetched_pool) };
             let mut input = Counted { input: decode::Input::new(queue, pool, read_meter), counters };
-            let value = consume(&mut input);
-            // What is left unread would hold the stages before this one up.
-            let drained = value.is_err() || io::copy(&mut input, &mut io::sink()).is_ok();
-            // A failure of another stage ends the reading too, and is the one to tell.
-            if stop.is_set() || !drained { Err(Halt::Stopped) } else { value.map_err(Halt::Failed) }
+            let value = consume(&mut input, &shown(url));
+            match value {
+                // A failure of another stage ends the reading too, and is the one to tell.
+                _ if stop.is_set() => Err(Halt::Stopped),
+                Err(error) if !(is_checked && is_of_source(&error)) => Err(Halt::Failed(error)),
+                // What is left unread would hold the stages before this one up, and what is refused may be something else than
+                // what is wanted, which its digest tells at the end.
+                value => io::copy(&mut input, &mut io::sink()).map(|_| value).map_err(|_| Halt::Stopped),
+            }
         });
         drop(notes);
         watch(&told, Watch::new(counters, &meters, None), machine, &shared, report);
@@ -108,7 +150,7 @@ fn stages<T: Send>(
     });
     match shared.into_failure() {
         Some(error) => Err(error),
-        None => read.ok_or(Error::Cancelled),
+        None => read.ok_or(Error::Cancelled)?,
     }
 }
 

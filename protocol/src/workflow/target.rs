@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::source_problem;
+use super::origin::{DetachedSignature, Origin, RegistryAuth};
 use crate::{Digest, DiskHints};
 
 /// Why this cannot be the path of a file on a target; nothing if it can. A slash before it changes nothing.
@@ -70,13 +70,26 @@ pub struct WriteFile {
     /// The same for bytes that are no text (RFC 4648, 4); white space does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_base64: Option<String>,
-    /// Where it is fetched from, and written as it comes: `https://`, `file://` or an absolute path; `http://` only with a
-    /// digest.
+    /// Where it is fetched from, and written as it comes: `https://`, `file://`, an absolute path, or an artifact in a registry,
+    /// `oci://REGISTRY/REPOSITORY:TAG`; `http://` only with a digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Digest of what is fetched.
+    /// Login at the registry of an `oci://` artifact, as for `stream-image`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry_auth: Option<RegistryAuth>,
+    /// Further places of the same bytes, asked in this order when `url` fails or gives something else.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
+    /// Digest of what is fetched, as it is delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    /// In place of `digest`: where a list of sums is, as `sha256sum` and its kin write it, that has the digest beside the last
+    /// part of `url`. `http://` only with a signature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sums: Option<String>,
+    /// Detached signature of the list of sums where there is one, else of what is fetched, as it is delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<DetachedSignature>,
     /// CA certificates in PEM to trust for this URL beside the server's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
@@ -95,6 +108,26 @@ pub struct WriteFile {
 }
 
 impl WriteFile {
+    /// Where the content is fetched from, if it is.
+    pub fn origin(&self) -> Option<Origin<'_>> {
+        Some(Origin {
+            what: "file",
+            url: self.url.as_ref()?,
+            mirrors: &self.mirrors,
+            registry_auth: self.registry_auth.as_ref(),
+            digest: self.digest.as_ref(),
+            sums: self.sums.as_deref(),
+            signature: self.signature.as_ref(),
+            ca: self.ca.as_deref(),
+        })
+    }
+
+    /// Whether there is anything that only what is fetched can have.
+    fn has_more_than_content(&self) -> bool {
+        let proof = self.digest.is_some() || self.sums.is_some() || self.signature.is_some();
+        proof || !self.mirrors.is_empty() || self.registry_auth.is_some() || self.ca.is_some()
+    }
+
     /// What is wrong with these inputs, to be read after the name of the step.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.disk.problems(false);
@@ -105,9 +138,13 @@ impl WriteFile {
         if sources.iter().filter(|source| source.is_some()).count() != 1 {
             problems.push("writes one of content, content_base64 and url: give exactly one".to_owned());
         }
-        problems.extend(self.url.iter().filter_map(|url| source_problem(url, self.digest.is_some())));
-        if self.url.is_none() && (self.digest.is_some() || self.ca.is_some()) {
-            problems.push("has a digest or a ca without a url they are for".to_owned());
+        match self.origin() {
+            Some(origin) => problems.extend(origin.problems(origin.is_verified())),
+            None if self.has_more_than_content() => {
+                let keys = "mirrors, a registry_auth, a digest, sums, a signature or a ca";
+                problems.push(format!("has {keys} without a url they are for"));
+            }
+            None => {}
         }
         if self.content_base64.as_deref().is_some_and(|text| !is_base64(text)) {
             problems.push("has a content_base64 that is no base64".to_owned());
@@ -144,11 +181,25 @@ pub struct UnpackArchive {
     /// Directory of that file system it is unpacked in, made if it is not there. Without it the root of the file system.
     #[serde(default)]
     pub directory: String,
-    /// `https://`, `file://` or an absolute path; `http://` only with a digest.
+    /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`; `http://` only with
+    /// a digest.
     pub url: String,
-    /// Digest of the stream as delivered, compressed or not.
+    /// Login at the registry of an `oci://` artifact, as for `stream-image`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry_auth: Option<RegistryAuth>,
+    /// Further places of the same bytes, asked in this order when `url` fails or gives something else.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<String>,
+    /// Digest of what is fetched, as it is delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    /// In place of `digest`: where a list of sums is, as `sha256sum` and its kin write it, that has the digest beside the last
+    /// part of `url`. `http://` only with a signature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sums: Option<String>,
+    /// Detached signature of the list of sums where there is one, else of what is fetched, as it is delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<DetachedSignature>,
     /// CA certificates in PEM to trust for this URL beside the server's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
@@ -158,6 +209,20 @@ pub struct UnpackArchive {
 }
 
 impl UnpackArchive {
+    /// Where the archive comes from.
+    pub fn origin(&self) -> Origin<'_> {
+        Origin {
+            what: "archive",
+            url: &self.url,
+            mirrors: &self.mirrors,
+            registry_auth: self.registry_auth.as_ref(),
+            digest: self.digest.as_ref(),
+            sums: self.sums.as_deref(),
+            signature: self.signature.as_ref(),
+            ca: self.ca.as_deref(),
+        }
+    }
+
     /// What is wrong with these inputs, to be read after the name of the step.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.disk.problems(false);
@@ -165,7 +230,8 @@ impl UnpackArchive {
         if let Some(problem) = target_path_problem(directory).filter(|_| !directory.is_empty()) {
             problems.push(format!("cannot unpack in {:?}: {problem}", self.directory));
         }
-        problems.extend(source_problem(&self.url, self.digest.is_some()));
+        let origin = self.origin();
+        problems.extend(origin.problems(origin.is_verified()));
         problems
     }
 }

@@ -1,6 +1,7 @@
 //! The command line of each action.
 
 mod disk;
+mod source;
 mod target;
 
 use std::path::PathBuf;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use slipway_protocol::{EraseMode, FileSystemKind, NewPartition, PartitionSize};
 
+use super::source::SourceArguments;
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum Mode {
     /// Head, tail and every signature
@@ -41,12 +43,8 @@ pub(crate) struct StreamArguments {
     /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
     #[arg(long)]
     pub(crate) url: String,
-    /// File with USERNAME:PASSWORD for the registry
-    #[arg(long, value_name = "FILE")]
-    pub(crate) registry_auth: Option<PathBuf>,
-    /// Another place of the same bytes, for when the URL fails; may be given several times, in the order to try them
-    #[arg(long, value_name = "URL")]
-    pub(crate) mirror: Vec<String>,
+    #[command(flatten)]
+    pub(crate) source: SourceArguments,
     /// File with CA certificates to trust instead of the system's
     #[arg(long)]
     pub(crate) ca: Option<PathBuf>,
@@ -59,15 +57,6 @@ pub(crate) struct StreamArguments {
     /// SHA-512 of the stream as delivered
     #[arg(long, group = "delivered")]
     pub(crate) sha512: Option<String>,
-    /// List of sums with the digest of the stream beside the file name of the URL; http:// only with a signature
-    #[arg(long, value_name = "URL", group = "delivered")]
-    pub(crate) sums: Option<String>,
-    /// Detached signature of the list of sums if there is one, else of the stream
-    #[arg(long, value_name = "URL", requires = "public_key")]
-    pub(crate) signature: Option<String>,
-    /// Key of minisign or Ed25519 to verify the signature with, or a file with it
-    #[arg(long, value_name = "KEY|FILE", requires = "signature")]
-    pub(crate) public_key: Option<String>,
     /// SHA-256 of the raw image
     #[arg(long, group = "raw")]
     pub(crate) raw_sha256: Option<String>,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use slipway_protocol::{BootPosition, Digest, SeedPlace};
 
+use super::source::SourceArguments;
+
 #[derive(Args)]
 pub(crate) struct SeedArguments {
     /// The disk that carries the image
@@ -97,12 +99,14 @@ pub(crate) struct WriteArguments {
     /// What it is to hold, as text
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) content: Option<String>,
-    /// Where that is fetched from: https://, file:// or a path; http:// only with a digest
+    /// Where that is fetched from: https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
     #[arg(long)]
     pub(crate) from: Option<String>,
     /// Digest of what is fetched, such as sha256:HEX
-    #[arg(long, requires = "from")]
+    #[arg(long, requires = "from", group = "delivered")]
     pub(crate) digest: Option<Digest>,
+    #[command(flatten)]
+    pub(crate) source: SourceArguments,
     /// File with CA certificates to trust instead of the system's
     #[arg(long, requires = "from")]
     pub(crate) ca: Option<PathBuf>,
@@ -131,12 +135,14 @@ pub(crate) struct UnpackArguments {
     /// Directory there
     #[arg(long, default_value = "/")]
     pub(crate) directory: String,
-    /// https://, file:// or a path; http:// only with a digest
+    /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
     #[arg(long)]
     pub(crate) url: String,
     /// Digest of the archive as delivered, such as sha256:HEX
-    #[arg(long)]
+    #[arg(long, group = "delivered")]
     pub(crate) digest: Option<Digest>,
+    #[command(flatten)]
+    pub(crate) source: SourceArguments,
     /// File with CA certificates to trust instead of the system's
     #[arg(long)]
     pub(crate) ca: Option<PathBuf>,

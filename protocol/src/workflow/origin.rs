@@ -1,0 +1,262 @@
+//! Where something is fetched from, and what proves that it is the one meant.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Digest, OciReference, Secret, oci};
+
+/// The keys of an action that fetches something; images, archives and files have the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// What is fetched, in a word: "image".
+    pub what: &'static str,
+    /// The place that is asked first.
+    pub url: &'a str,
+    /// Further places of the same bytes, in the order in which they are asked.
+    pub mirrors: &'a [String],
+    /// Login at the registry of `url`.
+    pub registry_auth: Option<&'a RegistryAuth>,
+    /// Of the stream as delivered.
+    pub digest: Option<&'a Digest>,
+    /// Where a list of sums is that has the digest.
+    pub sums: Option<&'a str>,
+    /// Of the list of sums where there is one, else of the stream as delivered.
+    pub signature: Option<&'a DetachedSignature>,
+    /// CA certificates in PEM to trust beside the server's own.
+    pub ca: Option<&'a str>,
+}
+
+impl<'a> Origin<'a> {
+    /// Whether the stream is checked against a digest or a signature; what is in a registry has its digest there.
+    pub fn is_verified(&self) -> bool {
+        self.is_artifact() || self.digest.is_some() || self.sums.is_some() || self.signature.is_some()
+    }
+
+    /// Whether it is an OCI artifact.
+    pub fn is_artifact(&self) -> bool {
+        self.url.starts_with(oci::SCHEME)
+    }
+
+    /// All places, in the order in which they are asked.
+    pub fn places(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        std::iter::once(self.url).chain(self.mirrors.iter().map(String::as_str))
+    }
+
+    /// What is wrong with these, to be read after the name of the step. `is_verified`: what is fetched proves to be the one meant,
+    /// by these or by more than these.
+    pub(super) fn problems(&self, is_verified: bool) -> Vec<String> {
+        let mut problems: Vec<String> = self.places().filter_map(place_problem).collect();
+        let lists = [self.sums, self.signature.map(|signature| signature.url.as_str())];
+        problems.extend(lists.into_iter().flatten().filter_map(url_problem));
+        if self.places().any(|url| url.starts_with("http://")) && !is_verified {
+            problems.push("fetches over http:// without a digest: give one, or use https://".to_owned());
+        }
+        if self.digest.is_some() && self.sums.is_some() {
+            problems.push("has a digest and a list of sums: give the one or the other".to_owned());
+        }
+        if self.sums.is_some_and(|url| url.starts_with("http://")) && self.signature.is_none() {
+            let remedy = "give its signature, or use https://";
+            problems.push(format!("fetches the list of sums over http:// without a signature: {remedy}"));
+        }
+        if self.is_artifact() && self.sums.is_some() {
+            problems.push("has a list of sums for an OCI artifact, which has its digest in its manifest".to_owned());
+        }
+        if self.mirrors.iter().any(|mirror| mirror.starts_with(oci::SCHEME) != self.is_artifact()) {
+            problems.push("has an OCI artifact and something else for mirrors of each other".to_owned());
+        }
+        if !self.is_artifact() && self.registry_auth.is_some() {
+            problems.push("has a login at a registry, and its url is not oci://".to_owned());
+        }
+        problems
+    }
+}
+
+fn place_problem(url: &str) -> Option<String> {
+    if !url.starts_with(oci::SCHEME) {
+        return url_problem(url);
+    }
+    let error = url.parse::<OciReference>().err()?;
+    Some(format!("fetches {:?}: {error}", shown_url(url)))
+}
+
+/// What is wrong with the address of a single file.
+pub(super) fn url_problem(url: &str) -> Option<String> {
+    let is_known = ["https://", "http://", "file://", "/"].iter().any(|start| url.starts_with(start));
+    let wrong = "which is neither https://, http:// nor file://, nor an absolute path";
+    (!is_known).then(|| format!("fetches {:?}, {wrong}", shown_url(url)))
+}
+
+/// A URL that is refused, or a reference to an artifact, for messages: without what stands where user, password, query and fragment
+/// would, which may be secrets.
+pub fn shown_url(url: &str) -> String {
+    let bare = url.split(['?', '#']).next().unwrap_or_default();
+    let (scheme, rest) = bare.split_once("://").unwrap_or_default();
+    let rest = if scheme.is_empty() { bare } else { rest };
+    // The digest of an artifact stands behind an @ too.
+    let is_digest = |text: &str| text.parse::<Digest>().is_ok();
+    let (place, digest) = match rest.rsplit_once('@') {
+        Some((place, digest)) if is_digest(digest) => (place, Some(digest)),
+        _ => (rest, None),
+    };
+    let place = place.rsplit('@').next().unwrap_or_default();
+    let scheme = if scheme.is_empty() { String::new() } else { format!("{scheme}://") };
+    let digest = digest.map(|digest| format!("@{digest}")).unwrap_or_default();
+    format!("{scheme}{place}{digest}")
+}
+
+/// A login at a registry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RegistryAuth {
+    /// Name of the user, without a colon.
+    pub username: String,
+    /// Password, or a token in its place.
+    pub password: Secret,
+}
+
+/// A signature in a file of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DetachedSignature {
+    /// Where it is: of minisign where the key is, else 64 bytes of Ed25519, raw or in base64. `http://` will do.
+    pub url: String,
+    /// Key to verify it with: a public key of minisign, or one of Ed25519 as PEM, base64 or hexadecimal digits.
+    pub public_key: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workflow::tests::check;
+    use crate::{Action, Algorithm, StreamImage, UnpackArchive, WriteFile};
+
+    fn digest() -> Option<Digest> {
+        Digest::new(Algorithm::Sha256, &"a".repeat(64)).ok()
+    }
+
+    fn image(url: &str) -> StreamImage {
+        StreamImage { url: url.to_owned(), ..StreamImage::default() }
+    }
+
+    const CLEAR: &str = "fetches over http:// without a digest: give one, or use https://";
+
+    #[test]
+    fn what_is_fetched_comes_from_where_that_can_be_done_and_checked() {
+        for url in ["https://s/x", "file:///x", "/x"] {
+            check(Action::StreamImage(image(url)), &[]);
+        }
+        check(Action::StreamImage(StreamImage { digest: digest(), ..image("http://s/x") }), &[]);
+        check(Action::StreamImage(StreamImage { raw_digest: digest(), ..image("http://s/x") }), &[]);
+        check(Action::StreamImage(image("http://s/x")), &[CLEAR]);
+        let mirrored = |mirror: &str, digest| {
+            let mirrors = vec!["https://m/x".to_owned(), mirror.to_owned()];
+            Action::StreamImage(StreamImage { mirrors, digest, ..image("/x") })
+        };
+        check(mirrored("http://s/x", digest()), &[]);
+        check(mirrored("http://s/x", None), &[CLEAR]);
+        let unknown = "fetches \"s/x\", which is neither https://, http:// nor file://, nor an absolute path";
+        check(mirrored("s/x", None), &[unknown]);
+        check(mirrored("oci://r/a:b", None), &["has an OCI artifact and something else for mirrors of each other"]);
+        for url in ["", "x", "ftp://s/x", "s/x", "HTTP://s/x", " https://s/x"] {
+            let problem =
+                format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");
+            check(Action::StreamImage(StreamImage { digest: digest(), ..image(url) }), &[&problem]);
+        }
+    }
+
+    #[test]
+    fn archives_and_files_come_from_where_images_do() {
+        let url = || "http://s/x".to_owned();
+        let (mirrors, sums) = (vec!["https://m/x".to_owned()], Some("https://s/SUMS".to_owned()));
+        let archive = UnpackArchive { url: url(), ..UnpackArchive::default() };
+        let file = WriteFile { path: "/x".to_owned(), url: Some(url()), ..WriteFile::default() };
+        check(Action::UnpackArchive(archive.clone()), &[CLEAR]);
+        check(Action::WriteFile(file.clone()), &[CLEAR]);
+        check(
+            Action::UnpackArchive(UnpackArchive { mirrors: mirrors.clone(), sums: sums.clone(), ..archive.clone() }),
+            &[],
+        );
+        check(Action::WriteFile(WriteFile { mirrors: mirrors.clone(), sums: sums.clone(), ..file.clone() }), &[]);
+        let both = "has a digest and a list of sums: give the one or the other";
+        check(Action::UnpackArchive(UnpackArchive { sums: sums.clone(), digest: digest(), ..archive }), &[both]);
+        check(Action::WriteFile(WriteFile { sums: sums.clone(), digest: digest(), ..file }), &[both]);
+        let content = || WriteFile { path: "/x".to_owned(), content: Some(String::new()), ..WriteFile::default() };
+        let lost = "has mirrors, a registry_auth, a digest, sums, a signature or a ca without a url they are for";
+        check(Action::WriteFile(WriteFile { mirrors, ..content() }), &[lost]);
+        check(Action::WriteFile(WriteFile { sums, ..content() }), &[lost]);
+        check(Action::WriteFile(WriteFile { ca: Some(String::new()), ..content() }), &[lost]);
+    }
+
+    #[test]
+    fn lists_of_sums_and_signatures_are_such_that_can_be_believed() {
+        let with = |url: &str, sums: Option<&str>, signed: bool| StreamImage {
+            sums: sums.map(str::to_owned),
+            signature: signed
+                .then(|| DetachedSignature { url: "http://s/sig".to_owned(), ..DetachedSignature::default() }),
+            ..image(url)
+        };
+        for sums in ["https://s/SUMS", "file:///SUMS", "/SUMS"] {
+            check(Action::StreamImage(with("http://s/x", Some(sums), false)), &[]);
+        }
+        check(Action::StreamImage(with("http://s/x", Some("http://s/SUMS"), true)), &[]);
+        check(Action::StreamImage(with("http://s/x", None, true)), &[]);
+        let unsigned = "fetches the list of sums over http:// without a signature: give its signature, or use https://";
+        check(Action::StreamImage(with("https://s/x", Some("http://s/SUMS"), false)), &[unsigned]);
+        let both = StreamImage { digest: digest(), ..with("https://s/x", Some("https://s/SUMS"), false) };
+        check(Action::StreamImage(both), &["has a digest and a list of sums: give the one or the other"]);
+        let unknown = "fetches \"SUMS\", which is neither https://, http:// nor file://, nor an absolute path";
+        check(Action::StreamImage(with("https://s/x", Some("SUMS"), false)), &[unknown]);
+    }
+
+    #[test]
+    fn an_artifact_in_a_registry_is_named_by_tag_or_digest() {
+        check(Action::StreamImage(image("oci://r.example/a:b")), &[]);
+        let problem = "fetches \"oci://r.example/a\": it has neither tag nor digest; an artifact is \
+                       oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX";
+        check(Action::StreamImage(image("oci://r.example/a")), &[problem]);
+        let login = || Some(RegistryAuth { username: "u".to_owned(), password: Secret::from("hidden".to_owned()) });
+        let with_login = StreamImage { registry_auth: login(), ..image("oci://r.example/a:b") };
+        assert!(!format!("{with_login:?}").contains("hidden"));
+        check(Action::StreamImage(with_login), &[]);
+        let elsewhere = StreamImage { registry_auth: login(), ..image("https://r.example/a:b") };
+        check(Action::StreamImage(elsewhere), &["has a login at a registry, and its url is not oci://"]);
+        let mirrored = |mirror: &str| StreamImage { mirrors: vec![mirror.to_owned()], ..image("oci://r.example/a:b") };
+        check(Action::StreamImage(mirrored("oci://m.example/a:b")), &[]);
+        let problem = problem.replace("r.example/a\"", "m.example/a\"");
+        check(Action::StreamImage(mirrored("oci://m.example/a")), &[&problem]);
+        let more = StreamImage {
+            mirrors: vec!["https://m/x".to_owned()],
+            sums: Some("https://m/SUMS".to_owned()),
+            ..image("oci://r.example/a:b")
+        };
+        check(
+            Action::StreamImage(more),
+            &[
+                "has a list of sums for an OCI artifact, which has its digest in its manifest",
+                "has an OCI artifact and something else for mirrors of each other",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_is_refused_is_shown_without_secrets() {
+        let sha256 = format!("sha256:{}", "a".repeat(64));
+        for (url, expect) in [
+            ("ftp://user:secret@s/x?secret#secret", "ftp://s/x".to_owned()),
+            ("user:sec/ret@s/x", "s/x".to_owned()),
+            ("HTTPS://user:sec@ret@s/x", "HTTPS://s/x".to_owned()),
+            ("oci://user:secret@r/a:b", "oci://r/a:b".to_owned()),
+            (&format!("oci://user:sec/ret@r/A@{sha256}#title"), format!("oci://r/A@{sha256}")),
+            ("s/x", "s/x".to_owned()),
+            ("", String::new()),
+        ] {
+            assert_eq!(shown_url(url), expect);
+        }
+        let problem = "fetches \"ftp://s/x\", which is neither https://, http:// nor file://, nor an absolute path";
+        check(Action::StreamImage(image("ftp://user:secret@s/x?secret")), &[problem]);
+        let problem = "fetches \"oci://r/A:b\": its registry is no host name; an artifact is \
+                       oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX";
+        check(Action::StreamImage(image("oci://user:secret@r/A:b")), &[problem]);
+    }
+}
