@@ -3,6 +3,7 @@
 
 mod find;
 mod image;
+mod located;
 mod refusal;
 
 use std::ffi::CString;

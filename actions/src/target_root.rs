@@ -153,13 +153,13 @@ impl TargetRoot {
         rewrite().map_err(|source| target_file("writing", path, source))
     }
 
-    /// The path of what a path leads to, which itself is no link.
+    /// The path of what a path leads to, which itself is no link, and need not be there.
     pub(crate) fn followed(&self, path: &str) -> io::Result<String> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
             let (parent, name) = split(&path);
             let target = match readlinkat(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name, Vec::new()) {
-                Err(Errno::INVAL) => return Ok(path),
+                Err(Errno::INVAL | Errno::NOENT) => return Ok(path),
                 other => other?.into_string().map_err(io::Error::other)?,
             };
             // Where `..` leads, the kernel decides when it opens that folder.

@@ -36,7 +36,8 @@ fn check(bench: &Bench, inputs: Kexec, expect: (&str, Option<&str>, &str)) {
 
 fn check_refused(bench: &Bench, inputs: Kexec, expect: &str) {
     let error = bench.run(&Action::Kexec(inputs)).0.unwrap_err();
-    assert!(chain(&error).contains(expect), "{}", chain(&error));
+    let told = chain(&error).replace(&format!(" of {}", bench.path("disk").display()), "");
+    assert!(told.contains(expect), "{told}");
     assert_eq!(*bench.loaded.lock().unwrap(), None);
 }
 
@@ -199,6 +200,67 @@ fn without_a_boot_loader_the_newest_kernel_is_loaded() {
     check(&installed(&[], &[], &root), Kexec::default(), ("kernel", Some("initrd"), "root=y"));
 }
 
+/// A disk of a system that has no boot loader, but says what its newest kernel is started with.
+fn with_links(boot: Files, root: Files) -> Bench {
+    installed(&[], boot, &[&[OS_RELEASE, ("etc/kernel/cmdline", "root=x ro\n")], root].concat())
+}
+
+#[test]
+fn the_newest_kernel_has_the_initrd_beside_it_on_a_boot_partition() {
+    if !can_mount() {
+        return;
+    }
+    let files = [("vmlinuz-6.1", "kernel"), ("initrd.img-6.1", "initrd")];
+    let links = [("vmlinuz", "-> vmlinuz-6.1"), ("initrd.img", "-> initrd.img-6.1")];
+    let whole = ("kernel", Some("initrd"), "root=x ro");
+    check(&with_links(&[files, links].concat(), &[]), Kexec::default(), whole);
+    // Debian has its links in the root, which lead into what is mounted there.
+    let root = [("boot/README", ""), ("vmlinuz", "-> boot/vmlinuz-6.1"), ("initrd.img", "-> boot/initrd.img-6.1")];
+    check(&with_links(&files, &root), Kexec::default(), whole);
+    // Some kernels have all they need in them.
+    check(&with_links(&[files[0], links[0]], &[]), Kexec::default(), ("kernel", None, "root=x ro"));
+}
+
+#[test]
+fn the_newest_kernel_is_not_started_without_an_initrd_that_is_elsewhere() {
+    if !can_mount() {
+        return;
+    }
+    let refused = |boot: Files, root: Files, kernel: &str, initrd: &str| {
+        let expect = format!("{kernel} is started with an initrd that is not there: looked for {initrd}; give");
+        check_refused(&with_links(boot, root), Kexec::default(), &expect);
+    };
+    let (kernel, initrd) = (("vmlinuz", "kernel"), ("initrd.img", "initrd"));
+    let on_boot = ["/vmlinuz of partition 2 (boot)", "/initrd.img of partition 2 (boot)"];
+    refused(&[kernel], &[initrd], on_boot[0], on_boot[1]);
+    refused(&[kernel], &[("boot/initrd.img", "initrd")], on_boot[0], on_boot[1]);
+    let on_root = ["/vmlinuz of partition 3 (system)", "/initrd.img of partition 3 (system)"];
+    refused(&[initrd], &[kernel], on_root[0], on_root[1]);
+    refused(&[], &[kernel, ("initrd.img", "-> boot/initrd.img-6.1")], on_root[0], on_root[1]);
+}
+
+#[test]
+fn an_entry_is_not_started_without_its_initrd() {
+    if !can_mount() {
+        return;
+    }
+    let root = [OS_RELEASE, ("initrd.img-6.1", "initrd"), ("boot/initrd.img-6.1", "initrd")];
+    let menus = [
+        ("loader/entries/a.conf", "linux /vmlinuz-6.1\ninitrd /initrd.img-6.1\noptions root=x\n"),
+        ("grub/grub.cfg", "menuentry a {\nlinux /vmlinuz-6.1 root=x\ninitrd /initrd.img-6.1\n}\n"),
+        ("extlinux/extlinux.conf", "label a\nlinux /vmlinuz-6.1\ninitrd /initrd.img-6.1\nappend root=x\n"),
+        ("extlinux.conf", "label a\nlinux /boot/vmlinuz-6.1\ninitrd /boot/initrd.img-6.1\nappend root=x\n"),
+        ("grub2/grub.cfg", "menuentry a {\nlinux /vmlinuz-6.1 root=x\ninitrd /vmlinuz-6.1 /initrd.img-6.1\n}\n"),
+    ];
+    for menu in menus {
+        for root in [&root[..], &root[..1]] {
+            let expect = "/vmlinuz-6.1 of partition 2 (boot) is started with an initrd that is not there: looked for \
+                          /initrd.img-6.1 of partition 2 (boot); give";
+            check_refused(&installed(&[], &[menu, ("vmlinuz-6.1", "kernel")], root), Kexec::default(), expect);
+        }
+    }
+}
+
 #[test]
 fn a_kernel_that_is_given_is_loaded_wherever_it_is_mounted() {
     if !can_mount() {
@@ -212,6 +274,45 @@ fn a_kernel_that_is_given_is_loaded_wherever_it_is_mounted() {
         ..Kexec::default()
     };
     check(&bench, given("/boot/vmlinuz-6.1"), ("kernel", Some("initrd"), "root=x"));
-    check_refused(&bench, given("/boot/vmlinuz-6.2"), "there is no /boot/vmlinuz-6.2");
+    let expect = "there is no kernel /boot/vmlinuz-6.2: looked for /boot/vmlinuz-6.2 of partition 3 (system), \
+                  /vmlinuz-6.2 of partition 1 (esp), /vmlinuz-6.2 of partition 2 (boot)";
+    check_refused(&bench, given("/boot/vmlinuz-6.2"), expect);
+    check_refused(
+        &bench,
+        given("/vmlinuz-6.1"),
+        "there is no kernel /vmlinuz-6.1: looked for /vmlinuz-6.1 of partition 3 (system)",
+    );
     check_refused(&bench, Kexec::default(), "looking for a kernel that a boot loader starts");
+}
+
+#[test]
+fn kernel_and_initrd_that_are_given_are_each_where_the_system_has_them() {
+    if !can_mount() {
+        return;
+    }
+    let given = |kernel: &str, initrd: &str| Kexec {
+        kernel: Some(kernel.to_owned()),
+        initrd: Some(initrd.to_owned()),
+        cmdline: Some("root=x".to_owned()),
+        ..Kexec::default()
+    };
+    let esp = [("linux", "kernel of the ESP"), ("vmlinuz", "other"), ("initrd", "other")];
+    let boot = [("vmlinuz", "kernel"), ("initrd", "initrd")];
+    let fstab = ("etc/fstab", "PARTLABEL=boot /boot ext4 defaults 0 2\nPARTLABEL=esp /boot/efi vfat umask=077 0 1\n");
+    let root =
+        [OS_RELEASE, ("initrd", "initrd of the root"), ("boot/initrd", "covered"), ("boot/only", "covered"), fstab];
+    let bench = installed(&esp, &boot, &root);
+    check(&bench, given("/boot/vmlinuz", "/boot/initrd"), ("kernel", Some("initrd"), "root=x"));
+    check(&bench, given("/boot/vmlinuz", "/initrd"), ("kernel", Some("initrd of the root"), "root=x"));
+    check(&bench, given("boot/efi/linux", "/boot//initrd"), ("kernel of the ESP", Some("initrd"), "root=x"));
+    let expect = "there is no initrd /boot/only: looked for /only of partition 2 (boot)";
+    check_refused(&bench, given("/boot/vmlinuz", "/boot/only"), expect);
+
+    // Nothing says what is mounted where.
+    let bench = installed(&esp[..1], &boot[..1], &root[..2]);
+    check(&bench, given("/boot/vmlinuz", "/initrd"), ("kernel", Some("initrd of the root"), "root=x"));
+    check(&bench, given("/efi/linux", "/initrd"), ("kernel of the ESP", Some("initrd of the root"), "root=x"));
+    let expect = "there is no initrd /boot/efi/i: looked for /boot/efi/i of partition 3 (system), /i of partition 1 (esp), \
+                  /i of partition 2 (boot), /efi/i of partition 1 (esp), /efi/i of partition 2 (boot)";
+    check_refused(&bench, given("/boot/vmlinuz", "/boot/efi/i"), expect);
 }

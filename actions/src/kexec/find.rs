@@ -6,19 +6,20 @@ use std::fs::File;
 use slipway_protocol::Kexec;
 
 use super::image::{Part, join};
+use super::located::{self, Located};
 use crate::boot_entry::bls::{self, MenuEntry, Start};
 use crate::boot_entry::{BootEntry, extlinux, grub};
 use crate::error::{BootError, Error};
 use crate::machine::Cancel;
 use crate::open_disk::OpenDisk;
-use crate::os_release::{self, OsRelease};
+use crate::os_release::OsRelease;
 use crate::pe::{self, Section, Sections};
 use crate::target_root::TargetRoot;
 use crate::text;
 use crate::volume::{ADDONS, IMAGES, KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU, Volume, mount_all};
 
 const LOADER_CONF: &str = "loader/loader.conf";
-/// What distributions keep at their newest kernel.
+/// What distributions keep at their newest kernel, and at its initramfs.
 const LINKS: &[(&str, &str)] = &[("vmlinuz", "initrd.img"), ("boot/vmlinuz", "boot/initrd.img")];
 /// Bytes of a section that is text, and of a command line.
 const MAX_TEXT: u64 = 64 << 10;
@@ -40,16 +41,8 @@ pub(super) struct Startable {
 pub(super) fn find(disk: &OpenDisk, inputs: &Kexec, cancel: &Cancel) -> Result<Startable, Error> {
     let (places, looked_at) = mount_all(disk, cancel)?;
     let search = Search { disk, places: &places };
-    let given = inputs.kernel.as_ref().map(|kernel| {
-        let path = |path: &String| path.trim_start_matches('/').to_owned();
-        let initrds = inputs.initrd.iter().map(path).collect();
-        BootEntry { title: "as given".to_owned(), kernel: path(kernel), initrds, ..BootEntry::default() }
-    });
-    let found = match given {
-        Some(entry) => {
-            let not_there = || search.refused(format!("there is no /{}; {}", entry.kernel, search.names()));
-            Some(search.open(search.home(), &entry)?.ok_or_else(not_there)?)
-        }
+    let found = match &inputs.kernel {
+        Some(kernel) => Some(search.given(kernel, inputs.initrd.as_deref())?),
         None => search.default()?,
     };
     let Some(mut found) = found else {
@@ -70,7 +63,20 @@ struct Search<'a> {
     places: &'a [Volume],
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    /// A kernel and an initrd by their paths in the installed system, which may have them on different volumes.
+    fn given(&self, kernel: &str, initrd: Option<&str>) -> Result<Startable, Error> {
+        let find = |what: &str, path: &str| {
+            let path = path.trim_start_matches('/');
+            let places = located::places(self.places, path)?;
+            let not_there = || self.refused(format!("there is no {what} /{path}: looked for {}", names(&places)));
+            places.iter().find(|place| place.exists()).cloned().ok_or_else(not_there)
+        };
+        let kernel = find("kernel", kernel)?;
+        let initrds = initrd.map(|initrd| find("initrd", initrd)).transpose()?;
+        self.start("as given", "", &kernel, initrds.as_slice())
+    }
+
     /// The default of the first boot loader that has one whose kernel is there.
     fn default(&self) -> Result<Option<Startable>, Error> {
         let environment = self.environment()?;
@@ -186,27 +192,25 @@ impl Search<'_> {
         for place in self.places {
             cmdline = cmdline.or(place.root.read_up_to(KERNEL_CMDLINE, MAX_ENTRY)?);
         }
-        let cmdline = cmdline.unwrap_or_default();
+        let cmdline = cmdline.unwrap_or_default().trim().replace(char::is_control, " ");
+        // A link that leads nowhere tells of an initrd too.
+        let has_initrd = |volume: &Volume| LINKS.iter().any(|(_, initrd)| volume.root.has(initrd));
         for (kernel, initrd) in LINKS {
-            let (kernel, initrd) = ((*kernel).to_owned(), (*initrd).to_owned());
-            let mut entry = BootEntry { title: "the newest".to_owned(), kernel, ..BootEntry::default() };
-            entry.cmdline = cmdline.trim().replace(char::is_control, " ");
-            let Some((place, _)) = self.holder(self.home(), &entry) else { continue };
-            entry.initrds = Some(initrd).filter(|initrd| place.root.exists(initrd)).into_iter().collect();
-            return self.open(self.home(), &entry);
+            let kernels = located::places(self.places, kernel)?;
+            let Some(kernel) = kernels.into_iter().find(Located::exists) else { continue };
+            let initrds = located::places(self.places, initrd)?;
+            let beside = initrds.into_iter().find(|initrd| initrd.is_beside(&kernel));
+            let initrd = beside.unwrap_or_else(|| Located { path: (*initrd).to_owned(), ..kernel.clone() });
+            // Without any, the kernel has what it needs in it.
+            let initrds = if initrd.exists() || self.places.iter().any(has_initrd) { vec![initrd] } else { Vec::new() };
+            return self.start("the newest", &cmdline, &kernel, &initrds).map(Some);
         }
         Ok(None)
     }
 
-    /// The root file system, by what an operating system says of itself.
-    fn home(&self) -> usize {
-        let is_root = |place: &Volume| os_release::PATHS.iter().any(|path| place.root.exists(path));
-        self.places.iter().position(is_root).unwrap_or_default()
-    }
-
     /// The file system an entry's kernel is on: the one it names, or the one its configuration is on, or the one that is mounted
     /// at /boot there; and what its paths begin with that is not on it.
-    fn holder(&self, at: usize, entry: &BootEntry) -> Option<(&Volume, &'static str)> {
+    fn holder(&self, at: usize, entry: &BootEntry) -> Option<(&'a Volume, &'static str)> {
         let is_named = |place: &&Volume, uuid: &str| {
             place.file_system.uuid.as_ref().is_some_and(|found| found.eq_ignore_ascii_case(uuid))
         };
@@ -222,12 +226,24 @@ impl Search<'_> {
         self.places.iter().find(|place| place.root.exists(below)).map(|place| (place, "boot/"))
     }
 
-    /// Opens the files of an entry; none where its kernel is not there.
+    /// Opens the files of an entry; none where its kernel is not there. Its initrds are where its kernel is.
     fn open(&self, at: usize, entry: &BootEntry) -> Result<Option<Startable>, Error> {
-        let Some((place, prefix)) = self.holder(at, entry) else { return Ok(None) };
-        let open = |path: &String| place.root.open_file(path.strip_prefix(prefix).unwrap_or(path));
-        let kernel = open(&entry.kernel)?;
-        let mut initrds = entry.initrds.iter().map(open).collect::<Result<Vec<File>, Error>>()?;
+        let Some((volume, prefix)) = self.holder(at, entry) else { return Ok(None) };
+        let own = |path: &String| Located { volume, path: path.strip_prefix(prefix).unwrap_or(path).to_owned() };
+        let initrds: Vec<Located> = entry.initrds.iter().map(own).collect();
+        self.start(&entry.title, &entry.cmdline, &own(&entry.kernel), &initrds).map(Some)
+    }
+
+    /// Opens a kernel and its initrds, of which none may be missing.
+    fn start(&self, title: &str, cmdline: &str, kernel: &Located, initrds: &[Located]) -> Result<Startable, Error> {
+        if let Some(missing) = initrds.iter().find(|initrd| !initrd.exists()) {
+            return Err(self.refused(format!(
+                "{kernel} is started with an initrd that is not there: looked for {missing}; give kernel, initrd and cmdline"
+            )));
+        }
+        let open = |file: &Located| file.volume.root.open_file(&file.path);
+        let (path, kernel) = (kernel.to_string(), open(kernel)?);
+        let mut initrds = initrds.iter().map(open).collect::<Result<Vec<File>, Error>>()?;
         let initrd = match initrds.len() {
             0 | 1 => initrds.pop(),
             _ => {
@@ -236,8 +252,7 @@ impl Search<'_> {
                 Some(joined.map_err(|source| self.refused(format!("its initrds cannot be put together: {source}")))?)
             }
         };
-        let (title, cmdline) = (entry.title.clone(), entry.cmdline.clone());
-        Ok(Some(Startable { title, path: format!("/{} of {}", entry.kernel, place.name), kernel, initrd, cmdline }))
+        Ok(Startable { title: title.to_owned(), path, kernel, initrd, cmdline: cmdline.to_owned() })
     }
 
     /// Takes a unified kernel image apart.
@@ -268,14 +283,14 @@ impl Search<'_> {
         Ok(Startable { title: entry.id.clone(), path: shown, kernel, initrd, cmdline: words.join(" ") })
     }
 
-    fn names(&self) -> String {
-        let names: Vec<&str> = self.places.iter().map(|place| place.name.as_str()).collect();
-        format!("looked at {}", if names.is_empty() { "no file system".to_owned() } else { names.join(", ") })
-    }
-
     fn refused(&self, reason: String) -> Error {
         Error::Boot(BootError::InstalledKernel { disk: self.disk.path().to_owned(), reason })
     }
+}
+
+fn names(places: &[Located]) -> String {
+    let names: Vec<String> = places.iter().map(Located::to_string).collect();
+    if names.is_empty() { "it on no file system, as there is none".to_owned() } else { names.join(", ") }
 }
 
 fn grub_menus(volume: &Volume) -> Result<Vec<String>, Error> {

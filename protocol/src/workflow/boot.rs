@@ -84,10 +84,10 @@ pub struct Kexec {
     /// The disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Path of the kernel in the root file system, in place of the default entry.
+    /// Path of the kernel in the installed system, where /boot may be a partition of its own; in place of the default entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Path of its initramfs in the root file system; with `kernel` only.
+    /// Path of its initramfs, likewise, which may be on another partition; with `kernel` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initrd: Option<String>,
     /// The kernel's command line.

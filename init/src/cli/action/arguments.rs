@@ -102,7 +102,7 @@ pub(super) enum ActionCommand {
         /// Path of the kernel in the installed system; without it that of the default boot entry
         #[arg(long, requires = "cmdline")]
         kernel: Option<String>,
-        /// Path of its initramfs
+        /// Path of its initramfs in the installed system
         #[arg(long, requires = "kernel")]
         initrd: Option<String>,
         /// Command line in place of the entry's
