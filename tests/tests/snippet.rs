@@ -1,15 +1,25 @@
 //! Loose steps by the function that `slipway-server snippet` prints.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::pin::pin;
 use std::process::Stdio;
+use std::sync::Arc;
 
 use slipway_protocol::{Action, LooseStatus, LooseStep, Reboot, Step};
+use slipway_server::ca::Authority;
+use slipway_server::data::DataDir;
 use slipway_server::operate;
 use slipway_server::snippet::{self, Surrounding};
 use slipway_server::store::run_tokens::Purpose;
 use slipway_tests::Lab;
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
+use tokio_rustls::TlsAcceptor;
 use xtask::debian;
 
 const BUSYBOX: &str = "/bin/busybox";
@@ -72,6 +82,152 @@ async fn where_nothing_can_verify_the_server_nothing_is_sent() {
     assert_eq!(steps(&lab).await, []);
     let left = std::fs::read_dir(folder.path()).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir());
     assert_eq!(left.count(), 0, "the secret stays nowhere");
+}
+
+/// Can verify nobody.
+const ALONE: &str = "busybox alone";
+/// What a shell has to send by: names of programs, and where they are.
+const SENDERS: [(&str, &[(&str, &str)]); 4] = [
+    ("curl", &[("curl", "/usr/bin/curl")]),
+    ("GNU wget", &[("wget", "/usr/bin/wget")]),
+    ("openssl beside busybox", &[("wget", BUSYBOX), ("openssl", "/usr/bin/openssl")]),
+    (ALONE, &[("wget", BUSYBOX)]),
+];
+const SURROUNDINGS: [Surrounding; 4] =
+    [Surrounding::Shell, Surrounding::Kickstart, Surrounding::Preseed, Surrounding::Autoinstall];
+
+/// An authority with the folder it is kept in.
+struct Ca(TempDir, Authority);
+
+impl Ca {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::open(&DataDir::open(folder.path()).unwrap()).unwrap();
+        Self(folder, authority)
+    }
+
+    /// What a server with this name takes connections with.
+    fn acceptor(&self, name: &str) -> TlsAcceptor {
+        let Self(folder, authority) = self;
+        let names = BTreeSet::from([name.to_owned()]);
+        let identity = authority.server_identity(&DataDir::open(folder.path()).unwrap(), &names).unwrap();
+        let config = rustls::ServerConfig::builder().with_no_client_auth();
+        TlsAcceptor::from(Arc::new(config.with_single_cert(identity.chain, identity.key).unwrap()))
+    }
+}
+
+/// How often a snippet reports when all of it is run, and a script that does.
+fn whole(surrounding: Surrounding, text: &str) -> (usize, String) {
+    let after = |start: &str| text.split_once(start).unwrap().1;
+    match surrounding {
+        Surrounding::Shell => (1, format!("{text}\nslipway_report a done 100 'a label' 'some logs'\n")),
+        Surrounding::Kickstart => {
+            let lines = text.lines().filter(|line| !line.starts_with('%'));
+            (3, lines.map(|line| line.replace("/tmp/anaconda.log", "/dev/null") + "\n").collect())
+        }
+        Surrounding::Preseed => {
+            let script = after("d-i slipway/report string ").lines().next().unwrap();
+            (1, format!("printf %s {script} | base64 -d | sh -s a done 100\n"))
+        }
+        Surrounding::Autoinstall => {
+            let script = after("<<'slipway' || true\n").split_once("\n      slipway\n").unwrap().0;
+            (1, format!("set -- a done 100\n{}\n", script.replace("\n      ", "\n")))
+        }
+    }
+}
+
+/// What one connection is told; nothing where it comes to no request.
+async fn request(tls: &TlsAcceptor, connection: TcpStream) -> String {
+    let mut request = Vec::new();
+    if let Ok(mut connection) = tls.accept(connection).await {
+        // The last field has no value. Who is not answered ends by itself.
+        while !request.ends_with(b"priority=&") && connection.read_buf(&mut request).await.is_ok_and(|len| len > 0) {}
+    }
+    String::from_utf8(request).unwrap()
+}
+
+/// A shell that finds nothing but these programs, and such as are everywhere. Its system trusts the authorities in a folder.
+fn shell(found: &[(&str, &str)], trusted: Option<&Path>) -> (TempDir, Command) {
+    let folder = tempfile::tempdir().unwrap();
+    // Busybox's shell would take its own wget for any other.
+    symlink("/bin/sh", folder.path().join("sh")).unwrap();
+    let everywhere = ["sed", "tr", "tail", "mktemp", "sleep", "rm", "grep", "cat", "wc", "base64"];
+    for (name, program) in everywhere.map(|name| (name, BUSYBOX)).iter().chain(found) {
+        symlink(program, folder.path().join(name)).unwrap();
+    }
+    let mut command = match trusted {
+        None => Command::new("/bin/sh"),
+        Some(trusted) => {
+            let mut command = Command::new("/usr/bin/unshare");
+            let script = "/bin/mount --bind \"$0\" /etc/ssl/certs; exec /bin/sh \"$@\"";
+            command.args(["--mount", "/bin/sh", "-euc", script]).arg(trusted);
+            command
+        }
+    };
+    command.env_clear().env("PATH", folder.path()).env("TMPDIR", folder.path());
+    (folder, command)
+}
+
+/// Runs every snippet by every sender against somebody who answers. They know their server by `ca`, and the system trusts what is in
+/// a folder. Each report is told whole or not at all, and whoever can verify nobody does not even connect.
+async fn check_told(ca: &Ca, tls: &TlsAcceptor, trusted: Option<&Path>, is_told: bool) {
+    for (sender, found) in SENDERS {
+        if let Some((_, lacking)) = found.iter().find(|(_, program)| !Path::new(program).exists()) {
+            eprintln!("not checked: there is no {lacking}");
+            continue;
+        }
+        for surrounding in SURROUNDINGS {
+            let name = format!("{sender}, {surrounding:?}");
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("https://{}/v1/report", listener.local_addr().unwrap());
+            let (calls, script) = whole(surrounding, &snippet::text(surrounding, &url, "TOKEN", ca.1.pem()));
+            let (_folder, mut command) = shell(found, trusted);
+            let mut told = Vec::new();
+            let script = format!("{script}\necho status $?\n");
+            let mut run = pin!(run(&mut command, &script));
+            let printed = loop {
+                tokio::select! {
+                    connection = listener.accept() => told.push(request(tls, connection.unwrap().0).await),
+                    printed = &mut run => break printed,
+                }
+            };
+            assert_eq!(printed, "status 0\n", "{name}");
+            assert!(listener.into_std().unwrap().accept().is_err(), "{name}: somebody waits to be heard");
+            assert_eq!(told.len(), if sender == ALONE { 0 } else { calls }, "{name}: {told:?}");
+            let is_whole = |request: &String| {
+                request.starts_with("POST /v1/report ") && request.contains("Bearer TOKEN") && request.contains("name=")
+            };
+            let is_right = |request: &String| if is_told { is_whole(request) } else { request.is_empty() };
+            assert!(told.iter().all(is_right), "{name}: {told:#?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_told_to_a_server_of_another_ca_or_name() {
+    slipway_installer::tls::install_provider();
+    let (ca, other) = (Ca::new(), Ca::new());
+    let (own, named, others) = (ca.acceptor("127.0.0.1"), ca.acceptor("192.0.2.1"), other.acceptor("127.0.0.1"));
+    tokio::join!(
+        check_told(&ca, &own, None, true),
+        check_told(&ca, &others, None, false),
+        check_told(&ca, &named, None, false),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_told_to_a_server_of_a_ca_that_the_system_trusts() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not checked: mounting what a system trusts needs root");
+        return;
+    }
+    slipway_installer::tls::install_provider();
+    let (ca, other) = (Ca::new(), Ca::new());
+    let trusted = tempfile::tempdir().unwrap();
+    std::fs::write(trusted.path().join("ca-certificates.crt"), other.1.pem()).unwrap();
+    let rehashed = Command::new("openssl").arg("rehash").arg(trusted.path()).status().await.unwrap();
+    assert!(rehashed.success());
+    check_told(&ca, &other.acceptor("127.0.0.1"), Some(trusted.path()), false).await;
 }
 
 /// In the root file system that Debian's installer runs in, with its shell, its debconf and its wget.
