@@ -27,6 +27,9 @@ const MAX_FILE: u64 = 16 << 20;
 const MAX_NAMES: usize = 4096;
 /// Mode of directories that have to be made.
 const DIR_MODE: u32 = 0o755;
+/// How often the kernel is asked again where it could not be sure that a `..` stays inside, because something was renamed or mounted
+/// meanwhile, anywhere on the machine (openat2(2), EAGAIN).
+const MAX_RACES: usize = 1000;
 /// Links behind one another that are followed, as the kernel does (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
@@ -265,7 +268,8 @@ impl TargetRoot {
     fn open(&self, path: impl AsRef<OsStr>, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = Some(path.as_ref()).filter(|path| !path.is_empty()).unwrap_or(OsStr::new("."));
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        let open = |_| openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+        (0..MAX_RACES).map(open).find(|opened| !matches!(opened, Err(Errno::AGAIN))).unwrap_or(Err(Errno::AGAIN))
     }
 
     fn create_dirs(&self, path: &str, mode: u32) -> io::Result<()> {
@@ -407,6 +411,28 @@ mod tests {
         assert_eq!(fs::read(dir.path().join("etc/x")).unwrap(), b"x");
         root.remove("etc/absolute").unwrap();
         assert!(outside.path().exists() && !dir.path().join("etc/absolute").exists());
+    }
+
+    #[test]
+    fn a_link_upwards_is_followed_while_files_are_renamed_elsewhere() {
+        let (dir, root) = root();
+        fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        symlink("../../file", dir.path().join("a/b/link")).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|name| elsewhere.path().join(name));
+        fs::write(&one, "").unwrap();
+        std::thread::scope(|scope| {
+            let renaming = scope.spawn(|| {
+                for _ in 0..20_000 {
+                    fs::rename(&one, &other).unwrap();
+                    fs::rename(&other, &one).unwrap();
+                }
+            });
+            while !renaming.is_finished() {
+                assert!(root.exists("a/b/link"));
+            }
+        });
     }
 
     #[test]
