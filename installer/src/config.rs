@@ -3,11 +3,15 @@
 //! Four sources, later wins: the file baked into the initramfs, SMBIOS OEM strings (type 11, `slipway.KEY=VALUE`), QEMU's
 //! fw_cfg (`opt/slipway/KEY`), the kernel command line (`slipway.KEY=VALUE`). One set of keys for all of them.
 
+mod yaml;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 use slipway_protocol::Secret;
+
+pub use yaml::Refusal;
 
 /// The file in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
@@ -46,7 +50,7 @@ pub enum ConfigError {
         place: String,
         /// With line and column.
         #[source]
-        source: Box<serde_saphyr::Error>,
+        source: Refusal,
     },
     /// A source exists and cannot be read.
     #[error("reading the configuration in {}", path.display())]
@@ -108,14 +112,9 @@ fn read_if_there(path: &Path) -> Result<Option<String>, ConfigError> {
     }
 }
 
-/// A mapping of words to words.
+/// A mapping of words to words, in YAML.
 pub fn from_yaml(place: &str, text: &str) -> Result<Source, ConfigError> {
-    let values = if text.trim().is_empty() {
-        BTreeMap::new()
-    } else {
-        serde_saphyr::from_str(text)
-            .map_err(|source| ConfigError::Syntax { place: place.to_owned(), source: Box::new(source) })?
-    };
+    let values = yaml::parse(text).map_err(|source| ConfigError::Syntax { place: place.to_owned(), source })?;
     Ok(Source { place: place.to_owned(), values })
 }
 
@@ -251,9 +250,11 @@ mod tests {
     }
 
     #[test]
-    fn bad_yaml_is_reported_with_its_line() {
-        let error = from_yaml(BAKED, "server: https://s\nca: [\n").unwrap_err();
+    fn bad_yaml_is_reported_with_its_place_and_without_its_text() {
+        let error = from_yaml(BAKED, "server: https://s\ntoken: [s3cret]\n").unwrap_err();
         let failure = slipway_protocol::Failure::of(&error);
-        assert!(failure.causes.join(" ").contains("line"), "{failure:?}");
+        let told = format!("{failure:?} {error:?}");
+        assert!(failure.causes.join(" ").starts_with("line 2, column 8: "), "{failure:?}");
+        assert!(told.contains(BAKED) && !told.contains("s3cret"), "{told}");
     }
 }

@@ -1,0 +1,255 @@
+//! The configuration as YAML: a mapping of words to words, and nothing else that YAML has.
+//!
+//! Read from the parser's events, so that each refusal has its place. None shows what stands there, which may be a token; only a
+//! character that may not be in YAML is named.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span, Tag, options};
+
+use super::LARGEST;
+
+/// Why a text is no configuration, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {reason}")]
+pub struct Refusal {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong and what would be right.
+    pub reason: String,
+}
+
+/// What the mapping holds; nothing where the text has no content.
+///
+/// Values are taken as they are written, numbers and `true` too. Refused is what YAML would have looked up elsewhere in the
+/// text, or made something other than text of.
+pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, Refusal> {
+    if text.len() as u64 > LARGEST {
+        let reason = format!("the configuration has more than {} MiB", LARGEST >> 20);
+        return Err(Refusal { line: 1, column: 1, reason });
+    }
+    // With the parser's feature `comments`, which another crate may ask for, comments would be events too.
+    let options = options! { emit_comments: false, emit_unresolved_aliases: true };
+    let mut parser = Parser::new_from_str_with_options(text, options);
+    let mut reader = Reader { values: BTreeMap::new(), documents: 0, next: Node::Root };
+    while let Some(next) = parser.next_event() {
+        let (event, span) = next.map_err(|error| {
+            let (line, column) = (error.marker().line(), error.marker().col() + 1);
+            Refusal { line, column, reason: format!("this is not YAML: {}", error.info()) }
+        })?;
+        reader.take(&event, &span)?;
+    }
+    Ok(reader.values)
+}
+
+/// Collects the values from events.
+struct Reader {
+    values: BTreeMap<String, String>,
+    documents: usize,
+    next: Node,
+}
+
+/// What the next node is.
+enum Node {
+    Root,
+    Key,
+    /// The value of this key. A value that is missing is told at the key.
+    Value(String, Span),
+}
+
+impl Reader {
+    fn take(&mut self, event: &Event, span: &Span) -> Result<(), Refusal> {
+        if event.is_alias() || event.anchor_id().is_some() {
+            return Err(refuse(span, "this is an alias or has an anchor: what begins with * or & needs quotes"));
+        }
+        if event.tag().is_some_and(|tag| !is_text(tag)) {
+            return Err(refuse(span, "this has a tag other than !!str: what begins with ! needs quotes"));
+        }
+        match event {
+            Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::MappingEnd => Ok(()),
+            Event::DocumentStart(..) if self.documents > 0 => {
+                Err(refuse(span, "a second document begins, and a configuration is one"))
+            }
+            Event::DocumentStart(..) => {
+                self.documents += 1;
+                Ok(())
+            }
+            Event::MappingStart(_, _, None) if matches!(self.next, Node::Root) => {
+                self.next = Node::Key;
+                Ok(())
+            }
+            Event::Scalar(text, style, ..) => {
+                let is_plain = *style == ScalarStyle::Plain && event.tag().is_none();
+                self.take_scalar(text, is_plain, span)
+            }
+            _ => Err(refuse(span, self.next.wanted())),
+        }
+    }
+
+    /// A plain scalar is one that YAML may take for something other than text.
+    fn take_scalar(&mut self, text: &str, is_plain: bool, span: &Span) -> Result<(), Refusal> {
+        // YAML 1.2.2, section 10.3.2.
+        let is_null = is_plain && matches!(text, "" | "~" | "null" | "Null" | "NULL");
+        match std::mem::replace(&mut self.next, Node::Key) {
+            Node::Root if is_null => Ok(()),
+            Node::Root => Err(refuse(span, Node::Root.wanted())),
+            Node::Key if is_null => Err(refuse(span, "there is no key: the words null and ~ need quotes")),
+            Node::Key if is_plain && text == "<<" => Err(refuse(span, "this merges mappings, and values are text")),
+            Node::Key if is_plain && is_number(text) => {
+                Err(refuse(span, "a key that begins with a digit needs quotes"))
+            }
+            Node::Key => {
+                self.next = Node::Value(text.to_owned(), *span);
+                Ok(())
+            }
+            Node::Value(_, key) if is_null => {
+                Err(refuse(&key, "this key has no value: leave it out, or put an empty value, null or ~ in quotes"))
+            }
+            Node::Value(key, place) => match self.values.entry(key) {
+                Entry::Vacant(entry) => {
+                    entry.insert(text.to_owned());
+                    Ok(())
+                }
+                Entry::Occupied(_) => Err(refuse(&place, "this key is there already")),
+            },
+        }
+    }
+}
+
+impl Node {
+    fn wanted(&self) -> &'static str {
+        match self {
+            Self::Root => "this is no mapping: write each key with a colon, a space and its value",
+            Self::Key => "a key must be text, not a list or a mapping: what begins with [ or { needs quotes",
+            Self::Value(..) => "a value must be text, not a list or a mapping: what begins with [ or { needs quotes",
+        }
+    }
+}
+
+/// Whether the tag says what the value is taken for anyway.
+fn is_text(tag: &Tag) -> bool {
+    tag.core_suffix() == Some("str")
+}
+
+/// Whether the key may be a number, of which two can be the same though they are not written alike: 11 and 0xb.
+fn is_number(key: &str) -> bool {
+    key.strip_prefix(['+', '-']).unwrap_or(key).starts_with(|c: char| c.is_ascii_digit())
+}
+
+fn refuse(span: &Span, reason: &str) -> Refusal {
+    Refusal { line: span.start.line(), column: span.start.col() + 1, reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_of_words_is_read_in_every_style() {
+        let check = |text: &str, expect: &[(&str, &str)]| {
+            let expect = expect.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            assert_eq!(parse(text), Ok(expect), "{text:?}");
+        };
+        for nothing in ["", " \n", "\t\n", "\u{feff}", "# none\n", "---\n", "...\n", "--- ~\n", "NULL", "{}"] {
+            check(nothing, &[]);
+        }
+        check(
+            "server: https://s:8443/#x # ours\r\ntoken: a b\r\n",
+            &[("server", "https://s:8443/#x"), ("token", "a b")],
+        );
+        check("ca: |\n  -----BEGIN\n  MA==\ntoken: t\n", &[("ca", "-----BEGIN\nMA==\n"), ("token", "t")]);
+        check("a: |-\n  x\nb: |+\n  y\n\nc: >\n  v\n  w\n", &[("a", "x"), ("b", "y\n\n"), ("c", "v w\n")]);
+        check("a: 'it''s'\nb: \"\\x41\\n\"\nc: x\n  y\n", &[("a", "it's"), ("b", "A\n"), ("c", "x y")]);
+        check("%YAML 1.2\n---\n{a: b, \"c\": 'd'}\n...\n# end\n", &[("a", "b"), ("c", "d")]);
+        check("? a\n: b\n", &[("a", "b")]);
+        check("a: 0x1F\nb: 012\nc: 1e3\nd: .inf\n", &[("a", "0x1F"), ("b", "012"), ("c", "1e3"), ("d", ".inf")]);
+        check("a: true\nb: NO\nyes: 2026-01-01\n", &[("a", "true"), ("b", "NO"), ("yes", "2026-01-01")]);
+        check("a: ''\nb: 'null'\nc: |\nd: nUll\n", &[("a", ""), ("b", "null"), ("c", ""), ("d", "nUll")]);
+        check("a: !!str\nb: !!str ~\nc: !<tag:yaml.org,2002:str> 5\n", &[("a", ""), ("b", "~"), ("c", "5")]);
+        check("'1': a\n'0x1': b\n'<<': c\n'': d\n", &[("1", "a"), ("0x1", "b"), ("<<", "c"), ("", "d")]);
+        check("a: '*x'\nb: '!x'\nc: '[x]'\n", &[("a", "*x"), ("b", "!x"), ("c", "[x]")]);
+    }
+
+    #[test]
+    fn what_is_anything_else_is_refused_with_its_place() {
+        let check = |text: &str, expect: &str| {
+            let refusal = parse(text).unwrap_err().to_string();
+            assert!(refusal.starts_with(expect), "{text:?}: {refusal}");
+        };
+        for root in ["s3cret", "server:s3cret\n", "'~'", "nUll", "- a", "[a]", "!!str"] {
+            let refusal = parse(root).unwrap_err();
+            assert_eq!((refusal.line, &*refusal.reason), (1, Node::Root.wanted()), "{root:?}");
+        }
+        check("# c\n- a\n", "line 2, column 1: this is no mapping");
+        check("a: b\n[c]: d\n", "line 2, column 1: a key must be text");
+        check("? {c: d}\n: e\n", "line 1, column 3: a key must be text");
+        check("a: b\ntoken: [s3cret]\n", "line 2, column 8: a value must be text");
+        check("server: s\nca: [\n", "line 2, column 5: a value must be text");
+        check("token:\n  s3cret: x\n", "line 2, column 3: a value must be text");
+        check("a: &s3cret x\n", "line 1, column 12: this is an alias or has an anchor");
+        check("a: &s3cret\n", "line 1, column 11: this is an alias or has an anchor");
+        check("&x {a: b}", "line 1, column 4: this is an alias or has an anchor");
+        check("a: b\ntoken: *s3cret\n", "line 2, column 8: this is an alias or has an anchor");
+        check("*a : b\n", "line 1, column 1: this is an alias or has an anchor");
+        for tag in ["!s3cret", "!", "!str", "!!int", "!!binary", "!!null"] {
+            check(&format!("a:\n  {tag} YWI=\n"), &format!("line 2, column {}: this has a tag", 4 + tag.len()));
+        }
+        check("!!map {a: b}", "line 1, column 7: this has a tag");
+        check("!!str {a: b}", "line 1, column 7: this is no mapping");
+        for null in ["", " ~", " null", " NULL", " # none"] {
+            check(&format!("\ntoken:{null}\n\nserver: s\n"), "line 2, column 1: this key has no value");
+        }
+        check("{server: s, s3cret}", "line 1, column 13: this key has no value");
+        check(": b", "line 1, column 1: there is no key");
+        check("a: b\n~: b", "line 2, column 1: there is no key");
+        check("a: b\n\n\"a\": c\n", "line 3, column 1: this key is there already");
+        check("!!str 1: b\n'1': c\n", "line 2, column 1: this key is there already");
+        check("11: a\n0xb: b\n", "line 1, column 1: a key that begins with a digit");
+        check("a: b\n-1: a\n", "line 2, column 1: a key that begins with a digit");
+        check("<<: {a: b}\n", "line 1, column 1: this merges mappings");
+        check("a: b\n---\n", "line 2, column 1: a second document begins");
+        check("--- ~\n--- ~\n", "line 2, column 1: a second document begins");
+        check("a: b\n...\n[", "line 3, column 1: this is not YAML");
+        check("token: @s3cret\n", "line 1, column 8: this is not YAML: unexpected character: `@'");
+        check("token: \"s3cret\n", "line 2, column 1: this is not YAML");
+        check("a: b\n c: d\n", "line 2, column 3: this is not YAML");
+        check("a: \0", "line 1, column 4: this is not YAML");
+    }
+
+    #[test]
+    fn no_refusal_shows_what_it_is_of() {
+        for around in [
+            "S",
+            "t:S",
+            "- S",
+            "t: [S]",
+            "t: {S}",
+            "t: *S",
+            "t: &S",
+            "t: !S",
+            "t: !S S",
+            "{S}",
+            "S:",
+            "S: S\nS: S",
+            "t: \"S",
+        ] {
+            for around in
+                [around.to_owned(), format!("{around}\n---\n"), format!("%S\n---\n{around}"), format!("{around}\0")]
+            {
+                let refusal = parse(&around.replace('S', "s3cret")).unwrap_err();
+                assert!(!format!("{refusal} {refusal:?}").contains("s3cret"), "{around:?}: {refusal}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_has_a_bound() {
+        let of = |len: u64| format!("ca: {}", "x".repeat(len as usize - 4));
+        assert_eq!(parse(&of(LARGEST)).unwrap()["ca"].len() as u64, LARGEST - 4);
+        let refusal = parse(&of(LARGEST + 1)).unwrap_err();
+        assert_eq!(refusal.to_string(), "line 1, column 1: the configuration has more than 1 MiB");
+    }
+}
