@@ -22,7 +22,8 @@ const FLAGS: [&str; 8] = [
     "--cfg=fuzzing",
 ];
 /// The crates of the repository that are linked into the targets.
-const CRATES: [&str; 4] = ["slipway-fuzz", "slipway-actions", "slipway-protocol", "slipway-user-data"];
+const CRATES: [&str; 5] =
+    ["slipway-fuzz", "slipway-actions", "slipway-installer", "slipway-protocol", "slipway-user-data"];
 /// Largest input in bytes.
 const MAX_LEN: u32 = 64 << 10;
 /// Seconds one input may take.
