@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 use slipway_protocol::Secret;
-
-pub use yaml::Refusal;
+use slipway_user_data::Refusal;
 
 /// The file in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";

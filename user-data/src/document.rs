@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle, options};
+use granit_parser::{Event, ScalarStyle, Span, StructureStyle, options};
 use twox_hash::XxHash3_64;
 
+use crate::events::Events;
 use crate::pyyaml::{self, Nodes, Tabs};
 use crate::tail::Children;
 use crate::{Refusal, archive, text};
@@ -63,18 +64,14 @@ pub(crate) struct Entry {
 pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
     pyyaml::refuse_unprintable(source)?;
     // With the parser's feature `comments` they would be events, of which it holds no more than 96 in a row.
-    let mut parser =
-        Parser::new_from_str_with_options(source, options! { emit_comments: false, emit_anchor_events: true });
+    let options = options! { emit_comments: false, emit_anchor_events: true };
     let mut tabs = Tabs::new(source);
     let mut nodes = Nodes::new(source);
     let mut reader: Option<Reader> = None;
     let mut documents = 0;
     let mut end = source.len();
-    while let Some(next) = parser.next_event() {
-        let (event, span) = next.map_err(|error| {
-            let (line, column) = (error.marker().line(), error.marker().col() + 1);
-            Refusal { line, column, reason: format!("this is not YAML: {}", error.info()) }
-        })?;
+    for next in Events::new(source, options) {
+        let (event, span) = next?;
         tabs.refuse(&event, &span)?;
         nodes.refuse(&event, &span)?;
         match event {

@@ -11,6 +11,7 @@ mod archive;
 mod block;
 mod document;
 mod edit;
+mod events;
 mod gzip;
 pub mod ignition;
 mod jinja;
@@ -28,6 +29,7 @@ use slipway_protocol::PhoneHome;
 
 pub use crate::block::{Block, Post, UnknownKey, quoted, url_problem};
 use crate::edit::{Blocks, Reading, Unfit};
+pub use crate::events::Events;
 use crate::kind::Kind;
 use crate::multipart::Part;
 pub use crate::trust::trusting;
@@ -35,7 +37,7 @@ pub use crate::trust::trusting;
 /// Bytes of user-data that are looked at, compressed and not.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// Why user-data cannot be edited, and where.
+/// Why a text is not what it should be, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
 pub struct Refusal {

@@ -6,21 +6,10 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use granit_parser::{Event, Parser, ScalarStyle, Span, Tag, options};
+use granit_parser::{Event, ScalarStyle, Span, Tag, options};
+use slipway_user_data::{Events, Refusal};
 
 use super::LARGEST;
-
-/// Why a text is no configuration, and where.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {reason}")]
-pub struct Refusal {
-    /// Line, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
-    /// What is wrong and what would be right.
-    pub reason: String,
-}
 
 /// What the mapping holds; nothing where the text has no content.
 ///
@@ -33,13 +22,9 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, Refusal> {
     }
     // With the parser's feature `comments`, which another crate may ask for, comments would be events too.
     let options = options! { emit_comments: false, emit_unresolved_aliases: true };
-    let mut parser = Parser::new_from_str_with_options(text, options);
     let mut reader = Reader { values: BTreeMap::new(), documents: 0, next: Node::Root };
-    while let Some(next) = parser.next_event() {
-        let (event, span) = next.map_err(|error| {
-            let (line, column) = (error.marker().line(), error.marker().col() + 1);
-            Refusal { line, column, reason: format!("this is not YAML: {}", error.info()) }
-        })?;
+    for next in Events::new(text, options) {
+        let (event, span) = next?;
         reader.take(&event, &span)?;
     }
     Ok(reader.values)

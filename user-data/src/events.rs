@@ -1,0 +1,32 @@
+//! YAML as events with their places.
+//!
+//! The parser is generic over its input, so it is compiled with each crate that calls it. Whoever reads YAML by its events calls it here,
+//! and a program has it once.
+
+use granit_parser::{Event, Options, Parser, Span, StrInput};
+
+use crate::Refusal;
+
+/// The events of a text, up to its end or to what is not YAML.
+pub struct Events<'a> {
+    parser: Parser<'a, StrInput<'a>>,
+}
+
+impl<'a> Events<'a> {
+    /// Reads a text.
+    pub fn new(text: &'a str, options: Options) -> Self {
+        Self { parser: Parser::new_from_str_with_options(text, options) }
+    }
+}
+
+impl<'a> Iterator for Events<'a> {
+    type Item = Result<(Event<'a>, Span), Refusal>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.parser.next_event()?;
+        Some(next.map_err(|error| {
+            let (line, column) = (error.marker().line(), error.marker().col() + 1);
+            Refusal { line, column, reason: format!("this is not YAML: {}", error.info()) }
+        }))
+    }
+}
