@@ -242,7 +242,9 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let mut flipped = right.clone();
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
-    let bomb = common::zstd(&[ended(&[file("first")]), vec![0; 90 * MIB]].concat());
+    // So long that it is too large before its digest is known.
+    let mut bomb = common::gzip(&[ended(&[file("first")]), vec![0; 90 * MIB]].concat());
+    bomb.extend(common::gzip(&common::image(8 * MIB)));
     let wrongs = [other.clone(), hostile.clone(), flipped.clone(), right[..right.len() - 9].to_vec(), Vec::new(), bomb];
     for wrong in wrongs {
         let bench = installed();
