@@ -31,7 +31,7 @@ const DIR_MODE: u32 = 0o755;
 /// meanwhile, anywhere on the machine (openat2(2), EAGAIN).
 const MAX_RACES: usize = 1000;
 /// Links behind one another that are followed, as the kernel does (path_resolution(7)).
-const MAX_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 
 impl TargetRoot {
     pub(crate) fn new(root: OwnedFd) -> Self {
@@ -160,15 +160,23 @@ impl TargetRoot {
     pub(crate) fn followed(&self, path: &str) -> io::Result<String> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
-            let (parent, name) = split(&path);
-            let target = match readlinkat(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name, Vec::new()) {
-                Err(Errno::INVAL | Errno::NOENT) => return Ok(path),
-                other => other?.into_string().map_err(io::Error::other)?,
-            };
-            // Where `..` leads, the kernel decides when it opens that folder.
-            path = if target.starts_with('/') { target } else { format!("{parent}/{target}") };
+            match self.link_at(&path)? {
+                Some(target) => path = target,
+                None => return Ok(path),
+            }
         }
         Err(Errno::LOOP.into())
+    }
+
+    /// Where the symbolic link at a path leads; none where there is no link.
+    pub(crate) fn link_at(&self, path: &str) -> io::Result<Option<String>> {
+        let (parent, name) = split(path);
+        let target = match readlinkat(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name, Vec::new()) {
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(None),
+            other => other?.into_string().map_err(io::Error::other)?,
+        };
+        // Where `..` leads, the kernel decides when it opens that folder.
+        Ok(Some(if target.starts_with('/') { target } else { format!("{parent}/{target}") }))
     }
 
     /// Makes a symbolic link in place of whatever has its name, and the directories above it.

@@ -5,11 +5,12 @@ mod common;
 
 use std::process::Command;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, run, unified};
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, run, spoil, unified};
 use common::{Bench, Loaded, MIB, chain};
 use slipway_actions::Next;
 use slipway_protocol::{Action, Kexec};
 
+const BOOT_AT: usize = 10;
 const ROOT_AT: usize = 20;
 const OS_RELEASE: (&str, &str) = ("etc/os-release", "NAME=Debian\nID=debian\nVERSION_ID=12\n");
 
@@ -19,7 +20,7 @@ fn installed(esp: Files, boot: Files, root: Files) -> Bench {
     let bench = Bench::new(MIB);
     let parts = [
         Part { mib: 1..9, type_guid: ESP, name: "esp", files: esp },
-        Part { mib: 10..19, type_guid: LINUX, name: "boot", files: boot },
+        Part { mib: BOOT_AT..19, type_guid: LINUX, name: "boot", files: boot },
         Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: root },
     ];
     make(&bench.path("disk"), 40, &parts);
@@ -307,6 +308,27 @@ fn kernel_and_initrd_that_are_given_are_each_where_the_system_has_them() {
     check(&bench, given("boot/efi/linux", "/boot//initrd"), ("kernel of the ESP", Some("initrd"), "root=x"));
     let expect = "there is no initrd /boot/only: looked for /only of partition 2 (boot)";
     check_refused(&bench, given("/boot/vmlinuz", "/boot/only"), expect);
+
+    // What lies below a place something is mounted at is covered, links and all.
+    let links = [("vmlinuz", "-> boot/vmlinuz"), ("boot/vmlinuz", "-> vmlinuz-5.0"), ("boot/vmlinuz-5.0", "covered")];
+    let long = format!("PARTLABEL=boot /boot ext4\n# {}\n", "x".repeat(70_000));
+    let long = [OS_RELEASE, ("etc/fstab", &long)];
+    for root in [[&root[..1], &root[4..], &links[..]].concat(), [&long[..], &links[..2]].concat()] {
+        let bench = installed(&esp, &boot, &root);
+        check(&bench, given("/vmlinuz", "/boot/initrd"), ("kernel", Some("initrd"), "root=x"));
+        check(&bench, given("/boot/vmlinuz", "/boot/initrd"), ("kernel", Some("initrd"), "root=x"));
+    }
+
+    // What is mounted there cannot be looked into.
+    let bench = installed(&esp, &boot, &root);
+    spoil(&bench.path("disk"), BOOT_AT);
+    let expect = "it has /boot on a partition that cannot be mounted: partition 2 (boot) was not looked into: ";
+    check_refused(&bench, given("/boot/vmlinuz", "/initrd"), expect);
+
+    // There is no root file system to be seen.
+    let bench = installed(&esp, &boot, &[]);
+    check(&bench, given("/boot/vmlinuz", "/boot/initrd"), ("other", Some("other"), "root=x"));
+    check(&bench, given("/boot/efi/linux", "/boot/initrd"), ("kernel of the ESP", Some("other"), "root=x"));
 
     // Nothing says what is mounted where.
     let bench = installed(&esp[..1], &boot[..1], &root[..2]);

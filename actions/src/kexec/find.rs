@@ -6,7 +6,7 @@ use std::fs::File;
 use slipway_protocol::Kexec;
 
 use super::image::{Part, join};
-use super::located::{self, Located};
+use super::located::{Located, System};
 use crate::boot_entry::bls::{self, MenuEntry, Start};
 use crate::boot_entry::{BootEntry, extlinux, grub};
 use crate::error::{BootError, Error};
@@ -40,7 +40,7 @@ pub(super) struct Startable {
 /// Finds what is to be started: the kernel that is given, else the default of the boot loader.
 pub(super) fn find(disk: &OpenDisk, inputs: &Kexec, cancel: &Cancel) -> Result<Startable, Error> {
     let (places, looked_at) = mount_all(disk, cancel)?;
-    let search = Search { disk, places: &places };
+    let search = Search { disk, places: &places, system: System::new(&places, &looked_at)? };
     let found = match &inputs.kernel {
         Some(kernel) => Some(search.given(kernel, inputs.initrd.as_deref())?),
         None => search.default()?,
@@ -61,6 +61,7 @@ pub(super) fn find(disk: &OpenDisk, inputs: &Kexec, cancel: &Cancel) -> Result<S
 struct Search<'a> {
     disk: &'a OpenDisk,
     places: &'a [Volume],
+    system: System<'a>,
 }
 
 impl<'a> Search<'a> {
@@ -68,7 +69,7 @@ impl<'a> Search<'a> {
     fn given(&self, kernel: &str, initrd: Option<&str>) -> Result<Startable, Error> {
         let find = |what: &str, path: &str| {
             let path = path.trim_start_matches('/');
-            let places = located::places(self.places, path)?;
+            let places = self.located(path)?;
             let not_there = || self.refused(format!("there is no {what} /{path}: looked for {}", names(&places)));
             places.iter().find(|place| place.exists()).cloned().ok_or_else(not_there)
         };
@@ -196,9 +197,9 @@ impl<'a> Search<'a> {
         // A link that leads nowhere tells of an initrd too.
         let has_initrd = |volume: &Volume| LINKS.iter().any(|(_, initrd)| volume.root.has(initrd));
         for (kernel, initrd) in LINKS {
-            let kernels = located::places(self.places, kernel)?;
+            let kernels = self.located(kernel)?;
             let Some(kernel) = kernels.into_iter().find(Located::exists) else { continue };
-            let initrds = located::places(self.places, initrd)?;
+            let initrds = self.located(initrd)?;
             let beside = initrds.into_iter().find(|initrd| initrd.is_beside(&kernel));
             let initrd = beside.unwrap_or_else(|| Located { path: (*initrd).to_owned(), ..kernel.clone() });
             // Without any, the kernel has what it needs in it.
@@ -281,6 +282,11 @@ impl<'a> Search<'a> {
         let initrd = if initrds.is_empty() { None } else { Some(join(initrds).map_err(cut_off)?) };
         let kernel = join(vec![kernel]).map_err(cut_off)?;
         Ok(Startable { title: entry.id.clone(), path: shown, kernel, initrd, cmdline: words.join(" ") })
+    }
+
+    /// Where the installed system may have a file.
+    fn located(&self, path: &str) -> Result<Vec<Located<'a>>, Error> {
+        self.system.places(path).map_err(|reason| self.refused(reason))
     }
 
     fn refused(&self, reason: String) -> Error {
