@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 use slipway_protocol::Secret;
+use slipway_protocol::workflow::shown_url;
 
 use crate::machine::{Cancel, Response};
 
@@ -67,10 +68,7 @@ pub(crate) fn shown(url: &str) -> String {
             url.to_string()
         }
         // Whatever else it is, it will be refused.
-        _ => {
-            let bare = url.split(['?', '#']).next().unwrap_or_default();
-            bare.rsplit('@').next().unwrap_or_default().to_owned()
-        }
+        _ => shown_url(url),
     }
 }
 
@@ -116,7 +114,8 @@ mod tests {
         for (url, expect) in [
             ("https://s.example/a/@b/image?X-Amz-Signature=secret#part", "https://s.example/a/@b/image"),
             ("https://user:secret@s.example:8443/image", "https://s.example:8443/image"),
-            ("https://user:sec/ret@s.example/image?secret", "s.example/image"),
+            ("https://user:sec/ret@s.example/image?secret", "https://s.example/image"),
+            ("https://user:sec#ret@s.example/image", "https://..."),
             ("HTTPS://user:secret@s.example/image", "https://s.example/image"),
             ("/images/a?b@c", "/images/a?b@c"),
             ("file:///images/a?b@c", "file:///images/a?b@c"),

@@ -64,7 +64,12 @@ impl FromStr for OciReference {
         let (registry, path) = rest.split_once('/').ok_or_else(|| refused("it has no repository"))?;
         let (repository, version) = match path.split_once('@') {
             Some((repository, digest)) => {
-                let digest = digest.parse().map_err(|error: crate::digest::DigestError| refused(&error.to_string()))?;
+                // With another @ in it, the text begins with the end of a password.
+                let is_secret = digest.contains('@');
+                let digest = digest.parse().map_err(|error: crate::digest::DigestError| match is_secret {
+                    true => refused("what stands behind its @ is no digest"),
+                    false => refused(&error.to_string()),
+                })?;
                 (repository, OciVersion::Digest(digest))
             }
             None => {

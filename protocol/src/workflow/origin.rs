@@ -88,19 +88,18 @@ pub(super) fn url_problem(url: &str) -> Option<String> {
 /// A URL that is refused, or a reference to an artifact, for messages: without what stands where user, password, query and fragment
 /// would, which may be secrets.
 pub fn shown_url(url: &str) -> String {
-    let bare = url.split(['?', '#']).next().unwrap_or_default();
-    let (scheme, rest) = bare.split_once("://").unwrap_or_default();
-    let rest = if scheme.is_empty() { bare } else { rest };
+    let (scheme, rest) =
+        url.split_once("://").map_or(("", url), |(scheme, _)| url.split_at(scheme.len() + "://".len()));
+    let (bare, behind) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    if behind.contains('@') {
+        // The mark may be one of a password.
+        return format!("{scheme}...");
+    }
     // The digest of an artifact stands behind an @ too.
     let is_digest = |text: &str| text.parse::<Digest>().is_ok();
-    let (place, digest) = match rest.rsplit_once('@') {
-        Some((place, digest)) if is_digest(digest) => (place, Some(digest)),
-        _ => (rest, None),
-    };
-    let place = place.rsplit('@').next().unwrap_or_default();
-    let scheme = if scheme.is_empty() { String::new() } else { format!("{scheme}://") };
-    let digest = digest.map(|digest| format!("@{digest}")).unwrap_or_default();
-    format!("{scheme}{place}{digest}")
+    let at = bare.rfind('@').filter(|at| is_digest(&bare[at + 1..])).unwrap_or(bare.len());
+    let (place, digest) = bare.split_at(at);
+    format!("{scheme}{}{digest}", place.rsplit('@').next().unwrap_or_default())
 }
 
 /// A login at a registry.
@@ -248,6 +247,8 @@ mod tests {
             ("HTTPS://user:sec@ret@s/x", "HTTPS://s/x".to_owned()),
             ("oci://user:secret@r/a:b", "oci://r/a:b".to_owned()),
             (&format!("oci://user:sec/ret@r/A@{sha256}#title"), format!("oci://r/A@{sha256}")),
+            ("ftp://user:sec#ret@s/x", "ftp://...".to_owned()),
+            ("user:sec?ret@s/x", "...".to_owned()),
             ("s/x", "s/x".to_owned()),
             ("", String::new()),
         ] {
@@ -258,5 +259,8 @@ mod tests {
         let problem = "fetches \"oci://r/A:b\": its registry is no host name; an artifact is \
                        oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX";
         check(Action::StreamImage(image("oci://user:secret@r/A:b")), &[problem]);
+        let problem = "fetches \"oci://r/a:b\": what stands behind its @ is no digest; an artifact is \
+                       oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX";
+        check(Action::StreamImage(image("oci://user:se/cr@et@r/a:b")), &[problem]);
     }
 }
