@@ -45,7 +45,7 @@ pub fn fit(disk: &str, grow: bool) -> Result<(), Error> {
 /// Unpacks an archive in a directory; returns the number of its entries.
 pub fn unpack(archive: &mut dyn Read, directory: OwnedFd, keeps_owners: bool) -> Result<u64, Error> {
     let mut staging = Staging::new(directory, keeps_owners, false);
-    let Unpacked { entries, .. } = unpack_archive::read_entries(archive, &mut staging, "/archive")?;
+    let Unpacked { entries, .. } = unpack_archive::read_entries(archive, &mut staging)?;
     Ok(entries)
 }
 

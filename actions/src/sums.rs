@@ -25,9 +25,7 @@ pub enum Error {
         size: usize,
     },
     /// No line names the file.
-    #[error(
-        "looking for {name:?} in the list of sums: {there}; check the name of the image and the address of the list"
-    )]
+    #[error("looking for {name:?} in the list of sums: {there}; check the name in the URL and the address of the list")]
     Missing {
         /// The file looked for.
         name: String,

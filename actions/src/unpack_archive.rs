@@ -2,7 +2,7 @@
 //! first and is moved into place when the stream has ended and its digest was right.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -18,7 +18,7 @@ use crate::target::{self, Target};
 use crate::target_root::{TargetRoot, target_file};
 use crate::{Done, Report, choose, text};
 use staging::{Refusal, Staging};
-use tar::{Archive, Fault};
+use tar::{Archive, ENDS_EARLY, Fault};
 
 pub(crate) mod staging;
 mod tar;
@@ -91,49 +91,53 @@ fn unpack(
 ) -> Result<(Unpacked, Option<String>), Error> {
     let bytes = target.partition.bytes.end.saturating_sub(target.partition.bytes.start).saturating_mul(ROOMS);
     let words = format!("twice the size of {}", target.name);
-    read::run(source, Some(Room { bytes, words: &words }), machine, report, &|input, url| {
+    read::run(source, Some(Room { bytes, words: &words }), machine, report, &|input| {
         // One that was begun before, or left behind by a power cut.
         target.root.remove(staging)?;
         let root = target.root.make_directory(staging)?;
         let mut staging = Staging::new(root, target.keeps_owners(), inputs.devices);
-        read_entries(input, &mut staging, url)
+        read_entries(input, &mut staging)
     })
 }
 
 /// Unpacks the entries of an archive in a directory.
-pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging, url: &str) -> Result<Unpacked, Error> {
-    let refused = |place: String, reason: String, is_damaged: bool| {
-        Error::Target(TargetError::Archive { url: url.to_owned(), place, reason, is_damaged })
-    };
+pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging) -> Result<Unpacked, Error> {
     let mut archive = Archive::new(input);
     let mut unpacked = Unpacked::default();
     loop {
+        let number = format!("entry {}", unpacked.entries + 1);
         let entry = match archive.next() {
             Ok(Some(entry)) => entry,
             Ok(None) => break,
-            Err(Fault::Damaged { entry, reason }) => {
-                let number = format!("entry {}", unpacked.entries + 1);
-                let place = entry.map_or(number, |path| shown(&path));
-                return Err(refused(place, reason.to_owned(), true));
-            }
+            Err(Fault::Damaged { entry, reason }) => return Err(refused(place(entry, number), reason, true)),
+            Err(Fault::Unread { entry, reason }) => return Err(refused(place(entry, number), reason, false)),
             Err(Fault::Read(source)) => {
                 return Err(TargetError::UnpackEntry { entry: "the next".to_owned(), source }.into());
             }
         };
-        let place = || shown(&entry.path);
-        staging.add(&entry, &mut archive).map_err(|refusal| match refusal {
-            Refusal::Wanted(reason) => refused(place(), reason, false),
-            Refusal::Failed(source) => Error::Target(TargetError::UnpackEntry { entry: place(), source }),
-        })?;
+        staging.add(&entry, &mut archive).map_err(|refusal| failed(shown(&entry.path), refusal))?;
         unpacked.entries += 1;
         unpacked.bytes += entry.size;
         unpacked.acls += u64::from(entry.has_acl);
     }
-    staging.finish().map_err(|refusal| match refusal {
-        Refusal::Wanted(reason) => refused("its directories".to_owned(), reason, false),
-        Refusal::Failed(source) => Error::Target(TargetError::UnpackEntry { entry: "a directory".to_owned(), source }),
-    })?;
+    staging.finish().map_err(|refusal| failed("a directory".to_owned(), refusal))?;
     Ok(unpacked)
+}
+
+fn place(entry: Option<Vec<u8>>, number: String) -> String {
+    entry.map_or(number, |path| shown(&path))
+}
+
+fn refused(place: String, reason: impl Into<String>, is_damaged: bool) -> Error {
+    TargetError::Archive { place, reason: reason.into(), is_damaged }.into()
+}
+
+fn failed(entry: String, refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Wanted(reason) => refused(entry, reason, false),
+        Refusal::Failed(source) if source.kind() == io::ErrorKind::UnexpectedEof => refused(entry, ENDS_EARLY, true),
+        Refusal::Failed(source) => TargetError::UnpackEntry { entry, source }.into(),
+    }
 }
 
 fn shown(path: &[u8]) -> String {

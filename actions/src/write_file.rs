@@ -69,7 +69,7 @@ fn fetch(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(u64, Option<String>), Error> {
-    read::run(source, None, machine, report, &|input, _| {
+    read::run(source, None, machine, report, &|input| {
         let mut file = new.file();
         let mut copy = || {
             file.rewind()?;

@@ -316,7 +316,7 @@ fn a_mirror_is_asked_when_what_came_is_not_what_the_map_says() {
     let bench = Bench::new(DISK);
     let (_, notes) = succeeds(&bench, image);
     source.check_written(&bench);
-    assert!(notes.iter().any(|note| note.contains("gave another image: checking blocks ")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("gave no good image: checking blocks ")), "{notes:?}");
 }
 
 #[test]

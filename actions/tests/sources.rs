@@ -296,7 +296,7 @@ fn a_place_that_gives_another_image_is_left_for_the_next() {
             bench.run(&Action::StreamImage(StreamImage { url: first.url.clone(), mirrors, ..by.clone() }));
         result.unwrap_or_else(|error| panic!("{name}: {}", chain(&error)));
         assert!(bench.disk().starts_with(&raw), "{name}");
-        let note = format!("starting over at {}, because {} gave another image: ", second.url, first.url);
+        let note = format!("starting over at {}, because {} gave no good image: ", second.url, first.url);
         assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{name}: {:?}", reports.notes);
         assert_eq!((first.asked().len(), second.asked().len()), (1, 1), "{name}");
         // The right one first: the other is not even asked.
@@ -337,7 +337,7 @@ fn places_whose_parts_do_not_fit_are_asked_for_all_of_it() {
     let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert!(bench.disk().starts_with(&body));
     let note = format!(
-        "starting over at {1}, because {0} and {1} gave another image: checking the digest",
+        "starting over at {1}, because {0} and {1} gave no good image: checking the digest",
         first.url, second.url
     );
     assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);

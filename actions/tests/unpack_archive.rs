@@ -245,7 +245,11 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     // So long that it is too large before its digest is known.
     let mut bomb = common::gzip(&[ended(&[file("first")]), vec![0; 90 * MIB]].concat());
     bomb.extend(common::gzip(&common::image(8 * MIB)));
-    let wrongs = [other.clone(), hostile.clone(), flipped.clone(), right[..right.len() - 9].to_vec(), Vec::new(), bomb];
+    let too_large = ended(&[file("first"), entry("big", b'0', "", &vec![0; 60 * MIB])]);
+    let cut = right[..right.len() - 9].to_vec();
+    let qcow2 = [b"QFI\xfb\0\0\0\x03", &[0; 504][..]].concat();
+    let page = b"<html>".to_vec();
+    let wrongs = [other.clone(), hostile.clone(), flipped, cut, Vec::new(), bomb, too_large, qcow2, page];
     for wrong in wrongs {
         let bench = installed();
         let (first, second) = (giving(&wrong), giving(&right));
@@ -257,22 +261,31 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
         };
         let (result, reports) = bench.run(&Action::UnpackArchive(inputs));
         result.unwrap_or_else(|error| panic!("{}", chain(&error)));
-        let note = format!("starting over at {}, because {} gave another archive: ", second.url, first.url);
+        let note = format!("starting over at {}, because {} gave no good archive: ", second.url, first.url);
         assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);
         let left = names(&bench);
         assert!(left.contains("/right/") && !left.contains("first") && !left.contains("other"), "{left}");
     }
     let path = |path: &Path| path.to_str().unwrap().to_owned();
-    // The archive that is meant, or so it must be assumed: no other place has a better one.
-    for digest in [Some(sha256(&hostile)), None] {
+    // Where nothing is known of what is meant, what is refused is it; else other places give nothing else.
+    for (digest, expect) in [
+        (None, "unpacking \"../up\" of the archive: its path has"),
+        (Some(sha256(&hostile)), "fetching: all of 2 places failed: "),
+    ] {
         let bench = installed();
         fs::write(bench.path("second"), &right).unwrap();
         let mirrors = vec![path(&bench.path("second"))];
         let archive = UnpackArchive { digest, mirrors, ..archive(&bench, &hostile) };
         let error = chain(&bench.run(&Action::UnpackArchive(archive)).0.unwrap_err());
-        assert!(error.starts_with("unpacking \"../up\" of the archive from "), "{error}");
+        assert!(error.starts_with(expect) && error.contains("unpacking \"../up\" of the archive"), "{error}");
         assert!(!names(&bench).contains("right"));
     }
+    let bench = installed();
+    fs::write(bench.path("second"), &right).unwrap();
+    let mirrors = vec![path(&bench.path("second"))];
+    let sparse = ended(&[entry("sparse", b'S', "", b"")]);
+    let error = bench.run(&Action::UnpackArchive(UnpackArchive { mirrors, ..archive(&bench, &sparse) })).0.unwrap_err();
+    assert!(chain(&error).starts_with("unpacking \"sparse\" of the archive: it is stored sparse"), "{}", chain(&error));
     // A place that does not answer, and what is damaged by itself.
     let bench = installed();
     let (gone, second) = (bench.path("gone"), bench.path("second"));
@@ -280,11 +293,13 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let inputs = UnpackArchive { mirrors: vec![path(&second)], url: path(&gone), ..UnpackArchive::default() };
     unpack(&bench, inputs);
     assert!(names(&bench).contains("/right/"));
-    let bench = installed();
-    fs::write(bench.path("second"), &right).unwrap();
-    let mirrors = vec![path(&bench.path("second"))];
-    unpack(&bench, UnpackArchive { mirrors, ..archive(&bench, &other[..600]) });
-    assert!(names(&bench).contains("/right/"));
+    for cut in [100, 514, 600] {
+        let bench = installed();
+        fs::write(bench.path("second"), &right).unwrap();
+        let mirrors = vec![path(&bench.path("second"))];
+        unpack(&bench, UnpackArchive { mirrors, ..archive(&bench, &other[..cut]) });
+        assert!(names(&bench).contains("/right/"), "{cut}");
+    }
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let (result, reports) = bench.run(&Action::WriteFile(file.clone()));
     result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert_eq!(read_file(&bench.path("disk"), ROOT_AT, "/x").unwrap().0, "right");
-    assert!(reports.notes.iter().any(|note| note.contains("gave another file: checking the digest")), "{reports:?}");
+    assert!(reports.notes.iter().any(|note| note.contains("gave no good file: checking the digest")), "{reports:?}");
     let nowhere = WriteFile { mirrors: file.mirrors[..1].to_vec(), path: "/y".to_owned(), ..file.clone() };
     assert!(refusal(&bench, nowhere).starts_with("fetching: all of 2 places failed: "));
     let list = local("SUMS", format!("{}  gone\n", sha256(b"right").hex()).as_bytes());

@@ -69,24 +69,14 @@ pub enum TargetError {
         reason: &'static str,
     },
     /// An archive is damaged, or has something that is not unpacked.
-    #[error("unpacking {place} of the archive from {url}: {reason}")]
+    #[error("unpacking {place} of the archive: {reason}")]
     Archive {
-        /// The URL without user, password and query, which may be secrets.
-        url: String,
         /// Which entry, or where.
         place: String,
         /// What is wrong with it.
         reason: String,
         /// It is no archive, or cut off or changed on its way; else it has what is not unpacked.
         is_damaged: bool,
-    },
-    /// An archive has more than can have been meant.
-    #[error("unpacking all of the archive from {url}: it has more than {room}")]
-    ArchiveTooLarge {
-        /// The URL without user, password and query, which may be secrets.
-        url: String,
-        /// How much it may have, and what that is.
-        room: String,
     },
     /// An entry of an archive could not be written.
     #[error("unpacking {entry} of the archive")]

@@ -168,7 +168,7 @@ impl<'a> Source<'a> {
     }
 
     /// Does something with what the places give, and again with what another one gives where `is_another` says of the failure that
-    /// it was not what is wanted.
+    /// it may come of that.
     pub(crate) fn at_each_place<T>(
         &mut self,
         report: &mut dyn FnMut(Report),
@@ -192,7 +192,7 @@ impl<'a> Source<'a> {
                 });
             }
             let (next, gave) = (shown(self.mirrors.url()), gave.join(" and "));
-            report(Report::Note(format!("starting over at {next}, because {gave} gave another {}: {why}", self.what)));
+            report(Report::Note(format!("starting over at {next}, because {gave} gave no good {}: {why}", self.what)));
         }
     }
 

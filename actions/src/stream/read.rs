@@ -13,8 +13,8 @@ use super::resume::Resume;
 use super::{BUFFER, FETCHED, Halt, Shared, decode, digest, fetch, spawn, watch};
 use crate::Report;
 use crate::error::{Error, ImageError, SourceError, TargetError};
+use crate::fetch::retry;
 use crate::fetch::source::Source;
-use crate::fetch::{retry, shown};
 use crate::machine::Machine;
 use crate::text;
 
@@ -26,13 +26,12 @@ pub(crate) struct Room<'a> {
     pub(crate) words: &'a str,
 }
 
-/// What is done with what is read. It is given the place it comes from, for messages, and is called again where the source has to be
-/// fetched from its beginning.
-pub(crate) type Consume<'a, T> = dyn Fn(&mut dyn Read, &str) -> Result<T, Error> + Sync + 'a;
+/// What is done with what is read. It is called again where the source has to be fetched from its beginning.
+pub(crate) type Consume<'a, T> = dyn Fn(&mut dyn Read) -> Result<T, Error> + Sync + 'a;
 
-/// Has `consume` read a source to its end, decoded if there is a `room` for that, else as it comes. What it gives is returned, with a
-/// warning for the operator if that took several attempts, only if everything arrived and is what it had to be, so until then nothing
-/// it leaves may be of use. Where a place gives something else, the next is asked.
+/// Has `consume` read a source to its end, decoded as an archive if there is a `room` for that, else as it comes. What it gives is
+/// returned, with a warning for the operator if that took several attempts, only if everything arrived and is what it had to be, so
+/// until then nothing it leaves may be of use. Where a place gives something else, the next is asked.
 pub(crate) fn run<T: Send>(
     source: &mut Source<'_>,
     room: Option<Room<'_>>,
@@ -44,33 +43,44 @@ pub(crate) fn run<T: Send>(
     let value = source.at_each_place(
         report,
         |error| is_another(error, is_checked),
-        |source, report| retry::starting_over(report, |report| stages(source, room, machine, report, consume)),
+        |source, report| {
+            retry::starting_over(report, |report| stages(source, room, machine, report, consume)).map_err(|error| {
+                match room {
+                    Some(room) => of_archive(error, room),
+                    None => error,
+                }
+            })
+        },
     )?;
     Ok((value, source.mirrors.warning()))
 }
 
-/// Whether what was fetched is not what is wanted, or damaged. What is refused for what it holds is what is wanted if it was checked:
-/// it is read to its end before.
+/// Whether what was fetched may be something else than what is wanted, or damaged. Of what is to be checked that can be so whatever
+/// came of it: the check is at its end, and what fails may fail before.
 fn is_another(error: &Error, is_checked: bool) -> bool {
     match error {
         Error::Source(SourceError::Signature { .. }) => true,
-        Error::Image(error) => matches!(
-            error,
-            ImageError::Digest { .. }
-                | ImageError::Empty { .. }
-                | ImageError::Format { .. }
-                | ImageError::NotRaw { .. }
-                | ImageError::Decode { .. }
-        ),
-        Error::Target(TargetError::ArchiveTooLarge { .. }) => is_checked,
-        Error::Target(TargetError::Archive { is_damaged, .. }) => *is_damaged && !is_checked,
+        Error::Image(ImageError::Digest { .. } | ImageError::Decode { .. }) => true,
+        Error::Target(TargetError::Archive { is_damaged: true, .. }) => true,
+        Error::Target(_) => is_checked,
         _ => false,
     }
 }
 
-/// Whether this says something of the source, and not of where it is put.
-fn is_of_source(error: &Error) -> bool {
-    matches!(error, Error::Target(TargetError::Archive { .. }))
+/// What is wrong with an archive that is not what it was decoded as.
+fn of_archive(error: Error, room: Room<'_>) -> Error {
+    let (reason, is_damaged) = match error {
+        Error::Image(ImageError::Empty { .. }) => ("it is empty".to_owned(), true),
+        Error::Image(ImageError::Format { format, .. }) => (format!("it is {format}, and no tar archive"), true),
+        Error::Image(ImageError::Qcow2 { .. } | ImageError::Qcow2Order { .. }) => {
+            ("it is a qcow2 image, and no tar archive".to_owned(), true)
+        }
+        Error::Image(ImageError::TooLarge { .. }) => {
+            (format!("it has more than {}, {}", text::size(room.bytes), room.words), false)
+        }
+        other => return other,
+    };
+    TargetError::Archive { place: "all".to_owned(), reason, is_damaged }.into()
 }
 
 fn stages<T: Send>(
@@ -82,7 +92,6 @@ fn stages<T: Send>(
 ) -> Result<T, Error> {
     let checks = source.checks()?;
     let is_checked = !checks.is_empty();
-    let url = source.mirrors.url().to_owned();
     let (mirrors, registries, ca) = (&mut source.mirrors, source.registries.as_mut_slice(), source.ca);
     let shared = Shared::new();
     let stop = &shared.stop;
@@ -114,35 +123,24 @@ fn stages<T: Send>(
             let (checked, meter) = (&checked, &digest_meter);
             spawn(scope, &shared, &notes, move || digest::run(checks, fetched, checked, meter));
         }
-        let url = &url;
         if let Some(room) = room {
             let meter = &decode_meter;
             spawn(scope, &shared, &notes, move || {
-                let limits = decode::Limits { url, disk: "", disk_size: room.bytes, raw_size: None };
+                let limits = decode::Limits { url: "", disk: "", disk_size: room.bytes, raw_size: None };
                 let input = decode::Input::new(delivered, fetched_pool, meter);
                 let output = decode::Output { limits: &limits, pool: raw_pool, out: raw, meter, in_order: true };
-                decode::run(input, &output, || counters.fetch_total()).map_err(|halt| match halt {
-                    Halt::Failed(Error::Image(ImageError::TooLarge { .. })) => {
-                        let (url, room) = (shown(url), format!("{}, {}", text::size(room.bytes), room.words));
-                        Halt::Failed(TargetError::ArchiveTooLarge { url, room }.into())
-                    }
-                    other => other,
-                })
+                decode::run(input, &output, || counters.fetch_total())
             });
         }
         let read_meter = &read_meter;
         let read = spawn(scope, &shared, &notes, move || {
             let (queue, pool) = if room.is_some() { (raw, raw_pool) } else { (delivered, fetched_pool) };
             let mut input = Counted { input: decode::Input::new(queue, pool, read_meter), counters };
-            let value = consume(&mut input, &shown(url));
-            match value {
-                // A failure of another stage ends the reading too, and is the one to tell.
-                _ if stop.is_set() => Err(Halt::Stopped),
-                Err(error) if !(is_checked && is_of_source(&error)) => Err(Halt::Failed(error)),
-                // What is left unread would hold the stages before this one up, and what is refused may be something else than
-                // what is wanted, which its digest tells at the end.
-                value => io::copy(&mut input, &mut io::sink()).map(|_| value).map_err(|_| Halt::Stopped),
-            }
+            let value = consume(&mut input);
+            // What is left unread would hold the stages before this one up.
+            let drained = value.is_err() || io::copy(&mut input, &mut io::sink()).is_ok();
+            // A failure of another stage ends the reading too, and is the one to tell.
+            if stop.is_set() || !drained { Err(Halt::Stopped) } else { value.map_err(Halt::Failed) }
         });
         drop(notes);
         watch(&told, Watch::new(counters, &meters, None), machine, &shared, report);
@@ -150,7 +148,7 @@ fn stages<T: Send>(
     });
     match shared.into_failure() {
         Some(error) => Err(error),
-        None => read.ok_or(Error::Cancelled)?,
+        None => read.ok_or(Error::Cancelled),
     }
 }
 

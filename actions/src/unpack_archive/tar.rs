@@ -52,10 +52,19 @@ pub(super) enum Fault {
     Read(io::Error),
     /// What is wrong, and with which entry, if that is known.
     Damaged { entry: Option<Vec<u8>>, reason: &'static str },
+    /// What is not read, and of which entry, if that is known.
+    Unread { entry: Option<Vec<u8>>, reason: &'static str },
 }
+
+/// Why an archive is damaged that is cut off.
+pub(super) const ENDS_EARLY: &str = "it ends too early";
 
 fn damaged(reason: &'static str) -> Fault {
     Fault::Damaged { entry: None, reason }
+}
+
+fn unread(reason: &'static str) -> Fault {
+    Fault::Unread { entry: None, reason }
 }
 
 /// An archive. Its [`Read`] gives the content of the entry read last.
@@ -114,7 +123,7 @@ impl<R: Read> Archive<R> {
         let number =
             |range: std::ops::Range<usize>| unsigned(&header[range]).and_then(|value| u32::try_from(value).ok());
         let field = |range| number(range).ok_or_else(|| wrong("a number of its header is damaged or too large"));
-        let kind = kind(header[156], &path).map_err(wrong)?;
+        let kind = kind(header[156], &path).map_err(|reason| Fault::Unread { entry: Some(path.clone()), reason })?;
         let size = extended.size.unwrap_or(size);
         if kind != Kind::File && size != 0 {
             return Err(wrong("it has a size, which only files have"));
@@ -143,7 +152,7 @@ impl<R: Read> Archive<R> {
     /// The content of an entry that only says something about the next one.
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, Fault> {
         if size > MAX_EXTENDED {
-            return Err(damaged("an extended header is larger than 1 MiB"));
+            return Err(unread("an extended header is larger than 1 MiB"));
         }
         let mut content = vec![0; size as usize];
         self.fill(&mut content)?;
@@ -156,7 +165,7 @@ impl<R: Read> Archive<R> {
         let left = self.left + self.padding;
         let skipped = io::copy(&mut (&mut self.input).take(left), &mut io::sink()).map_err(Fault::Read)?;
         (self.left, self.padding) = (0, 0);
-        if skipped == left { Ok(()) } else { Err(damaged("it ends too early")) }
+        if skipped == left { Ok(()) } else { Err(damaged(ENDS_EARLY)) }
     }
 
     /// Reads to the end of the stream. The archive ends with two blocks of zeros, and is often padded with more.
@@ -180,7 +189,7 @@ impl<R: Read> Archive<R> {
 
     fn fill(&mut self, buffer: &mut [u8]) -> Result<(), Fault> {
         self.input.read_exact(buffer).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => damaged("it ends too early"),
+            io::ErrorKind::UnexpectedEof => damaged(ENDS_EARLY),
             _ => Fault::Read(error),
         })
     }
@@ -212,7 +221,7 @@ impl Extended {
                 b"gid" => self.gid = Some(id("a group is no number")?),
                 b"mtime" => self.modified = Some(time(value).ok_or_else(|| damaged("a time is no number"))?),
                 _ if key.starts_with(b"GNU.sparse.") || key.starts_with(b"SCHILY.realsize") => {
-                    return Err(damaged(SPARSE));
+                    return Err(unread(SPARSE));
                 }
                 _ if key.starts_with(ACL) => self.has_acl = true,
                 _ => {
@@ -233,7 +242,7 @@ fn global(content: &[u8]) -> Result<(), Fault> {
     match records.any(|(key, _)| {
         matches!(key, b"path" | b"linkpath" | b"size" | b"uid" | b"gid" | b"mtime") || key.starts_with(XATTR)
     }) {
-        true => Err(damaged("a header says something about all entries that follow, which is not read")),
+        true => Err(unread("a header says something about all entries that follow, which is not read")),
         false => Ok(()),
     }
 }
