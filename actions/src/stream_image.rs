@@ -81,7 +81,12 @@ fn write(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Fitted), Error> {
-    source.at_each_place(report, is_another_image, |source, report| write_once(inputs, source, disk, machine, report))
+    let is_verified = inputs.is_verified();
+    source.at_each_place(
+        report,
+        |error| is_another_image(error, is_verified),
+        |source, report| write_once(inputs, source, disk, machine, report),
+    )
 }
 
 /// Writes what the places give for the image.
@@ -103,10 +108,14 @@ fn write_once(
     })
 }
 
-/// Whether what was fetched is not the image that is wanted, or damaged. Another place may have the right one.
-fn is_another_image(error: &Error) -> bool {
+/// Whether what was fetched is not the image that is wanted, or damaged. Another place may have the right one. What does not fit the
+/// disk is known before anything is proven.
+fn is_another_image(error: &Error, is_verified: bool) -> bool {
     let is_another = match error {
         Error::Source(SourceError::Signature { .. }) => true,
+        Error::Image(ImageError::TooLarge { .. } | ImageError::TableTooLarge { .. } | ImageError::BlockSize { .. }) => {
+            is_verified
+        }
         Error::Image(error) => matches!(
             error,
             ImageError::Digest { .. }

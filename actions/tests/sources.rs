@@ -288,6 +288,7 @@ fn a_place_that_gives_another_image_is_left_for_the_next() {
         ("cut off", body[..body.len() / 2].to_vec(), StreamImage { digest: digest(), ..StreamImage::default() }),
         ("a page", b"<html>".to_vec(), StreamImage { digest: digest(), ..StreamImage::default() }),
         ("nothing", Vec::new(), StreamImage { digest: digest(), ..StreamImage::default() }),
+        ("too large", image(DISK + MIB), StreamImage { digest: digest(), ..StreamImage::default() }),
     ] {
         let (first, second) = (giving(&wrong), giving(&body));
         let bench = Bench::new(DISK);
