@@ -65,7 +65,7 @@ impl FromStr for OciReference {
         let (repository, version) = match path.split_once('@') {
             Some((repository, digest)) => {
                 // With another @ in it, the text begins with the end of a password.
-                let is_secret = digest.contains('@');
+                let is_secret = digest.contains('@') || title.as_ref().is_some_and(|title| title.contains('@'));
                 let digest = digest.parse().map_err(|error: crate::digest::DigestError| match is_secret {
                     true => refused("what stands behind its @ is no digest"),
                     false => refused(&error.to_string()),

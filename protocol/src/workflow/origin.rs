@@ -88,8 +88,10 @@ pub(super) fn url_problem(url: &str) -> Option<String> {
 /// A URL that is refused, or a reference to an artifact, for messages: without what stands where user, password, query and fragment
 /// would, which may be secrets.
 pub fn shown_url(url: &str) -> String {
-    let (scheme, rest) =
-        url.split_once("://").map_or(("", url), |(scheme, _)| url.split_at(scheme.len() + "://".len()));
+    let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let scheme =
+        url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)).map_or(0, |(scheme, _)| scheme.len() + 3);
+    let (scheme, rest) = url.split_at(scheme);
     let (bare, behind) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
     if behind.contains('@') {
         // The mark may be one of a password.
@@ -249,6 +251,7 @@ mod tests {
             (&format!("oci://user:sec/ret@r/A@{sha256}#title"), format!("oci://r/A@{sha256}")),
             ("ftp://user:sec#ret@s/x", "ftp://...".to_owned()),
             ("user:sec?ret@s/x", "...".to_owned()),
+            ("user:se://cret@s/x", "s/x".to_owned()),
             ("s/x", "s/x".to_owned()),
             ("", String::new()),
         ] {
@@ -262,5 +265,7 @@ mod tests {
         let problem = "fetches \"oci://r/a:b\": what stands behind its @ is no digest; an artifact is \
                        oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX";
         check(Action::StreamImage(image("oci://user:se/cr@et@r/a:b")), &[problem]);
+        let problem = problem.replace("oci://r/a:b", "oci://...");
+        check(Action::StreamImage(image("oci://user:a/b@cret#x@r/a:b")), &[&problem]);
     }
 }
