@@ -72,9 +72,20 @@ pub(crate) struct LookedAt {
     places: Vec<String>,
     /// Partitions that could not be looked into, with the reason; worth a warning even if it was found elsewhere.
     pub(crate) refusals: Vec<String>,
-    /// The partitions of these, where all of a disk were gone over.
-    pub(crate) unmounted: Vec<(Partition, FileSystem)>,
+    /// Partitions that were not mounted, where all of a disk were gone over.
+    pub(crate) unmounted: Vec<Unmounted>,
     may_pass: bool,
+}
+
+/// A partition that was not mounted.
+#[derive(Debug)]
+pub(crate) struct Unmounted {
+    pub(crate) partition: Partition,
+    pub(crate) file_system: Option<FileSystem>,
+    /// Why, after its name.
+    pub(crate) reason: String,
+    /// The kernel was asked to.
+    pub(crate) is_refused: bool,
 }
 
 impl LookedAt {
@@ -83,12 +94,13 @@ impl LookedAt {
         self.places.push(place);
     }
 
-    /// Notes a partition that could not be mounted.
-    pub(crate) fn refused(&mut self, partition: &str, error: &MountError) {
+    /// Notes a partition that could not be mounted, and gives that in words.
+    pub(crate) fn refused(&mut self, partition: &str, error: &MountError) -> String {
         let refusal = format!("{partition} was not looked into: {}", text::chain(error));
         self.places.push(refusal.clone());
-        self.refusals.push(refusal);
+        self.refusals.push(refusal.clone());
         self.may_pass |= matches!(error, MountError::NoNode { .. });
+        refusal
     }
 
     /// The error that it is nowhere.

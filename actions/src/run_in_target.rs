@@ -116,7 +116,7 @@ fn boot_file_systems(
         let Some(file_system) = mount::probe(disk, &partition)?.filter(|fs| mount::is_mountable(fs.kind)) else {
             continue;
         };
-        let Some(at) = wanted.iter().position(|entry| entry.means(&partition, &file_system)) else { continue };
+        let Some(at) = wanted.iter().position(|entry| entry.means(&partition, Some(&file_system))) else { continue };
         let entry = wanted.remove(at);
         match mount::source(disk, &partition) {
             Ok(source) => found.push((source, file_system.kind, entry.place)),

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, fstat, openat};
 
 use crate::error::Error;
 use crate::machine::Cancel;
-use crate::mount::{self, LookedAt};
+use crate::mount::{self, LookedAt, Unmounted};
 use crate::open_disk::OpenDisk;
 use crate::partitions::Partition;
 use crate::probe::FileSystem;
@@ -61,25 +61,26 @@ pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>
     let (mut volumes, mut looked_at) = (Vec::new(), LookedAt::default());
     for ((partition, found), closed) in seal::judged(disk)? {
         let name = partition.describe(disk);
-        if let Some(reason) = closed {
-            looked_at.in_vain(format!("{name} is left alone: {reason}"));
-            continue;
-        }
-        let Some(found) = found.filter(|found| mount::is_mountable(found.kind)) else {
-            looked_at.in_vain(format!("{name} has no file system that can be mounted"));
-            continue;
+        let mountable = found.clone().filter(|found| mount::is_mountable(found.kind));
+        let (reason, is_refused) = match (closed, mountable) {
+            (Some(reason), _) => (format!("{name} is left alone: {reason}"), false),
+            (None, None) => (format!("{name} has no file system that can be mounted"), false),
+            (None, Some(file_system)) => {
+                cancel.check()?;
+                match mount::mount(disk, &partition, file_system.kind) {
+                    Ok(root) => {
+                        looked_at.in_vain(format!("{name} ({}) has none", file_system.kind));
+                        volumes.push(Volume::new(name, partition, file_system, root));
+                        continue;
+                    }
+                    Err(error) => (looked_at.refused(&name, &error), true),
+                }
+            }
         };
-        cancel.check()?;
-        match mount::mount(disk, &partition, found.kind) {
-            Ok(root) => {
-                looked_at.in_vain(format!("{name} ({}) has none", found.kind));
-                volumes.push(Volume::new(name, partition, found, root));
-            }
-            Err(error) => {
-                looked_at.refused(&name, &error);
-                looked_at.unmounted.push((partition, found));
-            }
+        if !is_refused {
+            looked_at.in_vain(reason.clone());
         }
+        looked_at.unmounted.push(Unmounted { partition, file_system: found, reason, is_refused });
     }
     Ok((volumes, looked_at))
 }

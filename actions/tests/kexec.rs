@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, run, spoil, unified};
@@ -319,15 +321,28 @@ fn kernel_and_initrd_that_are_given_are_each_where_the_system_has_them() {
         check(&bench, given("/boot/vmlinuz", "/boot/initrd"), ("kernel", Some("initrd"), "root=x"));
     }
 
+    // So it is where a folder above is the link, and where it leads upwards.
+    let links = [("boot", "-> efi"), ("efi/linux", "covered"), ("usr/k", "-> ../efi/./linux"), ("initrd", "i")];
+    let bench =
+        installed(&esp, &boot, &[&[OS_RELEASE, ("etc/fstab", "PARTLABEL=esp /efi vfat\n")], &links[..]].concat());
+    check(&bench, given("/boot/linux", "/initrd"), ("kernel of the ESP", Some("i"), "root=x"));
+    check(&bench, given("/usr/k", "/initrd"), ("kernel of the ESP", Some("i"), "root=x"));
+
     // What is mounted there cannot be looked into.
     let bench = installed(&esp, &boot, &root);
     spoil(&bench.path("disk"), BOOT_AT);
-    let expect = "it has /boot on a partition that cannot be mounted: partition 2 (boot) was not looked into: ";
+    let expect = "it has /boot on a partition that is not mounted: partition 2 (boot) was not looked into: ";
+    check_refused(&bench, given("/boot/vmlinuz", "/initrd"), expect);
+    let bench = installed(&esp, &boot, &root);
+    let disk = File::options().write(true).open(bench.path("disk")).unwrap();
+    disk.write_all_at(&vec![0; 9 * MIB], (BOOT_AT * MIB) as u64).unwrap();
+    let expect = "it has /boot on a partition that is not mounted: partition 2 (boot) has no file system that can";
     check_refused(&bench, given("/boot/vmlinuz", "/initrd"), expect);
 
     // There is no root file system to be seen.
-    let bench = installed(&esp, &boot, &[]);
+    let bench = installed(&esp, &boot, &[("flatcar/vmlinuz-a", "kernel of nowhere")]);
     check(&bench, given("/boot/vmlinuz", "/boot/initrd"), ("other", Some("other"), "root=x"));
+    check(&bench, given("/flatcar/vmlinuz-a", "/initrd"), ("kernel of nowhere", Some("other"), "root=x"));
     check(&bench, given("/boot/efi/linux", "/boot/initrd"), ("kernel of the ESP", Some("other"), "root=x"));
 
     // Nothing says what is mounted where.

@@ -7,10 +7,8 @@ use crate::boot_config::{self, INITRD};
 use crate::boot_entry::BootEntry;
 use crate::boot_entry::bls::{self, Start};
 use crate::error::Error;
-use crate::mount::LookedAt;
-use crate::partitions::Partition;
+use crate::mount::{LookedAt, Unmounted};
 use crate::pe::{self, Sections};
-use crate::probe::FileSystem;
 use crate::seal;
 use crate::target::{self, UNMARKED};
 use crate::volume::{IMAGES, MAX_ENTRY, Volume};
@@ -33,17 +31,17 @@ pub(super) fn unseen(volumes: &[Volume], looked_at: &LookedAt) -> Result<Option<
     for volume in volumes {
         named.extend(images::boot_entries(&volume.root)?);
     }
-    let may_be_read = |(partition, found): &(Partition, FileSystem)| {
-        let is_unknown = partition.type_guid.is_none() && found.kind == "vfat";
+    let may_be_read = |Unmounted { partition, file_system, .. }: &Unmounted| {
+        let found = file_system.as_ref();
+        let is_unknown = partition.type_guid.is_none() && found.is_some_and(|found| found.kind == "vfat");
         is_unknown
-            || seal::is_for_booting(partition, Some(found))
-            || target::rank(partition, Some(found)) < UNMARKED
+            || seal::is_for_booting(partition, found)
+            || target::rank(partition, found) < UNMARKED
             || named.iter().any(|entry| entry.means(partition, found))
     };
-    let mut refusals = looked_at.refusals.iter().zip(&looked_at.unmounted);
-    let unseen = refusals.find(|(_, place)| may_be_read(place));
-    Ok(unseen.map(|(refusal, _)| {
-        format!("{refusal}; the boot loader may read from there: mend its file system, or make the image anew")
+    let unseen = looked_at.unmounted.iter().find(|place| place.is_refused && may_be_read(place));
+    Ok(unseen.map(|Unmounted { reason, .. }| {
+        format!("{reason}; the boot loader may read from there: mend its file system, or make the image anew")
     }))
 }
 

@@ -35,7 +35,7 @@ impl<'a> System<'a> {
         let entries = boot_entries(&home.root)?;
         let meant = entries.iter().find(|entry| entry.place == "boot");
         let is_meant =
-            |volume: &&Volume| meant.is_some_and(|entry| entry.means(&volume.partition, &volume.file_system));
+            |volume: &&Volume| meant.is_some_and(|entry| entry.means(&volume.partition, Some(&volume.file_system)));
         let (boot, folder) = volumes.iter().find(is_meant).map_or((home, "boot/"), |boot| (boot, ""));
         let mut system = Self { home: &home.root, boot, folder, images: Vec::new() };
         let is_made = |image: &String| {

@@ -11,6 +11,7 @@ use crate::boot_entry::bls::{self, MenuEntry, Start};
 use crate::boot_entry::{BootEntry, extlinux, grub};
 use crate::error::{BootError, Error};
 use crate::machine::Cancel;
+use crate::mount::Unmounted;
 use crate::open_disk::OpenDisk;
 use crate::os_release::OsRelease;
 use crate::pe::{self, Section, Sections};
@@ -40,7 +41,7 @@ pub(super) struct Startable {
 /// Finds what is to be started: the kernel that is given, else the default of the boot loader.
 pub(super) fn find(disk: &OpenDisk, inputs: &Kexec, cancel: &Cancel) -> Result<Startable, Error> {
     let (places, looked_at) = mount_all(disk, cancel)?;
-    let search = Search { disk, places: &places, system: System::new(&places, &looked_at)? };
+    let search = Search { disk, places: &places, unmounted: &looked_at.unmounted };
     let found = match &inputs.kernel {
         Some(kernel) => Some(search.given(kernel, inputs.initrd.as_deref())?),
         None => search.default()?,
@@ -61,7 +62,7 @@ pub(super) fn find(disk: &OpenDisk, inputs: &Kexec, cancel: &Cancel) -> Result<S
 struct Search<'a> {
     disk: &'a OpenDisk,
     places: &'a [Volume],
-    system: System<'a>,
+    unmounted: &'a [Unmounted],
 }
 
 impl<'a> Search<'a> {
@@ -286,7 +287,7 @@ impl<'a> Search<'a> {
 
     /// Where the installed system may have a file.
     fn located(&self, path: &str) -> Result<Vec<Located<'a>>, Error> {
-        self.system.places(path).map_err(|reason| self.refused(reason))
+        System::new(self.places, self.unmounted)?.places(path).map_err(|reason| self.refused(reason))
     }
 
     fn refused(&self, reason: String) -> Error {

@@ -72,12 +72,12 @@ fn is_for_booting(place: &str) -> bool {
 
 impl Entry {
     /// Whether this is the partition meant.
-    pub(crate) fn means(&self, partition: &Partition, file_system: &FileSystem) -> bool {
+    pub(crate) fn means(&self, partition: &Partition, file_system: Option<&FileSystem>) -> bool {
         let Some((key, value)) = self.source.split_once('=') else { return false };
         let is = |found: Option<&str>| found.is_some_and(|found| found.eq_ignore_ascii_case(value));
         match key {
-            "UUID" => is(file_system.uuid.as_deref()),
-            "LABEL" => file_system.label.as_deref() == Some(value),
+            "UUID" => is(file_system.and_then(|found| found.uuid.as_deref())),
+            "LABEL" => file_system.and_then(|found| found.label.as_deref()) == Some(value),
             "PARTUUID" => is(partition.guid.as_deref()),
             "PARTLABEL" => !value.is_empty() && partition.name == value,
             _ => false,
