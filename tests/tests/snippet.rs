@@ -195,7 +195,8 @@ async fn check_told(ca: &Ca, tls: &TlsAcceptor, trusted: Option<&Path>, is_told:
             assert!(listener.into_std().unwrap().accept().is_err(), "{name}: somebody waits to be heard");
             assert_eq!(told.len(), if sender == ALONE { 0 } else { calls }, "{name}: {told:?}");
             let is_whole = |request: &String| {
-                request.starts_with("POST /v1/report ") && request.contains("Bearer TOKEN") && request.contains("name=")
+                let head = request.starts_with("POST /v1/report ") && request.contains("Bearer TOKEN");
+                head && request.contains("name=") && request.ends_with("priority=&")
             };
             let is_right = |request: &String| if is_told { is_whole(request) } else { request.is_empty() };
             assert!(told.iter().all(is_right), "{name}: {told:#?}");
