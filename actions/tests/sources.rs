@@ -309,6 +309,26 @@ fn a_place_that_gives_another_image_is_left_for_the_next() {
 }
 
 #[test]
+fn an_image_that_is_too_large_and_not_verified_is_what_is_meant() {
+    let bench = Bench::new(DISK);
+    let local = |name: &str, bytes: &[u8]| {
+        fs::write(bench.path(name), bytes).unwrap();
+        bench.path(name).to_str().unwrap().to_owned()
+    };
+    let (large, small) = (local("large", &image(DISK + MIB)), local("small", &image(MIB)));
+    let image = StreamImage { mirrors: vec![small], ..stream(large) };
+    let error = fails(&bench, image.clone(), "the disk has 4194304 bytes, the image needs at least 5242880");
+    assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
+    check_untouched(&bench);
+    // Where all say so, it is no fault of theirs.
+    let same = local("same", &fs::read(bench.path("large")).unwrap());
+    let image = StreamImage { mirrors: vec![same], digest: Some(sha256(b"the image")), ..image };
+    let error = fails(&bench, image, "the disk has 4194304 bytes, the image needs at least 5242880");
+    assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
+    check_untouched(&bench);
+}
+
+#[test]
 fn an_image_that_no_place_has_is_asked_for_once_at_each_and_does_not_boot() {
     let places: Vec<Server> = (1..4).map(|n| giving(&image(n * 256 * 1024))).collect();
     let bench = Bench::new(DISK);

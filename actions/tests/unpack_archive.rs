@@ -280,6 +280,16 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
         assert!(error.starts_with(expect) && error.contains("unpacking \"../up\" of the archive"), "{error}");
         assert!(!names(&bench).contains("right"));
     }
+    // Nor where what fails is the target.
+    let bench = installed();
+    fs::write(bench.path("second"), &right).unwrap();
+    let (mirrors, digest) = (vec![path(&bench.path("second"))], Some(sha256(&right)));
+    let inputs = UnpackArchive { mirrors, digest, directory: "/etc/kept/x".to_owned(), ..archive(&bench, &right) };
+    let (result, reports) = bench.run(&Action::UnpackArchive(inputs));
+    let error = chain(&result.unwrap_err());
+    assert!(error.contains("/etc/kept") && !error.contains("places failed"), "{error}");
+    assert!(!reports.notes.iter().any(|note| note.contains("gave no good")), "{:?}", reports.notes);
+
     let bench = installed();
     fs::write(bench.path("second"), &right).unwrap();
     let mirrors = vec![path(&bench.path("second"))];

@@ -203,6 +203,11 @@ impl Mirrors {
         }
     }
 
+    /// Whether all places failed last for the same reason, which is then not one of theirs.
+    pub(crate) fn failed_alike(&self) -> bool {
+        self.places.iter().all(|place| place.failure == self.places[0].failure)
+    }
+
     /// Each place with why it failed last, for an error; nothing where there is but one.
     pub(crate) fn told(&self) -> Vec<String> {
         if self.places.len() == 1 {

@@ -185,7 +185,7 @@ impl<'a> Source<'a> {
             let gave: Vec<String> = gave.into_iter().map(shown).collect();
             if !can_begin_again {
                 let failed = self.mirrors.told();
-                return Err(if failed.is_empty() {
+                return Err(if self.mirrors.failed_alike() {
                     error
                 } else {
                     Error::Source(SourceError::NoMirror { failed, may_pass: false })

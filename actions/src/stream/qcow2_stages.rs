@@ -25,10 +25,10 @@ impl From<qcow2::Error> for Halt {
 pub(super) fn in_file_order(input: impl Read, output: &Output) -> Result<u64, Halt> {
     let image = FileOrder::open(input)?;
     let size = image.size();
-    output.limits.check(size)?;
     if output.in_order {
         return Err(Halt::Failed(Error::Image(ImageError::Qcow2Order { url: fetch::shown(output.limits.url) })));
     }
+    output.limits.check(size)?;
     image.run(|at, block| send(at, block, output))?;
     Ok(size)
 }

@@ -55,14 +55,16 @@ pub(crate) fn run<T: Send>(
     Ok((value, source.mirrors.warning()))
 }
 
-/// Whether what was fetched may be something else than what is wanted, or damaged. Of what is to be checked that can be so whatever
-/// came of it: the check is at its end, and what fails may fail before.
+/// Whether what was fetched may be something else than what is wanted, or damaged. What is to be checked may be so too where there is
+/// no room for it, or where it is refused for what it holds: the check is at its end.
 fn is_another(error: &Error, is_checked: bool) -> bool {
     match error {
         Error::Source(SourceError::Signature { .. }) => true,
         Error::Image(ImageError::Digest { .. } | ImageError::Decode { .. }) => true,
-        Error::Target(TargetError::Archive { is_damaged: true, .. }) => true,
-        Error::Target(_) => is_checked,
+        Error::Target(TargetError::Archive { is_damaged, .. }) => *is_damaged || is_checked,
+        Error::Target(TargetError::UnpackEntry { source, .. } | TargetError::File { source, .. }) => {
+            is_checked && matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::FileTooLarge)
+        }
         _ => false,
     }
 }
