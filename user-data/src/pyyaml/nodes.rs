@@ -93,7 +93,7 @@ impl<'a> Nodes<'a> {
         let bare = text.filter(|text| matches!(*text, "=" | "<<"));
         let problem = text.map_or_else(|| explicit_problem(event, tag), scalars::plain_problem);
         let problem = problem.or_else(|| self.place_problem(event, span, kind, bare.is_some()));
-        let (items, is_pair) = self.asked(tag);
+        let (items, is_pair) = self.asked(tag, kind);
         if let Some(parent) = self.open.last_mut() {
             let is_key = parent.is_key();
             parent.nodes += 1;
@@ -131,9 +131,9 @@ impl<'a> Nodes<'a> {
     }
 
     /// What a collection that begins may have for items, and whether it is to be a mapping of one key.
-    fn asked(&self, tag: Option<&str>) -> (Items, bool) {
+    fn asked(&self, tag: Option<&str>, kind: Kind) -> (Items, bool) {
         let parent = self.open.last();
-        let is_merged = parent.is_some_and(|parent| parent.merges);
+        let is_merged = kind != Kind::Mapping && parent.is_some_and(|parent| parent.merges);
         let items = match tag.and_then(|tag| tag.strip_prefix(YAML)) {
             Some("omap" | "pairs") => Items::Pairs,
             _ if is_merged => Items::Mappings,

@@ -55,6 +55,8 @@ const COME_BACK: &[(&str, &str)] = &[
     ("null value", "#cloud-config\na:\n"),
     ("looks like one", "#cloud-config\na:\n  phone_homes: 1\nb: |\n  phone_hom: 1\n"),
     ("characters outside ASCII", "#cloud-config\na: ü \"\u{1f980}\"\n"),
+    ("what is merged right where it is", "#cloud-config\n<<: {a: 1, l: [x]}\nb:\n  <<: &d {c: {d: 2}}\n  e: *d\n"),
+    ("what is merged in lines", "#cloud-config\n<<:\n  a: 1\n  b:\n  - c\nd: 2\n"),
     ("tabs where they may be", "#cloud-config\na: 'x\ty' # c\td\nb: |\n  \tx\nc: \"\t\"\n#\te\n"),
     ("one more mime-version in a comment", "#cloud-config\n# MIME-Version: 1.0\na: 1\n"),
     ("braces", "#cloud-config\n{a: 1, b: [2, {c: 3}]}\n"),
