@@ -167,9 +167,13 @@ pub(crate) fn remove_entries(
         return Ok(Some(String::new()));
     }
     let last = before.entries.last().zip(drop.last());
+    let kept = before.entries.iter().zip(drop).rfind(|(_, drop)| !**drop);
+    // The line break of a block scalar is part of it to PyYAML.
+    let is_in_scalar = kept.is_some_and(|(entry, _)| entry.ends_in_block_scalar);
     if let Some((entry, true)) = last
         && entry.bytes.end == source.len()
         && !text::ends_with_break(source)
+        && !is_in_scalar
     {
         let trimmed = text::without_break(&edited).to_owned();
         if leaves_only(before, drop, reading.parse(&trimmed)) {

@@ -192,6 +192,12 @@ fn only_blocks_of_the_site_are_removed() {
         "## template: jinja\n#cloud-config\na: {{ b }}\n",
     );
     check_removed("#cloud-config\n# kept\nBLOCK", "#cloud-config\n# kept\n");
+    // The line break of a text block is part of it, whatever comes behind.
+    let last = format!("phone_home: {{url: '{URL}'}}");
+    for block in ["a: |\n  x\n", "a: >+\n  x\n\n", "a:\n- b: |2\n    x\n"] {
+        check_removed(&format!("#cloud-config\n{block}{last}"), &format!("#cloud-config\n{block}"));
+    }
+    check_removed(&format!("#cloud-config\na: 1\n{last}"), "#cloud-config\na: 1");
 }
 
 #[test]
