@@ -113,7 +113,7 @@ fn shows_its_end(source: &str, document: &Document) -> bool {
     document.root != Root::Braces
         && end == source.len()
         && margin.all(|byte| byte == b' ')
-        && !jinja::eats_white_space(source)
+        && jinja::keeps_columns(source)
 }
 
 /// The list with one more item at its end, in place of the last one if that is ours.

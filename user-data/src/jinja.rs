@@ -1,5 +1,7 @@
 //! Templates (cloud-init documentation, "Instance metadata", "Using instance-data"): what can be known of them unrendered.
 
+use std::ops::Range;
+
 use crate::kind::{self, Kind, Whole};
 use crate::{Refusal, text};
 
@@ -41,31 +43,62 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
 /// their places. `None` where that cannot be told without jinja.
 pub(crate) fn masked(source: &str) -> Option<String> {
     let mut masked = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find('{') {
-        let (before, code) = rest.split_at(at);
-        masked.push_str(before);
+    let mut end = 0;
+    for code in codes(source)? {
+        masked.push_str(&source[end..code.start]);
+        end = code.end;
+        mask(&source[code], &mut masked)?;
+    }
+    masked.push_str(&source[end..]);
+    Some(masked)
+}
+
+/// Whether what is rendered has every key in the column that it has in the template, as far as can be seen: statements and comments have
+/// lines of their own, from the first column on, which go away as a whole (`trim_blocks`, which cloud-init sets), nothing takes white
+/// space away, and no text is put elsewhere than it stands.
+pub(crate) fn keeps_columns(source: &str) -> bool {
+    let Some(codes) = codes(source) else { return false };
+    codes.into_iter().all(|range| {
+        let (before, code, behind) = (&source[..range.start], &source[range.clone()], &source[range.end..]);
+        let inside = &code[2..code.len() - 2];
+        let takes_space = inside.starts_with(['-', '+']) || inside.ends_with(['-', '+']);
+        let is_alone = (before.is_empty() || before.ends_with('\n'))
+            && behind.trim_start_matches([' ', '\t']).chars().next().is_none_or(|next| matches!(next, '\n' | '\r'));
+        !takes_space && (code.starts_with("{{") || is_alone && (code.starts_with("{#") || renders_in_place(inside)))
+    })
+}
+
+/// Whether a statement only decides whether, and how often, what stands behind it is rendered.
+fn renders_in_place(statement: &str) -> bool {
+    let word = statement.split_whitespace().next().unwrap_or_default();
+    matches!(word, "if" | "elif" | "else" | "endif" | "for" | "endfor") || word == "set" && statement.contains('=')
+}
+
+/// Where its expressions, statements and comments are.
+fn codes(source: &str) -> Option<Vec<Range<usize>>> {
+    let mut codes = Vec::new();
+    let mut from = 0;
+    while let Some(at) = source[from..].find('{') {
+        let start = from + at;
+        let code = &source[start..];
         let len = match code.as_bytes().get(1) {
             Some(b'{') => expression_len(code)?,
             Some(b'%') => statement_len(code)?,
             Some(b'#') => code[2..].find("#}")? + 4,
-            _ => 1,
+            _ => {
+                from = start + 1;
+                continue;
+            }
         };
-        let (code, after) = code.split_at(len);
-        mask(code, &mut masked)?;
-        rest = after;
+        from = start + len;
+        codes.push(start..from);
     }
-    masked.push_str(rest);
-    Some(masked)
+    Some(codes)
 }
 
 /// Puts characters of the same length in the place of code.
 fn mask(code: &str, masked: &mut String) -> Option<()> {
     let is_expression = code.starts_with("{{");
-    if code == "{" {
-        masked.push('{');
-        return Some(());
-    }
     if is_expression && code.contains(['\n', '\r']) {
         return None;
     }
@@ -106,12 +139,6 @@ fn code_len(code: &str, end: &str) -> Option<usize> {
         }
     }
     None
-}
-
-/// Whether jinja takes all white space behind the template away.
-pub(crate) fn eats_white_space(source: &str) -> bool {
-    let end = source.trim_end();
-    ["-%}", "-}}", "-#}"].iter().any(|mark| end.ends_with(mark))
 }
 
 /// Whether jinja takes away the first line break behind the template (`trim_blocks`, which cloud-init sets).

@@ -87,6 +87,30 @@ const COME_BACK: &[(&str, &str)] = &[
     ("template", "## template: jinja\n#cloud-config\nhostname: {{ v1.local_hostname }}-1\n"),
     ("template of a script", "## template: jinja\n#!/bin/sh\necho {{ v1.region }}\n"),
     ("template that starts with a statement", "## template: jinja\n{% set a = 1 %}\n#cloud-config\na: {{ a }}\n"),
+    (
+        "template that takes a margin away",
+        "## template: jinja\n#cloud-config\n{% if true -%}\n  packages: [a]\n{%- endif %}\n",
+    ),
+    (
+        "template that takes margins away twice",
+        "## template: jinja\n#cloud-config\n{% if true -%}\n  a: 1\n{% endif -%}\n{% if true -%}\n  b: 2\n{% endif %}\n",
+    ),
+    ("template that has a comment with a margin", "## template: jinja\n#cloud-config\n  {# hello #}\na: 1\n"),
+    ("template that has a statement with a margin", "## template: jinja\n#cloud-config\n  {% set x = 1 %}\na: 1\n"),
+    ("template that has a comment that takes a margin away", "## template: jinja\n#cloud-config\n{# c -#}\n  k0: 1"),
+    ("template that is trimmed", "## template: jinja\n#cloud-config\n{% filter trim %}\n  k0: 1\n{% endfilter %}\n"),
+    (
+        "template that has a loop with a margin",
+        "## template: jinja\n#cloud-config\n{%+ for q in [1] -%}\n  k0: \n  sub: 1\n\n  {%+ endfor %}\n",
+    ),
+    (
+        "template that sets a text of lines",
+        "## template: jinja\n#cloud-config\n{% set x %}\nphone_home: 1\n{% endset %}\na: \"{{ x }}\"\n",
+    ),
+    (
+        "template that has a comment in a comment",
+        "## template: jinja\n#cloud-config\n# about {# x #}\nphone_home: {url: old}\nb: 1\nc: 2\n",
+    ),
     ("template with raw", "## template: jinja\n#cloud-config\na: '{% raw %}{{ x }}{% endraw %}'\n"),
     (
         "template with white space control",
