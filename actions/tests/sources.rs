@@ -5,16 +5,13 @@ mod common;
 
 use std::collections::HashMap;
 use std::fs;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use common::tls::{Acceptor, Authority, authority};
+use common::streamed::{DISK, check_untouched, check_untouched_or_does_not_boot, fails, ranges};
+use common::tls::{Acceptor, authority};
 use common::{Answer, Asked, Bench, MIB, Server, chain, gzip, image, ok, sha256, status, stream};
 use ring::signature::{Ed25519KeyPair, KeyPair};
-use serde_json::json;
-use slipway_actions::{Error, is_retryable};
-use slipway_protocol::{Action, DetachedSignature, Digest, RegistryAuth, Secret, StreamImage};
-
-const DISK: usize = 4 * MIB;
+use slipway_protocol::{Action, DetachedSignature, StreamImage};
 
 /// A server with these files and no others.
 fn site<const N: usize>(files: [(&str, Vec<u8>); N]) -> impl Fn(usize, &Asked) -> Answer + Send + 'static {
@@ -44,26 +41,6 @@ fn arrives(bench: &Bench, image: StreamImage, raw: &[u8]) -> common::Reports {
     assert!(bench.disk().starts_with(raw), "the image is on the disk");
     assert_eq!(done.outcome.warnings, [""; 0], "it was verified");
     reports
-}
-
-/// The step fails for good, and for this reason.
-#[track_caller]
-fn fails(bench: &Bench, image: StreamImage, expect: &str) -> Error {
-    let error = bench.run(&Action::StreamImage(image)).0.unwrap_err();
-    assert!(chain(&error).contains(expect), "{}", chain(&error));
-    assert!(!is_retryable(&error), "{}", chain(&error));
-    error
-}
-
-fn check_untouched(bench: &Bench) {
-    assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
-}
-
-/// With small images a fault may be found before the first block is written.
-fn check_untouched_or_does_not_boot(bench: &Bench) {
-    let disk = bench.disk();
-    let is_empty = disk[..MIB].iter().chain(&disk[DISK - MIB..]).all(|byte| *byte == 0);
-    assert!(is_empty || disk.iter().all(|byte| *byte == 0xAA), "head and tail are zero, or nothing was written");
 }
 
 #[test]
@@ -202,10 +179,6 @@ fn breaking(body: &Arc<Vec<u8>>, until: usize, etag: &'static str) -> Server {
 fn serving(body: &Arc<Vec<u8>>, etag: &'static str) -> Server {
     let body = Arc::clone(body);
     Server::start(move |_, _| Answer::File { body: Arc::clone(&body), etag: Some(etag), until: usize::MAX })
-}
-
-fn ranges(server: &Server) -> Vec<Option<u64>> {
-    server.asked().iter().map(|asked| asked.range).collect()
 }
 
 #[test]
@@ -390,219 +363,4 @@ fn an_image_that_lies_on_the_disk_is_refused_as_a_mirror_too() {
     let mirrors = vec![bench.path("disk").to_str().unwrap().to_owned()];
     fails(&bench, StreamImage { mirrors, ..stream("/nowhere/image") }, "it is this disk or lies on it");
     check_untouched(&bench);
-}
-
-/// A registry with the artifact `org/os:12`, its token server and its storage, all over TLS.
-struct Hub {
-    authority: Authority,
-    tokens: Server,
-    storage: Server,
-    registry: Server,
-    /// Of the index that `:12` names.
-    digest: Digest,
-}
-
-/// What is in the registry beside what is right.
-#[derive(Clone, Copy, PartialEq)]
-enum Twist {
-    None,
-    /// The blob is not that of the manifest.
-    Blob,
-    /// The manifest is not that of the index.
-    Manifest,
-    /// The registry tells another digest than that of the index.
-    Told,
-}
-
-impl Hub {
-    /// `login` is what the token server wants to see. Each token is good for one blob; storage breaks off after two MiB at first.
-    fn start(raw: &[u8], login: Option<&'static str>, twist: Twist) -> Self {
-        let authority = authority();
-        let tls = || Some(Acceptor::new(&authority));
-        let tokens = Server::start_with(tls(), move |n, asked| match asked.authorization.as_deref() == login {
-            true => Answer::Bytes(ok(format!("{{\"token\": \"t{n}\"}}").as_bytes())),
-            false => status("401 Unauthorized", ""),
-        });
-        let flip = |bytes: &[u8], is_wrong: bool| {
-            let mut bytes = bytes.to_vec();
-            bytes[10] ^= u8::from(is_wrong);
-            bytes
-        };
-        let body = Arc::new(flip(raw, twist == Twist::Blob));
-        let storage = Server::start_with(tls(), move |n, _| {
-            let until = if n == 0 { 2 * MIB } else { usize::MAX };
-            Answer::File { body: Arc::clone(&body), etag: Some("\"s\""), until }
-        });
-        let title = "org.opencontainers.image.title";
-        let blob = sha256(raw).to_string();
-        let manifest = json!({
-            "config": {"mediaType": "application/vnd.oci.empty.v1+json"},
-            "layers": [{"digest": blob, "size": raw.len(), "annotations": {title: "os.raw"}}]
-        });
-        let manifest = manifest.to_string().into_bytes();
-        let entry = |architecture: &str| {
-            let platform = json!({"os": "linux", "architecture": architecture});
-            json!({"digest": sha256(&manifest).to_string(), "platform": platform})
-        };
-        let index = json!({"manifests": [entry("amd64"), entry("arm64")]}).to_string().into_bytes();
-        let digest = sha256(&index);
-        let told = if twist == Twist::Told { sha256(b"another") } else { digest.clone() };
-        let index =
-            [format!("HTTP/1.1 200 OK\r\nDocker-Content-Digest: {told}\r\n").as_bytes(), &ok(&index)[17..]].concat();
-        let at = |digest: &Digest| format!("/v2/org/os/manifests/{digest}");
-        let (index_path, other_path, manifest_path) = (at(&digest), at(&sha256(b"another")), at(&sha256(&manifest)));
-        let manifest = ok(&flip(&manifest, twist == Twist::Manifest));
-        let challenge = format!("WWW-Authenticate: Bearer realm=\"{}\",service=\"hub\"\r\n", tokens.at("/token"));
-        let location = format!("Location: {}\r\n", storage.at("/stored"));
-        let used = Mutex::new(Vec::new());
-        let registry = Server::start_with(tls(), move |_, asked| {
-            let is_blob = asked.path == format!("/v2/org/os/blobs/{blob}");
-            let mut used = used.lock().unwrap();
-            match &asked.authorization {
-                Some(token) if token.starts_with("Bearer t") && !used.contains(token) => {
-                    if is_blob {
-                        used.push(token.clone());
-                        return status("307 Temporary Redirect", &location);
-                    }
-                }
-                _ => return status("401 Unauthorized", &challenge),
-            }
-            match asked.path.as_str() {
-                "/v2/org/os/manifests/12" => Answer::Bytes(index.clone()),
-                // Whatever is asked for.
-                path if path == index_path || path == other_path => Answer::Bytes(index.clone()),
-                path if path == manifest_path => Answer::Bytes(manifest.clone()),
-                _ => status("404 Not Found", ""),
-            }
-        });
-        Self { authority, tokens, storage, registry, digest }
-    }
-
-    fn bench(&self) -> Bench {
-        let mut bench = Bench::with_trust(vec![self.authority.pem()]);
-        bench.add_disk("disk", DISK);
-        bench
-    }
-
-    fn artifact(&self, version: &str) -> StreamImage {
-        stream(self.registry.at(&format!("/org/os{version}")).replace("https://", "oci://"))
-    }
-}
-
-#[test]
-fn an_artifact_is_pulled_anonymously_and_resumed_with_a_new_token() {
-    let raw = image(3 * MIB);
-    let hub = Hub::start(&raw, None, Twist::None);
-    let bench = hub.bench();
-    let (result, reports) = bench.run(&Action::StreamImage(hub.artifact(":12")));
-    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    assert!(bench.disk().starts_with(&raw));
-    // The blob, the rest of it with a token that was used up, the rest of it.
-    assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 0 bytes were fetched again"]);
-    assert_eq!(ranges(&hub.storage), [None, Some(2 * MIB as u64)]);
-    assert!(hub.storage.asked().iter().all(|asked| asked.authorization.is_none()), "the token is not for the storage");
-    let asked = hub.tokens.asked();
-    assert_eq!(asked.len(), 2);
-    assert!(
-        asked.iter().all(|asked| asked.path == "/token?service=hub&scope=repository%3Aorg%2Fos%3Apull"),
-        "{asked:?}"
-    );
-    assert!(asked.iter().all(|asked| asked.authorization.is_none()));
-    assert!(reports.notes[0].starts_with(&format!("the image must be {} with 3 MiB", sha256(&raw))), "{reports:?}");
-    assert!(hub.registry.asked()[0].accept.as_ref().unwrap().contains("application/vnd.oci.image.index.v1+json"));
-}
-
-#[test]
-fn an_artifact_is_pulled_by_its_digest_and_another_in_its_place_is_refused() {
-    let raw = image(3 * MIB);
-    let hub = Hub::start(&raw, None, Twist::None);
-    let bench = hub.bench();
-    let another = hub.artifact(&format!("@{}", sha256(b"another")));
-    fails(&bench, another, &format!("checking the digest of the manifest: expected {}", sha256(b"another")));
-    check_untouched(&bench);
-    fails(&bench, hub.artifact(&format!("@{}", sha256(b"missing"))), "the server answered 404");
-    check_untouched(&bench);
-    let image = hub.artifact(&format!("@{}#os.raw", hub.digest));
-    bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    assert!(bench.disk().starts_with(&raw));
-}
-
-#[test]
-fn a_registry_that_wants_a_login_is_given_it_and_nobody_else_is() {
-    let raw = image(3 * MIB);
-    // user:hidden
-    let hub = Hub::start(&raw, Some("Basic dXNlcjpoaWRkZW4="), Twist::None);
-    let login = |password: &str| {
-        Some(RegistryAuth { username: "user".to_owned(), password: Secret::from(password.to_owned()) })
-    };
-    let bench = hub.bench();
-    for registry_auth in [None, login("hidden away")] {
-        let error = fails(&bench, StreamImage { registry_auth, ..hub.artifact(":12") }, "the server answered 401");
-        assert!(chain(&error).starts_with(&format!("fetching {}", hub.tokens.at("/token"))), "{}", chain(&error));
-        assert!(!format!("{error:?}{}", chain(&error)).contains("hidden"));
-        check_untouched(&bench);
-    }
-    let (result, _) =
-        bench.run(&Action::StreamImage(StreamImage { registry_auth: login("hidden"), ..hub.artifact(":12#os.raw") }));
-    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    assert!(bench.disk().starts_with(&raw));
-    let bearer = |asked: &Asked| asked.authorization.as_ref().is_none_or(|value| value.starts_with("Bearer "));
-    assert!(hub.registry.asked().iter().all(bearer), "the password is for the token server");
-}
-
-#[test]
-fn what_is_not_in_a_registry_as_named_leaves_the_disk_as_it_was() {
-    let raw = image(3 * MIB);
-    let hub = Hub::start(&raw, None, Twist::None);
-    let bench = hub.bench();
-    fails(&bench, hub.artifact(":13"), "the server answered 404");
-    fails(&bench, hub.artifact(":12#other"), "it has no file of that title, of \"os.raw\"");
-    fails(&bench, hub.artifact(""), "it has neither tag nor digest");
-    let digest = Some(sha256(b"another"));
-    fails(&bench, StreamImage { digest, ..hub.artifact(":12") }, "the step has the digest sha256:");
-    check_untouched(&bench);
-    for twist in [Twist::Manifest, Twist::Told] {
-        let hub = Hub::start(&raw, None, twist);
-        let bench = hub.bench();
-        fails(&bench, hub.artifact(":12"), "checking the digest of the manifest: expected sha256:");
-        check_untouched(&bench);
-    }
-}
-
-#[test]
-fn a_blob_that_is_not_that_of_the_manifest_does_not_boot() {
-    let raw = image(3 * MIB);
-    let hub = Hub::start(&raw, None, Twist::Blob);
-    let bench = hub.bench();
-    fails(&bench, hub.artifact(":12"), "checking the digest of the stream: expected sha256:");
-    check_untouched_or_does_not_boot(&bench);
-}
-
-#[test]
-fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_blob() {
-    let raw = image(3 * MIB);
-    for twist in [Twist::Manifest, Twist::Told, Twist::Blob] {
-        let first = Hub::start(&raw, Some("Basic dXNlcjpoaWRkZW4="), twist);
-        let second = Hub::start(&raw, None, Twist::None);
-        let mut bench = Bench::with_trust(vec![first.authority.pem(), second.authority.pem()]);
-        bench.add_disk("disk", DISK);
-        let password = Secret::from("hidden".to_owned());
-        let registry_auth = Some(RegistryAuth { username: "user".to_owned(), password });
-        let mirrors = vec![second.artifact(":12").url];
-        let image = StreamImage { mirrors, registry_auth, ..first.artifact(":12") };
-        let (result, reports) = bench.run(&Action::StreamImage(image));
-        result.unwrap_or_else(|error| panic!("{}", chain(&error)));
-        assert!(bench.disk().starts_with(&raw));
-        let expect = match twist {
-            Twist::Blob => format!("starting over at {}", second.registry.at("/v2/org/os/blobs/")),
-            _ => format!("did not find the image in {}: checking the digest", first.artifact(":12").url),
-        };
-        assert!(reports.notes.iter().any(|note| note.starts_with(&expect)), "{:?}", reports.notes);
-        assert!(first.tokens.asked().iter().all(|asked| asked.authorization.is_some()));
-        assert!(second.tokens.asked().iter().all(|asked| asked.authorization.is_none()), "the login is for the first");
-        // Nobody has it.
-        let mirrors = vec![second.artifact(":13").url];
-        let error = fails(&bench, StreamImage { mirrors, ..second.artifact(":14") }, "all of 2 places failed: oci://");
-        assert_eq!(chain(&error).matches("the server answered 404 Not Found").count(), 2, "{}", chain(&error));
-    }
 }

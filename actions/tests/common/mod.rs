@@ -6,6 +6,7 @@ pub mod encryptable;
 pub mod installed;
 pub mod loop_device;
 pub mod partitions;
+pub mod streamed;
 pub mod swtpm;
 pub mod tls;
 pub mod unreadable;

@@ -1,0 +1,264 @@
+//! What comes from registries: logged in where they want that, and checked by its digest.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use common::disk_image::{Part, ROOT, can_mount, make, read_file};
+use common::streamed::{DISK, check_untouched, check_untouched_or_does_not_boot, fails, ranges};
+use common::tls::{Acceptor, Authority, authority};
+use common::{Answer, Asked, Bench, MIB, Server, chain, image, ok, sha256, status, stream};
+use serde_json::json;
+use slipway_protocol::{Action, Digest, RegistryAuth, Secret, StreamImage, UnpackArchive, WriteFile};
+
+/// A registry with the artifact `org/os:12`, its token server and its storage, all over TLS.
+struct Hub {
+    authority: Authority,
+    tokens: Server,
+    storage: Server,
+    registry: Server,
+    /// Of the index that `:12` names.
+    digest: Digest,
+}
+
+/// What is in the registry beside what is right.
+#[derive(Clone, Copy, PartialEq)]
+enum Twist {
+    None,
+    /// The blob is not that of the manifest.
+    Blob,
+    /// The manifest is not that of the index.
+    Manifest,
+    /// The registry tells another digest than that of the index.
+    Told,
+}
+
+impl Hub {
+    /// `login` is what the token server wants to see. Each token is good for one blob; storage breaks off after two MiB at first.
+    fn start(raw: &[u8], login: Option<&'static str>, twist: Twist) -> Self {
+        let authority = authority();
+        let tls = || Some(Acceptor::new(&authority));
+        let tokens = Server::start_with(tls(), move |n, asked| match asked.authorization.as_deref() == login {
+            true => Answer::Bytes(ok(format!("{{\"token\": \"t{n}\"}}").as_bytes())),
+            false => status("401 Unauthorized", ""),
+        });
+        let flip = |bytes: &[u8], is_wrong: bool| {
+            let mut bytes = bytes.to_vec();
+            bytes[10] ^= u8::from(is_wrong);
+            bytes
+        };
+        let body = Arc::new(flip(raw, twist == Twist::Blob));
+        let storage = Server::start_with(tls(), move |n, _| {
+            let until = if n == 0 { 2 * MIB } else { usize::MAX };
+            Answer::File { body: Arc::clone(&body), etag: Some("\"s\""), until }
+        });
+        let title = "org.opencontainers.image.title";
+        let blob = sha256(raw).to_string();
+        let manifest = json!({
+            "config": {"mediaType": "application/vnd.oci.empty.v1+json"},
+            "layers": [{"digest": blob, "size": raw.len(), "annotations": {title: "os.raw"}}]
+        });
+        let manifest = manifest.to_string().into_bytes();
+        let entry = |architecture: &str| {
+            let platform = json!({"os": "linux", "architecture": architecture});
+            json!({"digest": sha256(&manifest).to_string(), "platform": platform})
+        };
+        let index = json!({"manifests": [entry("amd64"), entry("arm64")]}).to_string().into_bytes();
+        let digest = sha256(&index);
+        let told = if twist == Twist::Told { sha256(b"another") } else { digest.clone() };
+        let index =
+            [format!("HTTP/1.1 200 OK\r\nDocker-Content-Digest: {told}\r\n").as_bytes(), &ok(&index)[17..]].concat();
+        let at = |digest: &Digest| format!("/v2/org/os/manifests/{digest}");
+        let (index_path, other_path, manifest_path) = (at(&digest), at(&sha256(b"another")), at(&sha256(&manifest)));
+        let manifest = ok(&flip(&manifest, twist == Twist::Manifest));
+        let challenge = format!("WWW-Authenticate: Bearer realm=\"{}\",service=\"hub\"\r\n", tokens.at("/token"));
+        let location = format!("Location: {}\r\n", storage.at("/stored"));
+        let used = Mutex::new(Vec::new());
+        let registry = Server::start_with(tls(), move |_, asked| {
+            let is_blob = asked.path == format!("/v2/org/os/blobs/{blob}");
+            let mut used = used.lock().unwrap();
+            match &asked.authorization {
+                Some(token) if token.starts_with("Bearer t") && !used.contains(token) => {
+                    if is_blob {
+                        used.push(token.clone());
+                        return status("307 Temporary Redirect", &location);
+                    }
+                }
+                _ => return status("401 Unauthorized", &challenge),
+            }
+            match asked.path.as_str() {
+                "/v2/org/os/manifests/12" => Answer::Bytes(index.clone()),
+                // Whatever is asked for.
+                path if path == index_path || path == other_path => Answer::Bytes(index.clone()),
+                path if path == manifest_path => Answer::Bytes(manifest.clone()),
+                _ => status("404 Not Found", ""),
+            }
+        });
+        Self { authority, tokens, storage, registry, digest }
+    }
+
+    fn bench(&self) -> Bench {
+        let mut bench = Bench::with_trust(vec![self.authority.pem()]);
+        bench.add_disk("disk", DISK);
+        bench
+    }
+
+    fn artifact(&self, version: &str) -> StreamImage {
+        stream(self.registry.at(&format!("/org/os{version}")).replace("https://", "oci://"))
+    }
+}
+
+#[test]
+fn an_artifact_is_pulled_anonymously_and_resumed_with_a_new_token() {
+    let raw = image(3 * MIB);
+    let hub = Hub::start(&raw, None, Twist::None);
+    let bench = hub.bench();
+    let (result, reports) = bench.run(&Action::StreamImage(hub.artifact(":12")));
+    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
+    // The blob, the rest of it with a token that was used up, the rest of it.
+    assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 0 bytes were fetched again"]);
+    assert_eq!(ranges(&hub.storage), [None, Some(2 * MIB as u64)]);
+    assert!(hub.storage.asked().iter().all(|asked| asked.authorization.is_none()), "the token is not for the storage");
+    let asked = hub.tokens.asked();
+    assert_eq!(asked.len(), 2);
+    assert!(
+        asked.iter().all(|asked| asked.path == "/token?service=hub&scope=repository%3Aorg%2Fos%3Apull"),
+        "{asked:?}"
+    );
+    assert!(asked.iter().all(|asked| asked.authorization.is_none()));
+    assert!(reports.notes[0].starts_with(&format!("the image must be {} with 3 MiB", sha256(&raw))), "{reports:?}");
+    assert!(hub.registry.asked()[0].accept.as_ref().unwrap().contains("application/vnd.oci.image.index.v1+json"));
+}
+
+#[test]
+fn an_artifact_is_pulled_by_its_digest_and_another_in_its_place_is_refused() {
+    let raw = image(3 * MIB);
+    let hub = Hub::start(&raw, None, Twist::None);
+    let bench = hub.bench();
+    let another = hub.artifact(&format!("@{}", sha256(b"another")));
+    fails(&bench, another, &format!("checking the digest of the manifest: expected {}", sha256(b"another")));
+    check_untouched(&bench);
+    fails(&bench, hub.artifact(&format!("@{}", sha256(b"missing"))), "the server answered 404");
+    check_untouched(&bench);
+    let image = hub.artifact(&format!("@{}#os.raw", hub.digest));
+    bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
+}
+
+#[test]
+fn a_registry_that_wants_a_login_is_given_it_and_nobody_else_is() {
+    let raw = image(3 * MIB);
+    // user:hidden
+    let hub = Hub::start(&raw, Some("Basic dXNlcjpoaWRkZW4="), Twist::None);
+    let login = |password: &str| {
+        Some(RegistryAuth { username: "user".to_owned(), password: Secret::from(password.to_owned()) })
+    };
+    let bench = hub.bench();
+    for registry_auth in [None, login("hidden away")] {
+        let error = fails(&bench, StreamImage { registry_auth, ..hub.artifact(":12") }, "the server answered 401");
+        assert!(chain(&error).starts_with(&format!("fetching {}", hub.tokens.at("/token"))), "{}", chain(&error));
+        assert!(!format!("{error:?}{}", chain(&error)).contains("hidden"));
+        check_untouched(&bench);
+    }
+    let (result, _) =
+        bench.run(&Action::StreamImage(StreamImage { registry_auth: login("hidden"), ..hub.artifact(":12#os.raw") }));
+    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(bench.disk().starts_with(&raw));
+    let bearer = |asked: &Asked| asked.authorization.as_ref().is_none_or(|value| value.starts_with("Bearer "));
+    assert!(hub.registry.asked().iter().all(bearer), "the password is for the token server");
+}
+
+#[test]
+fn what_is_not_in_a_registry_as_named_leaves_the_disk_as_it_was() {
+    let raw = image(3 * MIB);
+    let hub = Hub::start(&raw, None, Twist::None);
+    let bench = hub.bench();
+    fails(&bench, hub.artifact(":13"), "the server answered 404");
+    fails(&bench, hub.artifact(":12#other"), "it has no file of that title, of \"os.raw\"");
+    fails(&bench, hub.artifact(""), "it has neither tag nor digest");
+    let digest = Some(sha256(b"another"));
+    fails(&bench, StreamImage { digest, ..hub.artifact(":12") }, "the step has the digest sha256:");
+    check_untouched(&bench);
+    for twist in [Twist::Manifest, Twist::Told] {
+        let hub = Hub::start(&raw, None, twist);
+        let bench = hub.bench();
+        fails(&bench, hub.artifact(":12"), "checking the digest of the manifest: expected sha256:");
+        check_untouched(&bench);
+    }
+}
+
+#[test]
+fn a_blob_that_is_not_that_of_the_manifest_does_not_boot() {
+    let raw = image(3 * MIB);
+    let hub = Hub::start(&raw, None, Twist::Blob);
+    let bench = hub.bench();
+    fails(&bench, hub.artifact(":12"), "checking the digest of the stream: expected sha256:");
+    check_untouched_or_does_not_boot(&bench);
+}
+
+#[test]
+fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_blob() {
+    let raw = image(3 * MIB);
+    for twist in [Twist::Manifest, Twist::Told, Twist::Blob] {
+        let first = Hub::start(&raw, Some("Basic dXNlcjpoaWRkZW4="), twist);
+        let second = Hub::start(&raw, None, Twist::None);
+        let mut bench = Bench::with_trust(vec![first.authority.pem(), second.authority.pem()]);
+        bench.add_disk("disk", DISK);
+        let password = Secret::from("hidden".to_owned());
+        let registry_auth = Some(RegistryAuth { username: "user".to_owned(), password });
+        let mirrors = vec![second.artifact(":12").url];
+        let image = StreamImage { mirrors, registry_auth, ..first.artifact(":12") };
+        let (result, reports) = bench.run(&Action::StreamImage(image));
+        result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert!(bench.disk().starts_with(&raw));
+        let expect = match twist {
+            Twist::Blob => format!("starting over at {}", second.registry.at("/v2/org/os/blobs/")),
+            _ => format!("did not find the image in {}: checking the digest", first.artifact(":12").url),
+        };
+        assert!(reports.notes.iter().any(|note| note.starts_with(&expect)), "{:?}", reports.notes);
+        assert!(first.tokens.asked().iter().all(|asked| asked.authorization.is_some()));
+        assert!(second.tokens.asked().iter().all(|asked| asked.authorization.is_none()), "the login is for the first");
+        // Nobody has it.
+        let mirrors = vec![second.artifact(":13").url];
+        let error = fails(&bench, StreamImage { mirrors, ..second.artifact(":14") }, "all of 2 places failed: oci://");
+        assert_eq!(chain(&error).matches("the server answered 404 Not Found").count(), 2, "{}", chain(&error));
+    }
+}
+
+#[test]
+fn archives_and_files_are_pulled_with_a_login_too() {
+    if !can_mount() {
+        return;
+    }
+    let tree = tempfile::tempdir().unwrap();
+    std::fs::write(tree.path().join("motd"), "welcome home").unwrap();
+    let tar = Command::new("tar").arg("-C").arg(tree.path()).args(["-c", "motd"]).output().unwrap().stdout;
+    let registry_auth = Some(RegistryAuth { username: "user".to_owned(), password: Secret::from("hidden".to_owned()) });
+    let pulled = |bytes: &[u8], action: &dyn Fn(String, Option<RegistryAuth>) -> Action, path: &str| {
+        // user:hidden
+        let hub = Hub::start(bytes, Some("Basic dXNlcjpoaWRkZW4="), Twist::None);
+        let bench = hub.bench();
+        let files = [("etc/os-release", "NAME=Debian")];
+        make(&bench.path("disk"), 40, &[Part { mib: 1..39, type_guid: ROOT, name: "system", files: &files }]);
+        let url = hub.artifact(":12").url;
+        let error = chain(&bench.run(&action(url.clone(), None)).0.unwrap_err());
+        assert!(error.contains("the server answered 401"), "{error}");
+        assert_eq!(read_file(&bench.path("disk"), 1, path), None);
+        let (result, reports) = bench.run(&action(url, registry_auth.clone()));
+        let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert_eq!(read_file(&bench.path("disk"), 1, path).unwrap().0, "welcome home");
+        let is_told = |note: &String| note.contains(&format!("must be {}", sha256(bytes)));
+        assert!(reports.notes.iter().any(is_told), "{:?}", reports.notes);
+        assert!(!done.outcome.warnings.iter().any(|warning| warning.contains("digest")), "{:?}", done.outcome.warnings);
+    };
+    let file = |url, registry_auth| {
+        Action::WriteFile(WriteFile { path: "/x".to_owned(), url: Some(url), registry_auth, ..WriteFile::default() })
+    };
+    pulled(b"welcome home", &file, "/x");
+    let archive =
+        |url, registry_auth| Action::UnpackArchive(UnpackArchive { url, registry_auth, ..UnpackArchive::default() });
+    pulled(&tar, &archive, "/motd");
+}
