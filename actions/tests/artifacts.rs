@@ -7,11 +7,13 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use common::disk_image::{Part, ROOT, can_mount, make, read_file};
-use common::streamed::{DISK, check_untouched, check_untouched_or_does_not_boot, fails, ranges};
 use common::tls::{Acceptor, Authority, authority};
-use common::{Answer, Asked, Bench, MIB, Server, chain, image, ok, sha256, status, stream};
+use common::written::{check_untouched, check_untouched_or_does_not_boot, fails_for};
+use common::{Answer, Asked, Bench, MIB, Server, chain, image, ok, ranges, sha256, status, stream};
 use serde_json::json;
 use slipway_protocol::{Action, Digest, RegistryAuth, Secret, StreamImage, UnpackArchive, WriteFile};
+
+const DISK: usize = 4 * MIB;
 
 /// A registry with the artifact `org/os:12`, its token server and its storage, all over TLS.
 struct Hub {
@@ -139,9 +141,9 @@ fn an_artifact_is_pulled_by_its_digest_and_another_in_its_place_is_refused() {
     let hub = Hub::start(&raw, None, Twist::None);
     let bench = hub.bench();
     let another = hub.artifact(&format!("@{}", sha256(b"another")));
-    fails(&bench, another, &format!("checking the digest of the manifest: expected {}", sha256(b"another")));
+    fails_for(&bench, another, &format!("checking the digest of the manifest: expected {}", sha256(b"another")));
     check_untouched(&bench);
-    fails(&bench, hub.artifact(&format!("@{}", sha256(b"missing"))), "the server answered 404");
+    fails_for(&bench, hub.artifact(&format!("@{}", sha256(b"missing"))), "the server answered 404");
     check_untouched(&bench);
     let image = hub.artifact(&format!("@{}#os.raw", hub.digest));
     bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -158,7 +160,7 @@ fn a_registry_that_wants_a_login_is_given_it_and_nobody_else_is() {
     };
     let bench = hub.bench();
     for registry_auth in [None, login("hidden away")] {
-        let error = fails(&bench, StreamImage { registry_auth, ..hub.artifact(":12") }, "the server answered 401");
+        let error = fails_for(&bench, StreamImage { registry_auth, ..hub.artifact(":12") }, "the server answered 401");
         assert!(chain(&error).starts_with(&format!("fetching {}", hub.tokens.at("/token"))), "{}", chain(&error));
         assert!(!format!("{error:?}{}", chain(&error)).contains("hidden"));
         check_untouched(&bench);
@@ -176,16 +178,16 @@ fn what_is_not_in_a_registry_as_named_leaves_the_disk_as_it_was() {
     let raw = image(3 * MIB);
     let hub = Hub::start(&raw, None, Twist::None);
     let bench = hub.bench();
-    fails(&bench, hub.artifact(":13"), "the server answered 404");
-    fails(&bench, hub.artifact(":12#other"), "it has no file of that title, of \"os.raw\"");
-    fails(&bench, hub.artifact(""), "it has neither tag nor digest");
+    fails_for(&bench, hub.artifact(":13"), "the server answered 404");
+    fails_for(&bench, hub.artifact(":12#other"), "it has no file of that title, of \"os.raw\"");
+    fails_for(&bench, hub.artifact(""), "it has neither tag nor digest");
     let digest = Some(sha256(b"another"));
-    fails(&bench, StreamImage { digest, ..hub.artifact(":12") }, "the step has the digest sha256:");
+    fails_for(&bench, StreamImage { digest, ..hub.artifact(":12") }, "the step has the digest sha256:");
     check_untouched(&bench);
     for twist in [Twist::Manifest, Twist::Told] {
         let hub = Hub::start(&raw, None, twist);
         let bench = hub.bench();
-        fails(&bench, hub.artifact(":12"), "checking the digest of the manifest: expected sha256:");
+        fails_for(&bench, hub.artifact(":12"), "checking the digest of the manifest: expected sha256:");
         check_untouched(&bench);
     }
 }
@@ -195,7 +197,7 @@ fn a_blob_that_is_not_that_of_the_manifest_does_not_boot() {
     let raw = image(3 * MIB);
     let hub = Hub::start(&raw, None, Twist::Blob);
     let bench = hub.bench();
-    fails(&bench, hub.artifact(":12"), "checking the digest of the stream: expected sha256:");
+    fails_for(&bench, hub.artifact(":12"), "checking the digest of the stream: expected sha256:");
     check_untouched_or_does_not_boot(&bench);
 }
 
@@ -223,7 +225,8 @@ fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_
         assert!(second.tokens.asked().iter().all(|asked| asked.authorization.is_none()), "the login is for the first");
         // Nobody has it.
         let mirrors = vec![second.artifact(":13").url];
-        let error = fails(&bench, StreamImage { mirrors, ..second.artifact(":14") }, "all of 2 places failed: oci://");
+        let error =
+            fails_for(&bench, StreamImage { mirrors, ..second.artifact(":14") }, "all of 2 places failed: oci://");
         assert_eq!(chain(&error).matches("the server answered 404 Not Found").count(), 2, "{}", chain(&error));
     }
 }

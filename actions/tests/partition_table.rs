@@ -193,6 +193,26 @@ fn a_table_for_a_larger_disk_is_found_before_anything_is_written() {
 }
 
 #[test]
+fn a_table_that_does_not_fit_is_that_of_another_image_as_long_as_nothing_is_proven() {
+    let maker = Bench::new(MIB);
+    let mut larger = one_partition(&maker);
+    larger.truncate(20 * MIB);
+    let right = image(3 * MIB);
+    for wrong in [larger, for_large_blocks(&maker)] {
+        // The table of the one is for a larger disk, that of the other for larger blocks.
+        let bench = Bench::new(if wrong.len() < 30 * MIB { 25 * MIB } else { 40 * MIB });
+        std::fs::write(bench.path("right"), &right).unwrap();
+        let mirrors = vec![bench.path("right").to_str().unwrap().to_owned()];
+        let verified = StreamImage { mirrors, digest: Some(sha256(&right)), ..file(&bench, &wrong) };
+        let unverified = StreamImage { digest: None, ..verified.clone() };
+        fails(&bench, unverified);
+        check_untouched(&bench);
+        bench.run(&Action::StreamImage(verified)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert!(bench.disk().starts_with(&right));
+    }
+}
+
+#[test]
 fn an_image_that_ends_within_a_partition_is_written_with_a_warning() {
     let bench = Bench::new(100 * MIB);
     let mut raw = one_partition(&bench);

@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
 
-use common::streamed::{DISK, check_untouched, check_untouched_or_does_not_boot, fails, ranges};
 use common::tls::{Acceptor, authority};
-use common::{Answer, Asked, Bench, MIB, Server, chain, gzip, image, ok, sha256, status, stream};
+use common::written::{check_untouched, check_untouched_or_does_not_boot, fails_for};
+use common::{Answer, Asked, Bench, MIB, Server, chain, gzip, image, ok, ranges, sha256, status, stream};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use slipway_protocol::{Action, DetachedSignature, StreamImage};
+
+const DISK: usize = 4 * MIB;
 
 /// A server with these files and no others.
 fn site<const N: usize>(files: [(&str, Vec<u8>); N]) -> impl Fn(usize, &Asked) -> Answer + Send + 'static {
@@ -79,25 +81,25 @@ fn an_image_that_is_not_that_of_the_list_of_sums_does_not_boot() {
         ("<html>".to_owned(), "it has no line of a digest and a name"),
         (" ".repeat(MIB + 1), "it has more than the 1048576 bytes that are read"),
     ] {
-        fails(&bench, from_list(&list), expect);
+        fails_for(&bench, from_list(&list), expect);
         check_untouched(&bench);
     }
-    fails(&bench, StreamImage { sums: Some(local("nowhere")), ..stream(local("image.raw")) }, "opening the file");
-    fails(
+    fails_for(&bench, StreamImage { sums: Some(local("nowhere")), ..stream(local("image.raw")) }, "opening the file");
+    fails_for(
         &bench,
         StreamImage { url: "https://localhost:1/".to_owned(), ..good.clone() },
         "does not end in a file name",
     );
     let both = StreamImage { digest: Some(wrong.clone()), ..good.clone() };
-    fails(&bench, both, "has a digest and a list of sums");
-    fails(
+    fails_for(&bench, both, "has a digest and a list of sums");
+    fails_for(
         &bench,
         StreamImage { sums: Some("http://127.0.0.1:1/SUMS".to_owned()), ..good.clone() },
         "without a signature",
     );
     check_untouched(&bench);
     fs::write(bench.path("SUMS"), format!("{}  image.raw\n", wrong.hex())).unwrap();
-    fails(&bench, good, &format!("checking the digest of the stream: expected {wrong}"));
+    fails_for(&bench, good, &format!("checking the digest of the stream: expected {wrong}"));
     check_untouched_or_does_not_boot(&bench);
 }
 
@@ -124,12 +126,12 @@ fn a_list_of_sums_over_plain_http_counts_when_it_is_signed() {
     };
     let wrong = "verifying the list of sums by its signature";
     let other = hex(Ed25519KeyPair::from_seed_unchecked(&[8; 32]).unwrap().public_key().as_ref());
-    fails(&bench, with("/FORGED", "/SUMS.sig", &public_key), wrong);
-    fails(&bench, with("/SUMS", "/SUMS.sig", &other), "it is not one of these bytes by this key");
-    fails(&bench, with("/SUMS", "/SUMS.sig", "nonsense"), "reading the public key");
-    fails(&bench, with("/SUMS", "/image.raw", &public_key), "it has more than the 8192 bytes");
-    fails(&bench, with("/SUMS", "/LONG.sig", &public_key), "it has more than the 8192 bytes");
-    fails(&bench, with("/SUMS", "/nowhere", &public_key), "the server answered 404");
+    fails_for(&bench, with("/FORGED", "/SUMS.sig", &public_key), wrong);
+    fails_for(&bench, with("/SUMS", "/SUMS.sig", &other), "it is not one of these bytes by this key");
+    fails_for(&bench, with("/SUMS", "/SUMS.sig", "nonsense"), "reading the public key");
+    fails_for(&bench, with("/SUMS", "/image.raw", &public_key), "it has more than the 8192 bytes");
+    fails_for(&bench, with("/SUMS", "/LONG.sig", &public_key), "it has more than the 8192 bytes");
+    fails_for(&bench, with("/SUMS", "/nowhere", &public_key), "the server answered 404");
     check_untouched(&bench);
     arrives(&bench, with("/SUMS", "/SUMS.sig", &public_key), &raw);
 }
@@ -148,12 +150,12 @@ fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
         signature: signature(server.at("/sig"), public_key),
         ..stream(server.at(path))
     };
-    fails(&bench, with("/good", "nonsense"), "verifying the stream by its signature http");
+    fails_for(&bench, with("/good", "nonsense"), "verifying the stream by its signature http");
     check_untouched(&bench);
-    fails(&bench, with("/flipped", &public_key), "it is not one of these bytes by this key");
+    fails_for(&bench, with("/flipped", &public_key), "it is not one of these bytes by this key");
     check_untouched_or_does_not_boot(&bench);
     let digest = Some(sha256(b"another"));
-    fails(&bench, StreamImage { digest, ..with("/good", &public_key) }, "checking the digest of the stream");
+    fails_for(&bench, StreamImage { digest, ..with("/good", &public_key) }, "checking the digest of the stream");
     check_untouched_or_does_not_boot(&bench);
     arrives(&bench, with("/good", &public_key), &raw);
     // An image of ten bytes, signed by the programs themselves.
@@ -290,13 +292,13 @@ fn an_image_that_is_too_large_and_not_verified_is_what_is_meant() {
     };
     let (large, small) = (local("large", &image(DISK + MIB)), local("small", &image(MIB)));
     let image = StreamImage { mirrors: vec![small], ..stream(large) };
-    let error = fails(&bench, image.clone(), "the disk has 4194304 bytes, the image needs at least 5242880");
+    let error = fails_for(&bench, image.clone(), "the disk has 4194304 bytes, the image needs at least 5242880");
     assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
     check_untouched(&bench);
     // Where all say so, it is no fault of theirs.
     let same = local("same", &fs::read(bench.path("large")).unwrap());
     let image = StreamImage { mirrors: vec![same], digest: Some(sha256(b"the image")), ..image };
-    let error = fails(&bench, image, "the disk has 4194304 bytes, the image needs at least 5242880");
+    let error = fails_for(&bench, image, "the disk has 4194304 bytes, the image needs at least 5242880");
     assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
     check_untouched(&bench);
 }
@@ -308,7 +310,7 @@ fn an_image_that_no_place_has_is_asked_for_once_at_each_and_does_not_boot() {
     let mirrors = places[1..].iter().map(|place| place.url.clone()).collect();
     let digest = Some(sha256(b"the image"));
     let image = StreamImage { mirrors, digest, ..stream(&places[0].url) };
-    let error = fails(&bench, image, "fetching: all of 3 places failed: ");
+    let error = fails_for(&bench, image, "fetching: all of 3 places failed: ");
     for place in &places {
         let told = format!("{}: checking the digest of the stream: expected sha256:", place.url);
         assert!(chain(&error).contains(&told), "{}", chain(&error));
@@ -351,16 +353,20 @@ fn when_every_mirror_fails_the_error_has_each_with_its_reason() {
          Forbidden",
         missing.url, forbidden.url
     );
-    let error = fails(&bench, StreamImage { mirrors, digest, ..stream(&missing.url) }, &expect);
+    let error = fails_for(&bench, StreamImage { mirrors, digest, ..stream(&missing.url) }, &expect);
     assert_eq!(chain(&error), expect);
     check_untouched(&bench);
-    fails(&bench, StreamImage { mirrors: vec!["http://127.0.0.1:1/x".to_owned()], ..stream("/x") }, "without a digest");
+    fails_for(
+        &bench,
+        StreamImage { mirrors: vec!["http://127.0.0.1:1/x".to_owned()], ..stream("/x") },
+        "without a digest",
+    );
 }
 
 #[test]
 fn an_image_that_lies_on_the_disk_is_refused_as_a_mirror_too() {
     let bench = Bench::new(DISK);
     let mirrors = vec![bench.path("disk").to_str().unwrap().to_owned()];
-    fails(&bench, StreamImage { mirrors, ..stream("/nowhere/image") }, "it is this disk or lies on it");
+    fails_for(&bench, StreamImage { mirrors, ..stream("/nowhere/image") }, "it is this disk or lies on it");
     check_untouched(&bench);
 }

@@ -6,7 +6,6 @@ pub mod encryptable;
 pub mod installed;
 pub mod loop_device;
 pub mod partitions;
-pub mod streamed;
 pub mod swtpm;
 pub mod tls;
 pub mod unreadable;
@@ -383,6 +382,11 @@ pub fn ok(body: &[u8]) -> Vec<u8> {
     let mut bytes = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
     bytes.extend_from_slice(body);
     bytes
+}
+
+/// Where each request a server was sent wanted to go on.
+pub fn ranges(server: &Server) -> Vec<Option<u64>> {
+    server.asked().iter().map(|asked| asked.range).collect()
 }
 
 /// An answer of this status with these lines in its head and nothing else.

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use slipway_actions::Error;
+use slipway_actions::{Error, is_retryable};
 use slipway_protocol::{Action, StreamImage};
 
-use super::{Bench, MIB, stream};
+use super::{Bench, MIB, chain, stream};
 
 /// Not a multiple of any block, and more than a round of every buffer.
 pub const IMAGE: usize = 33 * MIB + 517;
@@ -38,6 +38,15 @@ pub fn check_untouched_or_does_not_boot(bench: &Bench) {
 pub fn file(bench: &Bench, bytes: &[u8]) -> StreamImage {
     fs::write(bench.path("image"), bytes).unwrap();
     stream(bench.path("image").to_str().unwrap())
+}
+
+/// The step fails for good, and for this reason.
+#[track_caller]
+pub fn fails_for(bench: &Bench, image: StreamImage, expect: &str) -> Error {
+    let error = fails(bench, image);
+    assert!(chain(&error).contains(expect), "{}", chain(&error));
+    assert!(!is_retryable(&error), "{}", chain(&error));
+    error
 }
 
 #[track_caller]
