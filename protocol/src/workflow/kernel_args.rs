@@ -111,6 +111,10 @@ pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
     if argument.chars().any(char::is_control) {
         return Some("it has a control character");
     }
+    // Who edits command lines marks in them what a boot loader fills in, with characters that no text has.
+    if argument.contains(|c| ('\u{FDD0}'..='\u{FDEF}').contains(&c)) {
+        return Some("it has a character that Unicode keeps out of texts (U+FDD0 to U+FDEF)");
+    }
     let mut quoted = false;
     for c in argument.chars() {
         quoted ^= c == '"';
@@ -146,12 +150,13 @@ mod tests {
         check_inputs(append(&["quiet", "root=UUID=a=b", "dyndbg=\"file a.c +p\"", "---"]), &[]);
         let space = "it has a space outside double quotes; give each argument by itself";
         check_inputs(
-            append(&["", "\"\"", "quiet splash", "a\nb", "a=\"b", "--", "-\"\"-", "#a"]),
+            append(&["", "\"\"", "quiet splash", "a\nb", "a\u{FDD1}", "a=\"b", "--", "-\"\"-", "#a"]),
             &[
                 "cannot add the kernel argument \"\": it is empty",
                 "cannot add the kernel argument \"\\\"\\\"\": it is empty",
                 &format!("cannot add the kernel argument \"quiet splash\": {space}"),
                 "cannot add the kernel argument \"a\\nb\": it has a control character",
+                "cannot add the kernel argument \"a\\u{fdd1}\": it has a character that Unicode keeps out of texts (U+FDD0 to U+FDEF)",
                 "cannot add the kernel argument \"a=\\\"b\": it has a double quote without its partner",
                 "cannot add the kernel argument \"--\": it ends the kernel's arguments; what follows it is for init",
                 "cannot add the kernel argument \"-\\\"\\\"-\": it ends the kernel's arguments; what follows it is for init",
