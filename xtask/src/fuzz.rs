@@ -1,10 +1,12 @@
 //! The targets in `fuzz/`: built the way cargo-fuzz builds them, but by the compiler at hand, and run by themselves.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 
 use crate::cache;
 use crate::command::{command, run, run_quietly, stdout, tail};
@@ -79,6 +81,40 @@ fn host_triple() -> Result<String> {
     host.map(str::to_owned).context("looking for the host in what rustc -vV prints")
 }
 
+/// How many inputs each target tries with a seed: `package.metadata.runs` of the manifest.
+fn runs() -> Result<BTreeMap<String, u32>> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: [Package; 1],
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        metadata: Runs,
+    }
+    #[derive(Deserialize)]
+    struct Runs {
+        runs: BTreeMap<String, u32>,
+    }
+    let mut metadata = command(workspace::cargo(), ["metadata", "--no-deps", "--format-version", "1"]);
+    let text = stdout(metadata.arg("--manifest-path").arg(manifest()))?;
+    let metadata: Metadata = serde_json::from_str(&text).context("looking for the runs of fuzz targets")?;
+    let [package] = metadata.packages;
+    Ok(package.metadata.runs)
+}
+
+fn manifest() -> PathBuf {
+    workspace::root().join("fuzz/Cargo.toml")
+}
+
+/// What a target begins with, and when it ends.
+#[derive(Clone, Copy)]
+pub enum Extent {
+    /// What is kept of it in the repository and in the cache, where what is new is kept too; for so many seconds.
+    Seconds(u32),
+    /// What is kept in the repository alone, in the same order on every machine, and by this seed; for the runs in the manifest.
+    Seed(u32),
+}
+
 /// Targets that were built. Nobody else builds or runs any until it is dropped.
 pub struct Programs {
     folder: PathBuf,
@@ -101,43 +137,46 @@ pub fn build() -> Result<Programs> {
         host::ensure(host::FUZZ)?;
     }
     let lock = cache::lock(&cache::folder("target-fuzz")?.join("run"))?;
-    let (host, root) = (host_triple()?, workspace::root());
-    let manifest = root.join("fuzz/Cargo.toml");
+    let (host, manifest) = (host_triple()?, manifest());
     let manifest = manifest.to_str().context("the path of the repository is not UTF-8")?;
     let mut clean = vec!["--release", "--target", &host, "--manifest-path", manifest];
     clean.extend(CRATES.iter().flat_map(|name| ["--package", name]));
     let target = cache::cargo_target("target-fuzz", &[&clean])?;
     let mut cargo = command(workspace::cargo(), ["build", "--quiet", "--release", "--bins"]);
-    cargo.args(["--target", &host, "--manifest-path", manifest]).current_dir(&root);
+    cargo.args(["--target", &host, "--manifest-path", manifest]).current_dir(workspace::root());
     cargo.env("CARGO_TARGET_DIR", &target).env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
     // The flags are for nightly compilers; they work in this one, as `why_not` found.
     run(cargo.env("RUSTC_BOOTSTRAP", "1"))?;
-    Ok(Programs { folder: target.join(host).join("release"), work: root.join("target/slipway/fuzz"), _lock: lock })
+    Ok(Programs {
+        folder: target.join(host).join("release"),
+        work: workspace::root().join("target/slipway/fuzz"),
+        _lock: lock,
+    })
 }
 
 impl Programs {
-    /// Runs a target from what is kept of it in the repository and in the cache. With a seed, the cache is left out, so that the run
-    /// can be repeated.
-    pub fn run(&self, target: &str, seconds: u32, seed: Option<u32>) -> Result<Outcome> {
+    /// Runs a target.
+    pub fn run(&self, target: &str, extent: Extent) -> Result<Outcome> {
         let (program, seeds) = (self.folder.join(target), workspace::root().join("fuzz/corpus").join(target));
         let (kept, log) = (self.work.join(target), self.work.join(format!("{target}.log")));
         let scratch = tempfile::tempdir().context("creating a temporary folder")?;
-        let corpus = match seed {
-            Some(_) => scratch.path().join("corpus"),
-            None => cache::folder(&format!("fuzz-corpus/{target}"))?,
-        };
-        fs::create_dir_all(&corpus).with_context(|| format!("creating {}", corpus.display()))?;
         fs::create_dir_all(&kept).with_context(|| format!("creating {}", kept.display()))?;
         let out = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
-        let mut fuzz = command(&program, [format!("-max_total_time={seconds}")]);
-        // Without one, libFuzzer takes another each time.
-        fuzz.arg(format!("-seed={}", seed.unwrap_or(0)));
+        let mut fuzz = match extent {
+            Extent::Seconds(seconds) => {
+                let corpus = cache::folder(&format!("fuzz-corpus/{target}"))?;
+                let mut fuzz = command(&program, [format!("-max_total_time={seconds}")]);
+                // What is new goes to the first folder.
+                fuzz.args([&corpus, &seeds]);
+                fuzz
+            }
+            Extent::Seed(seed) => repeatable(&program, &seeds, seed, scratch.path())?,
+        };
         fuzz.args([format!("-max_len={MAX_LEN}"), format!("-timeout={TIMEOUT}")]);
         fuzz.args([format!("-rss_limit_mb={MEMORY}"), format!("-malloc_limit_mb={ALLOCATION}")]);
         // Leaks are found by tracing the process, which containers forbid.
         fuzz.args(["-detect_leaks=0", "-print_final_stats=1"]);
-        // What is new goes to the first folder.
-        fuzz.arg(format!("-artifact_prefix={}/", kept.display())).args([&corpus, &seeds]);
+        fuzz.arg(format!("-artifact_prefix={}/", kept.display()));
         fuzz.env("TMPDIR", scratch.path()).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
         let status = fuzz.status().with_context(|| format!("starting {}", program.display()))?;
         let said = fs::read(&log).with_context(|| format!("reading {}", log.display()))?;
@@ -151,6 +190,25 @@ impl Programs {
         };
         Ok(Outcome::Broken(format!("{}\nall it said: {}\n{again}", tail(&said, SHOWN), log.display())))
     }
+}
+
+/// A run of a target that tries the same inputs each time, but for what threads and the names of temporary files make different.
+fn repeatable(program: &Path, seeds: &Path, seed: u32, scratch: &Path) -> Result<Command> {
+    let target = program.file_name().and_then(|name| name.to_str()).context("a fuzz target without a name")?;
+    let runs = runs()?.remove(target).with_context(|| format!("looking for the runs of {target}: it has none"))?;
+    let (list, corpus) = (scratch.join("seeds"), scratch.join("corpus"));
+    // A folder's files come in an order of its own.
+    let files: Vec<String> = cache::files_below(seeds)?.iter().map(|file| file.display().to_string()).collect();
+    fs::write(&list, files.join(",")).with_context(|| format!("writing {}", list.display()))?;
+    fs::create_dir(&corpus).with_context(|| format!("creating {}", corpus.display()))?;
+    // What is compared goes into inputs, and pointers are compared too. Some containers do not let addresses be the same.
+    let mut fuzz = match run_quietly(&mut command("setarch", ["-R", "true"])) {
+        Ok(()) => command("setarch", ["-R".as_ref(), program]),
+        Err(_) => command::<&str>(program, []),
+    };
+    fuzz.args([format!("-runs={runs}"), format!("-seed={seed}"), "-reload=0".to_owned()]);
+    fuzz.arg(format!("-seed_inputs=@{}", list.display())).arg(&corpus);
+    Ok(fuzz)
 }
 
 /// How much was done, from the last lines of libFuzzer's output.
@@ -182,8 +240,9 @@ mod tests {
 
     #[test]
     fn every_target_is_in_the_manifest_and_has_seeds() -> Result<()> {
-        let manifest = fs::read_to_string(workspace::root().join("fuzz/Cargo.toml"))?;
+        let (manifest, runs) = (fs::read_to_string(manifest())?, runs()?);
         for target in targets(&[])? {
+            assert!(runs.get(&target).is_some_and(|runs| *runs > 0), "{target}");
             assert!(manifest.contains(&format!("path = \"fuzz_targets/{target}.rs\"")), "{target}");
             assert!(!cache::files_below(&workspace::root().join("fuzz/corpus").join(&target))?.is_empty(), "{target}");
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use xtask::fuzz::{self, Outcome};
+use xtask::fuzz::{self, Extent, Outcome};
 
 /// How many targets run at a time.
 const AT_A_TIME: usize = 2;
@@ -19,9 +19,8 @@ pub struct Fuzz {
     /// How long each target runs, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// Begin with what the repository keeps alone, and think up the same inputs each time. What a machine finds then depends only on
-    /// how far it gets in the time.
-    #[arg(long)]
+    /// Begin with what the repository keeps alone, and try as many inputs as fuzz/Cargo.toml names, the same each time.
+    #[arg(long, conflicts_with = "seconds")]
     seed: Option<u32>,
     /// Targets to run, files of fuzz/fuzz_targets [default: all]
     targets: Vec<String>,
@@ -30,6 +29,7 @@ pub struct Fuzz {
 impl Fuzz {
     pub fn run(self) -> Result<()> {
         let began = Instant::now();
+        let extent = self.seed.map_or(Extent::Seconds(self.seconds), Extent::Seed);
         let targets = fuzz::targets(&self.targets)?;
         if let Some(reason) = fuzz::why_not() {
             println!("fuzzing: NOT RUN, because {reason}");
@@ -43,7 +43,7 @@ impl Fuzz {
             for _ in 0..AT_A_TIME {
                 scope.spawn(|| {
                     while let Some(target) = next() {
-                        match programs.run(&target, self.seconds, self.seed) {
+                        match programs.run(&target, extent) {
                             Ok(Outcome::Sound(done)) => println!("{target}: {done}"),
                             Ok(Outcome::Broken(found)) => fail(&failures, &target, &found),
                             Err(error) => fail(&failures, &target, &format!("{error:#}")),
