@@ -46,7 +46,7 @@ pub(crate) struct Document {
 /// A key of the root and its value, or an item of a list.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The key is `phone_home`.
+    /// The key is `phone_home`, or an alias of a scalar that is.
     pub(crate) is_phone_home: bool,
     /// What the value's `url` is, or the item's `content`, where that is a scalar.
     pub(crate) field: Option<String>,
@@ -121,6 +121,8 @@ struct Reader<'a> {
     scalar_ends: Vec<usize>,
     /// Anchors among the entries that stay, in order, by which the parser numbers them.
     anchors: Vec<usize>,
+    /// Anchors of scalars that are `phone_home`, in order.
+    words: Vec<usize>,
 }
 
 /// An entry that is not complete yet.
@@ -153,8 +155,8 @@ impl<'a> Reader<'a> {
         let indent = if root == Root::List { indent_at(source, start(span)) } else { 0 };
         let (closed, columns) = (root == Root::Empty, (span.start.col(), None));
         let document = Document { root, entries: Vec::new(), indent, inside, columns, children: None };
-        let (scalar_ends, anchors) = (Vec::new(), Vec::new());
-        Ok(Self { source, document, depth: 0, closed, open: None, scalar_ends, anchors })
+        let (scalar_ends, anchors, words) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { source, document, depth: 0, closed, open: None, scalar_ends, anchors, words })
     }
 
     fn take(&mut self, event: &Event, span: &Span) {
@@ -173,6 +175,9 @@ impl<'a> Reader<'a> {
         if self.open.is_none() {
             self.open = Some(self.begin(event, span));
             self.document.columns.1 = event.scalar().filter(|(_, style)| !is_block(*style)).map(|_| span.start.col());
+        }
+        if let (Some(id), Some((PHONE_HOME, _))) = (event.anchor_id(), event.scalar()) {
+            self.words.push(id);
         }
         let Some(open) = &mut self.open else { return };
         open.note_field(event, self.depth, is_list);
@@ -201,7 +206,11 @@ impl<'a> Reader<'a> {
     }
 
     fn begin(&self, event: &Event, span: &Span) -> Open {
-        let is_phone_home = !self.is_list() && event.scalar().is_some_and(|(key, _)| key == PHONE_HOME);
+        let is_word = match event {
+            Event::Alias(id) => self.words.binary_search(id).is_ok(),
+            event => event.scalar().is_some_and(|(key, _)| key == PHONE_HOME),
+        };
+        let is_phone_home = !self.is_list() && is_word;
         let bytes = start(span)..start(span);
         let entry =
             Entry { is_phone_home, field: None, is_unfit: false, bytes, ends_in_block_scalar: false, meaning: 0 };
