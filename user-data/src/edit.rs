@@ -6,8 +6,8 @@ use std::ops::Range;
 use crate::block::Block;
 use crate::document::{self, Document, Entry, Root};
 use crate::tail::Tail;
-use crate::text::{self, splice};
-use crate::{Refusal, jinja};
+use crate::text::{self, Edit, splice};
+use crate::{Refusal, flow, jinja};
 
 /// How a text is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,6 @@ pub(crate) enum Unfit {
     /// It means something, but has no place at which an edit would mean just that edit.
     NoPlace,
 }
-
-type Edit = (Range<usize>, String);
 
 impl Reading {
     /// The text as YAML, byte for byte in its place. `None` if it cannot be known what jinja makes of it.
@@ -219,33 +217,11 @@ fn with_lines(source: &str, document: &Document, drop: &[bool], code: &dyn Fn(&s
 
 /// What takes entries out of a document. In braces, `code` is put before the others.
 fn without(document: &Document, drop: &[bool], source: &str, code: Option<&str>) -> Vec<Edit> {
-    let entries = &document.entries;
-    let kept: Vec<usize> = (0..entries.len()).filter(|index| !drop[*index]).collect();
-    let inside = document.inside.clone();
-    if matches!(document.root, Root::Mapping | Root::List | Root::Empty) {
-        let dropped = entries.iter().zip(drop).filter(|(_, drop)| **drop);
-        return dropped.map(|(entry, _)| (entry.bytes.clone(), String::new())).collect();
+    if matches!(document.root, Root::Braces | Root::Brackets) {
+        return flow::without(document, drop, source, code);
     }
-    let code = code.map(str::to_owned);
-    if kept.is_empty() {
-        let range = if drop.is_empty() { inside.start..inside.start } else { inside };
-        return vec![(range, code.unwrap_or_default())];
-    }
-    let first = inside.start + (source[inside.clone()].len() - source[inside].trim_start().len());
-    let mut edits: Vec<Edit> = code.map(|code| (first..first, format!("{code}, "))).into_iter().collect();
-    let mut from = 0;
-    for &index in &kept {
-        if from < index {
-            edits.push((entries[from].bytes.start..entries[index].bytes.start, String::new()));
-        }
-        from = index + 1;
-    }
-    if let (Some(last), Some(&index)) = (entries.last(), kept.last())
-        && from < entries.len()
-    {
-        edits.push((entries[index].bytes.end..last.bytes.end, String::new()));
-    }
-    edits
+    let dropped = document.entries.iter().zip(drop).filter(|(_, drop)| **drop);
+    dropped.map(|(entry, _)| (entry.bytes.clone(), String::new())).collect()
 }
 
 /// Holds an edit to its promise: every other entry still means what it meant, and there is one more.

@@ -12,6 +12,7 @@ mod block;
 mod document;
 mod edit;
 mod events;
+mod flow;
 mod gzip;
 pub mod ignition;
 mod jinja;

@@ -10,7 +10,7 @@ use crate::block::Block;
 use crate::edit::{self, Blocks, Reading};
 use crate::kind::{self, Kind};
 use crate::mime::{self, Encoding, Message};
-use crate::text::{self, splice};
+use crate::text::{self, Edit, splice};
 use crate::{Refusal, jinja};
 
 const BOUNDARY: &str = "slipway-phone-home";
@@ -106,7 +106,7 @@ fn parts_boundary<'a>(source: &str, message: &'a Message) -> Result<Option<&'a s
     message.boundary.as_deref().ok_or_else(missing).map(Some)
 }
 
-fn without_any_block(source: &str, found: &mime::Parts) -> Vec<(Range<usize>, String)> {
+fn without_any_block(source: &str, found: &mime::Parts) -> Vec<Edit> {
     let end = found.close.unwrap_or(source.len());
     let mut edits = Vec::new();
     for (index, part) in found.parts.iter().enumerate() {
@@ -161,7 +161,7 @@ enum Change {
     None,
     /// There is nothing else in it.
     Nothing,
-    Edits(Vec<(Range<usize>, String)>),
+    Edits(Vec<Edit>),
 }
 
 fn without_blocks(source: &str, part: Range<usize>, drop: Blocks, depth: usize) -> Result<Change, Refusal> {

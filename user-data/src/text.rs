@@ -5,6 +5,9 @@ use std::ops::Range;
 /// Characters that YAML 1.1 takes for line breaks, and YAML 1.2 does not (YAML 1.1, 5.4).
 const OLD_BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
+/// Bytes and what is put in their place.
+pub(crate) type Edit = (Range<usize>, String);
+
 /// The lines in a range, each with its break.
 pub(crate) fn lines(text: &str, within: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut at = within.start;
@@ -69,7 +72,7 @@ pub(crate) fn has_old_breaks(text: &str) -> bool {
 }
 
 /// The text with ranges replaced, which are in order and do not overlap.
-pub(crate) fn splice(text: &str, edits: &[(Range<usize>, String)]) -> String {
+pub(crate) fn splice(text: &str, edits: &[Edit]) -> String {
     let mut edited = String::with_capacity(text.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>());
     let mut copied = 0;
     for (range, new) in edits {

@@ -106,6 +106,20 @@ fn braces_take_the_block_first() {
     check_exact("#cloud-config\n{a: 1}\n", &format!("#cloud-config\n{{{block}, a: 1}}\n"));
     check_exact("#cloud-config\n{phone_home: x, a: 1 , phone_home: y}", &format!("#cloud-config\n{{{block}, a: 1}}"));
     check_exact("#cloud-config\n{}", &format!("#cloud-config\n{{{block}}}"));
+    for (text, expect) in [
+        ("{\n  # a\n  a: 1}", "{\n  # a\n  BLOCK, a: 1}"),
+        ("{ # none\n}", "{ # none\nBLOCK}"),
+        ("{? a, b: 1}", "{BLOCK, ? a, b: 1}"),
+        ("{phone_home: {url: x}, # of it\n # of a\n a: 1}", "{BLOCK, \n # of a\n a: 1}"),
+        ("{\n  b: 2, # of b\n  phone_home: x # of it\n}", "{\n  BLOCK, b: 2 # of b\n}"),
+        ("{b: 2, # of b\n  phone_home: x}", "{BLOCK, b: 2 # of b\n}"),
+        ("{a: 1\n # of it\n, phone_home: {url: x}\n, b: 2}", "{BLOCK, a: 1\n # of it\n, b: 2}"),
+        ("{phone_home: x, # 1\n # 2\n phone_home: y, # 3\n # 4\n}", "{BLOCK\n # 2\n \n # 4\n}"),
+    ] {
+        let expect = format!("#cloud-config\n{}", expect.replace("BLOCK", block));
+        check_exact(&format!("#cloud-config\n{text}"), &expect);
+        check_exact(&expect, &expect);
+    }
 }
 
 #[test]
@@ -186,6 +200,13 @@ fn only_blocks_of_the_site_are_removed() {
     );
     check_removed(&format!("#cloud-config\n{{a: 1, phone_home: {{post: all, url: {URL}}}}}"), "#cloud-config\n{a: 1}");
     check_removed(&format!("#cloud-config\n{{phone_home: {{url: '{URL}'}},\n a: 1}}"), "#cloud-config\n{a: 1}");
+    for (text, expect) in [
+        ("{ # a\n  phone_home: {url: 'URL'}, }", "{ # a\n   }"),
+        ("{a: 1, # of a\n  phone_home: {url: 'URL'}, }", "{a: 1 # of a\n, }"),
+        ("{a: 1, # of a\n # of it\n  phone_home: {url: 'URL'} # too\n}", "{a: 1 # of a\n # of it\n}"),
+    ] {
+        check_removed(&format!("#cloud-config\n{}", text.replace("URL", URL)), &format!("#cloud-config\n{expect}"));
+    }
     check_removed("#cloud-config\na: 1\nphone_home: [url, x]\n", "#cloud-config\na: 1\nphone_home: [url, x]\n");
     check_removed(
         "## template: jinja\n#cloud-config\na: {{ b }}\nBLOCK",
