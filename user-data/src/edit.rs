@@ -160,29 +160,47 @@ pub(crate) fn remove_entries(
     reading: Reading,
 ) -> Result<Option<String>, Refusal> {
     let Some(first) = drop.iter().position(|drop| *drop) else { return Ok(None) };
-    let mut edited = splice(source, &without(before, drop, source, None));
+    let edits = without(before, drop, source, None);
+    let edited = splice(source, &edits);
     if !drop.contains(&false) && is_nothing(&edited) {
         return Ok(Some(String::new()));
     }
-    let last = before.entries.last().zip(drop.last());
+    let is_right = |edited: &String| leaves_only(before, drop, reading.parse(edited));
+    let shorter = without_last_break(source, before, drop, &edited);
+    let mut ways = shorter.into_iter().chain([edited]).chain(with_what_depends(source, before, drop, edits));
+    let reason = "another part of the document depends on this entry, so it cannot be taken out";
+    let refusal = || Refusal::at_byte(source, before.entries[first].bytes.start, reason);
+    ways.find(is_right).map(Some).ok_or_else(refusal)
+}
+
+/// The edited document without its last line break, where the original had none.
+fn without_last_break(source: &str, before: &Document, drop: &[bool], edited: &str) -> Option<String> {
+    let (entry, is_dropped) = before.entries.last().zip(drop.last())?;
     let kept = before.entries.iter().zip(drop).rfind(|(_, drop)| !**drop);
     // The line break of a block scalar is part of it to PyYAML.
     let is_in_scalar = kept.is_some_and(|(entry, _)| entry.ends_in_block_scalar);
-    if let Some((entry, true)) = last
-        && entry.bytes.end == source.len()
-        && !text::ends_with_break(source)
-        && !is_in_scalar
-    {
-        let trimmed = text::without_break(&edited).to_owned();
-        if leaves_only(before, drop, reading.parse(&trimmed)) {
-            edited = trimmed;
-        }
+    let was_open = *is_dropped && entry.bytes.end == source.len() && !text::ends_with_break(source);
+    (was_open && !is_in_scalar).then(|| text::without_break(edited).to_owned())
+}
+
+/// The document without entries and what means something else without them: blank lines behind them, which would go to a block scalar
+/// before, or the `...` that ends the document, which has to have begun.
+fn with_what_depends(source: &str, before: &Document, drop: &[bool], mut edits: Vec<Edit>) -> Option<String> {
+    if before.root != Root::Mapping {
+        return None;
     }
-    if leaves_only(before, drop, reading.parse(&edited)) {
-        return Ok(Some(edited));
+    if !drop.contains(&false) {
+        let end = before.inside.end;
+        let line = text::lines(source, end..source.len()).next()?;
+        edits.push((line, String::new()));
+        return Some(splice(source, &edits));
     }
-    let reason = "another part of the document depends on this entry, so it cannot be taken out";
-    Err(Refusal::at_byte(source, before.entries[first].bytes.start, reason))
+    for (range, _) in &mut edits {
+        let is_blank = |line: &Range<usize>| source[line.clone()].trim().is_empty();
+        let blank = text::lines(source, range.end..before.inside.end).take_while(is_blank).last();
+        range.end = blank.map_or(range.end, |line| line.end);
+    }
+    Some(splice(source, &edits))
 }
 
 /// Which end of the root something was added at.

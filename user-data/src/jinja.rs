@@ -141,8 +141,8 @@ fn code_len(code: &str, end: &str) -> Option<usize> {
     None
 }
 
-/// Whether jinja takes away the first line break behind the template (`trim_blocks`, which cloud-init sets).
+/// Whether a template ends with a line break that jinja takes away (`trim_blocks`, which cloud-init sets), and with no other.
 pub(crate) fn eats_line_break(source: &str) -> bool {
     let end = source.trim_end_matches([' ', '\t', '\n', '\r']);
-    end.ends_with("%}") || end.ends_with("#}")
+    (end.ends_with("%}") || end.ends_with("#}")) && text::lines(source, end.len()..source.len()).count() < 2
 }

@@ -131,6 +131,10 @@ fn a_template_stays_one() {
     // jinja takes the line end behind a statement away.
     let text = "## template: jinja\n#cloud-config\n{% if b %}\na: 1\n{% endif %}\n";
     check(text, &format!("{text}\nBLOCK"));
+    check_exact(&format!("{text}\n{BLOCK}"), &format!("{text}\n{BLOCK}"));
+    let open = "## template: jinja\n#cloud-config\na: 1\n{# end #}";
+    check_exact(open, &format!("{open}\n\n{}", BLOCK.trim_end()));
+    check_exact(&format!("{open}\n\n{BLOCK}"), &format!("{open}\n\n{BLOCK}"));
 }
 
 #[test]
@@ -219,6 +223,16 @@ fn only_blocks_of_the_site_are_removed() {
         check_removed(&format!("#cloud-config\n{block}{last}"), &format!("#cloud-config\n{block}"));
     }
     check_removed(&format!("#cloud-config\na: 1\n{last}"), "#cloud-config\na: 1");
+}
+
+#[test]
+fn what_would_mean_something_else_without_a_block_goes_with_it() {
+    check_removed("#cloud-config\nBLOCK...\n# foot\n", "#cloud-config\n# foot\n");
+    check_removed("#cloud-config\n# head\nBLOCK...\n", "#cloud-config\n# head\n");
+    check_removed("#cloud-config\n---\n# head\nBLOCK...\n# foot\n", "#cloud-config\n---\n# head\n...\n# foot\n");
+    check_removed("#cloud-config\na: |+\n  x\n\nBLOCK\n", "#cloud-config\na: |+\n  x\n\n");
+    check_removed("#cloud-config\na: |+\n  x\n\nBLOCK\n \n# b\nb: 1\n", "#cloud-config\na: |+\n  x\n\n# b\nb: 1\n");
+    check_removed("#cloud-config\na: |\n  x\nBLOCK\nb: 1\n", "#cloud-config\na: |\n  x\n\nb: 1\n");
 }
 
 #[test]
