@@ -1,5 +1,6 @@
 //! MIME messages, read as Python's email package reads them for cloud-init (email/feedparser.py, RFC 2045, RFC 2046).
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::text;
@@ -86,9 +87,7 @@ pub(crate) fn parse(source: &str, within: Range<usize>) -> Message {
     };
     Message {
         content_type: if is_known { essence } else { "text/plain".to_owned() },
-        boundary: parameter(content_type, "boundary")
-            .map(|value| value.trim_end().to_owned())
-            .filter(|value| !value.contains(['\n', '\r'])),
+        boundary: boundary(content_type),
         encoding,
         body: body..end,
     }
@@ -99,22 +98,86 @@ fn is_header(line: &str) -> bool {
     line.starts_with([' ', '\t']) || line.starts_with("From ") || name.is_some_and(|end| line[end..].starts_with(':'))
 }
 
-/// A parameter of a header's value: `; name=value`, where the value may be in double quotes.
-fn parameter(value: &str, wanted: &str) -> Option<String> {
+fn boundary(content_type: &str) -> Option<String> {
+    let plain = parameters(content_type).find(|(name, _)| name.eq_ignore_ascii_case("boundary"));
+    let value = match plain {
+        // Python takes quotes and brackets away when it reads the header, and once more when it is asked for the boundary.
+        Some((_, value)) => unquoted(&unquoted(value)).into_owned(),
+        None => boundary_of_pieces(content_type)?,
+    };
+    let value = value.trim_end();
+    (!value.contains(['\n', '\r'])).then(|| value.to_owned())
+}
+
+/// A boundary in pieces with numbers, or with its character set before it (RFC 2231; email/utils.py, `decode_params`).
+fn boundary_of_pieces(content_type: &str) -> Option<String> {
+    let mut is_extended = false;
+    let mut pieces = Vec::new();
+    for (name, value) in parameters(content_type) {
+        let Some(number) = name
+            .split_at_checked("boundary".len())
+            .and_then(|(name, rest)| rest.strip_prefix('*').filter(|_| name.eq_ignore_ascii_case("boundary")))
+        else {
+            continue;
+        };
+        let value = unquoted(value);
+        let number = number.strip_suffix('*').or((!number.is_empty()).then_some(number));
+        let is_encoded = name.ends_with('*');
+        is_extended |= is_encoded;
+        let number = number.map(|number| number.parse::<u32>()).transpose().ok()?;
+        pieces.push((number, if is_encoded { percent_decoded(&value)? } else { value.into_owned() }));
+    }
+    pieces.sort();
+    let value: String = pieces.iter().map(|(_, piece)| piece.as_str()).collect();
+    match value.splitn(3, '\'').collect::<Vec<_>>()[..] {
+        _ if pieces.is_empty() => None,
+        [charset, _, value] if is_extended => {
+            let is_known = matches!(charset.to_ascii_lowercase().as_str(), "" | "us-ascii" | "utf-8" | "iso-8859-1");
+            is_known.then(|| value.to_owned())
+        }
+        _ if is_extended => Some(value),
+        _ => Some(unquoted(&value).into_owned()),
+    }
+}
+
+/// A text in which bytes may be written as `%` and two digits. `None` if it is not ASCII then.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut pieces = text.split('%');
+    let mut decoded = pieces.next()?.to_owned();
+    for piece in pieces {
+        let digits =
+            piece.split_at_checked(2).filter(|(digits, _)| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match digits {
+            Some((digits, rest)) => {
+                decoded.push(char::from(u8::from_str_radix(digits, 16).ok()?));
+                decoded.push_str(rest);
+            }
+            None => decoded.extend(["%", piece]),
+        }
+    }
+    decoded.is_ascii().then_some(decoded)
+}
+
+/// The parameters of a header's value: `; name=value`, where the value may be in double quotes.
+fn parameters(value: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut quoted = false;
     let mut escaped = false;
-    let fields = value.split(|c: char| {
+    let fields = value.split(move |c: char| {
         let is_end = c == ';' && !quoted;
         quoted ^= c == '"' && !escaped;
         escaped = c == '\\' && !escaped;
         is_end
     });
-    let mut pairs = fields.skip(1).filter_map(|field| field.split_once('='));
-    let (_, value) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case(wanted))?;
-    let value = value.trim();
-    match value.strip_prefix('"').and_then(|value| value.strip_suffix('"')) {
-        Some(inner) => Some(inner.replace("\\\\", "\\").replace("\\\"", "\"")),
-        None => Some(value.to_owned()),
+    fields.skip(1).filter_map(|field| field.split_once('=')).map(|(name, value)| (name.trim(), value.trim()))
+}
+
+/// A text without the quotes or brackets around it (email/utils.py, `unquote`).
+fn unquoted(text: &str) -> Cow<'_, str> {
+    let inside = |open, close| text.strip_prefix(open).and_then(|text: &str| text.strip_suffix(close));
+    match (inside('"', '"'), inside('<', '>')) {
+        (Some(text), _) => Cow::Owned(text.replace("\\\\", "\\").replace("\\\"", "\"")),
+        (None, Some(text)) => Cow::Borrowed(text),
+        (None, None) => Cow::Borrowed(text),
     }
 }
 

@@ -153,6 +153,22 @@ const COME_BACK: &[(&str, &str)] = &[
          Merge-Type: list(append)+dict(no_replace)+str()\n\n#cloud-config\na: [1]\n--o--\n",
     ),
     (
+        "message with a boundary in brackets",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=<b>\n\n--b\n\n#cloud-config\na: 1\n--b--\n",
+    ),
+    (
+        "message with a boundary in quotes and brackets",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"<b>\"\n\n--b\n\n#cloud-config\na: 1\n--b--\n",
+    ),
+    (
+        "message with a boundary in a character set",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=us-ascii''b%20c\n\n--b c\n\n#cloud-config\na: 1\n--b c--\n",
+    ),
+    (
+        "message with a boundary in pieces",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*1=c; boundary*0=\"'b\"\n\n--'bc\n\n#!/bin/sh\n--'bc--\n",
+    ),
+    (
         "message in quoted-printable",
         "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/cloud-config\n\
          Content-Transfer-Encoding: quoted-printable\n\n#cloud-config\na: \"=3D =\nb\"\nc: =E4=\n\n--b--\n",
