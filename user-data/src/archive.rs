@@ -6,7 +6,8 @@ use crate::Refusal;
 use crate::block::Block;
 use crate::document::{self, Entry};
 use crate::edit::{self, Blocks, Reading, Unfit};
-use crate::kind::{self, Kind};
+use crate::kind;
+use crate::multipart;
 use crate::pyyaml;
 
 /// The archive with one more part. A last part that is nothing but a block makes room for it.
@@ -61,10 +62,14 @@ fn is_nothing_but(entry: &Entry, drop: Blocks) -> bool {
     matches!(without_blocks(entry, drop), Ok(Some(content)) if content.is_empty())
 }
 
-/// What a part's content is without the blocks to drop. `None` if it has none of them.
+/// What a part's content is without the blocks to drop. `None` if it has none of them. A part without a type and a header is a
+/// cloud-config (cloudinit/user_data.py, `ARCHIVE_UNDEF_TYPE`).
 fn without_blocks(entry: &Entry, drop: Blocks) -> Result<Option<String>, Refusal> {
-    match entry.field.as_deref() {
-        Some(content) if kind::of(content) == Ok(Kind::CloudConfig) => edit::remove(content, drop, Reading::Yaml),
-        _ => Ok(None),
+    let Some(content) = &entry.field else { return Ok(None) };
+    let content_type = entry.content_type.as_deref().filter(|named| named.contains('/'));
+    let default = if kind::of(content).is_ok() { "text/plain" } else { "text/cloud-config" };
+    match multipart::reading(&content_type.unwrap_or(default).to_ascii_lowercase(), content) {
+        Some(reading) => edit::remove(content, drop, reading),
+        None => Ok(None),
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Entry {
     pub(crate) is_phone_home: bool,
     /// What the value's `url` is, or the item's `content`, where that is a scalar.
     pub(crate) field: Option<String>,
+    /// What the item's `type` is.
+    pub(crate) content_type: Option<String>,
     /// It is an item that cloud-init takes for a part of an archive and then fails on.
     pub(crate) is_unfit: bool,
     /// Its lines, from the first byte of the first to the last byte of the last; in braces, from its first byte to its last.
@@ -212,8 +214,15 @@ impl<'a> Reader<'a> {
         };
         let is_phone_home = !self.is_list() && is_word;
         let bytes = start(span)..start(span);
-        let entry =
-            Entry { is_phone_home, field: None, is_unfit: false, bytes, ends_in_block_scalar: false, meaning: 0 };
+        let entry = Entry {
+            is_phone_home,
+            field: None,
+            content_type: None,
+            is_unfit: false,
+            bytes,
+            ends_in_block_scalar: false,
+            meaning: 0,
+        };
         Open { entry, nodes: 0, scalar_end: start(span), children: None, fields: None, key: String::new() }
     }
 
@@ -316,6 +325,8 @@ impl Open {
             self.key.push_str(scalar.unwrap_or_default());
         } else if self.key == if is_list { "content" } else { "url" } {
             self.entry.field = scalar.map(str::to_owned);
+        } else if is_list && self.key == "type" {
+            self.entry.content_type = scalar.map(str::to_owned);
         }
         self.entry.is_unfit |= is_list && archive::is_unfit(&self.key, event, is_key);
         self.fields = Some(fields + 1);

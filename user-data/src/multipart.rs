@@ -229,9 +229,10 @@ fn in_leaf(source: &str, message: &Message, drop: Blocks) -> Result<Change, Refu
 }
 
 /// How cloud-init reads a part, if it may hold a block (cloudinit/user_data.py, `_process_msg`).
-fn reading(content_type: &str, content: &str) -> Option<Reading> {
+pub(crate) fn reading(content_type: &str, content: &str) -> Option<Reading> {
     let kind = match content_type {
         "text/cloud-config" => return Some(Reading::Yaml),
+        "text/jinja2" => Ok(Kind::Jinja),
         "text/plain" | "text/x-not-multipart" | "text/x-shellscript" => kind::of(content),
         _ => return None,
     };

@@ -255,6 +255,34 @@ fn nothing_left_is_empty() {
 }
 
 #[test]
+fn blocks_are_found_in_parts_of_every_sort() {
+    let block = format!("phone_home: {{url: '{URL}'}}");
+    let template = format!("## template: jinja\n#cloud-config\n{block}");
+    let inline = |text: &str| text.replace('\n', "\n\n  ").replace('\'', "''");
+    for part in [
+        format!("- {{type: text/cloud-config, content: '{}'}}", inline(&block)),
+        format!("- content: '{}'", inline(&block)),
+        format!("- {{type: , content: '{}'}}", inline(&block)),
+        format!("- '{}'", inline(&block)),
+        format!("- '{}'", inline(&template)),
+        format!("- {{type: Text/Jinja2, content: '{}'}}", inline(&template)),
+        format!("- {{type: text/plain, content: '{}'}}", inline(&template)),
+    ] {
+        check_removed(&format!("#cloud-config-archive\n- a\n{part}\n"), "#cloud-config-archive\n- a\n");
+    }
+    for kept in [
+        format!("- {{type: text/x-other, content: '#cloud-config\n\n  {block}'}}\n"),
+        format!("- {{type: text/plain, content: '{}'}}\n", inline(&block)),
+    ] {
+        check_removed(&format!("#cloud-config-archive\n{kept}"), &format!("#cloud-config-archive\n{kept}"));
+    }
+    let message = |part: &str| {
+        format!("MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\n\n#!/bin/sh\n{part}--b--\n")
+    };
+    check_removed(&message(&format!("--b\nContent-Type: text/jinja2\n\n{template}\n")), &message(""));
+}
+
+#[test]
 fn what_is_not_yaml_or_has_no_block_stays() {
     for text in [
         "",
