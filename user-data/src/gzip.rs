@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 
 use flate2::Compression;
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 
 use crate::MAX_BYTES;
@@ -14,15 +14,24 @@ pub(crate) fn is_compressed(user_data: &[u8]) -> bool {
     user_data.starts_with(&MAGIC)
 }
 
-/// What was compressed, or why it cannot be had.
+/// What was compressed, or why it cannot be had. As Python has it, zeros may stand behind each member (gzip.py, `_read_eof`).
 pub(crate) fn unpack(user_data: &[u8]) -> Result<Vec<u8>, String> {
     let mut unpacked = Vec::new();
-    let mut decoder = MultiGzDecoder::new(user_data).take(MAX_BYTES as u64 + 1);
-    match decoder.read_to_end(&mut unpacked) {
-        Err(error) => Err(format!("it begins like gzip but cannot be unpacked: {error}")),
-        Ok(len) if len > MAX_BYTES => Err(format!("it has more than {} MiB when unpacked", MAX_BYTES >> 20)),
-        Ok(_) => Ok(unpacked),
+    let mut rest = user_data;
+    while !rest.is_empty() {
+        if !is_compressed(rest) {
+            return Err("it begins like gzip, and something else stands behind that".to_owned());
+        }
+        let mut member = GzDecoder::new(&mut rest).take((MAX_BYTES - unpacked.len()) as u64 + 1);
+        member
+            .read_to_end(&mut unpacked)
+            .map_err(|error| format!("it begins like gzip but cannot be unpacked: {error}"))?;
+        if unpacked.len() > MAX_BYTES {
+            return Err(format!("it has more than {} MiB when unpacked", MAX_BYTES >> 20));
+        }
+        rest = &rest[rest.iter().take_while(|byte| **byte == 0).count()..];
     }
+    Ok(unpacked)
 }
 
 /// The text compressed, without a time, so the same text gives the same bytes.

@@ -268,6 +268,8 @@ pub fn cases() -> Vec<Case> {
     }
     add("YAML with CR".to_owned(), b"#cloud-config\ra: 1\rb:\r- 2\r", true);
     let many = format!("#cloud-config\n{}a: 1\n", "# c\n".repeat(200));
+    let members = [&compressed(b"#cloud-config\na: 1\n")[..], b"\0\0", &compressed(b"b: 2\n"), b"\0\0\0"].concat();
+    add("compressed in two members with zeros behind".to_owned(), &members, false);
     add("many comments".to_owned(), many.as_bytes(), true);
     add("message with its mark just inside".to_owned(), marked(4096).as_bytes(), true);
     let outside = format!("#cloud-config\n#{}\n# MIME-Version: 1.0\na: \u{fc}\n", "-".repeat(4096));
@@ -386,6 +388,8 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
     let mut cut = compressed(b"#cloud-config\na: 1\n");
     cut.truncate(cut.len() - 3);
     refused.push((cut, "1:1: ", "cannot be unpacked"));
+    let behind = [&compressed(b"#cloud-config\na: 1\n")[..], b"\0x"].concat();
+    refused.push((behind, "1:1: ", "something else stands behind"));
     refused
 }
 
