@@ -1,16 +1,19 @@
 //! Where the top-level entries of a YAML document are, and what they mean.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use granit_parser::{Event, ScalarStyle, Span, StructureStyle, options};
 use twox_hash::XxHash3_64;
 
-use crate::events::Events;
+use crate::events::{Events, Stopped};
 use crate::pyyaml::{self, Nodes, Tabs};
 use crate::tail::Children;
-use crate::{Refusal, archive, text};
+use crate::{Refusal, archive, quotes, text};
 
 const PHONE_HOME: &str = "phone_home";
+/// Texts in quotes whose lines are joined, for each of which the document is parsed once more.
+const MAX_JOINED: usize = 32;
 
 /// What a document is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,15 +68,62 @@ pub(crate) struct Entry {
 /// Parses what may be an empty document, a mapping or a list.
 pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
     pyyaml::refuse_unprintable(source)?;
+    let (mut text, mut joined) = (Cow::Borrowed(source), Vec::new());
+    loop {
+        match read(source, &text, &joined) {
+            Ok(document) => return Ok(document),
+            Err(Stop::Refused(refusal)) => return Err(refusal),
+            Err(Stop::InQuotes { from, at, refusal }) => {
+                let quoted = quotes::around(&text, from, at).filter(|_| joined.len() < MAX_JOINED);
+                let Some(quoted) = quoted else { return Err(refusal) };
+                let on_one_line = quotes::join(&text, &quoted);
+                if on_one_line == text {
+                    return Err(refusal);
+                }
+                text = Cow::Owned(on_one_line);
+                joined.push(quoted);
+            }
+        }
+    }
+}
+
+/// Why a document is not read.
+enum Stop {
+    Refused(Refusal),
+    /// A text in quotes goes on in a column that PyYAML allows and the parser does not. It begins behind one place and is not closed
+    /// before the other.
+    InQuotes {
+        from: usize,
+        at: usize,
+        refusal: Refusal,
+    },
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Parses a text that is the source but for the lines of texts in quotes, some of which are joined.
+fn read(source: &str, text: &str, joined: &[Range<usize>]) -> Result<Document, Stop> {
     // With the parser's feature `comments` they would be events, of which it holds no more than 96 in a row.
     let options = options! { emit_comments: false, emit_anchor_events: true };
     let mut tabs = Tabs::new(source);
-    let mut nodes = Nodes::new(source);
+    let mut nodes = Nodes::new(source, joined);
     let mut reader: Option<Reader> = None;
-    let mut documents = 0;
+    let (mut documents, mut from) = (0, 0);
     let mut end = source.len();
-    for next in Events::new(source, options) {
-        let (event, span) = next?;
+    let mut events = Events::new(text, options);
+    while let Some(next) = events.next() {
+        let (event, span) = next.map_err(|refusal| match events.stopped {
+            Some(Stopped { at, in_quotes }) => {
+                let refusal = Refusal::at_byte(source, at, refusal.reason);
+                if in_quotes { Stop::InQuotes { from, at, refusal } } else { Stop::Refused(refusal) }
+            }
+            None => Stop::Refused(refusal),
+        })?;
+        from = from.max(span.end.byte_offset().unwrap_or_default());
         tabs.refuse(&event, &span)?;
         nodes.refuse(&event, &span)?;
         match event {
@@ -84,7 +134,7 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
                     pyyaml::refuse_before_document(source, start(&span))?;
                 }
                 if documents == 2 {
-                    return Err(refuse(&span, "a second document starts; cloud-init reads only one"));
+                    return Err(refuse(source, &span, "a second document starts; cloud-init reads only one").into());
                 }
             }
             Event::DocumentEnd => {
@@ -101,6 +151,7 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
     if documents == 0 {
         pyyaml::refuse_before_document(source, source.len())?;
     }
+    nodes.refuse_lines_joined_elsewhere()?;
     Ok(reader.map_or_else(|| Document::empty(end), |reader| reader.finish(end)))
 }
 
@@ -149,9 +200,9 @@ impl<'a> Reader<'a> {
             Event::SequenceStart(StructureStyle::Block, ..) => Root::List,
             Event::SequenceStart(StructureStyle::Flow, ..) => Root::Brackets,
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                return Err(refuse(span, "the root of the document is an alias"));
+                return Err(refuse(source, span, "the root of the document is an alias"));
             }
-            _ => return Err(refuse(span, "the root of the document is a scalar")),
+            _ => return Err(refuse(source, span, "the root of the document is a scalar")),
         };
         let inside = span.end.byte_offset().unwrap_or_default()..source.len();
         let indent = if root == Root::List { indent_at(source, start(span)) } else { 0 };
@@ -333,8 +384,8 @@ impl Open {
     }
 }
 
-pub(crate) fn refuse(span: &Span, reason: &str) -> Refusal {
-    Refusal { line: span.start.line(), column: span.start.col() + 1, reason: reason.to_owned() }
+pub(crate) fn refuse(source: &str, span: &Span, reason: &str) -> Refusal {
+    Refusal::at_byte(source, start(span), reason)
 }
 
 fn is_block(style: ScalarStyle) -> bool {

@@ -3,19 +3,30 @@
 //! The parser is generic over its input, so it is compiled with each crate that calls it. Whoever reads YAML by its events calls it here,
 //! and a program has it once.
 
-use granit_parser::{Event, Options, Parser, Span, StrInput};
+use granit_parser::{ErrorKind, Event, Options, Parser, Span, StrInput};
 
 use crate::Refusal;
 
 /// The events of a text, up to its end or to what is not YAML.
 pub struct Events<'a> {
     parser: Parser<'a, StrInput<'a>>,
+    /// Where they ended, if it was at what is not YAML.
+    pub(crate) stopped: Option<Stopped>,
+}
+
+/// Where a text is not YAML.
+#[derive(Clone, Copy)]
+pub(crate) struct Stopped {
+    /// The byte.
+    pub(crate) at: usize,
+    /// A text in quotes goes on in a column that YAML 1.2 does not allow.
+    pub(crate) in_quotes: bool,
 }
 
 impl<'a> Events<'a> {
     /// Reads a text.
     pub fn new(text: &'a str, options: Options) -> Self {
-        Self { parser: Parser::new_from_str_with_options(text, options) }
+        Self { parser: Parser::new_from_str_with_options(text, options), stopped: None }
     }
 }
 
@@ -25,6 +36,8 @@ impl<'a> Iterator for Events<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.parser.next_event()?;
         Some(next.map_err(|error| {
+            let in_quotes = matches!(error.kind(), ErrorKind::TabInIndentation | ErrorKind::InvalidQuotedScalarIndent);
+            self.stopped = Some(Stopped { at: error.marker().byte_offset().unwrap_or_default(), in_quotes });
             let (line, column) = (error.marker().line(), error.marker().col() + 1);
             Refusal { line, column, reason: format!("this is not YAML: {}", error.info()) }
         }))

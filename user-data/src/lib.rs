@@ -20,6 +20,7 @@ mod kind;
 mod mime;
 mod multipart;
 mod pyyaml;
+mod quotes;
 mod tail;
 mod text;
 mod trust;

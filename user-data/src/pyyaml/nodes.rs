@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
 
@@ -21,6 +22,9 @@ const BARE: &str = "cloud-init makes nothing of a bare = or << here; put it in q
 /// Finds them among the events of a document (yaml/composer.py, yaml/constructor.py and cloudinit/safeyaml.py).
 pub(crate) struct Nodes<'a> {
     source: &'a str,
+    /// Texts in quotes whose lines the parser sees as one, and how many of them have come.
+    joined: &'a [Range<usize>],
+    seen: usize,
     open: Vec<Open>,
     /// What the anchors stand for, by the parser's numbers.
     kinds: Vec<Kind>,
@@ -61,8 +65,8 @@ struct Open {
 }
 
 impl<'a> Nodes<'a> {
-    pub(crate) fn new(source: &'a str) -> Self {
-        Self { source, open: Vec::new(), kinds: Vec::new(), names: BTreeMap::new() }
+    pub(crate) fn new(source: &'a str, joined: &'a [Range<usize>]) -> Self {
+        Self { source, joined, seen: 0, open: Vec::new(), kinds: Vec::new(), names: BTreeMap::new() }
     }
 
     /// To be called with every event.
@@ -77,13 +81,25 @@ impl<'a> Nodes<'a> {
                     tag.and_then(|tag| tag_problem(event, span, self.source, self.open.is_empty(), tag))
                 {
                     let tag = Span::empty(span.tag_start().unwrap_or(span.start));
-                    return Err(refuse(&tag, problem));
+                    return Err(refuse(self.source, &tag, problem));
                 }
                 self.take(event, span, tag)
             }
             _ => None,
         };
-        problem.map_or(Ok(()), |problem| Err(refuse(span, problem)))
+        problem.map_or(Ok(()), |problem| Err(refuse(self.source, span, problem)))
+    }
+
+    /// To be called behind the last event. What was taken for a text in quotes has to be one.
+    pub(crate) fn refuse_lines_joined_elsewhere(&self) -> Result<(), Refusal> {
+        match self.joined.first() {
+            Some(first) if self.seen < self.joined.len() => {
+                let reason =
+                    "this is not YAML: a text in quotes goes on in a column where it may not; indent its lines";
+                Err(Refusal::at_byte(self.source, first.start, reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn take(&mut self, event: &Event, span: &Span, tag: Option<&str>) -> Option<&'static str> {
@@ -92,6 +108,10 @@ impl<'a> Nodes<'a> {
         // What PyYAML takes for more than a text.
         let bare = text.filter(|text| matches!(*text, "=" | "<<"));
         let problem = text.map_or_else(|| explicit_problem(event, tag), scalars::plain_problem);
+        let is_joined = self.is_joined(event, span);
+        self.seen += usize::from(is_joined);
+        let is_split_key = is_joined && self.open.last().is_some_and(Open::is_key);
+        let problem = problem.or(is_split_key.then_some("cloud-init takes a key only from one line"));
         let problem = problem.or_else(|| self.place_problem(event, span, kind, bare.is_some()));
         let (items, is_pair) = self.asked(tag, kind);
         if let Some(parent) = self.open.last_mut() {
@@ -140,6 +160,12 @@ impl<'a> Nodes<'a> {
             _ => Items::All,
         };
         (items, parent.is_some_and(|parent| parent.items == Items::Pairs))
+    }
+
+    /// Whether a node is a text in quotes of several lines that the parser sees as one.
+    fn is_joined(&self, event: &Event, span: &Span) -> bool {
+        let is_quoted = matches!(event, Event::Scalar(_, ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted, ..));
+        is_quoted && self.joined.iter().any(|joined| span.byte_range().as_ref() == Some(joined))
     }
 
     fn place_problem(&self, event: &Event, span: &Span, kind: Kind, is_bare: bool) -> Option<&'static str> {

@@ -1,0 +1,61 @@
+//! Texts in quotes over several lines. PyYAML lets them go on in any column (yaml/scanner.py, `scan_flow_scalar_spaces`), YAML 1.2 only
+//! farther in than what they are in (YAML 1.2.2, 7.3). With its lines joined such a text is read by both.
+
+use std::ops::Range;
+
+/// The text in quotes that has not ended at a byte, from one quote to behind the other, as far as can be told without a parser.
+pub(crate) fn around(text: &str, from: usize, at: usize) -> Option<Range<usize>> {
+    let bytes = text.as_bytes();
+    let mut index = from;
+    let mut before = b' ';
+    while index < at {
+        let byte = bytes[index];
+        let is_begin = matches!(before, b' ' | b'\t' | b'\n' | b'\r' | b'[' | b'{' | b',' | b':');
+        match byte {
+            b'#' if is_begin => {
+                index += bytes[index..].iter().position(|byte| matches!(byte, b'\n' | b'\r'))?;
+            }
+            b'"' | b'\'' if is_begin => {
+                let end = end(bytes, index)?;
+                if at < end {
+                    return Some(index..end);
+                }
+                index = end;
+            }
+            _ => index += 1,
+        }
+        before = bytes[index - 1];
+    }
+    None
+}
+
+/// Where the text in quotes ends that begins at a byte.
+fn end(bytes: &[u8], start: usize) -> Option<usize> {
+    let quote = bytes[start];
+    let mut index = start + 1;
+    loop {
+        let rest = bytes.get(index..).filter(|rest| !rest.is_empty())?;
+        index += match rest {
+            [b'\\', _, ..] if quote == b'"' => 2,
+            [b'\'', b'\'', ..] if quote == b'\'' => 2,
+            [byte, ..] if *byte == quote => return Some(index + 1),
+            _ => 1,
+        };
+    }
+}
+
+/// The text with spaces for the line breaks of a part of it, but for those in front of what ends a document anywhere.
+pub(crate) fn join(text: &str, quoted: &Range<usize>) -> String {
+    let inside = &text[quoted.clone()];
+    let mut joined = String::with_capacity(text.len());
+    joined.push_str(&text[..quoted.start]);
+    for (at, c) in inside.char_indices() {
+        let is_mark = || {
+            let behind = ["---", "..."].iter().find_map(|mark| inside[at + 1..].strip_prefix(mark));
+            behind.is_some_and(|behind| behind.starts_with([' ', '\t', '\n', '\r']))
+        };
+        joined.push(if matches!(c, '\n' | '\r') && !is_mark() { ' ' } else { c });
+    }
+    joined.push_str(&text[quoted.end..]);
+    joined
+}
