@@ -2,13 +2,11 @@
 
 use granit_parser::{Event, ScalarStyle};
 
-use crate::Refusal;
 use crate::block::Block;
 use crate::document::{self, Entry};
 use crate::edit::{self, Blocks, Reading, Unfit};
-use crate::kind;
-use crate::multipart;
-use crate::pyyaml;
+use crate::kind::{self, Kind};
+use crate::{Refusal, jinja, pyyaml};
 
 /// The archive with one more part. A last part that is nothing but a block makes room for it.
 pub(crate) fn inject(source: &str, block: &Block) -> Result<String, Unfit> {
@@ -38,11 +36,12 @@ pub(crate) fn remove(source: &str, drop: Blocks) -> Result<Option<String>, Refus
 
 /// Whether cloud-init fails on a part with this key, or this value of the key, whereupon it drops all parts (cloudinit/user_data.py,
 /// `_explode_archive`).
-pub(crate) fn is_unfit(key: &str, event: &Event, is_key: bool) -> bool {
+pub(crate) fn is_unfit(key: &str, event: &Event, is_key: bool, is_collection: bool) -> bool {
     let is_text = match event {
         Event::Scalar(text, ScalarStyle::Plain, _, None) => pyyaml::is_text(text),
-        Event::Scalar(..) | Event::Alias(_) => true,
-        _ => false,
+        // What is merged is not looked into.
+        Event::Alias(_) if key == "<<" => true,
+        _ => !is_collection,
     };
     let is_null = event.scalar().is_some_and(|(text, _)| matches!(text, "" | "~" | "null" | "Null" | "NULL"));
     match key.to_ascii_lowercase().as_str() {
@@ -62,14 +61,18 @@ fn is_nothing_but(entry: &Entry, drop: Blocks) -> bool {
     matches!(without_blocks(entry, drop), Ok(Some(content)) if content.is_empty())
 }
 
-/// What a part's content is without the blocks to drop. `None` if it has none of them. A part without a type and a header is a
-/// cloud-config (cloudinit/user_data.py, `ARCHIVE_UNDEF_TYPE`).
+/// What a part's content is without the blocks to drop. `None` if it has none of them. cloud-init looks for a header only where there is
+/// no type, and takes what has neither for a cloud-config (cloudinit/user_data.py, `_explode_archive`).
 fn without_blocks(entry: &Entry, drop: Blocks) -> Result<Option<String>, Refusal> {
-    let Some(content) = &entry.field else { return Ok(None) };
-    let content_type = entry.content_type.as_deref().filter(|named| named.contains('/'));
-    let default = if kind::of(content).is_ok() { "text/plain" } else { "text/cloud-config" };
-    match multipart::reading(&content_type.unwrap_or(default).to_ascii_lowercase(), content) {
-        Some(reading) => edit::remove(content, drop, reading),
-        None => Ok(None),
-    }
+    let Some(content) = entry.field.as_ref().filter(|_| !entry.is_pieced) else { return Ok(None) };
+    let named = entry.content_type.as_deref().filter(|named| named.contains('/'));
+    let essence = named.map(|named| named.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
+    let reading = match (essence.as_deref(), kind::of(content)) {
+        (Some("text/cloud-config"), _) | (None, Ok(Kind::CloudConfig) | Err(_)) => Reading::Yaml,
+        (Some("text/jinja2"), _) | (None, Ok(Kind::Jinja)) if jinja::is_cloud_config(content) == Ok(true) => {
+            Reading::Jinja
+        }
+        _ => return Ok(None),
+    };
+    edit::remove(content, drop, reading)
 }

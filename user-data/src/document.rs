@@ -1,6 +1,5 @@
 //! Where the top-level entries of a YAML document are, and what they mean.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use granit_parser::{Event, ScalarStyle, Span, StructureStyle, options};
@@ -12,8 +11,6 @@ use crate::tail::Children;
 use crate::{Refusal, archive, quotes, text};
 
 const PHONE_HOME: &str = "phone_home";
-/// Texts in quotes whose lines are joined, for each of which the document is parsed once more.
-const MAX_JOINED: usize = 32;
 
 /// What a document is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +52,8 @@ pub(crate) struct Entry {
     pub(crate) field: Option<String>,
     /// What the item's `type` is.
     pub(crate) content_type: Option<String>,
+    /// The item has keys from elsewhere, or a type that is not written here.
+    pub(crate) is_pieced: bool,
     /// It is an item that cloud-init takes for a part of an archive and then fails on.
     pub(crate) is_unfit: bool,
     /// Its lines, from the first byte of the first to the last byte of the last; in braces, from its first byte to its last.
@@ -68,20 +67,15 @@ pub(crate) struct Entry {
 /// Parses what may be an empty document, a mapping or a list.
 pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
     pyyaml::refuse_unprintable(source)?;
-    let (mut text, mut joined) = (Cow::Borrowed(source), Vec::new());
+    let mut text = quotes::Text::new(source);
     loop {
-        match read(source, &text, &joined) {
+        match read(source, &text) {
             Ok(document) => return Ok(document),
             Err(Stop::Refused(refusal)) => return Err(refusal),
             Err(Stop::InQuotes { from, at, refusal }) => {
-                let quoted = quotes::around(&text, from, at).filter(|_| joined.len() < MAX_JOINED);
-                let Some(quoted) = quoted else { return Err(refusal) };
-                let on_one_line = quotes::join(&text, &quoted);
-                if on_one_line == text {
+                if !text.join(from, at) {
                     return Err(refusal);
                 }
-                text = Cow::Owned(on_one_line);
-                joined.push(quoted);
             }
         }
     }
@@ -106,15 +100,15 @@ impl From<Refusal> for Stop {
 }
 
 /// Parses a text that is the source but for the lines of texts in quotes, some of which are joined.
-fn read(source: &str, text: &str, joined: &[Range<usize>]) -> Result<Document, Stop> {
+fn read(source: &str, text: &quotes::Text) -> Result<Document, Stop> {
     // With the parser's feature `comments` they would be events, of which it holds no more than 96 in a row.
     let options = options! { emit_comments: false, emit_anchor_events: true };
     let mut tabs = Tabs::new(source);
-    let mut nodes = Nodes::new(source, joined);
+    let mut nodes = Nodes::new(source, &text.joined);
     let mut reader: Option<Reader> = None;
     let (mut documents, mut from) = (0, 0);
     let mut end = source.len();
-    let mut events = Events::new(text, options);
+    let mut events = Events::new(&text.text, options);
     while let Some(next) = events.next() {
         let (event, span) = next.map_err(|refusal| match events.stopped {
             Some(Stopped { at, in_quotes }) => {
@@ -152,6 +146,12 @@ fn read(source: &str, text: &str, joined: &[Range<usize>]) -> Result<Document, S
         pyyaml::refuse_before_document(source, source.len())?;
     }
     nodes.refuse_lines_joined_elsewhere()?;
+    if let (Some(joined), Some(Root::List | Root::Brackets)) = (text.joined.first(), reader.as_ref().map(Reader::root))
+    {
+        // What it is is looked at again, and joined it is something else.
+        let reason = "within an archive slipway reads text in quotes only where its lines are indented; indent them";
+        return Err(Refusal::at_byte(source, joined.start, reason).into());
+    }
     Ok(reader.map_or_else(|| Document::empty(end), |reader| reader.finish(end)))
 }
 
@@ -176,6 +176,8 @@ struct Reader<'a> {
     anchors: Vec<usize>,
     /// Anchors of scalars that are `phone_home`, in order.
     words: Vec<usize>,
+    /// Anchors of lists and mappings, in order.
+    collections: Vec<usize>,
 }
 
 /// An entry that is not complete yet.
@@ -208,8 +210,8 @@ impl<'a> Reader<'a> {
         let indent = if root == Root::List { indent_at(source, start(span)) } else { 0 };
         let (closed, columns) = (root == Root::Empty, (span.start.col(), None));
         let document = Document { root, entries: Vec::new(), indent, inside, columns, children: None };
-        let (scalar_ends, anchors, words) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { source, document, depth: 0, closed, open: None, scalar_ends, anchors, words })
+        let (scalar_ends, anchors, words, collections) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { source, document, depth: 0, closed, open: None, scalar_ends, anchors, words, collections })
     }
 
     fn take(&mut self, event: &Event, span: &Span) {
@@ -229,11 +231,17 @@ impl<'a> Reader<'a> {
             self.open = Some(self.begin(event, span));
             self.document.columns.1 = event.scalar().filter(|(_, style)| !is_block(*style)).map(|_| span.start.col());
         }
-        if let (Some(id), Some((PHONE_HOME, _))) = (event.anchor_id(), event.scalar()) {
-            self.words.push(id);
+        match (event.anchor_id(), event.scalar()) {
+            (Some(id), Some((PHONE_HOME, _))) => self.words.push(id),
+            (Some(id), None) => self.collections.push(id),
+            _ => {}
         }
+        let is_collection = match event {
+            Event::Alias(id) => self.collections.binary_search(id).is_ok(),
+            event => event.scalar().is_none(),
+        };
         let Some(open) = &mut self.open else { return };
-        open.note_field(event, self.depth, is_list);
+        open.note_field(event, self.depth, is_list, is_collection);
         match (self.depth, &mut open.children) {
             (0, children) if open.nodes == 1 => *children = Children::new(event, span),
             (1, Some(children)) if !ends => children.note(start(span)),
@@ -254,6 +262,10 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn root(&self) -> &Root {
+        &self.document.root
+    }
+
     fn is_list(&self) -> bool {
         matches!(self.document.root, Root::List | Root::Brackets)
     }
@@ -269,6 +281,7 @@ impl<'a> Reader<'a> {
             is_phone_home,
             field: None,
             content_type: None,
+            is_pieced: false,
             is_unfit: false,
             bytes,
             ends_in_block_scalar: false,
@@ -363,7 +376,7 @@ impl Open {
     }
 
     /// Looks for the scalar of `url` in the value of a mapping's entry, and of `content` in an item, or the item itself.
-    fn note_field(&mut self, event: &Event, depth: usize, is_list: bool) {
+    fn note_field(&mut self, event: &Event, depth: usize, is_list: bool, is_collection: bool) {
         let scalar = event.scalar().map(|(value, _)| value);
         if depth == 0 && (is_list || self.nodes == 1) {
             self.fields = matches!(event, Event::MappingStart(..)).then_some(0);
@@ -378,8 +391,10 @@ impl Open {
             self.entry.field = scalar.map(str::to_owned);
         } else if is_list && self.key == "type" {
             self.entry.content_type = scalar.map(str::to_owned);
+            self.entry.is_pieced |= scalar.is_none();
         }
-        self.entry.is_unfit |= is_list && archive::is_unfit(&self.key, event, is_key);
+        self.entry.is_pieced |= is_key && (scalar.is_none() || self.key == "<<");
+        self.entry.is_unfit |= is_list && archive::is_unfit(&self.key, event, is_key, is_collection);
         self.fields = Some(fields + 1);
     }
 }

@@ -168,7 +168,7 @@ pub(crate) fn remove_entries(
     let is_right = |edited: &String| leaves_only(before, drop, reading.parse(edited));
     let shorter = without_last_break(source, before, drop, &edited);
     let mut ways = shorter.into_iter().chain([edited]).chain(with_what_depends(source, before, drop, edits));
-    let reason = "another part of the document depends on this entry, so it cannot be taken out";
+    let reason = "without this entry something else in the document would mean something else; take it out by hand";
     let refusal = || Refusal::at_byte(source, before.entries[first].bytes.start, reason);
     ways.find(is_right).map(Some).ok_or_else(refusal)
 }
@@ -192,7 +192,8 @@ fn with_what_depends(source: &str, before: &Document, drop: &[bool], mut edits: 
     if !drop.contains(&false) {
         let end = before.inside.end;
         let line = text::lines(source, end..source.len()).next()?;
-        edits.push((line, String::new()));
+        let is_alone = source[line.clone()].trim_end() == "...";
+        edits.push((if is_alone { line } else { end..end + 3 }, String::new()));
         return Some(splice(source, &edits));
     }
     for (range, _) in &mut edits {

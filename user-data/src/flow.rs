@@ -26,14 +26,13 @@ pub(crate) fn without(document: &Document, drop: &[bool], source: &str, code: Op
             continue;
         }
         let mut end = ends[count];
-        if first == 0 && code.is_none() {
-            // A comma alone is no list of nothing.
-            end += marks(&source[end..inside.end]).next().map_or(0, |comma| comma + 1);
-        }
         let line = source[end..inside.end].split(['\n', '\r']).next().unwrap_or_default();
         if line.contains('#') {
             end += line.len();
         }
+        // A comma alone is no list of nothing.
+        let comma = if first == 0 && code.is_none() { marks(&source[end..inside.end]).next() } else { None };
+        let comma = comma.map(|at| (end + at..end + at + 1, String::new()));
         let (start, mut kept) = match first {
             0 => (starts[0], String::new()),
             _ if separator(first).contains('#') => (ends[first], comments(separator(first)).trim_end().to_owned()),
@@ -44,6 +43,7 @@ pub(crate) fn without(document: &Document, drop: &[bool], source: &str, code: Op
             kept.push_str(text::newline(source));
         }
         edits.push((start..end, kept));
+        edits.extend(comma);
     }
     edits
 }

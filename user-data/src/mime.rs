@@ -127,13 +127,16 @@ fn boundary_of_pieces(content_type: &str) -> Option<String> {
         let number = number.map(|number| number.parse::<u32>()).transpose().ok()?;
         pieces.push((number, if is_encoded { percent_decoded(&value)? } else { value.into_owned() }));
     }
+    // Python cannot put one without a number in order with others.
+    let is_mixed = pieces.len() > 1 && pieces.iter().any(|(number, _)| number.is_none());
     pieces.sort();
     let value: String = pieces.iter().map(|(_, piece)| piece.as_str()).collect();
     match value.splitn(3, '\'').collect::<Vec<_>>()[..] {
-        _ if pieces.is_empty() => None,
+        _ if pieces.is_empty() || is_mixed => None,
         [charset, _, value] if is_extended => {
-            let is_known = matches!(charset.to_ascii_lowercase().as_str(), "" | "us-ascii" | "utf-8" | "iso-8859-1");
-            is_known.then(|| value.to_owned())
+            let charset = charset.to_ascii_lowercase();
+            let has_ascii = ["us-ascii", "ascii", "utf-8", "utf8", "iso-8859-", "latin", "windows-125"];
+            (charset.is_empty() || has_ascii.iter().any(|name| charset.starts_with(name))).then(|| value.to_owned())
         }
         _ if is_extended => Some(value),
         _ => Some(unquoted(&value).into_owned()),
@@ -206,6 +209,13 @@ pub(crate) fn parts(source: &str, body: Range<usize>, boundary: &str) -> Parts {
         }
         found.parts.push(Part { boundary: line.start, bytes: line.end..body.end });
         after_boundary = true;
+    }
+    // Python takes the last line break of a message without an end for that of the boundary it lacks.
+    if let (None, Some(last)) = (found.close, found.parts.last_mut())
+        && body.end == source.len()
+    {
+        let start = last.bytes.start;
+        last.bytes.end = start + text::without_break(&source[start..body.end]).len();
     }
     found
 }

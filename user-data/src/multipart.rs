@@ -11,7 +11,7 @@ use crate::edit::{self, Blocks, Reading};
 use crate::kind::{self, Kind};
 use crate::mime::{self, Encoding, Message};
 use crate::text::{self, Edit, splice};
-use crate::{Refusal, jinja};
+use crate::{Refusal, archive, jinja};
 
 const BOUNDARY: &str = "slipway-phone-home";
 /// Names of the second and further boundaries to try where the text has the first.
@@ -210,9 +210,8 @@ fn in_leaf(source: &str, message: &Message, drop: Blocks) -> Result<Change, Refu
         },
         Encoding::Other => return Ok(Change::None),
     };
-    let Some(reading) = reading(&message.content_type, &content) else { return Ok(Change::None) };
     let is_plain = message.encoding == Encoding::Plain;
-    let edited = edit::remove(&content, drop, reading).map_err(|refusal| {
+    let edited = without_blocks_in(&message.content_type, &content, drop).map_err(|refusal| {
         let (first, _) = text::place(source, message.body.start);
         let line = if is_plain { first + refusal.line - 1 } else { first };
         Refusal { line, ..refusal }
@@ -228,18 +227,21 @@ fn in_leaf(source: &str, message: &Message, drop: Blocks) -> Result<Change, Refu
     })
 }
 
-/// How cloud-init reads a part, if it may hold a block (cloudinit/user_data.py, `_process_msg`).
-pub(crate) fn reading(content_type: &str, content: &str) -> Option<Reading> {
+/// What a part's content is without the blocks to drop, as cloud-init reads it (cloudinit/user_data.py, `_process_msg`). `None` if it
+/// has none of them.
+fn without_blocks_in(content_type: &str, content: &str, drop: Blocks) -> Result<Option<String>, Refusal> {
     let kind = match content_type {
-        "text/cloud-config" => return Some(Reading::Yaml),
+        "text/cloud-config" => Ok(Kind::CloudConfig),
+        "text/cloud-config-archive" => Ok(Kind::Archive),
         "text/jinja2" => Ok(Kind::Jinja),
         "text/plain" | "text/x-not-multipart" | "text/x-shellscript" => kind::of(content),
-        _ => return None,
+        _ => return Ok(None),
     };
     match kind {
-        Ok(Kind::CloudConfig) => Some(Reading::Yaml),
-        Ok(Kind::Jinja) if jinja::is_cloud_config(content) == Ok(true) => Some(Reading::Jinja),
-        _ => None,
+        Ok(Kind::CloudConfig) => edit::remove(content, drop, Reading::Yaml),
+        Ok(Kind::Archive) => archive::remove(content, drop),
+        Ok(Kind::Jinja) if jinja::is_cloud_config(content) == Ok(true) => edit::remove(content, drop, Reading::Jinja),
+        _ => Ok(None),
     }
 }
 

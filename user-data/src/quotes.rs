@@ -1,10 +1,40 @@
 //! Texts in quotes over several lines. PyYAML lets them go on in any column (yaml/scanner.py, `scan_flow_scalar_spaces`), YAML 1.2 only
 //! farther in than what they are in (YAML 1.2.2, 7.3). With its lines joined such a text is read by both.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
+/// Bytes that may be parsed again because of such texts.
+const AGAIN: usize = 16 << 20;
+
+/// A document in which the lines of some texts in quotes are joined, byte for byte in their places.
+pub(crate) struct Text<'a> {
+    pub(crate) text: Cow<'a, str>,
+    /// The texts in quotes, from one quote to behind the other.
+    pub(crate) joined: Vec<Range<usize>>,
+}
+
+impl<'a> Text<'a> {
+    /// The document as it is.
+    pub(crate) fn new(source: &'a str) -> Self {
+        Self { text: Cow::Borrowed(source), joined: Vec::new() }
+    }
+
+    /// Joins the lines of what seems to be a text in quotes that begins behind one place and ends behind the other. Whether anything is
+    /// different then, and may be parsed again.
+    pub(crate) fn join(&mut self, from: usize, at: usize) -> bool {
+        let is_too_much = (self.joined.len() + 1).saturating_mul(self.text.len()) > AGAIN;
+        let Some(quoted) = around(&self.text, from, at).filter(|_| !is_too_much) else { return false };
+        let joined = join(&self.text, &quoted);
+        let is_other = joined != self.text;
+        self.text = Cow::Owned(joined);
+        self.joined.push(quoted);
+        is_other
+    }
+}
+
 /// The text in quotes that has not ended at a byte, from one quote to behind the other, as far as can be told without a parser.
-pub(crate) fn around(text: &str, from: usize, at: usize) -> Option<Range<usize>> {
+fn around(text: &str, from: usize, at: usize) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     let mut index = from;
     let mut before = b' ';
@@ -45,7 +75,7 @@ fn end(bytes: &[u8], start: usize) -> Option<usize> {
 }
 
 /// The text with spaces for the line breaks of a part of it, but for those in front of what ends a document anywhere.
-pub(crate) fn join(text: &str, quoted: &Range<usize>) -> String {
+fn join(text: &str, quoted: &Range<usize>) -> String {
     let inside = &text[quoted.clone()];
     let mut joined = String::with_capacity(text.len());
     joined.push_str(&text[..quoted.start]);

@@ -167,6 +167,25 @@ fn a_message_and_an_archive_get_one_more_part() {
     );
 }
 
+/// What is joined to be read is not what a part is.
+#[test]
+fn quotes_in_an_archive_that_go_on_anywhere_are_refused() {
+    let text = format!("#cloud-config-archive\n- \"phone_home: {{url: {URL}}} #\n\nruncmd: [x]\"\n");
+    let refusal = inject_phone_home(&text, &phone_home()).expect_err("it has such quotes").to_string();
+    assert!(refusal.starts_with("line 2, column 3: within an archive"), "{refusal}");
+    check_removed(&text, &text);
+}
+
+/// Each is read again because of such a text, so how many there may be depends on how much there is.
+#[test]
+fn many_texts_in_quotes_may_go_on_anywhere() {
+    let text = |many| format!("#cloud-config\na:\n{}", "- \"x\ny\"\n".repeat(many));
+    check(&text(100), &format!("{}BLOCK", text(100)));
+    let long = format!("{}# {}\n", text(20), "-".repeat(1 << 20));
+    let refusal = inject_phone_home(&long, &phone_home()).expect_err("there are too many").to_string();
+    assert!(refusal.contains("multiline quoted scalar"), "{refusal}");
+}
+
 #[test]
 fn what_is_chosen_is_posted() {
     let block = |post: &str| Block { url: URL.to_owned(), post: post.parse::<Post>().expect("keys"), tries: None };
@@ -206,6 +225,8 @@ fn only_blocks_of_the_site_are_removed() {
     check_removed(&format!("#cloud-config\n{{phone_home: {{url: '{URL}'}},\n a: 1}}"), "#cloud-config\n{a: 1}");
     for (text, expect) in [
         ("{ # a\n  phone_home: {url: 'URL'}, }", "{ # a\n   }"),
+        ("{ phone_home: {url: 'URL'} # 1\n # 2\n, # 3\n}", "{ \n # 2\n # 3\n}"),
+        ("{a, # c\n phone_home: {url: 'URL'}}", "{a # c\n}"),
         ("{a: 1, # of a\n  phone_home: {url: 'URL'}, }", "{a: 1 # of a\n, }"),
         ("{a: 1, # of a\n # of it\n  phone_home: {url: 'URL'} # too\n}", "{a: 1 # of a\n # of it\n}"),
     ] {
@@ -229,6 +250,7 @@ fn only_blocks_of_the_site_are_removed() {
 fn what_would_mean_something_else_without_a_block_goes_with_it() {
     check_removed("#cloud-config\nBLOCK...\n# foot\n", "#cloud-config\n# foot\n");
     check_removed("#cloud-config\n# head\nBLOCK...\n", "#cloud-config\n# head\n");
+    check_removed("#cloud-config\n# head\nBLOCK... # foot\n", "#cloud-config\n# head\n # foot\n");
     check_removed("#cloud-config\n---\n# head\nBLOCK...\n# foot\n", "#cloud-config\n---\n# head\n...\n# foot\n");
     check_removed("#cloud-config\na: |+\n  x\n\nBLOCK\n", "#cloud-config\na: |+\n  x\n\n");
     check_removed("#cloud-config\na: |+\n  x\n\nBLOCK\n \n# b\nb: 1\n", "#cloud-config\na: |+\n  x\n\n# b\nb: 1\n");
@@ -266,13 +288,18 @@ fn blocks_are_found_in_parts_of_every_sort() {
         format!("- '{}'", inline(&block)),
         format!("- '{}'", inline(&template)),
         format!("- {{type: Text/Jinja2, content: '{}'}}", inline(&template)),
-        format!("- {{type: text/plain, content: '{}'}}", inline(&template)),
+        format!("- {{type: text/cloud-config; charset=utf-8, content: '{}'}}", inline(&block)),
     ] {
         check_removed(&format!("#cloud-config-archive\n- a\n{part}\n"), "#cloud-config-archive\n- a\n");
     }
+    let (typed, config) = ("type: &t text/x-shellscript", inline(&block));
     for kept in [
         format!("- {{type: text/x-other, content: '#cloud-config\n\n  {block}'}}\n"),
-        format!("- {{type: text/plain, content: '{}'}}\n", inline(&block)),
+        format!("- {{type: text/plain, content: '{}'}}\n", inline(&template)),
+        format!("- {{type: text/x-shellscript, content: '#cloud-config\n\n  {config}'}}\n"),
+        format!("- &d {{{typed}, content: '#!'}}\n- {{<<: *d, content: '{config}'}}\n"),
+        format!("- {{{typed}, content: '#!'}}\n- {{type: *t, content: '{config}'}}\n"),
+        format!("- {{X-k: &k type, *k : text/x-shellscript, content: '{config}'}}\n"),
     ] {
         check_removed(&format!("#cloud-config-archive\n{kept}"), &format!("#cloud-config-archive\n{kept}"));
     }
@@ -280,6 +307,10 @@ fn blocks_are_found_in_parts_of_every_sort() {
         format!("MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\n\n#!/bin/sh\n{part}--b--\n")
     };
     check_removed(&message(&format!("--b\nContent-Type: text/jinja2\n\n{template}\n")), &message(""));
+    let archive = |items: &str| message(&format!("--b\n\n#cloud-config-archive\n- a\n{items}"));
+    check_removed(&archive(&format!("- '{config}'\n")), &archive(""));
+    let open = "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\n\n#cloud-config\na: |\n  x\n";
+    check_removed(&format!("{open}{block}\n"), &format!("{open}\n"));
 }
 
 #[test]
@@ -306,7 +337,7 @@ fn a_block_that_something_depends_on_is_not_removed() {
         Err(refusal) => refusal.to_string(),
     };
     let found = refusal(format!("#cloud-config\nphone_home: &x {{url: '{URL}'}}\na: *x\n"));
-    assert!(found.starts_with("line 2, column 1: another part of the document depends"), "{found}");
+    assert!(found.starts_with("line 2, column 1: without this entry something else"), "{found}");
     let found =
         refusal(format!("#cloud-config-archive\n- |\n  #cloud-config\n  a: 1\n  phone_home: {{url: '{URL}'}}\n"));
     assert!(found.starts_with("line 2, column 1: the phone_home block stands among other keys"), "{found}");

@@ -201,11 +201,15 @@ impl<'a> Nodes<'a> {
             );
         }
         let behind = self.source.get(span.end.byte_offset()?..)?;
-        let colon = behind.trim_start();
-        let lines = behind.len() - colon.len();
+        let mut in_comment = false;
+        let is_colon_or_other = |c: char| {
+            in_comment = c == '#' || in_comment && !matches!(c, '\n' | '\r');
+            !(in_comment || c.is_whitespace())
+        };
+        let lines = behind.find(is_colon_or_other)?;
         let first = span.tag_start().unwrap_or(span.start);
         let is_split = first.line() != span.end.line() || behind[..lines].contains(['\n', '\r']);
-        (is_key && (colon.starts_with('#') || is_split && colon.starts_with(':'))).then_some(SPLIT_KEY)
+        (is_key && is_split && behind[lines..].starts_with(':')).then_some(SPLIT_KEY)
     }
 
     fn close(&mut self) -> Option<&'static str> {
@@ -266,13 +270,12 @@ fn tag_problem(event: &Event, span: &Span, source: &str, is_root: bool, tag: &st
         return Some("cloud-init knows no such tag, or not for this; take it away");
     }
     let written = source.get(span.tag_start()?.byte_offset()?..)?;
-    let end = written.bytes().position(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).unwrap_or(written.len());
-    let written = &written[..end];
-    let ends = match written.strip_prefix("!<") {
-        Some(verbatim) => verbatim.ends_with('>'),
-        None => {
-            written.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'!' | b'-' | b'_' | b':' | b'/'))
-        }
+    let is_of_tag = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'!' | b'-' | b'_' | b':' | b'/');
+    let end = match written.starts_with("!<") {
+        true => written.find('>').map_or(written.len(), |at| at + 1),
+        false => written.bytes().position(|byte| !is_of_tag(byte)).unwrap_or(written.len()),
     };
+    let behind = &written[end..];
+    let ends = behind.is_empty() || behind.starts_with([' ', '\t', '\n', '\r']);
     (!ends).then_some("cloud-init takes all up to the next space for the tag; put a space behind it")
 }

@@ -68,6 +68,8 @@ const COME_BACK: &[(&str, &str)] = &[
     ("braces with comments", "#cloud-config\n{\n  # about a\n  a: 1, # of a\n  # about b\n  b: 2 # of b\n  # end\n}\n"),
     ("braces with nothing but a comment", "#cloud-config\n{ # none\n}\n"),
     ("braces with nothing but space", "#cloud-config\n{  }\n"),
+    ("braces with comments behind keys without values", "#cloud-config\n{a # c\n, b: 1, c # d\n}\n"),
+    ("tags in brackets", "#cloud-config\na: [!<tag:yaml.org,2002:str> 1, !!str , ! x]\n"),
     ("braces with an explicit key", "#cloud-config\n{? a, b: 1}\n"),
     ("braces with an anchored key", "#cloud-config\n{&x a: 1, !!str b: *x, c: , d}\n"),
     ("braces with a last comma", "#cloud-config\n{ a: 1, }\n"),
@@ -166,7 +168,7 @@ const COME_BACK: &[(&str, &str)] = &[
     ),
     (
         "message with a boundary in a character set",
-        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=us-ascii''b%20c\n\n--b c\n\n#cloud-config\na: 1\n--b c--\n",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=Latin-1''b%20c\n\n--b c\n\n#cloud-config\na: 1\n--b c--\n",
     ),
     (
         "message with a boundary in pieces",
@@ -241,6 +243,18 @@ const OTHERS: &[(&str, &str)] = &[
     (
         "message with twice a boundary",
         "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\n--o--\n\n#!/bin/sh\n",
+    ),
+    (
+        "message without end, of a config with one",
+        "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=o\n\n--o\n\n#cloud-config\na: |\n  x\nphone_home: 1\n",
+    ),
+    (
+        "archive of types with one",
+        "#cloud-config-archive\n- {content: \"#cloud-config\\nphone_home: 1\", type: text/x-shellscript}\n",
+    ),
+    (
+        "archive of merged parts",
+        "#cloud-config-archive\n- &d {type: text/x-shellscript, content: \"#!/bin/sh\"}\n- <<: *d\n  content: \"phone_home: 1\"\n",
     ),
     ("message without anything", "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=a:b"),
     ("merged by nothing cloud-init knows", "#cloud-config\nmerge_how: x\na: 1\n"),
@@ -352,6 +366,7 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ("#cloud-config\na: !!binary YQ\n", "2:13: ", "what its tag says"),
         ("#cloud-config\na: !!binary ä\n", "2:13: ", "what its tag says"),
         ("#cloud-config\na: [!!str, b]\n", "2:5: ", "up to the next space"),
+        ("#cloud-config\na: [!<tag:yaml.org,2002:str>,!<tag:yaml.org,2002:str> ]\n", "2:5: ", "up to the next space"),
         ("#cloud-config\na: [http://b/?c=d]\n", "2:5: ", "no text with a ?"),
         ("#cloud-config\na: {b: :c}\n", "2:8: ", "no text with a ?"),
         ("#cloud-config\na: {\"b\n  c\": d}\n", "2:5: ", "only from one line"),
@@ -369,6 +384,8 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ("#cloud-config\na: &b.c d\n", "2:4: ", "the name of an anchor"),
         ("#cloud-config\na: &b c\nd: &b e\n", "3:4: ", "only once"),
         ("#cloud-config-archive\na: 1\n", "2:1: ", "an archive is a list"),
+        ("#cloud-config-archive\n- &a {content: b}\n- {content: c, X: *a}\n", "3:1: ", "cloud-init fails on this part"),
+        ("#cloud-config-archive\n- &a [b]\n- content: *a\n", "3:1: ", "cloud-init fails on this part"),
         ("#cloud-config-archive\n!!omap [a: b]\n", "2:1: ", "no such tag, or not for this"),
         ("#cloud-config-archive\n- a\n- content:\n    a: 1\n", "3:1: ", "cloud-init fails on this part"),
         ("#cloud-config-archive\n- content:\n", "2:1: ", "cloud-init fails on this part"),
