@@ -149,7 +149,7 @@ fn read(source: &str, text: &quotes::Text) -> Result<Document, Stop> {
     if let (Some(joined), Some(Root::List | Root::Brackets)) = (text.joined.first(), reader.as_ref().map(Reader::root))
     {
         // What it is is looked at again, and joined it is something else.
-        let reason = "within an archive slipway reads text in quotes only where its lines are indented; indent them";
+        let reason = "in a list as the root, as of an archive, text in quotes is read only where its lines are indented; indent them";
         return Err(Refusal::at_byte(source, joined.start, reason).into());
     }
     Ok(reader.map_or_else(|| Document::empty(end), |reader| reader.finish(end)))

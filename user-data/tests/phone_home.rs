@@ -172,7 +172,7 @@ fn a_message_and_an_archive_get_one_more_part() {
 fn quotes_in_an_archive_that_go_on_anywhere_are_refused() {
     let text = format!("#cloud-config-archive\n- \"phone_home: {{url: {URL}}} #\n\nruncmd: [x]\"\n");
     let refusal = inject_phone_home(&text, &phone_home()).expect_err("it has such quotes").to_string();
-    assert!(refusal.starts_with("line 2, column 3: within an archive"), "{refusal}");
+    assert!(refusal.starts_with("line 2, column 3: in a list as the root"), "{refusal}");
     check_removed(&text, &text);
 }
 
