@@ -98,7 +98,7 @@ async fn what_is_refused_is_refused_when_it_is_said() {
             with_user_data("hello\n"),
             "the user-data cannot be made to report: line 1, column 1: the user-data is nothing",
         ),
-        (without(with_user_data(anchored)), "the user-data cannot be kept from reporting: line 2, column 1: another"),
+        (without(with_user_data(anchored)), "the user-data cannot be kept from reporting: line 2, column 1: without"),
         (no_tries, "phone_home_tries is 0"),
         (no_seed, "the workflow has no seed-cloud-init step"),
     ] {
