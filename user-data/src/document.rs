@@ -146,9 +146,9 @@ fn read(source: &str, text: &quotes::Text) -> Result<Document, Stop> {
         pyyaml::refuse_before_document(source, source.len())?;
     }
     nodes.refuse_lines_joined_elsewhere()?;
-    if let (Some(joined), Some(Root::List | Root::Brackets)) = (text.joined.first(), reader.as_ref().map(Reader::root))
-    {
-        // What it is is looked at again, and joined it is something else.
+    let is_list = reader.as_ref().is_some_and(Reader::is_list);
+    if let Some(joined) = text.joined.first().filter(|_| is_list) {
+        // An item is read again as a text of its own, and joined it is another.
         let reason = "in a list as the root, as of an archive, text in quotes is read only where its lines are indented; indent them";
         return Err(Refusal::at_byte(source, joined.start, reason).into());
     }
@@ -260,10 +260,6 @@ impl<'a> Reader<'a> {
             self.document.children = open.children;
             self.scalar_ends.push(open.scalar_end);
         }
-    }
-
-    fn root(&self) -> &Root {
-        &self.document.root
     }
 
     fn is_list(&self) -> bool {
@@ -422,4 +418,22 @@ fn item_start(source: &str, at: usize, indent: usize) -> usize {
         start = text::line_start(source, start - 1);
     }
     start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a text in quotes begins is found without the parser, which has to agree.
+    #[test]
+    fn lines_joined_elsewhere_than_in_a_text_in_quotes_are_refused() {
+        let source = "a: b 'c\nd: \"e\"\n";
+        let check = |joined: Range<usize>, is_read: bool| {
+            let text = quotes::Text { text: source.into(), joined: vec![joined] };
+            assert_eq!(read(source, &text).is_ok(), is_read, "{:?}", text.joined);
+        };
+        check(11..14, true);
+        check(5..11, false);
+        check(10..14, false);
+    }
 }

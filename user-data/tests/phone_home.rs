@@ -1,5 +1,9 @@
 //! What putting a `phone_home` block in and taking it out makes of a text, to the byte.
 
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use slipway_protocol::PhoneHome;
 use slipway_user_data::{Block, MAX_BYTES, Post, inject, inject_phone_home, quoted, remove, remove_text, url_problem};
 
@@ -356,11 +360,21 @@ fn a_part_that_is_edited_keeps_its_encoding() {
     assert_eq!(remove(with.as_bytes(), "http://x"), Ok(without.into_bytes()));
 }
 
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a vector takes all")
+}
+
 #[test]
 fn too_much_is_refused() {
     let much = vec![b'\n'; MAX_BYTES + 1];
     let refusal = inject(&much, &Block::from(&phone_home())).map_err(|refusal| refusal.to_string());
     assert!(refusal.is_err_and(|text| text.contains("more than 16 MiB")));
+    let half = packed(&vec![b'\n'; MAX_BYTES / 2 + 1]);
+    assert!(inject(&half, &Block::from(&phone_home())).is_ok());
+    let refusal =
+        inject(&[&half[..], &half].concat(), &Block::from(&phone_home())).map_err(|refusal| refusal.to_string());
+    assert!(refusal.is_err_and(|text| text.contains("more than 16 MiB when unpacked")));
     for (lists, brackets, is_taken) in [(127, 127, true), (127, 128, false), (254, 0, true), (0, 255, false)] {
         let deep =
             format!("#cloud-config\na:\n {}{}{}\n", "- ".repeat(lists), "[".repeat(brackets), "]".repeat(brackets));

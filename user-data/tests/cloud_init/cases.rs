@@ -383,6 +383,16 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ("#cloud-config\na: &b{c: d}\n", "2:4: ", "the name of an anchor"),
         ("#cloud-config\na: &b.c d\n", "2:4: ", "the name of an anchor"),
         ("#cloud-config\na: &b c\nd: &b e\n", "3:4: ", "only once"),
+        (
+            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=''b; boundary*0=b\n\n--b\n\n#cloud-config\na: 1\n--b--\n",
+            "1:1: ",
+            "names no boundary",
+        ),
+        (
+            "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=utf-16''b\n\n--b\n\n#cloud-config\na: 1\n--b--\n",
+            "1:1: ",
+            "names no boundary",
+        ),
         ("#cloud-config-archive\na: 1\n", "2:1: ", "an archive is a list"),
         ("#cloud-config-archive\n- &a {content: b}\n- {content: c, X: *a}\n", "3:1: ", "cloud-init fails on this part"),
         ("#cloud-config-archive\n- &a [b]\n- content: *a\n", "3:1: ", "cloud-init fails on this part"),
