@@ -111,7 +111,7 @@ fn manifest() -> PathBuf {
 pub enum Extent {
     /// What is kept of it in the repository and in the cache, where what is new is kept too; for so many seconds.
     Seconds(u32),
-    /// What is kept in the repository alone, in the same order on every machine, and by this seed; for the runs in the manifest.
+    /// What is kept in the repository alone, in the same order each time, and by this seed; for the runs in the manifest.
     Seed(u32),
 }
 
@@ -201,13 +201,14 @@ fn repeatable(program: &Path, seeds: &Path, seed: u32, scratch: &Path) -> Result
     let files: Vec<String> = cache::files_below(seeds)?.iter().map(|file| file.display().to_string()).collect();
     fs::write(&list, files.join(",")).with_context(|| format!("writing {}", list.display()))?;
     fs::create_dir(&corpus).with_context(|| format!("creating {}", corpus.display()))?;
-    // What is compared goes into inputs, and pointers are compared too. Some containers do not let addresses be the same.
+    // What is compared goes into inputs, and pointers are compared too. Some containers do not let addresses be the same, and memory
+    // that is given back once a second is taken again elsewhere.
     let mut fuzz = match run_quietly(&mut command("setarch", ["-R", "true"])) {
         Ok(()) => command("setarch", ["-R".as_ref(), program]),
         Err(_) => command::<&str>(program, []),
     };
     fuzz.args([format!("-runs={runs}"), format!("-seed={seed}"), "-reload=0".to_owned()]);
-    fuzz.arg(format!("-seed_inputs=@{}", list.display())).arg(&corpus);
+    fuzz.args(["-purge_allocator_interval=-1".to_owned(), format!("-seed_inputs=@{}", list.display())]).arg(&corpus);
     Ok(fuzz)
 }
 
