@@ -32,8 +32,9 @@ use crate::Error;
 /// A connection, inside a transaction or not.
 pub type Connection = sqlx::SqliteConnection;
 
-/// How long a statement waits for another process that writes.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a statement waits for another process that writes: as long as a request may take, because a slow disk alone is no reason
+/// to refuse one.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_CONNECTIONS: u32 = 8;
 
 /// The database.
@@ -53,10 +54,11 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(BUSY_TIMEOUT);
+        // Of several processes that find no database, one makes and fills it. None would wait for another that changes the
+        // journal's mode.
+        let lock = lock(file.with_extension("lock")).await?;
         let pool = SqlitePoolOptions::new().max_connections(MAX_CONNECTIONS).connect_with(options).await;
         let pool = pool.map_err(database("opening the database"))?;
-        // Of several processes that find an empty database, one fills it.
-        let lock = lock(file.with_extension("lock")).await?;
         migrations().run(&pool).await.map_err(|source| Error::Migrate { source })?;
         drop(lock);
         Ok(Self { pool })
