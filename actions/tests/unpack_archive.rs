@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -196,7 +196,6 @@ fn a_hostile_entry_is_named_and_leaves_nothing() {
         assert!(error.ends_with(reason), "{error}");
         let left = names(&bench);
         assert!(!left.contains("first") && !left.contains(".slipway"), "{left}");
-        assert_eq!(fs::metadata(outside.path()).unwrap().nlink(), 2);
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "nothing is written outside");
     };
     let dots = "its path has \"..\", which could lead out of the target";

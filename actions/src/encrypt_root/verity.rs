@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn types_are_what_sfdisk_takes_them_for() {
-        let listed = Command::new("sfdisk").args(["--list-types", "--label", "gpt"]).output().unwrap();
+        let mut sfdisk = Command::new("sfdisk");
+        let listed = sfdisk.args(["--list-types", "--label", "gpt"]).env("LC_ALL", "C").output().unwrap();
         let listed = String::from_utf8(listed.stdout).unwrap().to_ascii_lowercase();
         let name =
             |guid: &str| listed.lines().find_map(|line| line.strip_prefix(guid)).map(str::trim).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Disk images with real partition tables and real file systems, made by the programs operators use.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -45,7 +45,12 @@ fn make_ext4(path: &Path, part: &Part) {
     let tree = tempfile::tempdir().unwrap();
     for (file, content) in part.files {
         let file = tree.path().join(file);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let folder = file.parent().unwrap();
+        fs::create_dir_all(folder).unwrap();
+        // Whatever the umask is.
+        for folder in folder.ancestors().take_while(|folder| folder.starts_with(tree.path())) {
+            fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+        }
         match content.strip_prefix("-> ") {
             Some(target) => std::os::unix::fs::symlink(target, file).unwrap(),
             None => fs::write(file, content).unwrap(),
