@@ -63,7 +63,7 @@ fn a_boot_reporter_follows_a_system_and_holds_up_nothing_when_the_server_is_away
         bench.lab.stop_server()?;
         let boot = Boot::Uefi { uri: None };
         let mut machine = bench.power_on(&MachineConfig { boot, disks, ..bench.machine() })?;
-        let told = machine.wait_for_console("told: the reporter is ", LIMIT)?;
+        let told = machine.wait_for_line("told: the reporter is ", LIMIT)?;
         assert!(told.contains("is active,"), "it waits for the server after the boot is over: {told}");
         assert!(told.ends_with(" running") || told.ends_with(" degraded"), "{told}");
         machine.wait_for_console("told: 0 failed units are ours", LIMIT)?;

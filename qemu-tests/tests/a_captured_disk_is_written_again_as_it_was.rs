@@ -18,9 +18,12 @@ fn a_captured_disk_is_written_again_as_it_was() -> Result<()> {
         bench.start_run(&[step("capture", Action::CaptureDisk(capture))])?;
 
         let mut machine = bench.power_on(&bench.machine())?;
+        // So that it is not through before the server is gone.
+        machine.limit_disk(0, 4 << 20)?;
         bench
             .wait_for(&machine, "in the middle of the disk", |node| progress(node, 0).is_some_and(|bytes| bytes > 0))?;
         bench.lab.kill_server()?;
+        machine.limit_disk(0, 0)?;
         let last = progress(&bench.status()?[0], 0).context("progress")?;
         assert!(last < 96 << 20, "the disk was stored before the server was gone");
         machine.wait_for_console("and goes on", LIMIT)?;

@@ -13,10 +13,13 @@ fn a_server_restarted_mid_image_loses_nothing() -> Result<()> {
         bench.register()?;
         bench.start_run(&[stream("write", &url, digest)])?;
         let mut machine = bench.power_on(&bench.machine())?;
+        // So that it is not through before the server is gone.
+        machine.limit_disk(0, 4 << 20)?;
         bench.wait_for(&machine, "in the middle of the image", |node| {
             progress(node, 0).is_some_and(|bytes| bytes > 0)
         })?;
         bench.lab.kill_server()?;
+        machine.limit_disk(0, 0)?;
         let last = progress(&bench.status()?[0], 0).context("progress")?;
         assert!(last < image.len() as u64, "the image was written before the server was gone");
         machine.wait_for_console("fetching again from byte", LIMIT)?;

@@ -13,7 +13,7 @@ fn a_server_with_another_ca_is_refused_before_anything_is_sent() -> Result<()> {
         bench.register()?;
 
         let mut machine = bench.power_on(&bench.machine())?;
-        let line = machine.wait_for_console("not signed by the CA", LIMIT)?;
+        let line = machine.wait_for_line("not signed by the CA", LIMIT)?;
         assert!(line.contains(&bench.lab.url()) && line.contains("nothing was sent"), "{line}");
 
         let node = bench.status()?.remove(0);

@@ -53,11 +53,9 @@ fn kernel_arguments_reach_a_unified_image_through_an_addon() -> Result<()> {
         let starts_with = |name: &str, built_in: &str| -> Result<()> {
             let machine = bench.machine_with_firmware(&bench.disk());
             let mut machine = Machine::start(&machine, &bench.folder().join(name))?;
-            machine.wait_for_console("Kernel command line: ", LIMIT)?;
-            machine.wait_for_console("\n", LIMIT)?;
-            let console = machine.console()?;
-            let found = console.lines().find_map(|line| Some(line.split_once("Kernel command line: ")?.1));
-            assert_eq!(found.context("a command line")?.trim(), format!("{built_in} {ARGUMENT}"));
+            let line = machine.wait_for_line("Kernel command line: ", LIMIT)?;
+            let (_, found) = line.split_once("Kernel command line: ").context("a command line")?;
+            assert_eq!(found.trim(), format!("{built_in} {ARGUMENT}"));
             Ok(())
         };
         starts_with("installed", BUILT_IN)?;

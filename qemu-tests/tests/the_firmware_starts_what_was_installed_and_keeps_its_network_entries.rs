@@ -55,7 +55,6 @@ fn the_firmware_starts_what_was_installed_and_keeps_its_network_entries() -> Res
             std::io::stderr(),
             "from PID 1's last word to the installed kernel: reboot {slow:.1} s, kexec {fast:.1} s"
         )?;
-        assert!(by_kexec < by_firmware, "kexec took {fast:.1} s, and the reboot {slow:.1} s");
         Ok(())
     })
 }

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail};
 /// it: another cargo would take it for a change and compile again what looks at it.
 pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
-    command.args(arguments);
+    // What programs say is read, in English.
+    command.args(arguments).env("LC_ALL", "C.UTF-8");
     for (name, _) in std::env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|ours| name.as_encoded_bytes().starts_with(ours.as_bytes())) {
             command.env_remove(name);

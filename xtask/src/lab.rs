@@ -60,7 +60,7 @@ impl Lab {
     pub fn new(folder: &Path) -> Result<Self> {
         let program = build_server()?;
         fs::create_dir_all(folder.join("boot")).with_context(|| format!("creating {}", folder.display()))?;
-        let (https_port, boot_port) = (free_port()?, free_port()?);
+        let [https_port, boot_port] = free_ports()?;
         Ok(Self { folder: folder.to_owned(), program, https_port, boot_port, server: None, detached: false })
     }
 
@@ -232,8 +232,14 @@ impl Drop for Lab {
     }
 }
 
-/// A port of the loopback nobody uses. Machines must know it before the server can listen on it.
-pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
-    Ok(listener.local_addr().context("looking for a free port")?.port())
+/// Ports of the loopback nobody uses. Machines must know them before the server can listen on them.
+pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    let bind = |_| TcpListener::bind(("127.0.0.1", 0));
+    let listeners = (0..N).map(bind).collect::<Result<Vec<_>, _>>().context("looking for free ports")?;
+    // All are held until all are known, so that none is given twice.
+    let mut ports = [0; N];
+    for (port, listener) in ports.iter_mut().zip(&listeners) {
+        *port = listener.local_addr().context("looking for free ports")?.port();
+    }
+    Ok(ports)
 }

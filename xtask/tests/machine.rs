@@ -46,7 +46,7 @@ fn a_network_boot_with_nothing_to_install_goes_on_to_the_target_images_login_pro
     let disks = vec![Disk { path, serial: "target".to_owned() }];
     let boot = Boot::Uefi { uri: Some(format!("{url}/ipxe.efi")) };
     let mut machine = Machine::start(&MachineConfig { nics, disks, ..config(boot) }, &folder)?;
-    let line = machine.wait_for_console("the script runs on", MINUTES)?;
+    let line = machine.wait_for_line("the script runs on", MINUTES)?;
     assert_eq!(line, "the script runs on 4c4c4544-0042-3010-8058-b7c04f503432 7CZ1234 52:54:00:ab:cd:01");
     machine.wait_for_console("Linux version", MINUTES)?;
     machine.wait_for_console("login:", MINUTES)?;

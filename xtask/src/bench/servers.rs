@@ -37,7 +37,7 @@ impl Servers {
             symlink(&stream.path, &link).with_context(|| format!("linking {}", link.display()))?;
         }
         let program = lab::build_server()?;
-        let (nginx_port, slipway_port) = (lab::free_port()?, lab::free_port()?);
+        let [nginx_port, slipway_port] = lab::free_ports()?;
         let mut servers = Self { folder: folder.to_owned(), program, nginx_port, slipway_port, running: Vec::new() };
         servers.start_slipway()?;
         servers.start_nginx()?;

@@ -74,7 +74,7 @@ fn lives_under_kvm() -> Result<bool> {
     let mut console = Console::new(&log);
     let mut lives = false;
     for _ in 0..PROBE.as_millis() / POLL.as_millis() {
-        lives = console.find(ALIVE)?.is_some();
+        lives = console.find(ALIVE)?;
         if lives || probe.try_wait().context("waiting for QEMU")?.is_some() {
             break;
         }

@@ -32,15 +32,24 @@ impl Console {
         }
     }
 
-    /// The line that holds the wanted text, the first behind what earlier searches found; nothing if it is not there yet.
-    pub fn find(&mut self, wanted: &str) -> Result<Option<String>> {
+    /// Whether the wanted text is there, behind what earlier searches found.
+    pub fn find(&mut self, wanted: &str) -> Result<bool> {
+        let text = self.text()?;
+        let found = text.get(self.seen..).and_then(|rest| rest.find(wanted));
+        self.seen += found.map_or(0, |at| at + wanted.len());
+        Ok(found.is_some())
+    }
+
+    /// The line that holds the wanted text, the first behind what earlier searches found; nothing if it is not there yet with its
+    /// end.
+    pub fn find_line(&mut self, wanted: &str) -> Result<Option<String>> {
         let text = self.text()?;
         let Some(at) = text.get(self.seen..).and_then(|rest| rest.find(wanted)).map(|at| self.seen + at) else {
             return Ok(None);
         };
-        self.seen = at + wanted.len();
+        let Some(end) = text[at..].find('\n').map(|newline| at + newline) else { return Ok(None) };
+        self.seen = end;
         let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
-        let end = text[at..].find('\n').map_or(text.len(), |newline| at + newline);
         Ok(Some(text[start..end].trim_end().to_owned()))
     }
 }
@@ -81,11 +90,13 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let log = folder.path().join("log");
         let mut console = Console::new(&log);
-        assert_eq!(console.find("boot")?, None);
-        fs::write(&log, "first boot\r\nsecond \x1b[1mboot\x1b[0m now\r\n")?;
-        assert_eq!(console.find("boot")?.as_deref(), Some("first boot"));
-        assert_eq!(console.find("boot")?.as_deref(), Some("second boot now"));
-        assert_eq!(console.find("boot")?, None);
+        assert_eq!((console.find("boot")?, console.find_line("boot")?), (false, None));
+        fs::write(&log, "first boot\r\nsecond \x1b[1mboot\x1b[0m now\r\nthird boot of a")?;
+        assert!(console.find("boot")?);
+        assert_eq!(console.find_line("boot")?.as_deref(), Some("second boot now"));
+        assert_eq!(console.find_line("boot")?, None, "more of the line may come");
+        assert!(console.find("boot")?);
+        assert!(!console.find("boot")?);
         Ok(())
     }
 }

@@ -143,14 +143,28 @@ impl Machine {
         self.console.log()
     }
 
-    /// Waits until the console shows a text, and returns its line. What earlier calls found, and what came before it, is not
-    /// looked at again.
-    pub fn wait_for_console(&mut self, wanted: &str, limit: Duration) -> Result<String> {
+    /// Waits until the console shows a text. What earlier calls found, and what came before it, is not looked at again.
+    pub fn wait_for_console(&mut self, wanted: &str, limit: Duration) -> Result<()> {
+        self.wait_until(wanted, limit, |console| Ok(console.find(wanted)?.then_some(())))
+    }
+
+    /// Waits until the console shows a line with a text to its end, and returns it. What earlier calls found, and what came before
+    /// it, is not looked at again.
+    pub fn wait_for_line(&mut self, wanted: &str, limit: Duration) -> Result<String> {
+        self.wait_until(wanted, limit, |console| console.find_line(wanted))
+    }
+
+    fn wait_until<T>(
+        &mut self,
+        wanted: &str,
+        limit: Duration,
+        mut find: impl FnMut(&mut Console) -> Result<Option<T>>,
+    ) -> Result<T> {
         let deadline = Instant::now() + limit;
         loop {
             let ended = self.qemu.try_wait().context("waiting for QEMU")?;
-            if let Some(line) = self.console.find(wanted)? {
-                return Ok(line);
+            if let Some(found) = find(&mut self.console)? {
+                return Ok(found);
             }
             let why = match ended {
                 Some(status) => format!("the machine ended ({status})"),
@@ -203,6 +217,15 @@ impl Machine {
     /// Plugs or unplugs the cable of a network card.
     pub fn set_link(&mut self, nic: usize, up: bool) -> Result<()> {
         self.qmp("set_link", json!({ "name": format!("nic{nic}"), "up": up })).map(drop)
+    }
+
+    /// Has a disk move so many bytes a second at most; as many as it can where it is 0.
+    pub fn limit_disk(&mut self, disk: usize, bytes: u64) -> Result<()> {
+        let others = ["bps_rd", "bps_wr", "iops", "iops_rd", "iops_wr"].map(|name| (name.to_owned(), json!(0)));
+        let mut arguments = serde_json::Map::from_iter(others);
+        arguments.insert("device".to_owned(), json!(format!("disk{disk}")));
+        arguments.insert("bps".to_owned(), json!(bytes));
+        self.qmp("block_set_io_throttle", Value::Object(arguments)).map(drop)
     }
 
     /// Pulls out a device that is in a slot of its own (`pcie-root-port`), and waits until the guest has let go of it.
