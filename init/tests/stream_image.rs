@@ -75,6 +75,7 @@ impl Bench {
     fn action(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
         command.arg("action").args(arguments).args(["--disk", &self.path("disk")]).stdin(Stdio::null());
+        command.env_remove("SLIPWAY_LOG");
         command
     }
 

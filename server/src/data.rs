@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! slipway.db            SQLite database
-//! slipway.lock          held while the database is brought up to date
+//! slipway.lock          held while the database is opened and brought up to date
 //! ca.pem  ca.key        certificate authority of this installation
 //! server.pem server.key the server's own certificate chain and key
 //! jwt.key               key of the nodes' JWTs and of the tokens for metadata

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
     // What programs say is read, in English.
-    command.args(arguments).env("LC_ALL", "C.UTF-8");
+    command.args(arguments).env("LC_ALL", "C.UTF-8").env_remove("LANGUAGE");
     for (name, _) in std::env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|ours| name.as_encoded_bytes().starts_with(ours.as_bytes())) {
             command.env_remove(name);

@@ -28,10 +28,10 @@ const CRATES: [&str; 5] =
     ["slipway-fuzz", "slipway-actions", "slipway-installer", "slipway-protocol", "slipway-user-data"];
 /// Largest input in bytes.
 const MAX_LEN: u32 = 64 << 10;
-/// Seconds one input may take, by the clock. Where every input is known no slow one is looked for, and a machine that is held up
-/// is no fault of it.
+/// Seconds one input may take, by the clock.
 const TIMEOUT: u32 = 10;
-const TIMEOUT_OF_KNOWN: u32 = 600;
+/// The same with a seed, where a machine that is held up must not decide: this looks for inputs without end alone.
+const TIMEOUT_WITH_SEED: u32 = 120;
 /// Memory a target may take, and one piece of it, in MiB. The largest is the dictionary of an xz stream.
 const MEMORY: u32 = 1024;
 const ALLOCATION: u32 = 256;
@@ -172,7 +172,7 @@ impl Programs {
                 fuzz.args([&corpus, &seeds]);
                 (fuzz, TIMEOUT)
             }
-            Extent::Seed(seed) => (repeatable(&program, &seeds, seed, scratch.path())?, TIMEOUT_OF_KNOWN),
+            Extent::Seed(seed) => (repeatable(&program, &seeds, seed, scratch.path())?, TIMEOUT_WITH_SEED),
         };
         fuzz.args([format!("-max_len={MAX_LEN}"), format!("-timeout={timeout}")]);
         fuzz.args([format!("-rss_limit_mb={MEMORY}"), format!("-malloc_limit_mb={ALLOCATION}")]);

@@ -32,9 +32,8 @@ use crate::Error;
 /// A connection, inside a transaction or not.
 pub type Connection = sqlx::SqliteConnection;
 
-/// How long a statement waits for another process that writes: as long as a request may take, because a slow disk alone is no reason
-/// to refuse one.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a statement waits for another process that writes.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: u32 = 8;
 
 /// The database.

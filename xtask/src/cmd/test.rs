@@ -23,7 +23,7 @@ pub struct Test {
     filter: Option<String>,
 }
 
-/// Test programs that run at the same time, each with one test at a time: a machine in emulation takes a whole core, and its time
+/// Test programs that run at the same time where there are as many processors, each with one test at a time: a machine in emulation takes a whole core, and its time
 /// limits assume it gets one.
 const AT_ONCE: usize = 2;
 
@@ -166,8 +166,8 @@ fn run_all(programs: Vec<Program>, filter: Option<&str>) -> Tally {
                     let began = Instant::now();
                     let mut test = command(starter[0], &starter[1..]);
                     test.arg(&program.executable).args(["--test-threads", "1", "--show-output"]);
-                    // What tests say would come among their names.
-                    test.env_remove("RUST_TEST_NOCAPTURE");
+                    // What tests say would come among their names, and what is logged would be other than they expect.
+                    test.env_remove("RUST_TEST_NOCAPTURE").env_remove("SLIPWAY_LOG");
                     for name in ["NO_PROXY", "no_proxy"] {
                         // Their servers are asked directly, whoever asks.
                         let exceptions = std::env::var(name).unwrap_or_default();
