@@ -22,7 +22,7 @@ pub const DISK_SERIAL: &str = "bench-disk-1";
 /// Size of its disk in bytes.
 const DISK_SIZE: u64 = 256 << 20;
 /// How long anything may take that is waited for; emulated processors are slow.
-pub const LIMIT: Duration = Duration::from_secs(400);
+pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// A server, boot files for it, and a machine that is switched off.
 pub struct Bench {

@@ -140,14 +140,14 @@ impl Lab {
     /// Waits, bounded, until the machine's status is as wanted.
     pub async fn wait_for(&self, what: &str, wanted: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
         let store = self.store().await;
-        for _ in 0..6000 {
+        for _ in 0..600 {
             let nodes = slipway_server::status::all(&store).await.unwrap();
             if let Some(node) = nodes.into_iter().find(&wanted) {
                 return node;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("waited 5 minutes for a machine that is {what}");
+        panic!("waited 30 s for a machine that is {what}");
     }
 
     /// What the machine is configured with.

@@ -127,7 +127,8 @@ async fn a_line_that_is_cut_again_and_again_gets_a_disk_through() {
     let notes = lab.status().await.run.unwrap().steps.remove(0).notes;
     let stopped_at =
         |note: &String| note.split_once("stopped at byte ")?.1.split_once(" and goes on")?.0.parse::<usize>().ok();
-    assert!(notes.iter().filter_map(stopped_at).any(|at| at > 0 && at % (4 << 20) == 0), "{notes:?}");
+    let stopped_at: Vec<usize> = notes.iter().filter_map(stopped_at).collect();
+    assert!(stopped_at.iter().all(|at| at % (4 << 20) == 0) && stopped_at.iter().any(|at| *at > 0), "{notes:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

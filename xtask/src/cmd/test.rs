@@ -23,8 +23,8 @@ pub struct Test {
     filter: Option<String>,
 }
 
-/// Test programs that run at the same time where there are as many processors, each with one test at a time: a machine in emulation takes a whole core, and its time
-/// limits assume it gets one.
+/// Test programs that run at the same time where there are as many processors, each with one test at a time: a machine in emulation
+/// takes a whole core, and its time limits assume it gets one.
 const AT_ONCE: usize = 2;
 
 /// What a test says that lacks something here which it needs, as root, a tool or a file system of the kernel.

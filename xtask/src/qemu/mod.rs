@@ -221,11 +221,10 @@ impl Machine {
 
     /// Has a disk move so many bytes a second at most; as many as it can where it is 0.
     pub fn limit_disk(&mut self, disk: usize, bytes: u64) -> Result<()> {
-        let others = ["bps_rd", "bps_wr", "iops", "iops_rd", "iops_wr"].map(|name| (name.to_owned(), json!(0)));
-        let mut arguments = serde_json::Map::from_iter(others);
-        arguments.insert("device".to_owned(), json!(format!("disk{disk}")));
-        arguments.insert("bps".to_owned(), json!(bytes));
-        self.qmp("block_set_io_throttle", Value::Object(arguments)).map(drop)
+        let device = format!("disk{disk}");
+        let limits =
+            json!({ "device": device, "bps": bytes, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0 });
+        self.qmp("block_set_io_throttle", limits).map(drop)
     }
 
     /// Pulls out a device that is in a slot of its own (`pcie-root-port`), and waits until the guest has let go of it.
