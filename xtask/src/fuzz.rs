@@ -174,7 +174,7 @@ impl Programs {
         };
         fuzz.args([format!("-max_len={MAX_LEN}"), format!("-timeout={TIMEOUT}")]);
         fuzz.args([format!("-rss_limit_mb={MEMORY}"), format!("-malloc_limit_mb={ALLOCATION}")]);
-        // Leaks are found by tracing the process, which containers forbid.
+        // Leaks are looked for once, when a target has done all its inputs: every look stops the process to trace it.
         fuzz.args(["-detect_leaks=0", "-print_final_stats=1"]);
         fuzz.arg(format!("-artifact_prefix={}/", kept.display()));
         fuzz.env("TMPDIR", scratch.path()).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);

@@ -60,24 +60,28 @@ pub(super) fn run(pieces: Pieces, mut input: Input, output: &Output) -> Result<u
     let jobs = Jobs::new(memory, in_order, output.out.stop());
     let size = thread::scope(|scope| {
         let _stop_on_panic = StopOnPanic(output.out.stop());
-        for _ in 0..workers {
-            scope.spawn(|| {
-                let mut ahead = None;
-                jobs.work(|job, turn| match in_order {
-                    true => {
-                        let ahead = ahead.get_or_insert_with(|| Buffer::new(AHEAD));
-                        decode_in_turn(pieces, &job, ahead, &turn, output)
-                    }
-                    false => decode(pieces, &job, output),
-                });
+        let work = || {
+            let mut ahead = None;
+            jobs.work(|job, turn| match in_order {
+                true => {
+                    let ahead = ahead.get_or_insert_with(|| Buffer::new(AHEAD));
+                    decode_in_turn(pieces, &job, ahead, &turn, output)
+                }
+                false => decode(pieces, &job, output),
             });
-        }
+        };
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let splitter = Splitter { pieces, input, output, jobs: &jobs, at: 0 };
         let size = match pieces {
             Pieces::Zstd => splitter.zstd(),
             Pieces::Xz => splitter.xz(),
         };
         jobs.close();
+        // A scope ends with the work of its threads. They themselves may be there for a moment more, and what is theirs with them:
+        // a stream that has been decoded has no threads.
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
         size
     });
     let end = jobs.finish()?;
