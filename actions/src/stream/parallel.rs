@@ -77,8 +77,8 @@ pub(super) fn run(pieces: Pieces, mut input: Input, output: &Output) -> Result<u
             Pieces::Xz => splitter.xz(),
         };
         jobs.close();
-        // A scope ends with the work of its threads. They themselves may be there for a moment more, and what is theirs with them:
-        // a stream that has been decoded has no threads.
+        // A scope ends with the work of its threads. They themselves may be there for a moment more, and what they have not given
+        // back yet counts as lost when the process ends then and is checked for leaks, as fuzz targets are.
         for thread in threads {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
