@@ -1,10 +1,11 @@
 //! The program itself, as operators and scripts run it.
 
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -266,6 +267,28 @@ fn programs_that_start_at_once_on_an_empty_folder_agree() {
     let programs: Vec<Child> = (0..8).map(|_| start()).collect();
     let succeeded = programs.into_iter().map(|mut program| program.wait().unwrap().success());
     assert_eq!(succeeded.filter(|success| *success).count(), 8);
+}
+
+/// Of those that open an empty database at once, one may be refused by SQLite, which does not wait while another changes the journal's
+/// mode.
+#[test]
+fn a_program_opens_no_database_while_another_holds_the_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let lock = File::create(data.join("slipway.lock")).unwrap();
+    lock.lock().unwrap();
+    let mut program = command(data, &["node", "list"]).stdout(Stdio::null()).spawn().unwrap();
+    // A lock that a process waits for has an arrow (proc_locks(5)).
+    let id = program.id().to_string();
+    let waits = |line: &str| line.contains("->") && line.split(' ').any(|word| word == id);
+    while !std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+        assert_eq!(program.try_wait().unwrap(), None, "it waits");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!data.join("slipway.db").exists());
+    drop(lock);
+    assert!(program.wait().unwrap().success());
+    assert!(data.join("slipway.db").exists());
 }
 
 #[test]
