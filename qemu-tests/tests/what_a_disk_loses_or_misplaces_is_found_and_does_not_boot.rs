@@ -121,7 +121,7 @@ fn mapper() -> Result<Archive> {
     for path in libraries.chain(["/sbin/dmsetup", "/bin/busybox"]) {
         archive.add_file(path, 0o755, fs::read(path).with_context(|| format!("reading {path}"))?);
     }
-    let modules = kernel::fetch(None)?.modules().join("kernel/drivers/md");
+    let modules = kernel::fetch(Some(kernel::CLOUD))?.modules().join("kernel/drivers/md");
     for name in ["dm-mod.ko", "dm-flakey.ko"] {
         archive.add_file(&format!("/{name}"), 0o644, fs::read(modules.join(name))?);
     }

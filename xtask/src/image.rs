@@ -5,6 +5,7 @@
 //! small plain one with the configuration. So a new server or token costs milliseconds.
 
 use std::fs;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -117,11 +118,44 @@ pub fn write_common_archive(config: &ImageConfig, folder: &Path) -> Result<PathB
     Ok(finished)
 }
 
+/// Whether machines can use this as the URL of their server: `https://`, a host name or address, and perhaps a port.
+pub fn check_server_url(url: &str) -> Result<()> {
+    let refuse =
+        |why: &str| bail!("checking the server's URL {url:?}: {why}; write it as https://install.example:8443");
+    let Some(rest) = url.strip_prefix("https://") else { return refuse("it does not begin with https://") };
+    let host_and_port = rest.strip_suffix('/').unwrap_or(rest);
+    // An IPv6 address has colons of its own, and so stands in brackets (RFC 3986, section 3.2.2).
+    let (host, port) = match host_and_port.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) if host.parse::<Ipv6Addr>().is_ok() => {
+            (host, port.strip_prefix(':').or((!port.is_empty()).then_some(port)))
+        }
+        _ => match host_and_port.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (host_and_port, None),
+        },
+    };
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+    if host.is_empty() || !(host.chars().all(is_name) || host.parse::<Ipv6Addr>().is_ok()) {
+        return refuse("it names no host");
+    }
+    match port {
+        Some(port) if !port.parse::<u16>().is_ok_and(|port| port > 0) => refuse("what follows the host is no port"),
+        _ => Ok(()),
+    }
+}
+
+/// Whether this holds a certificate in PEM (RFC 7468).
+pub fn check_ca(pem: &str) -> Result<()> {
+    if !pem.contains("-----BEGIN CERTIFICATE-----") {
+        bail!("reading the CA: it holds no certificate in PEM; `slipway-server ca` prints the server's");
+    }
+    Ok(())
+}
+
 /// The archive with `/etc/slipway`.
 fn config_archive(config: &ImageConfig) -> Result<Archive> {
-    if !config.ca.contains("-----BEGIN CERTIFICATE-----") {
-        bail!("reading the CA: it holds no certificate in PEM");
-    }
+    check_server_url(&config.server_url)?;
+    check_ca(&config.ca)?;
     // JSON strings are YAML strings (YAML 1.2.2, section 1.2), quotes and all.
     let mut yaml = format!("server: {}\n", serde_json::to_string(&config.server_url)?);
     if let Some(token) = &config.token {

@@ -9,6 +9,9 @@ use crate::cache::{self, Key};
 use crate::command::{command, run_quietly, stdout};
 use crate::{host, workspace};
 
+/// The kernel for virtual machines, by its name in `initramfs/kernels.txt`.
+pub const CLOUD: &str = "cloud";
+
 /// An unpacked kernel package.
 #[derive(Clone, Debug)]
 pub struct Kernel {

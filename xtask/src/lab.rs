@@ -117,7 +117,7 @@ impl Lab {
         let config = ImageConfig {
             binary: binary::build(Arch::X86_64, None)?,
             mkfs: mkfs::build()?,
-            kernel: kernel::fetch(None)?,
+            kernel: kernel::fetch(Some(kernel::CLOUD))?,
             server_url: self.url(),
             ca,
             token: None,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use xtask::image::{CMDLINE, ImageConfig, build_image, write_common_archive};
+use xtask::image::{self, CMDLINE, ImageConfig, build_image, write_common_archive};
 use xtask::{kernel, mkfs};
 
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
@@ -14,7 +14,7 @@ fn config() -> Result<ImageConfig> {
     Ok(ImageConfig {
         binary: "/bin/true".into(),
         mkfs: mkfs::build()?,
-        kernel: kernel::fetch(None)?,
+        kernel: kernel::fetch(Some(kernel::CLOUD))?,
         server_url: "https://10.0.2.2:8443".to_owned(),
         ca: CA.to_owned(),
         token: None,
@@ -107,6 +107,52 @@ fn a_file_that_is_no_ca_is_refused() -> Result<()> {
     let config = ImageConfig { ca: "hello".to_owned(), ..config()? };
     let folder = tempfile::tempdir()?;
     let error = build_image(&config, folder.path()).err().context("it was taken")?;
-    assert_eq!(error.to_string(), "reading the CA: it holds no certificate in PEM");
+    assert!(error.to_string().starts_with("reading the CA: it holds no certificate in PEM; "), "{error}");
+    Ok(())
+}
+
+#[test]
+fn the_default_kernel_has_every_driver_of_the_list() -> Result<()> {
+    assert_eq!(image::absent_drivers(&kernel::fetch(None)?)?, Vec::<String>::new());
+    let of_cloud = image::absent_drivers(&kernel::fetch(Some(kernel::CLOUD))?)?;
+    assert!(of_cloud.contains(&"ahci".to_owned()), "{of_cloud:?}");
+    Ok(())
+}
+
+#[test]
+fn a_url_that_no_machine_could_use_is_refused_before_anything_is_built() -> Result<()> {
+    let good = [
+        "https://install.example:8443",
+        "https://install.example",
+        "https://192.0.2.1:8443/",
+        "https://[2001:db8::1]:8443",
+    ];
+    for url in good {
+        image::check_server_url(url)?;
+    }
+    let bad = [
+        ("foo bar", "it does not begin with https://"),
+        ("http://install.example:8443", "it does not begin with https://"),
+        ("https://", "it names no host"),
+        ("https://:8443", "it names no host"),
+        ("https://foo bar", "it names no host"),
+        ("https://user@host", "it names no host"),
+        ("https://host/path", "it names no host"),
+        ("https://host:https", "what follows the host is no port"),
+        ("https://host:0", "what follows the host is no port"),
+        ("https://host:8443/path", "what follows the host is no port"),
+        ("https://[2001:db8::1]8443x", "what follows the host is no port"),
+        ("https://2001:db8::1", "what follows the host is no port"),
+    ];
+    for (url, why) in bad {
+        let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+            .args(["image", "--server-url", url, "--ca", "/nowhere/ca.pem"])
+            .output()?;
+        let said = String::from_utf8(output.stderr)?;
+        assert!(
+            !output.status.success() && said.contains(why) && said.contains("write it as https://"),
+            "{url}: {said}"
+        );
+    }
     Ok(())
 }

@@ -21,9 +21,9 @@ pub struct Image {
     /// File with a bootstrap token to bake in.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Kernel, by its name in initramfs/kernels.txt [default: the first there].
-    #[arg(long, value_name = "NAME")]
-    kernel: Option<String>,
+    /// Kernel: `generic` has the drivers of real machines; `cloud` is for virtual machines alone, and smaller.
+    #[arg(long, value_name = "NAME", default_value = "generic")]
+    kernel: String,
     /// Command line of the unified kernel image.
     #[arg(long, default_value = CMDLINE)]
     cmdline: String,
@@ -34,20 +34,25 @@ pub struct Image {
 
 impl Image {
     pub fn run(self) -> Result<()> {
+        // Before anything is built: a machine could do nothing about either.
+        image::check_server_url(&self.server_url)?;
         let read = |path: &PathBuf| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+        let (ca, token) = (read(&self.ca)?, self.token_file.as_ref().map(read).transpose()?);
+        image::check_ca(&ca).with_context(|| format!("reading {}", self.ca.display()))?;
         let config = ImageConfig {
             binary: binary::build(Arch::X86_64, None)?,
             mkfs: mkfs::build()?,
-            kernel: kernel::fetch(self.kernel.as_deref())?,
+            kernel: kernel::fetch(Some(&self.kernel))?,
             server_url: self.server_url,
-            ca: read(&self.ca)?,
-            token: self.token_file.as_ref().map(read).transpose()?.map(|token| token.trim().to_owned()),
+            ca,
+            token: token.map(|token| token.trim().to_owned()),
             cmdline: self.cmdline,
             date: image::source_date()?,
         };
         let absent = image::absent_drivers(&config.kernel)?;
         if !absent.is_empty() {
-            println!("kernel {} is made without {}", config.kernel.release, absent.join(", "));
+            println!("kernel {} has no drivers for {}", config.kernel.release, absent.join(", "));
+            println!("real machines want the image with --kernel generic");
         }
         let paths = build_image(&config, &self.out)?;
         for path in [&config.binary, &paths.vmlinuz, &paths.initramfs, &paths.uki] {
