@@ -107,13 +107,13 @@ const STAGES: [&str; 4] = ["fetch", "digest", "decode", "write"];
 
 /// Measures everything in turn, so many times, and gives medians. `say` hears what is being done.
 pub fn run(folder: &Path, rounds: usize, formats: &[String], say: &mut dyn FnMut(&str)) -> Result<Results> {
-    host::ensure(host::BENCH)?;
     let known = |format: &&String| streams::FORMATS.iter().any(|known| known.name == **format);
     if let Some(unknown) = formats.iter().find(|format| !known(format)) {
         bail!("looking for the format {unknown}: there are {}", streams::FORMATS.map(|format| format.name).join(", "));
     }
-    let all = streams::build()?;
-    let wanted = |stream: &&Stream| formats.is_empty() || formats.iter().any(|format| format == stream.format.name);
+    host::ensure(host::BENCH)?;
+    let all = streams::build(formats)?;
+    let wanted = |stream: &&Stream| streams::is_wanted(formats, &stream.format);
     let raw = all.first().context("looking for the raw image")?.path.clone();
     let bench = Bench::new(folder, &raw, &all)?;
     let mut pipelines: Vec<(Stream, Tool, Vec<Cost>)> = Vec::new();

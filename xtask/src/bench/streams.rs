@@ -54,10 +54,17 @@ impl Stream {
     }
 }
 
-/// The image in each format, from the cache or made anew, which takes many minutes.
-pub fn build() -> Result<Vec<Stream>> {
+/// The image as it is, and in the formats of these names, or in all if there are none: from the cache, or built, which takes
+/// minutes for each. The raw image comes first.
+pub fn build(names: &[String]) -> Result<Vec<Stream>> {
     let raw = target_image::build_large()?;
-    FORMATS.iter().map(|format| stream(&raw, *format)).collect()
+    let wanted = |format: &&Format| is_wanted(names, format) || format.compressor.is_empty();
+    FORMATS.iter().filter(wanted).map(|format| stream(&raw, *format)).collect()
+}
+
+/// Whether a format is among these names; all are if there are none.
+pub fn is_wanted(names: &[String], format: &Format) -> bool {
+    names.is_empty() || names.iter().any(|name| name == format.name)
 }
 
 fn stream(raw: &PathBuf, format: Format) -> Result<Stream> {
