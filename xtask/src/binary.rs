@@ -60,11 +60,7 @@ const X86_64_CFLAGS: &str = "-DHAVE_USABLE_CLMUL -DHAVE_CPUID_H -DHAVE_IMMINTRIN
 /// Builds the binary and returns its path in the cache. With the same sources, compiler and flags nothing runs but a look at
 /// the cache. Without a toolchain the first that works is taken.
 pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
-    let toolchain = match toolchain {
-        Some(toolchain) => toolchain,
-        None if has_target(arch) => Toolchain::Rustup,
-        None => Toolchain::Debian,
-    };
+    let toolchain = toolchain.unwrap_or_else(|| default_toolchain(arch));
     match toolchain {
         Toolchain::Rustup if !has_target(arch) => {
             bail!("looking for a Rust std for {}: not installed, and rustup could not add it", arch.target())
@@ -93,11 +89,17 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
     }
 
     let folder = cache::keyed("binary", key, |folder| {
+        eprintln!("building the static binary for {} (kept for the next time)", arch.name());
         let built = compile(arch, toolchain, &flags, date)?;
         check(&built)?;
         fs::copy(&built, folder.join("slipway")).with_context(|| format!("copying {}", built.display())).map(drop)
     })?;
     Ok(folder.join("slipway"))
+}
+
+/// The first toolchain that works: rustup's if it has the musl target or can add it, else Debian's.
+pub fn default_toolchain(arch: Arch) -> Toolchain {
+    if has_target(arch) { Toolchain::Rustup } else { Toolchain::Debian }
 }
 
 /// Whether the toolchain at hand has a std for the target, after asking rustup for it.

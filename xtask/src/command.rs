@@ -1,6 +1,7 @@
 //! Running other programs: a failure names the program and shows what it said.
 
 use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -32,6 +33,28 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// Runs the command and says nothing unless it fails; then the error holds the end of what it wrote.
 pub fn run_quietly(command: &mut Command) -> Result<()> {
     captured(command).map(drop)
+}
+
+/// Runs the command and prints `message`, once, when it first says something that begins with this word on standard error:
+/// cargo says by `Compiling` that there is something to do. Whatever else it says is shown only if it fails.
+pub fn run_and_tell(command: &mut Command, word: &str, message: &str) -> Result<()> {
+    let name = name(command);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("starting {name}"))?;
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().context("reading standard error")?).lines() {
+        let line = line.with_context(|| format!("reading what {name} says"))?;
+        if line.trim_start().starts_with(word) && !said.contains(word) {
+            eprintln!("{message}");
+        }
+        said.push_str(&line);
+        said.push('\n');
+    }
+    let status = child.wait().with_context(|| format!("waiting for {name}"))?;
+    if !status.success() {
+        bail!("running {name}: {status}\n{}", tail(&said, 30));
+    }
+    Ok(())
 }
 
 /// Runs the command and returns its standard output, which must be UTF-8.

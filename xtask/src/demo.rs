@@ -59,9 +59,7 @@ impl Demo {
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
         }
-        say("building the target image (kept for the next time)");
         let image = target_image::build(system)?;
-        say("building slipway and its server (kept for the next time)");
         let mut lab = Lab::new(folder)?;
         lab.detached = keep;
         lab.start_server()?;

@@ -1,4 +1,4 @@
-//! The host: a Debian that lacks packages gets them installed, and is told which.
+//! The host: a Debian gets the packages it lacks. What apt would do is printed first, and nothing the user has is removed.
 
 use std::process::Command;
 
@@ -15,6 +15,8 @@ pub const BOOT_IMAGE: &[&str] = &["kmod", "zstd", "systemd-boot-efi"];
 /// For the programs of the boot image that make file systems: a C compiler, and the static libraries they are linked with.
 pub const MKFS: &[&str] =
     &["build-essential", "libc6-dev", "libblkid-dev", "libinih-dev", "liburcu-dev", "pkg-config", "uuid-dev"];
+/// For crates that bring C code: the compiler that also links Rust programs, and the headers of the C library.
+pub const C_COMPILER: &[&str] = &["gcc", "libc6-dev"];
 /// For the target image.
 pub const TARGET_IMAGE: &[&str] =
     &["mmdebstrap", "debian-archive-keyring", "uidmap", "e2fsprogs", "gdisk", "dosfstools", "mtools", "zstd"];
@@ -41,6 +43,7 @@ pub const TESTS: &[&str] = &[
     "cryptsetup-bin",
     "mdadm",
     "lvm2",
+    "procps",
     "qemu-utils",
     "bmap-tools",
     "busybox-static",
@@ -52,28 +55,148 @@ pub const TESTS: &[&str] = &[
 /// For power cuts: what makes a block map, and what judges a file system.
 pub const TORTURE: &[&str] = &["bmap-tools", "e2fsprogs"];
 
-/// For fuzzing: the parser of cloud-init.
-pub const FUZZ: &[&str] = &["python3-yaml"];
+/// For fuzzing: the parser of cloud-init, and the C++ compiler libFuzzer is built with.
+pub const FUZZ: &[&str] = &["python3-yaml", "g++"];
 
-/// Installs those of the packages that are missing, without asking anything; as root, or through sudo.
+/// Installs those of the packages that are missing, as root or through sudo, without a question. Fails before anything is
+/// changed if that would remove a package for which the archive has no other version.
 pub fn ensure(packages: &[&str]) -> Result<()> {
-    install(&missing(packages)?)?;
-    // apt removes what is in the way of a new package, which can be one of these from another archive: tools of a newer QEMU.
-    install(&missing(packages)?)
-}
-
-fn install(missing: &[&str]) -> Result<()> {
+    let missing = missing(packages)?;
     if missing.is_empty() {
         return Ok(());
     }
-    eprintln!("installing on this host: {}", missing.join(" "));
-    let arguments = ["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
-    if run_quietly(apt_get()?.args(arguments).args(missing)).is_err() {
-        // The package lists may be missing or old; only a second failure is one.
+    let plan = match plan(&missing) {
+        Ok(plan) => plan,
+        // A fresh machine has no package lists yet, and old lists name packages that are gone.
+        Err(_) => refresh_lists().and_then(|()| self::plan(&missing))?,
+    };
+    plan.describe(&missing).iter().for_each(|line| eprintln!("{line}"));
+    if plan.install().is_err() {
         refresh_lists()?;
-        run_quietly(apt_get()?.args(arguments).args(missing))?;
+        // The newer lists may ask for another plan.
+        self::plan(&missing)?.install()?;
     }
     Ok(())
+}
+
+/// Megabytes that apt has to download to install those of the packages that are missing.
+pub fn megabytes_to_download(packages: &[&str]) -> Result<u64> {
+    let missing = missing(packages)?;
+    if missing.is_empty() {
+        return Ok(0);
+    }
+    let query = || {
+        let arguments = ["--yes", "--no-install-recommends", "--allow-downgrades", "--print-uris", "install"];
+        stdout(command("apt-get", arguments).args(&missing))
+    };
+    let uris = match query() {
+        Ok(uris) => uris,
+        Err(_) => refresh_lists().and_then(|()| query())?,
+    };
+    // 'URI' FILE SIZE HASH
+    let lines = uris.lines().filter(|line| line.starts_with('\''));
+    let sizes = lines.filter_map(|line| line.split(' ').nth(2)?.parse::<u64>().ok());
+    Ok(sizes.sum::<u64>().div_ceil(1_000_000))
+}
+
+/// What apt is asked for, and what it does then.
+struct Plan {
+    /// Arguments of `apt-get install`.
+    wanted: Vec<String>,
+    changes: Changes,
+}
+
+/// What `apt-get --simulate` says it would do.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Changes {
+    /// Packages that are new or get another version: name, version of now, version afterwards.
+    installed: Vec<(String, Option<String>, String)>,
+    /// Packages that would be gone: name, version.
+    removed: Vec<(String, String)>,
+}
+
+/// Looks for a way to install the packages that removes nothing. Where a package of the user's is in their way, as tools of a
+/// newer QEMU are, the newest version that Debian's archive has of it takes its place.
+fn plan(missing: &[&str]) -> Result<Plan> {
+    let mut wanted: Vec<String> = missing.iter().map(|package| (*package).to_owned()).collect();
+    let changes = simulate(&wanted)?;
+    if changes.removed.is_empty() {
+        return Ok(Plan { wanted, changes });
+    }
+    let why = || {
+        let in_the_way: Vec<_> = changes.removed.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        format!(
+            "installing {}: apt would remove {}, of which Debian's archive has no version that fits beside them; \
+             nothing was changed. Remove it yourself if you do not need it, then try again",
+            missing.join(" "),
+            in_the_way.join(", ")
+        )
+    };
+    for (name, _) in &changes.removed {
+        let versions = stdout(&mut command("apt-cache", ["madison", name]))?;
+        // PACKAGE | VERSION | SOURCE, newest first; the archive's alone, not what is merely installed.
+        let version = versions.lines().find_map(|line| Some(line.split('|').nth(1)?.trim().to_owned()));
+        wanted.push(format!("{name}={}", version.with_context(why)?));
+    }
+    let second = simulate(&wanted).with_context(why)?;
+    if !second.removed.is_empty() {
+        bail!(why());
+    }
+    Ok(Plan { wanted, changes: second })
+}
+
+impl Plan {
+    fn describe(&self, missing: &[&str]) -> Vec<String> {
+        let more = self.changes.installed.len().saturating_sub(missing.len());
+        let more = if more == 0 { String::new() } else { format!(" and {more} packages they depend on") };
+        let mut lines = vec![format!("installing on this host: {}{more}", missing.join(" "))];
+        for (name, before, after) in &self.changes.installed {
+            let Some(before) = before else { continue };
+            let is_older = command("dpkg", ["--compare-versions", after, "lt", before]).status();
+            if is_older.is_ok_and(|status| status.success()) {
+                lines.push(format!(
+                    "  {name} {before} does not fit beside them: version {after} takes its place \
+                     (to have it back later: apt-get install {name}={before})"
+                ));
+            } else {
+                lines.push(format!("  {name} {before} is upgraded to {after}"));
+            }
+        }
+        lines
+    }
+
+    fn install(&self) -> Result<()> {
+        let arguments = ["install", "--yes", "--no-remove", "--allow-downgrades", "--no-install-recommends"];
+        let wait = ["-o", "DPkg::Lock::Timeout=300"];
+        run_quietly(apt_get()?.args(arguments).args(wait).args(&self.wanted))
+    }
+}
+
+fn simulate(wanted: &[String]) -> Result<Changes> {
+    let arguments = ["--simulate", "--yes", "--allow-downgrades", "--no-install-recommends", "install"];
+    Ok(changes(&stdout(command("apt-get", arguments).args(wanted))?))
+}
+
+/// Reads lines such as `Inst NAME [OLD] (NEW ARCHIVE [ARCHITECTURE])` and `Remv NAME [OLD]`.
+fn changes(said: &str) -> Changes {
+    let mut changes = Changes::default();
+    for line in said.lines() {
+        let mut words = line.split(' ');
+        let (verb, name) = (words.next(), words.next().unwrap_or_default());
+        let mut next = words.next().unwrap_or_default();
+        let before = next.strip_prefix('[').map(|version| version.trim_end_matches(']').to_owned());
+        match (verb, before) {
+            (Some("Remv"), Some(version)) => changes.removed.push((name.to_owned(), version)),
+            (Some("Inst"), before) => {
+                if before.is_some() {
+                    next = words.next().unwrap_or_default();
+                }
+                changes.installed.push((name.to_owned(), before, next.trim_matches(['(', ')']).to_owned()));
+            }
+            _ => {}
+        }
+    }
+    changes
 }
 
 /// `apt-get update`.
@@ -94,6 +217,11 @@ pub fn is_debian() -> bool {
     Command::new("dpkg-query").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
+/// Whether we are root.
+pub fn is_root() -> Result<bool> {
+    Ok(stdout(&mut command("id", ["-u"]))?.trim() == "0")
+}
+
 fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
     if !is_debian() {
         bail!(
@@ -105,7 +233,7 @@ fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
     for package in packages {
         let query = ["--show", "--showformat", "${db:Status-Status}", package];
         let installed = command("dpkg-query", query).output()?.stdout == b"installed";
-        if !installed {
+        if !installed && !missing.contains(package) {
             missing.push(*package);
         }
     }
@@ -114,8 +242,29 @@ fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
 
 /// apt-get that asks nothing.
 fn apt_get() -> Result<Command> {
-    let is_root = stdout(&mut command("id", ["-u"]))?.trim() == "0";
-    let mut apt_get = if is_root { Command::new("env") } else { command("sudo", ["env"]) };
+    let mut apt_get = if is_root()? { Command::new("env") } else { command("sudo", ["env"]) };
     apt_get.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet"]);
     Ok(apt_get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_apt_would_install_replace_and_remove_is_read() {
+        let said = "NOTE: This is only a simulation!\nReading package lists...\n\
+                    Remv qemu-utils [1:10.0.2+ds-2~bpo12+1] [libvirt-daemon:amd64 ]\n\
+                    Inst libslirp0 (4.7.0-1 Debian:12.15/oldstable [amd64])\n\
+                    Inst zstd [1.5.2] (1.5.4+dfsg2-5 Debian:12.15/oldstable [amd64]) []\n\
+                    Conf libslirp0 (4.7.0-1 Debian:12.15/oldstable [amd64])\n";
+        let expect = Changes {
+            installed: vec![
+                ("libslirp0".to_owned(), None, "4.7.0-1".to_owned()),
+                ("zstd".to_owned(), Some("1.5.2".to_owned()), "1.5.4+dfsg2-5".to_owned()),
+            ],
+            removed: vec![("qemu-utils".to_owned(), "1:10.0.2+ds-2~bpo12+1".to_owned())],
+        };
+        assert_eq!(changes(said), expect);
+    }
 }

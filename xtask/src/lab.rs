@@ -15,7 +15,7 @@ use slipway_protocol::NodeStatus;
 
 use crate::binary::{self, Arch};
 use crate::cache;
-use crate::command::{command, run_quietly, stdout, tail};
+use crate::command::{command, run_and_tell, run_quietly, stdout, tail};
 use crate::image::{self, CMDLINE, ImageConfig, ImagePaths, build_image};
 use crate::qemu::firmware;
 use crate::{kernel, mkfs, workspace};
@@ -49,9 +49,9 @@ pub fn host_target() -> Result<PathBuf> {
 /// Builds `slipway-server` for this host and returns its path. Dependencies are compiled once for all clones.
 pub fn build_server() -> Result<PathBuf> {
     let target = host_target()?;
-    let arguments = ["build", "--quiet", "--release", "--package", "slipway-server"];
-    let mut cargo = command(workspace::cargo(), arguments);
-    run_quietly(cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root()))?;
+    let mut cargo = command(workspace::cargo(), ["build", "--release", "--package", "slipway-server"]);
+    cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root());
+    run_and_tell(&mut cargo, "Compiling", "building slipway-server (kept for the next time)")?;
     Ok(target.join("release/slipway-server"))
 }
 

@@ -18,6 +18,7 @@ pub mod lab;
 pub mod mkfs;
 pub mod modules;
 pub mod power_cut;
+pub mod prepare;
 pub mod python;
 pub mod qemu;
 pub mod tables;

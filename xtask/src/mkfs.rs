@@ -67,7 +67,7 @@ pub fn build() -> Result<PathBuf> {
         key = key.with(recipe.package, version).with("script", recipe.script);
     }
     cache::keyed("mkfs", key, |folder| {
-        eprintln!("building {MKE2FS} and {MKFS_XFS} from Debian's sources");
+        eprintln!("building {MKE2FS} and {MKFS_XFS} from Debian's sources (kept for the next time)");
         let work = tempfile::tempdir_in(folder).context("creating a temporary folder")?;
         fetch(work.path(), &versions).context(
             "fetching sources of e2fsprogs and xfsprogs; if this host's package lists are old, run apt-get update",

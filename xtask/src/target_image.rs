@@ -111,7 +111,11 @@ pub fn build(system: System) -> Result<TargetImage> {
     let key = key("target-image-2", system, &sources)?;
     let folder = cache::keyed("target-image", key, |folder| {
         host::ensure(host::TARGET_IMAGE)?;
-        eprintln!("building the target image with {}: Debian {}, a few minutes", system.recipe(), sources.suite);
+        eprintln!(
+            "building a Debian {} to install, with {}: a few minutes (kept for the next time)",
+            sources.suite,
+            system.recipe()
+        );
         let raw = folder.join("image.raw");
         disk(&raw, system, ROOT, system.packages(), &sources)?;
         let image = compress(&raw, folder, "image.raw.zst")?;
@@ -140,7 +144,10 @@ pub fn build_large() -> Result<PathBuf> {
     let key = key("large-image-2", System::SystemdBoot, &sources)?.with("packages", LARGE_PACKAGES.join(" "));
     let folder = cache::keyed("large-image", key, |folder| {
         host::ensure(host::TARGET_IMAGE)?;
-        eprintln!("building the image to measure with: Debian {}, some minutes", sources.suite);
+        eprintln!(
+            "building the image to measure with: Debian {}, some minutes (kept for the next time)",
+            sources.suite
+        );
         disk(&folder.join("image.raw"), System::SystemdBoot, LARGE_ROOT, LARGE_PACKAGES, &sources)
     })?;
     Ok(folder.join("image.raw"))

@@ -1,10 +1,12 @@
 //! `cargo xtask bench`: slipway against its peers and against the limit of this machine.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use xtask::bench::stream::{self, Results};
 use xtask::bench::user_data;
-use xtask::workspace;
+use xtask::{prepare, workspace};
 
 /// Measure slipway against its peers and against the limit of this machine.
 #[derive(Args)]
@@ -36,12 +38,17 @@ impl Bench {
     pub fn run(self) -> Result<()> {
         match self.what {
             What::Stream { rounds, format } => {
+                let parts = [prepare::BINARY, prepare::SERVER, prepare::LARGE_IMAGE];
+                let each = Duration::from_secs(40);
+                let formats = if format.is_empty() { 5 } else { format.len() };
+                prepare::prepare("cargo xtask bench stream", &parts, each * (rounds * formats) as u32)?;
                 let folder = workspace::root().join("target/slipway/bench");
                 let results = stream::run(&folder, rounds, &format, &mut |line| eprintln!("{line}"))?;
                 print_tables(&results);
                 println!("{}", serde_json::to_string(&results).context("writing JSON")?);
             }
             What::UserData { rounds } => {
+                prepare::prepare("cargo xtask bench user-data", &[prepare::BINARY], Duration::from_secs(30))?;
                 let rows = user_data::run(rounds)?;
                 println!("| user-data | wall ms |\n|---|---|");
                 rows.iter().for_each(|row| println!("| {} | {:.1} |", row.sort, row.wall_ms));

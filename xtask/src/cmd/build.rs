@@ -1,11 +1,12 @@
 //! `cargo xtask build`
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use xtask::binary::{self, Arch, Toolchain};
-use xtask::workspace;
+use xtask::{prepare, workspace};
 
 /// Build the static musl binary.
 #[derive(Args)]
@@ -20,6 +21,7 @@ pub struct Build {
 
 impl Build {
     pub fn run(self) -> Result<()> {
+        prepare::prepare("cargo xtask build", &[prepare::BINARY], Duration::from_secs(1))?;
         let built = binary::build(self.arch, self.toolchain)?;
         let folder = workspace::root().join("target/slipway").join(self.arch.name());
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;

@@ -12,7 +12,7 @@ use slipway_protocol::{Failure, NodeState, NodeStatus, Progress, StepState, Step
 use xtask::demo::{self, NAME};
 use xtask::lab::Lab;
 use xtask::qemu::Machine;
-use xtask::workspace;
+use xtask::{prepare, workspace};
 
 /// How often progress is told where nobody's screen can be redrawn.
 const LINE_EVERY: Duration = Duration::from_secs(2);
@@ -38,6 +38,8 @@ struct Summary {
 
 impl Demo {
     pub fn run(self) -> Result<()> {
+        let parts = [prepare::BINARY, prepare::SERVER, prepare::BOOT_IMAGE, prepare::TARGET_IMAGE, prepare::MACHINES];
+        prepare::prepare("cargo xtask demo", &parts, Duration::from_secs(4 * 60))?;
         let folder = workspace::root().join("target/slipway/demo");
         let demo = demo::Demo::prepare(&folder, self.keep, &say)?;
         let mut machine = demo.power_on()?;

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use xtask::binary::{self, Arch};
 use xtask::image::{self, CMDLINE, ImageConfig, build_image};
-use xtask::{kernel, mkfs};
+use xtask::{kernel, mkfs, prepare};
 
 /// Build kernel, initramfs and unified kernel image for one server.
 #[derive(Args)]
@@ -39,6 +40,7 @@ impl Image {
         let read = |path: &PathBuf| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
         let (ca, token) = (read(&self.ca)?, self.token_file.as_ref().map(read).transpose()?);
         image::check_ca(&ca).with_context(|| format!("reading {}", self.ca.display()))?;
+        prepare::prepare("cargo xtask image", &[prepare::BINARY, prepare::BOOT_IMAGE], Duration::from_secs(10))?;
         let config = ImageConfig {
             binary: binary::build(Arch::X86_64, None)?,
             mkfs: mkfs::build()?,

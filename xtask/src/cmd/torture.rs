@@ -1,12 +1,12 @@
 //! `cargo xtask torture`: proof by power cut.
 
 use std::fs;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use xtask::torture::{self, Recording};
-use xtask::workspace;
+use xtask::{prepare, workspace};
 
 /// Cuts between two lines of progress.
 const LINE_EVERY: u64 = 100;
@@ -33,6 +33,9 @@ pub struct Torture {
 
 impl Torture {
     pub fn run(self) -> Result<()> {
+        let parts = [prepare::BINARY, prepare::SERVER, prepare::BOOT_IMAGE, prepare::MACHINES, prepare::TORTURE];
+        let itself = Duration::from_secs(60 + self.cuts * 2 / 5 + 15 * self.boots as u64);
+        prepare::prepare("cargo xtask torture", &parts, itself)?;
         let folder = workspace::root().join("target/slipway/torture");
         if !self.again {
             println!("recording what a machine asks of its disk");

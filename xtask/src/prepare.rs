@@ -1,0 +1,228 @@
+//! What a command needs of this machine, all of it found out before the first minute is spent: how long it will take, how much
+//! it will download and keep, and the packages of the host, which are installed at once.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::binary::{Arch, Toolchain};
+use crate::{binary, cache, host};
+
+/// Something that is fetched or built once and then kept in the cache. The figures are rough: two cores, a fast network.
+pub struct Part {
+    /// For people.
+    name: &'static str,
+    /// Packages of the host.
+    packages: &'static [&'static [&'static str]],
+    /// Where it is, below the cache folder.
+    folder: &'static str,
+    /// How many entries that folder has when everything is there.
+    entries: usize,
+    /// Seconds to make it.
+    seconds: u64,
+    /// Megabytes to download for it, without packages of the host.
+    download: u64,
+    /// Megabytes it takes in the cache, with all that is kept to make it again.
+    kept: u64,
+}
+
+/// The static binary: crates, zig, std.
+pub const BINARY: Part = Part {
+    name: "the static binary",
+    packages: &[host::PYTHON],
+    folder: "binary",
+    entries: 1,
+    seconds: 240,
+    download: 150,
+    kept: 900,
+};
+/// slipway-server for this host.
+pub const SERVER: Part = Part {
+    name: "the server",
+    packages: &[host::C_COMPILER],
+    folder: "target-host/release/deps",
+    entries: 1,
+    seconds: 200,
+    download: 40,
+    kept: 600,
+};
+/// Kernel, programs and archive of the boot image.
+pub const BOOT_IMAGE: Part = Part {
+    name: "the boot image",
+    packages: &[host::BOOT_IMAGE, host::MKFS],
+    folder: "mkfs",
+    entries: 1,
+    seconds: 90,
+    download: 90,
+    kept: 400,
+};
+/// The Debian that the demo installs.
+pub const TARGET_IMAGE: Part = Part {
+    name: "a Debian to install",
+    packages: &[host::TARGET_IMAGE],
+    folder: "target-image",
+    entries: 1,
+    seconds: 150,
+    download: 130,
+    kept: 170,
+};
+/// The Debians that the tests install.
+pub const TARGET_IMAGES: Part = Part {
+    name: "four Debians to install",
+    packages: &[host::TARGET_IMAGE],
+    folder: "target-image",
+    entries: 4,
+    seconds: 600,
+    download: 550,
+    kept: 750,
+};
+/// The Debian that benchmarks write, and its compressed forms.
+pub const LARGE_IMAGE: Part = Part {
+    name: "the image to measure with",
+    packages: &[host::TARGET_IMAGE, host::BENCH],
+    folder: "large-image",
+    entries: 1,
+    seconds: 300,
+    download: 500,
+    kept: 3000,
+};
+/// Machines in QEMU.
+pub const MACHINES: Part = Part {
+    name: "virtual machines",
+    packages: &[host::QEMU, host::PYTHON, host::TARGET_IMAGE],
+    folder: "python",
+    entries: 2,
+    seconds: 30,
+    download: 20,
+    kept: 100,
+};
+/// The test programs.
+pub const TEST_PROGRAMS: Part = Part {
+    name: "lints, manual and test programs",
+    packages: &[host::PYTHON, host::C_COMPILER, host::TESTS],
+    folder: "target-host/debug/deps",
+    entries: 1,
+    seconds: 700,
+    download: 60,
+    kept: 5000,
+};
+/// What benchmarks and power cuts use beside the rest.
+pub const TORTURE: Part = Part {
+    name: "the judges of disks",
+    packages: &[host::TORTURE],
+    folder: "",
+    entries: 0,
+    seconds: 0,
+    download: 0,
+    kept: 0,
+};
+/// The smallest Debian, for a fresh machine.
+pub const FRESH_ROOT: Part = Part {
+    name: "the root of a fresh machine",
+    packages: &[host::TARGET_IMAGE],
+    folder: "fresh-root",
+    entries: 1,
+    seconds: 40,
+    download: 130,
+    kept: 500,
+};
+/// The fuzz targets.
+pub const FUZZ: Part = Part {
+    name: "the fuzz targets",
+    packages: &[host::FUZZ],
+    folder: "target-fuzz",
+    entries: 2,
+    seconds: 240,
+    download: 60,
+    kept: 1500,
+};
+
+/// Says what is to be expected of the command, then installs the packages that its parts need. `itself` is how long it takes
+/// when everything is there.
+pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
+    let mut packages: Vec<&str> = parts.iter().flat_map(|part| part.packages.concat()).collect();
+    if parts.iter().any(|part| part.name == BINARY.name)
+        && host::is_debian()
+        && binary::default_toolchain(Arch::X86_64) == Toolchain::Debian
+    {
+        packages.extend(host::DEBIAN_RUST);
+    }
+    let new: Vec<&Part> = parts.iter().filter(|part| !part.is_there()).collect();
+    let of_debian = match host::is_debian() {
+        true => host::megabytes_to_download(&packages)?,
+        false => 0,
+    };
+    let cache = cache::root()?;
+    for line in forecast(command, &new, itself, of_debian, &cache.display().to_string()) {
+        eprintln!("{line}");
+    }
+    match host::is_debian() {
+        true => host::ensure(&packages),
+        // Whoever has no dpkg is told by the first part that misses something.
+        false => Ok(()),
+    }
+}
+
+impl Part {
+    fn is_there(&self) -> bool {
+        let folder = cache::root().map(|root| root.join(self.folder));
+        let Ok(entries) = folder.and_then(|folder| Ok(fs::read_dir(folder)?)) else { return self.entries == 0 };
+        let is_whole = |name: &str| !name.ends_with(".lock") && !name.ends_with(".unfinished");
+        entries.flatten().filter(|entry| is_whole(&entry.file_name().to_string_lossy())).count() >= self.entries
+    }
+}
+
+fn forecast(command: &str, new: &[&Part], itself: Duration, of_debian: u64, cache: &str) -> Vec<String> {
+    let build: u64 = new.iter().map(|part| part.seconds).sum();
+    // Packages of the host: a few megabytes a second, with their installation.
+    let all = Duration::from_secs(build + of_debian / 4) + itself;
+    if new.is_empty() && of_debian == 0 {
+        return vec![format!("{command}: about {}; everything it needs is there", minutes(itself))];
+    }
+    let names: Vec<&str> = new.iter().map(|part| part.name).collect();
+    let download: u64 = new.iter().map(|part| part.download).sum();
+    let kept: u64 = new.iter().map(|part| part.kept).sum();
+    let mut lines = vec![format!(
+        "{command}: about {} this time, on two cores and a fast network; {} from the next time on",
+        minutes(all),
+        minutes(itself)
+    )];
+    if !names.is_empty() {
+        lines.push(format!("  to build first: {}", names.join(", ")));
+    }
+    lines.push(format!(
+        "  to download: about {} MB, of which {of_debian} MB are Debian packages for this host",
+        download + of_debian
+    ));
+    if kept > 0 {
+        lines.push(format!("  to keep: about {kept} MB in {cache} (`cargo xtask cache` lists and removes them)"));
+    }
+    lines
+}
+
+fn minutes(time: Duration) -> String {
+    match time.as_secs().div_ceil(60) {
+        0 | 1 => "a minute".to_owned(),
+        minutes => format!("{minutes} minutes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_says_what_it_will_cost() {
+        let itself = Duration::from_secs(180);
+        let told = forecast("cargo xtask demo", &[&BINARY, &SERVER], itself, 100, "/c").join("\n");
+        let (seconds, download) = (BINARY.seconds + SERVER.seconds + 25, BINARY.download + SERVER.download + 100);
+        assert!(told.contains(&format!("about {} minutes this time", (seconds + 180).div_ceil(60))), "{told}");
+        assert!(told.contains("3 minutes from the next time on"), "{told}");
+        assert!(told.contains("to build first: the static binary, the server"), "{told}");
+        assert!(told.contains(&format!("about {download} MB, of which 100 MB")), "{told}");
+        assert!(told.contains(&format!("about {} MB in /c", BINARY.kept + SERVER.kept)), "{told}");
+        let told = forecast("cargo xtask demo", &[], itself, 0, "/c");
+        assert_eq!(told, ["cargo xtask demo: about 3 minutes; everything it needs is there"]);
+    }
+}
