@@ -10,6 +10,7 @@ pub mod cpio;
 pub mod debian;
 pub mod demo;
 mod elf;
+pub mod fresh;
 pub mod fuzz;
 pub mod host;
 pub mod image;

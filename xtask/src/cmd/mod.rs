@@ -5,6 +5,7 @@ use clap::Subcommand;
 mod bench;
 mod build;
 mod demo;
+mod fresh;
 mod fuzz;
 mod image;
 mod target_image;
@@ -22,6 +23,8 @@ pub enum Command {
     Image(image::Image),
     /// Install a real Debian in an empty machine, from power-on to its report that it runs.
     Demo(demo::Demo),
+    /// Run the README's commands on a machine that has never seen the project.
+    Fresh(fresh::Fresh),
     /// Feed the readers of what comes from outside with what a fuzzer thinks up.
     Fuzz(fuzz::Fuzz),
     /// Run every check there is.
@@ -38,6 +41,7 @@ impl Command {
         match self {
             Command::Bench(command) => command.run(),
             Command::Build(command) => command.run(),
+            Command::Fresh(command) => command.run(),
             Command::Fuzz(command) => command.run(),
             Command::Image(command) => command.run(),
             Command::Demo(command) => command.run(),

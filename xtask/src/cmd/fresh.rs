@@ -1,0 +1,57 @@
+//! `cargo xtask fresh`: the README's commands on a machine that has never seen the project.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use xtask::{fresh, prepare, workspace};
+
+/// Run the README's commands on a machine that has never seen the project.
+///
+/// The machine is a Debian in a folder with git, a Rust toolchain, an empty home and an empty cache; what is committed here is
+/// cloned into it. Only downloads are kept from one time to the next. As root.
+#[derive(Args)]
+pub struct Fresh {
+    /// Only the commands with this word, such as `demo` [default: all].
+    word: Option<String>,
+    /// Lend the machine this folder of the cache, which takes longest to build.
+    #[arg(long, value_name = "NAME", value_parser = fresh::SLOWEST)]
+    lend: Vec<String>,
+    /// Leave the machine's folder in place.
+    #[arg(long)]
+    keep: bool,
+}
+
+impl Fresh {
+    pub fn run(self) -> Result<()> {
+        let readme = workspace::root().join("README.md");
+        let text = std::fs::read_to_string(&readme).with_context(|| format!("reading {}", readme.display()))?;
+        let mut commands = fresh::commands(&text);
+        commands.retain(|command| self.word.as_ref().is_none_or(|word| command.split(' ').any(|part| part == word)));
+        if commands.is_empty() {
+            bail!(
+                "looking for commands with {:?} in {}: there are none",
+                self.word.unwrap_or_default(),
+                readme.display()
+            );
+        }
+        let tests = commands.iter().filter(|command| command.ends_with("test")).count() as u64;
+        let itself = Duration::from_secs(60 * (15 + 60 * tests));
+        prepare::prepare("cargo xtask fresh", &[prepare::FRESH_ROOT], itself)?;
+        let lent: Vec<_> =
+            fresh::SLOWEST.into_iter().filter(|name| self.lend.iter().any(|lent| lent == name)).collect();
+        let machine = fresh::Machine::new(&workspace::root().join("target/slipway/fresh"), &lent)?;
+        let lent = if lent.is_empty() { String::new() } else { format!(", which is lent {}", lent.join(", ")) };
+        let mut told = Vec::new();
+        for command in &commands {
+            println!("on a fresh machine{lent}: {command}");
+            let took = machine.run_in_clone(command)?;
+            told.push(format!("on a fresh machine{lent}: {command}: done in {} s", took.as_secs()));
+        }
+        told.iter().for_each(|line| println!("{line}"));
+        if self.keep {
+            println!("the machine is in {}", machine.keep().display());
+        }
+        Ok(())
+    }
+}
