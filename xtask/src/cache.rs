@@ -2,7 +2,9 @@
 //! of the repository finds it.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use sha2::{Digest as _, Sha256};
@@ -37,6 +39,7 @@ pub fn cargo_target(name: &str, profiles: &[&[&str]]) -> Result<PathBuf> {
     let target = folder(name)?;
     let (owner, clone) = (target.join("clone"), clone_id()?);
     let _lock = lock(&owner)?;
+    mark_used(&target);
     if fs::read_to_string(&owner).is_ok_and(|id| id == clone) {
         return Ok(target);
     }
@@ -123,6 +126,7 @@ pub fn keyed(name: &str, key: Key, build: impl FnOnce(&Path) -> Result<()>) -> R
     let key = key.hex();
     let finished = parent.join(&key);
     if finished.exists() {
+        mark_used(&finished);
         return Ok(finished);
     }
     let _lock = lock(&finished)?;
@@ -136,6 +140,79 @@ pub fn keyed(name: &str, key: Key, build: impl FnOnce(&Path) -> Result<()>) -> R
         fs::rename(&unfinished, &finished).with_context(|| format!("creating {}", finished.display()))?;
     }
     Ok(finished)
+}
+
+/// Has [`entries`] see that something is in use. Whoever may read the cache but not write to it uses it unseen.
+pub fn mark_used(path: &Path) {
+    _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+}
+
+/// Something in the cache.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CacheEntry {
+    /// Its path below the cache folder: a kind of things, and the key of one if it is keyed.
+    pub name: PathBuf,
+    /// Bytes it takes on the disk.
+    pub size: u64,
+    /// When a command used it last.
+    pub used: SystemTime,
+}
+
+/// Everything in the cache, the longest unused first.
+pub fn entries() -> Result<Vec<CacheEntry>> {
+    let root = root()?;
+    let mut entries = Vec::new();
+    for kind in children(&root)? {
+        let below = if kind.is_dir() { children(&kind)? } else { Vec::new() };
+        // Keyed things are used one by one, others as a whole.
+        let is_keyed = below.iter().any(|path| path.is_dir() && is_key(path));
+        for path in if is_keyed { below } else { vec![kind] } {
+            let metadata = path.metadata().with_context(|| format!("reading {}", path.display()))?;
+            let used = metadata.modified().with_context(|| format!("reading {}", path.display()))?;
+            let name = path.strip_prefix(&root).unwrap_or(&path).to_owned();
+            entries.push(CacheEntry { name, size: size_on_disk(&path)?, used });
+        }
+    }
+    entries.sort_by_key(|entry| entry.used);
+    Ok(entries)
+}
+
+/// Removes an entry, unless something builds it at this moment. Returns whether it is gone.
+pub fn remove(entry: &CacheEntry) -> Result<bool> {
+    let path = root()?.join(&entry.name);
+    let lock_path = path.with_extension("lock");
+    if let Ok(lock) = File::open(&lock_path)
+        && lock.try_lock().is_err()
+    {
+        return Ok(false);
+    }
+    let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+    removed.with_context(|| format!("removing {}", path.display()))?;
+    Ok(true)
+}
+
+fn is_key(path: &Path) -> bool {
+    let name = path.file_stem().unwrap_or_default().as_encoded_bytes();
+    name.len() == 32 && name.iter().all(u8::is_ascii_hexdigit)
+}
+
+fn children(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+    let entries = entries.with_context(|| format!("reading {}", folder.display()))?;
+    let paths = entries.iter().map(fs::DirEntry::path);
+    Ok(paths.filter(|path| path.extension().is_none_or(|end| end != "lock")).collect())
+}
+
+/// What du(1) counts: a sparse file takes less than it is long.
+fn size_on_disk(path: &Path) -> Result<u64> {
+    let metadata = path.symlink_metadata().with_context(|| format!("reading {}", path.display()))?;
+    let mut size = metadata.blocks() * 512;
+    if metadata.is_dir() {
+        for child in fs::read_dir(path).with_context(|| format!("reading {}", path.display()))? {
+            size += size_on_disk(&child.with_context(|| format!("reading {}", path.display()))?.path())?;
+        }
+    }
+    Ok(size)
 }
 
 /// Waits until no other process builds this path, and keeps others waiting until the result is dropped.

@@ -36,5 +36,6 @@ pub fn environment(packages: &[&str]) -> Result<PathBuf> {
         run_quietly(command(folder.join("bin/python"), pip).args(packages))?;
         std::fs::write(&stamp, "")?;
     }
+    cache::mark_used(&folder);
     Ok(folder.join("bin"))
 }

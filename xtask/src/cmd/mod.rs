@@ -4,6 +4,7 @@ use clap::Subcommand;
 
 mod bench;
 mod build;
+mod cache;
 mod demo;
 mod fresh;
 mod fuzz;
@@ -19,6 +20,8 @@ pub enum Command {
     Bench(bench::Bench),
     /// Build the static musl binary.
     Build(build::Build),
+    /// List what is cached, or remove what has not been used for a while.
+    Cache(cache::Cache),
     /// Build kernel, initramfs and unified kernel image for one server.
     Image(image::Image),
     /// Install a real Debian in an empty machine, from power-on to its report that it runs.
@@ -41,6 +44,7 @@ impl Command {
         match self {
             Command::Bench(command) => command.run(),
             Command::Build(command) => command.run(),
+            Command::Cache(command) => command.run(),
             Command::Fresh(command) => command.run(),
             Command::Fuzz(command) => command.run(),
             Command::Image(command) => command.run(),

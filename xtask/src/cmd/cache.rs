@@ -1,0 +1,53 @@
+//! `cargo xtask cache`: what was built and fetched once, and what of it nobody uses any more.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use clap::Args;
+use xtask::cache;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Inputs that fuzzing found are not built again from anything.
+const NEVER_REMOVED: &str = "fuzz-corpus";
+
+/// List what is cached, or remove what has not been used for a while.
+#[derive(Args)]
+pub struct Cache {
+    /// Remove what no command has used for so many days; 0 removes everything but the inputs that fuzzing found.
+    #[arg(long, value_name = "DAYS", num_args = 0..=1, default_missing_value = "14")]
+    remove_unused: Option<u32>,
+}
+
+impl Cache {
+    pub fn run(self) -> Result<()> {
+        let now = SystemTime::now();
+        let (mut kept, mut freed) = (0, 0);
+        println!("{:>10}  {:<13} NAME", "SIZE", "LAST USED");
+        for entry in cache::entries()? {
+            let age = now.duration_since(entry.used).unwrap_or_default();
+            let is_unused = self.remove_unused.is_some_and(|days| age >= DAY * days);
+            let is_removed = is_unused && !entry.name.starts_with(NEVER_REMOVED) && cache::remove(&entry)?;
+            let note = if is_removed { "  removed" } else { "" };
+            println!("{:>10}  {:<13} {}{note}", megabytes(entry.size), ago(age), entry.name.display());
+            *if is_removed { &mut freed } else { &mut kept } += entry.size;
+        }
+        println!("{:>10}  in {}", megabytes(kept), cache::root()?.display());
+        match self.remove_unused {
+            Some(_) => println!("{:>10}  removed", megabytes(freed)),
+            None => println!("cargo xtask cache --remove-unused removes what was not used for 14 days"),
+        }
+        Ok(())
+    }
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+fn ago(age: Duration) -> String {
+    match age.as_secs() / 3600 {
+        0 => "now".to_owned(),
+        hours @ 1..48 => format!("{hours} h ago"),
+        hours => format!("{} days ago", hours / 24),
+    }
+}
