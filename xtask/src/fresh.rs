@@ -134,6 +134,7 @@ impl Machine {
             exec 2>&1
             root=$1 folder=$2 line=$3
             shift 3
+            mount --bind "$root" "$root"
             for shared in dev sys; do mount --rbind "/$shared" "$root/$shared"; done
             mount -t proc proc "$root/proc"
             while [ "$1" != -- ]; do
@@ -142,7 +143,10 @@ impl Machine {
                 shift 2
             done
             shift
-            exec chroot "$root" env -i "$@" sh -euc 'cd "$1" && eval "$2"' sh "$folder" "$line""#;
+            cd "$root"
+            pivot_root . .
+            umount --lazy .
+            exec env -i "$@" sh -euc 'cd "$1" && eval "$2"' sh "$folder" "$line""#;
         let mut shell = command("unshare", ["--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]);
         shell.args(["sh", "-euc", script, "sh"]).arg(&self.root).args([folder, line]);
         for (from, to) in &mounts {

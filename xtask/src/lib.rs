@@ -22,6 +22,7 @@ pub mod power_cut;
 pub mod prepare;
 pub mod python;
 pub mod qemu;
+pub mod runner;
 pub mod tables;
 pub mod target_image;
 pub mod torture;

@@ -1,11 +1,12 @@
 //! `cargo xtask fuzz`: feeds the readers of what comes from outside with what libFuzzer thinks up.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Args;
 use xtask::fuzz::{self, Extent, Outcome};
+use xtask::prepare;
 
 /// How many targets run at a time.
 const AT_A_TIME: usize = 2;
@@ -19,9 +20,9 @@ pub struct Fuzz {
     /// How long each target runs, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// Begin with what the repository keeps alone, and try as many inputs as fuzz/Cargo.toml names, the same each time.
+    /// Give each target what the repository keeps for it, and look for nothing new.
     #[arg(long, conflicts_with = "seconds")]
-    seed: Option<u32>,
+    replay: bool,
     /// Targets to run, files of fuzz/fuzz_targets [default: all]
     targets: Vec<String>,
 }
@@ -29,12 +30,14 @@ pub struct Fuzz {
 impl Fuzz {
     pub fn run(self) -> Result<()> {
         let began = Instant::now();
-        let extent = self.seed.map_or(Extent::Seconds(self.seconds), Extent::Seed);
+        let extent = if self.replay { Extent::Replay } else { Extent::Seconds(self.seconds) };
         let targets = fuzz::targets(&self.targets)?;
         if let Some(reason) = fuzz::why_not() {
             println!("fuzzing: NOT RUN, because {reason}");
             return Ok(());
         }
+        let itself = if self.replay { 20 } else { u64::from(self.seconds) * targets.len().div_ceil(AT_A_TIME) as u64 };
+        prepare::prepare("cargo xtask fuzz", &[prepare::FUZZ], Duration::from_secs(itself))?;
         let programs = fuzz::build()?;
         println!("fuzz targets: built ({} s)", began.elapsed().as_secs());
         let (waiting, failures) = (Mutex::new(targets.into_iter()), Mutex::new(Vec::new()));
