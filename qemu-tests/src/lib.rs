@@ -21,8 +21,8 @@ pub const UUID: &str = "7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01";
 pub const DISK_SERIAL: &str = "bench-disk-1";
 /// Size of its disk in bytes.
 const DISK_SIZE: u64 = 256 << 20;
-/// How long anything may take that is waited for; emulated processors are slow.
-pub const LIMIT: Duration = Duration::from_secs(180);
+/// Whatever is waited for longer hangs; emulated processors are slow.
+pub const LIMIT: Duration = Duration::from_secs(480);
 
 /// A server, boot files for it, and a machine that is switched off.
 pub struct Bench {

@@ -31,7 +31,7 @@ impl Tpm {
         let mut swtpm = Command::new("swtpm");
         swtpm.args(["socket", "--tpm2", "--ctrl", &format!("type=unixio,path={}", socket.display()), "--tpmstate"]);
         let swtpm = swtpm.arg(format!("dir={}", folder.display())).spawn().context("starting swtpm")?;
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + LIMIT;
         while !socket.exists() {
             ensure!(Instant::now() < deadline, "starting swtpm: it makes no {}", socket.display());
             std::thread::sleep(Duration::from_millis(50));
@@ -130,5 +130,9 @@ fn install(lab: &Lab, machine: &mut Machine) -> Result<()> {
             _ => ensure!(machine.is_running()?, "QEMU has ended:\n{}", machine.console()?),
         }
     }
-    bail!("it does not run after {} s:\n{}", LIMIT.as_secs(), machine.console()?)
+    bail!(
+        "waiting for the installed system to report that it runs: not in {} s:\n{}",
+        LIMIT.as_secs(),
+        machine.console()?
+    )
 }

@@ -26,7 +26,7 @@ const CRATES: [&str; 5] =
     ["slipway-fuzz", "slipway-actions", "slipway-installer", "slipway-protocol", "slipway-user-data"];
 /// Largest input in bytes.
 const MAX_LEN: u32 = 64 << 10;
-/// Seconds one input may take.
+/// Seconds a new input may take: one that takes longer is kept as slow.
 const TIMEOUT: u32 = 10;
 /// Memory a target may take, and one piece of it, in MiB. The largest is the dictionary of an xz stream.
 const MEMORY: u32 = 1024;
@@ -142,7 +142,7 @@ impl Programs {
         let mut fuzz = match extent {
             Extent::Seconds(seconds) => {
                 let corpus = cache::folder(&format!("fuzz-corpus/{target}"))?;
-                let mut fuzz = command(&program, [format!("-max_total_time={seconds}")]);
+                let mut fuzz = command(&program, [format!("-max_total_time={seconds}"), format!("-timeout={TIMEOUT}")]);
                 // What is new goes to the first folder.
                 fuzz.args([&corpus, &seeds]);
                 fuzz
@@ -154,7 +154,7 @@ impl Programs {
                 fuzz
             }
         };
-        fuzz.args([format!("-max_len={MAX_LEN}"), format!("-timeout={TIMEOUT}")]);
+        fuzz.arg(format!("-max_len={MAX_LEN}"));
         fuzz.args([format!("-rss_limit_mb={MEMORY}"), format!("-malloc_limit_mb={ALLOCATION}")]);
         // Leaks are looked for once, when a target has done all its inputs: every look stops the process to trace it.
         fuzz.args(["-detect_leaks=0", "-print_final_stats=1"]);

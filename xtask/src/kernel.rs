@@ -9,6 +9,8 @@ use crate::cache::{self, Key};
 use crate::command::{command, run_quietly, stdout};
 use crate::{host, workspace};
 
+/// The kernel for real machines, by its name in `initramfs/kernels.txt`.
+pub const GENERIC: &str = "generic";
 /// The kernel for virtual machines, by its name in `initramfs/kernels.txt`.
 pub const CLOUD: &str = "cloud";
 

@@ -114,10 +114,19 @@ impl Lab {
 
     /// The same with a CA in PEM of another's choice.
     pub fn make_boot_files_with_ca(&self, ca: String) -> Result<ImagePaths> {
+        self.make(ca, kernel::CLOUD)
+    }
+
+    /// The same for real machines: with the kernel that has their drivers.
+    pub fn make_boot_files_for_real_machines(&self) -> Result<ImagePaths> {
+        self.make(self.operator(&["ca"])?, kernel::GENERIC)
+    }
+
+    fn make(&self, ca: String, kernel: &str) -> Result<ImagePaths> {
         let config = ImageConfig {
             binary: binary::build(Arch::X86_64, None)?,
             mkfs: mkfs::build()?,
-            kernel: kernel::fetch(Some(kernel::CLOUD))?,
+            kernel: kernel::fetch(Some(kernel))?,
             server_url: self.url(),
             ca,
             token: None,
