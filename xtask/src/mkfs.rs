@@ -46,9 +46,6 @@ const RECIPES: &[Recipe] = &[
 ];
 /// Small before fast: these programs wait for the disk.
 const CFLAGS: &str = "-Os -ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables";
-/// Where a Debian says which archives it uses, in the newer form (sources.list(5)) or the older one.
-const SOURCES: &[&str] = &["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"];
-
 /// Builds the programs and returns their folder in the cache. Where packages, libraries and compiler are the same, nothing runs but a
 /// look at it.
 pub fn build() -> Result<PathBuf> {
@@ -91,25 +88,16 @@ fn source_version(version: &str) -> &str {
 
 /// Fetches the source packages. What apt keeps for this is kept in the folder: the host's own lists may be without sources.
 fn fetch(folder: &Path, versions: &[String]) -> Result<()> {
-    let sources = SOURCES.iter().map(Path::new).find(|path| path.exists());
-    let sources = sources.with_context(|| format!("looking for {}: there is none", SOURCES.join(" and ")))?;
-    let text = fs::read_to_string(sources).with_context(|| format!("reading {}", sources.display()))?;
-    // apt knows the form by the name.
-    let list = folder.join(sources.file_name().unwrap_or_default());
-    fs::write(&list, of_sources(&text)).with_context(|| format!("writing {}", list.display()))?;
+    let list = folder.join("sources.list");
+    fs::write(&list, of_sources(&debian::sources()?.list)).with_context(|| format!("writing {}", list.display()))?;
     run_quietly(debian::apt_get(folder, &list)?.arg("update"))?;
     let packages = RECIPES.iter().zip(versions).map(|(recipe, version)| format!("{}={version}", recipe.package));
     run_quietly(debian::apt_get(folder, &list)?.args(["source", "--only-source", "--download-only"]).args(packages))
 }
 
 /// The same archives, for sources and not for packages.
-fn of_sources(text: &str) -> String {
-    let of_source = |line: &str| match line.split_once(char::is_whitespace) {
-        Some(("Types:", _)) => "Types: deb-src\n".to_owned(),
-        Some(("deb", rest)) => format!("deb-src {rest}\n"),
-        _ => format!("{line}\n"),
-    };
-    text.lines().map(of_source).collect()
+fn of_sources(list: &str) -> String {
+    list.lines().map(|line| format!("{}\n", line.replacen("deb ", "deb-src ", 1))).collect()
 }
 
 /// Builds one program in `work`, and puts it into `folder`.
@@ -142,16 +130,5 @@ mod tests {
         check("2.38.1-5+deb12u3", "2.38.1-5+deb12u3");
         check("2.38.1-5+deb12u3+b1", "2.38.1-5+deb12u3");
         check("1.0+beta-1", "1.0+beta-1");
-    }
-
-    #[test]
-    fn archives_are_asked_for_sources_in_both_forms_of_the_list() {
-        let check = |text: &str, expect: &str| assert_eq!(of_sources(text), expect);
-        check(
-            "Types: deb\nURIs: http://deb.example/debian\nSuites: bookworm\n",
-            "Types: deb-src\nURIs: http://deb.example/debian\nSuites: bookworm\n",
-        );
-        check("Types: deb deb-src\n", "Types: deb-src\n");
-        check("# deb x\ndeb [a=b] http://deb.example x main\n", "# deb x\ndeb-src [a=b] http://deb.example x main\n");
     }
 }
