@@ -26,15 +26,17 @@ pub struct Test {
 impl Test {
     pub fn run(self) -> Result<()> {
         let began = Instant::now();
-        let parts = [
-            prepare::BINARY,
-            prepare::SERVER,
-            prepare::BOOT_IMAGE,
-            prepare::TARGET_IMAGES,
-            prepare::MACHINES,
-            prepare::TEST_PROGRAMS,
-        ];
-        prepare::prepare("cargo xtask test", &parts, Duration::from_secs(60 * if self.all { 40 } else { 30 }))?;
+        let mut parts =
+            vec![prepare::BINARY, prepare::SERVER, prepare::BOOT_IMAGE, prepare::MACHINES, prepare::TEST_PROGRAMS];
+        if self.filter.is_none() {
+            parts.push(prepare::TARGET_IMAGES);
+        }
+        let minutes = match (&self.filter, self.all) {
+            (Some(_), _) => 5,
+            (None, false) => 30,
+            (None, true) => 40,
+        };
+        prepare::prepare("cargo xtask test", &parts, Duration::from_secs(60 * minutes))?;
         let left_out: Vec<(&str, System)> = match self.all || self.filter.is_some() {
             true => Vec::new(),
             false => LONG.into_iter().enumerate().filter(|(n, _)| *n != runner::turn()).map(|(_, long)| long).collect(),
