@@ -1,7 +1,7 @@
 //! Disks that nodes capture. What arrives is kept aside, and is an image once all of it is there and its digest is right.
 //!
 //! A file that is worked on is locked, because a node that lost its connection may come back while the server is still busy
-//! with what it sent before, and over another process on the same folder.
+//! with what it sent before.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};

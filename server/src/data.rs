@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! slipway.db            SQLite database
-//! slipway.lock          held while the database is opened and brought up to date
+//! slipway.lock          locked while the database is opened and brought up to date
+//! serve.lock            locked while a server runs; says which
 //! ca.pem  ca.key        certificate authority of this installation
 //! server.pem server.key the server's own certificate chain and key
 //! jwt.key               key of the nodes' JWTs and of the tokens for metadata
@@ -11,16 +12,17 @@
 //! images/captures/RUN   what has arrived of disks that a run captures
 //! ```
 //!
-//! Operator commands and any number of servers may open the folder at once: files that are made on first use are published
-//! complete or not at all, and the first to publish wins.
+//! One server at a time works on the folder, and any number of operators' commands beside it: files that are made on first use
+//! are published complete or not at all, and the first to publish wins.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use slipway_protocol::Digest;
+use slipway_protocol::{Digest, ErrorCode};
 
+use crate::time::{now, utc};
 use crate::{Error, random};
 
 /// A data folder that exists.
@@ -39,6 +41,35 @@ impl DataDir {
         make(root.to_owned())?;
         make(root.join("images/sha256"))?;
         Ok(Self { root: root.to_owned() })
+    }
+
+    /// Locks the folder for a server that runs under a URL. The lock is gone with the file that is returned, and so with the
+    /// process, however it ends.
+    pub fn lock_for_serving(&self, url: &str) -> Result<File, Error> {
+        let path = self.root.join("serve.lock");
+        let failed = |doing| {
+            let path = path.clone();
+            move |source| Error::File { doing, path, source }
+        };
+        let mut options = fs::OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(&path).map_err(failed("opening"))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let holder = fs::read_to_string(&path).map_err(failed("reading"))?;
+                let message = format!(
+                    "another server already runs on {:?} ({holder}): stop it first, or give this one another folder by --data",
+                    self.root
+                );
+                return Err(Error::refused(ErrorCode::Conflict, message));
+            }
+            Err(TryLockError::Error(source)) => return Err(failed("locking")(source)),
+        }
+        file.set_len(0).map_err(failed("writing"))?;
+        let holder = format!("process {}, since {}, {url}", std::process::id(), utc(now()));
+        file.write_all(holder.as_bytes()).map_err(failed("writing"))?;
+        Ok(file)
     }
 
     /// The database file.

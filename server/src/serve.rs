@@ -1,6 +1,7 @@
 //! The server: binds, serves, stops.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -88,11 +89,13 @@ pub struct Server {
     certificate: Arc<Certificate>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
+    /// Keeps other servers off the data folder.
+    _lock: File,
 }
 
 impl Server {
-    /// Binds the sockets, opens the data folder and makes what it lacks. What another server on that folder works with is
-    /// changed last, when nothing is left that is likely to fail.
+    /// Opens the data folder, unless another server runs on it, binds the sockets, and makes what the folder lacks. The URL and
+    /// the certificate are changed last, when nothing is left that is likely to fail.
     pub async fn bind(config: Config) -> Result<Self, Error> {
         Self::bind_with_clock(config, Instant::now).await
     }
@@ -105,13 +108,14 @@ impl Server {
         if let Some(folder) = &config.boot {
             check_boot_folder(folder)?;
         }
+        let data = DataDir::open(&config.data)?;
+        let lock = data.lock_for_serving(&config.url.text)?;
         let https = listen(config.listen).await?;
         let boot = match config.boot_listen {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
 
-        let data = DataDir::open(&config.data)?;
         let store = Store::open(&data.database()).await?;
         let authority = Authority::open(&data)?;
         let signer = Signer::open(&data)?;
@@ -138,7 +142,7 @@ impl Server {
             max_capture: config.max_capture,
             stopping,
         };
-        Ok(Self { https, boot, tls, certificate, app: Arc::new(app), stop })
+        Ok(Self { https, boot, tls, certificate, app: Arc::new(app), stop, _lock: lock })
     }
 
     /// Where it listens for HTTPS.

@@ -2,6 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -86,8 +87,10 @@ fn a_start_that_fails_changes_nothing() {
     let data = &folder.path().join("data");
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let (_server, ready) = serve(data);
-    let (address, before) = (ready["https"].as_str().unwrap(), settings(data));
+    drop(serve(data));
+    let before = settings(data);
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = &other.local_addr().unwrap().to_string();
     let (file, free) = (file.to_str().unwrap(), "127.0.0.1:0");
     let table: [(&str, &[&str], String); 5] = [
         (address, &[], format!("listening on {address}: ")),
@@ -106,6 +109,27 @@ fn a_start_that_fails_changes_nothing() {
         assert!(message.starts_with(&format!("slipway-server: {expect}")), "{message}");
         assert!(settings(data) == before, "{further:?}");
     }
+}
+
+#[test]
+fn a_second_server_on_a_folder_is_refused_before_it_changes_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let (server, ready) = serve(data);
+    let before = settings(data);
+    for listen in ["127.0.0.1:0", ready["https"].as_str().unwrap()] {
+        let message = fail(data, &["serve", "--url", "https://other.test", "--listen", listen]);
+        let process = server.0.id();
+        let expect = format!("slipway-server: another server already runs on {data:?} (process {process}, since 20");
+        assert!(message.starts_with(&expect), "{message}");
+        let rest = " UTC, https://server.test): stop it first, or give this one another folder by --data";
+        assert!(message.ends_with(rest), "{message}");
+        assert!(settings(data) == before, "{listen}");
+    }
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    // It is killed, and what it wrote into the file stays.
+    drop(server);
+    drop(serve(data));
 }
 
 #[test]
