@@ -8,7 +8,8 @@ use xtask::lab::Lab;
 fn a_server_with_another_ca_is_refused_before_anything_is_sent() -> Result<()> {
     timed("a server with another CA is refused before anything is sent", || {
         let folder = tempfile::tempdir()?;
-        let other = Lab::new(folder.path())?;
+        let mut other = Lab::new(folder.path())?;
+        other.start_server()?;
         let bench = Bench::with_boot_files(|lab| lab.make_boot_files_with_ca(other.operator(&["ca"])?))?;
         bench.register()?;
 

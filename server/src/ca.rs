@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn the_server_certificate_is_kept_until_its_names_change() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let data = DataDir::open(folder.path())?;
+        let data = DataDir::make(folder.path())?;
         let authority = Authority::open(&data)?;
         let first = authority.server_identity(&data, &names(&["localhost", "127.0.0.1", "::1"]))?;
         let again = authority.server_identity(&data, &names(&["localhost", "127.0.0.1", "::1"]))?;
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_node_certificate_carries_the_nodes_id_and_nothing_of_the_request() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let authority = Authority::open(&DataDir::open(folder.path())?)?;
+        let authority = Authority::open(&DataDir::make(folder.path())?)?;
         let key = KeyPair::generate()?;
         let mut wish = CertificateParams::new(vec!["evil.example".to_owned()])?;
         wish.distinguished_name.push(DnType::CommonName, "someone-else");

@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn a_certificate_made_anew_is_shown_without_a_restart() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let data = DataDir::open(folder.path())?;
+        let data = DataDir::make(folder.path())?;
         let authority = Authority::open(&data)?;
         let certificate = Certificate::open(&authority, &data, BTreeSet::from(["localhost".to_owned()]))?;
         let shown = || certificate.current.read().map(|key| key.cert[0].clone()).map_err(|error| error.to_string());

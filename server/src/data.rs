@@ -25,6 +25,11 @@ use slipway_protocol::{Digest, ErrorCode};
 use crate::time::{now, utc};
 use crate::{Error, random};
 
+const DATABASE: &str = "slipway.db";
+const SERVE_LOCK: &str = "serve.lock";
+/// By one of these a data folder is known, also after a start that failed half-way, or where a CA was restored or brought along.
+const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
+
 /// A data folder that exists.
 #[derive(Clone, Debug)]
 pub struct DataDir {
@@ -32,8 +37,22 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Opens the folder, making it, for its owner alone, if it is not there.
+    /// Opens the folder of a server that was started before. A folder that no server was started on stays as it is.
     pub fn open(root: &Path) -> Result<Self, Error> {
+        let there = root.join(DATABASE).try_exists();
+        if !there.map_err(|source| Error::File { doing: "opening the data folder", path: root.to_owned(), source })? {
+            let message = format!(
+                "there is no slipway data in {root:?}: `slipway-server serve` makes it; \
+                 to use another folder give --data or SLIPWAY_DATA"
+            );
+            return Err(Error::refused(ErrorCode::NotFound, message));
+        }
+        Self::make(root)
+    }
+
+    /// Opens the folder, making it, for its owner alone, if it is not there. One that has the files of others only is refused.
+    pub fn make(root: &Path) -> Result<Self, Error> {
+        check_ours(root)?;
         let make = |path: PathBuf| {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
             made.map_err(|source| Error::File { doing: "making the folder", path, source })
@@ -46,7 +65,7 @@ impl DataDir {
     /// Locks the folder for a server that runs under a URL. The lock is gone with the file that is returned, and so with the
     /// process, however it ends.
     pub fn lock_for_serving(&self, url: &str) -> Result<File, Error> {
-        let path = self.root.join("serve.lock");
+        let path = self.root.join(SERVE_LOCK);
         let failed = |doing| {
             let path = path.clone();
             move |source| Error::File { doing, path, source }
@@ -74,7 +93,7 @@ impl DataDir {
 
     /// The database file.
     pub fn database(&self) -> PathBuf {
-        self.root.join("slipway.db")
+        self.root.join(DATABASE)
     }
 
     /// Where the image with this digest is, or would be.
@@ -152,6 +171,30 @@ impl DataDir {
     }
 }
 
+/// Refuses a folder with files of others and none of a server's.
+fn check_ours(root: &Path) -> Result<(), Error> {
+    let failed = |source| Error::File { doing: "reading the folder", path: root.to_owned(), source };
+    let entries = match fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let ours = names.iter().any(|name| OURS.iter().any(|ours| name == ours));
+    // A file system of its own has a lost+found.
+    let other = names.iter().find(|name| *name != "lost+found");
+    match other.filter(|_| !ours) {
+        None => Ok(()),
+        Some(other) => {
+            let message = format!(
+                "{root:?} is not a data folder of slipway, and has other files, such as {other:?}; \
+                 give a new or empty folder by --data or SLIPWAY_DATA"
+            );
+            Err(Error::refused(ErrorCode::Conflict, message))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -161,7 +204,7 @@ mod tests {
     #[test]
     fn a_secret_is_made_once_and_is_its_owners_alone() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let data = DataDir::open(&folder.path().join("new"))?;
+        let data = DataDir::make(&folder.path().join("new"))?;
         let first = data.operator_token()?;
         assert_eq!(data.operator_token()?, first);
         let mode = fs::metadata(folder.path().join("new/operator-token"))?.permissions().mode();

@@ -108,7 +108,7 @@ impl Server {
         if let Some(folder) = &config.boot {
             check_boot_folder(folder)?;
         }
-        let data = DataDir::open(&config.data)?;
+        let data = DataDir::make(&config.data)?;
         let lock = data.lock_for_serving(&config.url.text)?;
         let https = listen(config.listen).await?;
         let boot = match config.boot_listen {

@@ -28,7 +28,7 @@ fn refusal(code: ErrorCode) -> Answer {
 /// and the methods of its requests.
 async fn report(answers: Vec<Answer>) -> (End, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
-    let data = DataDir::open(folder.path()).unwrap();
+    let data = DataDir::make(folder.path()).unwrap();
     let authority = Authority::open(&data).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());

@@ -102,7 +102,7 @@ struct Ca(TempDir, Authority);
 impl Ca {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let authority = Authority::open(&DataDir::open(folder.path()).unwrap()).unwrap();
+        let authority = Authority::open(&DataDir::make(folder.path()).unwrap()).unwrap();
         Self(folder, authority)
     }
 
@@ -110,7 +110,7 @@ impl Ca {
     fn acceptor(&self, name: &str) -> TlsAcceptor {
         let Self(folder, authority) = self;
         let names = BTreeSet::from([name.to_owned()]);
-        let identity = authority.server_identity(&DataDir::open(folder.path()).unwrap(), &names).unwrap();
+        let identity = authority.server_identity(&DataDir::make(folder.path()).unwrap(), &names).unwrap();
         let config = rustls::ServerConfig::builder().with_no_client_auth();
         TlsAcceptor::from(Arc::new(config.with_single_cert(identity.chain, identity.key).unwrap()))
     }

@@ -21,6 +21,8 @@ fn a_server_comes_back_on_its_ports_with_what_it_knew() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut lab = Lab::new(folder.path())?;
     std::fs::write(folder.path().join("boot/hello"), "hello")?;
+    lab.start_server()?;
+    lab.stop_server()?;
     assert!(lab.operator(&["ca"])?.starts_with("-----BEGIN CERTIFICATE-----"));
     lab.operator(&["node", "add", "--name", "web1", "--serial", "7CZ1234"])?;
 
@@ -37,7 +39,9 @@ fn a_server_comes_back_on_its_ports_with_what_it_knew() -> Result<()> {
 #[test]
 fn a_wrong_operator_command_says_what_the_server_said() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let error = Lab::new(folder.path())?.operator(&["node", "show", "nobody"]).err().context("it worked")?;
+    let mut lab = Lab::new(folder.path())?;
+    lab.start_server()?;
+    let error = lab.operator(&["node", "show", "nobody"]).err().context("it worked")?;
     assert!(format!("{error:#}").contains("nobody"), "{error:#}");
     Ok(())
 }

@@ -31,7 +31,7 @@ use run::RunCommand;
 #[derive(Parser)]
 #[command(name = "slipway-server", version)]
 pub struct Arguments {
-    /// Folder the server keeps everything in; made if it is not there.
+    /// Folder the server keeps everything in. `serve` makes it if it is not there.
     #[arg(long, global = true, env = "SLIPWAY_DATA", default_value = "/var/lib/slipway")]
     data: PathBuf,
     #[command(subcommand)]

@@ -60,6 +60,11 @@ fn serve(data: &Path) -> (Ended, serde_json::Value) {
     (Ended(child), serde_json::from_str(&line).unwrap())
 }
 
+/// Has a server make the folder; it does not run any more.
+fn made(data: &Path) {
+    drop(serve(data));
+}
+
 #[test]
 fn the_server_says_where_it_listens_and_stops_when_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +92,7 @@ fn a_start_that_fails_changes_nothing() {
     let data = &folder.path().join("data");
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    drop(serve(data));
+    made(data);
     let before = settings(data);
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = &other.local_addr().unwrap().to_string();
@@ -148,6 +153,7 @@ fn what_is_made_in_the_data_folder_is_its_owners_alone() {
 fn whoever_reads_the_output_may_stop_to() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path();
+    made(data);
     succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
     for arguments in [&["node", "show", "web1"] as &[&str], &["node", "list"], &["status", "--json"]] {
         let mut child = command(data, arguments);
@@ -284,9 +290,64 @@ fn a_snippet_is_made_for_a_machine_that_has_a_run() {
 }
 
 #[test]
-fn programs_that_start_at_once_on_an_empty_folder_agree() {
+fn only_a_server_makes_a_data_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let foreign = folder.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("notes"), "").unwrap();
+    let commands: [&[&str]; 4] =
+        [&["status"], &["ca"], &["operator-token"], &["node", "add", "--name", "web1", "--uuid", UUID]];
+    for data in [&missing, &foreign] {
+        let expect = format!(
+            "slipway-server: there is no slipway data in {data:?}: `slipway-server serve` makes it; \
+             to use another folder give --data or SLIPWAY_DATA"
+        );
+        for arguments in commands {
+            assert_eq!(fail(data, arguments), expect, "{arguments:?}");
+        }
+    }
+    let expect = format!(
+        "slipway-server: {foreign:?} is not a data folder of slipway, and has other files, such as \"notes\"; \
+         give a new or empty folder by --data or SLIPWAY_DATA"
+    );
+    assert_eq!(fail(&foreign, &["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"]), expect);
+    let file = foreign.join("notes");
+    assert_eq!(
+        fail(&file, &["status"]),
+        format!("slipway-server: opening the data folder {file:?}: Not a directory (os error 20)")
+    );
+    let names = |folder: &Path| -> Vec<_> {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!((names(folder.path()), names(&foreign)), (vec!["foreign".into()], vec!["notes".into()]));
+
+    // As a folder that is a file system of its own looks.
+    std::fs::create_dir_all(missing.join("lost+found")).unwrap();
+    made(&missing);
+    succeed(&missing, &["status"]);
+}
+
+#[test]
+fn of_servers_that_start_at_once_on_an_empty_folder_one_runs() {
     let folder = tempfile::tempdir().unwrap();
     let data = &folder.path().join("data");
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+    let start = || command(data, &arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map(Ended).unwrap();
+    let mut servers: Vec<Ended> = (0..8).map(|_| start()).collect();
+    let mut runs = |server: &mut Ended| {
+        let mut line = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        line.contains("https")
+    };
+    assert_eq!(servers.iter_mut().map(&mut runs).filter(|runs| *runs).count(), 1);
+}
+
+#[test]
+fn commands_that_start_at_once_on_an_empty_database_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    File::create(data.join("slipway.db")).unwrap();
     let start = || command(data, &["node", "list"]).stdout(Stdio::null()).spawn().unwrap();
     let programs: Vec<Child> = (0..8).map(|_| start()).collect();
     let succeeded = programs.into_iter().map(|mut program| program.wait().unwrap().success());
@@ -301,17 +362,20 @@ fn a_program_opens_no_database_while_another_holds_the_lock() {
     let data = folder.path();
     let lock = File::create(data.join("slipway.lock")).unwrap();
     lock.lock().unwrap();
-    let mut program = command(data, &["node", "list"]).stdout(Stdio::null()).spawn().unwrap();
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+    let mut program = Ended(command(data, &arguments).stdout(Stdio::piped()).spawn().unwrap());
     // A lock that a process waits for has an arrow (proc_locks(5)).
-    let id = program.id().to_string();
+    let id = program.0.id().to_string();
     let waits = |line: &str| line.contains("->") && line.split(' ').any(|word| word == id);
     while !std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
-        assert_eq!(program.try_wait().unwrap(), None, "it waits");
+        assert_eq!(program.0.try_wait().unwrap(), None, "it waits");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(!data.join("slipway.db").exists());
     drop(lock);
-    assert!(program.wait().unwrap().success());
+    let mut line = String::new();
+    BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("https"), "{line}");
     assert!(data.join("slipway.db").exists());
 }
 
@@ -319,6 +383,7 @@ fn a_program_opens_no_database_while_another_holds_the_lock() {
 fn watching_shows_every_change() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path();
+    made(data);
     succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
     let mut child = command(data, &["status", "--watch", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -333,6 +398,7 @@ fn watching_shows_every_change() {
 fn mistakes_get_one_clear_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path();
+    made(data);
     let workflow = folder.path().join("bad.yaml");
     std::fs::write(&workflow, "steps:\n- name: go\n  action: {explode: {}}\n").unwrap();
     let workflow = workflow.to_str().unwrap();
@@ -367,6 +433,7 @@ fn mistakes_get_one_clear_sentence() {
 async fn a_recovery_key_is_printed_before_it_is_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path();
+    made(data);
     let id = succeed(data, &["node", "add", "--name", "m1", "--uuid", UUID]).trim_end().to_owned();
     let store = Store::open(&data.join("slipway.db")).await.unwrap();
     let mut transaction = store.write().await.unwrap();
