@@ -214,7 +214,7 @@ async fn an_unregistered_machine_goes_on_when_it_is_released() {
     let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
     let held = lab.wait_for("held", |node| node.state == NodeState::Held).await;
     let store = lab.store().await;
-    slipway_server::operate::release_node(&store, held.claim_code.as_deref().unwrap()).await.unwrap();
+    slipway_server::operate::release_node(&store, held.claim_code.as_deref().unwrap(), None).await.unwrap();
     lab.wait_for("enrolled", |node| node.state == NodeState::Enrolled).await;
     installing.abort();
 }

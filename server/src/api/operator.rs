@@ -63,7 +63,7 @@ pub async fn node(
 #[utoipa::path(patch, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), request_body = NodeChange,
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-        (status = 404, body = ErrorBody)))]
+        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn change_node(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
@@ -73,16 +73,26 @@ pub async fn change_node(
     Ok(Json(operate::change_node(&app.store, &node, change).await?))
 }
 
+/// How a node is let in.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Release {
+    /// Another name for it.
+    name: Option<String>,
+}
+
 /// Let a node in.
-#[utoipa::path(post, path = "/v1/operator/nodes/{node}/release", params(("node" = String, Path)),
+#[utoipa::path(post, path = "/v1/operator/nodes/{node}/release", params(("node" = String, Path), Release),
     security(("operator" = [])),
-    responses((status = 200, body = NodeStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub async fn release(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
     UrlPath(node): UrlPath<String>,
+    UrlQuery(release): UrlQuery<Release>,
 ) -> Result<Json<NodeStatus>, ApiError> {
-    Ok(Json(operate::release_node(&app.store, &node).await?))
+    Ok(Json(operate::release_node(&app.store, &node, release.name).await?))
 }
 
 /// Take a node out of service.

@@ -34,6 +34,9 @@ pub enum NodeCommand {
     Release {
         /// Id, name, or the claim code on its console.
         node: String,
+        /// Name, also the installed system's host name.
+        #[arg(long)]
+        name: Option<String>,
     },
     /// Take a machine out of service: its credentials are refused and its run is ended. If it knocks again it is unknown.
     Decommission {
@@ -100,6 +103,9 @@ pub struct NodeAdd {
 pub struct NodeSet {
     /// Id, name or claim code.
     node: String,
+    /// Another name, also the host name of what is installed next.
+    #[arg(long, group = "what")]
+    name: Option<String>,
     /// YAML file that says how it is on the network.
     #[arg(long, value_name = "FILE", group = "what")]
     network: Option<PathBuf>,
@@ -130,8 +136,8 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             let changed = operate::change_node(store, &node, node_change(set)?).await?;
             print_line(&format!("{} is changed for its next run", label(&changed)))
         }
-        NodeCommand::Release { node } => {
-            let released = operate::release_node(store, &node).await?;
+        NodeCommand::Release { node, name } => {
+            let released = operate::release_node(store, &node, name).await?;
             print_line(&format!("{} is released", label(&released)))
         }
         NodeCommand::Decommission { node } => {
@@ -152,7 +158,7 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
         None => set.no_network.then(Network::default),
     };
     let ssh_keys = (set.no_ssh_keys || !set.ssh_keys.is_empty()).then_some(set.ssh_keys);
-    Ok(NodeChange { network, ssh_keys })
+    Ok(NodeChange { name: set.name, network, ssh_keys })
 }
 
 pub fn label(node: &NodeStatus) -> &str {

@@ -8,7 +8,7 @@ use super::{check_keys, check_name, known_node};
 use crate::enrol::{join, let_in};
 use crate::state::{self, Happening};
 use crate::store::nodes::{self, Node};
-use crate::store::{self, Store, runs};
+use crate::store::{self, Connection, Store, runs};
 use crate::time::now;
 use crate::{Error, enrol, status};
 
@@ -31,6 +31,9 @@ pub struct NewNode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeChange {
+    /// Another name, which is also the host name of what is installed next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// How its installed system is on the network; one without interfaces leaves that to the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
@@ -42,21 +45,12 @@ pub struct NodeChange {
 /// Registers a node. A machine that is already waiting with one of its keys becomes that node.
 pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> {
     let identity = valid_identity(&new.identity)?;
-    if let Some(name) = &new.name {
-        check_name("node", name)?;
-    }
     let mut transaction = store.write().await?;
-    if let Some(name) = &new.name
-        && let Some(other) = nodes::find(&mut transaction, name).await?
-    {
-        let message = format!("the name {name:?} already means node {}", other.id);
-        return Err(Error::refused(ErrorCode::Conflict, message));
+    if let Some(name) = &new.name {
+        check_name_is_free(&mut transaction, name, None).await?;
     }
     let mut node = match enrol::recognise(&mut transaction, &identity).await? {
-        Some(node) if node.registered => {
-            let message = format!("node {} ({}) already has these keys", node.label(), node.id);
-            return Err(Error::refused(ErrorCode::Conflict, message));
-        }
+        Some(node) if node.registered => return Err(known_already(&node, new.name.as_deref())),
         Some(waiting) => waiting,
         None => Node::new(NodeState::Registered, now()),
     };
@@ -70,6 +64,29 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
+}
+
+/// Refuses a name that is no host name, and one that means another node than the one with this id.
+async fn check_name_is_free(connection: &mut Connection, name: &str, id: Option<&str>) -> Result<(), Error> {
+    check_name("node", name)?;
+    let Some(other) = nodes::find(connection, name).await?.filter(|other| Some(&*other.id) != id) else {
+        return Ok(());
+    };
+    let message = format!("the name {name:?} already means node {}; choose another", other.id);
+    Err(Error::refused(ErrorCode::Conflict, message))
+}
+
+/// Refuses to register a machine a second time, and says what would do what was meant.
+fn known_already(node: &Node, name: Option<&str>) -> Error {
+    let label = node.label();
+    let advice = match (node.released, name) {
+        (true, Some(name)) => format!("`node set {label} --name {name}` names it"),
+        (true, None) => "it is released, and nothing is left to do".to_owned(),
+        (false, Some(name)) => format!("`node release {label} --name {name}` names it and lets it in"),
+        (false, None) => format!("`node release {label}` lets it in"),
+    };
+    let message = format!("node {label} ({}) already has these keys; {advice}", node.id);
+    Error::refused(ErrorCode::Conflict, message)
 }
 
 /// The keys in their one spelling. Unlike a machine, an operator is told of a key that means nothing.
@@ -104,6 +121,10 @@ pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Err
 pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
+    if let Some(name) = change.name {
+        check_name_is_free(&mut transaction, &name, Some(&node.id)).await?;
+        node.name = Some(name);
+    }
     if let Some(network) = change.network {
         node.network = valid_network(network)?;
     }
@@ -140,8 +161,8 @@ pub fn parse_network(yaml: &str) -> Result<Network, Error> {
     })
 }
 
-/// Lets a node in.
-pub async fn release_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
+/// Lets a node in, under another name if one is given.
+pub async fn release_node(store: &Store, reference: &str, name: Option<String>) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
     if node.state == NodeState::Decommissioned {
@@ -150,6 +171,10 @@ pub async fn release_node(store: &Store, reference: &str) -> Result<NodeStatus, 
             node.label()
         );
         return Err(Error::refused(ErrorCode::Decommissioned, message));
+    }
+    if let Some(name) = name {
+        check_name_is_free(&mut transaction, &name, Some(&node.id)).await?;
+        node.name = Some(name);
     }
     let_in(&mut node);
     nodes::save(&mut transaction, &node).await?;

@@ -222,6 +222,40 @@ fn operators_set_a_machine_up_beside_a_running_server() {
 }
 
 #[test]
+fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    made(data);
+    let shown = |node: &str| serde_json::from_str::<NodeStatus>(&succeed(data, &["node", "show", node])).unwrap();
+    let id = succeed(data, &["node", "add", "--serial", "7CZ1"]).trim().to_owned();
+    let code = shown(&id).claim_code.unwrap();
+
+    let again = |name: &str| fail(data, &["node", "add", "--name", name, "--serial", "7CZ1"]);
+    let known = |label: &str| format!("slipway-server: node {label} ({id}) already has these keys; ");
+    assert_eq!(again("web1"), known(&id) + &format!("`node release {id} --name web1` names it and lets it in"));
+    assert_eq!(
+        fail(data, &["node", "release", &code, "--name", "web 1"]),
+        "slipway-server: \"web 1\" cannot name a node: use letters, digits, hyphens and dots, as in host names"
+    );
+    assert!(!shown(&id).released, "all or nothing");
+    assert_eq!(succeed(data, &["node", "release", &code, "--name", "web1"]), "web1 is released\n");
+    assert_eq!(again("web2"), known("web1") + "`node set web1 --name web2` names it");
+    assert_eq!(
+        fail(data, &["node", "add", "--serial", "7CZ1"]),
+        known("web1") + "it is released, and nothing is left to do"
+    );
+
+    let other = succeed(data, &["node", "add", "--serial", "7CZ2"]).trim().to_owned();
+    let set = |node: &str, name: &str| run(data, &["node", "set", node, "--name", name]);
+    let taken = format!("slipway-server: the name \"web1\" already means node {id}; choose another\n");
+    assert_eq!(String::from_utf8(set(&other, "web1").stderr).unwrap(), taken);
+    assert_eq!(set("web1", "db1").stdout, b"db1 is changed for its next run\n");
+    assert_eq!(set("db1", "db1").status.code(), Some(0), "its own name is no other's");
+    assert_eq!(set(&other, "web1").status.code(), Some(0));
+    assert_eq!(shown("db1").id, id);
+}
+
+#[test]
 fn user_data_may_be_compressed() {
     let folder = tempfile::tempdir().unwrap();
     let data = &folder.path().join("data");

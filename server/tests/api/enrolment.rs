@@ -31,7 +31,7 @@ async fn an_unknown_machine_waits_until_its_claim_code_is_released() {
     assert_eq!(waits(&server, &machine).await, wait, "the code stays the same");
 
     let store = server.store().await;
-    let released = operate::release_node(&store, &wait.claim_code.to_lowercase()).await.unwrap();
+    let released = operate::release_node(&store, &wait.claim_code.to_lowercase(), None).await.unwrap();
     assert_eq!(released.state, NodeState::Held);
     let node = Node::enrol(&server, machine).await;
     assert_eq!(node.enrolment.node, released.id);
@@ -52,7 +52,7 @@ async fn a_registered_machine_waits_until_it_is_released() {
     let machine = Machine::new(identity);
     assert_eq!(waits(&server, &machine).await.reason, WaitReason::NotReleased);
     assert_eq!(operate::show_node(&store, "web1").await.unwrap().state, NodeState::Held);
-    operate::release_node(&store, "web1").await.unwrap();
+    operate::release_node(&store, "web1", None).await.unwrap();
     Node::enrol(&server, machine).await;
 
     // What it said of itself is no key: the operator vouches for the serial number alone.
@@ -79,7 +79,7 @@ async fn a_machine_nobody_registered_is_known_by_all_its_keys() {
     let serial = Identity { serial: Some("7CZ1".to_owned()), ..Identity::default() };
     let wait = waits(&server, &Machine::new(Identity { uuid: Some(UUID.to_owned()), ..serial.clone() })).await;
     assert_eq!(waits(&server, &Machine::new(serial.clone())).await.claim_code, wait.claim_code);
-    let released = operate::release_node(&server.store().await, &wait.claim_code).await.unwrap();
+    let released = operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap();
     assert_eq!(Node::enrol(&server, Machine::new(serial)).await.enrolment.node, released.id);
     assert_eq!(Node::enrol(&server, Machine::with_uuid(UUID)).await.enrolment.node, released.id);
 }
@@ -148,7 +148,7 @@ async fn a_swapped_board_comes_in_after_the_old_node_is_out_of_service() {
 
     operate::decommission_node(&store, "web1").await.unwrap();
     let wait = waits(&server, &machine).await;
-    operate::release_node(&store, &wait.claim_code).await.unwrap();
+    operate::release_node(&store, &wait.claim_code, None).await.unwrap();
     assert_ne!(Node::enrol(&server, machine).await.enrolment.node, old.id);
     assert_eq!(operate::show_node(&store, "web1").await.unwrap().identity, identity(UUID), "kept for the history");
 }
@@ -258,8 +258,8 @@ async fn a_node_out_of_service_is_refused_at_every_request() {
     // Its machine is one nobody knows, and comes in as such; that does not bring the old credentials back.
     let wait = waits(&server, &node.machine).await;
     assert_eq!(wait.reason, WaitReason::Unregistered);
-    operate::release_node(&server.store().await, "web1").await.expect_err("for good");
-    operate::release_node(&server.store().await, &wait.claim_code).await.unwrap();
+    operate::release_node(&server.store().await, "web1", None).await.expect_err("for good");
+    operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap();
     let (old, jwt) = (node.client, node.enrolment.jwt);
     let again = Node::enrol(&server, node.machine).await;
     assert_ne!(again.enrolment.node, node.enrolment.node);

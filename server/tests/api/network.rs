@@ -99,7 +99,8 @@ async fn a_node_keeps_its_network_and_its_runs_bring_it() {
     let identity = Identity { uuid: Some(UUID.to_owned()), ..Identity::default() };
     operate::add_node(&store, NewNode { name: Some("web1".to_owned()), identity, release: true }).await.unwrap();
     let network = operate::parse_network(NETWORK).unwrap();
-    let change = NodeChange { network: Some(network.clone()), ssh_keys: Some(vec![KEY.to_owned()]) };
+    let change =
+        NodeChange { network: Some(network.clone()), ssh_keys: Some(vec![KEY.to_owned()]), ..NodeChange::default() };
     operate::change_node(&store, "web1", change).await.unwrap();
     let known = operate::change_node(&store, "web1", NodeChange::default()).await.unwrap();
     assert_eq!((known.network.as_ref(), &known.ssh_keys), (Some(&network), &vec![KEY.to_owned()]));
@@ -130,7 +131,7 @@ async fn a_node_keeps_its_network_and_its_runs_bring_it() {
     };
     let config = Some("{\"ignition\": {\"version\": \"3.4.0\"}}");
     refused(new(Task::Os("debian".to_owned()), config), "has vendor_data or network_config").await;
-    let none = NodeChange { network: Some(Default::default()), ssh_keys: None };
+    let none = NodeChange { network: Some(Default::default()), ..NodeChange::default() };
     assert_eq!(operate::change_node(&store, "web1", none).await.unwrap().network, None);
     start(new(Task::Os("debian".to_owned()), config)).await.unwrap();
     refused(new(Task::Os("debian".to_owned()), Some("{}")), "no ignition.version").await;
@@ -166,9 +167,9 @@ async fn what_makes_no_sense_changes_nothing() {
         assert!(error.to_string().contains(expect), "{error}");
     };
     let network = operate::parse_network(&NETWORK.replace("id: 7", "id: 4095")).unwrap();
-    let change = NodeChange { network: Some(network), ssh_keys: Some(vec![KEY.to_owned()]) };
+    let change = NodeChange { network: Some(network), ssh_keys: Some(vec![KEY.to_owned()]), ..NodeChange::default() };
     refused(change, "the network makes no sense: interface \"bond0.7\" is VLAN 4095").await;
-    let keys = NodeChange { network: None, ssh_keys: Some(vec![KEY.to_owned(), "ssh-dss A".to_owned()]) };
+    let keys = NodeChange { ssh_keys: Some(vec![KEY.to_owned(), "ssh-dss A".to_owned()]), ..NodeChange::default() };
     refused(keys, "SSH key 2 cannot be used").await;
     let known = operate::show_node(&store, "web1").await.unwrap();
     assert_eq!((known.network, known.ssh_keys.len()), (None, 0));

@@ -39,8 +39,10 @@ async fn operators_do_everything_over_https() {
     assert_eq!((&node["state"], &node["released"]), (&json!("registered"), &json!(false)));
     let again = client.post(url("/nodes")).json(&new);
     assert_eq!(call(again, StatusCode::CONFLICT).await["code"], "conflict");
-    let released = call(client.post(url("/nodes/web1/release")), StatusCode::OK).await;
-    assert_eq!(released["released"], true);
+    let released = call(client.post(url("/nodes/web1/release?name=db1")), StatusCode::OK).await;
+    assert_eq!((&released["released"], &released["name"]), (&json!(true), &json!("db1")));
+    let renamed = call(client.patch(url("/nodes/db1")).json(&json!({ "name": "web1" })), StatusCode::OK).await;
+    assert_eq!(renamed["name"], "web1");
 
     let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA";
     let lan = json!({ "interfaces": [{ "name": "lan0", "mac": "52:54:00:12:34:56", "addresses": ["192.0.2.5/24"] }] });
