@@ -31,9 +31,10 @@ use run::RunCommand;
 #[derive(Parser)]
 #[command(name = "slipway-server", version)]
 pub struct Arguments {
-    /// Folder the server keeps everything in. `serve` makes it if it is not there.
-    #[arg(long, global = true, env = "SLIPWAY_DATA", default_value = "/var/lib/slipway")]
-    data: PathBuf,
+    /// Folder the server keeps everything in. `serve` makes it if it is not there. [default: SLIPWAY_DATA, or /var/lib/slipway]
+    // Not by clap's own env and default: with the variable set, the usage of every mistake would show `--data` as required.
+    #[arg(long, global = true)]
+    data: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -111,11 +112,13 @@ pub enum ImageCommand {
 
 /// Runs the command.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let from_environment = || std::env::var_os("SLIPWAY_DATA").filter(|data| !data.is_empty()).map(PathBuf::from);
+    let data = arguments.data.or_else(from_environment).unwrap_or_else(|| PathBuf::from("/var/lib/slipway"));
     let command = match arguments.command {
-        Command::Serve(options) => return serve::run(arguments.data, options).await,
+        Command::Serve(options) => return serve::run(data, options).await,
         command => command,
     };
-    let data = DataDir::open(&arguments.data)?;
+    let data = DataDir::open(&data)?;
     match command {
         Command::OperatorToken => print_line(&data.operator_token()?)?,
         Command::Ca => print(Authority::open(&data)?.pem())?,

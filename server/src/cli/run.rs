@@ -20,14 +20,15 @@ pub enum RunCommand {
 }
 
 #[derive(Args)]
+#[command(group(clap::ArgGroup::new("task").required(true)))]
 pub struct RunStart {
     /// Id, name or claim code of the machine.
     node: String,
     /// Install this operating system.
-    #[arg(long, conflicts_with = "workflow", required_unless_present = "workflow")]
+    #[arg(long, group = "task")]
     os: Option<String>,
     /// Run the steps in this YAML file.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE", group = "task")]
     workflow: Option<PathBuf>,
     /// File with user-data in place of the operating system's, plain or compressed by gzip.
     #[arg(long, conflicts_with = "workflow")]

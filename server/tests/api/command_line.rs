@@ -256,6 +256,26 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
 }
 
 #[test]
+fn what_is_missing_on_the_command_line_is_named_in_full() {
+    let output = Command::new(env!("CARGO_BIN_EXE_slipway-server"))
+        .args(["run", "start", "web1"])
+        .env("SLIPWAY_DATA", "/nonexistent")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("not provided:\n  <--os <OS>|--workflow <FILE>>\n"), "{message}");
+    assert!(message.contains("Usage: slipway-server run start <--os <OS>|--workflow <FILE>> <NODE>\n"), "{message}");
+    let output = Command::new(env!("CARGO_BIN_EXE_slipway-server"))
+        .arg("status")
+        .env("SLIPWAY_DATA", "/nonexistent")
+        .output()
+        .unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.starts_with("slipway-server: there is no slipway data in \"/nonexistent\": "), "{message}");
+}
+
+#[test]
 fn user_data_may_be_compressed() {
     let folder = tempfile::tempdir().unwrap();
     let data = &folder.path().join("data");
