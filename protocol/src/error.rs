@@ -21,7 +21,7 @@ pub struct ErrorBody {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorCode {
-    /// 401: the bootstrap token was never issued, or was used before.
+    /// 401: the bootstrap token was never issued, was revoked, or was used before.
     TokenUnknown,
     /// 410: the bootstrap token has expired, or the token of a run that another has taken the place of.
     TokenExpired,

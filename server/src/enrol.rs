@@ -201,7 +201,7 @@ async fn usable_token(connection: &mut Connection, token: &str, now: Millis) -> 
             Ok(hash)
         }
         _ => {
-            let message = "the bootstrap token was never issued or was used before";
+            let message = "the bootstrap token was never issued, was revoked or was used before";
             Err(Error::refused(ErrorCode::TokenUnknown, message))
         }
     }

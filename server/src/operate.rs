@@ -1,5 +1,6 @@
 //! What operators do, whether on the command line or over HTTPS.
 
+mod image;
 mod log;
 mod node;
 mod run;
@@ -10,14 +11,17 @@ mod workflow_file;
 
 use slipway_protocol::{ErrorCode, ssh_key};
 
+pub use self::image::remove_image;
 pub use self::log::{LogType, node_log};
 pub use self::node::{
-    NewNode, NodeChange, add_node, change_node, decommission_node, parse_network, release_node, show_node,
+    NewNode, NodeChange, add_node, change_node, decommission_node, parse_network, release_node, remove_node, show_node,
 };
-pub use self::run::{NewRun, Task, start_run};
+pub use self::run::{NewRun, Task, cancel_run, list_runs, start_run};
 pub(crate) use self::steps::complete_config;
-pub use self::system::add_system;
-pub use self::token::{IssuedToken, MetadataUrl, add_run_token, add_token, metadata_url};
+pub use self::system::{add_system, remove_system};
+pub use self::token::{
+    IssuedToken, MetadataUrl, TokenStatus, add_run_token, add_token, list_tokens, metadata_url, revoke_token,
+};
 pub use self::workflow_file::{WorkflowFile, parse_workflow};
 use crate::Error;
 use crate::store::nodes::{self, Node};

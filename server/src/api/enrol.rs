@@ -27,7 +27,7 @@ const MAX_ENROL_BYTES: usize = 256 << 10;
     (status = 200, body = Enrolment, description = "The machine is in; these are its credentials."),
     (status = 202, body = Wait, description = "An operator must act first. Ask again after Retry-After."),
     (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read, or is too large."),
-    (status = 401, body = ErrorBody, description = "token-unknown: never issued, or used before."),
+    (status = 401, body = ErrorBody, description = "token-unknown: never issued, revoked, or used before."),
     (status = 409, body = ErrorBody, description = "identity-conflict: the keys are those of different nodes."),
     (status = 410, body = ErrorBody, description = "token-expired."),
     (status = 422, body = ErrorBody, description = "identity-missing: no usable key.")))]

@@ -25,7 +25,7 @@ use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use slipway_protocol::{ErrorCode, MAX_REQUEST_BYTES};
 use tokio::sync::watch;
 
@@ -76,17 +76,22 @@ pub struct App {
 pub fn router(app: Arc<App>) -> Router {
     let operator = Router::new()
         .route("/nodes", get(operator::nodes).post(operator::add_node))
-        .route("/nodes/{node}", get(operator::node).patch(operator::change_node))
+        .route("/nodes/{node}", get(operator::node).patch(operator::change_node).delete(operator::remove_node))
         .route("/nodes/{node}/release", post(operator::release))
         .route("/nodes/{node}/decommission", post(operator::decommission))
         .route("/nodes/{node}/metadata-url", get(operator::metadata_url))
-        .route("/nodes/{node}/runs", post(operator::start_run))
+        .route("/nodes/{node}/runs", get(operator::runs_of_node).post(operator::start_run))
         .route("/nodes/{node}/log", get(operator::log))
+        .route("/runs", get(operator::all_runs))
         .route("/runs/{run}", get(operator::run))
+        .route("/runs/{run}/cancel", post(operator::cancel_run))
         .route("/runs/{run}/events", get(operator::events))
         .route("/images", get(operator::images))
+        .route("/images/{image}", delete(operator::remove_image))
         .route("/os", get(operator::systems).post(operator::add_system))
-        .route("/tokens", post(operator::add_token));
+        .route("/os/{name}", delete(operator::remove_system))
+        .route("/tokens", get(operator::tokens).post(operator::add_token))
+        .route("/tokens/{token}", delete(operator::revoke_token));
     let routes = boot_routes()
         .route("/images/{digest}", get(images::get))
         .route("/v1/enrol", post(enrol::enrol))

@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, UrlPath, UrlQuery};
 use crate::api::auth::OperatorCaller;
-use crate::operate::{self, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeChange};
+use crate::operate::{self, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeChange, TokenStatus};
 use crate::store::images::Image;
 use crate::store::runs::Run;
 use crate::store::systems::System;
@@ -107,6 +107,30 @@ pub async fn decommission(
     Ok(Json(operate::decommission_node(&app.store, &node).await?))
 }
 
+/// Remove a node that is out of service or never came into it, with its runs and logs.
+#[utoipa::path(delete, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), security(("operator" = [])),
+    responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "It is in service, or recovery keys are stored for it.")))]
+pub async fn remove_node(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(node): UrlPath<String>,
+) -> Result<StatusCode, ApiError> {
+    operate::remove_node(&app.store, &node).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// List the runs of a node, oldest first, without what was reported beside their workflows.
+#[utoipa::path(get, path = "/v1/operator/nodes/{node}/runs", params(("node" = String, Path)), security(("operator" = [])),
+    responses((status = 200, body = [RunStatus]), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn runs_of_node(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(node): UrlPath<String>,
+) -> Result<Json<Vec<RunStatus>>, ApiError> {
+    Ok(Json(operate::list_runs(&app.store, Some(&node)).await?))
+}
+
 /// Start a run on a node.
 #[utoipa::path(post, path = "/v1/operator/nodes/{node}/runs", params(("node" = String, Path)), request_body = NewRun,
     security(("operator" = [])),
@@ -158,6 +182,26 @@ pub async fn metadata_url(
     Ok(Json(operate::metadata_url(&app.store, &app.signer, &node).await?))
 }
 
+/// List all runs, oldest first, without what was reported beside their workflows.
+#[utoipa::path(get, path = "/v1/operator/runs", security(("operator" = [])), responses(
+    (status = 200, body = [RunStatus]), (status = 401, body = ErrorBody)))]
+pub async fn all_runs(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<RunStatus>>, ApiError> {
+    Ok(Json(operate::list_runs(&app.store, None).await?))
+}
+
+/// End a run as failed, or with a node in its place the node's newest. The machine stops it where it is, and holds.
+#[utoipa::path(post, path = "/v1/operator/runs/{run}/cancel", params(("run" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "The run is over, or the node has none.")))]
+pub async fn cancel_run(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(run): UrlPath<String>,
+) -> Result<Json<RunStatus>, ApiError> {
+    Ok(Json(operate::cancel_run(&app.store, &run).await?))
+}
+
 /// Look at a run.
 #[utoipa::path(get, path = "/v1/operator/runs/{run}", params(("run" = String, Path)), security(("operator" = [])),
     responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -195,6 +239,20 @@ pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Js
     Ok(Json(image_store::all(&mut *app.store.read().await?).await?))
 }
 
+/// Remove an image and its file. `{image}` is its digest, or its name if no other image has it.
+#[utoipa::path(delete, path = "/v1/operator/images/{image}", params(("image" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "An operating system or a run that is not over uses it.")))]
+pub async fn remove_image(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(image): UrlPath<String>,
+) -> Result<StatusCode, ApiError> {
+    operate::remove_image(&app.store, &app.data, &image).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// List the operating systems.
 #[utoipa::path(get, path = "/v1/operator/os", security(("operator" = [])), responses(
     (status = 200, body = [System]), (status = 401, body = ErrorBody)))]
@@ -224,4 +282,37 @@ pub async fn add_token(
 ) -> Result<(StatusCode, Json<IssuedToken>), ApiError> {
     let lifetime = new.expires_in.map(|seconds| seconds.saturating_mul(1000));
     Ok((StatusCode::CREATED, Json(operate::add_token(&app.store, lifetime).await?)))
+}
+
+/// Remove an operating system. Runs that were started from it go on.
+#[utoipa::path(delete, path = "/v1/operator/os/{name}", params(("name" = String, Path)), security(("operator" = [])),
+    responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn remove_system(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(name): UrlPath<String>,
+) -> Result<StatusCode, ApiError> {
+    operate::remove_system(&app.store, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// List the bootstrap tokens, oldest first.
+#[utoipa::path(get, path = "/v1/operator/tokens", security(("operator" = [])), responses(
+    (status = 200, body = [TokenStatus]), (status = 401, body = ErrorBody)))]
+pub async fn tokens(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<TokenStatus>>, ApiError> {
+    Ok(Json(operate::list_tokens(&app.store).await?))
+}
+
+/// Revoke a bootstrap token. `{token}` is its id in the list, or the token itself.
+#[utoipa::path(delete, path = "/v1/operator/tokens/{token}", params(("token" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "A machine has used it.")))]
+pub async fn revoke_token(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(token): UrlPath<String>,
+) -> Result<StatusCode, ApiError> {
+    operate::revoke_token(&app.store, &token).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -8,6 +8,7 @@ mod reports;
 mod run;
 mod serve;
 mod status;
+mod token;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,7 +19,6 @@ use clap::{Parser, Subcommand};
 use slipway_protocol::Digest;
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
-use slipway_server::store::run_tokens::Purpose;
 use slipway_server::store::{Store, images};
 use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
@@ -26,6 +26,7 @@ use slipway_user_data::MAX_BYTES;
 use node::NodeCommand;
 use os::OsCommand;
 use run::RunCommand;
+use token::TokenCommand;
 
 /// slipway's server, and the commands of its operators.
 #[derive(Parser)]
@@ -46,16 +47,16 @@ pub enum Command {
     /// Register, release and look at machines.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Issue tokens, such as those that let one unknown machine in.
+    /// Issue tokens, such as those that let one unknown machine in, and revoke them.
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Take in images.
+    /// Add, list and remove images.
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Say how operating systems are installed.
+    /// Add, list and remove operating systems.
     #[command(subcommand)]
     Os(OsCommand),
-    /// Give machines work.
+    /// Start, list and cancel runs, which are what machines are told to do.
     #[command(subcommand)]
     Run(RunCommand),
     /// Show where each machine stands.
@@ -79,21 +80,6 @@ impl Command {
 }
 
 #[derive(Subcommand)]
-pub enum TokenCommand {
-    /// Issue a token good for one machine; prints it, this once.
-    Add {
-        /// How long it is good, such as 90s, 30m, 1h or 7d; without it, until it is used.
-        #[arg(long, value_parser = parse_duration)]
-        expires: Option<u64>,
-    },
-    /// Issue a token for a boot reporter that is put into a system by hand; prints it, this once.
-    BootReporter {
-        /// Id, name or claim code of the machine whose newest run it reports to.
-        node: String,
-    },
-}
-
-#[derive(Subcommand)]
 pub enum ImageCommand {
     /// Copy an image into the data folder; prints its digest.
     Add {
@@ -108,6 +94,11 @@ pub enum ImageCommand {
     },
     /// List the images, as JSON.
     List,
+    /// Remove an image and its file. One that an operating system or a run that is not over uses is refused.
+    Remove {
+        /// Its digest, or its name if no other image has it.
+        image: String,
+    },
 }
 
 /// Runs the command.
@@ -135,17 +126,18 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Node(command) => node::run(store, data, command).await,
-        Command::Token(TokenCommand::Add { expires }) => print_line(&operate::add_token(store, expires).await?.token),
-        Command::Token(TokenCommand::BootReporter { node }) => {
-            print_line(&operate::add_run_token(store, &node, Purpose::Boot).await?.0)
-        }
+        Command::Token(command) => token::run(store, command).await,
         Command::Image(ImageCommand::Add { file, raw_digest, raw_size }) => {
             let added = image::add(store, data, &file, image::Known { raw_digest, raw_size }).await?;
             print_line(&added.digest.to_string())
         }
         Command::Image(ImageCommand::List) => print_json(&images::all(&mut *store.read().await?).await?),
+        Command::Image(ImageCommand::Remove { image }) => {
+            let removed = operate::remove_image(store, data, &image).await?;
+            print_line(&format!("image {} ({}) is removed", removed.file_name, removed.digest))
+        }
         Command::Os(command) => os::run(store, command).await,
-        Command::Run(RunCommand::Start(start)) => run::start(store, data, start).await,
+        Command::Run(command) => run::run(store, data, command).await,
         Command::Status(options) => status::run(store, options).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,
         Command::Serve(_) | Command::OperatorToken | Command::Ca => bail!("this command needs no database"),

@@ -43,6 +43,11 @@ pub enum NodeCommand {
         /// Id or name.
         node: String,
     },
+    /// Remove a machine that is out of service or never came into it, with its runs and logs.
+    Remove {
+        /// Id, name or claim code.
+        node: String,
+    },
     /// Print the URL of the metadata of a machine's newest run. Whoever has it can read the run's user-data.
     MetadataUrl {
         /// Id, name or claim code.
@@ -143,6 +148,10 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
         NodeCommand::Decommission { node } => {
             let decommissioned = operate::decommission_node(store, &node).await?;
             print_line(&format!("{} is out of service", label(&decommissioned)))
+        }
+        NodeCommand::Remove { node } => {
+            operate::remove_node(store, &node).await?;
+            print_line(&format!("{node} is removed"))
         }
         NodeCommand::MetadataUrl { node } => {
             print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)

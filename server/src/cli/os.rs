@@ -18,6 +18,11 @@ pub enum OsCommand {
     Add(Box<OsAdd>),
     /// List the operating systems, as JSON.
     List,
+    /// Remove an operating system. Runs that were started from it go on.
+    Remove {
+        /// What it is called.
+        name: String,
+    },
 }
 
 #[derive(Args)]
@@ -104,6 +109,10 @@ pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
     match command {
         OsCommand::Add(add) => print_line(&operate::add_system(store, system(*add)?).await?.name),
         OsCommand::List => print_json(&systems::all(&mut *store.read().await?).await?),
+        OsCommand::Remove { name } => {
+            operate::remove_system(store, &name).await?;
+            print_line(&format!("operating system {name} is removed"))
+        }
     }
 }
 

@@ -1,22 +1,40 @@
 //! `slipway-server run`.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use slipway_protocol::{RunStatus, StepState, StepStatus};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::reporting::PostKeys;
-use slipway_server::store::Store;
+use slipway_server::store::{Store, nodes};
+use slipway_server::time::utc;
 
 use super::os::Reports;
-use super::{print_line, read, read_user_data};
+use super::status::{dash, table, word};
+use super::{print, print_json, print_line, read, read_user_data};
 
 #[derive(Subcommand)]
 pub enum RunCommand {
     /// Start a run on a machine; prints the run's id.
     Start(RunStart),
+    /// List the runs of all machines or of one, oldest first.
+    List {
+        /// Id, name or claim code of the machine.
+        node: Option<String>,
+        /// One JSON array instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a run as failed. Its machine stops it where it is, and waits for another.
+    Cancel {
+        /// Id of the run; or id, name or claim code of the machine whose newest run is meant.
+        #[arg(value_name = "NODE|RUN")]
+        run: String,
+    },
 }
 
 #[derive(Args)]
@@ -46,8 +64,41 @@ pub struct RunStart {
     replace: bool,
 }
 
-/// Starts a run.
-pub async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result<()> {
+/// Runs a command about runs.
+pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::Result<()> {
+    match command {
+        RunCommand::Start(options) => start(store, data, options).await,
+        RunCommand::List { node, json: true } => print_json(&operate::list_runs(store, node.as_deref()).await?),
+        RunCommand::List { node, json: false } => {
+            let runs = operate::list_runs(store, node.as_deref()).await?;
+            let nodes = nodes::all(&mut *store.read().await?).await?;
+            print(&run_table(&runs, &nodes.iter().map(|node| (node.id.as_str(), node.label())).collect()))
+        }
+        RunCommand::Cancel { run } => {
+            print_line(&format!("run {} is cancelled", operate::cancel_run(store, &run).await?.id))
+        }
+    }
+}
+
+fn run_table(runs: &[RunStatus], labels: &HashMap<&str, &str>) -> String {
+    let rows = runs.iter().map(|run| {
+        let done = run.steps.iter().filter(|step| step.state == StepState::Succeeded).count();
+        let failed = |step: &StepStatus| matches!(step.state, StepState::Failed | StepState::TimedOut);
+        let failure = run.steps.iter().find(|step| failed(step)).and_then(|step| step.failure.as_ref());
+        vec![
+            run.id.clone(),
+            labels.get(&*run.node).map_or_else(|| run.node.clone(), |label| (*label).to_owned()),
+            word(&run.state),
+            format!("{done}/{}", run.steps.len()),
+            utc(run.created_at),
+            run.finished_at.map_or_else(dash, utc),
+            failure.map_or_else(dash, |failure| failure.reason.replace('\n', " ")),
+        ]
+    });
+    table(&["Run", "Machine", "State", "Steps done", "Created", "Ended", "Reason"], rows.collect())
+}
+
+async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result<()> {
     let task = match (start.os, start.workflow) {
         (Some(os), None) => Task::Os(os),
         (None, Some(file)) => {

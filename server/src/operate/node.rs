@@ -8,7 +8,7 @@ use super::{check_keys, check_name, known_node};
 use crate::enrol::{join, let_in};
 use crate::state::{self, Happening};
 use crate::store::nodes::{self, Node};
-use crate::store::{self, Connection, Store, runs};
+use crate::store::{self, Connection, Store, recovery_keys, runs};
 use crate::time::now;
 use crate::{Error, enrol, status};
 
@@ -199,6 +199,27 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
+}
+
+/// Removes a node that is out of service or never came into it, with its runs and logs.
+pub async fn remove_node(store: &Store, reference: &str) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    let node = known_node(&mut transaction, reference).await?;
+    let label = node.label();
+    let conflict = |message: String| Err(Error::refused(ErrorCode::Conflict, message));
+    if !matches!(node.state, NodeState::Registered | NodeState::Held | NodeState::Decommissioned) {
+        return conflict(format!(
+            "node {label} is in service; take it out of service first (`node decommission {label}`)"
+        ));
+    }
+    if !recovery_keys::of_node(&mut transaction, &node.id).await?.is_empty() {
+        return conflict(format!(
+            "recovery keys of disks are stored for node {label}; have them printed and forgotten first \
+             (`node recovery-key {label} --list`, then `--forget VOLUME`)"
+        ));
+    }
+    nodes::remove(&mut transaction, &node.id).await?;
+    store::commit(transaction).await
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorCode, NodeState, RunStatus};
+use slipway_protocol::{ErrorCode, NodeState, RunStatus, StepState};
 
 use super::known_node;
 use super::steps::{Work, compose_work, instances};
 use super::workflow_file::WorkflowFile;
+use crate::report::tell_node;
 use crate::reporting::{PostKeys, Wish};
 use crate::state::{self, Happening};
 use crate::store::nodes::{self, Node};
@@ -142,4 +143,49 @@ async fn make_room(
     }
     state::end(&mut run.progress, &format!("replaced by run {by}"), now);
     runs::update(connection, &run).await
+}
+
+/// The runs of a node, or all, oldest first, without what was reported beside their workflows.
+pub async fn list_runs(store: &Store, reference: Option<&str>) -> Result<Vec<RunStatus>, Error> {
+    let mut connection = store.read().await?;
+    let runs = match reference {
+        Some(reference) => {
+            let node = known_node(&mut connection, reference).await?;
+            runs::of_node(&mut connection, &node.id).await?
+        }
+        None => runs::all(&mut connection).await?,
+    };
+    Ok(runs.into_iter().map(status::of_run).collect())
+}
+
+/// Ends the run with this id, or the newest one of a node, as failed. The machine stops it where it is, and holds.
+pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Error> {
+    let mut transaction = store.write().await?;
+    let mut run = known_run(&mut transaction, reference).await?;
+    if !state::is_open(run.progress.state) {
+        let message = format!("run {} is over; there is nothing left to cancel", run.id);
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let began = run.progress.steps.iter().any(|step| step.state != StepState::Pending);
+    state::end(&mut run.progress, "cancelled by an operator", now());
+    runs::update(&mut transaction, &run).await?;
+    // A machine that has not begun is as it was.
+    if began {
+        tell_node(&mut transaction, &run, Happening::RunFailed).await?;
+    }
+    store::commit(transaction).await?;
+    tracing::info!(node = run.node, run = run.id, "run cancelled");
+    Ok(status::of_run(run))
+}
+
+async fn known_run(connection: &mut Connection, reference: &str) -> Result<Run, Error> {
+    if let Some(run) = runs::get_by_id(connection, reference).await? {
+        return Ok(run);
+    }
+    let Some(node) = nodes::find(connection, reference).await? else {
+        let message = format!("no run has the id {reference:?}, and no node has that id, name or claim code");
+        return Err(Error::refused(ErrorCode::NotFound, message));
+    };
+    let run = runs::newest_of(connection, &node.id).await?;
+    run.ok_or_else(|| Error::refused(ErrorCode::Conflict, format!("node {} has no run to cancel", node.label())))
 }

@@ -38,3 +38,13 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     store::commit(transaction).await?;
     Ok(system)
 }
+
+/// Removes an operating system. Runs that were started from it go on: they have all they need.
+pub async fn remove_system(store: &Store, name: &str) -> Result<(), Error> {
+    let mut transaction = store.write().await?;
+    if !systems::remove(&mut transaction, name).await? {
+        let message = format!("there is no operating system {name:?}; `os list` shows them all");
+        return Err(Error::refused(ErrorCode::NotFound, message));
+    }
+    store::commit(transaction).await
+}

@@ -6,9 +6,13 @@ use slipway_protocol::ErrorCode;
 use super::{known_node, server_url};
 use crate::jwt::Signer;
 use crate::store::run_tokens::Purpose;
-use crate::store::{self, Store, tokens};
+use crate::store::tokens::{self, Token};
+use crate::store::{self, Store};
 use crate::time::{Millis, now};
 use crate::{Error, metadata, random, run_token};
+
+/// Digits of a token's hash that tell it from others.
+const TOKEN_ID: usize = 12;
 
 /// A bootstrap token that was issued. It is shown this once and stored as its hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -61,4 +65,65 @@ pub async fn add_token(store: &Store, lifetime: Option<Millis>) -> Result<Issued
     tokens::insert(&mut transaction, &random::token_hash(&issued.token), now, issued.expires_at).await?;
     store::commit(transaction).await?;
     Ok(issued)
+}
+
+/// A bootstrap token, without what lets a machine in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TokenStatus {
+    /// The beginning of its SHA-256.
+    pub id: String,
+    /// When it was issued, in milliseconds since 1970.
+    pub created_at: Millis,
+    /// When it stops being good, if ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Millis>,
+    /// When a machine used it. It is good for nothing more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_at: Option<Millis>,
+    /// The address it was used from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_by_address: Option<String>,
+    /// Id of the node that used it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+/// Every bootstrap token, oldest first.
+pub async fn list_tokens(store: &Store) -> Result<Vec<TokenStatus>, Error> {
+    let tokens = tokens::all(&mut *store.read().await?).await?;
+    Ok(tokens.into_iter().map(token_status).collect())
+}
+
+fn token_status(token: Token) -> TokenStatus {
+    TokenStatus {
+        id: token.hash.chars().take(TOKEN_ID).collect(),
+        created_at: token.created_at,
+        expires_at: token.expires_at,
+        used_at: token.used_at,
+        used_by_address: token.used_by_address,
+        node: token.node,
+    }
+}
+
+/// Makes a bootstrap token good for nothing. It is known by its id in the list, or by itself.
+pub async fn revoke_token(store: &Store, reference: &str) -> Result<TokenStatus, Error> {
+    let mut transaction = store.write().await?;
+    let hash = random::token_hash(reference);
+    let is_meant = |token: &Token| token.hash == hash || token.hash.get(..TOKEN_ID) == Some(reference);
+    let Some(token) = tokens::all(&mut transaction).await?.into_iter().find(is_meant) else {
+        // It is not repeated: it may be a token of something else.
+        let message = "there is no such bootstrap token; `token list` shows the ids of them all";
+        return Err(Error::refused(ErrorCode::NotFound, message));
+    };
+    if token.used_at.is_some() {
+        let node = token.node.as_deref().unwrap_or("a node that was removed");
+        let message = format!(
+            "the token is used up: it let in {node}, and nothing else can use it; \
+             `node decommission` takes a node out of service"
+        );
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    tokens::remove(&mut transaction, &token.hash).await?;
+    store::commit(transaction).await?;
+    Ok(token_status(token))
 }

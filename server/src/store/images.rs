@@ -65,6 +65,12 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Image>, Error> {
     rows.map_err(database("reading the images"))?.iter().map(from_row).collect()
 }
 
+/// Forgets the image with this digest. Its file is the caller's to remove.
+pub async fn remove(connection: &mut Connection, digest: &Digest) -> Result<(), Error> {
+    let query = sqlx::query("DELETE FROM images WHERE digest = $1").bind(digest.to_string());
+    query.execute(connection).await.map(drop).map_err(database("removing an image"))
+}
+
 fn from_row(row: &SqliteRow) -> Result<Image, Error> {
     let digest =
         |text: String| text.parse::<Digest>().map_err(|error| Error::refused(ErrorCode::Internal, error.to_string()));

@@ -183,6 +183,12 @@ async fn forget_keys(connection: &mut Connection, id: &str) -> Result<(), Error>
     done.map(drop).map_err(database("forgetting a node's keys"))
 }
 
+/// Removes a node with its keys, runs and logs.
+pub async fn remove(connection: &mut Connection, id: &str) -> Result<(), Error> {
+    let done = sqlx::query("DELETE FROM nodes WHERE id = $1").bind(id).execute(connection).await;
+    done.map(drop).map_err(database("removing a node"))
+}
+
 /// Notes that the node was heard of.
 pub async fn seen(connection: &mut Connection, id: &str, now: Millis) -> Result<(), Error> {
     let sql = "UPDATE nodes SET last_seen = $1 WHERE id = $2";

@@ -99,6 +99,19 @@ pub async fn newest(connection: &mut Connection) -> Result<Vec<Run>, Error> {
     rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
 }
 
+/// Every run, oldest first.
+pub async fn all(connection: &mut Connection) -> Result<Vec<Run>, Error> {
+    let rows = sqlx::query("SELECT * FROM runs ORDER BY created_at, id").fetch_all(connection).await;
+    rows.map_err(database("reading the runs"))?.iter().map(from_row).collect()
+}
+
+/// Every run of a node, oldest first.
+pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Run>, Error> {
+    let query = sqlx::query("SELECT * FROM runs WHERE node = $1 ORDER BY created_at, id").bind(node);
+    let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
+    rows.iter().map(from_row).collect()
+}
+
 /// The run whose phone-home token has this hash.
 pub async fn by_phone_home_hash(connection: &mut Connection, hash: &str) -> Result<Option<Run>, Error> {
     one(connection, "SELECT * FROM runs WHERE phone_home_hash = $1", hash).await

@@ -89,3 +89,9 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<System>, Error> {
     let rows = rows.map_err(database("reading the operating systems"))?;
     rows.iter().map(|row| json(row, "system_json")).collect()
 }
+
+/// Removes the system with this name. Returns whether there was one.
+pub async fn remove(connection: &mut Connection, name: &str) -> Result<bool, Error> {
+    let done = sqlx::query("DELETE FROM systems WHERE name = $1").bind(name).execute(connection).await;
+    Ok(done.map_err(database("removing an operating system"))?.rows_affected() > 0)
+}

@@ -1,16 +1,24 @@
 //! Bootstrap tokens: an operator's consent given in advance, good for one machine.
 
-use super::{Connection, database, get, optional_number};
+use sqlx::sqlite::SqliteRow;
+
+use super::{Connection, database, get, number, optional_number};
 use crate::Error;
 use crate::time::Millis;
 
 /// A bootstrap token as stored.
 #[derive(Clone, Debug)]
 pub struct Token {
+    /// SHA-256 of it.
+    pub hash: String,
+    /// When it was issued.
+    pub created_at: Millis,
     /// When it stops being good, if ever.
     pub expires_at: Option<Millis>,
     /// When a machine used it.
     pub used_at: Option<Millis>,
+    /// From where it was used.
+    pub used_by_address: Option<String>,
     /// The node that used it.
     pub node: Option<String>,
 }
@@ -31,9 +39,30 @@ pub async fn insert(
 /// The token with this hash.
 pub async fn get_by_hash(connection: &mut Connection, hash: &str) -> Result<Option<Token>, Error> {
     let row = sqlx::query("SELECT * FROM tokens WHERE hash = $1").bind(hash).fetch_optional(connection).await;
-    let Some(row) = row.map_err(database("reading a token"))? else { return Ok(None) };
-    let expires_at = optional_number(&row, "expires_at")?;
-    Ok(Some(Token { expires_at, used_at: optional_number(&row, "used_at")?, node: get(&row, "node")? }))
+    row.map_err(database("reading a token"))?.as_ref().map(from_row).transpose()
+}
+
+/// Every token, oldest first.
+pub async fn all(connection: &mut Connection) -> Result<Vec<Token>, Error> {
+    let rows = sqlx::query("SELECT * FROM tokens ORDER BY created_at, hash").fetch_all(connection).await;
+    rows.map_err(database("reading the tokens"))?.iter().map(from_row).collect()
+}
+
+/// Forgets the token with this hash.
+pub async fn remove(connection: &mut Connection, hash: &str) -> Result<(), Error> {
+    let done = sqlx::query("DELETE FROM tokens WHERE hash = $1").bind(hash).execute(connection).await;
+    done.map(drop).map_err(database("removing a token"))
+}
+
+fn from_row(row: &SqliteRow) -> Result<Token, Error> {
+    Ok(Token {
+        hash: get(row, "hash")?,
+        created_at: number(row, "created_at")?,
+        expires_at: optional_number(row, "expires_at")?,
+        used_at: optional_number(row, "used_at")?,
+        used_by_address: get(row, "used_by_address")?,
+        node: get(row, "node")?,
+    })
 }
 
 /// Notes who used a token, from where.

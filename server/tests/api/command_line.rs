@@ -255,6 +255,44 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     assert_eq!(shown("db1").id, id);
 }
 
+/// The cells of a table, which are two blanks or more apart.
+fn cells(table: &str) -> Vec<Vec<&str>> {
+    let cells = |line| str::split(line, "  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    table.lines().map(cells).collect()
+}
+
+#[test]
+fn what_is_not_needed_any_more_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    made(data);
+    let image = folder.path().join("disk.img");
+    std::fs::write(&image, "image").unwrap();
+    let digest = succeed(data, &["image", "add", image.to_str().unwrap(), "--raw-size", "5"]).trim().to_owned();
+    succeed(data, &["os", "add", "debian", "--image", &digest]);
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    let run = succeed(data, &["run", "start", "web1", "--os", "debian"]).trim().to_owned();
+    let runs = || succeed(data, &["run", "list", "web1"]);
+    assert_eq!(cells(&runs())[0], ["Run", "Machine", "State", "Steps done", "Created", "Ended", "Reason"]);
+    assert_eq!(cells(&runs())[1][..4], [&run, "web1", "pending", "0/4"]);
+
+    assert_eq!(succeed(data, &["os", "remove", "debian"]), "operating system debian is removed\n");
+    let used = format!("slipway-server: image {digest} is in use: run {run} of node web1 has a step with it; ");
+    assert!(fail(data, &["image", "remove", "disk.img"]).starts_with(&used));
+    assert_eq!(succeed(data, &["run", "cancel", "web1"]), format!("run {run} is cancelled\n"));
+    assert!(runs().ends_with("  cancelled by an operator\n"), "{}", runs());
+    assert_eq!(succeed(data, &["image", "remove", &digest]), format!("image disk.img ({digest}) is removed\n"));
+    assert_eq!(std::fs::read_dir(data.join("images/sha256")).unwrap().count(), 0);
+
+    assert_eq!(succeed(data, &["node", "remove", "web1"]), "web1 is removed\n");
+    assert_eq!(cells(&succeed(data, &["run", "list"])).len(), 1, "only the header");
+    succeed(data, &["token", "add", "--expires", "1h"]);
+    let tokens = succeed(data, &["token", "list"]);
+    let id = cells(&tokens)[1][0];
+    assert_eq!(succeed(data, &["token", "revoke", id]), format!("token {id} is revoked\n"));
+    assert_eq!(cells(&succeed(data, &["token", "list"])).len(), 1, "only the header");
+}
+
 #[test]
 fn what_is_missing_on_the_command_line_is_named_in_full() {
     let output = Command::new(env!("CARGO_BIN_EXE_slipway-server"))

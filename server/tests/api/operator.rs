@@ -2,7 +2,9 @@
 
 use reqwest::{RequestBuilder, StatusCode};
 use serde_json::{Value, json};
-use slipway_protocol::ErrorCode;
+use slipway_protocol::{ErrorCode, RecoveryKey};
+use slipway_server::image;
+use slipway_server::store::recovery_keys;
 
 use crate::support::{Machine, Node, TestServer, UUID, refusal};
 
@@ -75,4 +77,83 @@ async fn operators_do_everything_over_https() {
     let mut machine = Machine::with_uuid("5d5d4544-0042-3010-8058-b7c04f503432");
     machine.token = issued["token"].as_str().map(str::to_owned);
     Node::enrol(&server, machine).await;
+}
+
+#[tokio::test]
+async fn operators_clear_up_over_https() {
+    let server = TestServer::start().await;
+    let token = server.data().operator_token().unwrap();
+    let client = server.client();
+    let url = |path: &str| server.url(&format!("/v1/operator{path}"));
+    let call = async |request: RequestBuilder, expect: StatusCode| -> Value {
+        let response = request.bearer_auth(&token).send().await.unwrap();
+        assert_eq!(response.status(), expect);
+        let body = response.bytes().await.unwrap();
+        if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() }
+    };
+    let message = |refused: Value| refused["message"].as_str().unwrap().to_owned();
+    let (gone, conflict, none) = (StatusCode::NO_CONTENT, StatusCode::CONFLICT, StatusCode::NOT_FOUND);
+
+    let file = server.folder.path().join("disk.img");
+    std::fs::write(&file, "image").unwrap();
+    let image = image::add(&server.store().await, &server.data(), &file, image::Known::default()).await.unwrap();
+    let node = server.enrolled("web1").await;
+    let system = json!({ "name": "debian", "image": image.digest });
+    call(client.post(url("/os")).json(&system), StatusCode::CREATED).await;
+    let run =
+        call(client.post(url("/nodes/web1/runs")).json(&json!({ "task": { "os": "debian" } })), StatusCode::CREATED);
+    let run = run.await["id"].as_str().unwrap().to_owned();
+    assert_eq!(call(client.get(url("/nodes/web1/runs")), StatusCode::OK).await[0]["id"], *run);
+
+    let remove_image = || client.delete(url("/images/disk.img"));
+    let used = message(call(remove_image(), conflict).await);
+    assert!(
+        used.ends_with("operating system debian is installed from it; remove that first (`os remove debian`)"),
+        "{used}"
+    );
+    call(client.delete(url("/os/debian")), gone).await;
+    call(client.delete(url("/os/debian")), none).await;
+    let used = message(call(remove_image(), conflict).await);
+    assert!(used.contains(&format!("run {run} of node web1 has a step with it")), "{used}");
+    let cancelled = call(client.post(url(&format!("/runs/{run}/cancel"))), StatusCode::OK).await;
+    assert_eq!(cancelled["state"], "failed");
+    call(client.post(url("/runs/web1/cancel")), conflict).await;
+    call(client.post(url("/runs/web2/cancel")), none).await;
+    call(remove_image(), gone).await;
+    call(remove_image(), none).await;
+    assert!(!server.data().image(&image.digest).exists());
+
+    let refused = message(call(client.delete(url("/nodes/web1")), conflict).await);
+    assert_eq!(refused, "node web1 is in service; take it out of service first (`node decommission web1`)");
+    call(client.post(url("/nodes/web1/decommission")), StatusCode::OK).await;
+    let key = RecoveryKey { volume: "v".to_owned(), key: "k".to_owned().into() };
+    let store = server.store().await;
+    recovery_keys::insert(&mut store.read().await.unwrap(), &node.enrolment.node, &run, &key, 1).await.unwrap();
+    let refused = message(call(client.delete(url("/nodes/web1")), conflict).await);
+    assert!(refused.starts_with("recovery keys of disks are stored for node web1"), "{refused}");
+    recovery_keys::remove(&mut store.read().await.unwrap(), &node.enrolment.node, "v").await.unwrap();
+    call(client.delete(url("/nodes/web1")), gone).await;
+    call(client.delete(url("/nodes/web1")), none).await;
+    assert_eq!(call(client.get(url("/runs")), StatusCode::OK).await, json!([]), "its runs went with it");
+    let heartbeat = node.client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
+    assert_eq!(refusal(heartbeat).await.code, ErrorCode::Unauthenticated);
+
+    let tokens = async || call(client.get(url("/tokens")), StatusCode::OK).await;
+    let issue = async || {
+        let issued = call(client.post(url("/tokens")).json(&json!({})), StatusCode::CREATED).await;
+        issued["token"].as_str().unwrap().to_owned()
+    };
+    let (by_id, by_itself) = (issue().await, issue().await);
+    assert!(!tokens().await.to_string().contains(&by_id), "the list lets nobody in");
+    call(client.delete(url(&format!("/tokens/{by_itself}"))), gone).await;
+    let id = tokens().await[0]["id"].as_str().unwrap().to_owned();
+    let mut machine = Machine::with_uuid(UUID);
+    machine.token = Some(by_itself);
+    assert_eq!(refusal(machine.try_enrol(&server).await).await.code, ErrorCode::TokenUnknown);
+    machine.token = Some(by_id);
+    let node = Node::enrol(&server, machine).await;
+    assert_eq!(tokens().await[0]["node"], *node.enrolment.node);
+    let refused = message(call(client.delete(url(&format!("/tokens/{id}"))), conflict).await);
+    assert!(refused.starts_with(&format!("the token is used up: it let in {}", node.enrolment.node)), "{refused}");
+    call(client.delete(url("/tokens/0123456789ab")), none).await;
 }

@@ -225,6 +225,44 @@ async fn events_that_mean_nothing_are_refused() {
 }
 
 #[tokio::test]
+async fn a_run_is_cancelled_and_its_machine_holds() {
+    let server = TestServer::start().await;
+    let (node, store) = (server.enrolled("web1").await, server.store().await);
+    let refused = |error: slipway_server::Error| (error.body().code, error.to_string());
+    let none = operate::cancel_run(&store, "web1").await.map_err(refused).expect_err("no run");
+    assert_eq!(none, (ErrorCode::Conflict, "node web1 has no run to cancel".to_owned()));
+
+    let first = start(&server).await;
+    operate::cancel_run(&store, &first).await.unwrap();
+    assert_eq!(state(&server).await, (NodeState::Enrolled, RunState::Failed), "nothing was done");
+    assert_eq!(node.workflow(&server).await, None);
+
+    let second = start(&server).await;
+    node.workflow(&server).await.unwrap();
+    ack(&server, &node, &second, &[event(1, 0, EventKind::Started)]).await;
+    let cancelled = operate::cancel_run(&store, "web1").await.unwrap();
+    assert_eq!(cancelled.id, second);
+    assert_eq!(cancelled.steps[0].failure.as_ref().unwrap().reason, "cancelled by an operator");
+    assert_eq!(state(&server).await, (NodeState::Failed, RunState::Failed));
+    let note = event(2, 0, EventKind::Note("half-way".to_owned()));
+    let told: EventAck = node.post_events(&server, &second, &[note]).await.json().await.unwrap();
+    assert_eq!(told, EventAck { seq: 2, ended: true });
+    assert_eq!(node.workflow(&server).await, None);
+    let over = operate::cancel_run(&store, &second).await.map_err(refused).expect_err("over");
+    assert_eq!(over, (ErrorCode::Conflict, format!("run {second} is over; there is nothing left to cancel")));
+
+    let third = start(&server).await;
+    assert_eq!(node.workflow(&server).await.unwrap().run, third);
+    let ids = |runs: Vec<slipway_protocol::RunStatus>| runs.into_iter().map(|run| run.id).collect::<Vec<_>>();
+    let mut all = ids(operate::list_runs(&store, Some("web1")).await.unwrap());
+    assert_eq!(ids(operate::list_runs(&store, None).await.unwrap()), all);
+    all.sort();
+    let mut expect = [first, second, third];
+    expect.sort();
+    assert_eq!(all, expect);
+}
+
+#[tokio::test]
 async fn logs_are_put_together_and_may_be_compressed() {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
