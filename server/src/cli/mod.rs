@@ -1,6 +1,7 @@
 //! The command line. Commands work on the data folder itself, whether a server runs on it or not.
 
 mod host_keys;
+mod lists;
 mod node;
 mod os;
 mod recovery_key;
@@ -23,6 +24,7 @@ use slipway_server::store::{Store, images};
 use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
 
+use lists::image_table;
 use node::NodeCommand;
 use os::OsCommand;
 use run::RunCommand;
@@ -92,8 +94,12 @@ pub enum ImageCommand {
         #[arg(long)]
         raw_size: Option<u64>,
     },
-    /// List the images, as JSON.
-    List,
+    /// List the images.
+    List {
+        /// One JSON array instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove an image and its file. One that an operating system or a run that is not over uses is refused.
     Remove {
         /// Its digest, or its name if no other image has it.
@@ -131,7 +137,10 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
             let added = image::add(store, data, &file, image::Known { raw_digest, raw_size }).await?;
             print_line(&added.digest.to_string())
         }
-        Command::Image(ImageCommand::List) => print_json(&images::all(&mut *store.read().await?).await?),
+        Command::Image(ImageCommand::List { json: true }) => print_json(&images::all(&mut *store.read().await?).await?),
+        Command::Image(ImageCommand::List { json: false }) => {
+            print(&image_table(&images::all(&mut *store.read().await?).await?))
+        }
         Command::Image(ImageCommand::Remove { image }) => {
             let removed = operate::remove_image(store, data, &image).await?;
             print_line(&format!("image {} ({}) is removed", removed.file_name, removed.digest))

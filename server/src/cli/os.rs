@@ -6,18 +6,23 @@ use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use slipway_protocol::{Digest, DiskChoice, DiskHints, TextHint};
 use slipway_server::operate;
 use slipway_server::reporting::PostKeys;
-use slipway_server::store::Store;
 use slipway_server::store::systems::{self, System};
+use slipway_server::store::{Store, images};
 use slipway_user_data::Post;
 
-use super::{print_json, print_line, read_user_data};
+use super::lists::system_table;
+use super::{print, print_json, print_line, read_user_data};
 
 #[derive(Subcommand)]
 pub enum OsCommand {
     /// Add an operating system, or replace the one of the same name.
     Add(Box<OsAdd>),
-    /// List the operating systems, as JSON.
-    List,
+    /// List the operating systems.
+    List {
+        /// One JSON array instead of a table, with all that is known.
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove an operating system. Runs that were started from it go on.
     Remove {
         /// What it is called.
@@ -108,7 +113,12 @@ enum Choose {
 pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
     match command {
         OsCommand::Add(add) => print_line(&operate::add_system(store, system(*add)?).await?.name),
-        OsCommand::List => print_json(&systems::all(&mut *store.read().await?).await?),
+        OsCommand::List { json: true } => print_json(&systems::all(&mut *store.read().await?).await?),
+        OsCommand::List { json: false } => {
+            let mut connection = store.read().await?;
+            let (systems, images) = (systems::all(&mut connection).await?, images::all(&mut connection).await?);
+            print(&system_table(&systems, &images))
+        }
         OsCommand::Remove { name } => {
             operate::remove_system(store, &name).await?;
             print_line(&format!("operating system {name} is removed"))

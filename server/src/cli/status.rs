@@ -171,7 +171,7 @@ pub fn duration(millis: Millis) -> String {
 }
 
 /// Bytes in the largest decimal unit with at least one whole.
-fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     let units = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
     match units.iter().find(|(_, size)| count >= *size) {
         Some((unit, size)) => format!("{}.{} {unit}", count / size, count % size * 10 / size),

@@ -262,6 +262,32 @@ fn cells(table: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
+fn lists_are_tables_for_people() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    made(data);
+    let image = folder.path().join("debian.raw");
+    std::fs::write(&image, vec![b'a'; 1500]).unwrap();
+    let digest = succeed(data, &["image", "add", image.to_str().unwrap(), "--raw-size", "3000000000"]);
+    let digest = digest.trim();
+    succeed(data, &["os", "add", "debian", "--image", digest, "--phone-home"]);
+    let images = succeed(data, &["image", "list"]);
+    let images = cells(&images);
+    assert_eq!(images[0], ["Name", "Size", "Raw size", "Added", "Digest"]);
+    assert_eq!((&images[1][..3], images[1][4]), (&["debian.raw", "1.5 kB", "3.0 GB"][..], digest));
+    assert!(images[1][3].starts_with("20") && images[1][3].ends_with(" UTC"), "{images:?}");
+    let systems = succeed(data, &["os", "list"]);
+    let expect = [
+        vec!["Name", "Image", "Raw size", "Reports", "Digest"],
+        vec!["debian", "debian.raw", "3.0 GB", "phone-home", digest],
+    ];
+    assert_eq!(cells(&systems), expect);
+    let json =
+        |what: &str| serde_json::from_str::<serde_json::Value>(&succeed(data, &[what, "list", "--json"])).unwrap();
+    assert_eq!((&json("image")[0]["size"], &json("os")[0]["name"]), (&1500.into(), &"debian".into()));
+}
+
+#[test]
 fn what_is_not_needed_any_more_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let data = &folder.path().join("data");
@@ -338,7 +364,7 @@ fn user_data_may_be_compressed() {
     let digest = succeed(data, &["image", "add", &file("disk.img", b"image")]);
     let add = ["os", "add", "debian", "--image", digest.trim(), "--raw-size", "5", "--phone-home"];
     succeed(data, &[&add[..], &["--user-data", &user, "--vendor-data", &vendor]].concat());
-    let systems: serde_json::Value = serde_json::from_str(&succeed(data, &["os", "list"])).unwrap();
+    let systems: serde_json::Value = serde_json::from_str(&succeed(data, &["os", "list", "--json"])).unwrap();
     assert_eq!((&systems[0]["user_data"], &systems[0]["vendor_data"]), (&config.into(), &"#!/bin/sh\n".into()));
 
     let start = |file: &str| fail(data, &["run", "start", "web1", "--os", "debian", "--user-data", file]);
