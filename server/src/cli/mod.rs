@@ -84,6 +84,9 @@ impl Command {
 #[derive(Subcommand)]
 pub enum ImageCommand {
     /// Copy an image into the data folder; prints its digest.
+    #[command(after_help = "\
+Examples:
+  slipway-server image add debian-12.raw.zst")]
     Add {
         /// The image, compressed or not.
         file: PathBuf,
@@ -203,6 +206,34 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
+    }
+
+    /// The examples in the help of a command and of those below it: the command's names, and its line.
+    fn examples(command: &clap::Command, names: &str) -> Vec<(String, String)> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let own =
+            help.lines().filter_map(|line| line.strip_prefix("  ")).map(|line| (names.to_owned(), line.to_owned()));
+        let below =
+            command.get_subcommands().flat_map(|below| examples(below, &format!("{names} {}", below.get_name())));
+        own.chain(below).collect()
+    }
+
+    #[test]
+    fn the_examples_in_the_help_are_command_lines() {
+        use clap::CommandFactory;
+        let found = examples(&Arguments::command(), "slipway-server");
+        let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
+        with_examples.dedup();
+        assert_eq!(with_examples.len(), 10, "{with_examples:?}");
+        let digest = format!("sha256:{}", "0".repeat(64));
+        for (names, line) in &found {
+            assert!(line.starts_with(names), "{line}");
+            // What is in quotes is for the shell: a digest or a key.
+            let quoted = |(index, piece): (usize, &str)| if index % 2 == 1 { digest.clone() } else { piece.to_owned() };
+            let line: String = line.split('"').enumerate().map(quoted).collect();
+            let line = line.split(" > ").next().unwrap_or_default();
+            Arguments::try_parse_from(line.split_whitespace()).map(drop).expect(line);
+        }
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub enum NodeCommand {
     /// Say how the system to be installed on a machine is set up; what is not said stays as it is.
     Set(NodeSet),
     /// Let a machine in.
+    #[command(after_help = "\
+Examples:
+  slipway-server node release KQWXRT --name web1
+  slipway-server node release web1")]
     Release {
         /// Id, name, or the claim code on its console.
         node: String,
@@ -85,6 +89,10 @@ impl From<LogKind> for LogType {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slipway-server node add --name web1 --uuid 4c4c4544-0042-3010-8058-b7c04f503432 --release
+  slipway-server node add --name web2 --serial 7CZ1234 --mac 52:54:00:12:34:56")]
 pub struct NodeAdd {
     /// Name, also the installed system's host name.
     #[arg(long)]
@@ -104,6 +112,10 @@ pub struct NodeAdd {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slipway-server node set web1 --network web1.yaml --ssh-key \"$(cat id_ed25519.pub)\"
+  slipway-server node set web1 --name db1")]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true)))]
 pub struct NodeSet {
     /// Id, name or claim code.

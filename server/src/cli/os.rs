@@ -31,6 +31,10 @@ pub enum OsCommand {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slipway-server os add debian-12 --image \"$(slipway-server image add debian-12.raw.zst)\" --phone-home
+  slipway-server os add debian-12 --image \"$DIGEST\" --user-data base.yaml --kernel-arg console=ttyS0 --disk-choose smallest")]
 pub struct OsAdd {
     /// What it is called.
     name: String,

@@ -14,6 +14,10 @@ use slipway_server::time::Millis;
 use super::status::{cut, dash, duration, table, word};
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slipway-server snippet --for shell --node web1 > report.sh
+  slipway-server snippet --for kickstart --node web1")]
 pub struct SnippetOptions {
     /// Where it is to stand.
     #[arg(long = "for", value_enum)]

@@ -38,6 +38,11 @@ pub enum RunCommand {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slipway-server run start web1 --os debian-12
+  slipway-server run start web1 --os debian-12 --user-data web1.yaml --replace
+  slipway-server run start web1 --workflow erase.yaml")]
 #[command(group(clap::ArgGroup::new("task").required(true)))]
 pub struct RunStart {
     /// Id, name or claim code of the machine.

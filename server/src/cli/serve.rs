@@ -9,6 +9,10 @@ use slipway_server::serve::{Config, Server, ServerUrl};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443
+  slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 --boot /srv/boot")]
 pub struct Options {
     /// URL under which machines reach this server, https://HOST:PORT.
     #[arg(long, env = "SLIPWAY_URL")]

@@ -20,6 +20,11 @@ const MESSAGE_WIDTH: usize = 60;
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slipway-server status --watch
+  slipway-server status web1
+  slipway-server status web1 --watch --json")]
 pub struct Options {
     /// Only this machine, by id, name or claim code.
     node: Option<String>,

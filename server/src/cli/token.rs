@@ -14,6 +14,9 @@ use super::{parse_duration, print, print_json, print_line};
 #[derive(Subcommand)]
 pub enum TokenCommand {
     /// Issue a token good for one machine; prints it, this once.
+    #[command(after_help = "\
+Examples:
+  slipway-server token add --expires 1h")]
     Add {
         /// How long it is good, such as 90s, 30m, 1h or 7d; without it, until it is used.
         #[arg(long, value_parser = parse_duration)]
