@@ -233,7 +233,8 @@ pub(crate) fn choose_all<'a>(
         (all, DiskChoice::All) => Ok(all.iter().map(|disk| (*disk, because(&format!("one of all {many}")))).collect()),
         (several, DiskChoice::Only) => {
             let list: Vec<String> = several.iter().map(|disk| describe(disk)).collect();
-            let hint = "name one by serial, wwn or device, or choose smallest or largest";
+            let hint = "name one by serial, wwn or device, or choose smallest or largest: in `disk` of a workflow's steps, or by \
+                        --disk-serial and its like for the node (`node set`), the run (`run start`) or the operating system (`os add`)";
             Err(format!("{wanted} is wanted, and there are {many}: {}; {hint}", list.join(", ")))
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootStatus, BootTiming, Failure, Identity, Inventory, LooseStep, Network, Outcome, Progress};
+use crate::{BootStatus, BootTiming, DiskHints, Failure, Identity, Inventory, LooseStep, Network, Outcome, Progress};
 
 /// Where a node stands. Stored; silent, stuck and looping are derived from times and counts and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -67,6 +67,9 @@ pub struct NodeStatus {
     /// Public keys of SSH that let into its installed system.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ssh_keys: Vec<String>,
+    /// Which disk its operating systems go to, whatever they say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskHints>,
     /// Its newest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunStatus>,

@@ -9,7 +9,7 @@ mod system;
 mod token;
 mod workflow_file;
 
-use slipway_protocol::{ErrorCode, ssh_key};
+use slipway_protocol::{DiskHints, ErrorCode, ssh_key};
 
 pub use self::image::remove_image;
 pub use self::log::{LogType, node_log};
@@ -45,6 +45,17 @@ fn check_keys(keys: &[String]) -> Result<(), Error> {
     let problem =
         |(number, key): (usize, &String)| Some(format!("SSH key {number} cannot be used: {}", ssh_key::problem(key)?));
     (1..).zip(keys).find_map(problem).map_or(Ok(()), |message| Err(Error::refused(ErrorCode::InvalidRequest, message)))
+}
+
+fn check_disk(hints: &DiskHints) -> Result<(), Error> {
+    let problems = hints.problems(false);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Error::refused(
+        ErrorCode::InvalidRequest,
+        format!("the hint for a disk cannot be used: it {}", problems.join("; it ")),
+    ))
 }
 
 async fn known_node(connection: &mut Connection, reference: &str) -> Result<Node, Error> {

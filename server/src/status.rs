@@ -24,6 +24,7 @@ fn of_node(node: Node, run: Option<RunStatus>) -> NodeStatus {
         enrolled_at: node.enrolled_at,
         network: node.network,
         ssh_keys: node.ssh_keys,
+        disk: node.disk,
         run,
     }
 }

@@ -1,5 +1,6 @@
 //! The command line. Commands work on the data folder itself, whether a server runs on it or not.
 
+mod disk;
 mod host_keys;
 mod lists;
 mod node;

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use slipway_protocol::{HOST_BOOT_LOG, Identity, Network, NodeStatus};
+use slipway_protocol::{DiskHints, HOST_BOOT_LOG, Identity, Network, NodeStatus};
 use slipway_server::data::DataDir;
 use slipway_server::jwt::Signer;
 use slipway_server::operate::{self, LogType, NewNode, NodeChange};
 use slipway_server::status as node_status;
 use slipway_server::store::Store;
 
+use super::disk::{DISK_OPTIONS, DiskOptions};
 use super::{print, print_json, print_line, read, recovery_key, status};
 
 #[derive(Subcommand)]
@@ -29,7 +30,7 @@ pub enum NodeCommand {
         node: String,
     },
     /// Say how the system to be installed on a machine is set up; what is not said stays as it is.
-    Set(NodeSet),
+    Set(Box<NodeSet>),
     /// Let a machine in.
     #[command(after_help = "\
 Examples:
@@ -115,8 +116,9 @@ pub struct NodeAdd {
 #[command(after_help = "\
 Examples:
   slipway-server node set web1 --network web1.yaml --ssh-key \"$(cat id_ed25519.pub)\"
+  slipway-server node set web1 --disk-serial S4EVNF0M
   slipway-server node set web1 --name db1")]
-#[command(group(clap::ArgGroup::new("what").required(true).multiple(true)))]
+#[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(DISK_OPTIONS)))]
 pub struct NodeSet {
     /// Id, name or claim code.
     node: String,
@@ -135,6 +137,11 @@ pub struct NodeSet {
     /// Let no further key in than the operating system's.
     #[arg(long, conflicts_with = "ssh_keys", group = "what")]
     no_ssh_keys: bool,
+    #[command(flatten)]
+    disk: DiskOptions,
+    /// Leave the choice of the disk to the operating system.
+    #[arg(long, conflicts_with = "disk_hints", group = "what")]
+    no_disk: bool,
 }
 
 /// Runs a command about machines.
@@ -150,7 +157,7 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
         NodeCommand::Show { node } => print_json(&operate::show_node(store, &node).await?),
         NodeCommand::Set(set) => {
             let node = set.node.clone();
-            let changed = operate::change_node(store, &node, node_change(set)?).await?;
+            let changed = operate::change_node(store, &node, node_change(*set)?).await?;
             print_line(&format!("{} is changed for its next run", label(&changed)))
         }
         NodeCommand::Release { node, name } => {
@@ -179,7 +186,8 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
         None => set.no_network.then(Network::default),
     };
     let ssh_keys = (set.no_ssh_keys || !set.ssh_keys.is_empty()).then_some(set.ssh_keys);
-    Ok(NodeChange { name: set.name, network, ssh_keys })
+    let disk = set.disk.hints().or_else(|| set.no_disk.then(DiskHints::default));
+    Ok(NodeChange { name: set.name, network, ssh_keys, disk })
 }
 
 pub fn label(node: &NodeStatus) -> &str {

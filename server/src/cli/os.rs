@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Subcommand, ValueEnum};
-use slipway_protocol::{Digest, DiskChoice, DiskHints, TextHint};
+use clap::{ArgAction, Args, Subcommand};
+use slipway_protocol::Digest;
 use slipway_server::operate;
 use slipway_server::reporting::PostKeys;
 use slipway_server::store::systems::{self, System};
 use slipway_server::store::{Store, images};
 use slipway_user_data::Post;
 
+use super::disk::DiskOptions;
 use super::lists::system_table;
 use super::{print, print_json, print_line, read_user_data};
 
@@ -73,24 +74,8 @@ pub struct OsAdd {
     /// Name of a loose step that is expected; others are taken and flagged. May be given several times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
-    /// The disk's kernel path, or a link to it.
-    #[arg(long)]
-    disk_device: Option<String>,
-    /// The disk's serial number.
-    #[arg(long)]
-    disk_serial: Option<TextHint>,
-    /// The disk's World Wide Name.
-    #[arg(long)]
-    disk_wwn: Option<TextHint>,
-    /// The disk's model.
-    #[arg(long)]
-    disk_model: Option<TextHint>,
-    /// The disk's smallest acceptable size in bytes.
-    #[arg(long)]
-    disk_min_size: Option<u64>,
-    /// Which disk to take when several match.
-    #[arg(long, value_enum, default_value_t)]
-    disk_choose: Choose,
+    #[command(flatten)]
+    disk: DiskOptions,
 }
 
 /// How an installed system reports.
@@ -103,14 +88,6 @@ pub struct Reports {
     /// How often it tries, 3 s apart; 10 times unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub phone_home_tries: Option<u32>,
-}
-
-#[derive(Clone, Copy, Default, ValueEnum)]
-enum Choose {
-    #[default]
-    Only,
-    Smallest,
-    Largest,
 }
 
 /// Runs a command about operating systems.
@@ -131,11 +108,6 @@ pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
 }
 
 fn system(add: OsAdd) -> anyhow::Result<System> {
-    let choose = match add.disk_choose {
-        Choose::Only => DiskChoice::Only,
-        Choose::Smallest => DiskChoice::Smallest,
-        Choose::Largest => DiskChoice::Largest,
-    };
     Ok(System {
         name: add.name,
         image: add.image,
@@ -151,14 +123,6 @@ fn system(add: OsAdd) -> anyhow::Result<System> {
         allow_override: add.allow_override,
         boot_reporter: add.boot_reporter,
         known_steps: add.known_steps,
-        disk: DiskHints {
-            device: add.disk_device,
-            serial: add.disk_serial,
-            wwn: add.disk_wwn,
-            model: add.disk_model,
-            min_size: add.disk_min_size,
-            choose,
-            ..DiskHints::default()
-        },
+        disk: add.disk.hints().unwrap_or_default(),
     })
 }

@@ -141,6 +141,7 @@ mod tests {
             enrolled_at: None,
             network: None,
             ssh_keys: Vec::new(),
+            disk: None,
             run: Some(RunStatus {
                 last_contact_at: None,
                 id: "r".to_owned(),

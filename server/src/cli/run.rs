@@ -13,6 +13,7 @@ use slipway_server::reporting::PostKeys;
 use slipway_server::store::{Store, nodes};
 use slipway_server::time::utc;
 
+use super::disk::DiskOptions;
 use super::os::Reports;
 use super::status::{dash, table, word};
 use super::{print, print_json, print_line, read, read_user_data};
@@ -20,7 +21,7 @@ use super::{print, print_json, print_line, read, read_user_data};
 #[derive(Subcommand)]
 pub enum RunCommand {
     /// Start a run on a machine; prints the run's id.
-    Start(RunStart),
+    Start(Box<RunStart>),
     /// List the runs of all machines or of one, oldest first.
     List {
         /// Id, name or claim code of the machine.
@@ -42,6 +43,7 @@ pub enum RunCommand {
 Examples:
   slipway-server run start web1 --os debian-12
   slipway-server run start web1 --os debian-12 --user-data web1.yaml --replace
+  slipway-server run start web1 --os debian-12 --disk-serial S4EVNF0M
   slipway-server run start web1 --workflow erase.yaml")]
 #[command(group(clap::ArgGroup::new("task").required(true)))]
 pub struct RunStart {
@@ -61,6 +63,8 @@ pub struct RunStart {
     phone_home: Option<bool>,
     #[command(flatten)]
     reports: Reports,
+    #[command(flatten)]
+    disk: DiskOptions,
     /// Name of a loose step that is expected, in place of the operating system's or the workflow's; may be given several times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
@@ -72,7 +76,7 @@ pub struct RunStart {
 /// Runs a command about runs.
 pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::Result<()> {
     match command {
-        RunCommand::Start(options) => start(store, data, options).await,
+        RunCommand::Start(options) => start(store, data, *options).await,
         RunCommand::List { node, json: true } => print_json(&operate::list_runs(store, node.as_deref()).await?),
         RunCommand::List { node, json: false } => {
             let runs = operate::list_runs(store, node.as_deref()).await?;
@@ -119,6 +123,7 @@ async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result
         phone_home_post: start.reports.phone_home_post.map(PostKeys),
         phone_home_tries: start.reports.phone_home_tries,
         known_steps: start.known_steps,
+        disk: start.disk.hints(),
         replace: start.replace,
         ..NewRun::new(task)
     };

@@ -240,6 +240,7 @@ mod tests {
             enrolled_at: None,
             network: None,
             ssh_keys: Vec::new(),
+            disk: None,
             run: Some(RunStatus {
                 id: "r".to_owned(),
                 node: "0123".to_owned(),

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
-use slipway_protocol::{ErrorCode, Identity, Network, NodeState, NodeStatus};
+use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus};
 
-use super::{check_keys, check_name, known_node};
+use super::{check_disk, check_keys, check_name, known_node};
 use crate::enrol::{join, let_in};
 use crate::state::{self, Happening};
 use crate::store::nodes::{self, Node};
@@ -40,6 +40,9 @@ pub struct NodeChange {
     /// Public keys of SSH that let into its installed system, in place of those it had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_keys: Option<Vec<String>>,
+    /// Which disk its operating systems go to, in place of their own hints; empty hints leave that to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskHints>,
 }
 
 /// Registers a node. A machine that is already waiting with one of its keys becomes that node.
@@ -131,6 +134,10 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
     if let Some(keys) = change.ssh_keys {
         check_keys(&keys)?;
         node.ssh_keys = keys;
+    }
+    if let Some(disk) = change.disk {
+        check_disk(&disk)?;
+        node.disk = (disk != DiskHints::default()).then_some(disk);
     }
     // Who says how a machine is set up knows of it.
     node.registered = true;

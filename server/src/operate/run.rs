@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorCode, NodeState, RunStatus, StepState};
+use slipway_protocol::{DiskHints, ErrorCode, NodeState, RunStatus, StepState};
 
 use super::known_node;
 use super::steps::{Work, compose_work, instances};
@@ -46,6 +46,9 @@ pub struct NewRun {
     /// How often it tries, 3 s apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_tries: Option<u32>,
+    /// Which disk the operating system goes to, whatever it or the node says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskHints>,
     /// Names of the loose steps that are expected, in place of the operating system's or the workflow's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_steps: Vec<String>,
@@ -64,6 +67,7 @@ impl NewRun {
             phone_home_post: None,
             phone_home_tries: None,
             known_steps: Vec::new(),
+            disk: None,
             replace: false,
         }
     }

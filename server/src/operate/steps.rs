@@ -4,7 +4,7 @@ use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Step, workflow};
 use slipway_user_data::ignition::{self, Additions};
 
 use super::run::{NewRun, Task};
-use super::server_url;
+use super::{check_disk, server_url};
 use crate::loose::check_known;
 use crate::reporting::Wish;
 use crate::store::nodes::Node;
@@ -33,7 +33,7 @@ pub(super) async fn compose_work(
     new: NewRun,
 ) -> Result<Work, Error> {
     let known_steps = known_steps(connection, &new).await?;
-    let (mut steps, wish) = steps(connection, new).await?;
+    let (mut steps, wish) = steps(connection, node, new).await?;
     compose::set_up(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
     give_instance_ids(&mut steps);
     let phone_home_token = ask_to_phone_home(connection, &mut steps, wish, ca).await?;
@@ -48,11 +48,11 @@ pub(super) async fn compose_work(
 }
 
 /// The steps of a task, and what is said about the reports of the installed system: the run's word before all others.
-async fn steps(connection: &mut Connection, new: NewRun) -> Result<(Vec<Step>, Wish), Error> {
+async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, Wish), Error> {
     let wish = new.reporting();
     match new.task {
         Task::Os(name) => {
-            let Some(system) = systems::get_by_name(connection, &name).await? else {
+            let Some(mut system) = systems::get_by_name(connection, &name).await? else {
                 let message = format!("there is no operating system {name:?}; add it with `os add`");
                 return Err(Error::refused(ErrorCode::NotFound, message));
             };
@@ -64,11 +64,20 @@ async fn steps(connection: &mut Connection, new: NewRun) -> Result<(Vec<Step>, W
                 return Err(Error::refused(ErrorCode::Forbidden, message));
             }
             let server = server_url(connection).await?;
+            // The whole hint of one of them: a part of each could mean a disk that nobody meant.
+            if let Some(disk) = new.disk.or_else(|| node.disk.clone()) {
+                check_disk(&disk)?;
+                system.disk = disk;
+            }
             let steps = compose::install(&system, &server, new.user_data.as_deref());
             Ok((steps, wish.or(system.reporting())))
         }
         Task::Workflow(_) if new.user_data.is_some() => {
             let message = "a workflow brings its own user-data, in its seed-cloud-init step";
+            Err(Error::refused(ErrorCode::InvalidRequest, message))
+        }
+        Task::Workflow(_) if new.disk.is_some() => {
+            let message = "a workflow says itself which disks are meant, by `disk` in its steps";
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
         Task::Workflow(workflow) => {

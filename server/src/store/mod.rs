@@ -106,6 +106,7 @@ fn migrations() -> Migrator {
         migration(5, "network and keys", include_str!("../../migrations/0005_network_and_keys.sql")),
         migration(6, "reports", include_str!("../../migrations/0006_reports.sql")),
         migration(7, "uses of run tokens", include_str!("../../migrations/0007_run_token_uses.sql")),
+        migration(8, "disk hints", include_str!("../../migrations/0008_disk_hints.sql")),
     ])
 }
 

@@ -1,6 +1,6 @@
 //! Nodes and the keys they are recognised by.
 
-use slipway_protocol::{BootTiming, Identity, Inventory, Network, NodeState};
+use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeState};
 use sqlx::sqlite::SqliteRow;
 
 use super::{Connection, database, get, json, number, optional_json, optional_number, to_json, to_word, word};
@@ -44,6 +44,8 @@ pub struct Node {
     pub network: Option<Network>,
     /// Public keys of SSH that let into its installed system.
     pub ssh_keys: Vec<String>,
+    /// Which disk its operating systems go to, whatever they say.
+    pub disk: Option<DiskHints>,
 }
 
 impl Node {
@@ -67,6 +69,7 @@ impl Node {
             run: None,
             network: None,
             ssh_keys: Vec::new(),
+            disk: None,
         }
     }
 
@@ -138,14 +141,15 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, registered, released, claim_code, identity_json, inventory_json, \
                timing_json, agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, \
-               ssh_keys_json) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) \
+               ssh_keys_json, disk_json) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) \
                ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state, \
                registered = excluded.registered, released = excluded.released, claim_code = excluded.claim_code, \
                identity_json = excluded.identity_json, inventory_json = excluded.inventory_json, \
                timing_json = excluded.timing_json, agent_version = excluded.agent_version, boot_id = excluded.boot_id, \
                last_seen = excluded.last_seen, enrolled_at = excluded.enrolled_at, run = excluded.run, \
-               network_json = excluded.network_json, ssh_keys_json = excluded.ssh_keys_json";
+               network_json = excluded.network_json, ssh_keys_json = excluded.ssh_keys_json, \
+               disk_json = excluded.disk_json";
     let done = sqlx::query(sql)
         .bind(&node.id)
         .bind(&node.name)
@@ -164,6 +168,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .bind(&node.run)
         .bind(node.network.as_ref().map(to_json))
         .bind(to_json(&node.ssh_keys))
+        .bind(node.disk.as_ref().map(to_json))
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a node"))?;
@@ -222,6 +227,7 @@ fn from_row(row: &SqliteRow) -> Result<Node, Error> {
         enrolled_at: optional_number(row, "enrolled_at")?,
         run: get(row, "run")?,
         network: optional_json(row, "network_json")?,
+        disk: optional_json(row, "disk_json")?,
         ssh_keys: json(row, "ssh_keys_json")?,
     })
 }
