@@ -75,7 +75,11 @@ async fn check_name_is_free(connection: &mut Connection, name: &str, id: Option<
     let Some(other) = nodes::find(connection, name).await?.filter(|other| Some(&*other.id) != id) else {
         return Ok(());
     };
-    let message = format!("the name {name:?} already means node {}; choose another", other.id);
+    let advice = match other.state {
+        NodeState::Decommissioned => format!("it is out of service, and `node remove {}` frees its name", other.id),
+        _ => "choose another".to_owned(),
+    };
+    let message = format!("the name {name:?} already means node {}; {advice}", other.id);
     Err(Error::refused(ErrorCode::Conflict, message))
 }
 
@@ -88,7 +92,8 @@ fn known_already(node: &Node, name: Option<&str>) -> Error {
         (false, Some(name)) => format!("`node release {label} --name {name}` names it and lets it in"),
         (false, None) => format!("`node release {label}` lets it in"),
     };
-    let message = format!("node {label} ({}) already has these keys; {advice}", node.id);
+    let id = node.name.as_ref().map_or_else(String::new, |_| format!(" ({})", node.id));
+    let message = format!("node {label}{id} already has these keys; {advice}");
     Error::refused(ErrorCode::Conflict, message)
 }
 

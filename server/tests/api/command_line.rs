@@ -235,7 +235,7 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     let code = shown(&id).claim_code.unwrap();
 
     let again = |name: &str| fail(data, &["node", "add", "--name", name, "--serial", "7CZ1"]);
-    let known = |label: &str| format!("slipway-server: node {label} ({id}) already has these keys; ");
+    let known = |node: &str| format!("slipway-server: node {node} already has these keys; ");
     assert_eq!(again("web1"), known(&id) + &format!("`node release {id} --name web1` names it and lets it in"));
     assert_eq!(
         fail(data, &["node", "release", &code, "--name", "web 1"]),
@@ -243,10 +243,11 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     );
     assert!(!shown(&id).released, "all or nothing");
     assert_eq!(succeed(data, &["node", "release", &code, "--name", "web1"]), "web1 is released\n");
-    assert_eq!(again("web2"), known("web1") + "`node set web1 --name web2` names it");
+    let named = format!("web1 ({id})");
+    assert_eq!(again("web2"), known(&named) + "`node set web1 --name web2` names it");
     assert_eq!(
         fail(data, &["node", "add", "--serial", "7CZ1"]),
-        known("web1") + "it is released, and nothing is left to do"
+        known(&named) + "it is released, and nothing is left to do"
     );
 
     let other = succeed(data, &["node", "add", "--serial", "7CZ2"]).trim().to_owned();
@@ -257,6 +258,15 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     assert_eq!(set("db1", "db1").status.code(), Some(0), "its own name is no other's");
     assert_eq!(set(&other, "web1").status.code(), Some(0));
     assert_eq!(shown("db1").id, id);
+
+    // Its machine comes back as an unknown one.
+    succeed(data, &["node", "decommission", "db1"]);
+    let back = succeed(data, &["node", "add", "--serial", "7CZ1"]).trim().to_owned();
+    let release = ["node", "release", &back, "--name", "db1"];
+    let advice = format!("it is out of service, and `node remove {id}` frees its name");
+    assert_eq!(fail(data, &release), format!("slipway-server: the name \"db1\" already means node {id}; {advice}"));
+    succeed(data, &["node", "remove", &id]);
+    assert_eq!(succeed(data, &release), "db1 is released\n");
 }
 
 /// The cells of a table, which are two blanks or more apart.
