@@ -68,7 +68,11 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
             _ => None,
         };
         if let Some(leaves) = leaves.filter(|_| index + 1 < steps.len()) {
-            problems.push(format!("{place} {leaves}, and {} more steps follow", steps.len() - index - 1));
+            let follow = match steps.len() - index - 1 {
+                1 => "1 more step follows".to_owned(),
+                more => format!("{more} more steps follow"),
+            };
+            problems.push(format!("{place} {leaves}, and {follow}"));
         }
         if let Some(number) =
             steps.iter().take(index).position(|earlier| encrypt::closes(&earlier.action, &step.action))
@@ -197,7 +201,14 @@ mod tests {
         assert_eq!(problems(&[reboot("a")]), [""; 0]);
         assert_eq!(
             problems(&[reboot("a"), reboot("a")]),
-            ["step 1 (\"a\") reboots, and 1 more steps follow", "step 2 (\"a\") has the name of an earlier step"]
+            ["step 1 (\"a\") reboots, and 1 more step follows", "step 2 (\"a\") has the name of an earlier step"]
+        );
+        assert_eq!(
+            problems(&[reboot("a"), reboot("b"), reboot("c")]),
+            [
+                "step 1 (\"a\") reboots, and 2 more steps follow",
+                "step 2 (\"b\") reboots, and 1 more step follows",
+            ]
         );
         let never = Step { timeout: Some(0), ..reboot("a") };
         assert_eq!(problems(&[never]), ["step 1 (\"a\") has a timeout of 0 seconds: leave it out for no limit"]);

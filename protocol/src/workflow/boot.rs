@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(workflow::problems(&[step("a", kexec())]), [""; 0]);
         assert_eq!(
             workflow::problems(&[step("a", kexec()), step("b", Action::Reboot(Reboot {}))]),
-            ["step 1 (\"a\") leaves for the installed kernel, and 1 more steps follow"]
+            ["step 1 (\"a\") leaves for the installed kernel, and 1 more step follows"]
         );
     }
 }
