@@ -75,12 +75,20 @@ async fn connection(
     let Some(tls) = tls else {
         return serve(stream, Peer { address, certificate_name: None }, router, watcher).await;
     };
+    let accept = async {
+        // Whoever hangs up without a word only looked whether anybody is here: a machine that tries its interfaces, a health check.
+        match stream.peek(&mut [0]).await {
+            Ok(0) => Ok(None),
+            _ => tls.accept(stream).await.map(Some),
+        }
+    };
     let handshake = tokio::select! {
-        handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)) => handshake,
+        handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, accept) => handshake,
         _ = stopping.wait_for(|stopping| *stopping) => return,
     };
     match handshake {
-        Ok(Ok(stream)) => {
+        Ok(Ok(None)) => tracing::debug!(%address, "connection closed before its first byte"),
+        Ok(Ok(Some(stream))) => {
             // The verifier has accepted the certificate, or there is none.
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             let certificate_name = certificate.and_then(common_name);

@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -78,6 +78,32 @@ fn the_server_says_where_it_listens_and_stops_when_told() {
     let kill = Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
     assert!(kill.success());
     assert!(server.0.wait().unwrap().success());
+}
+
+#[test]
+fn who_only_looks_whether_the_server_is_there_is_not_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+    let mut child = command(folder.path(), &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let _server = Ended(child);
+    let mut ready = String::new();
+    BufReader::new(stdout).read_line(&mut ready).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    // Sends this and no more, and waits until the server hangs up.
+    let connect = |text: &str| {
+        let mut connection = TcpStream::connect(ready["https"].as_str().unwrap()).unwrap();
+        connection.write_all(text.as_bytes()).unwrap();
+        connection.shutdown(Shutdown::Write).unwrap();
+        // What it has to say to this is no matter, nor how it hangs up.
+        let _ = connection.read_to_end(&mut Vec::new());
+        connection.local_addr().unwrap()
+    };
+    connect("");
+    let without_tls = connect("GET / HTTP/1.0\r\n\r\n");
+    let mut lines = BufReader::new(stderr).lines().map(|line| line.unwrap());
+    let logged = lines.find(|line| line.contains("TLS handshake")).unwrap();
+    assert!(logged.contains(&without_tls.to_string()), "{logged}");
 }
 
 /// What a start of the server changes for those who use it.
