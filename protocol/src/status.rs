@@ -158,10 +158,10 @@ pub struct StepStatus {
     pub state: StepState,
     /// The attempt it is in, from 1; 0 before the first.
     pub attempt: u32,
-    /// When the first attempt began, by the node's clock.
+    /// When the server heard that the first attempt began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<u64>,
-    /// When it ended, by the node's clock.
+    /// When the server heard that it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<u64>,
     /// Newest progress of the attempt it is in.

@@ -129,7 +129,8 @@ fn blank(name: String, action: String) -> StepStatus {
     }
 }
 
-/// Applies one event to its run. `now` is the server's clock.
+/// Applies one event to its run. `now` is the server's clock, and the only one in what is known of a run: that of the machine, in
+/// the event, may be off by a second or by years.
 ///
 /// A run that has ended only takes notes and skipped steps. The first attempt of a step takes back whatever was known of it
 /// and of the later ones: the machine was power-cycled and starts over.
@@ -147,7 +148,7 @@ pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<Turn, 
             *step = blank(std::mem::take(&mut step.name), std::mem::take(&mut step.action));
         }
     }
-    let turn = apply_to_step(&mut run.steps[at], event);
+    let turn = apply_to_step(&mut run.steps[at], event, now);
     match turn {
         Turn::StepStarted => run.state = RunState::Running,
         Turn::Failed => {
@@ -162,12 +163,12 @@ pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<Turn, 
     Ok(turn)
 }
 
-fn apply_to_step(step: &mut StepStatus, event: &Event) -> Turn {
+fn apply_to_step(step: &mut StepStatus, event: &Event, now: Millis) -> Turn {
     step.attempt = step.attempt.max(event.attempt);
     match &event.kind {
         EventKind::Started => {
             step.state = StepState::Running;
-            step.started_at.get_or_insert(event.at);
+            step.started_at.get_or_insert(now);
             step.progress = None;
             return Turn::StepStarted;
         }
@@ -181,13 +182,13 @@ fn apply_to_step(step: &mut StepStatus, event: &Event) -> Turn {
         EventKind::Skipped => step.state = StepState::Skipped,
         EventKind::Succeeded(outcome) => {
             step.state = StepState::Succeeded;
-            step.finished_at = Some(event.at);
+            step.finished_at = Some(now);
             step.outcome = Some(outcome.clone());
             step.failure = None;
             return Turn::Succeeded;
         }
-        EventKind::Failed(failure) => return end_step(step, StepState::Failed, failure, event.at),
-        EventKind::TimedOut(failure) => return end_step(step, StepState::TimedOut, failure, event.at),
+        EventKind::Failed(failure) => return end_step(step, StepState::Failed, failure, now),
+        EventKind::TimedOut(failure) => return end_step(step, StepState::TimedOut, failure, now),
     }
     Turn::None
 }
@@ -318,6 +319,8 @@ mod tests {
         let failed = [event(0, 1, K::Started), event(0, 1, K::Failed(failure("no disk")))];
         let run = check(&failed, (RunState::Failed, [S::Failed, S::Skipped], Turn::Failed));
         assert_eq!(run.steps[0].failure, Some(failure("no disk")));
+        let times = [run.steps[0].started_at, run.steps[0].finished_at, run.finished_at];
+        assert_eq!(times, [Some(9); 3], "by one clock, the server's");
 
         let late = [failed.as_slice(), &[event(1, 1, K::Started)]].concat();
         check(&late, (RunState::Failed, [S::Failed, S::Skipped], Turn::None));
