@@ -12,6 +12,7 @@ use crate::backoff::Backoff;
 use crate::client::{Client, ClientError, Enrolled};
 use crate::config::Config;
 use crate::tls::NodeCertificate;
+use crate::told::Told;
 
 /// How often a refused machine asks again: an operator may have put things right.
 const AFTER_REFUSAL: Duration = Duration::from_secs(15);
@@ -126,7 +127,7 @@ async fn enrol(config: &Config, facts: &Facts, impatient: bool) -> Result<(Clien
         timing: None,
     };
     let mut backoff = Backoff::default();
-    let mut told = String::new();
+    let mut told = Told::default();
     let mut failures = 0;
     loop {
         request.timing = facts.kernel_to_init.map(timing);
@@ -140,33 +141,26 @@ async fn enrol(config: &Config, facts: &Facts, impatient: bool) -> Result<(Clien
                     WaitReason::NotReleased => "this machine is registered and waits for release",
                     WaitReason::Unregistered => "this machine is not registered and waits for approval",
                 };
-                tell(&mut told, format!("{why}: claim code {}", wait.claim_code), false);
+                // On the console, where somebody stands in front of the machine and looks for it.
+                let sentence = format!("{why}: claim code {}", wait.claim_code);
+                if told.is_due(&sentence, Instant::now()) {
+                    warn!("{sentence}");
+                }
                 backoff.reset();
                 after
             }
             Err(error) if impatient && (!error.is_outage() || failures == IMPATIENT_FAILURES) => return Err(error),
             Err(error) => {
                 failures += 1;
-                // The same sentence once is enough; a machine may wait for days.
-                tell(&mut told, crate::one_line(&error), true);
+                let sentence = crate::one_line(&error);
+                if told.is_due(&sentence, Instant::now()) {
+                    error!("{sentence}");
+                }
                 if error.code().is_some() && !error.may_pass() { AFTER_REFUSAL } else { backoff.next_wait() }
             }
         };
         sleep(wait).await;
     }
-}
-
-fn tell(told: &mut String, sentence: String, is_error: bool) {
-    if *told == sentence {
-        return;
-    }
-    if is_error {
-        error!("{sentence}");
-    } else {
-        // On the console, where somebody stands in front of the machine and looks for it.
-        warn!("{sentence}");
-    }
-    *told = sentence;
 }
 
 fn timing(kernel_to_init: u64) -> BootTiming {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use slipway_protocol::ErrorCode;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
 use crate::backoff::Backoff;
@@ -18,6 +18,7 @@ use crate::enrol::{Facts, Session};
 use crate::log_book::LogBook;
 use crate::reporter::Reporter;
 use crate::run::{MakeMachine, Runner};
+use crate::told::Told;
 
 pub use crate::run::End;
 
@@ -36,6 +37,7 @@ pub mod oem_strings;
 pub mod reporter;
 pub mod run;
 pub mod tls;
+mod told;
 
 /// What [`run()`] needs to know of the machine it runs on.
 pub struct Options {
@@ -109,15 +111,14 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
 /// Asks for the time until the server answers: the first contact, which tells whether it can be trusted.
 async fn set_clock(config: &Config) -> Result<(), ClientError> {
     let mut backoff = Backoff::default();
-    let mut told = String::new();
+    let mut told = Told::default();
     loop {
         match clock::set_from_server(&config.server, &config.ca).await {
             Ok(()) => return Ok(()),
             Err(failure) if failure.may_pass() => {
                 let sentence = one_line(&failure);
-                if told != sentence {
+                if told.is_due(&sentence, Instant::now()) {
                     error!("{sentence}");
-                    told = sentence;
                 }
                 sleep(backoff.next_wait()).await;
             }
@@ -128,9 +129,9 @@ async fn set_clock(config: &Config) -> Result<(), ClientError> {
 
 /// Waits, bounded, until the kernel has found a disk: drivers load while the network comes up.
 pub async fn wait_for_disks(list: impl Fn() -> usize, patience: Duration) -> bool {
-    let deadline = tokio::time::Instant::now() + patience;
+    let deadline = Instant::now() + patience;
     while list() == 0 {
-        if tokio::time::Instant::now() >= deadline {
+        if Instant::now() >= deadline {
             return false;
         }
         sleep(Duration::from_millis(100)).await;

@@ -1,0 +1,48 @@
+//! What is said of a state that lasts: when it begins, and once a minute while it goes on.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How often the same is said again. A console that is opened later shows it then, and a machine that waits for days does not
+/// fill its log.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// What was said last, and when.
+#[derive(Debug, Default)]
+pub struct Told(Option<(String, Instant)>);
+
+impl Told {
+    /// Whether this is to be said now, which then counts as said.
+    pub fn is_due(&mut self, sentence: &str, now: Instant) -> bool {
+        let said = |(last, at): &(String, Instant)| last == sentence && now < *at + AGAIN;
+        if self.0.as_ref().is_some_and(said) {
+            return false;
+        }
+        self.0 = Some((sentence.to_owned(), now));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_is_said_once_a_minute_and_another_thing_at_once() {
+        let (mut told, start) = (Told::default(), Instant::now());
+        let mut check = |seconds, sentence, expect| {
+            assert_eq!(
+                told.is_due(sentence, start + Duration::from_secs(seconds)),
+                expect,
+                "{sentence} at {seconds} s"
+            );
+        };
+        check(0, "wrong CA", true);
+        check(59, "wrong CA", false);
+        check(60, "wrong CA", true);
+        check(61, "no answer", true);
+        check(62, "wrong CA", true);
+        check(121, "wrong CA", false);
+    }
+}
