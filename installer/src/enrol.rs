@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
-use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, ErrorCode, Identity, Inventory, RenewRequest, WaitReason};
+use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, Identity, Inventory, RenewRequest, WaitReason};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};
 
@@ -48,6 +48,8 @@ impl Session {
     /// `impatient` a server that refuses, or is not to be reached in a few tries, is an error.
     pub async fn open(config: Config, facts: Facts, impatient: bool) -> Result<Self, ClientError> {
         let (client, renew_in) = enrol(&config, &facts, impatient).await?;
+        // The token is for a machine's first way in: one that an operator took out of service must not come back by itself.
+        let config = Config { token: None, ..config };
         let session = Self { config: Arc::new(config), facts: Arc::new(facts), client: Arc::new(RwLock::new(client)) };
         tokio::spawn(session.clone().keep_fresh(renew_in));
         Ok(session)
@@ -63,9 +65,9 @@ impl Session {
         &self.facts.boot_id
     }
 
-    /// Enrols anew, because the server no longer accepts the credentials.
-    pub async fn reopen(&self) -> Result<(), ClientError> {
-        warn!("the server does not accept this node's credentials any more, enrolling again");
+    /// Enrols anew, because the server no longer accepts the credentials, as `why` says.
+    pub async fn reopen(&self, why: &ClientError) -> Result<(), ClientError> {
+        warn!("{}; enrolling again", crate::one_line(why));
         let (client, _) = enrol(&self.config, &self.facts, false).await?;
         self.replace(client);
         Ok(())
@@ -104,7 +106,7 @@ impl Session {
             let (key, csr) = key_and_request()?;
             match self.client().renew(&RenewRequest { csr }).await {
                 Ok(enrolment) => credentials(&self.config, &key, enrolment)?,
-                Err(error) if error.code() == Some(ErrorCode::Unauthenticated) => anew().await?,
+                Err(error) if crate::is_shut_out(&error) => anew().await?,
                 Err(error) => return Err(error),
             }
         };

@@ -99,13 +99,22 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
                 info!("waiting for work");
             }
             Ok(None) => backoff.reset(),
-            Err(error) if error.code() == Some(ErrorCode::Unauthenticated) => session.reopen().await?,
+            Err(error) if options.once && error.code() == Some(ErrorCode::Decommissioned) => return Err(error),
+            Err(error) if is_shut_out(&error) => {
+                sleep(backoff.next_wait()).await;
+                session.reopen(&error).await?;
+            }
             Err(error) => {
                 warn!("{}", one_line(&error));
                 sleep(backoff.next_wait()).await;
             }
         }
     }
+}
+
+/// Whether the node's credentials are worth nothing any more: they are not known, or an operator took the node out of service.
+pub(crate) fn is_shut_out(error: &ClientError) -> bool {
+    matches!(error.code(), Some(ErrorCode::Unauthenticated | ErrorCode::Decommissioned))
 }
 
 /// Asks for the time until the server answers: the first contact, which tells whether it can be trusted.

@@ -135,7 +135,7 @@ impl Reporter {
                     backoff.reset();
                 }
                 Err(error) if error.code() == Some(ErrorCode::Unauthenticated) => {
-                    if let Err(error) = self.session.reopen().await {
+                    if let Err(error) = self.session.reopen(&error).await {
                         warn!("{}", crate::one_line(&error));
                         sleep(backoff.next_wait()).await;
                     }

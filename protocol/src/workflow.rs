@@ -205,10 +205,7 @@ mod tests {
         );
         assert_eq!(
             problems(&[reboot("a"), reboot("b"), reboot("c")]),
-            [
-                "step 1 (\"a\") reboots, and 2 more steps follow",
-                "step 2 (\"b\") reboots, and 1 more step follows",
-            ]
+            ["step 1 (\"a\") reboots, and 2 more steps follow", "step 2 (\"b\") reboots, and 1 more step follows",]
         );
         let never = Step { timeout: Some(0), ..reboot("a") };
         assert_eq!(problems(&[never]), ["step 1 (\"a\") has a timeout of 0 seconds: leave it out for no limit"]);

@@ -11,16 +11,36 @@ use crate::boot_report;
 use crate::random::token_hash;
 use crate::rate::Rate;
 use crate::state::{self, AfterRun, Happening, Turn};
+use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
 use crate::store::{self, Connection, Store, events, nodes};
 use crate::time::Millis;
+
+/// The node, if it may ask and report: credentials of one that was taken out of service are worth nothing.
+pub async fn admitted_node(connection: &mut Connection, id: &str) -> Result<Node, Error> {
+    let Some(node) = nodes::get_by_id(connection, id).await? else {
+        let message = "the credentials are of a node that is not known any more";
+        return Err(Error::refused(ErrorCode::Unauthenticated, message));
+    };
+    if node.state == NodeState::Decommissioned {
+        let message = format!("node {} was taken out of service by an operator", node.label());
+        return Err(Error::refused(ErrorCode::Decommissioned, message));
+    }
+    if !node.released {
+        return Err(Error::refused(ErrorCode::Forbidden, format!("node {} is not released", node.label())));
+    }
+    Ok(node)
+}
 
 /// The work there is for a node, which counts as fetched from now on. A run that has ended is not handed out again; one that
 /// goes on is, because the machine may have been power-cycled.
 pub async fn fetch_workflow(store: &Store, node: &str, now: Millis) -> Result<Option<Workflow>, Error> {
     let open = |run: &Run| state::is_open(run.progress.state);
     // Looking needs no right to write, and most polls find nothing.
-    let found = runs::newest_of(&mut *store.read().await?, node).await?;
+    let mut connection = store.read().await?;
+    admitted_node(&mut connection, node).await?;
+    let found = runs::newest_of(&mut connection, node).await?;
+    drop(connection);
     if !found.as_ref().is_some_and(open) {
         return Ok(None);
     }

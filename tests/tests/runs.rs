@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use slipway_installer::{End, clock};
+use slipway_installer::config::Config;
+use slipway_installer::{End, Options, clock};
 use slipway_protocol::{Action, EraseDisk, NodeState, Reboot, RunState, Step, StepState, StreamImage};
+use slipway_server::operate;
 use slipway_tests::{DISK, Lab};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -164,15 +166,36 @@ async fn a_node_taken_out_of_service_stops_and_does_not_restart() {
     let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
     let node = lab.wait_for("installing", |node| node.state == NodeState::Installing).await;
 
-    slipway_server::operate::decommission_node(&lab.store().await, &node.id).await.unwrap();
+    operate::decommission_node(&lab.store().await, &node.id).await.unwrap();
 
     assert_eq!(installing.await.unwrap().unwrap(), End::Failed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_machine_taken_out_of_service_knocks_as_an_unknown_one_and_waits() {
+    let lab = Lab::start().await;
+    let store = lab.store().await;
+    lab.register(true).await;
+    // Not used up by a machine that was released. It must not let this one in again.
+    let token = operate::add_token(&store, None).await.unwrap().token;
+    let config = Config { token: Some(token.into()), ..lab.config() };
+    let installing = tokio::spawn(slipway_installer::run(config, Options { once: false, ..lab.options(None) }));
+    let old = lab.wait_for("enrolled", |node| node.state == NodeState::Enrolled).await;
+
+    operate::decommission_node(&store, &old.id).await.unwrap();
+
+    let held = lab.wait_for("held", |node| node.state == NodeState::Held).await;
+    assert_ne!(held.id, old.id);
+    assert_eq!(lab.status().await.state, NodeState::Decommissioned);
+    operate::release_node(&store, held.claim_code.as_deref().unwrap(), None).await.unwrap();
+    lab.wait_for("enrolled", |node| node.id == held.id && node.state == NodeState::Enrolled).await;
+    installing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn somebody_at_the_terminal_is_told_at_once_of_a_server_that_is_not_trusted() {
     let (lab, other) = (Lab::start().await, Lab::start().await);
-    let config = slipway_installer::config::Config { ca: other.ca(), ..lab.config() };
+    let config = Config { ca: other.ca(), ..lab.config() };
     let error = slipway_installer::run(config, lab.options(None)).await.unwrap_err();
     assert!(error.to_string().contains("nothing was sent"), "{error}");
 }
@@ -214,7 +237,7 @@ async fn an_unregistered_machine_goes_on_when_it_is_released() {
     let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
     let held = lab.wait_for("held", |node| node.state == NodeState::Held).await;
     let store = lab.store().await;
-    slipway_server::operate::release_node(&store, held.claim_code.as_deref().unwrap(), None).await.unwrap();
+    operate::release_node(&store, held.claim_code.as_deref().unwrap(), None).await.unwrap();
     lab.wait_for("enrolled", |node| node.state == NodeState::Enrolled).await;
     installing.abort();
 }

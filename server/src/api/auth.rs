@@ -6,14 +6,14 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use slipway_protocol::{ErrorCode, NodeState};
+use slipway_protocol::ErrorCode;
 
-use crate::Error;
 use crate::api::App;
 use crate::api::answer::ApiError;
 use crate::random::same_secret;
 use crate::store::nodes;
 use crate::time::now;
+use crate::{Error, report};
 
 /// The other end of the connection; put into every request by the listener.
 #[derive(Clone, Debug)]
@@ -47,17 +47,7 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
             return Err(unauthenticated("this needs a node's certificate, or its JWT while that is valid").into());
         };
         let mut connection = app.store.read().await?;
-        let Some(node) = nodes::get_by_id(&mut connection, &id).await? else {
-            return Err(unauthenticated("the credentials are of a node that is not known any more").into());
-        };
-        if node.state == NodeState::Decommissioned {
-            let message = format!("node {} was taken out of service by an operator", node.label());
-            return Err(Error::refused(ErrorCode::Decommissioned, message).into());
-        }
-        if !node.released {
-            let message = format!("node {} is not released", node.label());
-            return Err(Error::refused(ErrorCode::Forbidden, message).into());
-        }
+        report::admitted_node(&mut connection, &id).await?;
         nodes::seen(&mut connection, &id, now()).await?;
         Ok(Self(id))
     }
