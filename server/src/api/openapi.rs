@@ -55,7 +55,9 @@ use utoipa::{Modify, OpenApi};
         super::operator::tokens,
         super::operator::revoke_token,
     ),
-    modifiers(&Security)
+    // Which is in a query alone, where utoipa does not look.
+    components(schemas(crate::operate::LogType)),
+    modifiers(&Security, &Tags)
 )]
 struct Document;
 
@@ -72,6 +74,29 @@ impl Modify for Security {
         components.add_security_scheme("node", scheme("The node's JWT; or no header and its certificate over TLS."));
         components.add_security_scheme("run", scheme("A token of the run, good for reports of one kind."));
         components.add_security_scheme("operator", scheme("The operators' token."));
+    }
+}
+
+/// Who uses what, by how paths begin; the first that fits counts.
+const TAGS: [(&str, &str); 7] = [
+    ("/v1/operator/", "operators"),
+    ("/v1/node/", "machines"),
+    ("/v1/enrol", "machines"),
+    ("/v1/time", "machines"),
+    ("/boot/", "files"),
+    ("/images/", "files"),
+    ("/", "installed systems"),
+];
+
+struct Tags;
+
+impl Modify for Tags {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        for (path, item) in &mut document.paths.paths {
+            let Some((_, tag)) = TAGS.iter().find(|(start, _)| path.starts_with(start)) else { continue };
+            let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
+            operations.into_iter().flatten().for_each(|operation| operation.tags = Some(vec![(*tag).to_owned()]));
+        }
     }
 }
 

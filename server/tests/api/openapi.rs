@@ -1,5 +1,9 @@
 //! The API's description.
 
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
 use crate::support::TestServer;
 
 /// A change to the API changes this file, and is seen in review. `UPDATE_GOLDEN=1` writes it anew.
@@ -15,4 +19,30 @@ async fn the_api_is_as_described() {
     }
     let golden = std::fs::read_to_string(golden).unwrap_or_default();
     assert!(served == golden, "the API differs from server/openapi.json; if it should, run with UPDATE_GOLDEN=1");
+}
+
+/// Every value under this key, however deep.
+fn values<'a>(document: &'a Value, key: &str) -> Vec<&'a Value> {
+    let below: Vec<&Value> = match document {
+        Value::Object(fields) => fields.values().collect(),
+        Value::Array(items) => items.iter().collect(),
+        _ => Vec::new(),
+    };
+    let own = document.get(key).into_iter();
+    own.chain(below.into_iter().flat_map(|value| values(value, key))).collect()
+}
+
+#[test]
+fn every_reference_leads_to_a_schema_and_tags_are_for_people() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(golden).unwrap()).unwrap();
+    let references = values(&document, "$ref");
+    assert!(!references.is_empty());
+    for reference in references {
+        let pointer = reference.as_str().unwrap().strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+    }
+    let lists = values(&document["paths"], "tags").into_iter().flat_map(|tags| tags.as_array().unwrap());
+    let tags: BTreeSet<&str> = lists.map(|tag| tag.as_str().unwrap()).collect();
+    assert_eq!(tags, BTreeSet::from(["files", "installed systems", "machines", "operators"]));
 }
