@@ -160,12 +160,12 @@ fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
     arrives(&bench, with("/good", &public_key), &raw);
     // An image of ten bytes, signed by the programs themselves.
     let bench = Bench::new(DISK);
-    fs::write(bench.path("image"), "the image\n").unwrap();
+    fs::write(bench.path("image"), "the image\0").unwrap();
     let made = |name: &str| format!("{}/tests/signatures/{name}", env!("CARGO_MANIFEST_DIR"));
     for (signed, public_key) in [("minisign.sig", "minisign.pub"), ("openssl.sig", "openssl.pem")] {
         let public_key = fs::read_to_string(made(public_key)).unwrap();
         let image = stream(bench.path("image").to_str().unwrap());
-        arrives(&bench, StreamImage { signature: signature(made(signed), &public_key), ..image }, b"the image\n");
+        arrives(&bench, StreamImage { signature: signature(made(signed), &public_key), ..image }, b"the image\0");
     }
 }
 

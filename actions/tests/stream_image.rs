@@ -89,7 +89,7 @@ fn seekable(raw: &[u8], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_image_inside_a_compression_is_refused_before_anything_is_written() {
+fn what_is_plainly_no_image_is_refused_before_anything_is_written() {
     let raw = image(IMAGE);
     let [mut archive, mut vmdk] = [raw.clone(), raw.clone()];
     archive[257..262].copy_from_slice(b"ustar");
@@ -100,6 +100,8 @@ fn what_is_no_image_inside_a_compression_is_refused_before_anything_is_written()
         ("a VMDK image", gzip(&vmdk)),
         ("a tar archive", xz(&archive)),
         ("a tar archive", archive.clone()),
+        ("a text file", gzip(b"# Notes\n")),
+        ("a text file", "Notizen für später\n".repeat(100_000).into_bytes()),
     ] {
         let bench = Bench::new(DISK);
         let error = fails(&bench, StreamImage { digest: Some(sha256(&stream)), ..file(&bench, &stream) });

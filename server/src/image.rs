@@ -1,5 +1,7 @@
 //! Takes images into the data folder.
 
+mod raw;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -7,6 +9,7 @@ use std::path::Path;
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::{Algorithm, Digest, ErrorCode};
 
+use self::raw::Raw;
 use crate::data::DataDir;
 use crate::store::images::{self, Image};
 use crate::store::{self, Store};
@@ -15,7 +18,7 @@ use crate::{Error, random};
 
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What is known of an image besides its file.
+/// What the operator knows of an image. It has to be so.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Digest after decompression.
@@ -24,26 +27,64 @@ pub struct Known {
     pub raw_size: Option<u64>,
 }
 
-/// Copies a file into the folder under its SHA-256. It is there complete, and safe from a power cut, or not at all.
-pub async fn add(store: &Store, data: &DataDir, file: &Path, known: Known) -> Result<Image, Error> {
+/// How far the work on an image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done: copying, or checking.
+    pub doing: &'static str,
+    /// Bytes of the file this is done for.
+    pub done: u64,
+    /// Bytes it has.
+    pub total: u64,
+}
+
+/// An image that was added.
+#[derive(Clone, Debug)]
+pub struct Added {
+    /// What is known of it.
+    pub image: Image,
+    /// What the operator should know before it is installed.
+    pub warning: Option<String>,
+}
+
+/// Copies a file into the folder under its SHA-256, and decodes the copy once: what the writer of an image would refuse is
+/// refused here, and size and digest of the raw image are noted. The image is there complete, and safe from a power cut, or
+/// not at all.
+pub async fn add(
+    store: &Store,
+    data: &DataDir,
+    file: &Path,
+    known: Known,
+    mut progress: impl FnMut(Progress) + Send + 'static,
+) -> Result<Added, Error> {
     let (source, folder) = (file.to_owned(), data.clone());
-    let copied = tokio::task::spawn_blocking(move || copy_in(&folder, &source)).await;
-    let (digest, size) = copied.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
+    let taken = tokio::task::spawn_blocking(move || take_in(&folder, &source, known, &mut progress)).await;
+    let (digest, size, raw) = taken.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
     let file_name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let Known { raw_digest, raw_size } = known;
-    let image = Image { digest, file_name, size, raw_size, raw_digest, added_at: now() };
+    let warning = (raw.has_partition_table == Some(false)).then(|| {
+        format!(
+            "the image {file:?} has no partition table, so no machine will start from it; is it the image of a disk?"
+        )
+    });
+    let image = Image { digest, file_name, size, raw_size: Some(raw.size), raw_digest: raw.digest, added_at: now() };
     let mut transaction = store.write().await?;
     images::save(&mut transaction, &image).await?;
     store::commit(transaction).await?;
-    Ok(image)
+    Ok(Added { image, warning })
 }
 
-fn copy_in(data: &DataDir, file: &Path) -> Result<(Digest, u64), Error> {
+fn take_in(
+    data: &DataDir,
+    file: &Path,
+    known: Known,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Digest, u64, Raw), Error> {
     let incoming = data.incoming_image();
-    let result = copy(file, &incoming).and_then(|(digest, size)| {
-        let place = data.image(&digest);
-        publish(&incoming, &place)?;
-        Ok((digest, size))
+    let result = copy(file, &incoming, progress).and_then(|(digest, size)| {
+        let mut checked = |done| progress(Progress { doing: "checking", done, total: size });
+        let raw = compare(raw::decode(&incoming, file, &mut checked)?, known, file)?;
+        publish(&incoming, &data.image(&digest))?;
+        Ok((digest, size, raw))
     });
     if result.is_err() {
         // It may not have been made at all; what matters is the first error.
@@ -52,12 +93,31 @@ fn copy_in(data: &DataDir, file: &Path) -> Result<(Digest, u64), Error> {
     result
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(Digest, u64), Error> {
+/// Holds what was found against what the operator says. A digest that was not taken is believed; the writer checks it.
+fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
+    let differs = |what: &str, found: &str, said: &str| {
+        let message = format!("the {what} of the raw image of {file:?} is {found}, not {said}; is it the right file?");
+        Err(Error::refused(ErrorCode::InvalidRequest, message))
+    };
+    if let Some(size) = known.raw_size.filter(|size| *size != raw.size) {
+        return differs("size", &format!("{} bytes", raw.size), &size.to_string());
+    }
+    match (&raw.digest, known.raw_digest) {
+        (Some(found), Some(said)) if said.algorithm() == Algorithm::Sha256 && *found != said => {
+            differs("digest", &found.to_string(), &said.to_string())
+        }
+        (_, Some(said)) => Ok(Raw { digest: Some(said), ..raw }),
+        (_, None) => Ok(raw),
+    }
+}
+
+fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(Digest, u64), Error> {
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
         move |source| Error::File { doing, path, source }
     };
     let mut source = File::open(from).map_err(failed("opening", from))?;
+    let total = source.metadata().map_err(failed("reading the size of", from))?.len();
     let mut target = File::create_new(to).map_err(failed("making", to))?;
     let mut hash = Sha256::new();
     let mut size = 0;
@@ -73,14 +133,23 @@ fn copy(from: &Path, to: &Path) -> Result<(Digest, u64), Error> {
         hash.update(bytes);
         target.write_all(bytes).map_err(failed("writing", to))?;
         size += bytes.len() as u64;
+        progress(Progress { doing: "copying", done: size, total });
     }
     if size == 0 {
-        let message = format!("the image {from:?} is empty; nothing could be installed from it");
-        return Err(Error::refused(ErrorCode::InvalidRequest, message));
+        return Err(empty(from));
     }
     target.sync_all().map_err(failed("writing", to))?;
+    Ok((sha256(hash), size))
+}
+
+fn empty(file: &Path) -> Error {
+    let message = format!("the image {file:?} is empty; nothing could be installed from it");
+    Error::refused(ErrorCode::InvalidRequest, message)
+}
+
+fn sha256(hash: Sha256) -> Digest {
     let digest = Digest::new(Algorithm::Sha256, &random::hex(&hash.finalize()));
-    Ok((digest.expect("a SHA-256 in hexadecimal is a digest"), size))
+    digest.expect("a SHA-256 in hexadecimal is a digest")
 }
 
 pub(crate) fn publish(incoming: &Path, place: &Path) -> Result<(), Error> {

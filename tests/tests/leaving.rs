@@ -104,7 +104,7 @@ async fn check(image: Vec<u8>, leave: impl FnOnce(&Lab) -> Action, expect: End) 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_restarts_when_the_server_has_the_last_event() {
-    check(vec![0x55; 3 << 20], |_| Action::Reboot(Reboot::default()), End::Reboot).await;
+    check(vec![0xAA; 3 << 20], |_| Action::Reboot(Reboot::default()), End::Reboot).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

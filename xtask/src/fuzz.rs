@@ -22,8 +22,14 @@ const FLAGS: [&str; 8] = [
     "--cfg=fuzzing",
 ];
 /// The crates of the repository that are linked into the targets.
-const CRATES: [&str; 5] =
-    ["slipway-fuzz", "slipway-actions", "slipway-installer", "slipway-protocol", "slipway-user-data"];
+const CRATES: [&str; 6] = [
+    "slipway-fuzz",
+    "slipway-actions",
+    "slipway-formats",
+    "slipway-installer",
+    "slipway-protocol",
+    "slipway-user-data",
+];
 /// Largest input in bytes.
 const MAX_LEN: u32 = 64 << 10;
 /// Seconds a new input may take: one that takes longer is kept as slow.

@@ -4,67 +4,14 @@ use std::cell::Cell;
 use std::io::{self, BufRead, Read};
 use std::rc::Rc;
 
+use slipway_formats::image::Format;
+
 use super::buffers::{Buffer, Queue};
 use super::parallel::{self, Pieces};
 use super::progress::Meter;
-use super::{Halt, qcow2_stages, xz, zstd};
+use super::{Halt, qcow2_stages};
 use crate::error::{Error, ImageError};
 use crate::fetch;
-
-/// Compression found by the first bytes of the source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    Raw,
-    Zstd,
-    Gzip,
-    Xz,
-    Bzip2,
-    Qcow2,
-}
-
-impl Format {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Format::Raw => "raw",
-            Format::Zstd => "zstd",
-            Format::Gzip => "gzip",
-            Format::Xz => "xz",
-            Format::Bzip2 => "bzip2",
-            Format::Qcow2 => "qcow2",
-        }
-    }
-
-    /// Refuses a first block of a raw image that is something else.
-    pub(super) fn check_raw(head: &[u8]) -> Result<(), Error> {
-        let format = match Format::of(head) {
-            // POSIX.1-2017, pax, "ustar Interchange Format".
-            Ok(Format::Raw) if head.get(257..262) == Some(b"ustar") => "a tar archive",
-            Ok(Format::Raw) => return Ok(()),
-            Ok(format) => format.name(),
-            Err(format) => format,
-        };
-        Err(Error::Image(ImageError::NotRaw { format }))
-    }
-
-    /// The format, or the name of one that would end up on the disk as it is and never boot.
-    pub(super) fn of(head: &[u8]) -> Result<Self, &'static str> {
-        match head {
-            _ if head.starts_with(&zstd::MAGIC) => Ok(Format::Zstd),
-            [0x50..=0x5F, rest @ ..] if rest.starts_with(&zstd::SKIPPABLE) => Ok(Format::Zstd),
-            // RFC 1952, 2.3.1.
-            [0x1F, 0x8B, ..] => Ok(Format::Gzip),
-            _ if head.starts_with(&xz::MAGIC) => Ok(Format::Xz),
-            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Ok(Format::Bzip2),
-            [0x04, 0x22, 0x4D, 0x18, ..] => Err("an LZ4 stream"),
-            [b'P', b'K', 3, 4, ..] => Err("a zip archive"),
-            [b'Q', b'F', b'I', 0xFB, ..] => Ok(Format::Qcow2),
-            [b'K', b'D', b'M', b'V', ..] => Err("a VMDK image"),
-            [b'v', b'h', b'd', b'x', ..] => Err("a VHDX image"),
-            [b'<', ..] => Err("an HTML or XML page"),
-            _ => Ok(Format::Raw),
-        }
-    }
-}
 
 /// What bounds the raw image.
 pub(super) struct Limits<'a> {

@@ -14,7 +14,6 @@
 
 mod decompress;
 mod file_order;
-mod header;
 mod image;
 mod map;
 #[cfg(test)]
@@ -24,6 +23,7 @@ use std::io;
 
 pub use file_order::FileOrder;
 pub use image::{Image, ReadAt};
+use slipway_formats::qcow2::HeaderError;
 
 /// A piece of the raw image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,20 +37,9 @@ pub enum Block<'a> {
 /// Why a qcow2 image cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The header contradicts itself or the format.
-    #[error("reading the header of the qcow2 image: {reason}; check it with qemu-img check")]
-    Header {
-        /// What is wrong.
-        reason: String,
-    },
-    /// The image uses something slipway does not read.
-    #[error("reading the header of the qcow2 image: {feature}; {remedy}")]
-    Unsupported {
-        /// What it uses.
-        feature: String,
-        /// What makes an image that can be read.
-        remedy: &'static str,
-    },
+    /// The header is damaged, or the image uses something slipway does not read.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
     /// A table says what it must not.
     #[error("reading {table} of the qcow2 image: entry {index} {reason}; check it with qemu-img check")]
     Entry {

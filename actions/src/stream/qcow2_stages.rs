@@ -3,7 +3,9 @@
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::decode::{Format, Output};
+use slipway_formats::image::Format;
+
+use super::decode::Output;
 use super::progress::Counters;
 use super::qcow2::{Block, FileOrder, Image};
 use super::resume::{Position, Resume};

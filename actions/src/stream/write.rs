@@ -5,15 +5,15 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use slipway_formats::image::check_raw;
 use slipway_protocol::Verify;
 
 use super::bmap::Bmap;
 use super::buffers::{Buffer, Queue};
-use super::decode::Format;
 use super::progress::{Counters, Meter};
 use super::read_back::{Piece, ReadBack};
 use super::{Halt, RAW};
-use crate::error::Error;
+use crate::error::{Error, ImageError};
 use crate::grow::Growth;
 use crate::open_disk::OpenDisk;
 use crate::partitions::{self, Backup, Fitted};
@@ -95,7 +95,7 @@ impl<'a> Target<'a> {
         if !start.is_begun && !start.waiting.is_empty() {
             match start.waiting.iter().find(|block| block.offset() == 0) {
                 Some(first) => {
-                    Format::check_raw(first.filled())?;
+                    check_raw(first.filled()).map_err(|format| ImageError::NotRaw { format })?;
                     partitions::check(first.filled(), self.disk)?;
                 }
                 None if !is_end && start.waiting.len() < RAW => return Ok(Vec::new()),

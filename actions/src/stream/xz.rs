@@ -5,12 +5,11 @@ use std::io::{self, BufRead, Read};
 
 use flate2::Crc;
 use liblzma::stream::{Action, Error, Status, Stream};
+use slipway_formats::image::XZ_MAGIC as MAGIC;
 
 use super::pieces::{Next, Walk};
 use crate::crc32::crc32;
 
-/// First bytes of a stream (2.1.1.1).
-pub(super) const MAGIC: [u8; 6] = [0xFD, b'7', b'z', b'X', b'Z', 0];
 /// Magic, flags, and a checksum of the flags (2.1.1).
 pub(super) const HEADER: usize = 12;
 /// A block header of this size byte is no block: the index begins (4.1).

@@ -2,12 +2,9 @@
 
 use std::io;
 
-use super::pieces::{Next, Walk};
+use slipway_formats::image::{ZSTD_MAGIC as MAGIC, ZSTD_SKIPPABLE as SKIPPABLE};
 
-/// First bytes of a frame.
-pub(super) const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
-/// The rest of the first bytes of a skippable frame; the first is anything from 0x50 to 0x5F.
-pub(super) const SKIPPABLE: [u8; 3] = [0x2A, 0x4D, 0x18];
+use super::pieces::{Next, Walk};
 
 /// One frame, skippable or not.
 #[derive(Debug, Default)]

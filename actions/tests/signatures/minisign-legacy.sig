@@ -1,4 +1,4 @@
 untrusted comment: signature from minisign secret key
-RWTFUsfE3TWzVPjdQxiE6euKofgJzUeEQTScJHgBaccWw2UeAhrMNJLUDP7lyWmy+OyM83ycK690JsvSTgLb1GrdCLAesqIB1gA=
+RWTxgIFFRZ3Lzhgy9VvtreBPqK/qi7TF0iqBTKM18o8evoP8If6YssvJkCTrByzole/MIjTko9xLmXbHvwp2m4K0KP8v0eLe2AI=
 trusted comment: trusted words
-k+SodD0E0B4xGdvy4iTCuo4dbNWZDrVEhkfOS0c2UJOZF1cX0IyenUxEPehH46YW9yJWc+xa7HwsY6FQm+MkDw==
+4e1HqAwSIcpYWzPNtvxrprWTvki71kEqQil6eS03R4hyakAAAD6pYm7+qxe/6fJB6s75mc3YnloCU8hxq0liAw==

@@ -1,4 +1,4 @@
 untrusted comment: signature from minisign secret key
-RUTFUsfE3TWzVJdfQzle16O/nk96XsuuYgF3XtrfeWtCdfYMD8OYvwNNO0BPZVcYNXX2/SAMo9Hm5NnCCB2JVAZgmHHjtrQiYw8=
+RUTxgIFFRZ3LzoJD9HOQRO0dn/Es8Xe/fJYRBSi+5uuwwMhuC4hNf2zqthvovScaxqnyOmNGhShI9e1eKmwTmknDVhp6jsD1+AU=
 trusted comment: trusted words
-cTmAOXEeP6gptLvnwaWFEBxItYPxZC9Zf5gUT6KrmEsA9kH0bsCT1EDdn8N6PMX2ZOUoU3uAP5Tox+VAvGLBCA==
+NHUfsQWxHDoPnL37he3lHuItGh9TxxhOtQiEYIpJajm/SNa7CvMT8ZC4ozArIpsv6PR3x6YkJDvL/5fuWUlJAA==

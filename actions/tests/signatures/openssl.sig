@@ -1,1 +1,1 @@
-hv5hkPtpKMEDiMo6lHrgOFepPbKfbhKFax4KX41affMt/t23Wzd5MzmHf+1IUbB1FfufeWcY4XtQrhdk6pSqAg==
+PkmfxuzH1IlpJsql0bdnBXANIq4xgmwz8oE6rui873w0EPkIsWFl0TCORJEBUsBtk+wxDpcNiw8MZF6UAgtSAg==

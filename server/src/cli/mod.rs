@@ -2,6 +2,7 @@
 
 mod disk;
 mod host_keys;
+mod image_add;
 mod lists;
 mod node;
 mod os;
@@ -84,17 +85,17 @@ impl Command {
 
 #[derive(Subcommand)]
 pub enum ImageCommand {
-    /// Copy an image into the data folder; prints its digest.
+    /// Copy an image into the data folder and check that it can be installed; prints its digest.
     #[command(after_help = "\
 Examples:
   slipway-server image add debian-12.raw.zst")]
     Add {
         /// The image, compressed or not.
         file: PathBuf,
-        /// Digest of the raw image, after decompression.
+        /// Digest that the raw image must have, after decompression.
         #[arg(long)]
         raw_digest: Option<Digest>,
-        /// Size of the raw image in bytes, after decompression.
+        /// Size that the raw image must have in bytes, after decompression.
         #[arg(long)]
         raw_size: Option<u64>,
     },
@@ -138,8 +139,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Node(command) => node::run(store, data, command).await,
         Command::Token(command) => token::run(store, command).await,
         Command::Image(ImageCommand::Add { file, raw_digest, raw_size }) => {
-            let added = image::add(store, data, &file, image::Known { raw_digest, raw_size }).await?;
-            print_line(&added.digest.to_string())
+            image_add::run(store, data, &file, image::Known { raw_digest, raw_size }).await
         }
         Command::Image(ImageCommand::List { json: true }) => print_json(&images::all(&mut *store.read().await?).await?),
         Command::Image(ImageCommand::List { json: false }) => {

@@ -14,7 +14,8 @@ fn content() -> Vec<u8> {
 async fn add_image(server: &TestServer) -> String {
     let file = server.folder.path().join("disk.img");
     std::fs::write(&file, content()).unwrap();
-    let added = image::add(&server.store().await, &server.data(), &file, image::Known::default()).await.unwrap();
+    let added =
+        image::add(&server.store().await, &server.data(), &file, image::Known::default(), |_| {}).await.unwrap().image;
     assert_eq!((added.size, added.file_name.as_str()), (1_500_001, "disk.img"));
     let left = std::fs::read_dir(server.data_path().join("images")).unwrap().count();
     assert_eq!(left, 1, "nothing but the folder of finished images");

@@ -7,15 +7,14 @@ use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::store::systems::System;
 use slipway_server::{Error, image};
 
-use crate::support::{Node, TestServer};
+use crate::support::{IMAGE, Node, TestServer};
 
 /// Adds an image, and a system of it that reports, after a change to it.
 pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -> Result<System, Error> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(b"image").unwrap();
+    file.write_all(&IMAGE).unwrap();
     let (store, data) = (server.store().await, server.data());
-    let known = image::Known { raw_size: Some(5), raw_digest: None };
-    let image = image::add(&store, &data, file.path(), known).await.unwrap();
+    let image = image::add(&store, &data, file.path(), image::Known::default(), |_| {}).await.unwrap().image;
     let mut system = System {
         name: "debian".to_owned(),
         image: image.digest,

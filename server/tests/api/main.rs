@@ -8,6 +8,7 @@ mod command_line;
 mod disk_hints;
 mod enrolment;
 mod files;
+mod images;
 mod installing;
 mod loose_steps;
 mod metadata;

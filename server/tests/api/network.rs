@@ -8,7 +8,7 @@ use slipway_server::operate::{self, NewNode, NewRun, NodeChange, Task, WorkflowF
 use slipway_server::{image, network_config};
 
 use crate::packages::packages;
-use crate::support::{TestServer, UUID};
+use crate::support::{IMAGE, TestServer, UUID};
 
 const NETWORK: &str = "\
 interfaces:
@@ -106,8 +106,8 @@ async fn a_node_keeps_its_network_and_its_runs_bring_it() {
     assert_eq!((known.network.as_ref(), &known.ssh_keys), (Some(&network), &vec![KEY.to_owned()]));
 
     let file = server.folder.path().join("disk.img");
-    std::fs::write(&file, "image").unwrap();
-    let image = image::add(&store, &server.data(), &file, image::Known::default()).await.unwrap().digest;
+    std::fs::write(&file, IMAGE).unwrap();
+    let image = image::add(&store, &server.data(), &file, image::Known::default(), |_| {}).await.unwrap().image.digest;
     let system = serde_json::json!({ "name": "debian", "image": image, "ssh_keys": [format!("{KEY} me")] });
     operate::add_system(&store, serde_json::from_value(system).unwrap()).await.unwrap();
     let new = |task, user_data: Option<&str>| {

@@ -95,8 +95,9 @@ async fn operators_clear_up_over_https() {
     let (gone, conflict, none) = (StatusCode::NO_CONTENT, StatusCode::CONFLICT, StatusCode::NOT_FOUND);
 
     let file = server.folder.path().join("disk.img");
-    std::fs::write(&file, "image").unwrap();
-    let image = image::add(&server.store().await, &server.data(), &file, image::Known::default()).await.unwrap();
+    std::fs::write(&file, [0xAA; 512]).unwrap();
+    let image =
+        image::add(&server.store().await, &server.data(), &file, image::Known::default(), |_| {}).await.unwrap().image;
     let node = server.enrolled("web1").await;
     let system = json!({ "name": "debian", "image": image.digest });
     call(client.post(url("/os")).json(&system), StatusCode::CREATED).await;

@@ -47,7 +47,7 @@ async fn a_machine_is_running_when_its_system_reports() {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
     let system = add_system(&server, |_| {}).await.unwrap();
-    assert_eq!(system.raw_size, Some(5), "known with the image");
+    assert_eq!(system.raw_size, Some(512), "known with the image");
     let workflow = install(&server, &node).await;
     let seed = seed(&workflow);
     assert_eq!(seed.hostname.as_deref(), Some("web1"));

@@ -16,6 +16,12 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+/// The smallest image of a disk: a boot sector.
+pub const IMAGE: [u8; 512] = {
+    let mut sector = [0; 512];
+    (sector[510], sector[511]) = (0x55, 0xAA);
+    sector
+};
 pub const UUID: &str = "4c4c4544-0042-3010-8058-b7c04f503432";
 /// Largest image of a captured disk that the server takes, in bytes.
 pub const MAX_CAPTURE: u64 = 1000;

@@ -5,7 +5,7 @@ use std::io;
 use flate2::{Decompress, FlushDecompress};
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
-use super::header::Compression;
+use slipway_formats::qcow2::Compression;
 
 /// A frame may refer back by at most the largest cluster, 2 MiB; the decoder keeps that much, whatever a frame asks for.
 const ZSTD_WINDOW_LOG: u32 = 21;

@@ -5,10 +5,10 @@ use std::collections::BinaryHeap;
 use std::io::{self, Read};
 
 use super::decompress::Decompressor;
-use super::header::{HEADER_LEN, Header};
 use super::image::entries;
 use super::map::{Cluster, l1_entry, l2_entry};
 use super::{Block, Error, Out};
+use slipway_formats::qcow2::{HEADER_LEN, Header};
 
 /// Clusters remembered that are known and still to come. A pass needs those of the L2 tables it has met so far.
 const MAX_PENDING: usize = 1 << 18;

@@ -4,9 +4,9 @@ use std::io;
 use std::ops::Range;
 
 use super::decompress::Decompressor;
-use super::header::{HEADER_LEN, Header};
 use super::map::{Cluster, in_l2, l1_entry, l2_entry};
 use super::{Block, Error, Out};
+use slipway_formats::qcow2::{HEADER_LEN, Header, HeaderError};
 
 /// Reads exactly as many bytes as the buffer has, at an offset in the file.
 pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
@@ -52,7 +52,8 @@ impl Image {
         tables.extend(l2.iter().filter(|at| **at != 0).map(|at| *at..*at + header.cluster()));
         tables.sort_by_key(|table| table.start);
         if let Some(overlap) = tables.windows(2).find(|pair| pair[1].start < pair[0].end) {
-            return Err(Error::Header { reason: format!("two tables lie at byte {}", overlap[1].start) });
+            let reason = format!("two tables lie at byte {}", overlap[1].start);
+            return Err(HeaderError::Invalid { reason }.into());
         }
         Ok(Self { header, len, l2, tables })
     }

@@ -1,7 +1,7 @@
 //! Entries of the tables that map the raw image ("Cluster mapping").
 
 use super::Error;
-use super::header::Header;
+use slipway_formats::qcow2::Header;
 
 const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
 /// The refcount is exactly one: of no use to a reader.

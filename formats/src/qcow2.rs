@@ -1,11 +1,38 @@
-//! The header ("Header", "Additional fields").
+//! The header of a disk image of QEMU (QEMU, docs/interop/qcow2.txt, "Header" and "Additional fields").
 
 use std::ops::Range;
 
-use super::Error;
+/// Why an image with this header cannot be read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// The header contradicts itself or the format.
+    #[error("reading the header of the qcow2 image: {reason}; check it with qemu-img check")]
+    Invalid {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The image uses something slipway does not read.
+    #[error("reading the header of the qcow2 image: {feature}; {remedy}")]
+    Unsupported {
+        /// What it uses.
+        feature: String,
+        /// What makes an image that can be read.
+        remedy: &'static str,
+    },
+    /// The file ends within the header.
+    #[error(
+        "reading the header of the qcow2 image: the file ends at byte {end}, before byte {needed}; fetch or make it again"
+    )]
+    Truncated {
+        /// Bytes the file has.
+        end: u64,
+        /// Bytes it would need to have.
+        needed: u64,
+    },
+}
 
 /// Bytes of the header that are looked at.
-pub(super) const HEADER_LEN: usize = 112;
+pub const HEADER_LEN: usize = 112;
 /// Length of a header of version 2.
 const V2_LEN: usize = 72;
 /// Least length of a header of version 3.
@@ -25,30 +52,35 @@ const EXTENDED_L2: u64 = 1 << 4;
 
 /// How compressed clusters are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compression {
+pub enum Compression {
+    /// As zlib does it, without its header.
     Deflate,
+    /// By zstd.
     Zstd,
 }
 
 /// A header that can be relied on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) version: u32,
-    pub(super) cluster_bits: u32,
+pub struct Header {
+    /// Version of the format: 2 or 3.
+    pub version: u32,
+    /// Logarithm of the size of a cluster.
+    pub cluster_bits: u32,
     /// Size of the raw image in bytes.
-    pub(super) size: u64,
+    pub size: u64,
     /// Entries of the L1 table that map the raw image.
-    pub(super) l1_entries: usize,
+    pub l1_entries: usize,
     /// Bytes of the file those entries are in.
-    pub(super) l1: Range<u64>,
+    pub l1: Range<u64>,
     /// Bytes of the file the refcount table is in.
-    pub(super) refcounts: Range<u64>,
-    pub(super) compression: Compression,
+    pub refcounts: Range<u64>,
+    /// How compressed clusters are compressed.
+    pub compression: Compression,
 }
 
 impl Header {
-    /// Reads the first [`HEADER_LEN`] bytes of a file, or all of a shorter one.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Error> {
+    /// Reads the first [`HEADER_LEN`] bytes of a file, or all of a shorter one. Fails if an image with this header cannot be read.
+    pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
         let fields = Fields(bytes);
         if !bytes.starts_with(b"QFI\xFB") {
             return Err(refused("it does not begin as a qcow2 image"));
@@ -93,34 +125,34 @@ impl Header {
     }
 
     /// Bytes of a cluster.
-    pub(super) fn cluster(&self) -> u64 {
+    pub fn cluster(&self) -> u64 {
         1 << self.cluster_bits
     }
 
     /// Bytes of the raw image that an L2 table maps.
-    pub(super) fn l2_span(&self) -> u64 {
+    pub fn l2_span(&self) -> u64 {
         1 << (2 * self.cluster_bits - 3)
     }
 
     /// Bytes of the raw image in the cluster that begins at a byte of it; the last one ends where the image does.
-    pub(super) fn len_at(&self, guest: u64) -> u64 {
+    pub fn len_at(&self, guest: u64) -> u64 {
         self.cluster().min(self.size - guest)
     }
 
     /// Entries of the L2 table for an entry of the L1 table that map the raw image.
-    pub(super) fn l2_entries(&self, l1_index: usize) -> usize {
+    pub fn l2_entries(&self, l1_index: usize) -> usize {
         let rest = self.size - l1_index as u64 * self.l2_span();
         rest.min(self.l2_span()).div_ceil(self.cluster()) as usize
     }
 }
 
-fn version_3(fields: &Fields<'_>) -> Result<(Compression, u64), Error> {
+fn version_3(fields: &Fields<'_>) -> Result<(Compression, u64), HeaderError> {
     let incompatible = fields.be64(72)?;
     let len = fields.be32(100)? as usize;
     if len < V3_LEN || !len.is_multiple_of(8) {
         return Err(refused(format!("it cannot have {len} bytes")));
     }
-    let kind = if len > COMPRESSION_TYPE { fields.bytes::<1>(COMPRESSION_TYPE)?[0] } else { 0 };
+    let kind = if len > COMPRESSION_TYPE { u8::from_be_bytes(fields.bytes(COMPRESSION_TYPE)?) } else { 0 };
     let compression = match (incompatible & COMPRESSION != 0, kind) {
         (false, 0) => Compression::Deflate,
         (true, 1) => Compression::Zstd,
@@ -129,7 +161,7 @@ fn version_3(fields: &Fields<'_>) -> Result<(Compression, u64), Error> {
     Ok((compression, incompatible))
 }
 
-fn check_features(incompatible: u64) -> Result<(), Error> {
+fn check_features(incompatible: u64) -> Result<(), HeaderError> {
     const REPAIR: &str = "repair it with qemu-img check -r all";
     let known = DIRTY | CORRUPT | EXTERNAL_DATA | COMPRESSION | EXTENDED_L2;
     let (feature, remedy) = match incompatible {
@@ -143,29 +175,29 @@ fn check_features(incompatible: u64) -> Result<(), Error> {
     Err(unsupported(feature.to_owned(), remedy))
 }
 
-fn refused(reason: impl Into<String>) -> Error {
-    Error::Header { reason: reason.into() }
+fn refused(reason: impl Into<String>) -> HeaderError {
+    HeaderError::Invalid { reason: reason.into() }
 }
 
-fn unsupported(feature: String, remedy: &'static str) -> Error {
-    Error::Unsupported { feature, remedy }
+fn unsupported(feature: String, remedy: &'static str) -> HeaderError {
+    HeaderError::Unsupported { feature, remedy }
 }
 
 /// Numbers in big-endian order.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N], Error> {
+    fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N], HeaderError> {
         let found = self.0.get(at..).and_then(|rest| rest.first_chunk());
         let (end, needed) = (self.0.len() as u64, V2_LEN.max(at + N) as u64);
-        found.copied().ok_or(Error::Truncated { what: "the header", end, needed })
+        found.copied().ok_or(HeaderError::Truncated { end, needed })
     }
 
-    fn be32(&self, at: usize) -> Result<u32, Error> {
+    fn be32(&self, at: usize) -> Result<u32, HeaderError> {
         self.bytes(at).map(u32::from_be_bytes)
     }
 
-    fn be64(&self, at: usize) -> Result<u64, Error> {
+    fn be64(&self, at: usize) -> Result<u64, HeaderError> {
         self.bytes(at).map(u64::from_be_bytes)
     }
 }

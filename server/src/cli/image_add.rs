@@ -1,0 +1,45 @@
+//! `image add`.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use slipway_server::data::DataDir;
+use slipway_server::image::{self, Known, Progress};
+use slipway_server::store::Store;
+
+/// How often progress is shown on a terminal, and elsewhere, where each is a line.
+const REDRAW_EVERY: Duration = Duration::from_millis(200);
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Adds an image and prints its digest; what it is busy with goes to standard error.
+pub async fn run(store: &Store, data: &DataDir, file: &Path, known: Known) -> anyhow::Result<()> {
+    let is_terminal = std::io::stderr().is_terminal();
+    let every = if is_terminal { REDRAW_EVERY } else { LINE_EVERY };
+    let mut shown = Instant::now();
+    let added = image::add(store, data, file, known, move |progress| {
+        if shown.elapsed() >= every {
+            shown = Instant::now();
+            tell(&if is_terminal { format!("\r{}\x1B[K", line(progress)) } else { format!("{}\n", line(progress)) });
+        }
+    })
+    .await;
+    if is_terminal {
+        tell("\r\x1B[K");
+    }
+    let added = added?;
+    if let Some(warning) = added.warning {
+        tell(&format!("warning: {warning}\n"));
+    }
+    super::print_line(&added.image.digest.to_string())
+}
+
+fn line(Progress { doing, done, total }: Progress) -> String {
+    format!("{doing} the image: {} of {} MiB", done >> 20, total.max(done) >> 20)
+}
+
+/// Nobody needs to read it.
+fn tell(text: &str) {
+    let mut output = std::io::stderr().lock();
+    let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+}

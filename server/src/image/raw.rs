@@ -1,0 +1,126 @@
+//! What a file is decoded to: read once when it is added, so that whatever would fail on a machine, after its disk was
+//! erased, fails here.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use liblzma::stream::{CONCATENATED, Stream};
+use sha2::{Digest as _, Sha256};
+use slipway_formats::image::{Format, check_raw, has_partition_table};
+use slipway_formats::qcow2::{HEADER_LEN, Header};
+use slipway_protocol::{Digest, ErrorCode};
+
+use super::{CHUNK_BYTES, sha256};
+use crate::Error;
+
+/// A decoder of xz gets no more memory. A machine has no more for it either.
+const XZ_MEMORY: u64 = 80 << 20;
+
+/// The raw image.
+#[derive(Debug)]
+pub(super) struct Raw {
+    /// Size in bytes.
+    pub(super) size: u64,
+    /// SHA-256; none for qcow2, of which only the header is read.
+    pub(super) digest: Option<Digest>,
+    /// Whether it has a partition table; not known for qcow2.
+    pub(super) has_partition_table: Option<bool>,
+}
+
+/// Decodes a file to its end. `name` is what the operator calls it; `progress` is told how many bytes were read. Fails where
+/// the writer of an image would: if the file is plainly no image, is damaged, ends too early, or something follows its end.
+pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) -> Result<Raw, Error> {
+    let failed = |doing| move |source| Error::File { doing, path: name.to_owned(), source };
+    let open = File::open(file).map_err(failed("opening the copy of"))?;
+    let len = open.metadata().map_err(failed("reading the size of"))?.len();
+    let mut input = BufReader::with_capacity(CHUNK_BYTES, Counted { file: open, read: 0, progress });
+    let head = input.fill_buf().map_err(failed("reading the copy of"))?;
+    let format = Format::of(head).map_err(|found| no_image(name, &format!("is {found}")))?;
+    let decoder: Box<dyn Read + '_> = match format {
+        Format::Qcow2 => return of_qcow2(head, len, name),
+        Format::Raw => Box::new(input),
+        Format::Zstd => Box::new(zstd::Decoder::with_buffer(input).map_err(failed("decoding"))?),
+        Format::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
+        Format::Xz => {
+            let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED);
+            let stream = stream.map_err(|source| failed("decoding")(source.into()))?;
+            Box::new(liblzma::bufread::XzDecoder::new_stream(input, stream))
+        }
+        Format::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(input)),
+    };
+    read(decoder, format, name)
+}
+
+fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<Raw, Error> {
+    let (mut hash, mut size, mut has_table) = (Sha256::new(), 0, false);
+    let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+    loop {
+        chunk.clear();
+        let read = decoder.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut chunk);
+        // The first bytes of what is damaged say what it is, too.
+        if size == 0 {
+            let verb = if format == Format::Raw { "is" } else { "holds" };
+            check_raw(&chunk).map_err(|found| no_image(name, &format!("{verb} {found}")))?;
+            has_table = has_partition_table(&chunk);
+        }
+        if let Err(source) = read {
+            let decoded = size + chunk.len() as u64;
+            let message = format!(
+                "the image {name:?} is damaged or was cut off: its {} data cannot be decoded after {decoded} bytes of \
+                 the raw image; fetch or make it again",
+                format.name()
+            );
+            let causes = vec![source.to_string()];
+            return Err(Error::Refused { code: ErrorCode::InvalidRequest, message, causes });
+        }
+        if chunk.is_empty() {
+            break;
+        }
+        hash.update(&chunk);
+        size += chunk.len() as u64;
+    }
+    if size == 0 {
+        return Err(super::empty(name));
+    }
+    Ok(Raw { size, digest: Some(sha256(hash)), has_partition_table: Some(has_table) })
+}
+
+/// Only the header is read: what the tables lead to is found out by the writer.
+fn of_qcow2(head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
+    let refused = |reason: &str| {
+        let message = format!("the image {name:?} cannot be installed: {reason}");
+        Error::refused(ErrorCode::InvalidRequest, message)
+    };
+    let header = Header::parse(head.get(..HEADER_LEN).unwrap_or(head)).map_err(|error| refused(&error.to_string()))?;
+    let needed = header.l1.end.max(header.refcounts.end);
+    if len < needed {
+        let reason = format!("the file ends at byte {len}, and its tables at byte {needed}; fetch or make it again");
+        return Err(refused(&reason));
+    }
+    Ok(Raw { size: header.size, digest: None, has_partition_table: None })
+}
+
+fn no_image(name: &Path, what: &str) -> Error {
+    let message = format!(
+        "the image {name:?} cannot be installed: it {what}; give the disk image itself: raw, compressed once by zstd, \
+         gzip, xz or bzip2, or as qcow2"
+    );
+    Error::refused(ErrorCode::InvalidRequest, message)
+}
+
+/// Tells how much of a file was read.
+struct Counted<'a> {
+    file: File,
+    read: u64,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.read += read as u64;
+        (self.progress)(self.read);
+        Ok(read)
+    }
+}

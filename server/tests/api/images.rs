@@ -1,0 +1,172 @@
+//! What is checked when an image is added.
+
+use std::io::Write;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+use slipway_protocol::Digest;
+use slipway_server::Error;
+use slipway_server::image::{self, Added, Known};
+use slipway_server::store::images;
+
+use crate::installing::add_system;
+use crate::support::{IMAGE, TestServer};
+
+const MIB: usize = 1 << 20;
+
+/// A disk that begins with a boot sector, and compresses somewhat.
+fn disk() -> Vec<u8> {
+    [IMAGE.to_vec(), (0..3 * MIB as u32 / 2).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect()].concat()
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    encoder.include_checksum(true).unwrap();
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn xz(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 0);
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn bzip2(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+type Compress = fn(&[u8]) -> Vec<u8>;
+const COMPRESSIONS: [Compress; 4] = [zstd, gzip, xz, bzip2];
+
+/// The header of version 2 of an image with twenty L1 entries, in clusters of 64 KiB, and a file as long as its tables need.
+fn qcow2(size: u64) -> Vec<u8> {
+    let words = [0x5146_49FB_u32, 2, 0, 0, 0, 16, (size >> 32) as u32, size as u32, 0, 20, 0, 0x10000, 0, 0x20000, 1];
+    let mut image: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
+    image.resize(0x30000, 0);
+    image
+}
+
+fn sha256(bytes: &[u8]) -> Digest {
+    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}").parse().unwrap()
+}
+
+async fn add(server: &TestServer, bytes: &[u8], known: Known) -> Result<Added, Error> {
+    let file = server.folder.path().join("disk.img");
+    std::fs::write(&file, bytes).unwrap();
+    let added = image::add(&server.store().await, &server.data(), &file, known, |_| {}).await;
+    assert!(!has_left_overs(&server.data_path().join("images")), "what was copied is published or taken away");
+    added
+}
+
+fn has_left_overs(folder: &Path) -> bool {
+    std::fs::read_dir(folder).unwrap().any(|file| file.unwrap().file_name().to_str().unwrap().starts_with("incoming"))
+}
+
+async fn refused(server: &TestServer, bytes: &[u8], known: Known) -> String {
+    let error = add(server, bytes, known).await.expect_err("it is refused");
+    let Error::Refused { message, causes, .. } = error else { panic!("{error}") };
+    [vec![message], causes].concat().join(": ")
+}
+
+#[tokio::test]
+async fn size_and_digest_of_the_raw_image_are_found_in_every_format() {
+    let (server, raw) = (TestServer::start().await, disk());
+    let halves = |encode: fn(&[u8]) -> Vec<u8>| [encode(&raw[..MIB / 3]), encode(&raw[MIB / 3..])].concat();
+    let streams = COMPRESSIONS.into_iter().flat_map(|encode| [encode(&raw), halves(encode)]);
+    for stream in streams.chain([raw.clone()]) {
+        let Added { image, warning } = add(&server, &stream, Known::default()).await.unwrap();
+        assert_eq!((image.digest, image.size), (sha256(&stream), stream.len() as u64));
+        assert_eq!((image.raw_size, image.raw_digest), (Some(raw.len() as u64), Some(sha256(&raw))));
+        assert_eq!(warning, None);
+    }
+    let Added { image, warning } = add(&server, &qcow2(10 << 30), Known::default()).await.unwrap();
+    assert_eq!((image.raw_size, image.raw_digest, warning), (Some(10 << 30), None, None));
+}
+
+#[tokio::test]
+async fn what_no_machine_could_install_is_refused() {
+    let (server, raw) = (TestServer::start().await, disk());
+    let tar = [&[0xFA; 257][..], b"ustar", &[0; 250]].concat();
+    let qcow2_with = |at: usize, byte: u8| {
+        let mut image = qcow2(10 << 30);
+        image[at] = byte;
+        image
+    };
+    for (bytes, expect) in [
+        (b"# Notes\n\nnothing\n".to_vec(), "it is a text file; give the disk image itself: raw, "),
+        (b"<!DOCTYPE html>".to_vec(), "it is an HTML or XML page; "),
+        (b"PK\x03\x04".to_vec(), "it is a zip archive; "),
+        (xz(&tar), "it holds a tar archive; "),
+        (zstd(b"# Notes\n"), "it holds a text file; "),
+        (gzip(&zstd(&raw)), "it holds zstd; "),
+        (zstd(b""), "is empty"),
+        (qcow2_with(15, 1), "it has a backing file; make an image without with qemu-img convert"),
+        (qcow2(10 << 30)[..0x20000].to_vec(), "the file ends at byte 131072, and its tables at byte 196608; "),
+    ] {
+        let message = refused(&server, &bytes, Known::default()).await;
+        assert!(message.starts_with("the image \"") && message.contains(expect), "{message}");
+    }
+    assert!(images::all(&mut server.store().await.read().await.unwrap()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_was_cut_off_or_has_more_behind_its_end_is_refused() {
+    let (server, raw) = (TestServer::start().await, disk());
+    for (encode, name) in COMPRESSIONS.into_iter().zip(["zstd", "gzip", "xz", "bzip2"]) {
+        let stream = encode(&raw);
+        let mut damaged = stream.clone();
+        damaged[stream.len() / 2] ^= 0x10;
+        let more = [&stream[..], b"trailing garbage"].concat();
+        let cut = [1, 9, stream.len() / 2].map(|cut| stream[..stream.len() - cut].to_vec());
+        for bytes in cut.into_iter().chain([damaged, more]) {
+            let message = refused(&server, &bytes, Known::default()).await;
+            assert!(message.contains(&format!("is damaged or was cut off: its {name} data ")), "{message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_operator_says_of_an_image_has_to_be_so() {
+    let (server, raw) = (TestServer::start().await, disk());
+    let known = |raw_size, raw_digest| Known { raw_size, raw_digest };
+    let size = raw.len() as u64;
+    add(&server, &zstd(&raw), known(Some(size), Some(sha256(&raw)))).await.unwrap();
+    let message = refused(&server, &zstd(&raw), known(Some(size - 1), None)).await;
+    assert!(message.contains(&format!("is {size} bytes, not {}; is it the right file?", size - 1)), "{message}");
+    let message = refused(&server, &zstd(&raw), known(None, Some(sha256(b"")))).await;
+    assert!(message.contains(&format!("is {}, not {};", sha256(&raw), sha256(b""))), "{message}");
+    // Another digest than SHA-256 is left to the writer, and so is that of a qcow2 image.
+    let sha512: Digest = format!("sha512:{}", "0".repeat(128)).parse().unwrap();
+    for bytes in [zstd(&raw), qcow2(1 << 30)] {
+        let added = add(&server, &bytes, known(None, Some(sha512.clone()))).await.unwrap();
+        assert_eq!(added.image.raw_digest, Some(sha512.clone()));
+    }
+}
+
+#[tokio::test]
+async fn an_image_without_a_partition_table_is_added_with_a_warning() {
+    let server = TestServer::start().await;
+    let added = add(&server, &zstd(&[0xFA; 8192]), Known::default()).await.unwrap();
+    assert!(added.warning.unwrap().contains("has no partition table, so no machine will start from it"));
+}
+
+#[tokio::test]
+async fn an_operating_system_takes_size_and_digest_from_its_image() {
+    let (server, raw) = (TestServer::start().await, disk());
+    for (bytes, expect) in [(zstd(&raw), Some(sha256(&raw))), (raw.clone(), None)] {
+        let image = add(&server, &bytes, Known::default()).await.unwrap().image.digest;
+        let system = add_system(&server, |system| system.image = image).await.unwrap();
+        // The digest of what is not compressed is known already.
+        assert_eq!((system.raw_size, system.raw_digest), (Some(raw.len() as u64), expect));
+    }
+}
