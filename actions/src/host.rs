@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use slipway_protocol::{Disk, RecoveryKey};
 
@@ -12,6 +13,7 @@ use crate::capture_file::CaptureFile;
 use crate::disks;
 use crate::efi::former::FormerPartitions;
 use crate::error::Error;
+use crate::fetch::retry::PATIENCE;
 use crate::fetch::{self, FetchError, Request, Trust};
 use crate::machine::{Cancel, Candidate, Machine, Response, TPM, Upload, UploadError};
 use crate::sys;
@@ -26,6 +28,8 @@ pub struct HostOptions {
     pub trust: Vec<String>,
     /// Set to stop the running action.
     pub cancel: Cancel,
+    /// How long a server may fail before it is given up; five minutes if it is not said.
+    pub patience: Option<Duration>,
     /// Slipway is the operating system: what sits on a disk is taken down before the disk is overwritten.
     pub is_operating_system: bool,
     /// File a captured disk becomes; there must be none yet.
@@ -43,6 +47,7 @@ pub struct HostOptions {
 pub struct Host {
     trust: Trust,
     cancel: Cancel,
+    patience: Duration,
     is_operating_system: bool,
     capture_to: Option<PathBuf>,
     recovery_key_to: Option<PathBuf>,
@@ -57,8 +62,10 @@ impl Host {
             given if !given.is_empty() => Trust { pem: given, origin: "the CA given to this machine or by hand" },
             _ => Trust { pem: fs::read_to_string(SYSTEM_TRUST).into_iter().collect(), origin: SYSTEM_TRUST },
         };
-        let HostOptions { cancel, is_operating_system, capture_to, recovery_key_to, tpm, former, .. } = options;
-        Self { trust, cancel, is_operating_system, capture_to, recovery_key_to, tpm, former }
+        let HostOptions { cancel, patience, is_operating_system, capture_to, recovery_key_to, tpm, former, .. } =
+            options;
+        let patience = patience.unwrap_or(PATIENCE);
+        Self { trust, cancel, patience, is_operating_system, capture_to, recovery_key_to, tpm, former }
     }
 }
 
@@ -80,6 +87,10 @@ impl Machine for Host {
 
     fn cancel(&self) -> &Cancel {
         &self.cancel
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
     }
 
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {

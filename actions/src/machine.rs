@@ -6,10 +6,12 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use slipway_protocol::{CapturedImage, Disk, RecoveryKey};
 
 use crate::error::Error;
+use crate::fetch::retry::PATIENCE;
 use crate::fetch::{FetchError, Request};
 
 /// The TPM by way of the kernel's resource manager.
@@ -25,6 +27,11 @@ pub trait Machine: Sync {
 
     /// Asks the running action to stop; checked by every stage.
     fn cancel(&self) -> &Cancel;
+
+    /// How long a server may fail, with no more than a few bytes going through, before it is given up.
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
 
     /// Begins an image of this name, where captured disks go. Fails if there is an image of that name already.
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {

@@ -194,7 +194,7 @@ fn stages(
         let note = Box::new(move |text| _ = source_notes.send(text));
         // By ranges nothing is checked but the raw image.
         let verified = is_checked || (reading == Reading::Ranges && image.raw_digest.is_some());
-        let resume = Resume { mirrors, verified, note, pause: retry::pause };
+        let resume = Resume { mirrors, verified, note, pause: retry::pause, patience: machine.patience() };
         let ranges = match reading {
             Reading::Stream => {
                 spawn(scope, &shared, &notes, move || {

@@ -77,6 +77,10 @@ impl Machine for OnServer {
         self.wait(self.session.client().escrow(&self.run, key))
     }
 
+    fn patience(&self) -> Duration {
+        self.machine.patience()
+    }
+
     fn tpm(&self) -> PathBuf {
         self.machine.tpm()
     }

@@ -32,6 +32,8 @@ pub const DISK: u64 = 16 << 20;
 pub struct Lab {
     /// Scratch.
     pub folder: TempDir,
+    /// How long a server of images may fail; what is usual if it is not said.
+    pub patience: Option<Duration>,
     address: SocketAddr,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -41,7 +43,7 @@ impl Lab {
     pub async fn start() -> Self {
         tls::install_provider();
         let folder = tempfile::tempdir().unwrap();
-        let mut lab = Self { folder, address: "127.0.0.1:0".parse().unwrap(), running: None };
+        let mut lab = Self { folder, patience: None, address: "127.0.0.1:0".parse().unwrap(), running: None };
         lab.start_server().await;
         std::fs::File::create(lab.disk()).unwrap().set_len(DISK).unwrap();
         lab
@@ -167,7 +169,7 @@ impl Lab {
             boot_id: "0b0b0b0b".to_owned(),
             kernel_to_init: Some(1000),
         };
-        let ca = self.ca();
+        let (ca, patience) = (self.ca(), self.patience);
         Options {
             facts,
             set_clock: false,
@@ -178,6 +180,7 @@ impl Lab {
                 Box::new(Host::new(HostOptions {
                     trust: vec![ca.clone()],
                     cancel: cancel.clone(),
+                    patience,
                     ..HostOptions::default()
                 }))
             }),

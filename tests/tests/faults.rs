@@ -7,6 +7,7 @@ mod xz_dictionary;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use slipway_installer::End;
@@ -392,7 +393,6 @@ fn is_for_the_rest(head: &str) -> bool {
     head.contains("\r\nrange: ")
 }
 
-/// At the same time, for slipway waits for such a server until it gives up.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_a_server_has_no_time_to_give() {
     let raw: &'static [u8] = raw().leak();
@@ -404,7 +404,9 @@ async fn an_image_that_a_server_has_no_time_to_give() {
     let fails = async |url: String, name, cause, left| {
         let image = StreamImage { url, digest: Some(sha256(raw)), ..StreamImage::default() };
         let fault = Fault { name, image, reason: "fetching http://127.0.0.1:", cause: Some(cause), left };
-        check_all(&Lab::start().await, vec![fault]).await;
+        let mut lab = Lab::start().await;
+        lab.patience = Some(Duration::from_secs(1));
+        check_all(&lab, vec![fault]).await;
     };
     tokio::join!(
         fails(from_the_start.await, "always busy", "the server answered 503 ", AsItWas),

@@ -27,8 +27,8 @@ pub enum CaptureError {
         /// Whether the same may succeed if it is tried again.
         may_pass: bool,
     },
-    /// Too many failures in a row without a byte stored.
-    #[error("storing the image {name}: stopped at byte {offset} after {failures} failures in a row")]
+    /// Failures in a row without a byte stored, for too long.
+    #[error("storing the image {name}: stopped at byte {offset} after {failures} failures in a row in {seconds} s")]
     UploadGaveUp {
         /// Name of the image.
         name: String,
@@ -36,6 +36,8 @@ pub enum CaptureError {
         offset: u64,
         /// How many failures.
         failures: u32,
+        /// Seconds since the first of them.
+        seconds: u64,
         /// The last of them.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,

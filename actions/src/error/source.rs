@@ -25,8 +25,8 @@ pub enum SourceError {
         #[source]
         source: FetchError,
     },
-    /// Too many failures in a row with no more than a few bytes received between them.
-    #[error("fetching {url}: stopped at byte {offset} after {failures} failures in a row")]
+    /// Failures in a row with no more than a few bytes received between them, for too long.
+    #[error("fetching {url}: stopped at byte {offset} after {failures} failures in a row in {seconds} s")]
     FetchGaveUp {
         /// The URL without user, password and query, which may be secrets.
         url: String,
@@ -34,6 +34,8 @@ pub enum SourceError {
         offset: u64,
         /// How many failures.
         failures: u32,
+        /// Seconds since the first of them.
+        seconds: u64,
         /// The last of them.
         #[source]
         source: FetchError,

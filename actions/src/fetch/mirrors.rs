@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::retry::MAX_FAILURES;
+use super::retry::Outage;
 use super::{FetchError, STALL_TIMEOUT, shown};
 use crate::text;
 
@@ -21,7 +21,7 @@ pub(crate) struct Mirrors {
     at: usize,
     /// Failures in a row, with no more than a few bytes received between them: at this place, and at all of them.
     here: u32,
-    in_a_row: u32,
+    outage: Outage,
     /// Bytes received since the last failure.
     since: u64,
     stall: Duration,
@@ -66,7 +66,7 @@ impl Mirrors {
             places,
             at: 0,
             here: 0,
-            in_a_row: 0,
+            outage: Outage::default(),
             since: 0,
             stall,
             received: 0,
@@ -94,7 +94,7 @@ impl Mirrors {
         self.since += bytes;
         self.places[self.at].gave |= bytes > 0;
         if self.since >= PROGRESS {
-            (self.here, self.in_a_row) = (0, 0);
+            (self.here, self.outage) = (0, Outage::default());
         }
     }
 
@@ -129,15 +129,16 @@ impl Mirrors {
         self.stall
     }
 
-    /// Failures in a row, with no more than a few bytes received between them.
-    pub(crate) fn failures(&self) -> u32 {
-        self.in_a_row
+    /// The failures in a row.
+    pub(crate) fn outage(&self) -> &Outage {
+        &self.outage
     }
 
-    /// Takes note of a failure of the place asked.
-    pub(crate) fn failed(&mut self, error: &FetchError) -> Then {
+    /// Takes note of a failure of the place asked. All are given up when each was asked, and nothing came for as long as
+    /// `patience`.
+    pub(crate) fn failed(&mut self, error: &FetchError, patience: Duration) -> Then {
         self.here += 1;
-        self.in_a_row += 1;
+        self.outage.failed();
         self.since = 0;
         if error.is_stall() {
             self.stall = (self.stall * 2).min(LONGEST_STALL);
@@ -147,8 +148,7 @@ impl Mirrors {
         place.is_out = !error.may_pass();
         let is_out = place.is_out;
         let left = self.places.iter().filter(|place| !place.is_out).count();
-        let most = MAX_FAILURES.max(TRIES * u32::try_from(left).unwrap_or(u32::MAX));
-        if left == 0 || self.in_a_row >= most {
+        if left == 0 || (self.was_each_asked() && self.outage.lasted() >= patience) {
             return Then::GiveUp;
         }
         if is_out || (left > 1 && (self.here >= TRIES || error.retry_after().is_some())) {
@@ -156,6 +156,12 @@ impl Mirrors {
             return Then::Other;
         }
         Then::Same
+    }
+
+    /// Whether the failures in a row are as many as it takes to have asked each place that is left.
+    pub(crate) fn was_each_asked(&self) -> bool {
+        let left = self.places.iter().filter(|place| !place.is_out).count();
+        self.outage.failures() >= TRIES * u32::try_from(left).unwrap_or(u32::MAX)
     }
 
     /// Takes note that the place asked cannot go on with what was begun. Where that was begun here, the next place may do better;
@@ -225,6 +231,8 @@ mod tests {
     use reqwest::StatusCode;
     use std::io;
 
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     fn refused(status: StatusCode, retry_after: Option<u64>) -> FetchError {
         let retry_after = retry_after.map(Duration::from_secs);
         FetchError::Status { status, refusal: Refusal { retry_after, ..Refusal::default() } }
@@ -237,7 +245,7 @@ mod tests {
     /// A failure after a good deal had come.
     fn broken_off(mirrors: &mut Mirrors, error: &FetchError) -> Then {
         mirrors.received(PROGRESS);
-        mirrors.failed(error)
+        mirrors.failed(error, PATIENCE)
     }
 
     fn stalled() -> FetchError {
@@ -249,8 +257,8 @@ mod tests {
         let mut mirrors = Mirrors::new("https://a/x", &["https://b/x".to_owned(), "https://c/x".to_owned()]);
         assert_eq!(broken_off(&mut mirrors, &dropped()), Then::Same);
         assert_eq!(broken_off(&mut mirrors, &dropped()), Then::Same);
-        assert_eq!((mirrors.failed(&dropped()), mirrors.url()), (Then::Other, "https://b/x"));
-        assert_eq!(mirrors.failed(&dropped()), Then::Same);
+        assert_eq!((mirrors.failed(&dropped(), PATIENCE), mirrors.url()), (Then::Other, "https://b/x"));
+        assert_eq!(mirrors.failed(&dropped(), PATIENCE), Then::Same);
         assert_eq!(broken_off(&mut mirrors, &dropped()), Then::Same);
         assert_eq!(
             (broken_off(&mut mirrors, &refused(StatusCode::NOT_FOUND, None)), mirrors.url()),
@@ -258,14 +266,25 @@ mod tests {
         );
         // A server that says when to come back is not waited for while there is another.
         let busy = refused(StatusCode::SERVICE_UNAVAILABLE, Some(30));
-        assert_eq!((mirrors.failed(&busy), mirrors.url()), (Then::Other, "https://a/x"));
-        assert_eq!(mirrors.failed(&refused(StatusCode::NOT_FOUND, None)), Then::Other);
+        assert_eq!((mirrors.failed(&busy, PATIENCE), mirrors.url()), (Then::Other, "https://a/x"));
+        assert_eq!(mirrors.failed(&refused(StatusCode::NOT_FOUND, None), PATIENCE), Then::Other);
         assert_eq!(mirrors.url(), "https://c/x", "b is out for good");
         assert_eq!(broken_off(&mut mirrors, &busy), Then::Same);
-        assert_eq!(mirrors.failed(&refused(StatusCode::GONE, None)), Then::GiveUp);
+        assert_eq!(mirrors.failed(&refused(StatusCode::GONE, None), PATIENCE), Then::GiveUp);
         let told = mirrors.told();
         assert_eq!(told[2], "https://c/x: the server answered 410 Gone");
         assert_eq!(told.len(), 3);
+    }
+
+    #[test]
+    fn a_place_is_given_up_for_the_time_that_nothing_came_and_not_for_its_failures() {
+        let mut mirrors = Mirrors::new("https://a/x", &[]);
+        for _ in 0..1000 {
+            assert_eq!(mirrors.failed(&dropped(), PATIENCE), Then::Same);
+        }
+        assert_eq!(mirrors.failed(&dropped(), mirrors.outage().lasted()), Then::GiveUp);
+        mirrors.received(PROGRESS);
+        assert_eq!(mirrors.failed(&dropped(), Duration::from_millis(1)), Then::Same);
     }
 
     #[test]
@@ -276,16 +295,16 @@ mod tests {
                 // As it is read: bit by bit.
                 mirrors.received(1);
                 mirrors.received(bytes - 1);
-                mirrors.failed(&dropped()) == Then::GiveUp
+                mirrors.failed(&dropped(), Duration::ZERO) == Then::GiveUp
             })
         };
-        assert_eq!(given_up_after(1), Some(MAX_FAILURES));
-        assert_eq!(given_up_after(PROGRESS - 1), Some(MAX_FAILURES));
+        assert_eq!(given_up_after(1), Some(TRIES));
+        assert_eq!(given_up_after(PROGRESS - 1), Some(TRIES));
         assert_eq!(given_up_after(PROGRESS), None);
         let mut mirrors = Mirrors::new("https://a/x", &["https://b/x".to_owned()]);
         for expect in [Then::Same, Then::Other] {
             mirrors.received(1);
-            assert_eq!(mirrors.failed(&dropped()), expect);
+            assert_eq!(mirrors.failed(&dropped(), PATIENCE), expect);
         }
         assert_eq!(mirrors.url(), "https://b/x");
     }
@@ -295,7 +314,7 @@ mod tests {
         let mut mirrors = Mirrors::new("https://a/x", &["https://b/x".to_owned(), "https://c/x".to_owned()]);
         mirrors.begin();
         mirrors.received(5);
-        while mirrors.failed(&dropped()) == Then::Same {}
+        while mirrors.failed(&dropped(), PATIENCE) == Then::Same {}
         mirrors.received(7);
         assert_eq!(mirrors.gave_wrong("wrong"), (vec!["https://a/x", "https://b/x"], true));
         assert!(mirrors.is_mixing_over());
@@ -312,7 +331,7 @@ mod tests {
         let urls: Vec<String> = (0..8).map(|n| format!("https://{n}/x")).collect();
         let mut mirrors = Mirrors::new(&urls[0], &urls[1..]);
         let mut asked = vec![mirrors.url().to_owned()];
-        while mirrors.failed(&dropped()) != Then::GiveUp {
+        while mirrors.failed(&dropped(), Duration::ZERO) != Then::GiveUp {
             asked.push(mirrors.url().to_owned());
         }
         let expect: Vec<String> = urls.iter().flat_map(|url| [url.clone(), url.clone()]).collect();

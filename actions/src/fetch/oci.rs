@@ -3,6 +3,8 @@
 //! OCI distribution specification, "Pull"; OCI image specification, manifest.md and image-index.md; the token dance is that of
 //! the "Token Authentication Specification" of CNCF Distribution, the login RFC 7617.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::{StatusCode, Url};
@@ -69,24 +71,31 @@ impl<'a> Registry<'a> {
         self.at(&format!("blobs/{}", blob.digest))
     }
 
-    /// Finds the blob that is wanted, for this machine where the artifact has several.
-    pub(crate) fn find(&mut self, machine: &dyn Machine) -> Result<Blob, Error> {
+    /// Finds the blob that is wanted, for this machine where the artifact has several. The registry may fail for as long as
+    /// `patience`.
+    pub(crate) fn find(&mut self, patience: Duration, machine: &dyn Machine) -> Result<Blob, Error> {
         let version = self.reference.version.clone();
         let expected = match &version {
             OciVersion::Digest(digest) => Some(digest.clone()),
             OciVersion::Tag(_) => None,
         };
-        let mut manifest = self.manifest(&version.to_string(), expected, machine)?;
+        let mut manifest = self.manifest(&version.to_string(), expected, patience, machine)?;
         if let Some(index) = manifest.get("manifests").and_then(Value::as_array) {
             let digest = of_platform(index, architecture()).map_err(|reason| self.refused(reason))?;
-            manifest = self.manifest(&digest.to_string(), Some(digest.clone()), machine)?;
+            manifest = self.manifest(&digest.to_string(), Some(digest.clone()), patience, machine)?;
         }
         blob(&manifest, self.reference.title.as_deref()).map_err(|reason| self.refused(reason))
     }
 
-    fn manifest(&mut self, version: &str, expected: Option<Digest>, machine: &dyn Machine) -> Result<Value, Error> {
+    fn manifest(
+        &mut self,
+        version: &str,
+        expected: Option<Digest>,
+        patience: Duration,
+        machine: &dyn Machine,
+    ) -> Result<Value, Error> {
         let url = self.at(&format!("manifests/{version}"));
-        let Small { bytes, content_digest } = self.get(&url, machine)?;
+        let Small { bytes, content_digest } = self.get(&url, patience, machine)?;
         let told = content_digest.and_then(|digest| digest.parse().ok());
         for expected in expected.iter().chain(&told) {
             digest::verify("the manifest", expected, &bytes)?;
@@ -95,11 +104,11 @@ impl<'a> Registry<'a> {
     }
 
     /// Fetches a manifest; logs in where the registry wants that.
-    fn get(&mut self, url: &str, machine: &dyn Machine) -> Result<Small, Error> {
+    fn get(&mut self, url: &str, patience: Duration, machine: &dyn Machine) -> Result<Small, Error> {
         let once = |this: &Self| {
             let authorization = this.authorization.as_ref();
             let request = Request { accept: Some(ACCEPT), authorization, ..Request::new(url, this.ca) };
-            small::fetch(&request, MAX_MANIFEST, machine)
+            small::fetch(&request, MAX_MANIFEST, patience, machine)
         };
         match once(self) {
             Err(Error::Source(SourceError::Fetch { source, .. })) if source.challenge().is_some() => {

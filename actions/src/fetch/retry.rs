@@ -9,8 +9,10 @@ use crate::Report;
 use crate::error::{Error, SourceError};
 use crate::machine::Cancel;
 
-/// Failures in a row, with no more than a few bytes received between them, after which a source is given up.
-pub(crate) const MAX_FAILURES: u32 = 10;
+/// How long nothing may succeed before it is given up: a server may start again meanwhile.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// The same where there is another place to ask.
+pub(crate) const SHORT_PATIENCE: Duration = Duration::from_secs(20);
 /// First pause before another try; doubled with each failure in a row, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -19,6 +21,31 @@ const LONGEST_WAIT: Duration = Duration::from_secs(120);
 /// How often a source that cannot be resumed is fetched from its beginning again.
 const RESTARTS: u32 = 3;
 const STOP_CHECK: Duration = Duration::from_millis(50);
+
+/// Failures in a row, with no more than a few bytes received between them.
+#[derive(Debug, Default)]
+pub(crate) struct Outage {
+    failures: u32,
+    began: Option<Instant>,
+}
+
+impl Outage {
+    /// Takes note of a failure.
+    pub(crate) fn failed(&mut self) {
+        self.failures += 1;
+        self.began.get_or_insert_with(Instant::now);
+    }
+
+    /// How many failures there were.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Time since the first of them.
+    pub(crate) fn lasted(&self) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| began.elapsed())
+    }
+}
 
 /// Doubles from try to try, half of it random, so that a thousand machines do not come back at once.
 pub(crate) fn back_off(failures: u32) -> Duration {

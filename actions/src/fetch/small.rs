@@ -1,8 +1,9 @@
 //! Small files beside the image: sums, signatures, manifests.
 
 use std::io::Read;
+use std::time::Duration;
 
-use super::retry::{self, MAX_FAILURES};
+use super::retry::{self, Outage};
 use super::{FetchError, Request, local_path, shown};
 use crate::error::{Error, SourceError};
 use crate::machine::{Machine, Response};
@@ -16,28 +17,41 @@ pub(crate) struct Small {
 
 /// The bytes of a file of at most `limit` of them.
 pub(crate) fn read(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Vec<u8>, Error> {
-    fetch(request, limit, machine).map(|small| small.bytes)
+    fetch(request, limit, machine.patience(), machine).map(|small| small.bytes)
 }
 
-/// Fetches a file of at most `limit` bytes whole, again from its beginning as long as its failures may pass.
-pub(crate) fn fetch(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Small, Error> {
+/// Fetches a file of at most `limit` bytes whole, again from its beginning as long as its failures may pass and have not lasted
+/// for `patience`.
+pub(crate) fn fetch(
+    request: &Request<'_>,
+    limit: usize,
+    patience: Duration,
+    machine: &dyn Machine,
+) -> Result<Small, Error> {
     let url = || shown(request.url);
-    let mut failures = 0;
+    let mut outage = Outage::default();
     loop {
         let error = match once(request, limit, machine) {
             Ok(small) => return Ok(small),
             Err(_) if machine.cancel().is_set() => return Err(Error::Cancelled),
             Err(error) => error,
         };
-        failures += 1;
-        let pause = retry::pause(&error, failures);
+        outage.failed();
+        let (failures, lasted) = (outage.failures(), outage.lasted());
         if !error.may_pass() {
             return Err(SourceError::Fetch { url: url(), source: error }.into());
         }
-        if failures >= MAX_FAILURES {
-            return Err(SourceError::FetchGaveUp { url: url(), offset: 0, failures, source: error }.into());
+        if lasted >= patience {
+            return Err(SourceError::FetchGaveUp {
+                url: url(),
+                offset: 0,
+                failures,
+                seconds: lasted.as_secs(),
+                source: error,
+            }
+            .into());
         }
-        if !retry::sleep(pause, machine.cancel()) {
+        if !retry::sleep(retry::pause(&error, failures), machine.cancel()) {
             return Err(Error::Cancelled);
         }
     }

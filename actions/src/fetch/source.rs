@@ -6,7 +6,7 @@ use slipway_protocol::{Digest, OciReference, OciReferenceError, Origin, Registry
 
 use super::mirrors::Mirrors;
 use super::oci::{Blob, Registry};
-use super::{Request, shown, small};
+use super::{Request, retry, shown, small};
 use crate::Report;
 use crate::error::{Error, SourceError, is_retryable};
 use crate::machine::Machine;
@@ -154,7 +154,8 @@ impl<'a> Source<'a> {
         let (places, mut failed, mut may_pass) = (registries.len(), Vec::new(), false);
         for (index, registry) in registries.iter_mut().enumerate() {
             machine.cancel().check()?;
-            let error = match registry.find(machine) {
+            let patience = if index + 1 < places { retry::SHORT_PATIENCE } else { machine.patience() };
+            let error = match registry.find(patience, machine) {
                 Ok(blob) => return Ok((index, blob)),
                 Err(error) if places == 1 => return Err(error),
                 Err(error) => error,

@@ -12,6 +12,7 @@ use std::iter;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use slipway_protocol::{Algorithm, CapturedImage, Digest, MAX_REQUEST_BYTES, Stage};
 use zstd::bulk::Compressor;
@@ -20,7 +21,7 @@ use super::buffers::{Buffer, Queue};
 use super::progress::{Counters, Meter, Watch};
 use super::{Halt, Shared, digest, spawn, watch};
 use crate::error::{CaptureError, Error};
-use crate::fetch::retry::{self, MAX_FAILURES};
+use crate::fetch::retry::{self, Outage};
 use crate::machine::{Cancel, Machine, Upload, UploadError};
 use crate::open_disk::OpenDisk;
 use crate::{Report, text};
@@ -50,7 +51,8 @@ pub(crate) fn run(
         return Err(Error::ReadDisk { disk: disk.path().to_owned(), offset: 0, source });
     }
     let cancel = machine.cancel();
-    let mut tries = Tries::new(name, cancel);
+    let patience = machine.patience();
+    let mut tries = Tries::new(name, patience, cancel);
     let mut upload = loop {
         match machine.upload(name) {
             Ok(upload) => break upload,
@@ -58,7 +60,7 @@ pub(crate) fn run(
         }
     };
     let image = stages(name, disk, upload.as_mut(), machine, report)?;
-    let mut tries = Tries { stored: image.size, ..Tries::new(name, cancel) };
+    let mut tries = Tries { stored: image.size, ..Tries::new(name, patience, cancel) };
     while let Err(error) = upload.commit(&image) {
         tries.failed(error, &mut |note| report(Report::Note(note))).map_err(why)?;
     }
@@ -120,7 +122,7 @@ fn stages(
             Sender {
                 upload,
                 counters,
-                tries: Tries::new(name, stop),
+                tries: Tries::new(name, machine.patience(), stop),
                 note,
                 context: digest::context(Algorithm::Sha256),
             }
@@ -251,18 +253,19 @@ impl<F: FnMut(String)> Sender<'_, F> {
 struct Tries<'a> {
     name: &'a str,
     stored: u64,
-    failures: u32,
+    outage: Outage,
+    patience: Duration,
     stop: &'a Cancel,
 }
 
 impl<'a> Tries<'a> {
-    fn new(name: &'a str, stop: &'a Cancel) -> Self {
-        Self { name, stored: 0, failures: 0, stop }
+    fn new(name: &'a str, patience: Duration, stop: &'a Cancel) -> Self {
+        Self { name, stored: 0, outage: Outage::default(), patience, stop }
     }
 
     fn stored(&mut self, bytes: u64) {
         self.stored = bytes;
-        self.failures = 0;
+        self.outage = Outage::default();
     }
 
     /// Returns when it is time to try again, if it is to be tried again.
@@ -275,10 +278,11 @@ impl<'a> Tries<'a> {
         if !may_pass {
             return Err(Halt::Failed(Error::Capture(CaptureError::Upload { name, source, may_pass })));
         }
-        self.failures += 1;
-        let failures = self.failures;
-        if failures >= MAX_FAILURES {
-            return Err(Halt::Failed(Error::Capture(CaptureError::UploadGaveUp { name, offset, failures, source })));
+        self.outage.failed();
+        let (failures, lasted) = (self.outage.failures(), self.outage.lasted());
+        if lasted >= self.patience {
+            let gave_up = CaptureError::UploadGaveUp { name, offset, failures, seconds: lasted.as_secs(), source };
+            return Err(Halt::Failed(Error::Capture(gave_up)));
         }
         note(format!(
             "storing the image {name} stopped at byte {offset} and goes on: {}",

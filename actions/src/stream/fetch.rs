@@ -171,6 +171,7 @@ mod tests {
                 verified: false,
                 note: Box::new(|_| {}),
                 pause: |_, _| Duration::ZERO,
+                patience: Duration::ZERO,
             },
             registries: &mut [],
             ca: None,
@@ -188,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_may_pass_is_tried_ten_times_and_others_once() {
+    fn a_fault_that_may_pass_is_tried_again_and_others_are_not() {
         let dropped = || FetchError::Body { source: io::ErrorKind::ConnectionReset.into() };
-        check(dropped, 10, "fetching https://s.example/image: stopped at byte 0 after 10 failures in a row");
+        check(dropped, 2, "fetching https://s.example/image: stopped at byte 0 after 2 failures in a row in 0 s");
         check(
             || refused(StatusCode::SERVICE_UNAVAILABLE),
-            10,
-            "fetching https://s.example/image: stopped at byte 0 after 10 failures in a row",
+            2,
+            "fetching https://s.example/image: stopped at byte 0 after 2 failures in a row in 0 s",
         );
         check(|| refused(StatusCode::NOT_FOUND), 1, "fetching https://s.example/image");
     }

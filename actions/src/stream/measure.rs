@@ -42,7 +42,13 @@ pub(crate) fn run(
         let (counters, meter, target) = (&counters, &meter, &target);
         let (fetched_pool, fetched, checked, raw_pool, raw) = (&fetched_pool, &fetched, &checked, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
-            let resume = Resume { mirrors, verified: true, note: Box::new(|_| {}), pause: retry::pause };
+            let resume = Resume {
+                mirrors,
+                verified: true,
+                note: Box::new(|_| {}),
+                pause: retry::pause,
+                patience: machine.patience(),
+            };
             let (ca, registries, whole) = (image.ca.as_deref(), &mut [], true);
             fetch::Fetch { machine, resume, registries, ca, whole, counters, meter, stop }.run(fetched_pool, fetched)
         });

@@ -117,7 +117,8 @@ fn stages<T: Send>(
         let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
         spawn(scope, &shared, &notes, move || {
             let (note, meter) = (Box::new(move |text| _ = fetch_notes.send(text)), fetch_meter);
-            let resume = Resume { mirrors, verified: is_checked, note, pause: retry::pause };
+            let resume =
+                Resume { mirrors, verified: is_checked, note, pause: retry::pause, patience: machine.patience() };
             fetch::Fetch { machine, resume, registries, ca, whole: is_checked, counters, meter, stop }
                 .run(fetched_pool, fetched)
         });

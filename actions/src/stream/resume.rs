@@ -25,6 +25,8 @@ pub(super) struct Resume<'a> {
     pub(super) mirrors: &'a mut Mirrors,
     /// All that is read will be checked. Then a source without an entity tag may be resumed too, also from another place.
     pub(super) verified: bool,
+    /// How long nothing may come before all places are given up.
+    pub(super) patience: Duration,
     /// Says what is worth telling the operator.
     pub(super) note: Box<dyn Fn(String) + Send + 'a>,
     /// How long to wait after an error before try number n, from 1.
@@ -41,8 +43,8 @@ impl Resume<'_> {
             self.mirrors.not_resumable();
             return failed(error);
         }
-        let then = self.mirrors.failed(&error);
-        let failures = self.mirrors.failures();
+        let then = self.mirrors.failed(&error, self.patience);
+        let failures = self.mirrors.outage().failures();
         match then {
             Then::GiveUp => return Err(Halt::Failed(self.given_up(url, offset, error))),
             Then::Other => {
@@ -60,7 +62,9 @@ impl Resume<'_> {
         }
         if then == Then::Other {
             at.etag = None;
-            return Ok(Duration::ZERO);
+            if !self.mirrors.was_each_asked() {
+                return Ok(Duration::ZERO);
+            }
         }
         Ok((self.pause)(&error, failures))
     }
@@ -80,12 +84,13 @@ impl Resume<'_> {
     }
 
     fn given_up(&self, url: String, offset: u64, error: FetchError) -> Error {
-        let (failed, failures) = (self.mirrors.told(), self.mirrors.failures());
+        let (failed, outage) = (self.mirrors.told(), self.mirrors.outage());
+        let (failures, seconds) = (outage.failures(), outage.lasted().as_secs());
         if !failed.is_empty() {
             return Error::Source(SourceError::NoMirror { failed, may_pass: self.mirrors.may_pass() });
         }
         match error.may_pass() {
-            true => Error::Source(SourceError::FetchGaveUp { url, offset, failures, source: error }),
+            true => Error::Source(SourceError::FetchGaveUp { url, offset, failures, seconds, source: error }),
             false => Error::Source(SourceError::Fetch { url, source: error }),
         }
     }

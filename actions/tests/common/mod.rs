@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use liblzma::stream::{self as xz, Check};
 use sha2::{Digest as _, Sha256};
@@ -68,7 +69,8 @@ impl Bench {
 
     pub fn with_trust(trust: Vec<String>) -> Self {
         let cancel = Cancel::new();
-        let host = Host::new(HostOptions { trust, cancel: cancel.clone(), ..HostOptions::default() });
+        let patience = Some(Duration::from_secs(5));
+        let host = Host::new(HostOptions { trust, cancel: cancel.clone(), patience, ..HostOptions::default() });
         // Not on a tmpfs where that can be helped: it may not take direct writes.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (loaded, former) = (Mutex::new(None), Vec::new());
@@ -122,6 +124,10 @@ impl Machine for Bench {
         &self.cancel
     }
 
+    fn patience(&self) -> Duration {
+        self.host.patience()
+    }
+
     fn program(&self) -> PathBuf {
         self.program.clone().unwrap_or_else(|| self.host.program())
     }
@@ -161,6 +167,10 @@ macro_rules! as_bench {
 
         fn cancel(&self) -> &slipway_actions::Cancel {
             self.$bench.cancel()
+        }
+
+        fn patience(&self) -> std::time::Duration {
+            self.$bench.patience()
         }
 
         fn efi(&self) -> std::path::PathBuf {
