@@ -38,12 +38,22 @@ impl CaptureFile {
     /// Begins a file where there is none.
     pub(crate) fn begin(place: &Path) -> Result<Self, UploadError> {
         if fs::symlink_metadata(place).is_ok() {
-            return Err(failed("making", place)(io::ErrorKind::AlreadyExists.into()));
+            let reason = "there is a file of that name; give another name, or remove it";
+            return Err(failed("making", place)(io::Error::new(io::ErrorKind::AlreadyExists, reason)));
         }
         let mut part = place.as_os_str().to_owned();
         part.push(PART);
         let part = PathBuf::from(part);
-        let file = File::create_new(&part).map_err(failed("making", &part))?;
+        let file = File::create_new(&part).map_err(|error| {
+            let error = match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    let reason = "a capture is writing it, or was cut off and left it; remove it if none is";
+                    io::Error::new(error.kind(), reason)
+                }
+                _ => error,
+            };
+            failed("making", &part)(error)
+        })?;
         Ok(Self { place: place.to_owned(), part, file, is_complete: false })
     }
 }

@@ -156,7 +156,7 @@ fn erase_all(
     })
 }
 
-/// Passes on what the threads say, until the last has ended.
+/// Passes on what the threads say, until the last has ended. There is no progress before one of them has begun.
 fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: &mut dyn FnMut(Report)) {
     let counters = Counters::default();
     let mut watch = Watch::new(&counters, &[], None);
@@ -164,7 +164,7 @@ fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: &
         let (done, goal) = shares.iter().map(Share::look).fold((0, 0), |sum, share| (sum.0 + share.0, sum.1 + share.1));
         counters.written.store(done, std::sync::atomic::Ordering::Relaxed);
         watch.total = Some(goal);
-        Report::Progress(watch.look(Instant::now()))
+        (goal > 0).then(|| Report::Progress(watch.look(Instant::now())))
     };
     let mut reported = Instant::now();
     loop {
@@ -172,10 +172,10 @@ fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: &
         match noted.recv_timeout(left) {
             Ok(note) => report(Report::Note(note)),
             Err(RecvTimeoutError::Timeout) => {
-                report(look());
+                look().into_iter().for_each(&mut *report);
                 reported = Instant::now();
             }
-            Err(RecvTimeoutError::Disconnected) => return report(look()),
+            Err(RecvTimeoutError::Disconnected) => return look().into_iter().for_each(report),
         }
     }
 }

@@ -46,7 +46,7 @@ fn act(arguments: ActionArguments) -> Result<ExitCode> {
     };
     let (action, disk, trust) = action(arguments.action)?;
     let machine = Host::new(HostOptions { trust, capture_to, recovery_key_to, tpm, ..HostOptions::default() });
-    if let Some(what) = overwritten.filter(|_| !arguments.yes)
+    if let Some(what) = overwritten
         && !confirmed(&machine, &disk, &what)?
     {
         bail!("{disk} was left as it is");
@@ -71,15 +71,17 @@ fn act(arguments: ActionArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an action takes away, in words; nothing if it keeps what is there.
+/// What an action takes away, in words, if that has to be asked for.
 fn overwritten(action: &ActionCommand) -> Option<String> {
-    match action {
-        ActionCommand::EraseDisk { disk, .. } | ActionCommand::Partition { disk, .. } => Some(disk.clone()),
-        ActionCommand::StreamImage(arguments) => Some(arguments.disk.clone()),
-        ActionCommand::MakeFilesystem(make) => Some(match &make.partition {
-            Some(partition) => format!("partition {partition} of {}", make.disk),
-            None => make.disk.clone(),
-        }),
+    let (what, overwriting) = match action {
+        ActionCommand::EraseDisk { disk, overwriting, .. } | ActionCommand::Partition { disk, overwriting, .. } => {
+            (disk.clone(), overwriting)
+        }
+        ActionCommand::StreamImage(arguments) => (arguments.disk.clone(), &arguments.overwriting),
+        ActionCommand::MakeFilesystem(make) => match &make.partition {
+            Some(partition) => (format!("partition {partition} of {}", make.disk), &make.overwriting),
+            None => (make.disk.clone(), &make.overwriting),
+        },
         ActionCommand::SeedCloudInit(_)
         | ActionCommand::KernelArgs(_)
         | ActionCommand::WriteFile(_)
@@ -89,8 +91,9 @@ fn overwritten(action: &ActionCommand) -> Option<String> {
         | ActionCommand::EncryptRoot(_)
         | ActionCommand::CaptureDisk { .. }
         | ActionCommand::EfiBootOrder { .. }
-        | ActionCommand::Kexec { .. } => None,
-    }
+        | ActionCommand::Kexec { .. } => return None,
+    };
+    (!overwriting.yes).then_some(what)
 }
 
 /// The action, the disk it works on, and the CA certificates to trust.
@@ -99,7 +102,7 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
     let named = |text: &Option<String>| text.as_deref().map(NumberOrName::from);
     let optional = |path: &Option<PathBuf>| path.as_ref().map(super::read_file).transpose();
     Ok(match command {
-        ActionCommand::EraseDisk { disk, mode, fallback } => {
+        ActionCommand::EraseDisk { disk, mode, fallback, .. } => {
             let fallback = fallback.into_iter().map(EraseMode::from).collect();
             let erase = EraseDisk { disk: hints(&disk), mode: mode.into(), fallback };
             (Action::EraseDisk(erase), disk, Vec::new())
@@ -125,7 +128,7 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
             };
             (Action::StreamImage(image), a.disk, optional(&a.ca)?.into_iter().collect())
         }
-        ActionCommand::Partition { disk, new } => {
+        ActionCommand::Partition { disk, new, .. } => {
             let partition = Partition { disk: hints(&disk), partitions: new, ..Partition::default() };
             (Action::Partition(partition), disk, Vec::new())
         }

@@ -1,11 +1,17 @@
 //! `slipway probe`: what is on a disk, as lines of `KEY="value"` like blkid's, or as JSON.
 
+use std::fs::File;
+use std::io::Read;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
 use slipway_actions::Place;
+use slipway_formats::image::{Format, check_raw};
+
+/// Bytes that tell a format.
+const HEAD: u64 = 4096;
 
 #[derive(Args)]
 pub struct ProbeArguments {
@@ -19,10 +25,34 @@ pub struct ProbeArguments {
 /// Prints what is found. A place where nothing known is has a line too; only a failure to look is an error.
 pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
     let line = if arguments.json { json_line } else { text_line };
-    for place in slipway_actions::probe(&arguments.path)? {
-        super::print(&format!("{}\n", line(&arguments.path, &place)))?;
+    let places = slipway_actions::probe(&arguments.path)?;
+    for place in &places {
+        super::print(&format!("{}\n", line(&arguments.path, place)))?;
+    }
+    if let [Place { number: 0, kind: None, .. }] = places.as_slice() {
+        super::tell(&format!("{}: {}", arguments.path, instead(&head(&arguments.path)?)));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The first bytes, by which a format is told.
+fn head(path: &str) -> Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let file = File::open(path).with_context(|| format!("opening {path}"))?;
+    file.take(HEAD).read_to_end(&mut head).with_context(|| format!("reading {path}"))?;
+    Ok(head)
+}
+
+/// What there is where no partition table and no file system is found.
+fn instead(head: &[u8]) -> String {
+    match Format::of(head) {
+        Ok(Format::Raw) => match check_raw(head) {
+            Ok(()) => "no partition table, and no file system that slipway knows".to_owned(),
+            Err(found) => format!("it is {found}"),
+        },
+        Ok(format) => format!("it is {} data; what is inside is not looked at", format.name()),
+        Err(found) => format!("it is {found}"),
+    }
 }
 
 fn json_line(path: &str, place: &Place) -> String {

@@ -24,8 +24,13 @@ pub struct ActionArguments {
     /// Print reports and the result as JSON lines
     #[arg(long, global = true)]
     pub(super) json: bool,
-    /// Do not ask before a disk is overwritten
-    #[arg(long, global = true)]
+}
+
+/// Of actions that overwrite a disk.
+#[derive(Args)]
+pub(super) struct Overwriting {
+    /// Do not ask before the disk is overwritten
+    #[arg(long)]
     pub(super) yes: bool,
 }
 
@@ -42,6 +47,8 @@ pub(super) enum ActionCommand {
         /// What to do instead where the disk cannot do that; several are tried in their order
         #[arg(long, value_enum, value_delimiter = ',')]
         fallback: Vec<Mode>,
+        #[command(flatten)]
+        overwriting: Overwriting,
     },
     /// Put an image on a disk, verified
     StreamImage(Box<StreamArguments>),
@@ -53,6 +60,8 @@ pub(super) enum ActionCommand {
         /// A partition as TYPE:SIZE or TYPE:SIZE:LABEL, such as esp:512MiB or root:rest:system; may be given several times
         #[arg(long, required = true, value_parser = new_partition)]
         new: Vec<NewPartition>,
+        #[command(flatten)]
+        overwriting: Overwriting,
     },
     /// Make a file system in a partition
     MakeFilesystem(MakeArguments),

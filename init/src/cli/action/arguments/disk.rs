@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use slipway_protocol::{EraseMode, FileSystemKind, NewPartition, PartitionSize};
 
-use super::source::SourceArguments;
+use super::Overwriting;
+use super::source::{SourceArguments, place};
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum Mode {
@@ -41,7 +42,7 @@ pub(crate) enum VerifyMode {
 #[derive(Args)]
 pub(crate) struct StreamArguments {
     /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
-    #[arg(long)]
+    #[arg(long, value_parser = place)]
     pub(crate) url: String,
     #[command(flatten)]
     pub(crate) source: SourceArguments,
@@ -70,7 +71,7 @@ pub(crate) struct StreamArguments {
     #[arg(long, value_enum, default_value_t = VerifyMode::None)]
     pub(crate) verify: VerifyMode,
     /// Block map of the raw image, as bmaptool makes it: only what it lists is written; https:// or a file
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = place)]
     pub(crate) bmap: Option<String>,
     /// Size of the raw image in bytes
     #[arg(long)]
@@ -81,6 +82,8 @@ pub(crate) struct StreamArguments {
     /// Leave the last partition as large as it is in the image
     #[arg(long)]
     pub(crate) no_grow: bool,
+    #[command(flatten)]
+    pub(crate) overwriting: Overwriting,
 }
 
 #[derive(Args)]
@@ -100,6 +103,8 @@ pub(crate) struct MakeArguments {
     /// UUID of the file system; a random one without it
     #[arg(long)]
     pub(crate) uuid: Option<String>,
+    #[command(flatten)]
+    pub(crate) overwriting: Overwriting,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use slipway_protocol::{BootPosition, Digest, SeedPlace};
 
-use super::source::SourceArguments;
+use super::source::{SourceArguments, place};
 
 #[derive(Args)]
 pub(crate) struct SeedArguments {
@@ -100,7 +100,7 @@ pub(crate) struct WriteArguments {
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) content: Option<String>,
     /// Where that is fetched from: https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
-    #[arg(long)]
+    #[arg(long, value_parser = place)]
     pub(crate) from: Option<String>,
     /// Digest of what is fetched, such as sha256:HEX
     #[arg(long, requires = "from", group = "delivered")]
@@ -136,7 +136,7 @@ pub(crate) struct UnpackArguments {
     #[arg(long, default_value = "/")]
     pub(crate) directory: String,
     /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
-    #[arg(long)]
+    #[arg(long, value_parser = place)]
     pub(crate) url: String,
     /// Digest of the archive as delivered, such as sha256:HEX
     #[arg(long, group = "delivered")]

@@ -1,0 +1,102 @@
+//! Actions and looks by hand, as they are typed: `slipway probe`, and what `slipway action` says and refuses.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+const DISK: u64 = 8 << 20;
+
+/// A folder with an empty disk.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    File::create(folder.path().join("disk")).unwrap().set_len(DISK).unwrap();
+    folder
+}
+
+/// Whether it succeeded, standard output and standard error of what was typed in a folder.
+fn slipway(folder: &Path, line: &str) -> (bool, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
+    command.args(line.split_whitespace()).current_dir(folder).stdin(Stdio::null()).env_remove("SLIPWAY_LOG");
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn probe_says_what_there_is_where_it_finds_no_file_system() {
+    let folder = folder();
+    fs::write(folder.path().join("image.raw.zst"), [0x28, 0xB5, 0x2F, 0xFD, 0, 0]).unwrap();
+    fs::write(folder.path().join("image.qcow2"), b"QFI\xFB\0\0\0\x03").unwrap();
+    fs::write(folder.path().join("README"), "# Notes\n").unwrap();
+    for (file, expect) in [
+        ("disk", "disk: no partition table, and no file system that slipway knows\n"),
+        ("image.raw.zst", "image.raw.zst: it is zstd data; what is inside is not looked at\n"),
+        ("image.qcow2", "image.qcow2: it is qcow2 data; what is inside is not looked at\n"),
+        ("README", "README: it is a text file\n"),
+    ] {
+        for option in ["", "--json"] {
+            let (is_ok, out, err) = slipway(folder.path(), &format!("probe {file} {option}"));
+            assert_eq!((is_ok, out.lines().count(), err.as_str()), (true, 1, expect), "{out}");
+        }
+    }
+}
+
+#[test]
+fn a_relative_path_is_looked_for_in_the_current_directory() {
+    let folder = folder();
+    fs::write(folder.path().join("image.raw"), vec![0xAA; 1 << 20]).unwrap();
+    let (is_ok, _, err) = slipway(folder.path(), "action stream-image --url image.raw --disk disk --yes");
+    assert!(is_ok, "{err}");
+    let disk = fs::read(folder.path().join("disk")).unwrap();
+    assert!(disk.iter().take(1 << 20).all(|byte| *byte == 0xAA), "the image is on the disk");
+    let (is_ok, _, err) = slipway(folder.path(), "action stream-image --url image.rew --disk disk --yes");
+    let path = folder.path().canonicalize().unwrap().join("image.rew").display().to_string();
+    assert!(!is_ok && err.contains(&path) && err.contains("No such file"), "{err}");
+}
+
+#[test]
+fn a_text_file_is_not_written_to_a_disk() {
+    let folder = folder();
+    fs::write(folder.path().join("README"), "# Notes\n".repeat(1000)).unwrap();
+    fs::write(folder.path().join("disk"), vec![0x55; 1 << 20]).unwrap();
+    let (is_ok, _, err) = slipway(folder.path(), "action stream-image --url README --disk disk --yes");
+    assert!(!is_ok && err.contains("a text file"), "{err}");
+    assert!(fs::read(folder.path().join("disk")).unwrap() == vec![0x55; 1 << 20], "the disk is as it was");
+}
+
+#[test]
+fn a_disk_is_captured_to_a_new_file_only() {
+    let folder = folder();
+    fs::write(folder.path().join("old.zst"), "old").unwrap();
+    let (is_ok, _, err) = slipway(folder.path(), "action capture-disk --disk disk --to old.zst");
+    assert!(!is_ok && err.contains("there is a file of that name; give another name, or remove it"), "{err}");
+    fs::write(folder.path().join("new.zst.part"), "").unwrap();
+    let (is_ok, _, err) = slipway(folder.path(), "action capture-disk --disk disk --to new.zst");
+    assert!(!is_ok && err.contains("a capture is writing it, or was cut off and left it"), "{err}");
+    assert_eq!(fs::read_to_string(folder.path().join("old.zst")).unwrap(), "old");
+}
+
+#[test]
+fn an_erasure_that_does_not_begin_has_no_progress() {
+    let folder = folder();
+    let (is_ok, _, err) = slipway(folder.path(), "action erase-disk --disk disk --mode secure --yes");
+    assert!(!is_ok && !err.contains("0 B"), "{err}");
+}
+
+#[test]
+fn only_what_overwrites_a_disk_can_be_told_not_to_ask() {
+    let folder = folder();
+    let asking = ["erase-disk", "stream-image", "partition", "make-filesystem"];
+    let (_, help, _) = slipway(folder.path(), "action --help");
+    let actions =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).map_while(|line| line.split_whitespace().next());
+    let actions: Vec<&str> = actions.filter(|action| *action != "help").collect();
+    assert!(actions.len() > asking.len(), "{help}");
+    for action in actions {
+        let (_, help, _) = slipway(folder.path(), &format!("action {action} --help"));
+        assert_eq!(help.contains("--yes"), asking.contains(&action), "{action}: {help}");
+    }
+}
