@@ -142,6 +142,11 @@ pub fn check_user_data(user_data: &str) -> Result<(), Error> {
     complete_config(user_data, &Additions { phone_home: Some(&phone_home), ..Additions::default() })
 }
 
+/// Whether user-data has a block of its own, in whose place that of this server comes.
+pub fn has_own_block(user_data: &str) -> bool {
+    !workflow::is_ignition(user_data) && matches!(remove_text(user_data, &|_| true), Ok(Some(_)))
+}
+
 /// Refuses vendor-data that cloud-init would not understand.
 pub fn check_vendor_data(vendor_data: &str) -> Result<(), Error> {
     trusting(Some(vendor_data), "").map(drop)

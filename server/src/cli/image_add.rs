@@ -1,12 +1,14 @@
 //! `image add`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use slipway_server::data::DataDir;
 use slipway_server::image::{self, Known, Progress};
 use slipway_server::store::Store;
+
+use super::tell;
 
 /// How often progress is shown on a terminal, and elsewhere, where each is a line.
 const REDRAW_EVERY: Duration = Duration::from_millis(200);
@@ -36,10 +38,4 @@ pub async fn run(store: &Store, data: &DataDir, file: &Path, known: Known) -> an
 
 fn line(Progress { doing, done, total }: Progress) -> String {
     format!("{doing} the image: {} of {} MiB", done >> 20, total.max(done) >> 20)
-}
-
-/// Nobody needs to read it.
-fn tell(text: &str) {
-    let mut output = std::io::stderr().lock();
-    let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
 }

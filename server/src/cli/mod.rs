@@ -175,6 +175,12 @@ fn print_json<T: serde::Serialize>(value: &T) -> anyhow::Result<()> {
     print_line(&serde_json::to_string_pretty(value)?)
 }
 
+/// Tells on standard error what nobody needs to read.
+fn tell(text: &str) {
+    let mut output = std::io::stderr().lock();
+    let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+}
+
 fn print_line(line: &str) -> anyhow::Result<()> {
     print(&format!("{line}\n"))
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Subcommand};
 use slipway_protocol::Digest;
 use slipway_server::operate;
-use slipway_server::reporting::PostKeys;
+use slipway_server::reporting::{self, PostKeys};
 use slipway_server::store::systems::{self, System};
 use slipway_server::store::{Store, images};
 use slipway_user_data::Post;
 
 use super::disk::DiskOptions;
 use super::lists::system_table;
-use super::{print, print_json, print_line, read_user_data};
+use super::{print, print_json, print_line, read_user_data, tell};
 
 #[derive(Subcommand)]
 pub enum OsCommand {
@@ -93,7 +93,16 @@ pub struct Reports {
 /// Runs a command about operating systems.
 pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
     match command {
-        OsCommand::Add(add) => print_line(&operate::add_system(store, system(*add)?).await?.name),
+        OsCommand::Add(add) => {
+            let system = operate::add_system(store, system(*add)?).await?;
+            if system.phone_home && system.user_data.as_deref().is_some_and(reporting::has_own_block) {
+                tell(
+                    "warning: the user-data has a phone_home block, which is replaced by one for this server; without \
+                     --phone-home it stays\n",
+                );
+            }
+            print_line(&system.name)
+        }
         OsCommand::List { json: true } => print_json(&systems::all(&mut *store.read().await?).await?),
         OsCommand::List { json: false } => {
             let mut connection = store.read().await?;

@@ -1,6 +1,7 @@
 //! Workflows as operators write them.
 
 use serde::{Deserialize, Serialize};
+use serde_saphyr::Spanned;
 use slipway_protocol::{ErrorCode, Step};
 
 use crate::Error;
@@ -36,8 +37,30 @@ impl WorkflowFile {
 pub fn parse_workflow(yaml: &str) -> Result<WorkflowFile, Error> {
     serde_saphyr::from_str(yaml).map_err(|error| {
         // Which ends with line and column.
-        let reason = error.without_snippet();
+        let reason = action_without_inputs(yaml).unwrap_or_else(|| error.without_snippet().to_string());
         Error::refused(ErrorCode::InvalidRequest, format!("the workflow is not valid: {reason}"))
+    })
+}
+
+/// The first action that is only a name, for which the parser has no better word than "mapping".
+fn action_without_inputs(yaml: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct File {
+        steps: Vec<Step>,
+    }
+    #[derive(Deserialize)]
+    struct Step {
+        action: Spanned<serde_json::Value>,
+    }
+    let file: File = serde_saphyr::from_str(yaml).ok()?;
+    file.steps.iter().find_map(|Step { action }| {
+        let (name, place) = (action.value.as_str()?, action.referenced);
+        let advice = format!("write \"{name}: {{}}\" in the line below \"action:\", or its inputs in place of {{}}");
+        Some(format!(
+            "an action is a name with its inputs, and {name:?} has none; {advice} at line {}, column {}",
+            place.line(),
+            place.column()
+        ))
     })
 }
 
@@ -75,6 +98,10 @@ mod tests {
         assert!(error.starts_with("the workflow is not valid: unknown field `retrys`"), "{error}");
         assert!(error.ends_with(" at line 5, column 5"), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
+
+        let error = parse_workflow("steps:\n- name: go\n  action: reboot\n").expect_err("no inputs").to_string();
+        assert!(error.contains("write \"reboot: {}\" in the line below"), "{error}");
+        assert!(error.ends_with(" at line 3, column 11"), "{error}");
 
         let yaml = "steps:\n  - name: go\n    action:\n      reboot: {}\n";
         let workflow = parse_workflow(yaml).expect("valid");

@@ -1,7 +1,8 @@
 # slipway_report NAME [STATUS [PERCENT [LABEL [LOGS [PRIORITY]]]]]
 # tells slipway a step of this installation. STATUS is init, done or failed; an empty word says nothing. NAME is cut after 62 bytes,
 # LABEL after 200. Steps of a lower PRIORITY are shown first; it is 100 unless given. The function prints nothing, takes ten seconds
-# at most and always returns 0, so that it never stops what calls it.
+# at most and always returns 0, so that it never stops what calls it. To see why nothing arrives, set SLIPWAY_REPORT_LOG to a file:
+# what the sending program says is appended to it.
 slipway_report() {
     (
         set +eu
@@ -29,13 +30,15 @@ slipway_report() {
         printf '%s' "$body" >"$work/body"
         printf '%s\n' "$ca" >"$work/ca"
         : >"$work/request"
+        said=/dev/null
+        [ -z "${SLIPWAY_REPORT_LOG:-}" ] || said=$work/said
         if command -v curl; then
             printf 'header = "Authorization: Bearer %s"\n' "$token" >"$work/config"
-            set -- curl -q --config "$work/config" --cacert "$work/ca" --capath "$work" --silent --fail \
+            set -- curl -q --config "$work/config" --cacert "$work/ca" --capath "$work" --silent --show-error --fail \
                 --connect-timeout 4 --max-time 8 --data-binary @"$work/body" "$url"
         elif command -v wget && wget --version | grep -q 'GNU Wget'; then
             printf 'header = Authorization: Bearer %s\n' "$token" >"$work/config"
-            set -- wget --config="$work/config" --ca-certificate="$work/ca" --ca-directory="$work" --quiet \
+            set -- wget --config="$work/config" --ca-certificate="$work/ca" --ca-directory="$work" --no-verbose \
                 --output-document=/dev/null --tries=1 --timeout=4 --max-redirect=0 --post-file="$work/body" "$url"
         else
             # Where there is only busybox: its wget knows no CA, so openssl carries the request.
@@ -44,7 +47,7 @@ slipway_report() {
                 "$body" >"$work/request"
             set -- openssl s_client -quiet -connect '@ADDRESS@' -CAfile "$work/ca" -verify_return_error @VERIFY@
         fi
-        "$@" <"$work/request" &
+        "$@" <"$work/request" >"$said" 2>&1 &
         turns=40
         while [ "$turns" -gt 0 ] && kill -0 "$!"; do
             sleep 0.2 || { sleep 1; turns=$((turns - 4)); }
@@ -52,6 +55,10 @@ slipway_report() {
         done
         kill -9 "$!"
         wait "$!"
+        status=$?
+        if [ "$said" != /dev/null ]; then
+            { printf 'slipway_report: %s ended with status %s\n' "$1" "$status"; tail -c 4000 "$said"; } >>"$SLIPWAY_REPORT_LOG"
+        fi
         rm -rf "$work"
     ) </dev/null >/dev/null 2>&1 || :
     return 0

@@ -448,6 +448,25 @@ fn a_snippet_is_made_for_a_machine_that_has_a_run() {
 }
 
 #[test]
+fn a_block_of_the_operators_own_is_not_replaced_without_a_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let _server = serve(data);
+    let (image, user) = (folder.path().join("disk.img"), folder.path().join("user"));
+    std::fs::write(&image, IMAGE).unwrap();
+    std::fs::write(&user, "#cloud-config\nphone_home: {url: 'https://example.org/'}\n").unwrap();
+    let digest = succeed(data, &["image", "add", image.to_str().unwrap()]);
+    let add = ["os", "add", "debian", "--image", digest.trim(), "--user-data", user.to_str().unwrap()];
+    let warned = |arguments: &[&str]| String::from_utf8(run(data, arguments).stderr).unwrap();
+    assert_eq!(warned(&add), "");
+    let expect = "warning: the user-data has a phone_home block, which is replaced by one for this server; \
+                  without --phone-home it stays\n";
+    assert_eq!(warned(&[&add[..], &["--phone-home"]].concat()), expect);
+    std::fs::write(&user, "#cloud-config\nhostname: web1\n").unwrap();
+    assert_eq!(warned(&[&add[..], &["--phone-home"]].concat()), "");
+}
+
+#[test]
 fn only_a_server_makes_a_data_folder() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");

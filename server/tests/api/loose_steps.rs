@@ -317,6 +317,25 @@ async fn a_snippet_never_fails_nor_stops_what_calls_it() {
 }
 
 #[tokio::test]
+async fn a_snippet_writes_down_why_nothing_arrives_where_it_is_told_to() {
+    let server = TestServer::start().await;
+    let other = TestServer::start().await.ca();
+    for tool in TOOLS {
+        let Some(path) = path_with(tool) else { continue };
+        for shell in SHELLS {
+            let text = snippet::text(Surrounding::Shell, &server.url("/v1/report"), "TOKEN", &other);
+            let log = path.path().join("log");
+            let script = format!("{text}\nSLIPWAY_REPORT_LOG='{}' slipway_report a\n", log.display());
+            assert_eq!(run_script(shell, path.path(), &script, &[]).await, "", "{tool}");
+            let said = std::fs::read_to_string(&log).unwrap();
+            assert!(said.starts_with("slipway_report: ") && said.contains(" ended with status "), "{said}");
+            assert!(said.contains("certificate") && !said.contains("TOKEN"), "{tool}: {said}");
+            std::fs::remove_file(log).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_snippet_fits_where_it_is_to_stand() {
     let server = TestServer::start().await;
     let token = with_run(&server, REBOOT).await;
