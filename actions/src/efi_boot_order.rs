@@ -38,6 +38,18 @@ struct Found {
 }
 
 pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    match change(inputs, machine, report) {
+        Err(Error::Boot(BootError::NotUefi { .. })) if inputs.optional => {
+            Ok(Done::go_on("left out: this machine was not started by UEFI".to_owned(), Vec::new()))
+        }
+        Err(error) if inputs.optional && !matches!(error, Error::Cancelled | Error::Inputs { .. }) => {
+            Ok(Done::go_on("the firmware was not told of the disk".to_owned(), vec![text::chain(&error)]))
+        }
+        result => result,
+    }
+}
+
+fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     let problems = inputs.problems();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: ACTION, problems });

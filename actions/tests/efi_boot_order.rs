@@ -270,6 +270,21 @@ fn a_machine_that_was_not_started_by_uefi_is_told_before_the_disk_is_looked_at()
     assert!(matches!(error, Error::Boot(BootError::NotUefi { .. })), "{error}");
     let inputs = EfiBootOrder { loader: Some("shim".to_owned()), ..EfiBootOrder::default() };
     assert!(matches!(run(&bench, inputs), Err(Error::Inputs { .. })));
+    let optional = EfiBootOrder { optional: true, ..EfiBootOrder::default() };
+    assert_eq!(succeeds(&bench, optional), "left out: this machine was not started by UEFI");
+}
+
+#[test]
+fn what_is_optional_stops_no_run() {
+    if !can_mount() {
+        return;
+    }
+    let bench = installed();
+    let loader = Some("/EFI/debian/none.efi".to_owned());
+    let optional = EfiBootOrder { loader, optional: true, ..EfiBootOrder::default() };
+    let done = run(&bench, optional).unwrap_or_else(|error| panic!("{}", chain(&error)));
+    assert!(done.outcome.warnings[0].contains("none.efi"), "{:?}", done.outcome);
+    assert_eq!(order(&bench), [3, 0, 3, 1], "the order is as it was");
 }
 
 #[test]

@@ -18,7 +18,8 @@ fn debian_is_installed_through_firmware_and_ipxe_until_it_runs() -> Result<()> {
         let run = node.run.context("a run")?;
         assert_eq!(run.state, RunState::Succeeded);
         let actions: Vec<_> = run.steps.iter().map(|step| step.action.as_str()).collect();
-        assert_eq!(actions, ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "reboot"]);
+        let expect = ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "efi-boot-order", "reboot"];
+        assert_eq!(actions, expect);
         assert!(run.steps.iter().all(|step| step.state == StepState::Succeeded && step.attempt == 1), "{run:#?}");
         // The image is smaller than the disk; its root grows in the machine, before anything else is done to it.
         let written = &run.steps[1].outcome.as_ref().context("an outcome of stream-image")?.summary;
@@ -28,7 +29,8 @@ fn debian_is_installed_through_firmware_and_ipxe_until_it_runs() -> Result<()> {
 
         let console = machine.console()?;
         let installed = console.rsplit("Linux version").next().context("a second kernel")?;
-        assert!(console.contains("iPXE initialising devices"));
+        // The firmware has the network first, and is told to start the disk next.
+        assert_eq!(console.matches("iPXE initialising devices").count(), 1, "the network was started from twice");
         assert!(installed.contains(KERNEL_ARGUMENT), "{installed}");
         Ok(())
     })

@@ -1,7 +1,8 @@
 //! Composes the workflow that installs an operating system.
 
 use slipway_protocol::{
-    Action, BootReporter, Digest, EraseDisk, KernelArgs, Network, Reboot, SeedCloudInit, Step, StreamImage,
+    Action, BootPosition, BootReporter, Digest, EfiBootOrder, EraseDisk, KernelArgs, Network, Reboot, SeedCloudInit,
+    Step, StreamImage,
 };
 
 use crate::store::systems::System;
@@ -60,6 +61,9 @@ pub fn install(system: &System, server: &str, user_data: Option<&str>) -> Vec<St
         let action = Action::BootReporter(BootReporter { disk: disk(), ..BootReporter::default() });
         steps.push(step("boot-reporter", action, SHORT_TIMEOUT));
     }
+    // For the first start alone: whether a machine starts from the network or from its disk later on is for its operator to say.
+    let order = EfiBootOrder { disk: disk(), position: BootPosition::Next, optional: true, ..EfiBootOrder::default() };
+    steps.push(step("efi-boot-order", Action::EfiBootOrder(order), SHORT_TIMEOUT));
     steps.push(step("reboot", Action::Reboot(Reboot::default()), SHORT_TIMEOUT));
     steps
 }
@@ -146,9 +150,11 @@ mod tests {
     fn a_system_becomes_steps_on_one_disk() {
         let steps = install(&system(), "https://s", None);
         let names: Vec<&str> = steps.iter().map(|step| step.action.name()).collect();
-        assert_eq!(names, ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "boot-reporter", "reboot"]);
+        let expect =
+            ["erase-disk", "stream-image", "seed-cloud-init", "kernel-args", "boot-reporter", "efi-boot-order"];
+        assert_eq!(names, [&expect[..], &["reboot"]].concat());
         let text = serde_json::to_string(&steps).expect("JSON");
-        assert_eq!(text.matches(r#""serial":"S1""#).count(), 5, "{text}");
+        assert_eq!(text.matches(r#""serial":"S1""#).count(), 6, "{text}");
         assert!(text.contains(&format!("https://s/images/sha256:{}", "a".repeat(64))));
     }
 

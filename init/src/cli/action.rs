@@ -232,7 +232,7 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
             (Action::CaptureDisk(CaptureDisk { disk: hints(&disk), name }), disk, Vec::new())
         }
         ActionCommand::EfiBootOrder { disk, position, loader, label } => {
-            let order = EfiBootOrder { disk: hints(&disk), position: position.into(), loader, label };
+            let order = EfiBootOrder { disk: hints(&disk), position: position.into(), loader, label, optional: false };
             (Action::EfiBootOrder(order), disk, Vec::new())
         }
         ActionCommand::Kexec { disk, kernel, initrd, cmdline } => {

@@ -34,6 +34,9 @@ pub struct EfiBootOrder {
     /// What firmware calls the entry. Without it the name of the installed system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// Whether the run goes on where the firmware cannot be told. Why is then a warning; a machine without UEFI has none.
+    #[serde(default)]
+    pub optional: bool,
 }
 
 /// Where an entry comes in the firmware's order.
