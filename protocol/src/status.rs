@@ -58,6 +58,12 @@ pub struct NodeStatus {
     /// When it first enrolled in the boot it is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enrolled_at: Option<u64>,
+    /// When it was heard last, if it works on a run and has said nothing for longer than it should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_since: Option<u64>,
+    /// When it came back to slipway, if it should have started the system that its run installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub came_back_at: Option<u64>,
     /// How long it took to boot, as it said when it enrolled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<BootTiming>,

@@ -2,16 +2,28 @@
 
 use std::collections::HashMap;
 
-use slipway_protocol::{LooseStep, NodeStatus, RunStatus};
+use slipway_protocol::{LooseStep, NodeState, NodeStatus, RunState, RunStatus, StepState};
 
 use crate::Error;
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, boot_reports, loose};
+use crate::time::{Millis, now};
+
+/// A machine sends progress twice a second while a step has any: after this long without a word something is wrong.
+const SILENT_IN_PROGRESS: Millis = 10_000;
+/// Otherwise it says every 30 s that it lives; one such word may be lost.
+const SILENT: Millis = 65_000;
+/// Actions that put a system on a disk, and those that leave for it.
+const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
+const LEAVES: [&str; 2] = ["reboot", "kexec"];
 
 /// A node and its newest run.
-fn of_node(node: Node, run: Option<RunStatus>) -> NodeStatus {
+fn of_node(node: Node, mut run: Option<RunStatus>, now: Millis) -> NodeStatus {
+    let silent_since = run.as_mut().and_then(|run| silent_since(node.last_seen, run, now));
     NodeStatus {
+        silent_since,
+        came_back_at: run.as_ref().and_then(|run| came_back_at(&node, run)),
         id: node.id,
         name: node.name,
         state: node.state,
@@ -27,6 +39,31 @@ fn of_node(node: Node, run: Option<RunStatus>) -> NodeStatus {
         disk: node.disk,
         run,
     }
+}
+
+/// When the machine was heard last, if that is too long ago for a machine that works on this run. How fast it was then says
+/// nothing any more, and is taken away.
+fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> Option<Millis> {
+    if run.state != RunState::Running {
+        return None;
+    }
+    let mut progress = run.steps.iter_mut().find(|step| step.state == StepState::Running)?.progress.as_mut();
+    let limit = if progress.is_some() { SILENT_IN_PROGRESS } else { SILENT };
+    let silent_since = last_seen.filter(|seen| now.saturating_sub(*seen) > limit)?;
+    if let Some(progress) = &mut progress {
+        (progress.rate, progress.seconds_left) = (0, None);
+    }
+    Some(silent_since)
+}
+
+/// When a machine enrolled again that had left for the system it installed, and from which nothing was heard since.
+fn came_back_at(node: &Node, run: &RunStatus) -> Option<Millis> {
+    let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed)
+        && run.state == RunState::Succeeded
+        && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
+        && run.steps.last().is_some_and(|step| LEAVES.contains(&&*step.action));
+    let since = run.finished_at.max(run.last_contact_at)?;
+    node.enrolled_at.filter(|enrolled| has_left && *enrolled >= since)
 }
 
 /// A run.
@@ -69,11 +106,12 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
         (run.node.clone(), RunStatus { loose_steps, boot, ..of_run(run) })
     };
     let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
+    let now = now();
     Ok(nodes
         .into_iter()
         .map(|node| {
             let run = runs.remove(&node.id);
-            of_node(node, run)
+            of_node(node, run, now)
         })
         .collect())
 }
@@ -84,5 +122,5 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
         Some(run) => Some(with_reports(connection, run).await?),
         None => None,
     };
-    Ok(of_node(node, run))
+    Ok(of_node(node, run, now()))
 }

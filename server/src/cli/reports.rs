@@ -11,7 +11,10 @@ use slipway_server::store::Store;
 use slipway_server::store::run_tokens::Purpose;
 use slipway_server::time::Millis;
 
-use super::status::{cut, dash, duration, table, word};
+use super::status::{cut_to, dash, duration, table, word};
+
+/// Longest text in the table of steps, in characters.
+const CELL: usize = 60;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -60,7 +63,7 @@ pub fn newest(node: &NodeStatus) -> Option<String> {
     let step = run.loose_steps.iter().max_by_key(|step| step.updated_at).map(|step| (step.updated_at, sentence(step)));
     let boot = run.boot.as_ref().map(|boot| (boot.at, boot_sentence(boot)));
     let (_, said) = step.into_iter().chain(boot).filter(|(at, _)| *at >= since).max_by_key(|(at, _)| *at)?;
-    Some(cut(&said))
+    Some(said)
 }
 
 fn sentence(step: &LooseStep) -> String {
@@ -94,8 +97,8 @@ pub fn of_node(node: &NodeStatus, now: Millis) -> String {
             step.status.map_or_else(dash, |status| status.word().to_owned()),
             step.percent.map_or_else(dash, |percent| format!("{percent} %")),
             ago(step.updated_at),
-            step.label.as_deref().map_or_else(dash, cut),
-            step.logs.lines().last().map_or_else(dash, |line| cut(&line.replace('\t', " "))),
+            step.label.as_deref().map_or_else(dash, |label| cut_to(label, CELL)),
+            step.logs.lines().last().map_or_else(dash, |line| cut_to(&line.replace('\t', " "), CELL)),
         ]
     });
     format!("{text}\n{}", table(&header, rows.collect()))
@@ -139,6 +142,8 @@ mod tests {
             timing: None,
             last_seen: None,
             enrolled_at: None,
+            silent_since: None,
+            came_back_at: None,
             network: None,
             ssh_keys: Vec::new(),
             disk: None,

@@ -14,8 +14,12 @@ use super::{host_keys, reports};
 
 /// How often `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest last message in the table, in characters.
-const MESSAGE_WIDTH: usize = 60;
+/// Columns of a table where no terminal says how many it has.
+const WIDTH: usize = 120;
+/// Shortest room for the last message: below that a narrow terminal wraps lines.
+const MESSAGE_WIDTH: usize = 30;
+/// What to do about a machine that does not start what was installed.
+const CAME_BACK: &str = "came back to slipway instead of its disk: check the boot order, or take the boot medium out";
 /// Back to the top left and clear (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -28,6 +32,9 @@ Examples:
 pub struct Options {
     /// Only this machine, by id, name or claim code.
     node: Option<String>,
+    /// Machines that are out of service too.
+    #[arg(long)]
+    all: bool,
     /// One JSON object a line and machine.
     #[arg(long)]
     json: bool,
@@ -38,7 +45,9 @@ pub struct Options {
 
 pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     let mut shown: Option<Vec<NodeStatus>> = None;
+    let mut written = String::new();
     let mut output = std::io::stdout();
+    let redraws = options.watch && output.is_terminal();
     loop {
         let nodes = match &options.node {
             Some(node) => vec![operate::show_node(store, node).await?],
@@ -49,12 +58,16 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
             for node in nodes.iter().filter(|node| !before.contains(node)) {
                 writeln!(output, "{}", serde_json::to_string(node)?)?;
             }
-        } else if shown.as_ref() != Some(&nodes) {
-            let clear = if options.watch && output.is_terminal() { CLEAR } else { "" };
-            write!(output, "{clear}{}", status_table(&nodes, now()))?;
-            if let (Some(_), [node]) = (&options.node, nodes.as_slice()) {
-                write!(output, "{}{}", contacts(node, now()).unwrap_or_default(), reports::of_node(node, now()))?;
+        } else if redraws || shown.as_ref() != Some(&nodes) {
+            let text = match (&options.node, nodes.as_slice()) {
+                (Some(_), [node]) => one(node, now()),
+                _ => many(&nodes, options.all, now()),
+            };
+            // On a terminal time goes by; elsewhere only what happens is told.
+            if !redraws || text != written {
+                write!(output, "{}{text}", if redraws { CLEAR } else { "" })?;
             }
+            written = text;
         }
         output.flush()?;
         if !options.watch {
@@ -65,8 +78,34 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     }
 }
 
-fn status_table(nodes: &[NodeStatus], now: Millis) -> String {
-    let header = ["Machine", "State", "Action", "Progress", "Last message", "Last update", "Total duration"];
+/// A table of machines; those out of service are left out and counted unless `all` are wanted.
+fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
+    let in_service = |node: &&NodeStatus| all || node.state != NodeState::Decommissioned;
+    let shown: Vec<&NodeStatus> = nodes.iter().filter(in_service).collect();
+    let mut text = status_table(&shown, in_short, width(), now);
+    let hidden = nodes.len() - shown.len();
+    if hidden > 0 {
+        text += &format!("not shown: {hidden} out of service (--all)\n");
+    }
+    text
+}
+
+/// All there is to say of a machine.
+fn one(node: &NodeStatus, now: Millis) -> String {
+    let table = status_table(&[node], in_words, width(), now);
+    let failure = failure(node).unwrap_or_default();
+    format!("{table}{failure}{}{}", contacts(node, now).unwrap_or_default(), reports::of_node(node, now))
+}
+
+/// How many columns the terminal has.
+fn width() -> usize {
+    let of_terminal = || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
+    of_terminal().or_else(of_environment).filter(|columns| *columns > 0).unwrap_or(WIDTH)
+}
+
+fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usize, now: Millis) -> String {
+    let header = ["Machine", "State", "Action", "Progress", "Last update", "Total duration", "Last message"];
     let rows = nodes.iter().map(|node| {
         let run = node.run.as_ref();
         let step = run.and_then(current);
@@ -74,13 +113,37 @@ fn status_table(nodes: &[NodeStatus], now: Millis) -> String {
             node.name.clone().unwrap_or_else(|| node.id.clone()),
             word(&node.state),
             step.map_or_else(dash, |(_, step)| step.action.clone()),
-            run.zip(step).map_or_else(dash, |(run, (index, step))| progress(run, index, step)),
-            reports::newest(node).unwrap_or_else(|| message(node, step.map(|(_, step)| step))),
+            run.zip(step).map_or_else(dash, |(run, (index, step))| progress(run, index, step, say)),
             node.last_seen.map_or_else(dash, |seen| format!("{} ago", duration(now.saturating_sub(seen)))),
             run.map_or_else(dash, |run| total(run, now)),
+            notice(node, now)
+                .or_else(|| reports::newest(node))
+                .unwrap_or_else(|| message(node, step.map(|(_, step)| step))),
         ]
     });
-    table(&header, rows.collect())
+    let mut rows: Vec<Vec<String>> = rows.collect();
+    // What the others leave; the message comes last, and so may be cut.
+    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let others: usize = (0..header.len() - 1).map(|column| widest(column).max(header[column].len()) + 2).sum();
+    let room = width.saturating_sub(others).max(MESSAGE_WIDTH);
+    rows.iter_mut().filter_map(|row| row.last_mut()).for_each(|message| *message = cut_to(message, room));
+    table(&header, rows)
+}
+
+/// What is wrong with a machine, that nothing it says would tell.
+fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
+    let silent = node.silent_since.map(|since| format!("silent for {}", duration(now.saturating_sub(since))));
+    silent.or_else(|| node.came_back_at.map(|_| CAME_BACK.to_owned()))
+}
+
+/// The failure of a machine's run, whole.
+fn failure(node: &NodeStatus) -> Option<String> {
+    let run = node.run.as_ref()?;
+    let (index, step) = current(run)?;
+    let failure = step.failure.as_ref()?;
+    let mut text = format!("\nStep {}/{} {}: {}\n", index + 1, run.steps.len(), step.name, failure.reason);
+    failure.causes.iter().for_each(|cause| text += &format!("  because: {cause}\n"));
+    Some(text)
 }
 
 /// When the installed system of a machine reported, and its host keys.
@@ -104,15 +167,26 @@ fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
     steps().find(|(_, step)| now(step)).or_else(done).or_else(|| steps().next())
 }
 
-fn progress(run: &RunStatus, index: usize, step: &StepStatus) -> String {
+fn progress(run: &RunStatus, index: usize, step: &StepStatus, say: fn(&Progress) -> String) -> String {
     let mut text = format!("{}/{}", index + 1, run.steps.len());
     if let Some(progress) = step.progress.as_ref().filter(|_| step.state == StepState::Running) {
-        text += &format!(" {}", in_words(progress));
+        text += &format!(" {}", say(progress));
     }
     if step.attempt > 1 {
         text += &format!(", attempt {}", step.attempt);
     }
     text
+}
+
+/// How far a step is and how long it goes on.
+fn in_short(progress: &Progress) -> String {
+    let share = |done: u64, total: Option<u64>| {
+        let total = total.filter(|total| *total > 0)?;
+        Some(format!("{} %", u128::from(done) * 100 / u128::from(total)))
+    };
+    let share = share(progress.bytes, progress.total).or_else(|| share(progress.fetched, progress.fetch_total));
+    let left = progress.seconds_left.map(|seconds| format!(", {} left", duration(seconds.saturating_mul(1000))));
+    share.unwrap_or_else(|| bytes(progress.bytes)) + &left.unwrap_or_default()
 }
 
 fn in_words(progress: &Progress) -> String {
@@ -125,7 +199,9 @@ fn in_words(progress: &Progress) -> String {
     if progress.fetched > 0 || progress.fetch_total.is_some() {
         text += &format!(", transferred {}", share(progress.fetched, progress.fetch_total));
     }
-    text += &format!(", {}/s", bytes(progress.rate));
+    if progress.rate > 0 {
+        text += &format!(", {}/s", bytes(progress.rate));
+    }
     if let Some(seconds) = progress.seconds_left {
         text += &format!(", {} left", duration(seconds.saturating_mul(1000)));
     }
@@ -148,15 +224,15 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
         });
         failed.or_else(|| step.outcome.as_ref().map(|outcome| outcome.summary.clone())).or(step.notes.last().cloned())
     });
-    cut(&said.filter(|said| !said.is_empty()).unwrap_or_else(dash).replace('\n', " "))
+    said.filter(|said| !said.is_empty()).unwrap_or_else(dash).replace('\n', " ")
 }
 
-/// As much of a message as a column has room for.
-pub fn cut(said: &str) -> String {
-    match said.char_indices().nth(MESSAGE_WIDTH) {
-        Some((end, _)) => format!("{}…", &said[..end]),
-        None => said.to_owned(),
+/// As much of a message as there is room for, in characters.
+pub fn cut_to(said: &str, room: usize) -> String {
+    if said.chars().count() <= room {
+        return said.to_owned();
     }
+    said.chars().take(room.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// From the start of the run to its end: the report of the installed system where one is awaited and has come.
@@ -238,6 +314,8 @@ mod tests {
             timing: None,
             last_seen: Some(100_000),
             enrolled_at: None,
+            silent_since: None,
+            came_back_at: None,
             network: None,
             ssh_keys: Vec::new(),
             disk: None,
@@ -259,7 +337,7 @@ mod tests {
     }
 
     fn check(node: NodeStatus, expect: &[&str]) {
-        let table = status_table(&[node], 103_000);
+        let table = status_table(&[&node], in_words, 200, 103_000);
         let row = table.lines().nth(1).expect("one row");
         let cells: Vec<&str> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, expect, "{table}");
@@ -274,7 +352,7 @@ mod tests {
         let node = node(NodeState::Installing, vec![step("erase-disk", StepState::Succeeded), stream]);
         let progress = "2/2 50 % of 3.0 MB, 250.0 kB/s";
         let expect =
-            ["web1", "installing", "stream-image", progress, "/dev/sda, the only disk", "3 s ago", "1 min 33 s"];
+            ["web1", "installing", "stream-image", progress, "3 s ago", "1 min 33 s", "/dev/sda, the only disk"];
         check(node, &expect);
     }
 
@@ -312,6 +390,41 @@ mod tests {
         let causes = vec!["opening /dev/sda".to_owned(), "no such device".to_owned()];
         erase.failure = Some(Failure { reason: "erasing".to_owned(), causes, log_tail: Vec::new() });
         let node = node(NodeState::Failed, vec![erase, step("reboot", StepState::Skipped)]);
-        check(node, &["web1", "failed", "erase-disk", "1/2", "erasing: no such device", "3 s ago", "1 min 33 s"]);
+        let text = one(&node, 103_000);
+        assert!(
+            text.contains("\nStep 1/2 erase-disk: erasing\n  because: opening /dev/sda\n  because: no such device\n"),
+            "{text}"
+        );
+        check(node, &["web1", "failed", "erase-disk", "1/2", "3 s ago", "1 min 33 s", "erasing: no such device"]);
+    }
+
+    #[test]
+    fn the_table_fits_the_terminal_and_leaves_out_what_is_out_of_service() {
+        let mut stream = step("stream-image", StepState::Running);
+        let progress =
+            Progress { bytes: 1_500_000, total: Some(3_000_000), seconds_left: Some(12), ..Progress::default() };
+        stream.progress = Some(Progress { rate: 250_000, fetched: 7, fetch_total: Some(9), ..progress });
+        stream.notes.push("a".repeat(300));
+        let machine = node(NodeState::Installing, vec![stream]);
+        let table = status_table(&[&machine], in_short, 120, 103_000);
+        assert!(table.lines().all(|line| line.chars().count() <= 120), "{table}");
+        assert!(table.contains("1/1 50 %, 12 s left ") && table.contains("aaa…"), "{table}");
+        let gone = NodeStatus { name: Some("gone".to_owned()), state: NodeState::Decommissioned, ..machine.clone() };
+        let nodes = [machine, gone];
+        let text = many(&nodes, false, 103_000);
+        assert!(!text.contains("gone") && text.ends_with("not shown: 1 out of service (--all)\n"), "{text}");
+        assert!(many(&nodes, true, 103_000).contains("gone"));
+    }
+
+    #[test]
+    fn a_machine_that_is_silent_or_came_back_is_said_to_be_so() {
+        let mut machine = node(NodeState::Installing, vec![step("stream-image", StepState::Running)]);
+        machine.silent_since = Some(88_000);
+        let said = |node: &NodeStatus| status_table(&[node], in_short, 300, 103_000).contains("silent for 15 s");
+        assert!(said(&machine));
+        machine.silent_since = None;
+        assert!(!said(&machine));
+        machine.came_back_at = Some(100_000);
+        assert!(status_table(&[&machine], in_short, 300, 103_000).contains(CAME_BACK));
     }
 }

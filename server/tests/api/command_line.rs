@@ -340,7 +340,7 @@ fn what_is_not_needed_any_more_is_removed() {
     let run = succeed(data, &["run", "start", "web1", "--os", "debian"]).trim().to_owned();
     let runs = || succeed(data, &["run", "list", "web1"]);
     assert_eq!(cells(&runs())[0], ["Run", "Machine", "State", "Steps done", "Created", "Ended", "Reason"]);
-    assert_eq!(cells(&runs())[1][..4], [&run, "web1", "pending", "0/4"]);
+    assert_eq!(cells(&runs())[1][..4], [&run, "web1", "pending", "0/5"]);
 
     assert_eq!(succeed(data, &["os", "remove", "debian"]), "operating system debian is removed\n");
     let used = format!("slipway-server: image {digest} is in use: run {run} of node web1 has a step with it; ");

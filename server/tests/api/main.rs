@@ -5,6 +5,7 @@
 mod boot_reports;
 mod captures;
 mod command_line;
+mod derived_states;
 mod disk_hints;
 mod enrolment;
 mod files;

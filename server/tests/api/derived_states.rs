@@ -1,0 +1,59 @@
+//! What is derived from times: machines that fall silent, and those that come back.
+
+use reqwest::StatusCode;
+use slipway_protocol::{Event, EventKind, NodeState, Progress};
+use slipway_server::store::{self, nodes};
+use slipway_server::time::now;
+
+use crate::installing::{add_system, debian, install, report_path, start, web1};
+use crate::support::TestServer;
+
+#[tokio::test]
+async fn a_machine_that_says_nothing_in_mid_image_is_silent_and_has_no_rate() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    let run = start(&server, debian()).await.unwrap().id;
+    node.workflow(&server).await.unwrap();
+    let progress = Progress { bytes: 5, rate: 50_000_000, seconds_left: Some(12), ..Progress::default() };
+    let event = |seq, kind| Event { seq, at: 1, step: 0, attempt: 1, kind };
+    let events = [event(1, EventKind::Started), event(2, EventKind::Progress(progress.clone()))];
+    assert_eq!(node.post_events(&server, &run, &events).await.status(), StatusCode::OK);
+    let shown = web1(&server).await;
+    assert_eq!((shown.silent_since, shown.run.unwrap().steps[0].progress.as_ref()), (None, Some(&progress)));
+
+    let store = server.store().await;
+    let mut transaction = store.write().await.unwrap();
+    let mut stored = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
+    let last = now() - 15_000;
+    stored.last_seen = Some(last);
+    nodes::save(&mut transaction, &stored).await.unwrap();
+    store::commit(transaction).await.unwrap();
+    let shown = web1(&server).await;
+    let silent = Progress { rate: 0, seconds_left: None, ..progress };
+    assert_eq!((shown.silent_since, shown.run.unwrap().steps[0].progress.as_ref()), (Some(last), Some(&silent)));
+
+    node.workflow(&server).await;
+    assert_eq!(web1(&server).await.silent_since, None);
+}
+
+#[tokio::test]
+async fn a_machine_that_should_have_started_its_disk_and_enrols_came_back() {
+    let server = TestServer::start().await;
+    let mut node = server.enrolled("web1").await;
+    add_system(&server, |_| {}).await.unwrap();
+    let workflow = install(&server, &node).await;
+    let shown = web1(&server).await;
+    assert_eq!((shown.state, shown.came_back_at), (NodeState::Booting, None));
+
+    node.machine.boot_id = "boot-2".to_owned();
+    assert_eq!(node.machine.try_enrol(&server).await.status(), StatusCode::OK);
+    let shown = web1(&server).await;
+    assert_eq!((shown.state, shown.came_back_at), (NodeState::Booting, shown.enrolled_at));
+    assert!(shown.came_back_at.is_some());
+
+    let report = server.client().post(server.url(&report_path(&workflow))).body("hostname=web1");
+    assert_eq!(report.send().await.unwrap().status(), StatusCode::OK);
+    let shown = web1(&server).await;
+    assert_eq!((shown.state, shown.came_back_at), (NodeState::Running, None));
+}
