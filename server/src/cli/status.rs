@@ -19,7 +19,7 @@ const WIDTH: usize = 120;
 /// Shortest room for the last message: below that a narrow terminal wraps lines.
 const MESSAGE_WIDTH: usize = 30;
 /// What to do about a machine that does not start what was installed.
-const CAME_BACK: &str = "came back to slipway instead of its disk: check the boot order, or take the boot medium out";
+const CAME_BACK: &str = "back in slipway instead of its disk: check the boot order, or take the boot medium out";
 /// Back to the top left and clear (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -93,8 +93,9 @@ fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
 /// All there is to say of a machine.
 fn one(node: &NodeStatus, now: Millis) -> String {
     let table = status_table(&[node], in_words, width(), now);
+    let notice = notice(node, now).map(|notice| format!("\nThe machine is {notice}\n")).unwrap_or_default();
     let failure = failure(node).unwrap_or_default();
-    format!("{table}{failure}{}{}", contacts(node, now).unwrap_or_default(), reports::of_node(node, now))
+    format!("{table}{notice}{failure}{}{}", contacts(node, now).unwrap_or_default(), reports::of_node(node, now))
 }
 
 /// How many columns the terminal has.
