@@ -138,7 +138,8 @@ impl<'de> Deserialize<'de> for Digest {
 #[cfg(feature = "openapi")]
 impl utoipa::PartialSchema for Digest {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        String::schema()
+        let text = utoipa::openapi::schema::ObjectBuilder::new().schema_type(utoipa::openapi::schema::Type::String);
+        text.pattern(Some(r"^(sha256:[0-9a-fA-F]{64}|sha384:[0-9a-fA-F]{96}|sha512:[0-9a-fA-F]{128})$")).into()
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Inventory {
 
 /// SMBIOS types 1, 2 and 3 (DSP0134, 7.2 to 7.4); fillers left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Manufacture))]
 #[serde(deny_unknown_fields)]
 pub struct System {
     /// Manufacturer of the system.

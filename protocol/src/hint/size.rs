@@ -131,7 +131,9 @@ impl<'de> Deserialize<'de> for SizeHint {
 #[cfg(feature = "openapi")]
 impl utoipa::PartialSchema for SizeHint {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        let either = utoipa::openapi::schema::OneOfBuilder::new().item(u64::schema()).item(String::schema());
+        let text = utoipa::openapi::schema::ObjectBuilder::new().schema_type(utoipa::openapi::schema::Type::String);
+        let text = text.pattern(Some("[0-9]"));
+        let either = utoipa::openapi::schema::OneOfBuilder::new().item(u64::schema()).item(text);
         utoipa::openapi::schema::Schema::from(either).into()
     }
 }

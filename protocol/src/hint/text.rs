@@ -116,7 +116,8 @@ impl fmt::Display for TextHint {
 #[cfg(feature = "openapi")]
 impl utoipa::PartialSchema for TextHint {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        String::schema()
+        let text = utoipa::openapi::schema::ObjectBuilder::new().schema_type(utoipa::openapi::schema::Type::String);
+        text.pattern(Some(r"\S")).into()
     }
 }
 

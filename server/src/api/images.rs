@@ -13,10 +13,10 @@ use crate::api::answer::{ApiError, UrlPath};
 use crate::api::files::{self, Served};
 
 /// Get an image, or a range of it. It never changes: its name is its digest.
-#[utoipa::path(get, path = "/images/{digest}", params(("digest" = String, Path, description = "`sha256:HEX`.")), responses(
+#[utoipa::path(get, path = "/images/{digest}", params(("digest" = Digest, Path)), responses(
     (status = 200, content_type = "application/octet-stream"),
     (status = 206, content_type = "application/octet-stream"),
-    (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
+    (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
 pub async fn get(
     State(app): State<Arc<App>>,
     UrlPath(digest): UrlPath<String>,

@@ -158,7 +158,7 @@ pub struct WhichLog {
 /// Read the log of a node's newest boot.
 #[utoipa::path(get, path = "/v1/operator/nodes/{node}/log", params(("node" = String, Path), WhichLog),
     security(("operator" = [])), responses((status = 200, body = String, content_type = "text/plain"),
-        (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+        (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn log(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
@@ -274,7 +274,7 @@ pub async fn add_system(
 
 /// Issue a bootstrap token, good for one machine.
 #[utoipa::path(post, path = "/v1/operator/tokens", request_body = NewToken, security(("operator" = [])), responses(
-    (status = 201, body = IssuedToken), (status = 401, body = ErrorBody)))]
+    (status = 201, body = IssuedToken), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
 pub async fn add_token(
     _: OperatorCaller,
     State(app): State<Arc<App>>,

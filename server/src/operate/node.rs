@@ -18,6 +18,7 @@ use crate::{Error, enrol, status};
 pub struct NewNode {
     /// Name, also the installed system's host name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
     pub name: Option<String>,
     /// The keys it will be recognised by; at least one.
     #[serde(default)]
@@ -33,6 +34,7 @@ pub struct NewNode {
 pub struct NodeChange {
     /// Another name, which is also the host name of what is installed next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
     pub name: Option<String>,
     /// How its installed system is on the network; one without interfaces leaves that to the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]

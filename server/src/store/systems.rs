@@ -10,9 +10,11 @@ use crate::time::Millis;
 
 /// An operating system: an image and how it is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(as = OperatingSystem)]
 #[serde(deny_unknown_fields)]
 pub struct System {
     /// Its name.
+    #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
     pub name: String,
     /// The image, by the digest it was added under.
     pub image: Digest,

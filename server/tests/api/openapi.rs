@@ -46,3 +46,15 @@ fn every_reference_leads_to_a_schema_and_tags_are_for_people() {
     let tags: BTreeSet<&str> = lists.map(|tag| tag.as_str().unwrap()).collect();
     assert_eq!(tags, BTreeSet::from(["files", "installed systems", "machines", "operators"]));
 }
+
+/// Types of one name would overwrite each other's schema.
+#[test]
+fn a_machines_system_is_not_an_operating_system() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(golden).unwrap()).unwrap();
+    let schema = |reference: &Value| document.pointer(&reference.as_str().unwrap()[1..]).unwrap().clone();
+    let of_inventory = schema(&document["components"]["schemas"]["Inventory"]["properties"]["system"]["$ref"]);
+    assert!(of_inventory["properties"]["vendor"].is_object(), "{of_inventory}");
+    let body = &document["paths"]["/v1/operator/os"]["post"]["requestBody"]["content"]["application/json"];
+    assert!(schema(&body["schema"]["$ref"])["properties"]["image"].is_object());
+}
