@@ -5,6 +5,7 @@
 mod boot_reports;
 mod captures;
 mod command_line;
+mod data_folder;
 mod derived_states;
 mod disk_hints;
 mod enrolment;
@@ -19,6 +20,7 @@ mod operator;
 #[path = "../../../user-data/tests/cloud_init/packages.rs"]
 mod packages;
 mod phone_home;
+mod program;
 mod recovery_keys;
 mod reporting;
 mod support;

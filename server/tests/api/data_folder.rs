@@ -1,0 +1,214 @@
+//! `serve` and the data folder: who makes it, who holds it, and what a start that fails leaves.
+
+use std::fs::{File, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use slipway_server::store::{Store, settings};
+
+use crate::program::{Ended, command, fail, made, serve, succeed};
+use crate::support::UUID;
+
+#[test]
+fn the_server_says_where_it_listens_and_stops_when_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, ready) = serve(folder.path());
+    assert!(ready["https"].as_str().unwrap().starts_with("127.0.0.1:"), "{ready}");
+    assert!(ready["boot"].is_null(), "{ready}");
+    let kill = Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
+    assert!(kill.success());
+    assert!(server.0.wait().unwrap().success());
+}
+
+#[test]
+fn who_only_looks_whether_the_server_is_there_is_not_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+    let mut child = command(folder.path(), &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let _server = Ended(child);
+    let mut ready = String::new();
+    BufReader::new(stdout).read_line(&mut ready).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    // Sends this and no more, and waits until the server hangs up.
+    let connect = |text: &str| {
+        let mut connection = TcpStream::connect(ready["https"].as_str().unwrap()).unwrap();
+        connection.write_all(text.as_bytes()).unwrap();
+        connection.shutdown(Shutdown::Write).unwrap();
+        // What it has to say to this is no matter, nor how it hangs up.
+        let _ = connection.read_to_end(&mut Vec::new());
+        connection.local_addr().unwrap()
+    };
+    connect("");
+    let without_tls = connect("GET / HTTP/1.0\r\n\r\n");
+    let mut lines = BufReader::new(stderr).lines().map(|line| line.unwrap());
+    let logged = lines.find(|line| line.contains("TLS handshake")).unwrap();
+    assert!(logged.contains(&without_tls.to_string()), "{logged}");
+}
+
+/// What a start of the server changes for those who use it.
+fn settings(data: &Path) -> (Vec<u8>, Option<String>) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let url = runtime.block_on(async {
+        let store = Store::open(&data.join("slipway.db")).await.unwrap();
+        settings::read(&mut store.read().await.unwrap(), settings::SERVER_URL).await.unwrap()
+    });
+    (std::fs::read(data.join("server.pem")).unwrap(), url)
+}
+
+#[test]
+fn a_start_that_fails_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    made(data);
+    let before = settings(data);
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = &other.local_addr().unwrap().to_string();
+    let (file, free) = (file.to_str().unwrap(), "127.0.0.1:0");
+    let table: [(&str, &[&str], String); 5] = [
+        (address, &[], format!("listening on {address}: ")),
+        (free, &["--boot-listen", address], format!("listening on {address}: ")),
+        (free, &["--boot", "/nonexistent"], "opening the boot folder \"/nonexistent\": No such file".to_owned()),
+        (free, &["--boot", file], format!("opening the boot folder {file:?}: not a directory")),
+        (
+            free,
+            &["--san", "a b"],
+            "\"a b\" is neither a host name nor an IP address; correct --url or --san".to_owned(),
+        ),
+    ];
+    for (listen, further, expect) in table {
+        let arguments = [&["serve", "--url", "https://other.test", "--listen", listen], further].concat();
+        let message = fail(data, &arguments);
+        assert!(message.starts_with(&format!("slipway-server: {expect}")), "{message}");
+        assert!(settings(data) == before, "{further:?}");
+    }
+}
+
+#[test]
+fn a_second_server_on_a_folder_is_refused_before_it_changes_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let (server, ready) = serve(data);
+    let before = settings(data);
+    for listen in ["127.0.0.1:0", ready["https"].as_str().unwrap()] {
+        let message = fail(data, &["serve", "--url", "https://other.test", "--listen", listen]);
+        let process = server.0.id();
+        let expect = format!("slipway-server: another server already runs on {data:?} (process {process}, since 20");
+        assert!(message.starts_with(&expect), "{message}");
+        let rest = " UTC, https://server.test): stop it first, or give this one another folder by --data";
+        assert!(message.ends_with(rest), "{message}");
+        assert!(settings(data) == before, "{listen}");
+    }
+    succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    // It is killed, and what it wrote into the file stays.
+    drop(server);
+    drop(serve(data));
+}
+
+#[test]
+fn what_is_made_in_the_data_folder_is_its_owners_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    std::fs::set_permissions(data, Permissions::from_mode(0o755)).unwrap();
+    let _server = serve(data);
+    let files = std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap());
+    let open = files.filter(|file| file.metadata().unwrap().permissions().mode() & 0o077 != 0);
+    assert_eq!(open.map(|file| file.file_name()).collect::<Vec<_>>(), [""; 0]);
+    assert!(data.join("slipway.db-wal").exists(), "the database is in use");
+}
+
+#[test]
+fn only_a_server_makes_a_data_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let foreign = folder.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("notes"), "").unwrap();
+    let commands: [&[&str]; 4] =
+        [&["status"], &["ca"], &["operator-token"], &["node", "add", "--name", "web1", "--uuid", UUID]];
+    for data in [&missing, &foreign] {
+        let expect = format!(
+            "slipway-server: there is no slipway data in {data:?}: `slipway-server serve` makes it; \
+             to use another folder give --data or SLIPWAY_DATA"
+        );
+        for arguments in commands {
+            assert_eq!(fail(data, arguments), expect, "{arguments:?}");
+        }
+    }
+    let expect = format!(
+        "slipway-server: {foreign:?} is not a data folder of slipway, and has other files, such as \"notes\"; \
+         give a new or empty folder by --data or SLIPWAY_DATA"
+    );
+    assert_eq!(fail(&foreign, &["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"]), expect);
+    let file = foreign.join("notes");
+    assert_eq!(
+        fail(&file, &["status"]),
+        format!("slipway-server: opening the data folder {file:?}: Not a directory (os error 20)")
+    );
+    let names = |folder: &Path| -> Vec<_> {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!((names(folder.path()), names(&foreign)), (vec!["foreign".into()], vec!["notes".into()]));
+
+    // As a folder that is a file system of its own looks.
+    std::fs::create_dir_all(missing.join("lost+found")).unwrap();
+    made(&missing);
+    succeed(&missing, &["status"]);
+}
+
+#[test]
+fn of_servers_that_start_at_once_on_an_empty_folder_one_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+    let start = || command(data, &arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map(Ended).unwrap();
+    let mut servers: Vec<Ended> = (0..8).map(|_| start()).collect();
+    let mut runs = |server: &mut Ended| {
+        let mut line = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        line.contains("https")
+    };
+    assert_eq!(servers.iter_mut().map(&mut runs).filter(|runs| *runs).count(), 1);
+}
+
+#[test]
+fn commands_that_start_at_once_on_an_empty_database_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    File::create(data.join("slipway.db")).unwrap();
+    let start = || command(data, &["node", "list"]).stdout(Stdio::null()).spawn().unwrap();
+    let programs: Vec<Child> = (0..8).map(|_| start()).collect();
+    let succeeded = programs.into_iter().map(|mut program| program.wait().unwrap().success());
+    assert_eq!(succeeded.filter(|success| *success).count(), 8);
+}
+
+/// Of those that open an empty database at once, one may be refused by SQLite, which does not wait while another changes the journal's
+/// mode.
+#[test]
+fn a_program_opens_no_database_while_another_holds_the_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let lock = File::create(data.join("slipway.lock")).unwrap();
+    lock.lock().unwrap();
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+    let mut program = Ended(command(data, &arguments).stdout(Stdio::piped()).spawn().unwrap());
+    // A lock that a process waits for has an arrow (proc_locks(5)).
+    let id = program.0.id().to_string();
+    let waits = |line: &str| line.contains("->") && line.split(' ').any(|word| word == id);
+    while !std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+        assert_eq!(program.0.try_wait().unwrap(), None, "it waits");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!data.join("slipway.db").exists());
+    drop(lock);
+    let mut line = String::new();
+    BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("https"), "{line}");
+    assert!(data.join("slipway.db").exists());
+}

@@ -1,0 +1,59 @@
+//! The program itself, as operators and scripts run it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+pub fn command(data: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slipway-server"));
+    command.arg("--data").arg(data).args(arguments).env_remove("SLIPWAY_LOG");
+    command
+}
+
+pub fn run(data: &Path, arguments: &[&str]) -> Output {
+    command(data, arguments).output().unwrap()
+}
+
+pub fn succeed(data: &Path, arguments: &[&str]) -> String {
+    let output = run(data, arguments);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The one line on standard error.
+pub fn fail(data: &Path, arguments: &[&str]) -> String {
+    let child = command(data, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Ended(child);
+    // By its first line a server is known that starts after all, and would not end.
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut stdout).unwrap();
+    assert_eq!(stdout, "", "{arguments:?}");
+    child.0.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(child.0.wait().unwrap().code(), Some(1), "{arguments:?}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr.trim_end().to_owned()
+}
+
+/// Ends a program that a failed test leaves behind.
+pub struct Ended(pub Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub fn serve(data: &Path) -> (Ended, serde_json::Value) {
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
+    let mut child = command(data, &arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (Ended(child), serde_json::from_str(&line).unwrap())
+}
+
+/// Has a server make the folder; it does not run any more.
+pub fn made(data: &Path) {
+    drop(serve(data));
+}
