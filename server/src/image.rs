@@ -93,7 +93,7 @@ fn take_in(
     result
 }
 
-/// Holds what was found against what the operator says. A digest that was not taken is believed; the writer checks it.
+/// Holds what was found against what the operator says.
 fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
     let differs = |what: &str, found: &str, said: &str| {
         let message = format!("the {what} of the raw image of {file:?} is {found}, not {said}; is it the right file?");
@@ -106,8 +106,14 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
         (Some(found), Some(said)) if said.algorithm() == Algorithm::Sha256 && *found != said => {
             differs("digest", &found.to_string(), &said.to_string())
         }
-        (_, Some(said)) => Ok(Raw { digest: Some(said), ..raw }),
-        (_, None) => Ok(raw),
+        (found, Some(said)) if found.as_ref() != Some(&said) => {
+            let message = format!(
+                "the digest {said} of the raw image of {file:?} cannot be checked here, where SHA-256 is taken, and none of qcow2; \
+                 give it to `os add --raw-digest`, and each machine checks it"
+            );
+            Err(Error::refused(ErrorCode::InvalidRequest, message))
+        }
+        _ => Ok(raw),
     }
 }
 

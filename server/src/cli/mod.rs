@@ -92,7 +92,7 @@ Examples:
     Add {
         /// The image, compressed or not.
         file: PathBuf,
-        /// Digest that the raw image must have, after decompression.
+        /// SHA-256 that the raw image must have, after decompression.
         #[arg(long)]
         raw_digest: Option<Digest>,
         /// Size that the raw image must have in bytes, after decompression.

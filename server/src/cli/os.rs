@@ -45,7 +45,7 @@ pub struct OsAdd {
     /// Size of the raw image in bytes.
     #[arg(long)]
     raw_size: Option<u64>,
-    /// Digest of the raw image.
+    /// Digest of the raw image, for machines to check beside that of the image.
     #[arg(long)]
     raw_digest: Option<Digest>,
     /// File with the user-data of runs that bring none, plain or compressed by gzip.

@@ -18,8 +18,6 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
         return Err(Error::refused(ErrorCode::NotFound, message));
     };
     system.raw_size = system.raw_size.or(image.raw_size);
-    // Of an image that is not compressed, it is the digest of the stream, which a machine need not take twice.
-    system.raw_digest = system.raw_digest.or(image.raw_digest.filter(|raw| *raw != image.digest));
     for argument in &system.kernel_args {
         if let Some(problem) = workflow::kernel_argument_problem(argument) {
             let message = format!("the kernel argument {argument:?} cannot be used: {problem}");

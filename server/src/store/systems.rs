@@ -21,7 +21,7 @@ pub struct System {
     /// Size of the raw image in bytes; the image's own when it is known there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_size: Option<u64>,
-    /// Digest of the raw image; the image's own when it is known there.
+    /// Digest of the raw image, for machines to check beside that of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_digest: Option<Digest>,
     /// User-data for nodes whose run brings none.
