@@ -2,7 +2,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -68,28 +67,24 @@ impl Bench {
     pub fn add_image(&self, image: &[u8]) -> Result<(String, Digest)> {
         let file = self.folder.path().join("image");
         std::fs::write(&file, image)?;
-        self.add_file(&file)
+        self.add_file(&file, &[])
+    }
+
+    /// The same of a file that is no image.
+    pub fn add_other(&self, bytes: &[u8]) -> Result<(String, Digest)> {
+        let file = self.folder.path().join("other");
+        std::fs::write(&file, bytes)?;
+        self.add_file(&file, &["--not-an-image"])
     }
 
     /// The same of a real Debian.
     pub fn add_system(&self, system: System) -> Result<(String, Digest)> {
-        self.add_file(&target_image::build(system)?.path)
+        self.add_file(&target_image::build(system)?.path, &[])
     }
 
-    fn add_file(&self, file: &Path) -> Result<(String, Digest)> {
-        let digest = self.lab.operator(&["image", "add", path(file)?])?.trim().to_owned();
+    fn add_file(&self, file: &Path, options: &[&str]) -> Result<(String, Digest)> {
+        let digest = self.lab.operator(&[&["image", "add", path(file)?], options].concat())?.trim().to_owned();
         Ok((format!("{}/images/{digest}", self.lab.url()), digest.parse()?))
-    }
-
-    /// Has the server give out what is no image. Returns its URL for machines and its digest.
-    pub fn serve(&self, bytes: &[u8]) -> Result<(String, Digest)> {
-        let file = self.folder.path().join("served");
-        std::fs::write(&file, bytes)?;
-        let sum = Command::new("sha256sum").arg(&file).output()?.stdout;
-        let hex = String::from_utf8(sum)?.split(' ').next().unwrap_or_default().to_owned();
-        std::fs::copy(&file, self.lab.data().join("images/sha256").join(&hex))?;
-        let digest: Digest = format!("sha256:{hex}").parse()?;
-        Ok((format!("{}/images/{digest}", self.lab.url()), digest))
     }
 
     /// Registers the machine by its UUID, released.

@@ -32,7 +32,7 @@ fn an_installed_system_is_changed_from_within_before_it_boots() -> Result<()> {
         fs::write(brought.join("opt/brought"), "from the archive\n")?;
         let archive =
             succeed(Command::new("tar").args(["--owner=7", "--group=8", "-C"]).arg(&brought).args(["-c", "."]))?;
-        let (archive, archive_digest) = bench.serve(&archive)?;
+        let (archive, archive_digest) = bench.add_other(&archive)?;
 
         let write = WriteFile {
             path: "/etc/written".to_owned(),

@@ -25,6 +25,8 @@ pub struct Known {
     pub raw_digest: Option<Digest>,
     /// Size after decompression in bytes.
     pub raw_size: Option<u64>,
+    /// It is no image but another file that actions fetch, such as an archive or a block map. It is not looked into.
+    pub is_other: bool,
 }
 
 /// How far the work on an image is.
@@ -61,12 +63,13 @@ pub async fn add(
     let taken = tokio::task::spawn_blocking(move || take_in(&folder, &source, known, &mut progress)).await;
     let (digest, size, raw) = taken.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?;
     let file_name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let warning = (raw.has_partition_table == Some(false)).then(|| {
+    let warning = raw.as_ref().is_some_and(|raw| raw.has_partition_table == Some(false)).then(|| {
         format!(
             "the image {file:?} has no partition table, so no machine will start from it; is it the image of a disk?"
         )
     });
-    let image = Image { digest, file_name, size, raw_size: Some(raw.size), raw_digest: raw.digest, added_at: now() };
+    let (raw_size, raw_digest) = raw.map_or((None, None), |raw| (Some(raw.size), raw.digest));
+    let image = Image { digest, file_name, size, raw_size, raw_digest, added_at: now() };
     let mut transaction = store.write().await?;
     images::save(&mut transaction, &image).await?;
     store::commit(transaction).await?;
@@ -78,11 +81,14 @@ fn take_in(
     file: &Path,
     known: Known,
     progress: &mut dyn FnMut(Progress),
-) -> Result<(Digest, u64, Raw), Error> {
+) -> Result<(Digest, u64, Option<Raw>), Error> {
     let incoming = data.incoming_image();
     let result = copy(file, &incoming, progress).and_then(|(digest, size)| {
         let mut checked = |done| progress(Progress { doing: "checking", done, total: size });
-        let raw = compare(raw::decode(&incoming, file, &mut checked)?, known, file)?;
+        let raw = match known.is_other {
+            true => None,
+            false => Some(compare(raw::decode(&incoming, file, &mut checked)?, known, file)?),
+        };
         publish(&incoming, &data.image(&digest))?;
         Ok((digest, size, raw))
     });

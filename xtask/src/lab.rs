@@ -56,11 +56,6 @@ pub fn build_server() -> Result<PathBuf> {
 }
 
 impl Lab {
-    /// The server's data folder.
-    pub fn data(&self) -> PathBuf {
-        self.folder.join("data")
-    }
-
     /// A lab in a folder, which is made; the server does not run yet. Its ports stay the same over restarts.
     pub fn new(folder: &Path) -> Result<Self> {
         let program = build_server()?;
@@ -201,7 +196,7 @@ impl Lab {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg("--data").arg(self.data());
+        command.arg("--data").arg(self.folder.join("data"));
         command
     }
 }

@@ -98,6 +98,9 @@ Examples:
         /// Size that the raw image must have in bytes, after decompression.
         #[arg(long)]
         raw_size: Option<u64>,
+        /// Take a file that is no image, such as an archive or a block map, for actions to fetch. It is not checked.
+        #[arg(long, conflicts_with_all = ["raw_digest", "raw_size"])]
+        not_an_image: bool,
     },
     /// List the images.
     List {
@@ -138,8 +141,8 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
     match command {
         Command::Node(command) => node::run(store, data, command).await,
         Command::Token(command) => token::run(store, command).await,
-        Command::Image(ImageCommand::Add { file, raw_digest, raw_size }) => {
-            image_add::run(store, data, &file, image::Known { raw_digest, raw_size }).await
+        Command::Image(ImageCommand::Add { file, raw_digest, raw_size, not_an_image: is_other }) => {
+            image_add::run(store, data, &file, image::Known { raw_digest, raw_size, is_other }).await
         }
         Command::Image(ImageCommand::List { json: true }) => print_json(&images::all(&mut *store.read().await?).await?),
         Command::Image(ImageCommand::List { json: false }) => {

@@ -104,7 +104,7 @@ fn of_qcow2(head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
 fn no_image(name: &Path, what: &str) -> Error {
     let message = format!(
         "the image {name:?} cannot be installed: it {what}; give the disk image itself: raw, compressed once by zstd, \
-         gzip, xz or bzip2, or as qcow2"
+         gzip, xz or bzip2, or as qcow2; or add another file that actions fetch with --not-an-image"
     );
     Error::refused(ErrorCode::InvalidRequest, message)
 }

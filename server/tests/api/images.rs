@@ -138,7 +138,7 @@ async fn what_was_cut_off_or_has_more_behind_its_end_is_refused() {
 #[tokio::test]
 async fn what_the_operator_says_of_an_image_has_to_be_so() {
     let (server, raw) = (TestServer::start().await, disk());
-    let known = |raw_size, raw_digest| Known { raw_size, raw_digest };
+    let known = |raw_size, raw_digest| Known { raw_size, raw_digest, ..Known::default() };
     let size = raw.len() as u64;
     add(&server, &zstd(&raw), known(Some(size), Some(sha256(&raw)))).await.unwrap();
     let message = refused(&server, &zstd(&raw), known(Some(size - 1), None)).await;
@@ -166,4 +166,12 @@ async fn an_operating_system_takes_its_size_from_its_image() {
     let system = add_system(&server, |system| system.image = image).await.unwrap();
     // The digest of the stream proves the rest, and a machine that takes none of the raw image decodes in any order.
     assert_eq!((system.raw_size, system.raw_digest), (Some(raw.len() as u64), None));
+}
+
+#[tokio::test]
+async fn a_file_for_other_actions_is_taken_as_it_is() {
+    let server = TestServer::start().await;
+    let other = Known { is_other: true, ..Known::default() };
+    let Added { image, warning } = add(&server, b"<bmap/>", other).await.unwrap();
+    assert_eq!((image.digest, image.raw_size, warning), (sha256(b"<bmap/>"), None, None));
 }
