@@ -57,6 +57,6 @@ pub const MAX_WORKFLOW_BYTES: usize = 8 << 20;
 /// Most events one batch may carry.
 pub const MAX_EVENTS_PER_BATCH: usize = 256;
 /// Seconds between two signs of life of a node that has nothing else to say.
-pub const HEARTBEAT_SECONDS: u64 = 30;
+pub const HEARTBEAT_SECONDS: u64 = 5;
 /// Seconds the server holds a workflow poll open before it answers 204.
 pub const POLL_SECONDS: u64 = 30;

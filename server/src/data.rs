@@ -19,6 +19,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use slipway_protocol::{Digest, ErrorCode};
 
@@ -27,6 +28,9 @@ use crate::{Error, random};
 
 const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";
+/// What names of images that are still being copied begin with.
+const INCOMING: &str = "incoming-";
+const LEFT_AFTER: Duration = Duration::from_secs(60);
 /// By one of these a data folder is known, also after a start that failed half-way, or where a CA was restored or brought along.
 const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
 
@@ -103,7 +107,21 @@ impl DataDir {
 
     /// A name for an image that is still being copied, on the same file system as its final place.
     pub fn incoming_image(&self) -> PathBuf {
-        self.root.join("images").join(format!("incoming-{}", random::id()))
+        self.root.join("images").join(format!("{INCOMING}{}", random::id()))
+    }
+
+    /// Removes what commands left that were stopped while they copied an image: what none of them holds a lock on. Nothing depends
+    /// on it, so no failure matters.
+    pub fn remove_left_images(&self) {
+        let files = fs::read_dir(self.root.join("images")).into_iter().flatten().flatten();
+        for file in files.filter(|file| file.file_name().to_string_lossy().starts_with(INCOMING)) {
+            // One that was just made is locked next.
+            let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+            let is_old = modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > LEFT_AFTER);
+            if is_old && File::open(file.path()).is_ok_and(|open| open.try_lock().is_ok()) {
+                let _ = fs::remove_file(file.path());
+            }
+        }
     }
 
     /// What has arrived of captured disks, a folder for each run, on the same file system as the images. Made when there is any.

@@ -49,8 +49,8 @@ pub struct Added {
     pub warning: Option<String>,
 }
 
-/// Copies a file into the folder under its SHA-256, and decodes the copy once: what the writer of an image would refuse is
-/// refused here, and size and digest of the raw image are noted. The image is there complete, and safe from a power cut, or
+/// Copies a file into the folder under its SHA-256, and decodes the copy once: what cannot be decoded is refused here, and size
+/// and digest of the raw image are noted. The image is there complete, and safe from a power cut, or
 /// not at all.
 pub async fn add(
     store: &Store,
@@ -82,8 +82,9 @@ fn take_in(
     known: Known,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Digest, u64, Option<Raw>), Error> {
+    data.remove_left_images();
     let incoming = data.incoming_image();
-    let result = copy(file, &incoming, progress).and_then(|(digest, size)| {
+    let result = copy(file, &incoming, progress).and_then(|(digest, size, _lock)| {
         let mut checked = |done| progress(Progress { doing: "checking", done, total: size });
         let raw = match known.is_other {
             true => None,
@@ -114,8 +115,8 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
         }
         (found, Some(said)) if found.as_ref() != Some(&said) => {
             let message = format!(
-                "the digest {said} of the raw image of {file:?} cannot be checked here, where SHA-256 is taken, and none of qcow2; \
-                 give it to `os add --raw-digest`, and each machine checks it"
+                "the digest {said} of the raw image of {file:?} is not checked here: `image add` computes SHA-256, and none of qcow2 \
+                 images; give it to `os add --raw-digest`, and each machine checks it"
             );
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
@@ -123,14 +124,18 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
     }
 }
 
-fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(Digest, u64), Error> {
+/// Returns digest and size of the copy, and the copy, which is locked until that is dropped.
+fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(Digest, u64, File), Error> {
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
         move |source| Error::File { doing, path, source }
     };
     let mut source = File::open(from).map_err(failed("opening", from))?;
-    let total = source.metadata().map_err(failed("reading the size of", from))?.len();
+    let before = source.metadata().map_err(failed("reading the size of", from))?;
+    let total = before.len();
     let mut target = File::create_new(to).map_err(failed("making", to))?;
+    // Until it is published, or this process ends: what is not locked was left by one that was stopped.
+    target.lock().map_err(failed("locking", to))?;
     let mut hash = Sha256::new();
     let mut size = 0;
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -150,8 +155,13 @@ fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(D
     if size == 0 {
         return Err(empty(from));
     }
+    let after = source.metadata().map_err(failed("reading the size of", from))?;
+    if (before.len(), before.modified().ok()) != (after.len(), after.modified().ok()) {
+        let message = format!("the image {from:?} changed while it was read; add it when it is complete");
+        return Err(Error::refused(ErrorCode::InvalidRequest, message));
+    }
     target.sync_all().map_err(failed("writing", to))?;
-    Ok((sha256(hash), size))
+    Ok((sha256(hash), size, target))
 }
 
 fn empty(file: &Path) -> Error {

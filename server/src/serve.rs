@@ -127,6 +127,7 @@ impl Server {
         store::commit(transaction).await?;
         let (stop, stopping) = watch::channel(false);
         capture::sweep(&store, &data).await?;
+        data.remove_left_images();
         let app = App {
             store,
             data,

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use slipway_protocol::{LooseStep, NodeState, NodeStatus, RunState, RunStatus, StepState};
+use slipway_protocol::{
+    HEARTBEAT_SECONDS, LooseStep, NodeState, NodeStatus, POLL_SECONDS, RunState, RunStatus, StepState,
+};
 
 use crate::Error;
 use crate::store::nodes::{self, Node};
@@ -10,10 +12,10 @@ use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, boot_reports, loose};
 use crate::time::{Millis, now};
 
-/// A machine sends progress twice a second while a step has any: after this long without a word something is wrong.
-const SILENT_IN_PROGRESS: Millis = 10_000;
-/// Otherwise it says every 30 s that it lives; one such word may be lost.
-const SILENT: Millis = 65_000;
+/// A machine that works on a run says this often that it lives, or more; two such words may be lost.
+const SILENT: Millis = 3 * HEARTBEAT_SECONDS * 1000;
+/// A machine without work asks for it this often; one such question may be lost.
+const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
 /// Actions that put a system on a disk, and those that leave for it.
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
 const LEAVES: [&str; 2] = ["reboot", "kexec"];
@@ -23,7 +25,7 @@ fn of_node(node: Node, mut run: Option<RunStatus>, now: Millis) -> NodeStatus {
     let silent_since = run.as_mut().and_then(|run| silent_since(node.last_seen, run, now));
     NodeStatus {
         silent_since,
-        came_back_at: run.as_ref().and_then(|run| came_back_at(&node, run)),
+        came_back_at: run.as_ref().and_then(|run| came_back_at(&node, run, now)),
         id: node.id,
         name: node.name,
         state: node.state,
@@ -47,17 +49,18 @@ fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> 
     if run.state != RunState::Running {
         return None;
     }
-    let mut progress = run.steps.iter_mut().find(|step| step.state == StepState::Running)?.progress.as_mut();
-    let limit = if progress.is_some() { SILENT_IN_PROGRESS } else { SILENT };
-    let silent_since = last_seen.filter(|seen| now.saturating_sub(*seen) > limit)?;
-    if let Some(progress) = &mut progress {
+    let step = run.steps.iter_mut().find(|step| step.state == StepState::Running)?;
+    let silent_since = last_seen.filter(|seen| now.saturating_sub(*seen) > SILENT)?;
+    if let Some(progress) = &mut step.progress {
         (progress.rate, progress.seconds_left) = (0, None);
     }
     Some(silent_since)
 }
 
-/// When a machine enrolled again that had left for the system it installed, and from which nothing was heard since.
-fn came_back_at(node: &Node, run: &RunStatus) -> Option<Millis> {
+/// When a machine enrolled again that had left for the system it installed, and from which nothing was heard since. It is still in
+/// slipway, which is heard of.
+fn came_back_at(node: &Node, run: &RunStatus, now: Millis) -> Option<Millis> {
+    node.last_seen.filter(|seen| now.saturating_sub(*seen) <= GONE)?;
     let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed)
         && run.state == RunState::Succeeded
         && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))

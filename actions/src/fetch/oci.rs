@@ -112,7 +112,7 @@ impl<'a> Registry<'a> {
         };
         match once(self) {
             Err(Error::Source(SourceError::Fetch { source, .. })) if source.challenge().is_some() => {
-                self.log_in(source.challenge().unwrap_or_default(), machine)?;
+                self.log_in(source.challenge().unwrap_or_default(), patience, machine)?;
                 once(self)
             }
             other => other,
@@ -120,7 +120,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Gets what an answer of 401 asks for in its `WWW-Authenticate` header.
-    pub(crate) fn log_in(&mut self, header: &str, machine: &dyn Machine) -> Result<(), Error> {
+    pub(crate) fn log_in(&mut self, header: &str, patience: Duration, machine: &dyn Machine) -> Result<(), Error> {
         let basic = self.auth.map(|auth| {
             let login = STANDARD.encode(format!("{}:{}", auth.username, auth.password.reveal()));
             Secret::from(format!("Basic {login}"))
@@ -131,7 +131,7 @@ impl<'a> Registry<'a> {
             Some(Challenge::Bearer { realm, service, scope }) => {
                 let url = self.token_url(&realm, service.as_deref(), scope.as_deref())?;
                 let request = Request { authorization: basic.as_ref(), ..Request::new(url.as_str(), self.ca) };
-                let answer = small::read(&request, MAX_TOKEN, machine)?;
+                let answer = small::fetch(&request, MAX_TOKEN, patience, machine)?.bytes;
                 let token = token(&answer).ok_or_else(|| self.refused("the registry's token server gave no token"))?;
                 Some(Secret::from(format!("Bearer {token}")))
             }

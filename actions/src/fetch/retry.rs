@@ -7,20 +7,25 @@ use std::time::{Duration, Instant};
 use super::FetchError;
 use crate::Report;
 use crate::error::{Error, SourceError};
-use crate::machine::Cancel;
+use crate::machine::{Cancel, Machine};
 
 /// How long nothing may succeed before it is given up: a server may start again meanwhile.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5 * 60);
 /// The same where there is another place to ask.
-pub(crate) const SHORT_PATIENCE: Duration = Duration::from_secs(20);
+const SHORT_PATIENCE: Duration = Duration::from_secs(20);
 /// First pause before another try; doubled with each failure in a row, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Longest pause a server is granted that asks for one.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 /// How often a source that cannot be resumed is fetched from its beginning again.
 const RESTARTS: u32 = 3;
 const STOP_CHECK: Duration = Duration::from_millis(50);
+
+/// How long one place may fail: shorter where it is not the only one.
+pub(crate) fn patience_with(machine: &dyn Machine, is_only: bool) -> Duration {
+    if is_only { machine.patience() } else { machine.patience().min(SHORT_PATIENCE) }
+}
 
 /// Failures in a row, with no more than a few bytes received between them.
 #[derive(Debug, Default)]

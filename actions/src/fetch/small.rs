@@ -41,7 +41,8 @@ pub(crate) fn fetch(
         if !error.may_pass() {
             return Err(SourceError::Fetch { url: url(), source: error }.into());
         }
-        if lasted >= patience {
+        let pause = retry::pause(&error, failures);
+        if lasted + pause >= patience {
             return Err(SourceError::FetchGaveUp {
                 url: url(),
                 offset: 0,
@@ -51,7 +52,7 @@ pub(crate) fn fetch(
             }
             .into());
         }
-        if !retry::sleep(retry::pause(&error, failures), machine.cancel()) {
+        if !retry::sleep(pause, machine.cancel()) {
             return Err(Error::Cancelled);
         }
     }

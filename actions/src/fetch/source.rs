@@ -1,6 +1,7 @@
 //! Where something comes from, and what proves that it is the one meant.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use slipway_protocol::{Digest, OciReference, OciReferenceError, Origin, RegistryAuth, StreamImage};
 
@@ -143,7 +144,8 @@ impl<'a> Source<'a> {
         Ok(references.into_iter().map(registry).collect())
     }
 
-    /// The blob by the first of some registries that has a manifest of it, and the index of that one.
+    /// The blob by the first of some registries that has a manifest of it, and the index of that one. They are asked in turn until
+    /// none may answer yet, or patience ends.
     fn find_in(
         &self,
         registries: &mut [Registry<'_>],
@@ -151,21 +153,27 @@ impl<'a> Source<'a> {
         machine: &dyn Machine,
         report: &mut dyn FnMut(Report),
     ) -> Result<(usize, Blob), Error> {
-        let (places, mut failed, mut may_pass) = (registries.len(), Vec::new(), false);
-        for (index, registry) in registries.iter_mut().enumerate() {
-            machine.cancel().check()?;
-            let patience = if index + 1 < places { retry::SHORT_PATIENCE } else { machine.patience() };
-            let error = match registry.find(patience, machine) {
-                Ok(blob) => return Ok((index, blob)),
-                Err(error) if places == 1 => return Err(error),
-                Err(error) => error,
-            };
-            let why = format!("{}: {}", shown(urls[index]), text::chain(&error));
-            report(Report::Note(format!("did not find the {} in {why}", self.what)));
-            failed.push(why);
-            may_pass |= is_retryable(&error);
+        let began = Instant::now();
+        let is_only = registries.len() == 1;
+        let patience = retry::patience_with(machine, is_only);
+        loop {
+            let (mut failed, mut may_pass) = (Vec::new(), false);
+            for (index, registry) in registries.iter_mut().enumerate() {
+                machine.cancel().check()?;
+                let error = match registry.find(patience, machine) {
+                    Ok(blob) => return Ok((index, blob)),
+                    Err(error) if is_only => return Err(error),
+                    Err(error) => error,
+                };
+                let why = format!("{}: {}", shown(urls[index]), text::chain(&error));
+                report(Report::Note(format!("did not find the {} in {why}", self.what)));
+                failed.push(why);
+                may_pass |= is_retryable(&error);
+            }
+            if !may_pass || began.elapsed() >= machine.patience() {
+                return Err(SourceError::NoMirror { failed, may_pass }.into());
+            }
         }
-        Err(SourceError::NoMirror { failed, may_pass }.into())
     }
 
     /// Does something with what the places give, and again with what another one gives where `is_another` says of the failure that

@@ -50,7 +50,8 @@ impl Fetch<'_, '_> {
                 && logged_in != Some((place, at.offset))
             {
                 logged_in = Some((place, at.offset));
-                match registry.log_in(challenge, self.machine) {
+                let patience = retry::patience_with(self.machine, is_only);
+                match registry.log_in(challenge, patience, self.machine) {
                     Ok(()) => continue,
                     Err(error) if is_only => return Err(Halt::Failed(error)),
                     Err(error) => (self.resume.note)(text::chain(&error)),

@@ -7,7 +7,7 @@ use slipway_protocol::Failure;
 use super::Halt;
 use crate::error::{Error, SourceError};
 use crate::fetch::mirrors::{Mirrors, Then};
-use crate::fetch::{self, FetchError};
+use crate::fetch::{self, FetchError, retry};
 
 /// Where in a source the reading is.
 #[derive(Default)]
@@ -62,9 +62,11 @@ impl Resume<'_> {
         }
         if then == Then::Other {
             at.etag = None;
-            if !self.mirrors.was_each_asked() {
-                return Ok(Duration::ZERO);
-            }
+            // What one place asks for is not for the next.
+            return Ok(match self.mirrors.was_each_asked() {
+                true => (self.pause)(&error, failures).min(retry::LONGEST_PAUSE),
+                false => Duration::ZERO,
+            });
         }
         Ok((self.pause)(&error, failures))
     }

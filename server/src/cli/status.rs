@@ -14,12 +14,12 @@ use super::{host_keys, reports};
 
 /// How often `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Columns of a table where no terminal says how many it has.
-const WIDTH: usize = 120;
 /// Shortest room for the last message: below that a narrow terminal wraps lines.
 const MESSAGE_WIDTH: usize = 30;
+/// Columns that a narrow terminal does without, the first first.
+const SPARED: [&str; 3] = ["Total duration", "Action", "Last update"];
 /// What to do about a machine that does not start what was installed.
-const CAME_BACK: &str = "back in slipway instead of its disk: check the boot order, or take the boot medium out";
+const CAME_BACK: &str = "is back in slipway instead of its disk: check the boot order, or take the boot medium out";
 /// Back to the top left and clear (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -93,20 +93,20 @@ fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
 /// All there is to say of a machine.
 fn one(node: &NodeStatus, now: Millis) -> String {
     let table = status_table(&[node], in_words, width(), now);
-    let notice = notice(node, now).map(|notice| format!("\nThe machine is {notice}\n")).unwrap_or_default();
+    let notice = notice(node, now).map(|notice| format!("\nThe machine {notice}\n")).unwrap_or_default();
     let failure = failure(node).unwrap_or_default();
     format!("{table}{notice}{failure}{}{}", contacts(node, now).unwrap_or_default(), reports::of_node(node, now))
 }
 
-/// How many columns the terminal has.
+/// How many columns the terminal has. What goes elsewhere is not cut.
 fn width() -> usize {
     let of_terminal = || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
-    of_terminal().or_else(of_environment).filter(|columns| *columns > 0).unwrap_or(WIDTH)
+    of_terminal().or_else(of_environment).filter(|columns| *columns > 0).unwrap_or(usize::MAX)
 }
 
 fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usize, now: Millis) -> String {
-    let header = ["Machine", "State", "Action", "Progress", "Last update", "Total duration", "Last message"];
+    let mut header = vec!["Machine", "State", "Action", "Progress", "Last update", "Total duration", "Last message"];
     let rows = nodes.iter().map(|node| {
         let run = node.run.as_ref();
         let step = run.and_then(current);
@@ -123,17 +123,27 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
         ]
     });
     let mut rows: Vec<Vec<String>> = rows.collect();
+    let others = |header: &[&str], rows: &[Vec<String>]| -> usize {
+        let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+        (0..header.len() - 1).map(|column| widest(column).max(header[column].len()) + 2).sum()
+    };
+    for title in SPARED {
+        if others(&header, &rows) + MESSAGE_WIDTH > width
+            && let Some(column) = header.iter().position(|known| *known == title)
+        {
+            header.remove(column);
+            rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        }
+    }
     // What the others leave; the message comes last, and so may be cut.
-    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let others: usize = (0..header.len() - 1).map(|column| widest(column).max(header[column].len()) + 2).sum();
-    let room = width.saturating_sub(others).max(MESSAGE_WIDTH);
+    let room = width.saturating_sub(others(&header, &rows)).max(MESSAGE_WIDTH);
     rows.iter_mut().filter_map(|row| row.last_mut()).for_each(|message| *message = cut_to(message, room));
     table(&header, rows)
 }
 
 /// What is wrong with a machine, that nothing it says would tell.
 fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
-    let silent = node.silent_since.map(|since| format!("silent for {}", duration(now.saturating_sub(since))));
+    let silent = node.silent_since.map(|since| format!("has been silent for {}", duration(now.saturating_sub(since))));
     silent.or_else(|| node.came_back_at.map(|_| CAME_BACK.to_owned()))
 }
 
@@ -142,8 +152,9 @@ fn failure(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref()?;
     let (index, step) = current(run)?;
     let failure = step.failure.as_ref()?;
-    let mut text = format!("\nStep {}/{} {}: {}\n", index + 1, run.steps.len(), step.name, failure.reason);
-    failure.causes.iter().for_each(|cause| text += &format!("  because: {cause}\n"));
+    let reason = shown(&failure.reason);
+    let mut text = format!("\nStep {}/{} {}: {reason}\n", index + 1, run.steps.len(), shown(&step.name));
+    failure.causes.iter().for_each(|cause| text += &format!("  because: {}\n", shown(cause)));
     Some(text)
 }
 
@@ -266,9 +277,15 @@ pub fn word<T: Serialize>(value: &T) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
+/// A line as it may reach a terminal: what a machine or a file says of itself may hold what a terminal obeys.
+pub fn shown(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Columns as wide as their widest cell.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
+    let rows = rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect());
     let rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
@@ -407,9 +424,13 @@ mod tests {
         stream.progress = Some(Progress { rate: 250_000, fetched: 7, fetch_total: Some(9), ..progress });
         stream.notes.push("a".repeat(300));
         let machine = node(NodeState::Installing, vec![stream]);
-        let table = status_table(&[&machine], in_short, 120, 103_000);
-        assert!(table.lines().all(|line| line.chars().count() <= 120), "{table}");
-        assert!(table.contains("1/1 50 %, 12 s left ") && table.contains("aaa…"), "{table}");
+        for width in [80, 120] {
+            let table = status_table(&[&machine], in_short, width, 103_000);
+            assert!(table.lines().all(|line| line.chars().count() <= width), "{table}");
+            assert!(table.contains("1/1 50 %, 12 s left ") && table.contains("aaa…"), "{table}");
+        }
+        let table = status_table(&[&machine], in_short, usize::MAX, 103_000);
+        assert!(table.contains(&"a".repeat(300)), "{table}");
         let gone = NodeStatus { name: Some("gone".to_owned()), state: NodeState::Decommissioned, ..machine.clone() };
         let nodes = [machine, gone];
         let text = many(&nodes, false, 103_000);
@@ -421,11 +442,22 @@ mod tests {
     fn a_machine_that_is_silent_or_came_back_is_said_to_be_so() {
         let mut machine = node(NodeState::Installing, vec![step("stream-image", StepState::Running)]);
         machine.silent_since = Some(88_000);
-        let said = |node: &NodeStatus| status_table(&[node], in_short, 300, 103_000).contains("silent for 15 s");
+        let said =
+            |node: &NodeStatus| status_table(&[node], in_short, 300, 103_000).contains("has been silent for 15 s");
         assert!(said(&machine));
         machine.silent_since = None;
         assert!(!said(&machine));
         machine.came_back_at = Some(100_000);
         assert!(status_table(&[&machine], in_short, 300, 103_000).contains(CAME_BACK));
+    }
+
+    #[test]
+    fn what_a_machine_says_does_not_reach_the_terminal_as_it_is() {
+        let mut stream = step("stream-image", StepState::Failed);
+        let causes = vec!["a\x1b[2Jb\nforged: line".to_owned()];
+        stream.failure = Some(Failure { reason: "c\x1b]0;d\x07".to_owned(), causes, log_tail: Vec::new() });
+        let text = one(&node(NodeState::Failed, vec![stream]), 103_000);
+        assert!(text.contains("because: a [2Jb forged: line\n"), "{text}");
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }
 }

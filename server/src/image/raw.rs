@@ -1,5 +1,5 @@
-//! What a file is decoded to: read once when it is added, so that whatever would fail on a machine, after its disk was
-//! erased, fails here.
+//! What a file is decoded to: read once when it is added, so that what would fail on a machine, after its disk was erased,
+//! fails here. Of qcow2 only the header is read.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -67,12 +67,11 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
         if let Err(source) = read {
             let decoded = size + chunk.len() as u64;
             let message = format!(
-                "the image {name:?} is damaged or was cut off: its {} data cannot be decoded after {decoded} bytes of \
-                 the raw image; fetch or make it again",
+                "the {} data of the image {name:?} cannot be decoded after {decoded} bytes of the raw image ({source}): it is damaged, \
+                 was cut off, has something behind its end, or needs more memory than a machine has for it; make it again",
                 format.name()
             );
-            let causes = vec![source.to_string()];
-            return Err(Error::Refused { code: ErrorCode::InvalidRequest, message, causes });
+            return Err(Error::refused(ErrorCode::InvalidRequest, message));
         }
         if chunk.is_empty() {
             break;

@@ -74,8 +74,8 @@ fn has_left_overs(folder: &Path) -> bool {
 
 async fn refused(server: &TestServer, bytes: &[u8], known: Known) -> String {
     let error = add(server, bytes, known).await.expect_err("it is refused");
-    let Error::Refused { message, causes, .. } = error else { panic!("{error}") };
-    [vec![message], causes].concat().join(": ")
+    let Error::Refused { message, .. } = error else { panic!("{error}") };
+    message
 }
 
 #[tokio::test]
@@ -130,7 +130,8 @@ async fn what_was_cut_off_or_has_more_behind_its_end_is_refused() {
         let cut = [1, 9, stream.len() / 2].map(|cut| stream[..stream.len() - cut].to_vec());
         for bytes in cut.into_iter().chain([damaged, more]) {
             let message = refused(&server, &bytes, Known::default()).await;
-            assert!(message.contains(&format!("is damaged or was cut off: its {name} data ")), "{message}");
+            assert!(message.starts_with(&format!("the {name} data of the image ")), "{message}");
+            assert!(message.contains("cannot be decoded after ") && message.contains("it is damaged, was cut off"));
         }
     }
 }
@@ -174,4 +175,21 @@ async fn a_file_for_other_actions_is_taken_as_it_is() {
     let other = Known { is_other: true, ..Known::default() };
     let Added { image, warning } = add(&server, b"<bmap/>", other).await.unwrap();
     assert_eq!((image.digest, image.raw_size, warning), (sha256(b"<bmap/>"), None, None));
+}
+
+#[tokio::test]
+async fn what_a_stopped_command_left_is_removed() {
+    let server = TestServer::start().await;
+    let [left, locked, new] =
+        ["left", "locked", "new"].map(|name| server.data().incoming_image().with_file_name(format!("incoming-{name}")));
+    let make = |path: &std::path::Path, age: u64| {
+        let file = std::fs::File::create(path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
+        file
+    };
+    let lock = make(&locked, 3600);
+    lock.lock().unwrap();
+    drop((make(&left, 3600), make(&new, 0)));
+    server.data().remove_left_images();
+    assert_eq!([&left, &locked, &new].map(|path| path.exists()), [false, true, true]);
 }
