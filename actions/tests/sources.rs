@@ -87,7 +87,7 @@ fn an_image_that_is_not_that_of_the_list_of_sums_does_not_boot() {
     fails_for(&bench, StreamImage { sums: Some(local("nowhere")), ..stream(local("image.raw")) }, "opening the file");
     fails_for(
         &bench,
-        StreamImage { url: "https://localhost:1/".to_owned(), ..good.clone() },
+        StreamImage { url: "https://127.0.0.1:1/".to_owned(), ..good.clone() },
         "does not end in a file name",
     );
     let both = StreamImage { digest: Some(wrong.clone()), ..good.clone() };
@@ -189,7 +189,7 @@ fn a_mirror_goes_on_at_the_byte_where_there_is_a_digest() {
     let gone = Server::start(|_, _| status("404 Not Found", ""));
     let (first, second) = (breaking(&body, 2 * MIB, "\"1\""), serving(&body, "\"2\""));
     let bench = Bench::new(DISK);
-    let mirrors = vec![first.url.clone(), second.url.clone(), "https://localhost:1/never".to_owned()];
+    let mirrors = vec![first.url.clone(), second.url.clone(), "https://127.0.0.1:1/never".to_owned()];
     let image = StreamImage { mirrors, digest: Some(sha256(&body)), ..stream(&gone.url) };
     let (result, reports) = bench.run(&Action::StreamImage(image));
     let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));

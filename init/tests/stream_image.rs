@@ -130,7 +130,7 @@ fn sha256(path: &str) -> String {
 /// Serves so many bytes of a file at /image over TLS, then silence if that is not all of it. Returns the URL of its root.
 fn serve(issuer: &Authority, body: Vec<u8>, until: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+    let url = format!("https://127.0.0.1:{}", listener.local_addr().unwrap().port());
     let tls = Acceptor::new(issuer);
     std::thread::spawn(move || {
         let mut silent = Vec::new();
@@ -246,7 +246,7 @@ fn a_failure_before_the_first_write_leaves_the_disk_as_it_was() {
     let (image, missing) = (bench.file("raw", &image()), bench.path("nothing"));
     for (arguments, expect) in [
         (["--url", &missing, "--verify", "readback"], "No such file"),
-        (["--url", &url, "--verify", "none"], "fetching https://localhost:"),
+        (["--url", &url, "--verify", "none"], "fetching https://127.0.0.1:"),
         (["--url", &url, "--ca", &missing], "No such file"),
         (["--url", &image, "--raw-size", "41943041"], "41943041"),
         (["--url", &image, "--sha256", "12"], "reading --sha256"),

@@ -26,8 +26,11 @@ pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
 /// For benchmarks: servers, and what people write images with.
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
 /// For our own tests: other people's readers of what we write, and writers of what we read; a shell and the program of the device
-/// mapper for a machine whose disks are to fail.
+/// mapper for a machine whose disks are to fail; what sends reports on installed systems; systemd's judgement of our unit.
 pub const TESTS: &[&str] = &[
+    "curl",
+    "wget",
+    "systemd",
     "cpio",
     "binutils",
     "fdisk",

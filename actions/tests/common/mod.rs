@@ -299,7 +299,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let url = match tls {
-            Some(_) => format!("https://localhost:{port}/image"),
+            Some(_) => format!("https://127.0.0.1:{port}/image"),
             None => format!("http://127.0.0.1:{port}/image"),
         };
         let asked = Arc::new(Mutex::new(Vec::new()));
