@@ -229,6 +229,12 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
     {
         return format!("waits to be released, claim code {code}");
     }
+    // What the installer said last is past once the machine has left it.
+    match node.state {
+        NodeState::Booting => return "waits for the installed system to report".to_owned(),
+        NodeState::Running => return "the installed system has reported".to_owned(),
+        _ => {}
+    }
     let said = step.and_then(|step| {
         let failed = step.failure.as_ref().map(|failure| match failure.causes.last() {
             Some(cause) => format!("{}: {cause}", failure.reason),
@@ -414,6 +420,16 @@ mod tests {
             "{text}"
         );
         check(node, &["web1", "failed", "erase-disk", "1/2", "3 s ago", "1 min 33 s", "erasing: no such device"]);
+    }
+
+    #[test]
+    fn the_table_shows_the_installed_system_once_the_installer_is_left() {
+        let mut reboot = step("reboot", StepState::Succeeded);
+        reboot.notes.push("ready to leave".to_owned());
+        let said = |state| status_table(&[&node(state, vec![reboot.clone()])], in_short, 200, 103_000);
+        assert!(said(NodeState::Installing).contains("ready to leave"));
+        assert!(said(NodeState::Booting).contains("waits for the installed system to report"));
+        assert!(said(NodeState::Running).contains("the installed system has reported"));
     }
 
     #[test]
