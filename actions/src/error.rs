@@ -4,21 +4,26 @@ mod boot;
 mod capture;
 mod encrypt;
 mod erase;
+mod fetch;
 mod image;
 mod partition;
 mod source;
 mod target;
+mod tpm;
 
 use std::io;
 
+pub(crate) use self::fetch::refused_certificate;
 pub use boot::BootError;
 pub use capture::CaptureError;
 pub use encrypt::EncryptError;
 pub use erase::EraseError;
+pub use fetch::{FetchError, Refusal};
 pub use image::ImageError;
 pub use partition::PartitionError;
 pub use source::SourceError;
 pub use target::TargetError;
+pub use tpm::TpmError;
 
 /// Why an action failed. Messages name operation and object; the cause is the source.
 #[derive(Debug, thiserror::Error)]

@@ -1,57 +1,26 @@
 //! Opening a source: HTTPS, HTTP, or a file.
 
-pub(crate) mod challenge;
 mod client;
-mod error;
-pub(crate) mod headers;
+mod headers;
 mod http;
 pub(crate) mod mirrors;
 pub(crate) mod oci;
+pub(crate) mod ranges;
 pub(crate) mod retry;
 pub(crate) mod small;
 pub(crate) mod source;
+pub(crate) mod verify;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::time::Duration;
 
 use reqwest::Url;
-use slipway_protocol::Secret;
-use slipway_protocol::workflow::shown_url;
+use slipway_protocol::workflow::{local_path, shown_url};
 
-use crate::machine::{Cancel, Response};
+use crate::error::FetchError;
+use crate::machine::{Cancel, Request, Response};
 
 pub(crate) use client::Trust;
-pub use error::{FetchError, Refusal};
-
-/// A connection that delivers nothing for this long is dropped, unless more patience is asked for.
-const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What to fetch.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// `https://`, `http://`, `file://` or an absolute path.
-    pub url: &'a str,
-    /// CA certificates in PEM to trust beside the machine's own.
-    pub ca: Option<&'a str>,
-    /// First byte wanted.
-    pub offset: u64,
-    /// Entity tag the source must still have when `offset` is not 0.
-    pub etag: Option<&'a str>,
-    /// How long the source may be silent.
-    pub stall: Duration,
-    /// Media types wanted, where there is a choice.
-    pub accept: Option<&'a str>,
-    /// Value of the `Authorization` header. It is not sent on to another server.
-    pub authorization: Option<&'a Secret>,
-}
-
-impl<'a> Request<'a> {
-    /// Asks for all of it, with 10 s for every silence.
-    pub fn new(url: &'a str, ca: Option<&'a str>) -> Self {
-        Self { url, ca, offset: 0, etag: None, stall: STALL_TIMEOUT, accept: None, authorization: None }
-    }
-}
 
 /// A URL for messages: without user, password, query and fragment, which may be secrets.
 pub(crate) fn shown(url: &str) -> String {
@@ -85,11 +54,6 @@ pub(crate) fn open(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Resul
         return Err(FetchError::Scheme);
     }
     http::open(request, trust, stop)
-}
-
-/// The path of a `file://` URL or an absolute path; `file://` URLs are taken as written, without percent-decoding.
-pub(crate) fn local_path(url: &str) -> Option<&str> {
-    url.strip_prefix("file://").or_else(|| url.starts_with('/').then_some(url))
 }
 
 fn open_file(path: &str, offset: u64) -> Result<Response, FetchError> {

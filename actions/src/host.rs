@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use slipway_protocol::{Disk, RecoveryKey};
 
-use crate::capture_file::CaptureFile;
-use crate::disks;
-use crate::efi::former::FormerPartitions;
-use crate::error::Error;
-use crate::fetch::retry::PATIENCE;
-use crate::fetch::{self, FetchError, Request, Trust};
-use crate::machine::{Cancel, Candidate, Machine, Response, TPM, Upload, UploadError};
+use self::capture_file::CaptureFile;
+use crate::disk::list;
+use crate::disk::previous_install::FormerPartitions;
+use crate::error::{Error, FetchError};
+use crate::fetch::{self, Trust};
+use crate::machine::{Cancel, Candidate, Machine, PATIENCE, Request, Response, TPM, Upload, UploadError};
 use crate::sys;
+
+mod capture_file;
 
 /// CA certificates of the running system, used only where nobody gave any: when an action is run by hand.
 const SYSTEM_TRUST: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -71,7 +72,7 @@ impl Host {
 
 impl Machine for Host {
     fn disks(&self) -> Result<Vec<Candidate>, Error> {
-        let candidates = disks::candidates(Path::new("/sys"), Path::new("/proc"), self.is_operating_system)
+        let candidates = list::candidates(Path::new("/sys"), Path::new("/proc"), self.is_operating_system)
             .map_err(|source| Error::ListDisks { source })?;
         // Only firmware with entries wants to know, and only where disks are slipway's to overwrite.
         if self.is_operating_system && self.efi().exists() {

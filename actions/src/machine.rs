@@ -8,14 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use slipway_protocol::{CapturedImage, Disk, RecoveryKey};
+use slipway_protocol::{CapturedImage, Disk, RecoveryKey, Secret};
 
-use crate::error::Error;
-use crate::fetch::retry::PATIENCE;
-use crate::fetch::{FetchError, Request};
+use crate::error::{Error, FetchError};
 
 /// The TPM by way of the kernel's resource manager.
 pub(crate) const TPM: &str = "/dev/tpmrm0";
+
+/// How long nothing may succeed before it is given up: a server may start again meanwhile.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// A connection that delivers nothing for this long is dropped, unless more patience is asked for.
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What actions need of a machine. [`crate::Host`] is the real one; tests put files in place of its disks.
 pub trait Machine: Sync {
@@ -109,6 +112,32 @@ pub struct Candidate {
     pub by_name_only: bool,
     /// By what it is seen to be a medium to start slipway from. It counts only where it is named by device, serial or wwn.
     pub boot_medium: Option<String>,
+}
+
+/// What to fetch.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// `https://`, `http://`, `file://` or an absolute path.
+    pub url: &'a str,
+    /// CA certificates in PEM to trust beside the machine's own.
+    pub ca: Option<&'a str>,
+    /// First byte wanted.
+    pub offset: u64,
+    /// Entity tag the source must still have when `offset` is not 0.
+    pub etag: Option<&'a str>,
+    /// How long the source may be silent.
+    pub stall: Duration,
+    /// Media types wanted, where there is a choice.
+    pub accept: Option<&'a str>,
+    /// Value of the `Authorization` header. It is not sent on to another server.
+    pub authorization: Option<&'a Secret>,
+}
+
+impl<'a> Request<'a> {
+    /// Asks for all of it, with 10 s for every silence.
+    pub fn new(url: &'a str, ca: Option<&'a str>) -> Self {
+        Self { url, ca, offset: 0, etag: None, stall: STALL_TIMEOUT, accept: None, authorization: None }
+    }
 }
 
 /// A source opened at an offset.

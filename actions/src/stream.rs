@@ -7,7 +7,6 @@
 //! Memory is what the two pools hold and what the decoder keeps of its past, whatever the size of the image. The first
 //! failure stops every stage; only when all have ended well is the head of the disk written.
 
-pub mod bmap;
 pub(crate) mod buffers;
 pub(crate) mod capture;
 mod decode;
@@ -20,7 +19,6 @@ pub(crate) mod measure;
 mod parallel;
 mod pieces;
 pub(crate) mod progress;
-pub mod qcow2;
 mod qcow2_stages;
 pub(crate) mod read;
 mod read_back;
@@ -36,21 +34,21 @@ use std::time::{Duration, Instant};
 
 use slipway_protocol::{Stage, StreamImage, Verify};
 
-use self::bmap::RangeCheck;
 use self::buffers::Queue;
-use self::digest::Check;
 use self::progress::{Counters, Meter, Pace, Watch};
 use self::qcow2_stages::Ranges;
 use self::read_back::ReadBack;
 use self::resume::Resume;
 use self::write::Target;
-use crate::Report;
+use crate::disk::open::OpenDisk;
+use crate::disk::partitions::Fitted;
 use crate::error::Error;
+use crate::fetch::ranges::RangeCheck;
 use crate::fetch::retry;
 use crate::fetch::source::Source;
+use crate::fetch::verify::Check;
 use crate::machine::{Cancel, Machine};
-use crate::open_disk::OpenDisk;
-use crate::partitions::Fitted;
+use crate::report::Report;
 use crate::text;
 
 /// Size of every buffer. Two threads that write as much at a time are as fast as with more (docs/performance.md).

@@ -5,10 +5,11 @@ mod common;
 
 use std::process::Command;
 
-use common::disk_image::{Part, ROOT, can_mount, make, read_file, run};
-use common::{Bench, MIB, chain};
 use slipway_protocol::boot_report::places;
 use slipway_protocol::{Action, BootReporter, BootReporterConfig};
+
+use common::disk_image::{Part, ROOT, can_mount, make, read_file, run};
+use common::{Bench, MIB, chain};
 
 const ROOT_AT: usize = 1;
 const SYSTEMD: (&str, &str) = ("usr/lib/systemd/systemd", "");
@@ -119,7 +120,7 @@ fn the_unit_is_one_that_systemd_takes() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let unit = include_str!("../src/boot_reporter/slipway-report.service");
+    let unit = include_str!("../src/action/boot_reporter/slipway-report.service");
     // Which is looked for when the unit is verified.
     let unit = unit.replace("/usr/local/lib/slipway/slipway", "/bin/true");
     let file = folder.path().join("slipway-report.service");

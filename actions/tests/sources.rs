@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
 
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use slipway_protocol::{Action, DetachedSignature, StreamImage};
+
 use common::tls::{Acceptor, authority};
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails_for};
 use common::{Answer, Asked, Bench, MIB, Server, chain, gzip, image, ok, ranges, sha256, status, stream};
-use ring::signature::{Ed25519KeyPair, KeyPair};
-use slipway_protocol::{Action, DetachedSignature, StreamImage};
 
 const DISK: usize = 4 * MIB;
 
@@ -161,7 +162,7 @@ fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
     // An image of ten bytes, signed by the programs themselves.
     let bench = Bench::new(DISK);
     fs::write(bench.path("image"), "the image\0").unwrap();
-    let made = |name: &str| format!("{}/tests/signatures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let made = |name: &str| format!("{}/../formats/tests/signatures/{name}", env!("CARGO_MANIFEST_DIR"));
     for (signed, public_key) in [("minisign.sig", "minisign.pub"), ("openssl.sig", "openssl.pem")] {
         let public_key = fs::read_to_string(made(public_key)).unwrap();
         let image = stream(bench.path("image").to_str().unwrap());

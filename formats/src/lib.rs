@@ -1,5 +1,17 @@
-//! Readers of others' formats that node and server share. They get bytes and do no input or output.
-#![deny(clippy::indexing_slicing)]
+//! Readers and editors of formats that are not slipway's own: boot configurations, PE, EFI load options, lists of sums, signatures,
+//! block maps, images by their first bytes. Bytes or text in, a judgement or a text out; no input or output.
+#![deny(clippy::indexing_slicing, clippy::expect_used)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests"))]
 
+pub mod bmap;
+pub mod boot_config;
+pub mod boot_entry;
+pub mod crc32;
+pub mod efi;
+pub mod http;
 pub mod image;
+pub mod oci;
+pub mod pe;
 pub mod qcow2;
+pub mod signature;
+pub mod sums;

@@ -1,203 +1,158 @@
-//! The header of a disk image of QEMU (QEMU, docs/interop/qcow2.txt, "Header" and "Additional fields").
+//! Disk images of QEMU, read without a second copy (QEMU, docs/interop/qcow2.txt; the sections named here are its).
+//!
+//! [`Image`] reads a source at offsets and gives the raw image from its beginning to its end. [`FileOrder`] reads a source
+//! once, from its beginning to its end, and gives the raw image in the order of the file: that is possible where every table
+//! stands before what it maps, as `qemu-img convert` leaves it unless it preallocates data, and in most images that were
+//! written to but never had a snapshot. Either gives every byte of the raw image exactly once, or an error.
+//!
+//! Images with a backing file, an external data file, encryption, or extended L2 entries are refused, and so are those
+//! that were not closed or are marked as damaged. Snapshots inside an image are left aside.
+//!
+//! Memory is at most 16 MiB for an [`Image`] and 24 MiB for a [`FileOrder`], whatever the source says: 1 MiB of the L1 table,
+//! 4 MiB of an L2 table and what it maps, 2 MiB of raw data, 4 MiB of compressed data and 4 MiB of its decoder's past;
+//! in file order up to 262,144 clusters that are known and still to come.
 
-use std::ops::Range;
+mod decompress;
+mod file_order;
+mod header;
+mod image;
+mod map;
+#[cfg(test)]
+mod tests;
 
-/// Why an image with this header cannot be read.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HeaderError {
-    /// The header contradicts itself or the format.
-    #[error("reading the header of the qcow2 image: {reason}; check it with qemu-img check")]
-    Invalid {
-        /// What is wrong.
-        reason: String,
+use std::io;
+
+pub use file_order::FileOrder;
+pub use header::{Compression, HEADER_LEN, Header, HeaderError};
+pub use image::{Image, ReadAt};
+
+/// A piece of the raw image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block<'a> {
+    /// These bytes, not empty.
+    Data(&'a [u8]),
+    /// So many zeros, at least one.
+    Zero(u64),
+}
+
+/// Why a qcow2 image cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The header is damaged, or the image uses something slipway does not read.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// A table says what it must not.
+    #[error("reading {table} of the qcow2 image: entry {index} {reason}; check it with qemu-img check")]
+    Entry {
+        /// The L1 table, or an L2 table.
+        table: String,
+        /// Entry, from 0.
+        index: u64,
+        /// What is wrong with it.
+        reason: &'static str,
     },
-    /// The image uses something slipway does not read.
-    #[error("reading the header of the qcow2 image: {feature}; {remedy}")]
-    Unsupported {
-        /// What it uses.
-        feature: String,
-        /// What makes an image that can be read.
-        remedy: &'static str,
-    },
-    /// The file ends within the header.
+    /// The file ends before something it has to hold.
     #[error(
-        "reading the header of the qcow2 image: the file ends at byte {end}, before byte {needed}; fetch or make it again"
+        "reading {what} of the qcow2 image: the file ends at byte {end}, before byte {needed}; fetch or make it again"
     )]
     Truncated {
+        /// What ends too early.
+        what: &'static str,
         /// Bytes the file has.
         end: u64,
         /// Bytes it would need to have.
         needed: u64,
     },
+    /// The source could not be read.
+    #[error("reading the qcow2 image at byte {offset}")]
+    Read {
+        /// Byte offset in the file.
+        offset: u64,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A compressed cluster is damaged.
+    #[error("decompressing the cluster of the qcow2 image at byte {offset}, for byte {guest} of the raw image")]
+    Decompress {
+        /// Byte offset in the file.
+        offset: u64,
+        /// Byte offset in the raw image.
+        guest: u64,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A part of the file is known to be needed only after it has passed.
+    #[error(
+        "reading the qcow2 image in one pass: byte {offset} is needed after byte {at} has passed; serve it where ranges \
+         can be asked for (RFC 9110, section 14), or make it anew with qemu-img convert -O qcow2"
+    )]
+    NotInOrder {
+        /// Byte offset in the file of what is needed.
+        offset: u64,
+        /// Byte offset in the file of what comes next.
+        at: u64,
+    },
+    /// More is known and still to come than is remembered.
+    #[error(
+        "reading the qcow2 image in one pass: more than {limit} clusters are known and still to come; serve it where \
+         ranges can be asked for (RFC 9110, section 14), or make it anew with qemu-img convert -O qcow2"
+    )]
+    TooManyPending {
+        /// Clusters remembered.
+        limit: usize,
+    },
 }
 
-/// Bytes of the header that are looked at.
-pub const HEADER_LEN: usize = 112;
-/// Length of a header of version 2.
-const V2_LEN: usize = 72;
-/// Least length of a header of version 3.
-const V3_LEN: usize = 104;
-const COMPRESSION_TYPE: usize = 104;
-/// 512 bytes to 2 MiB, which is all that QEMU reads.
-const CLUSTER_BITS: Range<u32> = 9..22;
-/// Entries of the L1 table that are read: enough for 64 TiB in clusters of 64 KiB.
-const MAX_L1: u64 = 1 << 17;
-const CONVERT: &str = "make an image without with qemu-img convert -O qcow2";
-
-const DIRTY: u64 = 1 << 0;
-const CORRUPT: u64 = 1 << 1;
-const EXTERNAL_DATA: u64 = 1 << 2;
-const COMPRESSION: u64 = 1 << 3;
-const EXTENDED_L2: u64 = 1 << 4;
-
-/// How compressed clusters are compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
-    /// As zlib does it, without its header.
-    Deflate,
-    /// By zstd.
-    Zstd,
+/// The first `len` bytes of a buffer that is at least as long.
+fn first(bytes: &[u8], len: usize) -> &[u8] {
+    bytes.split_at(len.min(bytes.len())).0
 }
 
-/// A header that can be relied on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// Version of the format: 2 or 3.
-    pub version: u32,
-    /// Logarithm of the size of a cluster.
-    pub cluster_bits: u32,
-    /// Size of the raw image in bytes.
-    pub size: u64,
-    /// Entries of the L1 table that map the raw image.
-    pub l1_entries: usize,
-    /// Bytes of the file those entries are in.
-    pub l1: Range<u64>,
-    /// Bytes of the file the refcount table is in.
-    pub refcounts: Range<u64>,
-    /// How compressed clusters are compressed.
-    pub compression: Compression,
+fn first_mut(bytes: &mut [u8], len: usize) -> &mut [u8] {
+    bytes.split_at_mut(len.min(bytes.len())).0
 }
 
-impl Header {
-    /// Reads the first [`HEADER_LEN`] bytes of a file, or all of a shorter one. Fails if an image with this header cannot be read.
-    pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
-        let fields = Fields(bytes);
-        if !bytes.starts_with(b"QFI\xFB") {
-            return Err(refused("it does not begin as a qcow2 image"));
+/// Gives zeros that follow one another as one piece, ahead of the next data.
+struct Out<W> {
+    write: W,
+    zero_start: u64,
+    zero_len: u64,
+}
+
+impl<W> Out<W> {
+    fn new(write: W) -> Self {
+        Self { write, zero_start: 0, zero_len: 0 }
+    }
+
+    fn zero<E>(&mut self, guest: u64, len: u64) -> Result<(), E>
+    where
+        W: FnMut(u64, Block<'_>) -> Result<(), E>,
+    {
+        if self.zero_start + self.zero_len != guest {
+            self.flush()?;
+            self.zero_start = guest;
         }
-        let version = fields.be32(4)?;
-        let (compression, incompatible) = match version {
-            2 => (Compression::Deflate, 0),
-            3 => version_3(&fields)?,
-            _ => return Err(unsupported(format!("it is of version {version}; 2 and 3 are read"), CONVERT)),
-        };
-        check_features(incompatible)?;
-        if fields.be64(8)? != 0 {
-            return Err(unsupported("it has a backing file".to_owned(), CONVERT));
+        self.zero_len += len;
+        Ok(())
+    }
+
+    fn data<E>(&mut self, guest: u64, bytes: &[u8]) -> Result<(), E>
+    where
+        W: FnMut(u64, Block<'_>) -> Result<(), E>,
+    {
+        self.flush()?;
+        (self.write)(guest, Block::Data(bytes))
+    }
+
+    fn flush<E>(&mut self) -> Result<(), E>
+    where
+        W: FnMut(u64, Block<'_>) -> Result<(), E>,
+    {
+        match std::mem::take(&mut self.zero_len) {
+            0 => Ok(()),
+            len => (self.write)(self.zero_start, Block::Zero(len)),
         }
-        if fields.be32(32)? != 0 {
-            return Err(unsupported("it is encrypted".to_owned(), CONVERT));
-        }
-        let cluster_bits = fields.be32(20)?;
-        if !CLUSTER_BITS.contains(&cluster_bits) {
-            return Err(refused(format!("its clusters cannot have 2^{cluster_bits} bytes")));
-        }
-        let size = fields.be64(24)?;
-        if size == 0 || size > i64::MAX as u64 {
-            return Err(refused(format!("the raw image cannot have {size} bytes")));
-        }
-        let l1_entries = size.div_ceil(1 << (2 * cluster_bits - 3));
-        if l1_entries > u64::from(fields.be32(36)?) {
-            return Err(refused(format!("its L1 table is too short for {size} bytes")));
-        }
-        if l1_entries > MAX_L1 {
-            let remedy = "make one with larger clusters with qemu-img convert -O qcow2 -o cluster_size=2M";
-            return Err(unsupported(format!("{size} bytes in clusters of {} are too many", 1 << cluster_bits), remedy));
-        }
-        let area = |name, start: u64, len: u64| match start.checked_add(len) {
-            Some(end) if start > 0 && start.is_multiple_of(1 << cluster_bits) => Ok(start..end),
-            _ => Err(refused(format!("its {name} cannot be at byte {start}"))),
-        };
-        let l1 = area("L1 table", fields.be64(40)?, l1_entries * 8)?;
-        let refcounts = area("refcount table", fields.be64(48)?, u64::from(fields.be32(56)?) << cluster_bits)?;
-        let l1_entries = l1_entries as usize;
-        Ok(Self { version, cluster_bits, size, l1_entries, l1, refcounts, compression })
-    }
-
-    /// Bytes of a cluster.
-    pub fn cluster(&self) -> u64 {
-        1 << self.cluster_bits
-    }
-
-    /// Bytes of the raw image that an L2 table maps.
-    pub fn l2_span(&self) -> u64 {
-        1 << (2 * self.cluster_bits - 3)
-    }
-
-    /// Bytes of the raw image in the cluster that begins at a byte of it; the last one ends where the image does.
-    pub fn len_at(&self, guest: u64) -> u64 {
-        self.cluster().min(self.size - guest)
-    }
-
-    /// Entries of the L2 table for an entry of the L1 table that map the raw image.
-    pub fn l2_entries(&self, l1_index: usize) -> usize {
-        let rest = self.size - l1_index as u64 * self.l2_span();
-        rest.min(self.l2_span()).div_ceil(self.cluster()) as usize
-    }
-}
-
-fn version_3(fields: &Fields<'_>) -> Result<(Compression, u64), HeaderError> {
-    let incompatible = fields.be64(72)?;
-    let len = fields.be32(100)? as usize;
-    if len < V3_LEN || !len.is_multiple_of(8) {
-        return Err(refused(format!("it cannot have {len} bytes")));
-    }
-    let kind = if len > COMPRESSION_TYPE { u8::from_be_bytes(fields.bytes(COMPRESSION_TYPE)?) } else { 0 };
-    let compression = match (incompatible & COMPRESSION != 0, kind) {
-        (false, 0) => Compression::Deflate,
-        (true, 1) => Compression::Zstd,
-        _ => return Err(unsupported(format!("it has compression type {kind}; zlib and zstd are read"), CONVERT)),
-    };
-    Ok((compression, incompatible))
-}
-
-fn check_features(incompatible: u64) -> Result<(), HeaderError> {
-    const REPAIR: &str = "repair it with qemu-img check -r all";
-    let known = DIRTY | CORRUPT | EXTERNAL_DATA | COMPRESSION | EXTENDED_L2;
-    let (feature, remedy) = match incompatible {
-        bits if bits & CORRUPT != 0 => ("it is marked as damaged", REPAIR),
-        bits if bits & DIRTY != 0 => ("it was not closed", REPAIR),
-        bits if bits & EXTERNAL_DATA != 0 => ("its data are in another file", CONVERT),
-        bits if bits & EXTENDED_L2 != 0 => ("it has extended L2 entries", CONVERT),
-        bits if bits & !known != 0 => ("it has a feature that is not known", CONVERT),
-        _ => return Ok(()),
-    };
-    Err(unsupported(feature.to_owned(), remedy))
-}
-
-fn refused(reason: impl Into<String>) -> HeaderError {
-    HeaderError::Invalid { reason: reason.into() }
-}
-
-fn unsupported(feature: String, remedy: &'static str) -> HeaderError {
-    HeaderError::Unsupported { feature, remedy }
-}
-
-/// Numbers in big-endian order.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N], HeaderError> {
-        let found = self.0.get(at..).and_then(|rest| rest.first_chunk());
-        let (end, needed) = (self.0.len() as u64, V2_LEN.max(at + N) as u64);
-        found.copied().ok_or(HeaderError::Truncated { end, needed })
-    }
-
-    fn be32(&self, at: usize) -> Result<u32, HeaderError> {
-        self.bytes(at).map(u32::from_be_bytes)
-    }
-
-    fn be64(&self, at: usize) -> Result<u64, HeaderError> {
-        self.bytes(at).map(u64::from_be_bytes)
     }
 }

@@ -2,8 +2,9 @@
 //! for, by a reader of its own.
 #![no_main]
 
-use slipway_actions::fuzzing::{BootFile, edit_boot_file, is_unified_kernel_image};
-use slipway_fuzz::change;
+use slipway_formats::boot_config::{bls_entry, kernel_cmdline};
+use slipway_formats::pe::Sections;
+use slipway_fuzz::{change, edited};
 use slipway_protocol::KernelArgs;
 
 /// Arguments up to `--`, without quotes, as lib/cmdline.c of the kernel splits them.
@@ -39,10 +40,10 @@ fn check_arguments(before: &[String], after: &[String], wanted: &KernelArgs) {
 }
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    _ = is_unified_kernel_image(input);
+    _ = Sections::read(input).is_some_and(|sections| sections.has_kernel());
     let Some((wanted, text)) = change(input) else { return };
-    if let Some(entry) = edit_boot_file(BootFile::Entry, text, &wanted) {
-        assert_eq!(edit_boot_file(BootFile::Entry, &entry, &wanted).as_ref(), Some(&entry));
+    if let Some(entry) = edited(bls_entry(text, &wanted, false)) {
+        assert_eq!(edited(bls_entry(&entry, &wanted, false)).as_ref(), Some(&entry));
         let others = |text: &str| {
             text.lines().filter(|line| !is_options(line)).map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
         };
@@ -52,8 +53,8 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         };
         check_arguments(&arguments(&options(text)), &arguments(&options(&entry)), &wanted);
     }
-    if let Some(line) = edit_boot_file(BootFile::KernelCmdline, text, &wanted) {
-        assert_eq!(edit_boot_file(BootFile::KernelCmdline, &line, &wanted).as_ref(), Some(&line));
+    if let Some(line) = edited(kernel_cmdline(text, &wanted)) {
+        assert_eq!(edited(kernel_cmdline(&line, &wanted)).as_ref(), Some(&line));
         if text.lines().count() == 1 && !text.trim_start().starts_with('#') {
             check_arguments(&arguments(text), &arguments(&line), &wanted);
         }

@@ -1,7 +1,7 @@
 //! A block map that is read has ranges that are in order and within the image.
 #![no_main]
 
-use slipway_actions::bmap;
+use slipway_formats::bmap;
 
 libfuzzer_sys::fuzz_target!(|text: &[u8]| {
     let Ok(map) = bmap::parse(text) else { return };

@@ -1,10 +1,12 @@
 //! A load option is written as it was read, and an entry for the loader it leads to leads there.
 #![no_main]
 
-use slipway_actions::fuzzing;
+use slipway_formats::efi::load_option::LoadOption;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    let Some((encoded, leads_to_a_file)) = fuzzing::load_option(input) else { return };
-    assert_eq!(encoded, input);
-    assert!(!leads_to_a_file || fuzzing::renewed_option(input) == Some(true));
+    let Some(option) = LoadOption::decode(input) else { return };
+    assert_eq!(option.encode(), input);
+    let Some(loader) = option.loader() else { return };
+    assert_eq!(LoadOption::new("new", &loader).loader().as_ref(), Some(&loader));
+    assert_eq!(option.renewed(None, &loader).loader().as_ref(), Some(&loader));
 });

@@ -1,24 +1,36 @@
 //! What GRUB, U-Boot and EXTLINUX read keeps every line without arguments, and a second edit changes nothing.
 #![no_main]
 
-use slipway_actions::fuzzing::{BootFile, edit_boot_file};
-use slipway_fuzz::change;
+use slipway_formats::boot_config::{For, extlinux, grub_config, grub_defaults, grub_env, kernelopts_of_config, shell_default};
+use slipway_fuzz::{change, edited};
+use slipway_protocol::KernelArgs;
 
-/// Kinds of files, and what lines begin with that may change.
-const KINDS: &[(BootFile, &[&str])] = &[
-    (BootFile::GrubConfig, &["linux", "linux16", "linuxefi"]),
-    (BootFile::Kernelopts, &["set"]),
-    (BootFile::GrubEnv, &["kernelopts=", "#"]),
-    (BootFile::GrubDefaults, &["GRUB_CMDLINE_LINUX", "export"]),
-    (BootFile::Extlinux, &["append"]),
-    (BootFile::UBoot, &["U_BOOT_PARAMETERS", "export"]),
+/// Edits a file; none where it has no command line or is refused.
+type Edit = fn(&str, &KernelArgs) -> Option<String>;
+
+/// What is edited, how, and what lines begin with that may change.
+const KINDS: &[(&str, Edit, &[&str])] = &[
+    ("grub.cfg", |text, wanted| edited(grub_config(text, wanted, For::Normal)), &["linux", "linux16", "linuxefi"]),
+    ("kernelopts", |text, wanted| edited(kernelopts_of_config(text, wanted)), &["set"]),
+    ("grubenv", |text, wanted| edited(grub_env(text, wanted)), &["kernelopts=", "#"]),
+    (
+        "/etc/default/grub",
+        |text, wanted| grub_defaults(&[text], wanted, For::Normal).ok()?.pop(),
+        &["GRUB_CMDLINE_LINUX", "export"],
+    ),
+    ("extlinux.conf", |text, wanted| edited(extlinux(text, wanted, For::Normal)), &["append"]),
+    (
+        "/etc/default/u-boot",
+        |text, wanted| edited(shell_default(text, wanted, "U_BOOT_PARAMETERS", "ro quiet")),
+        &["U_BOOT_PARAMETERS", "export"],
+    ),
 ];
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some((wanted, text)) = change(input) else { return };
-    for (kind, starts) in KINDS {
-        let Some(edited) = edit_boot_file(*kind, text, &wanted) else { continue };
-        assert_eq!(edit_boot_file(*kind, &edited, &wanted).as_ref(), Some(&edited), "{kind:?} with {wanted:?}");
+    for (kind, edit, starts) in KINDS {
+        let Some(edited) = edit(text, &wanted) else { continue };
+        assert_eq!(edit(&edited, &wanted).as_ref(), Some(&edited), "{kind:?} with {wanted:?}");
         let others = |text: &str| {
             let may_change = |line: &&str| {
                 let line = line.trim_start().to_ascii_lowercase();
@@ -26,7 +38,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
             };
             text.lines().filter(|line| !may_change(line)).map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
         };
-        if !matches!(kind, BootFile::GrubEnv) {
+        if *kind != "grubenv" {
             assert_eq!(others(text), others(&edited), "{kind:?} with {wanted:?}");
         } else {
             assert_eq!(edited.len(), text.len());

@@ -1,7 +1,7 @@
 //! An image that is read gives every byte once, by offsets in order, and both ways of reading agree on its size.
 #![no_main]
 
-use slipway_actions::qcow2::{Block, Error, FileOrder, Image};
+use slipway_formats::qcow2::{Block, Error, FileOrder, Image};
 
 fn len(block: Block<'_>) -> u64 {
     match block {

@@ -1,7 +1,7 @@
 //! A key, an empty line, a signature: nothing a fuzzer thinks up is a signature.
 #![no_main]
 
-use slipway_actions::signature::Verifier;
+use slipway_formats::signature::Verifier;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some(at) = input.windows(2).position(|pair| pair == b"\n\n") else { return };

@@ -1,7 +1,7 @@
 //! The first line is a URL, the rest a list of sums.
 #![no_main]
 
-use slipway_actions::sums;
+use slipway_formats::sums;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let at = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());

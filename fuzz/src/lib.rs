@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use slipway_formats::boot_config::Edit;
 use slipway_protocol::{KernelArgReplacement, KernelArgs};
 
 /// Size of a sector in bytes.
@@ -81,4 +82,12 @@ pub fn change(input: &[u8]) -> Option<(KernelArgs, &str)> {
         }
     }
     wanted.problems().is_empty().then_some((wanted, text))
+}
+
+/// The text of a file that was edited; none where it has no command line or is refused.
+pub fn edited(edit: Edit) -> Option<String> {
+    match edit {
+        Edit::Edited(text) => Some(text),
+        Edit::NoCommandLine | Edit::Refused(_) => None,
+    }
 }

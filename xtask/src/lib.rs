@@ -16,6 +16,7 @@ pub mod host;
 pub mod image;
 pub mod kernel;
 pub mod lab;
+pub mod layers;
 pub mod mkfs;
 pub mod modules;
 pub mod power_cut;

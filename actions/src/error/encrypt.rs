@@ -16,7 +16,7 @@ pub enum EncryptError {
     Tpm {
         /// The cause.
         #[source]
-        source: crate::TpmError,
+        source: super::TpmError,
     },
     /// The header of an encrypted volume has no room for all that it is to hold.
     #[error("making the LUKS2 header: it would have {needed} bytes of text, more than there is room for")]

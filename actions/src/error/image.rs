@@ -63,7 +63,7 @@ pub enum ImageError {
     Qcow2 {
         /// The cause.
         #[source]
-        source: crate::stream::qcow2::Error,
+        source: slipway_formats::qcow2::Error,
     },
     /// The blocks of a qcow2 image are not in the order of the raw image, of which the digest was to be taken.
     #[error(

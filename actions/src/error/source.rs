@@ -1,7 +1,8 @@
 //! Fetching, and what is said of the source.
 
-use crate::fetch::FetchError;
-use crate::{signature, sums};
+use slipway_formats::{bmap, signature, sums};
+
+use super::FetchError;
 
 /// Why what is to be installed was not fetched, or is not trusted.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +75,7 @@ pub enum SourceError {
         url: String,
         /// The cause.
         #[source]
-        source: crate::stream::bmap::Error,
+        source: bmap::Error,
     },
     /// An artifact has nothing for this machine, or its registry cannot be logged in at.
     #[error("looking for the {what} in {url}: {reason}")]

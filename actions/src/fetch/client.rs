@@ -9,7 +9,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::{FetchError, Request};
+use crate::error::FetchError;
+use crate::machine::Request;
 
 /// A connection that is not made in this time has failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

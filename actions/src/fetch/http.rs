@@ -11,13 +11,13 @@ use reqwest::header::{
 };
 use rustls::CertificateError;
 use serde_json::Value;
+use slipway_formats::http::{resumed_total, retry_after};
 use tokio::runtime::Runtime;
 
 use super::client::{Trust, client};
-use super::error::refused_certificate;
-use super::headers::{field, resumed_total, retry_after, strong_etag};
-use super::{FetchError, Refusal, Request, STALL_TIMEOUT};
-use crate::machine::{Cancel, Response};
+use super::headers::{field, strong_etag};
+use crate::error::{FetchError, Refusal, refused_certificate};
+use crate::machine::{Cancel, Request, Response, STALL_TIMEOUT};
 
 /// How often a waiting read looks whether it should stop.
 const STOP_CHECK: Duration = Duration::from_millis(100);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::retry::Outage;
-use super::{FetchError, STALL_TIMEOUT, shown};
+use super::shown;
+use crate::error::FetchError;
+use crate::machine::STALL_TIMEOUT;
 use crate::text;
 
 /// Failures in a row at one place after which another is asked.
@@ -227,7 +229,7 @@ impl Mirrors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fetch::Refusal;
+    use crate::error::Refusal;
     use reqwest::StatusCode;
     use std::io;
 

@@ -4,14 +4,11 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
-use super::FetchError;
-use crate::Report;
-use crate::error::{Error, SourceError};
+use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Cancel, Machine};
+use crate::report::Report;
 
-/// How long nothing may succeed before it is given up: a server may start again meanwhile.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5 * 60);
-/// The same where there is another place to ask.
+/// How long nothing may succeed at one place where there is another to ask.
 const SHORT_PATIENCE: Duration = Duration::from_secs(20);
 /// First pause before another try; doubled with each failure in a row, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -99,7 +96,7 @@ pub(crate) fn sleep(pause: Duration, stop: &Cancel) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fetch::Refusal;
+    use crate::error::Refusal;
     use reqwest::StatusCode;
 
     #[test]

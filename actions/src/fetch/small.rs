@@ -3,10 +3,12 @@
 use std::io::Read;
 use std::time::Duration;
 
+use slipway_protocol::workflow::local_path;
+
 use super::retry::{self, Outage};
-use super::{FetchError, Request, local_path, shown};
-use crate::error::{Error, SourceError};
-use crate::machine::{Machine, Response};
+use super::shown;
+use crate::error::{Error, FetchError, SourceError};
+use crate::machine::{Machine, Request, Response};
 
 /// A file, and what its server says of it.
 pub(crate) struct Small {

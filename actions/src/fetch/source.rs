@@ -3,18 +3,20 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use slipway_formats::bmap::{self, Bmap};
+use slipway_formats::oci::Blob;
+use slipway_formats::signature::{MAX_SIGNATURE, Verifier};
+use slipway_formats::sums;
 use slipway_protocol::{Digest, OciReference, OciReferenceError, Origin, RegistryAuth, StreamImage};
 
 use super::mirrors::Mirrors;
-use super::oci::{Blob, Registry};
-use super::{Request, retry, shown, small};
-use crate::Report;
+use super::oci::Registry;
+use super::{retry, shown, small};
 use crate::error::{Error, SourceError, is_retryable};
-use crate::machine::Machine;
-use crate::signature::{MAX_SIGNATURE, Verifier};
-use crate::stream::bmap::{self, Bmap};
-use crate::stream::digest::Check;
-use crate::{sums, text};
+use crate::fetch::verify::Check;
+use crate::machine::{Machine, Request};
+use crate::report::Report;
+use crate::text;
 
 /// All that is known of what is fetched before its first byte.
 pub(crate) struct Source<'a> {
@@ -48,7 +50,7 @@ impl Signature<'_> {
         Verifier::new(self.public_key, &self.bytes).map_err(|source| self.refused(what, source))
     }
 
-    fn refused(&self, what: &'static str, source: crate::signature::Error) -> Error {
+    fn refused(&self, what: &'static str, source: slipway_formats::signature::Error) -> Error {
         Error::Source(SourceError::Signature { what, url: shown(self.url), source })
     }
 }

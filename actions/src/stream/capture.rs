@@ -8,23 +8,25 @@
 //! again. Each thread that compresses has a lane of its own, which the frames are dealt to and collected from in turn, so they
 //! keep their order. Memory is about 30 MiB: the buffers below, and what is sent, twice.
 
-use std::iter;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+use std::{iter, thread};
 
 use slipway_protocol::{Algorithm, CapturedImage, Digest, MAX_REQUEST_BYTES, Stage};
 use zstd::bulk::Compressor;
 
-use super::buffers::{Buffer, Queue};
+use super::buffers::Queue;
 use super::progress::{Counters, Meter, Watch};
-use super::{Halt, Shared, digest, spawn, watch};
+use super::{Halt, Shared, spawn, watch};
+use crate::disk::Buffer;
+use crate::disk::open::OpenDisk;
 use crate::error::{CaptureError, Error};
 use crate::fetch::retry::{self, Outage};
+use crate::fetch::verify;
 use crate::machine::{Cancel, Machine, Upload, UploadError};
-use crate::open_disk::OpenDisk;
-use crate::{Report, text};
+use crate::report::Report;
+use crate::text;
 
 /// Bytes of the disk in one frame, and of one read.
 const FRAME: usize = 2 << 20;
@@ -124,7 +126,7 @@ fn stages(
                 counters,
                 tries: Tries::new(name, machine.patience(), stop),
                 note,
-                context: digest::context(Algorithm::Sha256),
+                context: verify::context(Algorithm::Sha256),
             }
             .run(lanes, send_meter)
         });
@@ -169,14 +171,14 @@ fn first_failure(disk: &OpenDisk, mut buffer: Buffer, len: u64, error: Error) ->
 
 /// Takes the digest of the disk and deals its frames to the lanes in turn.
 fn deal(input: &Queue, lanes: &[Lane], meter: &Meter) -> Result<Digest, Halt> {
-    let mut context = digest::context(Algorithm::Sha256);
+    let mut context = verify::context(Algorithm::Sha256);
     for lane in lanes.iter().cycle() {
         let Some(buffer) = input.recv(meter)? else { break };
         context.update(buffer.filled());
         lane.raw.send(buffer);
     }
     lanes.iter().for_each(|lane| lane.raw.close());
-    Ok(digest::finish(context))
+    Ok(verify::finish(context))
 }
 
 fn compress(disk: &OpenDisk, lane: &Lane, pool: &Queue, meter: &Meter) -> Result<(), Halt> {
@@ -224,7 +226,7 @@ impl<F: FnMut(String)> Sender<'_, F> {
             lane.pool.recycle(packed);
         }
         self.send(&piece)?;
-        Ok((self.tries.stored, digest::finish(self.context)))
+        Ok((self.tries.stored, verify::finish(self.context)))
     }
 
     fn send(&mut self, piece: &[u8]) -> Result<(), Halt> {

@@ -6,10 +6,11 @@ use std::rc::Rc;
 
 use slipway_formats::image::Format;
 
-use super::buffers::{Buffer, Queue};
+use super::buffers::Queue;
 use super::parallel::{self, Pieces};
 use super::progress::Meter;
 use super::{Halt, qcow2_stages};
+use crate::disk::Buffer;
 use crate::error::{Error, ImageError};
 use crate::fetch;
 

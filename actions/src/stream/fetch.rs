@@ -3,14 +3,17 @@
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
 
+use slipway_protocol::workflow;
+
 use super::Halt;
-use super::buffers::{Buffer, Queue};
+use super::buffers::Queue;
 use super::progress::{Counters, Meter};
 use super::resume::{Position, Resume};
-use crate::error::{Error, SourceError};
+use crate::disk::Buffer;
+use crate::error::{Error, FetchError, SourceError};
 use crate::fetch::oci::Registry;
-use crate::fetch::{self, FetchError, Request, retry};
-use crate::machine::{Cancel, Machine, Response};
+use crate::fetch::{self, retry};
+use crate::machine::{Cancel, Machine, Request, Response};
 use crate::text;
 
 /// Where the source is, and what the stage works with.
@@ -71,7 +74,7 @@ impl Fetch<'_, '_> {
     fn attempt(&mut self, at: &mut Position, buffer: &mut Buffer, pool: &Queue, out: &Queue) -> Result<(), Halt> {
         let url = self.resume.mirrors.url().to_owned();
         let failed = |source| Halt::Failed(Error::Source(SourceError::Fetch { url: fetch::shown(&url), source }));
-        let is_local = fetch::local_path(&url).is_some();
+        let is_local = workflow::local_path(&url).is_some();
         let broken = |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } };
         let (etag, stall) = (at.etag.as_deref(), self.resume.mirrors.stall());
         let registry = self.registries.get(self.resume.mirrors.index());
@@ -127,7 +130,7 @@ impl Fetch<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fetch::Refusal;
+    use crate::error::Refusal;
     use crate::fetch::mirrors::Mirrors;
     use crate::machine::Candidate;
     use reqwest::StatusCode;

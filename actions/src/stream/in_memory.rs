@@ -4,10 +4,11 @@ use std::thread;
 
 use slipway_protocol::Stage;
 
-use super::buffers::{Buffer, Queue};
+use super::buffers::Queue;
 use super::decode::{self, Input, Limits, Output};
 use super::progress::Meter;
 use super::{Halt, StopOnPanic};
+use crate::disk::Buffer;
 use crate::error::Error;
 use crate::machine::Cancel;
 

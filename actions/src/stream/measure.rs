@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use slipway_protocol::{Stage, StreamImage};
 
 use super::buffers::Queue;
-use super::digest::Check;
 use super::progress::{Counters, Meter};
 use super::resume::Resume;
 use super::{BUFFER, FETCHED, Halt, RAW, Shared, WRITERS, decode, digest, fetch, spawn, write};
+use crate::disk::open::OpenDisk;
 use crate::error::Error;
 use crate::fetch::mirrors::Mirrors;
 use crate::fetch::retry;
+use crate::fetch::verify::Check;
 use crate::machine::Machine;
-use crate::open_disk::OpenDisk;
 
 /// Runs one stage over the whole of a source and returns how long that took. What the stage works on comes by the fetch stage,
 /// so to measure another one, give it a file that is in memory.

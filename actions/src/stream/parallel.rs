@@ -13,11 +13,11 @@
 use std::io::{self, BufRead, Read};
 use std::thread;
 
-use super::buffers::Buffer;
 use super::decode::{Input, Output};
 use super::jobs::{Job, Jobs, Turn};
 use super::pieces::Piece;
 use super::{Halt, StopOnPanic, xz, zstd};
+use crate::disk::Buffer;
 use crate::error::{Error, ImageError};
 
 /// The most bytes of one piece that are kept. `xz -T` makes blocks of three times its dictionary, 24 MiB by default, before

@@ -4,15 +4,16 @@ use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
 
 use slipway_formats::image::Format;
+use slipway_formats::qcow2;
+use slipway_formats::qcow2::{Block, FileOrder, Image};
 
+use super::Halt;
 use super::decode::Output;
 use super::progress::Counters;
-use super::qcow2::{Block, FileOrder, Image};
 use super::resume::{Position, Resume};
-use super::{Halt, qcow2};
-use crate::error::{Error, ImageError};
-use crate::fetch::{self, FetchError, Request, retry};
-use crate::machine::{Cancel, Machine, Response};
+use crate::error::{Error, FetchError, ImageError};
+use crate::fetch::{self, retry};
+use crate::machine::{Cancel, Machine, Request, Response};
 
 /// A gap between two reads that is skipped on the same connection; past a longer one another connection is cheaper.
 const MAX_SKIP: u64 = 1 << 20;

@@ -11,11 +11,11 @@ use super::buffers::Queue;
 use super::progress::{Counters, Meter, Watch};
 use super::resume::Resume;
 use super::{BUFFER, FETCHED, Halt, Shared, decode, digest, fetch, spawn, watch};
-use crate::Report;
 use crate::error::{Error, ImageError, SourceError, TargetError};
 use crate::fetch::retry;
 use crate::fetch::source::Source;
 use crate::machine::Machine;
+use crate::report::Report;
 use crate::text;
 
 /// How much there may be of what is decoded.

@@ -9,11 +9,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use twox_hash::XxHash3_64;
 
 use super::Halt;
-use super::buffers::{Buffer, wait_until};
+use super::buffers::wait_until;
 use super::write::is_zero;
+use crate::disk::Buffer;
+use crate::disk::open::OpenDisk;
 use crate::error::Error;
 use crate::machine::Cancel;
-use crate::open_disk::OpenDisk;
 
 /// Bytes written after a piece before it is read.
 const LAG: u64 = 64 << 20;
@@ -129,7 +130,7 @@ impl<'a> ReadBack<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open_disk::Access;
+    use crate::disk::open::Access;
     use std::fs;
     use std::thread;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use slipway_protocol::Failure;
 
 use super::Halt;
-use crate::error::{Error, SourceError};
+use crate::error::{Error, FetchError, SourceError};
 use crate::fetch::mirrors::{Mirrors, Then};
-use crate::fetch::{self, FetchError, retry};
+use crate::fetch::{self, retry};
 
 /// Where in a source the reading is.
 #[derive(Default)]

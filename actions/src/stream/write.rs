@@ -5,18 +5,18 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use slipway_formats::bmap::Bmap;
 use slipway_formats::image::check_raw;
 use slipway_protocol::Verify;
 
-use super::bmap::Bmap;
-use super::buffers::{Buffer, Queue};
+use super::buffers::Queue;
 use super::progress::{Counters, Meter};
 use super::read_back::{Piece, ReadBack};
 use super::{Halt, RAW};
+use crate::disk::Buffer;
+use crate::disk::open::OpenDisk;
+use crate::disk::partitions::{self, Backup, Fitted, Growth};
 use crate::error::{Error, ImageError};
-use crate::grow::Growth;
-use crate::open_disk::OpenDisk;
-use crate::partitions::{self, Backup, Fitted};
 
 /// Held back at either end of the disk. At the head: protective MBR, GPT, and what boot loaders embed before the first
 /// partition, or the superblock of an image without partitions. At the tail: the backup GPT (UEFI specification, 5.3).

@@ -5,10 +5,10 @@ use std::io::{self, BufRead, Read};
 
 use flate2::Crc;
 use liblzma::stream::{Action, Error, Status, Stream};
+use slipway_formats::crc32::crc32;
 use slipway_formats::image::XZ_MAGIC as MAGIC;
 
 use super::pieces::{Next, Walk};
-use crate::crc32::crc32;
 
 /// Magic, flags, and a checksum of the flags (2.1.1).
 pub(super) const HEADER: usize = 12;

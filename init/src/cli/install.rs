@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use slipway_actions::{Cancel, FormerPartitions, Host, HostOptions, Machine, disks};
+use slipway_actions::{Cancel, FormerPartitions, Host, HostOptions, Machine, list_disks};
 use slipway_installer::config::{self, Config};
 use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
@@ -15,9 +15,9 @@ use slipway_installer::run::MakeMachine;
 use slipway_installer::{End, Options, discover, link, wait_for_disks};
 use tokio::sync::watch;
 use tokio::time::sleep;
-use tracing::{info, warn};
 
 use crate::pid1::{DRIVERS_LOADED, EXIT_KEXEC, EXIT_REBOOT};
+use tracing::{info, warn};
 
 /// State of this boot: a tmpfs in the micro-OS, and on every Linux.
 const STATE: &str = "/run/slipway";
@@ -67,7 +67,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
         let link = link::wait().await;
         info!("network: {} on {}", link.address, link.interface);
         let sys = discover::Roots::default().sys;
-        if !wait_for_disks(|| disks::list_disks(&sys).len(), DISK_PATIENCE).await {
+        if !wait_for_disks(|| list_disks(&sys).len(), DISK_PATIENCE).await {
             warn!("no disk has shown up in {} s, enrolling without", DISK_PATIENCE.as_secs());
         }
         let options = Options {
@@ -94,7 +94,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
 /// Disks appear one by one, those of slow controllers last. All are there, as far as anybody can tell, when drivers are loaded and
 /// none has come for a while.
 async fn wait_for_all_disks(settled: watch::Sender<bool>) {
-    let paths = || disks::list_disks(&discover::Roots::default().sys).into_iter().map(|disk| disk.path).collect();
+    let paths = || list_disks(&discover::Roots::default().sys).into_iter().map(|disk| disk.path).collect();
     let began = Instant::now();
     let (mut known, mut since): (Vec<String>, _) = (paths(), began);
     while since.elapsed() < DISKS_QUIET && began.elapsed() < DISKS_LIMIT {
@@ -147,7 +147,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
 
 fn facts(kernel_to_init: Option<u64>) -> Facts {
     let roots = discover::Roots::default();
-    let (inventory, notes) = discover::inventory(&roots, disks::list_disks(&roots.sys));
+    let (inventory, notes) = discover::inventory(&roots, list_disks(&roots.sys));
     for note in notes {
         info!("discovery: {note}");
     }

@@ -105,7 +105,7 @@ fn network(child: Supervised) -> Result<ExitCode> {
 
 fn identity() -> Result<ExitCode> {
     let roots = discover::Roots::default();
-    let disks = slipway_actions::disks::list_disks(&roots.sys);
+    let disks = slipway_actions::list_disks(&roots.sys);
     let (inventory, notes) = discover::inventory(&roots, disks);
     for note in notes {
         tell(&format!("note: {note}"));

@@ -85,6 +85,11 @@ pub(super) fn url_problem(url: &str) -> Option<String> {
     (!is_known).then(|| format!("fetches {:?}, {wrong}", shown_url(url)))
 }
 
+/// The path of a `file://` URL or an absolute path; `file://` URLs are taken as written, without percent-decoding.
+pub fn local_path(url: &str) -> Option<&str> {
+    url.strip_prefix("file://").or_else(|| url.starts_with('/').then_some(url))
+}
+
 /// A URL that is refused, or a reference to an artifact, for messages: without what stands where user, password, query and fragment
 /// would, which may be secrets.
 pub fn shown_url(url: &str) -> String {

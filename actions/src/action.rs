@@ -1,0 +1,75 @@
+//! The actions of a workflow, one module each.
+
+mod boot_reporter;
+mod capture_disk;
+mod efi_boot_order;
+mod encrypt_root;
+mod erase_disk;
+mod kernel_args;
+mod kexec;
+mod make_filesystem;
+mod partition;
+mod reboot;
+mod run_in_target;
+mod seed_cloud_init;
+mod stream_image;
+#[cfg(not(feature = "fuzzing"))]
+mod unpack_archive;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod unpack_archive;
+mod write_file;
+
+use slipway_protocol::{Action, Outcome};
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::report::Report;
+
+pub use run_in_target::in_target;
+
+/// What an action that succeeded leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// For the operator.
+    pub outcome: Outcome,
+    /// For the workflow.
+    pub next: Next,
+}
+
+/// What follows an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The next step.
+    Continue,
+    /// A reboot, once everything has been reported. Actions never reboot by themselves.
+    Reboot,
+    /// The start of the kernel that is loaded, once everything has been reported.
+    Kexec,
+}
+
+impl Done {
+    fn go_on(summary: String, warnings: Vec<String>) -> Self {
+        Self { outcome: Outcome { summary, warnings, ..Outcome::default() }, next: Next::Continue }
+    }
+}
+
+/// Runs one action to its end on the calling thread.
+pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    match action {
+        Action::EraseDisk(inputs) => erase_disk::run(inputs, machine, report),
+        Action::StreamImage(inputs) => stream_image::run(inputs, machine, report),
+        Action::Partition(inputs) => partition::run(inputs, machine, report),
+        Action::MakeFileSystem(inputs) => make_filesystem::run(inputs, machine, report),
+        Action::SeedCloudInit(inputs) => seed_cloud_init::run(inputs, machine, report),
+        Action::KernelArgs(inputs) => kernel_args::run(inputs, machine, report),
+        Action::WriteFile(inputs) => write_file::run(inputs, machine, report),
+        Action::UnpackArchive(inputs) => unpack_archive::run(inputs, machine, report),
+        Action::RunInTarget(inputs) => run_in_target::run(inputs, machine, report),
+        Action::EncryptRoot(inputs) => encrypt_root::run(inputs, machine, report),
+        Action::CaptureDisk(inputs) => capture_disk::run(inputs, machine, report),
+        Action::BootReporter(inputs) => boot_reporter::run(inputs, machine, report),
+        Action::EfiBootOrder(inputs) => efi_boot_order::run(inputs, machine, report),
+        Action::Kexec(inputs) => kexec::run(inputs, machine, report),
+        Action::Reboot(_) => Ok(reboot::run()),
+    }
+}

@@ -1,0 +1,303 @@
+//! `efi-boot-order`: has the firmware start the installed system, by its variables and without a tool.
+//!
+//! Firmware that has no room, refuses, or forgets must not leave a machine that does not start: the removable path is there
+//! before a variable is touched.
+
+use std::fs;
+
+use slipway_formats::efi::device_path::{HardDrive, Signature, guid_bytes};
+use slipway_formats::efi::load_option::LoaderPath;
+use slipway_formats::efi::order::{self, Name};
+use slipway_protocol::{BootPosition, EfiBootOrder};
+
+use crate::action::Done;
+use crate::disk::open::{Access, OpenDisk};
+use crate::disk::partitions::{self, Partition};
+use crate::disk::{choose, previous_install};
+use crate::error::{BootError, Error};
+use crate::machine::{Candidate, Machine};
+use crate::report::Report;
+use crate::target::efi::variables::{Variables, entry, global};
+use crate::target::efi::{fallback, loader};
+use crate::target::mount::{self, LookedAt};
+use crate::target::os_release::OsRelease;
+use crate::target::root::TargetRoot;
+use crate::{target, text};
+
+/// Type of EFI system partitions (UEFI specification 2.10, 5.3.3).
+const ESP_TYPE: &str = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b";
+/// Where all but the removable path's programs are, each in a folder of its vendor.
+const PROGRAMS: &str = "EFI";
+const ACTION: &str = "efi-boot-order";
+
+/// The program to be started.
+struct Found {
+    esp: TargetRoot,
+    partition: Partition,
+    /// Its path from the root of that partition, with slashes.
+    path: String,
+}
+
+pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    match change(inputs, machine, report) {
+        Err(Error::Boot(BootError::NotUefi { .. })) if inputs.optional => {
+            Ok(Done::go_on("left out: this machine was not started by UEFI".to_owned(), Vec::new()))
+        }
+        Err(error) if inputs.optional && !matches!(error, Error::Cancelled | Error::Inputs { .. }) => {
+            Ok(Done::go_on("the firmware was not told of the disk".to_owned(), vec![text::chain(&error)]))
+        }
+        result => result,
+    }
+}
+
+fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: ACTION, problems });
+    }
+    let efi = machine.efi();
+    if !efi.exists() {
+        return Err(BootError::NotUefi { folder: efi.display().to_string() }.into());
+    }
+    let width = fs::read_to_string(efi.join("fw_platform_size")).unwrap_or_default();
+    let architecture = loader::architecture(&width);
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    let system = os_release(&disk);
+    let found = find(&disk, inputs.loader.as_deref(), architecture, &system)?;
+    machine.cancel().check()?;
+    report(Report::Note(format!("the boot loader is /{} of {}", found.path, found.partition.describe(&disk))));
+
+    let mut warnings = Vec::new();
+    let removable = loader::removable_path(architecture);
+    match fallback::install(&found.esp, &found.path, architecture).and_then(|new| found.esp.sync().map(|()| new)) {
+        Ok(Some(new)) => report(Report::Note(format!("wrote it to /{new} too, for firmware that forgets its entries"))),
+        Ok(None) => {}
+        Err(error) => warnings.push(format!("there is no /{removable} to fall back to: {}", text::chain(&error))),
+    }
+    let has_fallback = found.esp.has(&removable);
+    let changed = Variables::open(&efi.join("efivars")).and_then(|variables| {
+        let order = Order { variables, disk: &disk, found: &found, system: &system };
+        order.change(inputs, machine, &mut warnings)
+    });
+    match changed {
+        Ok(summary) => Ok(Done::go_on(summary, warnings)),
+        Err(error) if has_fallback => {
+            let reason = text::chain(&error);
+            warnings.push(format!(
+                "the firmware was not told of the disk, and starts it by /{removable} if at all: {reason}"
+            ));
+            Ok(Done::go_on(format!("the firmware may start {} by /{removable}", disk.path()), warnings))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What the installed system says of itself; nothing where there is no root file system to be seen.
+fn os_release(disk: &OpenDisk) -> OsRelease {
+    target::find_root(disk, &mut |_| {}).map(|target| OsRelease::of(&target.root)).unwrap_or_default()
+}
+
+/// Finds the program to start on the EFI system partitions of a disk.
+fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRelease) -> Result<Found, Error> {
+    let refused = |reason: String| Error::Boot(BootError::Loader { disk: disk.path().to_owned(), reason });
+    let wanted = wanted.map(|path| path.replace('\\', "/").trim_start_matches('/').to_owned());
+    let mut looked_at = LookedAt::default();
+    for partition in partitions::read(disk)? {
+        let name = partition.describe(disk);
+        let file_system = mount::probe(disk, &partition)?.filter(|found| mount::is_mountable(found.kind));
+        let is_esp = match partition.type_guid.as_deref() {
+            Some(guid) => guid == ESP_TYPE,
+            // An MBR's types are not told: a FAT file system with programs will do.
+            None => file_system.as_ref().is_some_and(|found| found.kind == "vfat"),
+        };
+        let Some(file_system) = file_system.filter(|_| is_esp) else {
+            looked_at.in_vain(format!("{name} is no EFI system partition with a file system"));
+            continue;
+        };
+        let esp = match mount::mount(disk, &partition, file_system.kind) {
+            Ok(esp) => esp,
+            Err(error) => {
+                looked_at.refused(&name, &error);
+                continue;
+            }
+        };
+        let path = match &wanted {
+            Some(path) => esp.open_file(path).ok().map(|_| path.clone()),
+            None => {
+                let programs = programs(&esp)?;
+                let chosen = loader::choose(&programs, architecture, system);
+                let ambiguous =
+                    |several: Vec<&str>| refused(format!("{name} has {}; say which in loader", several.join(" and ")));
+                chosen.map_err(ambiguous)?.map(str::to_owned)
+            }
+        };
+        if let Some(path) = path {
+            return Ok(Found { esp, partition, path });
+        }
+        let what = wanted.as_ref().map_or(format!("no boot loader for {architecture}"), |path| format!("no /{path}"));
+        looked_at.in_vain(format!("{name} has {what}"));
+    }
+    Err(looked_at.not_found("a boot loader", disk))
+}
+
+/// Paths of the programs in the folders of vendors.
+fn programs(esp: &TargetRoot) -> Result<Vec<String>, Error> {
+    let mut programs = Vec::new();
+    for vendor in esp.directories(PROGRAMS)? {
+        let names = esp.list(&format!("{PROGRAMS}/{vendor}"))?;
+        let are_programs = names.into_iter().filter(|name| name.to_ascii_lowercase().ends_with(".efi"));
+        programs.extend(are_programs.map(|name| format!("{PROGRAMS}/{vendor}/{name}")));
+    }
+    Ok(programs)
+}
+
+/// The firmware's order, and what it is to start.
+struct Order<'a> {
+    variables: Variables,
+    disk: &'a OpenDisk,
+    found: &'a Found,
+    system: &'a OsRelease,
+}
+
+impl Order<'_> {
+    /// Has an entry for the program at its place. What leads nowhere goes first, which makes room; then the entry is written, and
+    /// last the order, so that the machine starts as before for as long as it does not start the new way.
+    fn change(
+        &self,
+        inputs: &EfiBootOrder,
+        machine: &dyn Machine,
+        warnings: &mut Vec<String>,
+    ) -> Result<String, Error> {
+        let loader = self.loader()?;
+        for other in self.copies(&loader.drive, machine).unwrap_or_default() {
+            warnings.push(format!(
+                "{other} has a partition with the GUID of {}, as a copy of the image has: the firmware may start either; erase \
+                 the one that is not to be started",
+                self.found.partition.describe(self.disk)
+            ));
+        }
+        let note = self.variables.read(previous_install::VARIABLE).ok().flatten().unwrap_or_default();
+        let note = String::from_utf8_lossy(&note);
+        let own = choose::named(self.disk.path(), machine).ok().map(|own| own.disk);
+        let identity = own.as_ref().and_then(previous_install::identity);
+        let noted = identity.as_ref().map(|identity| previous_install::noted(&note, identity)).unwrap_or_default();
+        let was_noted = noted.contains(&loader.drive.signature);
+        let held = own.map(|own| machine.former_partitions(&own)).unwrap_or_default();
+        let held = held.iter().filter_map(|guid| guid_bytes(guid)).map(Signature::Guid);
+        let former = noted.into_iter().chain(held).collect();
+        let gone = gone(former, machine).unwrap_or_else(|error| {
+            let reason = text::chain(&error);
+            warnings.push(format!(
+                "entries of former installations were left, because not every disk can be read: {reason}"
+            ));
+            Vec::new()
+        });
+        let has = self.variables.entries()?;
+        let vendor = self.found.path.split('/').nth(1).filter(|folder| !folder.eq_ignore_ascii_case("BOOT"));
+        let otherwise = self.system.name.as_deref().or(vendor).unwrap_or("Linux");
+        let name = Name { given: inputs.label.as_deref(), otherwise };
+        let none_free = || {
+            Error::Boot(BootError::Loader {
+                disk: self.disk.path().to_owned(),
+                reason: "the firmware has 65536 entries: remove some in its setup".to_owned(),
+            })
+        };
+        let plan = order::plan(&has, &loader, name, inputs.position, &gone).ok_or_else(none_free)?;
+        for number in &plan.removed {
+            if let Err(error) = self.variables.remove(&entry(*number)) {
+                warnings.push(format!("an entry of a former installation is still there: {}", text::chain(&error)));
+            }
+        }
+        let old = has.options.get(&plan.number).and_then(Option::as_ref);
+        if old.is_none() && was_noted {
+            warnings
+                .push("the firmware has forgotten the entry that was made before, or somebody removed it".to_owned());
+        }
+        if old != Some(&plan.option) {
+            self.variables.write(&entry(plan.number), &plan.option.encode())?;
+        }
+        if has.order != plan.order {
+            self.variables.write(&global("BootOrder"), &order::encode(&plan.order))?;
+        }
+        if inputs.position == BootPosition::Next {
+            self.variables.write(&global("BootNext"), &plan.number.to_le_bytes())?;
+        }
+        self.remember(&note, identity.as_deref(), &gone);
+        let [number, called] = [format!("Boot{:04X}", plan.number), plan.option.description()];
+        let place = match inputs.position {
+            BootPosition::First => format!("is the first of {} in the boot order", plan.order.len()),
+            BootPosition::Next => "is what the machine starts from the next time".to_owned(),
+        };
+        let removed = match plan.removed.len() {
+            0 => String::new(),
+            count => format!("; removed {count} of former installations"),
+        };
+        Ok(format!(
+            "{number} ({called}), {} on {}, {place}{removed}",
+            loader.file,
+            self.found.partition.describe(self.disk)
+        ))
+    }
+
+    /// Where firmware finds the program.
+    fn loader(&self) -> Result<LoaderPath, Error> {
+        let unknown = || {
+            Error::Boot(BootError::Loader {
+                disk: self.disk.path().to_owned(),
+                reason: format!(
+                    "nothing tells {} from others, because the disk has no partition table with a signature",
+                    self.found.partition.describe(self.disk)
+                ),
+            })
+        };
+        let drive = self.found.partition.hard_drive(u64::from(self.disk.logical_block())).ok_or_else(unknown)?;
+        Ok(LoaderPath { drive, file: format!("\\{}", self.found.path.replace('/', "\\")) })
+    }
+
+    /// Other disks with a partition that firmware cannot tell from this one. What the disk is made of, and another path to it, are no
+    /// others.
+    fn copies(&self, drive: &HardDrive, machine: &dyn Machine) -> Result<Vec<String>, Error> {
+        let own = choose::named(self.disk.path(), machine)?;
+        let identity = previous_install::identity(&own.disk);
+        let is_other = |other: &Candidate| {
+            let is_same = identity.is_some() && previous_install::identity(&other.disk) == identity;
+            other.disk.path != own.disk.path && !is_same && !other.by_name_only && !own.by_name_only
+        };
+        let has_copy = |path: &str| -> Result<bool, Error> {
+            let disk = OpenDisk::open(path, Access::Read)?;
+            let block = u64::from(disk.logical_block());
+            let partitions = partitions::read(&disk)?;
+            Ok(partitions.iter().any(|other| other.hard_drive(block).is_some_and(|other| other.is_same(drive))))
+        };
+        let others = machine.disks()?.into_iter().filter(is_other).map(|other| other.disk.path);
+        // What cannot be read now cannot be started either.
+        Ok(others.filter(|path| has_copy(path).unwrap_or_default()).collect())
+    }
+
+    /// Notes where this installation has its loader, for the next one. Without the note that one leaves an entry more.
+    fn remember(&self, note: &str, identity: Option<&str>, gone: &[Signature]) {
+        let is_gpt = self.found.partition.type_guid.is_some();
+        let guid = self.found.partition.guid.as_deref().filter(|_| is_gpt);
+        if let Some((identity, guid)) = identity.zip(guid) {
+            let new = previous_install::with(note, identity, guid, gone);
+            if new != note {
+                _ = self.variables.write(previous_install::VARIABLE, new.as_bytes());
+            }
+        }
+    }
+}
+
+/// Those of some partitions that are on no disk of the machine.
+fn gone(mut partitions: Vec<Signature>, machine: &dyn Machine) -> Result<Vec<Signature>, Error> {
+    if partitions.is_empty() {
+        return Ok(partitions);
+    }
+    for candidate in machine.disks()? {
+        let disk = OpenDisk::open(&candidate.disk.path, Access::Read)?;
+        for partition in partitions::read(&disk)? {
+            let drive = partition.hard_drive(u64::from(disk.logical_block()));
+            partitions.retain(|noted| drive.as_ref().is_none_or(|drive| drive.signature != *noted));
+        }
+    }
+    Ok(partitions)
+}

@@ -1,0 +1,218 @@
+//! `encrypt-root`: turns the root partition of the installed system into a LUKS2 volume, with a key that the TPM gives to that
+//! system and a recovery key that is stored elsewhere.
+//!
+//! Everything that can be refused is, before anything is changed; the recovery key is safe before the disk is touched. What the
+//! system needs to open its root is put into it first, while that can still be mounted.
+
+mod boot_files;
+mod extent;
+mod images;
+mod luks2;
+mod recovery;
+mod reencrypt;
+mod shim;
+mod table;
+mod target_files;
+mod token;
+mod tpm;
+mod verity;
+mod xts;
+
+use slipway_formats::boot_config::For;
+use slipway_protocol::{DiskHints, EncryptRoot, KernelArgs, RecoveryKey, RunInTarget};
+
+use crate::action::{Done, kernel_args, run_in_target};
+use crate::disk::choose;
+use crate::disk::open::{Access, OpenDisk};
+use crate::disk::partitions::{self, Partition};
+use crate::error::{EncryptError, Error};
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::target::mount::LookedAt;
+use crate::target::volume::mount_all;
+use crate::target::{self, Target};
+use crate::{random, text};
+use extent::Extent;
+use luks2::{DATA_OFFSET, Volume};
+use reencrypt::Work;
+use table::{State, Table};
+
+/// Entries for recovery would not start without the arguments.
+const ENTRIES: For = For::Every;
+/// In place of a volume that has no UUID yet.
+const ANY_VOLUME: &str = "00000000-0000-0000-0000-000000000000";
+
+/// What there is to encrypt, and where.
+struct Plan {
+    /// The partition as it will be.
+    partition: Partition,
+    extent: Extent,
+    table: Table,
+}
+
+/// What it is encrypted by.
+struct Keys {
+    volume: Volume,
+    header: Vec<u8>,
+    escrow: RecoveryKey,
+    warnings: Vec<String>,
+}
+
+pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "encrypt-root", problems });
+    }
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    if let Some(done) = verity::leave_intact(&disk, machine.cancel(), report)? {
+        return Ok(done);
+    }
+    // A file system must not be mounted twice.
+    let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;
+    let is_by_shim = shim::is_installed(&volumes)?;
+    let mut for_rescue = Vec::new();
+    let obstacle = obstacle(&disk, &volumes, looked_at, &mut for_rescue);
+    drop(volumes);
+    let Target { root, partition, name, kind, mut warnings } = target::find_root(&disk, report)?;
+    warnings.extend(for_rescue);
+    let refused = |reason: String| Error::Encrypt(EncryptError::Refused { what: name.clone(), reason });
+    target_files::check(&root).map_err(refused)?;
+    let plan = plan(&disk, &partition, kind, inputs.grow)?;
+    let contradiction =
+        || inputs.pcrs.contains(&shim::PCR).then(|| shim::contradiction(is_by_shim, &machine.efi())).flatten();
+    obstacle?.or_else(contradiction).map_or(Ok(()), |reason| Err(refused(reason)))?;
+    let keys = make_keys(inputs, &plan, machine)?;
+    warnings.extend_from_slice(&keys.warnings);
+    machine.cancel().check()?;
+    let volume = &keys.escrow.volume;
+    machine
+        .escrow(&keys.escrow)
+        .map_err(|error| EncryptError::Escrow { source: error.source, may_pass: error.may_pass })?;
+    report(Report::Note(format!("the recovery key of volume {volume} is stored")));
+
+    target_files::write(&root, volume)?;
+    root.sync()?;
+    drop(root);
+    let path = disk.path().to_owned();
+    // A partition of a disk that is held cannot be mounted.
+    drop(disk);
+    let hints = DiskHints { device: Some(path), ..DiskHints::default() };
+    // To try again would begin with what is changed by now.
+    let half_done = |error: Error| match error {
+        Error::Cancelled => error,
+        error => refused(format!("{}; install it again", text::chain(&error))),
+    };
+    warnings.extend(prepare_boot(&hints, volume, machine, report).map_err(half_done)?);
+    let disk = choose::open(&hints, Access::Write, machine, report).map_err(half_done)?;
+    let summary = format!(
+        "encrypted {} of {kind} in {name} as LUKS2 volume {volume}; the TPM opens it while PCR {} are as they are now",
+        text::size(plan.extent.size),
+        inputs.pcrs.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    );
+    encrypt(&disk, plan, &keys, machine, report)?;
+    if let Err(errno) = disk.reread_partitions() {
+        warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
+    }
+    Ok(Done::go_on(summary, warnings))
+}
+
+/// What in the boot files would keep the system from starting, or their change from being made. What keeps only an entry from it
+/// is told in `warnings`.
+fn obstacle(
+    disk: &OpenDisk,
+    volumes: &[crate::target::volume::Volume],
+    looked_at: LookedAt,
+    warnings: &mut Vec<String>,
+) -> Result<Option<String>, Error> {
+    let unseen = boot_files::unseen(volumes, &looked_at)?;
+    if let Some(reason) = unseen.map_or_else(|| boot_files::unreached(volumes, warnings), |reason| Ok(Some(reason)))? {
+        return Ok(Some(reason));
+    }
+    let wanted = boot_arguments(DiskHints::default(), ANY_VOLUME);
+    kernel_args::check(ENTRIES, &wanted, disk, volumes, looked_at).map(|()| None)
+}
+
+/// What is to be encrypted, if its partition has room for it beside the header.
+fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Plan, Error> {
+    let refused = |reason: String| Err(EncryptError::Refused { what: root.describe(disk), reason }.into());
+    if root.number == 0 {
+        return refused("it is a whole disk, an array or a volume; only a partition can be encrypted".to_owned());
+    }
+    let (table, partition) = Table::read(disk, root, grow)?;
+    let overlaps = |other: &Partition| {
+        let (one, other_bytes) = (&partition.bytes, &other.bytes);
+        other.number != root.number && other_bytes.start < one.end && one.start < other_bytes.end
+    };
+    if let Some(other) = partitions::read(disk)?.iter().find(|other| overlaps(other)) {
+        return refused(format!("{} overlaps it; make the image anew", other.describe(disk)));
+    }
+    let Some(extent) = Extent::of(disk, root, kind)? else {
+        return refused(format!("its {kind} does not say how large it is, or is on several devices"));
+    };
+    let room = partition.bytes.end - partition.bytes.start;
+    if extent.size + DATA_OFFSET > room {
+        let left = table.left.map_or(String::new(), |left| format!(" ({left})"));
+        return refused(format!(
+            "its {kind} takes up {} of {}, and {} must be free behind it{left}; write the image with `grow: false`, so that the \
+             partition can grow without its file system, or make the partition larger than the file system",
+            text::size(extent.size),
+            text::size(room),
+            text::size(DATA_OFFSET)
+        ));
+    }
+    Ok(Plan { partition, extent, table })
+}
+
+/// Makes the key of the volume, and the two ways to it.
+fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result<Keys, Error> {
+    let sealed =
+        tpm::seal(&machine.tpm(), &inputs.pcrs, random::bytes()?).map_err(|source| EncryptError::Tpm { source })?;
+    let unmeasured = |pcr| format!("the firmware measured nothing into PCR {pcr}, so that it binds the key to nothing");
+    let warnings = sealed.unmeasured.iter().map(unmeasured).collect();
+    let sector = plan.extent.sector(&plan.partition.bytes);
+    let volume = Volume { uuid: random::uuid()?, key: random::bytes()?, sector };
+    let key = recovery::new()?;
+    let header = luks2::header(&volume, vec![token::slot(&sealed, &inputs.pcrs), recovery::slot(&key)])?;
+    let escrow = RecoveryKey { volume: random::uuid_text(&volume.uuid), key };
+    Ok(Keys { volume, header, escrow, warnings })
+}
+
+fn encrypt(
+    disk: &OpenDisk,
+    mut plan: Plan,
+    keys: &Keys,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(), Error> {
+    let (start, size) = (plan.partition.bytes.start, plan.extent.size);
+    let work = Work { disk, start, size, volume: &keys.volume, header: &keys.header };
+    let done = work.run(&mut plan.table, machine.cancel(), report);
+    done.inspect_err(|_| {
+        let left = match plan.table.state {
+            State::Untouched => "may have its partition table as it was, with a system that expects an encrypted root",
+            State::Gone => "is left without a partition table",
+            State::Back => "has its new partition table, which may not be whole",
+        };
+        report(Report::Note(format!("{} {left}: install it again", disk.path())));
+    })
+}
+
+/// Has the installed system open its root when it starts: by what the boot loader tells its initramfs, and by that. In this order,
+/// because kernel-install makes an entry of this kernel's own command line where the system has none, which the former sees to.
+fn prepare_boot(
+    disk: &DiskHints,
+    uuid: &str,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Vec<String>, Error> {
+    let added = kernel_args::run_for(ENTRIES, &boot_arguments(disk.clone(), uuid), machine, report)?;
+    let script = Some(target_files::INITRAMFS.to_owned());
+    let make = RunInTarget { disk: disk.clone(), script, ..RunInTarget::default() };
+    let made = run_in_target::run(&make, machine, report)?;
+    Ok([added.outcome.warnings, made.outcome.warnings].concat())
+}
+
+/// What the boot loader is to tell the kernel.
+fn boot_arguments(disk: DiskHints, uuid: &str) -> KernelArgs {
+    KernelArgs { disk, append: target_files::kernel_arguments(uuid), ..KernelArgs::default() }
+}

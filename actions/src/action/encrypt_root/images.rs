@@ -1,0 +1,160 @@
+//! Which initramfs images are made anew, known before they are.
+
+use crate::action::run_in_target::fstab;
+use crate::error::Error;
+use crate::target;
+use crate::target::os_release;
+use crate::target::root::{Attributes, TargetRoot};
+use crate::target::volume::Volume;
+
+/// Debian's hook by which the boot loader's copies are made anew with the initramfs (package systemd-boot).
+pub(super) const HOOK: &str = "etc/kernel/postinst.d/zz-systemd-boot";
+/// What an initramfs for rescue has in place of a version (dracut, 51-dracut-rescue.install).
+const RESCUE: &str = "0-rescue";
+/// Names in /boot of what is made anew, before and after the version of its kernel: Debian's, dracut's own and SUSE's.
+const NAMES: &[(&str, &str)] = &[("initrd.img-", ""), ("initramfs-", ".img"), ("initrd-", "")];
+
+/// The installed system, and its /boot as it is mounted when its initramfs images are made anew.
+pub(super) struct System<'a> {
+    home: &'a TargetRoot,
+    boot: &'a Volume,
+    /// What stands before the path of a file in /boot there.
+    folder: &'static str,
+    /// Names of the images that are made anew.
+    images: Vec<String>,
+}
+
+impl<'a> System<'a> {
+    /// The one whose root is to be encrypted; none where no file system is a root.
+    pub(super) fn find(volumes: &'a [Volume]) -> Result<Option<Self>, Error> {
+        let is_root = |volume: &&Volume| {
+            volume.file_system.kind != "vfat" && os_release::PATHS.iter().any(|path| volume.root.exists(path))
+        };
+        let rank = |volume: &&Volume| target::rank(&volume.partition, Some(&volume.file_system));
+        let Some(home) = volumes.iter().filter(is_root).min_by_key(rank) else { return Ok(None) };
+        let entries = boot_entries(&home.root)?;
+        let meant = entries.iter().find(|entry| entry.place == "boot");
+        let is_meant =
+            |volume: &&Volume| meant.is_some_and(|entry| entry.means(&volume.partition, Some(&volume.file_system)));
+        let (boot, folder) = volumes.iter().find(is_meant).map_or((home, "boot/"), |boot| (boot, ""));
+        let mut system = Self { home: &home.root, boot, folder, images: Vec::new() };
+        let is_made = |image: &String| {
+            version(image).is_some_and(|version| system.has_modules(version)) && system.has_in_boot(image)
+        };
+        system.images = boot.root.list(folder)?.into_iter().filter(is_made).collect();
+        Ok(Some(system))
+    }
+
+    /// Whether any image is made anew.
+    pub(super) fn has_images(&self) -> bool {
+        !self.images.is_empty()
+    }
+
+    /// Whether the initramfs at a path of a file system is one that is made anew.
+    pub(super) fn makes(&self, volume: &Volume, path: &str) -> bool {
+        // A link is made anew by what it leads to.
+        let path = volume.root.followed(path).unwrap_or_else(|_| path.to_owned());
+        let path = path.trim_start_matches('/');
+        let name = path.strip_prefix("boot/").or_else(|| self.folder.is_empty().then_some(path));
+        std::ptr::eq(self.boot, volume) && self.images.iter().any(|image| Some(image.as_str()) == name)
+    }
+
+    /// Whether the boot loader's copy of a kernel is made anew with its initramfs: TOKEN/VERSION/linux, as kernel-install(8) has
+    /// put it there.
+    pub(super) fn makes_copy(&self, kernel: &str) -> bool {
+        let mut names = kernel.rsplit('/').skip(1);
+        let (Some(copied), Some(_)) = (names.next(), names.next()) else { return false };
+        self.home.attributes(HOOK).is_ok_and(is_program)
+            && self.images.iter().any(|image| version(image) == Some(copied))
+            && self.has_in_boot(&format!("vmlinuz-{copied}"))
+    }
+
+    /// The file that is missing where the kernel of an initramfs is not installed, so that nothing makes that anew.
+    pub(super) fn missing_for(&self, initramfs: &str) -> Option<String> {
+        let version = version(initramfs.rsplit('/').next()?)?;
+        (!self.has_modules(version)).then(|| modules(version))
+    }
+
+    fn has_modules(&self, version: &str) -> bool {
+        self.home.exists(&modules(version))
+    }
+
+    fn has_in_boot(&self, name: &str) -> bool {
+        self.boot.root.exists(&format!("{}{name}", self.folder))
+    }
+}
+
+/// Whether an initramfs is one for rescue, which dracut makes once and for all: `initramfs-0-rescue-ID.img` or ID/0-rescue/initrd.
+pub(super) fn is_for_rescue(path: &str) -> bool {
+    let is_rescue = |name: &str| {
+        let version = version(name).unwrap_or(name);
+        version.strip_prefix(RESCUE).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    path.split('/').any(is_rescue)
+}
+
+fn is_program(attributes: Option<Attributes>) -> bool {
+    attributes.is_some_and(|attributes| attributes.mode & 0o111 != 0)
+}
+
+/// What the fstab of a root file system mounts for booting.
+pub(super) fn boot_entries(root: &TargetRoot) -> Result<Vec<fstab::Entry>, Error> {
+    Ok(fstab::boot_entries(&root.read("etc/fstab")?.unwrap_or_default()))
+}
+
+/// The version of the kernel that an image is for, by its name in /boot.
+fn version(image: &str) -> Option<&str> {
+    let named = NAMES.iter().find_map(|(start, end)| image.strip_prefix(start)?.strip_suffix(end));
+    // No pattern of the shell means a folder whose name begins with a dot.
+    named.filter(|version| !version.is_empty() && !version.starts_with('.'))
+}
+
+/// What says that the modules of a kernel are there (depmod(8)).
+fn modules(version: &str) -> String {
+    format!("lib/modules/{version}/modules.dep")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::target_files::INITRAMFS;
+    use super::*;
+
+    #[test]
+    fn images_are_for_the_kernel_in_their_name() {
+        for (image, expect) in [
+            ("initrd.img-6.1.0-18-amd64", Some("6.1.0-18-amd64")),
+            ("initramfs-5.14.0-427.el9.x86_64.img", Some("5.14.0-427.el9.x86_64")),
+            ("initrd-5.3.18-150300.38-default", Some("5.3.18-150300.38-default")),
+            ("initramfs-linux.img", Some("linux")),
+            ("initramfs-6.1", None),
+            ("initrd.img", None),
+            ("initrd.img-", None),
+            ("initrd.img-..", None),
+            ("vmlinuz-6.1", None),
+        ] {
+            assert_eq!(version(image), expect, "{image}");
+        }
+    }
+
+    #[test]
+    fn images_for_rescue_are_told_by_their_name() {
+        for (path, expect) in [
+            ("initramfs-0-rescue-0123456789abcdef.img", true),
+            ("boot/initramfs-0-rescue-0123456789abcdef.img", true),
+            ("0123456789abcdef/0-rescue/initrd", true),
+            ("initramfs-5.10-rescue.img", false),
+            ("id/5.0-rescue/initrd", false),
+            ("initramfs-0-rescued.img", false),
+            ("initramfs-0.1.img", false),
+        ] {
+            assert_eq!(is_for_rescue(path), expect, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_script_makes_images_of_these_names() {
+        for (start, end) in NAMES {
+            assert!(INITRAMFS.contains(&format!("\"/boot/{start}$version{end}\"")), "{start}VERSION{end}");
+        }
+    }
+}

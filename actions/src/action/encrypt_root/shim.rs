@@ -1,0 +1,68 @@
+//! What shim does to a key that is sealed to PCR 7: it measures its revocations, and keys that owners of machines trust, into that
+//! register, whether Secure Boot is on or not (shim, README.tpm). So slipway and the installed system see the same value only if
+//! shim starts both or neither.
+
+use std::path::Path;
+
+use crate::error::Error;
+use crate::target::efi::variables::Variables;
+use crate::target::volume::{VENDORS, Volume};
+
+/// The register.
+pub(super) const PCR: u32 = 7;
+/// What shim shows of its revocations to the system it starts, in every start anew (shim, mok.c).
+const SHOWN: &str = "SbatLevelRT-605dab50-e046-4300-abb6-3dd810dd8b23";
+
+/// Whether shim is there to start the installed system.
+pub(super) fn is_installed(volumes: &[Volume]) -> Result<bool, Error> {
+    for volume in volumes {
+        for vendor in volume.vendors()? {
+            if has_shim(&volume.files(&format!("{VENDORS}/{vendor}"), ".efi")?) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Whether one of the programs in a folder is a shim with something to start: GRUB beside it, or in the removable folder, where shim
+/// has the name that firmware looks for, the manager of its keys.
+fn has_shim(programs: &[String]) -> bool {
+    let has = |start: &str| programs.iter().any(|name| name.to_ascii_lowercase().starts_with(start));
+    has("shim") && has("grub") || has("boot") && (has("mm") || has("mok"))
+}
+
+/// Why the register will not have the value it has now; nothing if it will, or if there is nothing to tell by. `efi` is where Linux
+/// shows what firmware gave it.
+pub(super) fn contradiction(is_installed: bool, efi: &Path) -> Option<String> {
+    let variables = Variables::open(&efi.join("efivars")).ok()?;
+    let has_started_this = variables.read(SHOWN).ok()?.is_some();
+    let (one, other) = match (is_installed, has_started_this) {
+        (true, false) => ("it is", "slipway was not"),
+        (false, true) => ("slipway was", "it is not"),
+        _ => return None,
+    };
+    Some(format!(
+        "{one} started by shim, which measures into PCR {PCR}, and {other}: the TPM would not open it; leave {PCR} out of pcrs, or \
+         have both started in one way"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shim_is_known_by_what_it_starts() {
+        let check = |names: &[&str], expect| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            assert_eq!(has_shim(&names), expect, "{names:?}");
+        };
+        check(&["SHIMX64.EFI", "grubx64.efi"], true);
+        check(&["shim.efi", "grub.efi", "MokManager.efi"], true);
+        check(&["BOOTX64.EFI", "grubx64.efi", "mmx64.efi"], true);
+        check(&["shimx64.efi"], false);
+        check(&["BOOTX64.EFI", "grubx64.efi"], false);
+        check(&["grubx64.efi"], false);
+    }
+}

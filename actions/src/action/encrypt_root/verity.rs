@@ -1,0 +1,167 @@
+//! Partitions sealed by dm-verity, which are never written to: a changed byte would be found out. Their hash tree is checked.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use crate::action::Done;
+use crate::disk::open::OpenDisk;
+use crate::disk::partitions::Partition;
+use crate::error::{EncryptError, Error};
+use crate::machine::Cancel;
+use crate::report::Report;
+use crate::stream::progress::{Counters, Pace, Watch};
+use crate::target::verity::{self, Place, ROOT_VERITY, USR_VERITY};
+use crate::text;
+use tree::{Fault, Superblock};
+
+mod tree;
+
+/// Hashes, as the probe calls them.
+const HASHES: &str = "DM_verity_hash";
+/// Types of partitions that may be sealed and of those with their hashes (Discoverable Partitions Specification), and whether they
+/// are a root: root and /usr of x86-64, root and /usr of arm64.
+const SEALED: &[(&str, &str, bool)] = &[
+    ("4f68bce3-e8cd-4db1-96e7-fbcaf984b709", ROOT_VERITY[0], true),
+    ("8484680c-9521-48c6-9c11-b0720656f69e", USR_VERITY[0], false),
+    ("b921b045-1df0-41c3-af44-4c6f280d3fae", ROOT_VERITY[1], true),
+    ("b0e01050-ee5f-4390-949a-9101b17104e9", USR_VERITY[1], false),
+];
+
+/// Checks whatever of a disk is sealed. What the step comes to where that is the root, which stays as it is.
+pub(super) fn leave_intact(
+    disk: &OpenDisk,
+    cancel: &Cancel,
+    report: &mut dyn FnMut(Report),
+) -> Result<Option<Done>, Error> {
+    let places = verity::places(disk)?;
+    let is_hashes = |place: &&Place| place.1.as_ref().is_some_and(|found| found.kind == HASHES);
+    if !places.iter().any(|place| is_hashes(&place)) {
+        return Ok(None);
+    }
+    let named = verity::boot_arguments(disk, &places)?;
+    let (mut left, mut warnings, mut checked) = (Vec::new(), Vec::new(), Vec::new());
+    for (hashes, _) in places.iter().filter(is_hashes) {
+        let Some((data, is_root)) = data_of(hashes, &places) else {
+            let reason = "its type does not say what it seals, which may be the root; give it the type of the Discoverable \
+                          Partitions Specification in the image";
+            return Err(EncryptError::Refused { what: hashes.describe(disk), reason: reason.to_owned() }.into());
+        };
+        let of_kind = if is_root { &named.root } else { &named.usr };
+        let (root_hash, warning) = check(disk, data, hashes, of_kind, cancel, report)?;
+        checked.extend(root_hash.map(|root_hash| (is_root, data.describe(disk), root_hash)));
+        warnings.extend(warning);
+        if is_root {
+            left.push(data.describe(disk));
+        }
+    }
+    is_started(&checked, true, &named.root)?;
+    is_started(&checked, false, &named.usr)?;
+    if left.is_empty() {
+        warnings.into_iter().for_each(|warning| report(Report::Note(warning)));
+        return Ok(None);
+    }
+    let summary = format!("left {} as it is, sealed by dm-verity and not encrypted", left.join(" and "));
+    Ok(Some(Done::go_on(summary, warnings)))
+}
+
+/// Fails where the boot entries name root hashes of a kind, root or not, and none of those found on the disk.
+fn is_started(checked: &[(bool, String, String)], is_root: bool, named: &BTreeSet<String>) -> Result<(), Error> {
+    let mut found = checked.iter().filter(|(kind, ..)| *kind == is_root).peekable();
+    let first = found.peek().copied();
+    let (Some((_, what, root_hash)), Some(one)) = (first, named.first()) else { return Ok(()) };
+    if found.any(|(_, _, root_hash)| named.contains(root_hash)) {
+        return Ok(());
+    }
+    let reason = format!("its root hash is {root_hash}, and what the boot entries start has {one}");
+    Err(EncryptError::Sealed { what: what.clone(), reason }.into())
+}
+
+/// The partition that hashes are of, and whether it is a root. Of several of its type (such as are updated in turn), the one whose
+/// place in their order is the same.
+fn data_of<'a>(hashes: &Partition, places: &'a [Place]) -> Option<(&'a Partition, bool)> {
+    let partitions = || places.iter().map(|(partition, _)| partition);
+    let of_type = |guid: &'static str| partitions().filter(move |one| one.type_guid.as_deref() == Some(guid));
+    let own = hashes.type_guid.as_deref()?;
+    let (data, hash, is_root) = SEALED.iter().find(|(_, hash, _)| *hash == own)?;
+    let place = of_type(hash).position(|one| one.number == hashes.number)?;
+    of_type(data).nth(place).map(|data| (data, *is_root))
+}
+
+/// Checks that data is what the hashes are of. The root hash, unless the tree is of a kind that cannot be checked; and a warning where
+/// that proves nothing. `named` are the root hashes in boot entries.
+fn check(
+    disk: &OpenDisk,
+    data: &Partition,
+    hashes: &Partition,
+    named: &BTreeSet<String>,
+    cancel: &Cancel,
+    report: &mut dyn FnMut(Report),
+) -> Result<(Option<String>, Option<String>), Error> {
+    let name = data.describe(disk);
+    let damaged = |reason: String| Error::Encrypt(EncryptError::Sealed { what: name.clone(), reason });
+    let mut head = [0; tree::SUPERBLOCK];
+    disk.read_at(&mut head, hashes.bytes.start)?;
+    let [data_len, hash_len] = [data, hashes].map(|partition| partition.bytes.end - partition.bytes.start);
+    let superblock = match Superblock::parse(&head, data_len, hash_len) {
+        Ok(superblock) => superblock,
+        Err(Fault::Unknown(what)) => {
+            return Ok((None, Some(format!("the hash tree of {name} was not checked: {what}"))));
+        }
+        Err(Fault::Damaged(reason)) => return Err(damaged(reason)),
+    };
+    let counters = Counters::default();
+    let total = superblock.data_len();
+    let mut watch = Watch::new(&counters, &[], Some(total));
+    let mut pace = Pace::new(Instant::now());
+    let found = tree::root_hash(&superblock, &mut |which, offset, buffer| {
+        let partition = match which {
+            tree::Part::Data => data,
+            tree::Part::Hashes => hashes,
+        };
+        cancel.check()?;
+        let now = Instant::now();
+        if which == tree::Part::Data && pace.is_due(now) {
+            counters.written.store(offset, Relaxed);
+            report(Report::Progress(watch.look(now)));
+        }
+        disk.read_at(buffer, partition.bytes.start + offset)
+    })?;
+    let found = found.map_err(damaged)?;
+    if named.contains(&found) || named_by(data, hashes).as_ref() == Some(&found) {
+        let size = text::size(total);
+        report(Report::Note(format!("{name} ({size}) is as its hash tree and root hash {found} say")));
+        return Ok((Some(found), None));
+    }
+    let warning = format!(
+        "{name} is as its hash tree says, whose root hash is {found}; neither the partitions' UUIDs nor boot entries have that, so \
+         nothing says whether it is the right one"
+    );
+    Ok((Some(found), Some(warning)))
+}
+
+/// The root hash that the identities of two partitions are the halves of (Discoverable Partitions Specification, "Verity").
+fn named_by(data: &Partition, hashes: &Partition) -> Option<String> {
+    Some([data.guid.as_ref()?.as_str(), hashes.guid.as_ref()?].concat().replace('-', ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn types_are_what_sfdisk_takes_them_for() {
+        let mut sfdisk = Command::new("sfdisk");
+        let listed = sfdisk.args(["--list-types", "--label", "gpt"]).env("LC_ALL", "C").output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap().to_ascii_lowercase();
+        let name =
+            |guid: &str| listed.lines().find_map(|line| line.strip_prefix(guid)).map(str::trim).unwrap_or_default();
+        for (index, (data, hashes, is_root)) in SEALED.iter().enumerate() {
+            let (what, processor) = (if *is_root { "root" } else { "/usr" }, ["x86-64", "arm-64"][index / 2]);
+            assert_eq!(name(data), format!("linux {what} ({processor})"));
+            assert_eq!(name(hashes), format!("linux {what} verity ({processor})"));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What a method of erasing works with: the open disk, and how it tells how far it is.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::disk::open::OpenDisk;
+use crate::error::Error;
+use crate::machine::Cancel;
+
+/// How often a disk that is busy with itself is looked after.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How far one disk is, in bytes.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    done: AtomicU64,
+    goal: AtomicU64,
+}
+
+impl Share {
+    /// Bytes done and bytes there are to do.
+    pub(super) fn look(&self) -> (u64, u64) {
+        let done = self.done.load(Relaxed);
+        (done, self.goal.load(Relaxed).max(done))
+    }
+}
+
+/// One disk being erased.
+#[derive(Debug)]
+pub(super) struct Worker<'a> {
+    pub(super) disk: &'a OpenDisk,
+    /// What the operator should know although the disk is erased.
+    pub(super) warnings: Vec<String>,
+    cancel: &'a Cancel,
+    share: &'a Share,
+    notes: &'a Sender<String>,
+    /// Bytes that were done when the present method began.
+    base: u64,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(disk: &'a OpenDisk, cancel: &'a Cancel, share: &'a Share, notes: &'a Sender<String>) -> Self {
+        Self { disk, warnings: Vec::new(), cancel, share, notes, base: 0 }
+    }
+
+    /// Begins something that has this many bytes to do. What was begun before counts as far as it got.
+    pub(super) fn begin(&mut self, bytes: u64) {
+        self.base = self.share.done.load(Relaxed);
+        self.share.goal.store(self.base + bytes, Relaxed);
+    }
+
+    /// Tells that this many bytes of what was begun are done.
+    pub(super) fn reach(&self, bytes: u64) {
+        self.share.done.fetch_max(self.base + bytes, Relaxed);
+    }
+
+    /// Says something worth keeping.
+    pub(super) fn note(&self, text: String) {
+        // Nobody listens any more only when the program ends.
+        self.notes.send(text).ok();
+    }
+
+    /// An error once a stop was asked for.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.cancel.check()
+    }
+
+    /// Pauses between two looks at a disk that is busy with itself and cannot be stopped.
+    pub(super) fn pause(&self) -> Result<(), Error> {
+        self.check().inspect_err(|_| {
+            self.note(format!("{} goes on erasing itself, and cannot be stopped", self.disk.path()));
+        })?;
+        thread::sleep(LOOK);
+        Ok(())
+    }
+
+    /// Runs a command that blocks until the disk has erased itself, for about as long as the estimate. A stop is heard
+    /// meanwhile; the command then keeps the disk open until it ends, so that nobody else can use it.
+    pub(super) fn wait<T: Send + 'static>(
+        &self,
+        estimate: Duration,
+        command: impl FnOnce(&File) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let file = self.disk.file().try_clone();
+        let file = file.map_err(|source| Error::OpenDisk { disk: self.disk.path().to_owned(), source })?;
+        let began = Instant::now();
+        let thread = thread::spawn(move || command(&file));
+        while !thread.is_finished() {
+            self.pause()?;
+            let share = (began.elapsed().as_secs_f64() / estimate.as_secs_f64().max(1.0)).min(0.99);
+            self.reach((self.disk.size() as f64 * share) as u64);
+        }
+        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}

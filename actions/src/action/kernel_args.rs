@@ -1,0 +1,148 @@
+//! `kernel-args`: changes the installed system's kernel command lines, wherever its boot loader keeps them, and what those of
+//! later kernels are made from. Every file is read before the first is written, so what is refused changes nothing.
+
+use slipway_formats::boot_config::For;
+use slipway_protocol::{KernelArgs, RunInTarget};
+
+use crate::action::{Done, run_in_target};
+use crate::disk::choose;
+use crate::disk::open::{Access, OpenDisk};
+use crate::error::{BootError, Error};
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::target::mount::LookedAt;
+use crate::target::volume::{Volume, mount_all};
+use plan::Plan;
+
+mod images;
+mod plan;
+
+/// Where GRUB's menu is made by which program of the installed system.
+const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-mkconfig", "/boot/grub2")];
+const PROGRAM_DIRS: &[&str] = &["usr/sbin", "usr/bin", "sbin"];
+
+pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    run_for(For::Normal, inputs, machine, report)
+}
+
+/// The same, with a say in which entries get what is added.
+pub(crate) fn run_for(
+    entries: For,
+    inputs: &KernelArgs,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "kernel-args", problems });
+    }
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    let (mut changed, mut is_made, mut warnings) = (0, false, Vec::new());
+    loop {
+        let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;
+        let plan = Plan::make(&volumes, inputs, entries)?;
+        changed += plan.changes();
+        // What could not be looked into may have the menu.
+        let may_be_made = !is_made && plan.entries() == 0 && looked_at.refusals.is_empty();
+        let Some((program, dir)) = missing_menu(&volumes)?.filter(|_| may_be_made) else {
+            let mut done = finish(&disk, &plan, &volumes, looked_at, inputs, changed)?;
+            done.outcome.warnings.splice(..0, warnings);
+            return Ok(done);
+        };
+        plan.carry_out(&volumes)?;
+        // A file system must not be mounted twice.
+        drop(volumes);
+        report(Report::Note(format!("there is no {dir}/grub.cfg yet: {program} of the installed system makes it")));
+        warnings = generate(&disk, program, dir, machine, report)?;
+        changed += 1;
+        is_made = true;
+    }
+}
+
+/// Fails where [`run_for`] would before it has changed anything, as far as the file systems of the disk tell that: a menu that is
+/// to be made is seen only then.
+pub(crate) fn check(
+    entries: For,
+    inputs: &KernelArgs,
+    disk: &OpenDisk,
+    volumes: &[Volume],
+    looked_at: LookedAt,
+) -> Result<(), Error> {
+    let plan = Plan::make(volumes, inputs, entries)?;
+    let may_be_made = looked_at.refusals.is_empty() && missing_menu(volumes)?.is_some();
+    if plan.entries() == 0 && !may_be_made { Err(not_found(looked_at, disk)) } else { Ok(()) }
+}
+
+fn not_found(looked_at: LookedAt, disk: &OpenDisk) -> Error {
+    looked_at.not_found("a boot loader's configuration", disk)
+}
+
+/// Carries out a plan that leads to what is wanted.
+fn finish(
+    disk: &OpenDisk,
+    plan: &Plan,
+    volumes: &[Volume],
+    looked_at: LookedAt,
+    inputs: &KernelArgs,
+    changed: usize,
+) -> Result<Done, Error> {
+    if plan.entries() == 0 {
+        return Err(not_found(looked_at, disk));
+    }
+    if let Some(missing) = inputs.replace.iter().find(|replacement| !plan.has(&replacement.new)) {
+        let reason = "no boot entry has it; give what is to be there to append";
+        return Err(BootError::KernelArgument { argument: missing.old.clone(), reason }.into());
+    }
+    plan.carry_out(volumes)?;
+    let mut warnings = looked_at.refusals;
+    warnings.extend(plan.warnings());
+    Ok(Done::go_on(summary(inputs, changed, plan.entries()), warnings))
+}
+
+/// The program of the installed system that makes GRUB's menu, and the folder it is for, where GRUB is on the disk.
+fn missing_menu(volumes: &[Volume]) -> Result<Option<(&'static str, &'static str)>, Error> {
+    let is_there = |program: &str| {
+        let has = |volume: &Volume| PROGRAM_DIRS.iter().any(|dir| volume.root.exists(&format!("{dir}/{program}")));
+        volumes.iter().any(has)
+    };
+    let mut has_grub = false;
+    for volume in volumes {
+        has_grub |= volume.has_grub()?;
+    }
+    Ok(GENERATORS.iter().copied().find(|(program, _)| has_grub && is_there(program)))
+}
+
+/// Has the installed system make GRUB's menu, of this disk only. Returns its warnings.
+fn generate(
+    disk: &OpenDisk,
+    program: &str,
+    dir: &str,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Vec<String>, Error> {
+    let run = RunInTarget {
+        script: Some(format!("mkdir -p {dir}\n{program} -o {dir}/grub.cfg\n")),
+        environment: [("GRUB_DISABLE_OS_PROBER".to_owned(), "true".to_owned())].into(),
+        ..RunInTarget::default()
+    };
+    run_in_target::run_on(disk, &run, machine, report).map(|done| done.outcome.warnings)
+}
+
+fn summary(inputs: &KernelArgs, changed: usize, entries: usize) -> String {
+    let added: Vec<&str> = inputs.append_if_missing.iter().chain(&inputs.append).map(String::as_str).collect();
+    let mut done = Vec::new();
+    if !inputs.delete.is_empty() {
+        done.push(format!("deleted {}", inputs.delete.join(" ")));
+    }
+    done.extend(
+        inputs.replace.iter().map(|replacement| format!("replaced {} by {}", replacement.old, replacement.new)),
+    );
+    let place = if done.is_empty() { "to" } else { "in" };
+    if !added.is_empty() {
+        done.push(format!("added {}", added.join(" ")));
+    }
+    match changed {
+        0 => format!("the kernel arguments are as they should be in all of {entries} boot files"),
+        _ => format!("{} {place} {changed} files", done.join(", ")),
+    }
+}

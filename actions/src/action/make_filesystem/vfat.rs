@@ -1,0 +1,186 @@
+//! FAT32 (Microsoft, FAT: General Overview of On-Disk Format, 1.03). Smaller variants are not made: an EFI system partition is to
+//! be FAT32 (UEFI specification, 13.3.1).
+
+use slipway_protocol::{MakeFileSystem, partition as rules};
+
+use super::clear;
+use crate::disk::open::OpenDisk;
+use crate::disk::partitions::Partition;
+use crate::error::Error;
+use crate::{random, text};
+
+/// Sectors before the first table.
+const RESERVED: u64 = 32;
+const TABLES: u64 = 2;
+/// Where FSInfo is, and the copy of the boot sector with a copy of FSInfo behind it.
+const FS_INFO: u64 = 1;
+const BACKUP: u64 = 6;
+/// What has fewer clusters is FAT16, whatever it says of itself.
+const MIN_CLUSTERS: u64 = 65_525;
+const MAX_CLUSTERS: u64 = 0x0FFF_FFF4;
+/// The first cluster has this number; the root directory is in it.
+const FIRST_CLUSTER: u32 = 2;
+/// Media type of a disk that cannot be taken out.
+const MEDIA: u8 = 0xF8;
+const END_OF_CHAIN: u32 = 0x0FFF_FFFF;
+const NO_LABEL: &str = "NO NAME";
+/// Bytes up to which a size of partition has clusters of so many bytes (the document's table for FAT32).
+const CLUSTERS: &[(u64, u64)] = &[(260 << 20, 512), (8 << 30, 4096), (16 << 30, 8192), (32 << 30, 16384)];
+const LARGEST_CLUSTER: u64 = 32768;
+
+/// Where everything is, in sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Bytes of one.
+    sector: u64,
+    total: u64,
+    per_cluster: u64,
+    per_table: u64,
+    clusters: u64,
+}
+
+/// Makes FAT32.
+pub(super) fn make(
+    disk: &OpenDisk,
+    partition: &Partition,
+    layout: &Layout,
+    inputs: &MakeFileSystem,
+) -> Result<(), Error> {
+    let sector = layout.sector;
+    let id = match inputs.uuid.as_deref().and_then(rules::volume_id) {
+        Some(id) => id,
+        None => u32::from_le_bytes(random::bytes()?),
+    };
+    let label = inputs.label.as_deref();
+    let start = partition.bytes.start;
+    let boot = boot_sector(layout, start / sector, id, label);
+    let info = fs_info(layout);
+    let write = |bytes: &[u8], at: u64| disk.write_at(bytes, start + at * sector);
+    clear(disk, partition)?;
+    let root = RESERVED + TABLES * layout.per_table;
+    disk.zero(start..start + (root + layout.per_cluster) * sector)?;
+    for table in 0..TABLES {
+        write(&table_head(), RESERVED + table * layout.per_table)?;
+    }
+    if let Some(label) = label {
+        write(&label_entry(label), root)?;
+    }
+    write(&info, FS_INFO)?;
+    write(&boot, BACKUP)?;
+    write(&info, BACKUP + FS_INFO)?;
+    disk.flush()?;
+    write(&boot, 0)?;
+    disk.flush()
+}
+
+/// FAT32 in a partition of `len` bytes on a disk with sectors of `sector` bytes, or why that cannot be.
+pub(super) fn layout(len: u64, sector: u64) -> Result<Layout, String> {
+    let cluster = CLUSTERS.iter().find(|(up_to, _)| len <= *up_to).map_or(LARGEST_CLUSTER, |(_, cluster)| *cluster);
+    let per_cluster = (cluster / sector).max(1);
+    let total = (len / sector).min(u64::from(u32::MAX));
+    // Entries of four bytes, as if the tables themselves were clusters too: some sectors more than needed.
+    let per_table = ((total / per_cluster + 2) * 4).div_ceil(sector);
+    let clusters = total.saturating_sub(RESERVED + TABLES * per_table) / per_cluster;
+    let layout = Layout { sector, total, per_cluster, per_table, clusters };
+    match clusters {
+        MIN_CLUSTERS..=MAX_CLUSTERS => Ok(layout),
+        0..MIN_CLUSTERS => {
+            let least = MIN_CLUSTERS * per_cluster + RESERVED + TABLES * (MIN_CLUSTERS * 4).div_ceil(sector);
+            let least = (least * sector).next_multiple_of(1 << 20) + (1 << 20);
+            Err(format!("FAT32 needs at least {} on this disk; make the partition larger", text::size(least)))
+        }
+        _ => Err("FAT32 cannot be as large; make the partition smaller".to_owned()),
+    }
+}
+
+/// The boot sector (section 3.1 and 3.3).
+fn boot_sector(layout: &Layout, hidden: u64, id: u32, label: Option<&str>) -> Vec<u8> {
+    let mut sector = vec![0; layout.sector as usize];
+    let mut put = |at: usize, bytes: &[u8]| sector[at..at + bytes.len()].copy_from_slice(bytes);
+    // A jump over all this to code, of which there is none: a loop.
+    put(0, &[0xEB, 0x58, 0x90]);
+    put(3, b"slipway ");
+    put(11, &(layout.sector as u16).to_le_bytes());
+    put(13, &[layout.per_cluster as u8]);
+    put(14, &(RESERVED as u16).to_le_bytes());
+    put(16, &[TABLES as u8]);
+    put(21, &[MEDIA]);
+    // Sectors of a track, and heads: as BIOSes see large disks.
+    put(24, &63_u16.to_le_bytes());
+    put(26, &255_u16.to_le_bytes());
+    put(28, &u32::try_from(hidden).unwrap_or_default().to_le_bytes());
+    put(32, &(layout.total as u32).to_le_bytes());
+    put(36, &(layout.per_table as u32).to_le_bytes());
+    put(44, &FIRST_CLUSTER.to_le_bytes());
+    put(48, &(FS_INFO as u16).to_le_bytes());
+    put(50, &(BACKUP as u16).to_le_bytes());
+    put(64, &[0x80, 0, 0x29]);
+    put(67, &id.to_le_bytes());
+    put(71, &padded(label.unwrap_or(NO_LABEL)));
+    put(82, b"FAT32   ");
+    put(90, &[0xEB, 0xFE]);
+    put(510, &[0x55, 0xAA]);
+    sector
+}
+
+/// FSInfo (section 5): how many clusters are free, and where to look for one.
+fn fs_info(layout: &Layout) -> Vec<u8> {
+    let mut sector = vec![0; layout.sector as usize];
+    let mut put = |at: usize, value: u32| sector[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    put(0, 0x4161_5252);
+    put(484, 0x6141_7272);
+    put(488, layout.clusters as u32 - 1);
+    put(492, FIRST_CLUSTER + 1);
+    put(508, 0xAA55_0000);
+    sector
+}
+
+/// The first entries of a table (section 4.2): media type, the volume is clean, and the root directory's only cluster.
+fn table_head() -> Vec<u8> {
+    [0x0FFF_FF00 | u32::from(MEDIA), END_OF_CHAIN, END_OF_CHAIN].iter().flat_map(|entry| entry.to_le_bytes()).collect()
+}
+
+/// The entry of the root directory that is the label (section 6).
+fn label_entry(label: &str) -> Vec<u8> {
+    const VOLUME_ID: u8 = 0x08;
+    // The first day there is, 1980-01-01.
+    const DATE: u16 = 1 << 5 | 1;
+    let mut entry = vec![0; 32];
+    entry[..11].copy_from_slice(&padded(label));
+    entry[11] = VOLUME_ID;
+    entry[24..26].copy_from_slice(&DATE.to_le_bytes());
+    entry
+}
+
+fn padded(label: &str) -> [u8; 11] {
+    let mut padded = [b' '; 11];
+    padded.iter_mut().zip(label.bytes()).for_each(|(to, from)| *to = from);
+    padded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_has_as_many_clusters_as_fat32_must_have_or_is_refused() {
+        let check = |mib: u64, sector: u64, expect: Option<u64>| {
+            let found = layout(mib << 20, sector);
+            assert_eq!(found.as_ref().ok().map(|layout| layout.per_cluster * sector), expect, "{mib}: {found:?}");
+            if let Ok(found) = found {
+                let entries = found.per_table * sector / 4;
+                assert!(entries >= found.clusters + 2, "{found:?}");
+                assert!(RESERVED + TABLES * found.per_table + found.clusters * found.per_cluster <= found.total);
+            }
+        };
+        check(32, 512, None);
+        check(34, 512, Some(512));
+        check(260, 512, Some(512));
+        check(512, 512, Some(4096));
+        check(1 << 20, 512, Some(32768));
+        check(256, 4096, None);
+        check(260, 4096, Some(4096));
+        let error = layout(1 << 20, 512).unwrap_err();
+        assert!(error.starts_with("FAT32 needs at least 34 MiB"), "{error}");
+    }
+}

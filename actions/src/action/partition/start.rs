@@ -1,0 +1,134 @@
+//! Has the kernel start arrays and volumes whose descriptions are on disks, without mdadm and lvm, so that the steps after this
+//! one work on them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use rustix::fs::{major, minor};
+
+use super::lvm::Group;
+use super::raid::Array;
+use crate::error::{Error, PartitionError};
+use crate::sys::device_mapper::{self, LinearTarget};
+use crate::sys::md;
+
+/// The kernel's own way to have modules loaded.
+const MODPROBE: &str = "/sbin/modprobe";
+/// Makes an array of this name (kernel documentation, md, "new_array").
+const NEW_ARRAY: &str = "/sys/module/md_mod/parameters/new_array";
+const LEVELS: &str = "/proc/mdstat";
+const DEVICE_MAPPER: &str = "/dev/mapper/control";
+/// An array that was stopped is gone a moment later.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const SECTOR: u64 = 512;
+
+/// Makes sure of the kernel's driver for arrays of a level, and that their names are free: before anything is written.
+pub(super) fn prepare_array(array: &Array) -> Result<(), Error> {
+    let level = array.level.name();
+    load("md_mod");
+    load(level);
+    let levels = fs::read_to_string(LEVELS).unwrap_or_default();
+    if !Path::new(NEW_ARRAY).exists() || !levels.contains(&format!("[{level}]")) {
+        let reason = format!("the kernel has no driver for {level}; use a kernel and a boot image that have it");
+        return Err(PartitionError::Layer { what: format!("array {}", array.name), reason }.into());
+    }
+    let dir = format!("/sys/block/{}", device_name(array));
+    let deadline = Instant::now() + PATIENCE;
+    while Path::new(&dir).exists() {
+        if Instant::now() > deadline {
+            let reason = "there is one of this name on other disks; choose another name, or erase those".to_owned();
+            return Err(PartitionError::Layer { what: format!("array {}", array.name), reason }.into());
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+    Ok(())
+}
+
+/// Makes sure of the kernel's device mapper: before anything is written.
+pub(super) fn prepare_volumes(group: &Group) -> Result<(), Error> {
+    load("dm_mod");
+    match Path::new(DEVICE_MAPPER).exists() {
+        true => Ok(()),
+        false => {
+            let reason = "the kernel has no device mapper; use a kernel and a boot image that have it".to_owned();
+            Err(PartitionError::Layer { what: format!("volume group {}", group.name), reason }.into())
+        }
+    }
+}
+
+/// A driver that is built in, or not there, is found out by what it does.
+fn load(module: &str) {
+    let quietly = |command: &mut Command| command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    _ = quietly(Command::new(MODPROBE).args(["-q", "--", module]).env_clear().stdin(Stdio::null()));
+}
+
+/// The kernel's name of an array: mdadm links it as /dev/md/NAME.
+fn device_name(array: &Array) -> String {
+    format!("md_{}", array.name)
+}
+
+/// Starts an array from the superblocks of its members, given by their nodes, and returns its own.
+pub(super) fn start_array(array: &Array, members: &[PathBuf]) -> Result<PathBuf, Error> {
+    let name = device_name(array);
+    let doing = |what: &str| format!("starting array {}: {what}", array.name);
+    fs::write(NEW_ARRAY, &name).map_err(|source| failed(doing("making its device"), source))?;
+    let node = Path::new("/dev").join(&name);
+    let open = File::options().read(true).write(true).open(&node);
+    let device = open.map_err(|source| failed(doing(&format!("opening {}", node.display())), source))?;
+    let assembled = assemble(array, members, &device);
+    if assembled.is_err() {
+        // Without a member nobody would find it to take it down, and its name would stay taken.
+        _ = md::stop(&device);
+    }
+    assembled.map(|()| node)
+}
+
+/// Adds the members to a new array, and runs it.
+fn assemble(array: &Array, members: &[PathBuf], device: &File) -> Result<(), Error> {
+    let doing = |what: &str| format!("starting array {}: {what}", array.name);
+    md::prepare(device, array.minor_version())
+        .map_err(|errno| failed(doing("setting the version of its superblock"), errno.into()))?;
+    for member in members {
+        let add = || md::add(device, number(member)?).map_err(io::Error::from);
+        add().map_err(|source| failed(doing(&format!("adding {}", member.display())), source))?;
+    }
+    md::run(device).map_err(|errno| failed(doing("running it"), errno.into()))
+}
+
+/// Starts the volumes of a group on its physical volumes, given by their nodes.
+pub(super) fn start_volumes(group: &Group, physical: &[PathBuf]) -> Result<(), Error> {
+    let doing = |what: &str| format!("starting volume group {}: {what}", group.name);
+    let open = File::options().read(true).write(true).open(DEVICE_MAPPER);
+    let control = open.map_err(|source| failed(doing("opening the device mapper"), source))?;
+    for volume in &group.volumes {
+        let mut start = 0;
+        let mut targets = Vec::new();
+        for segment in &volume.segments {
+            let node = &physical[segment.physical];
+            let device =
+                number(node).map_err(|source| failed(doing(&format!("looking at {}", node.display())), source))?;
+            let (bytes, device) = (segment.bytes(), (major(device), minor(device)));
+            let len = (bytes.end - bytes.start) / SECTOR;
+            targets.push(LinearTarget { start, len, device, offset: bytes.start / SECTOR });
+            start += len;
+        }
+        let (name, uuid) = (group.mapping_name(volume), group.mapping_uuid(volume));
+        device_mapper::start(&control, &name, &uuid, &targets)
+            .map_err(|errno| failed(doing(&format!("mapping {}", volume.name)), errno.into()))?;
+    }
+    Ok(())
+}
+
+/// Device number of a node.
+fn number(node: &Path) -> io::Result<u64> {
+    Ok(fs::metadata(node)?.rdev())
+}
+
+fn failed(what: String, source: io::Error) -> Error {
+    Error::Partitions(PartitionError::StartLayer { what, source })
+}

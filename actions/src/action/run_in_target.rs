@@ -1,0 +1,215 @@
+//! `run-in-target`: runs a command or a script in the installed system, with its kernel file systems and the machine's name
+//! servers.
+//!
+//! The command runs in a process namespace and a mount namespace of its own, so that nothing it starts outlives it and
+//! everything is unmounted with its end, however that comes. Their first process is this program again ([`in_target`]).
+
+use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+use std::time::Duration;
+use std::{fs, thread};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::thread::UnshareFlags;
+use slipway_protocol::RunInTarget;
+
+use crate::action::Done;
+use crate::disk::open::{Access, OpenDisk};
+use crate::disk::{choose, partitions};
+use crate::error::{Error, TargetError};
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::sys;
+use crate::target::mount::{self, LookedAt, MountError, Source};
+use crate::target::root::TargetRoot;
+use crate::target::{self, Target};
+use output::Output;
+
+pub use inside::in_target;
+
+pub(crate) mod fstab;
+mod inside;
+mod links;
+mod output;
+
+/// Argument that has this program be the first process in the installed system.
+const SUBCOMMAND: &str = "in-target";
+const RESOLV_CONF: &str = "etc/resolv.conf";
+/// How often it is looked whether to stop.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+/// Longest answer of the first process, in bytes.
+const MAX_ANSWER: u64 = 64 << 10;
+
+/// A file system to mount: device, type, and its place in the installed system.
+type Mount = (String, String, String);
+/// What the first process is told: the inputs, what to mount, the root first, and the machine's resolv.conf.
+type Orders = (RunInTarget, Vec<Mount>, Option<String>);
+/// What it answers: exit status or signal of the command, or why there was none.
+type Answer = Result<(Option<i32>, Option<i32>), String>;
+
+pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "run-in-target", problems });
+    }
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    run_on(&disk, inputs, machine, report)
+}
+
+/// Runs it on a disk that is chosen already.
+pub(crate) fn run_on(
+    disk: &OpenDisk,
+    inputs: &RunInTarget,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
+    let Target { root, partition, name, kind, mut warnings } = target::find_root(disk, report)?;
+    let fstab = root.read("etc/fstab")?.unwrap_or_default();
+    // It is mounted again by the first process, and a file system must not be mounted through two devices.
+    drop(root);
+    let no_device = |error: MountError| {
+        let mut looked_at = LookedAt::default();
+        looked_at.refused(&name, &error);
+        looked_at.not_found("the root file system", disk)
+    };
+    let source = mount::source(disk, &partition).map_err(no_device)?;
+    let root = mount::mount_source(&source, kind).map_err(no_device)?;
+    let mut mounts = vec![(source, kind, String::new())];
+    mounts.extend(boot_file_systems(disk, &fstab, &mut warnings)?);
+    if machine.is_operating_system() {
+        warnings.extend(links::make(disk)?);
+    }
+    machine.cancel().check()?;
+
+    let resolver = fs::read_to_string("/etc/resolv.conf").ok();
+    let is_made = resolver.is_some() && !root.has(RESOLV_CONF) && root.exists("etc");
+    if is_made {
+        // There must be something to mount over.
+        root.write(RESOLV_CONF, b"", 0o644)?;
+    }
+    let places =
+        mounts.iter().map(|(source, kind, at)| (source.path.display().to_string(), (*kind).to_owned(), at.clone()));
+    let result = execute(&(inputs.clone(), places.collect(), resolver), machine, report);
+    clean_up(&root, is_made)?;
+    result?;
+    Ok(Done::go_on(format!("ran {} in {name}", inputs.describe()), warnings))
+}
+
+fn clean_up(root: &TargetRoot, is_made: bool) -> Result<(), Error> {
+    if is_made {
+        root.remove(RESOLV_CONF)?;
+    }
+    root.sync()
+}
+
+/// The file systems that boot loaders and kernels are on, where the installed system has them by themselves on the same disk.
+fn boot_file_systems(
+    disk: &OpenDisk,
+    fstab: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<(Source, &'static str, String)>, Error> {
+    let mut wanted = fstab::boot_entries(fstab);
+    let mut found = Vec::new();
+    for partition in if wanted.is_empty() { Vec::new() } else { partitions::read(disk)? } {
+        let Some(file_system) = mount::probe(disk, &partition)?.filter(|fs| mount::is_mountable(fs.kind)) else {
+            continue;
+        };
+        let Some(at) = wanted.iter().position(|entry| entry.means(&partition, Some(&file_system))) else { continue };
+        let entry = wanted.remove(at);
+        match mount::source(disk, &partition) {
+            Ok(source) => found.push((source, file_system.kind, entry.place)),
+            Err(error) => warnings.push(format!("/{} is not mounted: {}", entry.place, crate::text::chain(&error))),
+        }
+    }
+    warnings.extend(
+        wanted.iter().map(|entry| format!("/{} is not mounted: {} is not on this disk", entry.place, entry.source)),
+    );
+    // The outer ones first.
+    found.sort_by_key(|(_, _, place)| place.len());
+    Ok(found)
+}
+
+/// Starts the first process, passes the output on, and tells how it ended.
+fn execute(orders: &Orders, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+    let what = orders.0.describe();
+    let failed = |source: io::Error| Error::Target(TargetError::StartCommand { what: what.clone(), source });
+    let (mut control, theirs) = UnixStream::pair().map_err(failed)?;
+    let (reader, writer) = io::pipe().map_err(failed)?;
+    let mut child = Guard(start(theirs.into(), writer.into()).map_err(failed)?);
+    let text = serde_json::to_string(orders).map_err(|error| failed(error.into()))?;
+    // If it is gone already, its answer or the lack of one says why.
+    _ = control.write_all(text.as_bytes()).and_then(|()| control.write_all(b"\n"));
+    let mut output = Output::default();
+    let passed = pass_on(&reader, &mut child.0, &mut output, machine, report, &failed);
+    // Of a command that is stopped too: what it asked for and never got may be a line without an end.
+    output.finish(report);
+    passed?;
+    let mut answer = String::new();
+    _ = BufReader::new(control.take(MAX_ANSWER)).read_line(&mut answer);
+    let how = match serde_json::from_str::<Answer>(&answer) {
+        Ok(Ok((Some(0), _))) => return Ok(()),
+        Ok(Ok((Some(status), _))) => format!("exit status {status}"),
+        Ok(Ok((None, signal))) => format!("signal {}", signal.unwrap_or_default()),
+        Ok(Err(reason)) => return Err(TargetError::PrepareCommand { what, reason }.into()),
+        Err(_) => "no word: its first process was killed".to_owned(),
+    };
+    Err(TargetError::Command { what, how, output: output.tail() }.into())
+}
+
+/// Starts the first process of a new process namespace. A thread of its own does it, because what it starts later would end up
+/// there too.
+fn start(control: OwnedFd, output: OwnedFd) -> io::Result<Child> {
+    let start = move || {
+        sys::unshare(UnshareFlags::NEWPID)?;
+        let errors = output.try_clone()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(SUBCOMMAND).env_clear().stdin(control).stdout(output).stderr(errors).spawn()
+    };
+    thread::scope(|scope| scope.spawn(start).join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked"))))
+}
+
+/// The first process; with its end every process of its namespace is killed, and their mounts go.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // It may have ended before.
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// Passes output on until the first process has ended.
+fn pass_on(
+    mut reader: &PipeReader,
+    child: &mut Child,
+    output: &mut Output,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+    failed: &dyn Fn(io::Error) -> Error,
+) -> Result<(), Error> {
+    let mut buffer = vec![0; 64 << 10];
+    let mut is_open = true;
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(STOP_CHECK.subsec_nanos()) };
+    loop {
+        machine.cancel().check()?;
+        if !is_open {
+            match child.try_wait().map_err(failed)? {
+                Some(_) => return Ok(()),
+                None => thread::sleep(STOP_CHECK),
+            }
+            continue;
+        }
+        match poll(&mut [PollFd::new(&reader.as_fd(), PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        let n = reader.read(&mut buffer).map_err(failed)?;
+        output.take(&buffer[..n], report);
+        is_open = n > 0;
+    }
+}

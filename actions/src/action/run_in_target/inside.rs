@@ -1,0 +1,181 @@
+//! The first process in the installed system: mounts what belongs there, goes there, starts the command and waits for it.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, ExitCode, Stdio};
+use std::{fs, thread};
+
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
+};
+use rustix::process::{WaitOptions, chroot, fchdir, wait};
+use rustix::thread::UnshareFlags;
+use slipway_protocol::RunInTarget;
+
+use super::{Answer, Orders, RESOLV_CONF};
+use crate::sys;
+use crate::target::mount;
+
+/// Longest orders that are read, in bytes.
+const MAX_ORDERS: u64 = 64 << 20;
+/// In the /run of the installed system, which is gone with this process.
+const SCRIPT: &str = "/run/slipway-script";
+const RESOLVER: &str = "/run/slipway-resolv.conf";
+const ENVIRONMENT: &[(&str, &str)] =
+    &[("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root"), ("LANG", "C.UTF-8")];
+
+const NO_PROGRAMS: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+/// What an installed system expects of a kernel: type, place, flags, mode, and whether it does not work without.
+const KERNEL_FILE_SYSTEMS: &[(&str, &str, MountAttrFlags, Option<&str>, bool)] = &[
+    ("proc", "/proc", NO_PROGRAMS, None, true),
+    ("sysfs", "/sys", NO_PROGRAMS, None, true),
+    ("efivarfs", "/sys/firmware/efi/efivars", NO_PROGRAMS, None, false),
+    ("devtmpfs", "/dev", MountAttrFlags::MOUNT_ATTR_NOSUID, None, true),
+    ("devpts", "/dev/pts", MountAttrFlags::MOUNT_ATTR_NOSUID, None, false),
+    ("tmpfs", "/run", MountAttrFlags::MOUNT_ATTR_NOSUID, Some("0755"), true),
+];
+
+/// What `slipway in-target` does. Its standard input is a socket on which it is told what to do, and on which it answers; when
+/// that is closed at the other end it ends at once, and the kernel ends everything it started.
+pub fn in_target() -> ExitCode {
+    let Ok(control) = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else { return ExitCode::FAILURE };
+    let mut orders = String::new();
+    let mut reader = BufReader::new(&control);
+    let read = (&mut reader).take(MAX_ORDERS).read_line(&mut orders);
+    let answer = match serde_json::from_str::<Orders>(&orders)
+        .map_err(io::Error::from)
+        .and_then(|orders| read.map(|_| orders))
+    {
+        Ok(orders) => obey(&orders, &control),
+        Err(error) => Err(format!("reading what to do: {error}")),
+    };
+    let text = serde_json::to_string(&answer).unwrap_or_default();
+    match (&control).write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
+    enter(mounts)?;
+    mount_kernel_file_systems()?;
+    if let Some(resolver) = resolver {
+        use_resolver(resolver)
+            .map_err(|error| format!("mounting the machine's name servers over /{RESOLV_CONF}: {error}"))?;
+    }
+    let mut other_end = control.try_clone().map_err(|error| error.to_string())?;
+    // Only now, because a thread has a mount namespace and a root of its own from when these are changed.
+    thread::spawn(move || {
+        _ = other_end.read(&mut [0]);
+        std::process::exit(1);
+    });
+    execute(inputs)
+}
+
+/// Mounts the file systems of the disk, the root first, and goes there.
+fn enter(mounts: &[super::Mount]) -> Result<(), String> {
+    let failed = |what: &str, errno: Errno| format!("{what}: {}", io::Error::from(errno));
+    sys::unshare(UnshareFlags::NEWNS).map_err(|errno| failed("making a mount namespace", errno))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|errno| failed("keeping mounts to this process", errno))?;
+    let mut mounted = Vec::new();
+    for (source, kind, place) in mounts {
+        let root = of_disk(source, kind).map_err(|errno| failed(&format!("mounting {kind} from {source}"), errno))?;
+        mounted.push((root, format!("/{place}")));
+    }
+    for (root, place) in &mounted {
+        attach(root, place).map_err(|errno| failed(&format!("mounting on {place}"), errno))?;
+        if place == "/" {
+            // The rest is below it.
+            fchdir(root).and_then(|()| chroot(".")).map_err(|errno| failed("going to the installed system", errno))?;
+        }
+    }
+    Ok(())
+}
+
+fn of_disk(source: &str, kind: &str) -> Result<OwnedFd, Errno> {
+    let context = fsopen(mount::driver(kind), FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "source", source)?;
+    fsconfig_set_flag(context.as_fd(), "rw")?;
+    fsconfig_create(context.as_fd())?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
+
+fn attach(tree: &OwnedFd, place: &str) -> Result<(), Errno> {
+    move_mount(tree, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS)
+}
+
+fn mount_kernel_file_systems() -> Result<(), String> {
+    for (kind, place, flags, mode, is_needed) in KERNEL_FILE_SYSTEMS {
+        if !is_needed && fs::metadata(place).is_err() {
+            continue;
+        }
+        match of_kernel(kind, *flags, *mode).and_then(|tree| attach(&tree, place)) {
+            Err(errno) if *is_needed => return Err(format!("mounting {kind} on {place}: {}", io::Error::from(errno))),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn of_kernel(kind: &str, flags: MountAttrFlags, mode: Option<&str>) -> Result<OwnedFd, Errno> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    if let Some(mode) = mode {
+        fsconfig_set_string(context.as_fd(), "mode", mode)?;
+    }
+    fsconfig_create(context.as_fd())?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
+
+/// Has the installed system ask the machine's name servers. What is there is covered, even a link that leads nowhere, and
+/// stays as it is.
+fn use_resolver(text: &str) -> io::Result<()> {
+    if fs::symlink_metadata(format!("/{RESOLV_CONF}")).is_err() {
+        return Ok(());
+    }
+    fs::write(RESOLVER, text)?;
+    let tree = open_tree(CWD, RESOLVER, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+    Ok(move_mount(&tree, "", CWD, format!("/{RESOLV_CONF}"), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Starts the command, and waits for it and, as the first process must, for all whose parents have ended.
+fn execute(inputs: &RunInTarget) -> Answer {
+    let mut command = match (&inputs.script, inputs.command.split_first()) {
+        (Some(script), _) => {
+            fs::write(SCRIPT, script).map_err(|error| format!("writing {SCRIPT}: {error}"))?;
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-e", SCRIPT]);
+            shell
+        }
+        (None, Some((program, arguments))) => {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            command
+        }
+        (None, None) => return Err("there is no command".to_owned()),
+    };
+    command
+        .env_clear()
+        .envs(ENVIRONMENT.iter().copied())
+        .envs(&inputs.environment)
+        .current_dir("/")
+        .stdin(Stdio::null());
+    let program = command.get_program().to_string_lossy().into_owned();
+    let child = command.spawn().map_err(|error| format!("starting {program}: {error}"))?;
+    let pid = i32::try_from(child.id()).unwrap_or_default();
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((ended, status))) if ended.as_raw_nonzero().get() == pid => {
+                return Ok((status.exit_status(), status.terminating_signal()));
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(format!("waiting for {program}: {}", io::Error::from(errno))),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! `seed-cloud-init`: tells the installed system who it is and what to do at its first boot. cloud-init gets it as a seed of
+//! NoCloud (cloud-init documentation, "NoCloud"), in the root file system or in a partition; Ignition as its config.
+
+mod cidata;
+mod fat;
+mod ignition;
+mod root;
+
+use slipway_protocol::{SeedCloudInit, SeedPlace};
+use slipway_user_data::{inject_phone_home, quoted};
+
+use crate::action::Done;
+use crate::disk::choose;
+use crate::disk::open::{Access, OpenDisk};
+use crate::error::{Error, TargetError};
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::target::verity::{self, Place};
+use crate::text;
+use root::System;
+
+/// The root file system of a disk.
+enum Root {
+    /// It can be written to.
+    Open(System),
+    /// It can be written to, and a seed in it would not be found; with the reason.
+    Beside(System, String),
+    /// It cannot, or must not; with the reason.
+    Closed(String),
+}
+
+pub(crate) fn run(
+    inputs: &SeedCloudInit,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "seed-cloud-init", problems });
+    }
+    match inputs.is_for_ignition() {
+        true => ignition::run(inputs, machine, report),
+        false => seed_cloud_init(inputs, machine, report),
+    }
+}
+
+fn seed_cloud_init(
+    inputs: &SeedCloudInit,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
+    let files = files(inputs)?;
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    let path = disk.path().to_owned();
+    let refused = |reason: String| Error::Target(TargetError::Seed { disk: path.clone(), reason });
+    let places = verity::places(&disk)?;
+    if inputs.seed == SeedPlace::Auto && ignition::find(&disk, &places)?.is_some() {
+        let reason = "it is set up by Ignition: give an Ignition config as its user-data, or say seed: root or seed: cidata if \
+                      it has cloud-init too";
+        return Err(refused(reason.to_owned()));
+    }
+    let root = find_root(&disk, &places, inputs.seed, report)?;
+    machine.cancel().check()?;
+    let warnings = match &root {
+        Root::Open(system) | Root::Beside(system, _) => system.warnings(),
+        Root::Closed(_) => Vec::new(),
+    };
+    let name = match (root, inputs.seed) {
+        (Root::Closed(reason) | Root::Beside(_, reason), SeedPlace::Root) => {
+            return Err(refused(format!("its root file system cannot be seeded: {reason}; say seed: cidata")));
+        }
+        (Root::Open(system), SeedPlace::Auto | SeedPlace::Root) => {
+            system.seed(&files)?;
+            let name = system.name.clone();
+            drop((system, disk));
+            for old in cidata::forget(&path, &places)? {
+                report(Report::Note(format!("took away the old seed in {old}")));
+            }
+            name
+        }
+        (root, _) => {
+            let plan = cidata::plan(&disk, &places, &files)?;
+            make_way(root, report)?;
+            drop(disk);
+            let name = plan.name.clone();
+            plan.write(&path, &places)?;
+            name
+        }
+    };
+    // Not the instance: who knows its id may report for it.
+    Ok(Done::go_on(format!("seeded cloud-init in {name}"), warnings))
+}
+
+/// Has the root file system not be in the way of a seed in a partition.
+fn make_way(root: Root, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+    let (system, reason) = match root {
+        Root::Open(system) => (Some(system), None),
+        Root::Beside(system, reason) => (Some(system), Some(reason)),
+        Root::Closed(reason) => (None, Some(reason)),
+    };
+    if let Some(reason) = reason {
+        report(Report::Note(format!("the seed gets a partition: {reason}")));
+    }
+    system.map_or(Ok(()), |system| system.make_way())
+}
+
+/// The root file system, and whether it can be written to.
+fn find_root(
+    disk: &OpenDisk,
+    places: &[Place],
+    wanted: SeedPlace,
+    report: &mut dyn FnMut(Report),
+) -> Result<Root, Error> {
+    if let Some(reason) = verity::reason(disk, places)? {
+        return Ok(Root::Closed(reason));
+    }
+    let system = match root::find(disk, places, report) {
+        Ok(system) => system,
+        // A partition needs none.
+        Err(error @ Error::Target(TargetError::NotFound { may_pass: false, .. })) if wanted == SeedPlace::Cidata => {
+            return Ok(Root::Closed(text::chain(&error)));
+        }
+        Err(error) => return Err(error),
+    };
+    match system.obstacle()? {
+        None => Ok(match system.hidden()? {
+            None => Root::Open(system),
+            Some(reason) => Root::Beside(system, reason),
+        }),
+        Some(reason) if system.has_seed() => {
+            let reason = format!(
+                "{reason} and has a seed of its own, whose instance-id would count: leave that out of the image"
+            );
+            Err(TargetError::Seed { disk: disk.path().to_owned(), reason }.into())
+        }
+        Some(reason) => Ok(Root::Closed(reason)),
+    }
+}
+
+/// The files of a seed of NoCloud.
+fn files(inputs: &SeedCloudInit) -> Result<Vec<(&'static str, String)>, Error> {
+    let user_data = match &inputs.phone_home {
+        Some(phone_home) => {
+            inject_phone_home(&inputs.user_data, phone_home).map_err(|source| TargetError::UserData { source })?
+        }
+        None => inputs.user_data.clone(),
+    };
+    let mut files = vec![("user-data", user_data), ("meta-data", meta_data(inputs))];
+    let optional = [("vendor-data", &inputs.vendor_data), ("network-config", &inputs.network_config)];
+    files.extend(optional.into_iter().filter_map(|(name, content)| Some((name, content.clone()?))));
+    Ok(files)
+}
+
+fn meta_data(inputs: &SeedCloudInit) -> String {
+    let mut meta_data = format!("instance-id: {}\n", quoted(&inputs.instance_id));
+    if let Some(hostname) = &inputs.hostname {
+        meta_data.push_str(&format!("local-hostname: {}\n", quoted(hostname)));
+    }
+    if !inputs.ssh_keys.is_empty() {
+        meta_data.push_str("public-keys:\n");
+        inputs.ssh_keys.iter().for_each(|key| meta_data.push_str(&format!("- {}\n", quoted(key))));
+    }
+    meta_data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meta_data_is_yaml_whatever_the_names_hold() {
+        let check = |name: &str, expect: &str| {
+            let (instance_id, hostname) = (name.to_owned(), Some(name.to_owned()));
+            let inputs = SeedCloudInit { instance_id, hostname, ..SeedCloudInit::default() };
+            assert_eq!(meta_data(&inputs), format!("instance-id: {expect}\nlocal-hostname: {expect}\n"));
+        };
+        check("i-\"1\": x", "\"i-\\\"1\\\": x\"");
+        check("node #1", "\"node #1\"");
+        check("a\nb: c", "\"a\\nb: c\"");
+        check("*a &b !c %d {e} [f] - ? |", "\"*a &b !c %d {e} [f] - ? |\"");
+        check("\\x41\u{0}\u{7f}\u{85}\u{2028}", "\"\\\\x41\\u0000\\u007f\\u0085\\u2028\"");
+        check("null", "\"null\"");
+        let ssh_keys = vec!["ssh-rsa AAAA \"me\" # x".to_owned(), "k".to_owned()];
+        let inputs = SeedCloudInit { instance_id: "i".to_owned(), ssh_keys, ..SeedCloudInit::default() };
+        let expect = "instance-id: \"i\"\npublic-keys:\n- \"ssh-rsa AAAA \\\"me\\\" # x\"\n- \"k\"\n";
+        assert_eq!(meta_data(&inputs), expect);
+    }
+}

@@ -1,0 +1,125 @@
+//! A seed in a partition of its own: a file system labelled CIDATA, for cloud-init's NoCloud source.
+//!
+//! What cloud-init finds there wins over a seed in the root file system, so an old one must go wherever the new one is put.
+
+use super::fat::{MAX_LEN, Volume};
+use crate::disk::open::{Access, OpenDisk};
+use crate::disk::partitions::{Addition, Partition};
+use crate::error::{Error, TargetError};
+use crate::target::verity::Place;
+use crate::{random, text};
+
+const LABEL: &str = "CIDATA";
+/// What cloud-init looks into; of others the label means nothing to it.
+const KINDS: &[&str] = &["vfat", "iso9660"];
+const MIB: u64 = 1 << 20;
+/// Bytes of a new partition, unless the seed needs more.
+const MIN_LEN: u64 = 4 * MIB;
+/// Type of a partition with data of Linux.
+const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
+
+/// Whether cloud-init would take a seed from there.
+pub(super) fn is_seed((partition, file_system): &Place) -> bool {
+    let is_one = |label: &str| label.eq_ignore_ascii_case(LABEL);
+    let found = file_system.as_ref().filter(|found| KINDS.contains(&found.kind));
+    partition.number > 0 && found.and_then(|found| found.label.as_deref()).is_some_and(is_one)
+}
+
+/// Whether it was made for a seed: by its name, and nothing else is there.
+fn is_meant((partition, file_system): &Place) -> bool {
+    let is_free = file_system.as_ref().is_none_or(|found| KINDS.contains(&found.kind));
+    partition.number > 0 && is_free && partition.name.eq_ignore_ascii_case(LABEL)
+}
+
+/// A seed that is to be written, and where.
+#[derive(Debug)]
+pub(super) struct Plan {
+    partition: Partition,
+    /// The partition in words.
+    pub(super) name: String,
+    /// The table with it, if it is a new one.
+    addition: Option<Addition>,
+    /// The file system with the seed in it.
+    volume: Vec<u8>,
+}
+
+/// Finds the partition there is for a seed, or room for a new one. Nothing is written yet.
+pub(super) fn plan(disk: &OpenDisk, places: &[Place], files: &[(&str, String)]) -> Result<Plan, Error> {
+    let there = places.iter().find(|place| is_seed(place)).or_else(|| places.iter().find(|place| is_meant(place)));
+    let (partition, addition) = match there {
+        Some((partition, _)) => (partition.clone(), None),
+        None => {
+            let addition = add(disk, files)?;
+            (addition.partition().clone(), Some(addition))
+        }
+    };
+    let (sector, start) = (u64::from(disk.logical_block()), partition.bytes.start);
+    let (len, id) = (partition.bytes.end - start, u32::from_le_bytes(random::bytes()?));
+    let volume = Volume { sector, len, hidden: start / sector, id, label: LABEL, files }.bytes();
+    let volume = volume.map_err(|reason| TargetError::Seed { disk: disk.path().to_owned(), reason })?;
+    Ok(Plan { name: partition.describe(disk), partition, addition, volume })
+}
+
+/// Takes away every old seed. Returns the partitions in words.
+pub(super) fn forget(path: &str, places: &[Place]) -> Result<Vec<String>, Error> {
+    let old: Vec<&Partition> = places.iter().filter(|place| is_seed(place)).map(|(partition, _)| partition).collect();
+    if old.is_empty() {
+        return Ok(Vec::new());
+    }
+    let disk = OpenDisk::open(path, Access::Write)?;
+    for partition in &old {
+        clear(&disk, partition)?;
+    }
+    disk.flush()?;
+    Ok(old.iter().map(|partition| partition.describe(&disk)).collect())
+}
+
+/// A partition for the seed in free space.
+fn add(disk: &OpenDisk, files: &[(&str, String)]) -> Result<Addition, Error> {
+    let content: u64 = files.iter().map(|(_, content)| content.len() as u64).sum();
+    let len = (content + MIB).next_multiple_of(MIB).max(MIN_LEN);
+    Addition::plan(disk, len, LINUX_DATA, &LABEL.to_ascii_lowercase())?.ok_or_else(|| {
+        let reason = format!(
+            "there is no partition with the label {LABEL}, and no {} between or behind the others for one: have the image bring \
+             one, or leave room behind its last partition (stream-image with grow: false)",
+            text::size(len)
+        );
+        Error::Target(TargetError::Seed { disk: disk.path().to_owned(), reason })
+    })
+}
+
+impl Plan {
+    /// Writes the seed, and takes away what other partitions have. A new partition is in the table only when the seed is in it.
+    pub(super) fn write(self, path: &str, places: &[Place]) -> Result<(), Error> {
+        let disk = OpenDisk::open(path, Access::Write)?;
+        self.make(&disk)?;
+        for (partition, _) in places.iter().filter(|place| is_seed(place) && place.0.number != self.partition.number) {
+            clear(&disk, partition)?;
+        }
+        if let Some(addition) = self.addition {
+            addition.write(&disk)?;
+            // Whoever wants its node asks again.
+            _ = disk.reread_partitions();
+        }
+        Ok(())
+    }
+
+    /// Makes the file system. The boot sector, by which it is known, comes last.
+    fn make(&self, disk: &OpenDisk) -> Result<(), Error> {
+        let (sector, start) = (disk.logical_block() as usize, self.partition.bytes.start);
+        let (boot_sector, rest) = self.volume.split_at(sector);
+        clear(disk, &self.partition)?;
+        disk.write_at(rest, start + sector as u64)?;
+        disk.flush()?;
+        disk.write_at(boot_sector, start)?;
+        disk.flush()
+    }
+}
+
+/// Takes away what a seed may have been in, and what a partition is known by at its end.
+fn clear(disk: &OpenDisk, partition: &Partition) -> Result<(), Error> {
+    let bytes = &partition.bytes;
+    disk.zero(bytes.start..bytes.end.min(bytes.start + MAX_LEN))?;
+    disk.zero(bytes.start.max(bytes.end.saturating_sub(MIB))..bytes.end)?;
+    disk.flush()
+}

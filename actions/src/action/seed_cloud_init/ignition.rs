@@ -1,0 +1,99 @@
+//! A config where Ignition looks for it at the first boot: on the boot partition of Fedora CoreOS and its like, as
+//! coreos-installer puts it, and on the OEM partition of Flatcar (Flatcar documentation, "Installing to disk").
+
+use slipway_protocol::SeedCloudInit;
+use slipway_user_data::ignition::{Additions, complete};
+
+use crate::action::Done;
+use crate::disk::choose;
+use crate::disk::open::{Access, OpenDisk};
+use crate::error::{Error, TargetError};
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::target::mount;
+use crate::target::root::TargetRoot;
+use crate::target::verity::{self, Place};
+
+const COREOS: (&str, &str) = ("boot", "ignition/config.ign");
+/// While it is there, the next boot is the first.
+const COREOS_STAMP: &str = "ignition.firstboot";
+const COREOS_ENTRIES: &str = "loader/entries";
+const FLATCAR: (&str, &str) = ("OEM", "config.ign");
+/// Name of another partition Flatcar has.
+const FLATCAR_USR: &str = "USR-A";
+/// The config holds secrets.
+const MODE: u32 = 0o600;
+
+/// The file system with the place.
+#[derive(Debug)]
+pub(super) struct Found {
+    root: TargetRoot,
+    path: &'static str,
+    /// The partition in words.
+    name: String,
+    warning: Option<String>,
+}
+
+/// Writes the config of a step.
+pub(super) fn run(
+    inputs: &SeedCloudInit,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
+    let additions = Additions {
+        hostname: inputs.hostname.as_deref(),
+        ssh_keys: &inputs.ssh_keys,
+        phone_home: inputs.phone_home.as_ref(),
+        ca: inputs.ca.as_deref(),
+        instance_id: &inputs.instance_id,
+    };
+    let config = complete(&inputs.user_data, &additions).map_err(|source| TargetError::Ignition { source })?;
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    let places = verity::places(&disk)?;
+    machine.cancel().check()?;
+    let Some(found) = find(&disk, &places)? else {
+        let reason = "nothing on it reads an Ignition config: there is neither a partition labelled boot whose boot entries speak \
+                      of Ignition, as Fedora CoreOS has it, nor one labelled OEM beside a USR-A, as Flatcar has it";
+        return Err(TargetError::Seed { disk: disk.path().to_owned(), reason: reason.to_owned() }.into());
+    };
+    found.root.write(found.path, config.as_bytes(), MODE)?;
+    found.root.sync()?;
+    let summary = format!("wrote the Ignition config to /{} in {}", found.path, found.name);
+    Ok(Done::go_on(summary, found.warning.into_iter().collect()))
+}
+
+/// Where the system on a disk looks for an Ignition config, if it does.
+pub(super) fn find(disk: &OpenDisk, places: &[Place]) -> Result<Option<Found>, Error> {
+    let is_flatcar = places.iter().any(|(partition, _)| partition.name == FLATCAR_USR);
+    for (partition, found) in places {
+        let Some(found) = found.as_ref().filter(|found| mount::is_mountable(found.kind)) else { continue };
+        let path = match found.label.as_deref() {
+            Some(label) if label == COREOS.0 => COREOS.1,
+            Some(label) if label == FLATCAR.0 && is_flatcar => FLATCAR.1,
+            _ => continue,
+        };
+        let Ok(root) = mount::mount(disk, partition, found.kind) else { continue };
+        if path == FLATCAR.1 || is_coreos(&root)? {
+            let has_run = path == COREOS.1 && !root.exists(COREOS_STAMP);
+            let warning = has_run.then(|| {
+                format!("there is no /{COREOS_STAMP} beside it, so Ignition has run and will not again: stream the image anew")
+            });
+            return Ok(Some(Found { root, path, name: partition.describe(disk), warning }));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the boot entries of a boot partition have the kernel start Ignition.
+fn is_coreos(root: &TargetRoot) -> Result<bool, Error> {
+    if root.exists(COREOS_STAMP) {
+        return Ok(true);
+    }
+    for name in root.list(COREOS_ENTRIES)?.iter().filter(|name| name.ends_with(".conf")) {
+        let entry = root.read(&format!("{COREOS_ENTRIES}/{name}"))?.unwrap_or_default();
+        if entry.contains("ignition") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,146 @@
+//! `stream-image`: puts an image on a disk while it is fetched.
+
+use slipway_protocol::{StreamImage, workflow};
+
+use crate::action::Done;
+use crate::disk::choose;
+use crate::disk::open::{Access, OpenDisk};
+use crate::disk::partitions::{Fitted, Growth, Moved};
+use crate::error::{Error, ImageError, SourceError};
+use crate::fetch::source::Source;
+use crate::fetch::{self, retry};
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::stream::{self, Reading, Written};
+use crate::target::grow;
+use crate::text;
+
+pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "stream-image", problems });
+    }
+    let mut source = Source::of_image(inputs, machine, report)?;
+    let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
+    let is_on_disk = |url: &&str| {
+        let file = workflow::local_path(url).and_then(|path| std::fs::metadata(path).ok());
+        file.is_some_and(|file| disk.holds(&file))
+    };
+    if let Some(url) = source.mirrors.urls().find(is_on_disk) {
+        return Err(SourceError::OnTarget { url: fetch::shown(url), disk: disk.path().to_owned() }.into());
+    }
+    if let Some(raw_size) = source.raw_size.filter(|raw_size| *raw_size > disk.size()) {
+        let needed = format!("{raw_size}");
+        return Err(ImageError::TooLarge { disk: disk.path().to_owned(), size: disk.size(), needed }.into());
+    }
+    let (written, Fitted { moved, growth }) = write(inputs, &mut source, &disk, machine, report)?;
+    let mut warnings = Vec::new();
+    let is_proven_by_map = source.map.as_ref().is_some_and(|map| map.proves());
+    if !(inputs.is_verified() || is_proven_by_map) {
+        warnings.push("the image was written without a digest to check it against".to_owned());
+    }
+    warnings.extend(source.mirrors.warning());
+    if let Some(partition) = &written.beyond {
+        warnings.push(format!("{partition} ends behind the end of the image, which may have been cut off"));
+    }
+    if moved == Moved::NotPossible {
+        warnings.push("the backup partition table stays at the end of the image, not of the disk".to_owned());
+    }
+    if let Err(errno) = disk.reread_partitions() {
+        warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
+    }
+    let mut summary = format!(
+        "wrote {} to {} from {} of {} data",
+        text::size(written.raw_size),
+        disk.path(),
+        text::size(written.fetched),
+        written.format
+    );
+    if let Some(map) = &source.map {
+        let left_out = text::size(map.image_size - map.mapped_size());
+        summary.push_str(&format!("; left out {left_out} that its block map says are no data"));
+    }
+    let path = disk.path().to_owned();
+    // A partition of a disk that is held cannot be mounted.
+    drop(disk);
+    match growth {
+        Growth::NotNeeded => {}
+        Growth::Left { partition, reason } => summary.push_str(&format!("; did not grow {partition}: {reason}")),
+        Growth::Grown(grown) => {
+            let (done, warning) = grow::finish(&path, &grown);
+            summary.push_str(&format!("; {done}"));
+            warnings.extend(warning);
+        }
+    }
+    Ok(Done::go_on(summary, warnings))
+}
+
+/// Writes the image, from another place where one gives what is not the image: nothing of that is left on the disk by which it would
+/// be known.
+fn write(
+    inputs: &StreamImage,
+    source: &mut Source<'_>,
+    disk: &OpenDisk,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(Written, Fitted), Error> {
+    let is_verified = inputs.is_verified();
+    source.at_each_place(
+        report,
+        |error| is_another_image(error, is_verified),
+        |source, report| write_once(inputs, source, disk, machine, report),
+    )
+}
+
+/// Writes what the places give for the image.
+fn write_once(
+    inputs: &StreamImage,
+    source: &mut Source<'_>,
+    disk: &OpenDisk,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(Written, Fitted), Error> {
+    let mut reading = Reading::Stream;
+    retry::starting_over(report, |report| match stream::run(inputs, source, reading, disk, machine, report) {
+        Err(error) if reading == Reading::Stream && needs_ranges(&error) && !source.is_checked() => {
+            report(Report::Note(format!("reading by ranges: {}", text::chain(&error))));
+            reading = Reading::Ranges;
+            stream::run(inputs, source, reading, disk, machine, report)
+        }
+        other => other,
+    })
+}
+
+/// Whether what was fetched is not the image that is wanted, or damaged. Another place may have the right one. What does not fit the
+/// disk is known before anything is proven.
+fn is_another_image(error: &Error, is_verified: bool) -> bool {
+    let is_another = match error {
+        Error::Source(SourceError::Signature { .. }) => true,
+        Error::Image(ImageError::TooLarge { .. } | ImageError::TableTooLarge { .. } | ImageError::BlockSize { .. }) => {
+            is_verified
+        }
+        Error::Image(error) => matches!(
+            error,
+            ImageError::Digest { .. }
+                | ImageError::MappedDigest { .. }
+                | ImageError::RawSize { .. }
+                | ImageError::Empty { .. }
+                | ImageError::Format { .. }
+                | ImageError::NotRaw { .. }
+                | ImageError::Decode { .. }
+                | ImageError::Qcow2 { .. }
+        ),
+        _ => false,
+    };
+    is_another && !needs_ranges(error)
+}
+
+/// Whether a qcow2 image can be read, but not in one pass.
+fn needs_ranges(error: &Error) -> bool {
+    use slipway_formats::qcow2::Error::{NotInOrder, TooManyPending};
+    let Error::Image(error) = error else { return false };
+    matches!(
+        error,
+        ImageError::Qcow2Order { .. } | ImageError::Qcow2 { source: NotInOrder { .. } | TooManyPending { .. } }
+    )
+}

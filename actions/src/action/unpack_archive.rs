@@ -1,0 +1,199 @@
+//! `unpack-archive`: unpacks a tar archive in a directory of the installed system. Everything goes into a directory of its own
+//! first and is moved into place when the stream has ended and its digest was right.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, Dir, FileType, renameat, statat};
+use slipway_protocol::UnpackArchive;
+
+use crate::action::Done;
+use crate::disk::choose;
+use crate::disk::open::Access;
+use crate::error::{Error, TargetError};
+use crate::fetch::source::Source;
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::stream::read::{self, Room};
+use crate::target::root::{TargetRoot, target_file};
+use crate::target::{self, Target};
+use crate::text;
+use staging::{Refusal, Staging};
+use tar::{Archive, ENDS_EARLY, Fault};
+
+pub(crate) mod staging;
+mod tar;
+
+/// Where entries wait, in the directory they are unpacked in, so that they need only be renamed.
+const STAGING: &str = ".slipway-unpack";
+
+/// An archive may have so many times the size of the file system: what comes later replaces what came before, and entries take more room in
+/// an archive. One that has more may have no end.
+const ROOMS: u64 = 2;
+
+/// What an archive held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unpacked {
+    pub(crate) entries: u64,
+    bytes: u64,
+    /// Entries with access control lists, which were left out.
+    acls: u64,
+}
+
+pub(crate) fn run(
+    inputs: &UnpackArchive,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Done, Error> {
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: "unpack-archive", problems });
+    }
+    let mut source = Source::find(&inputs.origin(), machine, report)?;
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    let target = target::find(&disk, inputs.partition.as_ref(), report)?;
+    let place = inputs.directory.trim_matches('/');
+    let staging = if place.is_empty() { STAGING.to_owned() } else { format!("{place}/{STAGING}") };
+    let done = unpack(inputs, &mut source, &target, &staging, machine, report).and_then(|(unpacked, warning)| {
+        machine.cancel().check()?;
+        target.root.sync()?;
+        merge(&target.root, &staging, place)?;
+        Ok((unpacked, warning))
+    });
+    // Whatever happened, what is left there is of no use.
+    let removed = target.root.remove(&staging);
+    let (unpacked, warning) = done?;
+    removed?;
+    target.root.sync()?;
+    let mut warnings = target.warnings.clone();
+    if !inputs.origin().is_verified() {
+        warnings.push("the archive was unpacked without a digest to check it against".to_owned());
+    }
+    warnings.extend(warning);
+    if unpacked.acls > 0 {
+        warnings.push(format!("{} entries have access control lists, which were left out", unpacked.acls));
+    }
+    if !target.keeps_owners() {
+        warnings.push(format!("{} keeps neither owners nor modes", target.kind));
+    }
+    let Unpacked { entries, bytes, .. } = unpacked;
+    let summary = format!("unpacked {entries} entries with {} in /{place} of {}", text::size(bytes), target.name);
+    Ok(Done::go_on(summary, warnings))
+}
+
+/// Unpacks the archive in the staging directory.
+fn unpack(
+    inputs: &UnpackArchive,
+    source: &mut Source<'_>,
+    target: &Target,
+    staging: &str,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(Unpacked, Option<String>), Error> {
+    let bytes = target.partition.bytes.end.saturating_sub(target.partition.bytes.start).saturating_mul(ROOMS);
+    let words = format!("twice the size of {}", target.name);
+    read::run(source, Some(Room { bytes, words: &words }), machine, report, &|input| {
+        // One that was begun before, or left behind by a power cut.
+        target.root.remove(staging)?;
+        let root = target.root.make_directory(staging)?;
+        let mut staging = Staging::new(root, target.keeps_owners(), inputs.devices);
+        read_entries(input, &mut staging)
+    })
+}
+
+/// Unpacks the entries of an archive in a directory.
+pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging) -> Result<Unpacked, Error> {
+    let mut archive = Archive::new(input);
+    let mut unpacked = Unpacked::default();
+    loop {
+        let number = format!("entry {}", unpacked.entries + 1);
+        let entry = match archive.next() {
+            Ok(Some(entry)) => entry,
+            Ok(None) => break,
+            Err(Fault::Damaged { entry, reason }) => return Err(refused(place(entry, number), reason, true)),
+            Err(Fault::Unread { entry, reason }) => return Err(refused(place(entry, number), reason, false)),
+            Err(Fault::Read(source)) => {
+                return Err(TargetError::UnpackEntry { entry: "the next".to_owned(), source }.into());
+            }
+        };
+        staging.add(&entry, &mut archive).map_err(|refusal| failed(shown(&entry.path), refusal))?;
+        unpacked.entries += 1;
+        unpacked.bytes += entry.size;
+        unpacked.acls += u64::from(entry.has_acl);
+    }
+    staging.finish().map_err(|refusal| failed("a directory".to_owned(), refusal))?;
+    Ok(unpacked)
+}
+
+fn place(entry: Option<Vec<u8>>, number: String) -> String {
+    entry.map_or(number, |path| shown(&path))
+}
+
+fn refused(place: String, reason: impl Into<String>, is_damaged: bool) -> Error {
+    TargetError::Archive { place, reason: reason.into(), is_damaged }.into()
+}
+
+fn failed(entry: String, refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Wanted(reason) => refused(entry, reason, false),
+        Refusal::Failed(source) if source.kind() == io::ErrorKind::UnexpectedEof => refused(entry, ENDS_EARLY, true),
+        Refusal::Failed(source) => TargetError::UnpackEntry { entry, source }.into(),
+    }
+}
+
+fn shown(path: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(path))
+}
+
+/// Moves what is in one directory of a file system into another. What can stand in the way is found before anything is moved.
+fn merge(root: &TargetRoot, from: &str, to: &str) -> Result<(), Error> {
+    for is_trial in [true, false] {
+        merge_directory(root, from.as_bytes(), to.as_bytes(), is_trial)?;
+    }
+    Ok(())
+}
+
+fn merge_directory(root: &TargetRoot, from: &[u8], to: &[u8], is_trial: bool) -> Result<(), Error> {
+    let failed = |source: std::io::Error| target_file("unpacking in", &String::from_utf8_lossy(to), source);
+    let open = |path: &[u8]| root.open_directory(path).map_err(|errno| failed(errno.into()));
+    let (source, target) = (open(from)?, open(to)?);
+    for name in names(&source).map_err(failed)? {
+        let is_directory = |dir: &OwnedFd| {
+            let stat = statat(dir, OsStr::from_bytes(&name), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            Some(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+        };
+        let (inner_from, inner_to) = (joined(from, &name), joined(to, &name));
+        match (is_directory(&source), is_directory(&target)) {
+            // A link to a directory is as good as one: /lib -> usr/lib.
+            (Some(true), Some(_)) if root.open_directory(&inner_to).is_ok() => {
+                merge_directory(root, &inner_from, &inner_to, is_trial)?;
+            }
+            (Some(true), Some(false)) | (Some(false), Some(true)) => {
+                let reason = "the archive has a directory where the target has none, or the other way round";
+                let source = std::io::Error::new(std::io::ErrorKind::AlreadyExists, reason);
+                return Err(target_file("unpacking", &String::from_utf8_lossy(&inner_to), source));
+            }
+            _ if is_trial => {}
+            _ => renameat(&source, &*name, &target, &*name)
+                .map_err(|errno| target_file("unpacking", &String::from_utf8_lossy(&inner_to), errno.into()))?,
+        }
+    }
+    Ok(())
+}
+
+fn names(dir: &OwnedFd) -> std::io::Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if !matches!(&*name, b"." | b"..") {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, name].join(&b'/') }
+}

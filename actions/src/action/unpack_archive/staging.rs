@@ -1,0 +1,269 @@
+//! The entries of an archive, put into a directory of their own until all of it is known to be right. No entry leads out of
+//! it: nothing in it is reached through a symbolic link (openat2(2), RESOLVE_NO_SYMLINKS).
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod,
+    fsetxattr, futimens, linkat, lsetxattr, makedev, mkdirat, mknodat, openat, openat2, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+use super::STAGING;
+use super::tar::{Entry, Kind};
+
+/// Directories below one another; each holds descriptors while it is moved or removed.
+const MAX_DEPTH: usize = 128;
+/// Longest path and name the kernel takes, in bytes (linux/limits.h).
+const MAX_PATH: usize = 4095;
+const MAX_NAME: usize = 255;
+
+/// Why an entry was not unpacked.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// It is not to be.
+    Wanted(String),
+    /// The kernel did not do it.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Refusal::Failed(error)
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Refusal::Failed(errno.into())
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(reason: &str) -> Self {
+        Refusal::Wanted(reason.to_owned())
+    }
+}
+
+/// The directory entries are put into.
+pub(crate) struct Staging {
+    root: OwnedFd,
+    /// Whether the file system keeps owners and modes.
+    keeps_owners: bool,
+    /// Whether device nodes are made.
+    devices: bool,
+    /// Directories that may yet get entries, one inside the other, with the times they are to have after that.
+    open: Vec<(Vec<u8>, Timestamps)>,
+}
+
+impl Staging {
+    pub(crate) fn new(root: OwnedFd, keeps_owners: bool, devices: bool) -> Self {
+        Self { root, keeps_owners, devices, open: Vec::new() }
+    }
+
+    /// Puts an entry in; `content` gives what a file holds.
+    pub(super) fn add(&mut self, entry: &Entry, content: &mut dyn io::Read) -> Result<(), Refusal> {
+        let names = names(&entry.path)?;
+        // The directory the archive was made of is the one it is unpacked in, which keeps what it has.
+        let Some((name, parents)) = names.split_last() else { return Ok(()) };
+        if names.first() == Some(&STAGING.as_bytes()) {
+            return Err("its path is that of the directory archives are unpacked in first".into());
+        }
+        self.leave(&names)?;
+        let parent = self.parent(parents)?;
+        if entry.kind != Kind::Directory {
+            match unlinkat(&parent, *name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::ISDIR) => return Err("a directory of that name came before it".into()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.make(entry, parent.as_fd(), name, content)?;
+        if entry.kind == Kind::Directory {
+            self.open.push((names.join(&b'/'), times(entry)));
+        }
+        Ok(())
+    }
+
+    /// Gives the directories their times, once no more entries come.
+    pub(super) fn finish(&mut self) -> Result<(), Refusal> {
+        self.leave(&[])
+    }
+
+    /// Gives their times to the directories that a path is not in.
+    fn leave(&mut self, names: &[&[u8]]) -> Result<(), Refusal> {
+        let path = names.join(&b'/');
+        let is_in = |dir: &[u8]| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
+        while let Some((dir, times)) = self.open.pop_if(|(dir, _)| !is_in(dir)) {
+            futimens(self.directory(&dir)?, &times)?;
+        }
+        Ok(())
+    }
+
+    fn make(
+        &self,
+        entry: &Entry,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        content: &mut dyn io::Read,
+    ) -> Result<(), Refusal> {
+        match entry.kind {
+            Kind::File => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let mut file = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
+                io::copy(content, &mut file)?;
+                self.dress(entry, file.as_fd())?;
+                futimens(&file, &times(entry))?;
+            }
+            Kind::Directory => {
+                match mkdirat(parent, name, Mode::RWXU) {
+                    Err(Errno::EXIST) | Ok(()) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let dir = openat(parent, name, flags, Mode::empty()).map_err(|errno| match errno {
+                    Errno::NOTDIR | Errno::LOOP => "something else of that name came before it".into(),
+                    errno => Refusal::from(errno),
+                })?;
+                self.dress(entry, dir.as_fd())?;
+            }
+            Kind::HardLink => self.link(&entry.link, parent, name)?,
+            Kind::Symlink => {
+                symlinkat(&*entry.link, parent, name)?;
+                self.dress_node(entry, parent, name)?;
+            }
+            Kind::Fifo => self.node(entry, FileType::Fifo, parent, name)?,
+            Kind::CharDevice => self.node(entry, FileType::CharacterDevice, parent, name)?,
+            Kind::BlockDevice => self.node(entry, FileType::BlockDevice, parent, name)?,
+        }
+        Ok(())
+    }
+
+    /// Makes another name for a file that was unpacked before.
+    fn link(&self, target: &[u8], parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Refusal> {
+        let unknown = || Refusal::from("it is a hard link to something that did not come before it in the archive");
+        let names = names(target).map_err(|_| unknown())?;
+        let (last, parents) = names.split_last().ok_or_else(unknown)?;
+        let from = self.directory(&parents.join(&b'/')).map_err(|_| unknown())?;
+        match linkat(&from, *last, parent, name, AtFlags::empty()) {
+            Err(Errno::NOENT | Errno::PERM) => Err(unknown()),
+            other => Ok(other?),
+        }
+    }
+
+    fn node(&self, entry: &Entry, kind: FileType, parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Refusal> {
+        if kind != FileType::Fifo && !self.devices {
+            return Err("it is a device node; say `devices: true` if the archive is to bring such".into());
+        }
+        let mode = Mode::from_raw_mode(entry.mode);
+        mknodat(parent, name, kind, mode, makedev(entry.device.0, entry.device.1))?;
+        // What the process does not let others do by default has no say here.
+        if self.keeps_owners {
+            rustix::fs::chmodat(parent, name, mode, AtFlags::empty())?;
+        }
+        self.dress_node(entry, parent, name)
+    }
+
+    /// Gives owner, mode and extended attributes to a file or directory. In this order: a new owner takes mode bits and
+    /// capabilities away.
+    fn dress(&self, entry: &Entry, file: BorrowedFd<'_>) -> Result<(), Refusal> {
+        if self.keeps_owners {
+            rustix::fs::fchown(file, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))?;
+            fchmod(file, Mode::from_raw_mode(entry.mode))?;
+        }
+        for (name, value) in &entry.xattrs {
+            fsetxattr(file, &**name, value, XattrFlags::empty()).map_err(|errno| no_xattr(name, errno))?;
+        }
+        Ok(())
+    }
+
+    /// The same for what cannot be opened.
+    fn dress_node(&self, entry: &Entry, parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Refusal> {
+        if self.keeps_owners {
+            let (uid, gid) = (Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)));
+            chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        // There is no call for the attributes of a name in a directory.
+        let path = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(OsStr::from_bytes(name));
+        for (name, value) in &entry.xattrs {
+            lsetxattr(&path, &**name, value, XattrFlags::empty()).map_err(|errno| no_xattr(name, errno))?;
+        }
+        Ok(utimensat(parent, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// The directory an entry goes into, made where the archive has none.
+    fn parent(&self, names: &[&[u8]]) -> Result<OwnedFd, Refusal> {
+        let path = names.join(&b'/');
+        match self.directory(&path) {
+            Err(Errno::NOENT) => {}
+            Err(Errno::LOOP) => return Err("its path leads through a symbolic link".into()),
+            Err(Errno::NOTDIR) => return Err("its path leads through something that is no directory".into()),
+            other => return Ok(other?),
+        }
+        let (last, above) = names.split_last().ok_or(Errno::NOENT)?;
+        let parent = self.parent(above)?;
+        mkdirat(&parent, *last, Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH)?;
+        Ok(self.directory(&path)?)
+    }
+
+    fn directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let path: &[u8] = if path.is_empty() { b"." } else { path };
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat2(&self.root, path, flags, Mode::empty(), resolve)
+    }
+}
+
+fn no_xattr(name: &[u8], errno: Errno) -> Refusal {
+    let name = String::from_utf8_lossy(name);
+    Refusal::Wanted(format!("its extended attribute {name:?} cannot be set: {errno}"))
+}
+
+fn times(entry: &Entry) -> Timestamps {
+    let time = Timespec { tv_sec: entry.modified.0, tv_nsec: entry.modified.1.into() };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+/// The names a path consists of. One that could lead elsewhere is refused, whatever is there.
+fn names(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
+    if path.starts_with(b"/") {
+        return Err("its path is absolute".into());
+    }
+    if path.is_empty() || path.len() > MAX_PATH || path.contains(&0) {
+        return Err("its path is empty, too long, or has a zero byte".into());
+    }
+    let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
+    if names.contains(&&b".."[..]) {
+        return Err("its path has \"..\", which could lead out of the target".into());
+    }
+    if names.len() > MAX_DEPTH || names.iter().any(|name| name.len() > MAX_NAME) {
+        return Err("its path is deeper than 128 directories, or has a name longer than 255 bytes".into());
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_could_lead_elsewhere_is_refused() {
+        let check = |path: &[u8], expect: Option<&[&[u8]]>| {
+            assert_eq!(names(path).ok().as_deref(), expect, "{}", String::from_utf8_lossy(path));
+        };
+        check(b"./", Some(&[]));
+        check(b"./a//b/./c/", Some(&[b"a", b"b", b"c"]));
+        check(b"..a/b..", Some(&[b"..a", b"b.."]));
+        for path in [&b""[..], b"/a", b"//a", b"..", b"a/../b", b"a/..", b"./../a", b"a\0b"] {
+            check(path, None);
+        }
+        check(&b"a/".repeat(128), Some(&[&b"a"[..]; 128]));
+        check(&b"a/".repeat(129), None);
+        check(&[b'a'; 256], None);
+    }
+}

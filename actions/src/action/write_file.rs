@@ -1,0 +1,143 @@
+//! `write-file`: writes one file of the installed system, whole or not at all.
+
+use std::io::{self, Seek, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use slipway_protocol::{NumberOrName, WriteFile, workflow};
+
+use crate::action::Done;
+use crate::disk::choose;
+use crate::disk::open::Access;
+use crate::error::{Error, TargetError};
+use crate::fetch::source::Source;
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::stream::read;
+use crate::target::root::{Attributes, NewFile, TargetRoot, target_file};
+use crate::{target, text};
+
+const ACTION: &str = "write-file";
+/// Of a file that is new.
+const NEW: Attributes = Attributes { uid: 0, gid: 0, mode: 0o644 };
+const NEW_DIR_MODE: u32 = 0o755;
+const USERS: &str = "etc/passwd";
+const GROUPS: &str = "etc/group";
+
+pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    let problems = inputs.problems();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: ACTION, problems });
+    }
+    let origin = inputs.origin();
+    let source = origin.map(|origin| Source::find(&origin, machine, report)).transpose()?;
+    let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
+    let target = target::find(&disk, inputs.partition.as_ref(), report)?;
+    let path = inputs.path.trim_start_matches('/');
+    let attributes = attributes(inputs, &target.root, path)?;
+    let mut warnings = target.warnings.clone();
+    if !target.keeps_owners() && (inputs.owner.is_some() || inputs.group.is_some() || inputs.mode.is_some()) {
+        warnings.push(format!("{} keeps neither owner nor mode of a file", target.kind));
+    }
+    machine.cancel().check()?;
+    let new = target.root.begin(path, mode(&inputs.dir_mode).unwrap_or(NEW_DIR_MODE))?;
+    let size = match source {
+        Some(mut source) => {
+            let (size, warning) = fetch(&new, path, &mut source, machine, report)?;
+            if !origin.is_some_and(|origin| origin.is_verified()) {
+                warnings.push("the file was written without a digest to check it against".to_owned());
+            }
+            warnings.extend(warning);
+            size
+        }
+        None => {
+            let content = content(inputs)?;
+            new.file().write_all(&content).map_err(|source| target_file("writing", path, source))?;
+            content.len() as u64
+        }
+    };
+    let attributes = target.keeps_owners().then_some(attributes);
+    new.finish(attributes).map_err(|source| target_file("writing", path, source))?;
+    target.root.sync()?;
+    let summary = format!("wrote {} to /{path} of {}", text::size(size), target.name);
+    Ok(Done::go_on(summary, warnings))
+}
+
+/// Puts what is fetched into a file; returns its size in bytes, and a warning for the operator.
+fn fetch(
+    new: &NewFile,
+    path: &str,
+    source: &mut Source<'_>,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(u64, Option<String>), Error> {
+    read::run(source, None, machine, report, &|input| {
+        let mut file = new.file();
+        let mut copy = || {
+            file.rewind()?;
+            file.set_len(0)?;
+            io::copy(input, &mut file)
+        };
+        copy().map_err(|source| target_file("writing", path, source))
+    })
+}
+
+fn content(inputs: &WriteFile) -> Result<Vec<u8>, Error> {
+    let Some(encoded) = &inputs.content_base64 else {
+        return Ok(inputs.content.as_deref().unwrap_or_default().as_bytes().to_vec());
+    };
+    let digits: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let refused = |error| Error::Inputs {
+        action: ACTION,
+        problems: vec![format!("has a content_base64 that is no base64: {error}")],
+    };
+    STANDARD.decode(digits).map_err(refused)
+}
+
+/// What the file is to have: what the inputs say, else what the file has that is there, else what a new one gets.
+fn attributes(inputs: &WriteFile, root: &TargetRoot, path: &str) -> Result<Attributes, Error> {
+    let before = root.attributes(path)?.unwrap_or(NEW);
+    Ok(Attributes {
+        uid: id(inputs.owner.as_ref(), USERS, root)?.unwrap_or(before.uid),
+        gid: id(inputs.group.as_ref(), GROUPS, root)?.unwrap_or(before.gid),
+        mode: mode(&inputs.mode).unwrap_or(before.mode),
+    })
+}
+
+fn mode(digits: &Option<String>) -> Option<u32> {
+    digits.as_deref().and_then(workflow::file_mode)
+}
+
+/// The number of a user or group, by the file that has them in the installed system.
+fn id(who: Option<&NumberOrName>, file: &'static str, root: &TargetRoot) -> Result<Option<u32>, Error> {
+    let name = match who {
+        None => return Ok(None),
+        Some(NumberOrName::Number(number)) => return Ok(Some(*number)),
+        Some(NumberOrName::Name(name)) => name,
+    };
+    let unknown = |reason| Error::Target(TargetError::Owner { name: name.clone(), file, reason });
+    let text = root.read(file)?.ok_or_else(|| unknown("there is no such file"))?;
+    number_of(name, &text).map(Some).ok_or_else(|| unknown("it is not there"))
+}
+
+/// The third field of the line of a name (passwd(5), group(5)).
+fn number_of(name: &str, text: &str) -> Option<u32> {
+    let mut lines = text.lines().map(|line| line.split(':'));
+    let mut line = lines.find_map(|mut fields| (fields.next()? == name).then_some(fields))?;
+    line.nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_installed_system() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nwww:x:33:34::/:/bin/false\nbad:x:-1:\nshort:x\n";
+        for (name, expect) in
+            [("root", Some(0)), ("www", Some(33)), ("ww", None), ("bad", None), ("short", None), ("", None)]
+        {
+            assert_eq!(number_of(name, passwd), expect, "{name}");
+        }
+    }
+}

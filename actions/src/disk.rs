@@ -1,0 +1,13 @@
+//! Disks: which there are, which one an action means, and what is on it below the file systems.
+
+mod buffer;
+pub(crate) mod choose;
+pub(crate) mod list;
+pub(crate) mod node;
+pub(crate) mod open;
+pub(crate) mod partitions;
+pub(crate) mod previous_install;
+pub(crate) mod probe;
+pub(crate) mod teardown;
+
+pub(crate) use buffer::Buffer;

@@ -1,0 +1,260 @@
+//! From hints to exactly one disk, or to all that match, with the reason in words.
+
+use std::cmp::Reverse;
+use std::{fs, io};
+
+use slipway_protocol::{Disk, DiskChoice, DiskHints};
+
+use crate::disk::node;
+use crate::disk::open::{Access, OpenDisk};
+use crate::disk::partitions::Partition;
+use crate::disk::teardown::{take_down, take_down_partition};
+use crate::error::Error;
+use crate::machine::{Candidate, Machine};
+use crate::report::Report;
+use crate::text;
+use judge::{objection, obstacle, wanted};
+
+mod judge;
+
+/// Finds the disk of an action on a machine, says which and why, and opens it.
+pub(crate) fn open(
+    hints: &DiskHints,
+    access: Access,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<OpenDisk, Error> {
+    let disk = one(hints, access, machine, report)?;
+    if access != Access::Read {
+        take_down(&disk, machine, report)?;
+    }
+    OpenDisk::open(&disk.path, access)
+}
+
+/// Finds every disk of an action, says which and why, and opens them for writing.
+pub(crate) fn open_all(
+    hints: &DiskHints,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Vec<OpenDisk>, Error> {
+    let (hints, candidates) = resolve(hints, machine)?;
+    let chosen = choose_all(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
+    for (disk, reason) in &chosen {
+        report(Report::Note(format!("chose {}: {reason}", describe(disk))));
+    }
+    // Of all of them first: what is taken down may stand on several.
+    for (disk, _) in &chosen {
+        take_down(disk, machine, report)?;
+    }
+    chosen.iter().map(|(disk, _)| OpenDisk::open(&disk.path, Access::Write)).collect()
+}
+
+/// Finds the disk of an action and the partition that is meant, and opens it for writing to that partition. What is on its other
+/// partitions stays up.
+pub(crate) fn open_partition(
+    hints: &DiskHints,
+    find: impl Fn(&OpenDisk) -> Result<Partition, Error>,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(OpenDisk, Partition), Error> {
+    let disk = one(hints, Access::Write, machine, report)?;
+    let looked_at = OpenDisk::open(&disk.path, Access::Read)?;
+    let partition = find(&looked_at)?;
+    let is_part = partition.number > 0 && machine.is_operating_system();
+    match is_part.then(|| node::of_partition(&looked_at, &partition)).flatten() {
+        Some(node) => take_down_partition(&disk, &node, machine, report)?,
+        None => take_down(&disk, machine, report)?,
+    }
+    drop(looked_at);
+    let opened = match OpenDisk::open(&disk.path, Access::Write) {
+        Err(Error::OpenDisk { source, .. }) if is_part && source.kind() == io::ErrorKind::ResourceBusy => {
+            OpenDisk::open(&disk.path, Access::WriteBeside)?
+        }
+        other => other?,
+    };
+    Ok((opened, partition))
+}
+
+/// The one disk of an action, which is reported.
+fn one(
+    hints: &DiskHints,
+    access: Access,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<Disk, Error> {
+    let (hints, mut candidates) = resolve(hints, machine)?;
+    if access == Access::Capture {
+        // Nothing is written to it.
+        candidates.iter_mut().for_each(|candidate| candidate.disk.read_only = false);
+    }
+    let (disk, reason) = choose(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
+    report(Report::Note(format!("chose {}: {reason}", describe(disk))));
+    Ok(disk.clone())
+}
+
+/// The hints with `device` as in [`Disk::path`], and the disks they are about.
+pub(crate) fn resolve(hints: &DiskHints, machine: &dyn Machine) -> Result<(DiskHints, Vec<Candidate>), Error> {
+    let (device, candidates) = match &hints.device {
+        Some(device) => {
+            let (path, candidates) = with_named(device, machine)?;
+            (Some(path), candidates)
+        }
+        None => (None, machine.disks()?),
+    };
+    Ok((DiskHints { device, ..hints.clone() }, candidates))
+}
+
+/// A disk, and what hints make of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The disk.
+    pub disk: Disk,
+    /// Why it must not be touched, whatever the hints say.
+    pub obstacle: Option<String>,
+    /// Why it is not among those the hints mean; the obstacle, if that is why.
+    pub objection: Option<String>,
+    /// Whether an action with these hints would take it.
+    pub chosen: bool,
+}
+
+/// What hints make of each disk of a machine, by path; and the error an action with these hints would fail with. Loop
+/// devices, arrays and mappings are left out unless they are named.
+pub fn survey(hints: &DiskHints, machine: &dyn Machine) -> Result<(Vec<Verdict>, Option<Error>), Error> {
+    let (hints, mut candidates) = resolve(hints, machine)?;
+    candidates.retain(|candidate| !candidate.by_name_only || hints.device.as_ref() == Some(&candidate.disk.path));
+    candidates.sort_by(|a, b| a.disk.path.cmp(&b.disk.path));
+    let chosen = choose_all(&hints, &candidates);
+    let is_chosen = |disk: &Disk| chosen.as_ref().is_ok_and(|chosen| chosen.iter().any(|(one, _)| *one == disk));
+    let verdict = |candidate: &Candidate| Verdict {
+        disk: candidate.disk.clone(),
+        obstacle: obstacle(candidate),
+        objection: objection(&hints, candidate),
+        chosen: is_chosen(&candidate.disk),
+    };
+    let verdicts = candidates.iter().map(verdict).collect();
+    Ok((verdicts, chosen.err().map(|reason| Error::ChooseDisk { reason })))
+}
+
+/// What is at a path given by hand, or why that is no disk.
+pub fn named(device: &str, machine: &dyn Machine) -> Result<Candidate, Error> {
+    let (path, candidates) = with_named(device, machine)?;
+    let found = candidates.iter().find(|candidate| candidate.disk.path == path);
+    found.cloned().ok_or_else(|| Error::ChooseDisk { reason: no_disk(&path, &candidates) })
+}
+
+/// The path without links, such as those under /dev/disk, and the machine's disks; with the path, if it is a regular file: an
+/// image of a disk, when an action is run by hand.
+fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candidate>), Error> {
+    let mut candidates = machine.disks()?;
+    let path = match fs::canonicalize(device) {
+        Ok(path) => path.to_string_lossy().into_owned(),
+        // A disk may have no node, and nothing makes links in the micro-OS: the machine knows what it has.
+        Err(error) => known_as(device, &candidates).ok_or_else(|| {
+            let reason = format!("looking for {device}: {error}; {}", those_there_are(&candidates));
+            Error::ChooseDisk { reason }
+        })?,
+    };
+    let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file);
+    candidates.extend(metadata.map(|metadata| {
+        let read_only = metadata.permissions().readonly();
+        let disk = Disk { path: path.clone(), size: metadata.len(), read_only, ..Disk::default() };
+        Candidate { disk, in_use: None, by_name_only: true, boot_medium: None }
+    }));
+    Ok((path, candidates))
+}
+
+/// The path of the only disk with this path or this place.
+fn known_as(device: &str, candidates: &[Candidate]) -> Option<String> {
+    let is_known = |disk: &&Disk| disk.path == device || disk.by_path.as_deref() == Some(device);
+    let mut known = candidates.iter().map(|candidate| &candidate.disk).filter(is_known);
+    let first = known.next()?;
+    known.next().is_none().then(|| first.path.clone())
+}
+
+fn no_disk(path: &str, candidates: &[Candidate]) -> String {
+    let is_partition_of = |disk: &&str| {
+        let number = path.strip_prefix(disk).map(|rest| rest.trim_start_matches('p'));
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
+    };
+    let whole = candidates.iter().map(|candidate| candidate.disk.path.as_str()).find(is_partition_of);
+    let advice = whole.map_or_else(|| those_there_are(candidates), |whole| format!("did you mean {whole}?"));
+    format!("{path} is no whole disk; {advice}")
+}
+
+fn those_there_are(candidates: &[Candidate]) -> String {
+    let disks: Vec<String> = candidates.iter().map(|candidate| describe(&candidate.disk)).collect();
+    if disks.is_empty() {
+        return "this machine has no disk".to_owned();
+    }
+    format!("there is {}", disks.join(", "))
+}
+
+/// The one disk the hints mean and why it is that one, or why there is none, disk by disk. `hints.device` must be a path
+/// as in [`Disk::path`].
+pub fn choose<'a>(hints: &DiskHints, candidates: &'a [Candidate]) -> Result<(&'a Disk, String), String> {
+    let mut chosen = choose_all(hints, candidates)?;
+    match (chosen.pop(), chosen.len()) {
+        (Some(only), 0) => Ok(only),
+        (_, others) => Err(format!("{} disks are chosen, and this takes one", others + 1)),
+    }
+}
+
+/// Every disk the hints mean, at least one, and why: several only where they choose all. Else as [`choose`].
+pub(crate) fn choose_all<'a>(
+    hints: &DiskHints,
+    candidates: &'a [Candidate],
+) -> Result<Vec<(&'a Disk, String)>, String> {
+    let mut judged: Vec<&Candidate> = candidates.iter().collect();
+    if let Some(device) = &hints.device {
+        judged.retain(|candidate| candidate.disk.path == *device);
+        if judged.is_empty() {
+            return Err(no_disk(device, candidates));
+        }
+    }
+    judged.sort_by(|a, b| a.disk.path.cmp(&b.disk.path));
+    let judged: Vec<(&Disk, Option<String>)> =
+        judged.into_iter().map(|candidate| (&candidate.disk, objection(hints, candidate))).collect();
+    let mut matching: Vec<&Disk> = judged.iter().filter(|(_, no)| no.is_none()).map(|(disk, _)| *disk).collect();
+    // Equals stay in the order of their names.
+    match hints.choose {
+        DiskChoice::Smallest => matching.sort_by_key(|disk| disk.size),
+        DiskChoice::Largest => matching.sort_by_key(|disk| Reverse(disk.size)),
+        DiskChoice::Only | DiskChoice::All => {}
+    }
+    let wanted = wanted(hints);
+    let because = |what: &str| format!("{wanted} is wanted, and it is {what}");
+    let many = matching.len();
+    match (matching.as_slice(), hints.choose) {
+        ([], _) => Err(none_matches(&wanted, &judged)),
+        ([only], _) if hints.device.is_some() => Ok(vec![(*only, "it is named by device".to_owned())]),
+        ([only], _) => Ok(vec![(*only, because("the only one"))]),
+        ([first, ..], DiskChoice::Smallest) => Ok(vec![(*first, because(&format!("the smallest of {many}")))]),
+        ([first, ..], DiskChoice::Largest) => Ok(vec![(*first, because(&format!("the largest of {many}")))]),
+        (all, DiskChoice::All) => Ok(all.iter().map(|disk| (*disk, because(&format!("one of all {many}")))).collect()),
+        (several, DiskChoice::Only) => {
+            let list: Vec<String> = several.iter().map(|disk| describe(disk)).collect();
+            let hint = "name one by serial, wwn or device, or choose smallest or largest: in `disk` of a workflow's steps, or by \
+                        --disk-serial and its like for the node (`node set`), the run (`run start`) or the operating system (`os add`)";
+            Err(format!("{wanted} is wanted, and there are {many}: {}; {hint}", list.join(", ")))
+        }
+    }
+}
+
+fn none_matches(wanted: &str, judged: &[(&Disk, Option<String>)]) -> String {
+    if judged.is_empty() {
+        return format!("{wanted} is wanted, and this machine has no disk");
+    }
+    let objections: Vec<String> =
+        judged.iter().map(|(disk, no)| format!("{} {}", disk.path, no.as_deref().unwrap_or_default())).collect();
+    format!("{wanted} is wanted, and {}", objections.join("; "))
+}
+
+pub(crate) fn describe(disk: &Disk) -> String {
+    let model = disk.model.iter().cloned();
+    let serial = disk.serial.iter().map(|serial| format!("serial {serial}"));
+    let details: Vec<String> = model.chain(serial).chain([text::size(disk.size)]).collect();
+    format!("{} ({})", disk.path, details.join(", "))
+}
+
+#[cfg(test)]
+mod tests;

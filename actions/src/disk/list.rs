@@ -1,0 +1,286 @@
+//! The whole disks of this machine, from sysfs (kernel documentation, ABI/stable/sysfs-block).
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::{fs, io};
+
+use slipway_protocol::{Disk, layers};
+
+use crate::machine::Candidate;
+use boot_medium::{BootMedium, Found};
+
+mod attachment;
+mod boot_medium;
+
+/// `size` counts sectors of this many bytes, whatever the disk's own block size.
+const SECTOR: u64 = 512;
+/// Names of block devices that are built on others and can stand in for a disk.
+const LAYERS: &[&str] = &["loop", "dm-", "md"];
+/// Names of block devices that are never written: in memory, optical, floppy, flash chips.
+const NEVER: &[&str] = &["ram", "zram", "sr", "fd", "mtdblock"];
+/// Vendors that are a bus and not a maker.
+const EMPTY_VENDORS: &[&str] = &["ATA", "NVMe"];
+
+/// Every whole disk with a size, sorted by path. `sys` is where sysfs is mounted. What cannot be read is left out: a disk
+/// may vanish at any time.
+pub fn list_disks(sys: &Path) -> Vec<Disk> {
+    block_devices(sys).into_iter().filter(|disk| !is_layer(disk)).collect()
+}
+
+/// The same, and what stands in for a disk.
+fn block_devices(sys: &Path) -> Vec<Disk> {
+    let Ok(entries) = fs::read_dir(sys.join("block")) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let boot_partition = |name: &str| name.starts_with("mmcblk") && (name.contains("boot") || name.ends_with("rpmb"));
+    let mut disks: Vec<Disk> = names
+        .filter(|name| !boot_partition(name) && !NEVER.iter().any(|prefix| name.starts_with(prefix)))
+        .filter_map(|name| disk(sys, &name))
+        .collect();
+    disks.sort_by(|a, b| a.path.cmp(&b.path));
+    disks
+}
+
+fn is_layer(disk: &Disk) -> bool {
+    LAYERS.iter().any(|prefix| disk.path.trim_start_matches("/dev/").starts_with(prefix))
+}
+
+fn disk(sys: &Path, name: &str) -> Option<Disk> {
+    let dir = &sys.join("block").join(name);
+    let text = |file: &str| attribute(&dir.join(file));
+    let flag = |file: &str| text(file).as_deref() == Some("1");
+    let size = text("size")?.parse::<u64>().ok()? * SECTOR;
+    // A hidden disk is one path of a multipath NVMe namespace, which has a node of its own.
+    if size == 0 || flag("hidden") {
+        return None;
+    }
+    Some(Disk {
+        // The kernel writes a slash in a device's name as an exclamation mark (cciss!c0d0).
+        path: format!("/dev/{}", name.replace('!', "/")),
+        size,
+        logical_block: text("queue/logical_block_size").and_then(|size| size.parse().ok()).unwrap_or_default(),
+        model: model(dir),
+        serial: text("device/serial")
+            .or_else(|| text("serial"))
+            .or_else(|| scsi_serial(dir))
+            .or_else(|| attachment::usb_serial(dir)),
+        wwn: text("wwid").or_else(|| text("device/wwid")),
+        vendor: text("device/vendor"),
+        hctl: attachment::hctl(dir),
+        by_path: attachment::by_path(sys, dir).or_else(|| layer_link(name, text("dm/name"), text("dm/uuid"))),
+        transport: attachment::transport(dir, name).map(str::to_owned),
+        rotational: flag("queue/rotational"),
+        removable: flag("removable"),
+        read_only: flag("ro"),
+    })
+}
+
+/// The link that udev makes to an array or a mapping by its name.
+fn layer_link(name: &str, mapping: Option<String>, uuid: Option<String>) -> Option<String> {
+    let Some(mapping) = mapping else { return Some(format!("/dev/md/{}", name.strip_prefix("md_")?)) };
+    let volume = uuid.filter(|uuid| uuid.starts_with("LVM-")).and_then(|_| layers::parse_mapping_name(&mapping));
+    Some(volume.map_or_else(|| format!("/dev/mapper/{mapping}"), |(group, volume)| format!("/dev/{group}/{volume}")))
+}
+
+fn model(dir: &Path) -> Option<String> {
+    let model = attribute(&dir.join("device/model")).or_else(|| attribute(&dir.join("device/name")))?;
+    // virtio and NVMe give the PCI number of the vendor.
+    let vendor = attribute(&dir.join("device/vendor"))
+        .filter(|vendor| !vendor.starts_with("0x") && !EMPTY_VENDORS.contains(&vendor.as_str()));
+    Some(vendor.map_or(model.clone(), |vendor| format!("{vendor} {model}")))
+}
+
+/// Unit serial number page of a SCSI disk (SPC-4, 7.8.15): a four-byte header, the length in its last two bytes.
+fn scsi_serial(dir: &Path) -> Option<String> {
+    let page = fs::read(dir.join("device/vpd_pg80")).ok()?;
+    let serial = page.get(4..)?;
+    let serial = String::from_utf8_lossy(serial).trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned();
+    (!serial.is_empty()).then_some(serial)
+}
+
+fn attribute(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&bytes).trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// Every disk and what stands in for one, and what forbids writing to it: that slipway booted from it, and unless slipway is the
+/// operating system, which takes such down, a mount, swap, or a device built on it.
+pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> io::Result<Vec<Candidate>> {
+    let mounts = mounted(&fs::read_to_string(proc.join("self/mountinfo"))?);
+    let swaps = fs::read_to_string(proc.join("swaps")).unwrap_or_default();
+    let medium = BootMedium::of(sys, proc)?;
+    Ok(block_devices(sys)
+        .into_iter()
+        .map(|disk| {
+            let is_layer = is_layer(&disk);
+            let found = medium.look_at(&disk.path, is_layer);
+            // First of all, and in the place of a mount: the boot medium is never taken down.
+            let in_use = match found {
+                Found::BootedFrom => Some("slipway booted from it".to_owned()),
+                _ if is_operating_system => None,
+                _ => in_use(sys, &disk, &mounts, &swaps),
+            };
+            let boot_medium = if let Found::Made(mark) = found { Some(mark) } else { None };
+            Candidate { disk, in_use, by_name_only: is_layer, boot_medium }
+        })
+        .collect())
+}
+
+fn in_use(sys: &Path, disk: &Disk, mounts: &HashMap<String, String>, swaps: &str) -> Option<String> {
+    let name = disk.path.strip_prefix("/dev/")?.replace('/', "!");
+    let dir = sys.join("block").join(&name);
+    let parts = fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let parts = parts.filter(|path| path.join("partition").exists());
+    for node in std::iter::once(dir.clone()).chain(parts) {
+        let node_name = node.file_name()?.to_str()?.replace('!', "/");
+        let number = attribute(&node.join("dev")).unwrap_or_default();
+        if let Some(place) = mounts.get(&number).or_else(|| mounts.get(&format!("/dev/{node_name}"))) {
+            return Some(format!("/dev/{node_name} is mounted at {place}"));
+        }
+        if swaps.lines().any(|line| line.split_whitespace().next() == Some(&format!("/dev/{node_name}"))) {
+            return Some(format!("/dev/{node_name} is used as swap"));
+        }
+        if let Some(holder) = fs::read_dir(node.join("holders")).into_iter().flatten().flatten().next() {
+            return Some(format!("/dev/{node_name} is held by {}", holder.file_name().to_string_lossy()));
+        }
+    }
+    None
+}
+
+/// Mount points by device number and by source (proc_pid_mountinfo(5)). btrfs mounts have a device number of their own, so
+/// only the source names the disk. Of several mounts of one the first is told: the others are often binds of a part of it.
+fn mounted(mountinfo: &str) -> HashMap<String, String> {
+    let mut mounts = HashMap::new();
+    for line in mountinfo.lines() {
+        let mut fields = line.split(' ');
+        let (Some(number), Some(place)) = (fields.nth(2), fields.nth(1)) else { continue };
+        mounts.entry(number.to_owned()).or_insert_with(|| place.to_owned());
+        if let Some(source) = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').nth(1)) {
+            mounts.entry(source.to_owned()).or_insert_with(|| place.to_owned());
+        }
+    }
+    mounts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sysfs(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for (path, content) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            fs::write(path, content).expect("a file");
+        }
+        dir
+    }
+
+    #[test]
+    fn disks_are_described_and_what_is_no_disk_is_skipped() {
+        let sys = sysfs(&[
+            ("block/nvme0n1/size", "1953525168\n"),
+            ("block/nvme0n1/queue/logical_block_size", "4096\n"),
+            ("block/nvme0n1/queue/rotational", "0\n"),
+            ("block/nvme0n1/device/model", "Fast Disk 1TB                 \n"),
+            ("block/nvme0n1/device/serial", "S1\n"),
+            ("block/nvme0n1/wwid", "eui.0025385b\n"),
+            ("block/sda/size", "2097152\n"),
+            ("block/sda/removable", "1\n"),
+            ("block/sda/ro", "1\n"),
+            ("block/sda/queue/rotational", "1\n"),
+            ("block/sda/device/vendor", "SEAGATE \n"),
+            ("block/sda/device/model", "ST1\n"),
+            ("block/sda/device/vpd_pg80", "\0\u{1}\0\u{4}  Z9 "),
+            ("block/sda/device/scsi_device/2:0:1:0/uevent", ""),
+            ("block/vda/size", "2048\n"),
+            ("block/vda/serial", "virtio-serial"),
+            ("block/vda/device/vendor", "0x1af4\n"),
+            ("block/mmcblk0/size", "2048\n"),
+            ("block/mmcblk0/device/name", "EMMC\n"),
+            ("block/mmcblk0boot0/size", "8\n"),
+            ("block/nvme0c0n1/size", "8\n"),
+            ("block/nvme0c0n1/hidden", "1\n"),
+            ("block/sdz/size", "0\n"),
+            ("block/loop0/size", "8\n"),
+            ("block/sr0/size", "8\n"),
+            ("block/dm-0/size", "8\n"),
+            ("block/md127/size", "8\n"),
+            ("block/zram0/size", "8\n"),
+        ]);
+        let disks = list_disks(sys.path());
+        let paths: Vec<&str> = disks.iter().map(|disk| disk.path.as_str()).collect();
+        assert_eq!(paths, ["/dev/mmcblk0", "/dev/nvme0n1", "/dev/sda", "/dev/vda"]);
+        let nvme = Disk {
+            path: "/dev/nvme0n1".to_owned(),
+            size: 1_000_204_886_016,
+            logical_block: 4096,
+            model: Some("Fast Disk 1TB".to_owned()),
+            serial: Some("S1".to_owned()),
+            wwn: Some("eui.0025385b".to_owned()),
+            vendor: None,
+            hctl: None,
+            by_path: None,
+            transport: Some("nvme".to_owned()),
+            rotational: false,
+            removable: false,
+            read_only: false,
+        };
+        assert_eq!(disks[1], nvme);
+        assert_eq!(disks[0].model.as_deref(), Some("EMMC"));
+        assert_eq!((disks[2].model.as_deref(), disks[2].serial.as_deref()), (Some("SEAGATE ST1"), Some("Z9")));
+        assert_eq!((disks[2].vendor.as_deref(), disks[2].hctl.as_deref()), (Some("SEAGATE"), Some("2:0:1:0")));
+        assert!(disks[2].removable && disks[2].read_only && disks[2].rotational);
+        assert_eq!((disks[3].model.as_deref(), disks[3].serial.as_deref()), (None, Some("virtio-serial")));
+    }
+
+    #[test]
+    fn a_disk_in_use_says_by_what() {
+        let sys = sysfs(&[
+            ("block/sda/size", "8\n"),
+            ("block/sda/dev", "8:0\n"),
+            ("block/sda/sda1/partition", "1\n"),
+            ("block/sda/sda1/dev", "8:1\n"),
+            ("block/sdb/size", "8\n"),
+            ("block/sdb/holders/md0/x", ""),
+            ("block/sdc/size", "8\n"),
+            ("block/sdc/sdc2/partition", "2\n"),
+            ("block/sdd/size", "8\n"),
+            ("block/sdd/dev", "8:48\n"),
+            (
+                "self/mountinfo",
+                "26 1 8:1 / /srv/data rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+              27 1 0:40 / /srv/pool rw - btrfs /dev/sde rw\n\
+              28 1 8:1 /part /run/part rw - ext4 /dev/sda1 rw\n",
+            ),
+            ("block/sde/size", "8\n"),
+            ("swaps", "Filename Type Size Used Priority\n/dev/sdc2 partition 1 0 -2\n"),
+        ]);
+        let taken_down = candidates(sys.path(), sys.path(), true).expect("candidates");
+        assert!(taken_down.iter().all(|candidate| candidate.in_use.is_none()), "{taken_down:?}");
+        let found = candidates(sys.path(), sys.path(), false).expect("candidates");
+        let in_use: Vec<Option<&str>> = found.iter().map(|candidate| candidate.in_use.as_deref()).collect();
+        let expect = [
+            Some("/dev/sda1 is mounted at /srv/data"),
+            Some("/dev/sdb is held by md0"),
+            Some("/dev/sdc2 is used as swap"),
+            None,
+            Some("/dev/sde is mounted at /srv/pool"),
+        ];
+        assert_eq!(in_use, expect);
+    }
+
+    #[test]
+    fn arrays_and_volumes_have_their_names() {
+        let check = |name, mapping: Option<&str>, uuid: Option<&str>, expect: Option<&str>| {
+            let found = layer_link(name, mapping.map(str::to_owned), uuid.map(str::to_owned));
+            assert_eq!(found.as_deref(), expect);
+        };
+        check("md_system", None, None, Some("/dev/md/system"));
+        check("dm-0", Some("vg0-my--root"), Some("LVM-0123"), Some("/dev/vg0/my-root"));
+        check("dm-0", Some("vg0-root"), Some("CRYPT-LUKS2-0123"), Some("/dev/mapper/vg0-root"));
+        check("dm-0", Some("plain"), None, Some("/dev/mapper/plain"));
+        check("md127", None, None, None);
+        check("sda", None, None, None);
+    }
+}

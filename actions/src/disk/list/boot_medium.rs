@@ -1,0 +1,216 @@
+//! Which disk slipway was started from, and which another machine could start it from.
+//!
+//! The EFI stub tells it where firmware loaded slipway from a GPT. A loader that knows better can say so on the kernel's command
+//! line. Where neither does, as with BIOS, an MBR or a kernel loaded by GRUB, a medium is known by its label.
+
+use std::path::Path;
+use std::{fs, io};
+
+use crate::disk::probe::{self, Place};
+
+/// Word of the kernel's command line, without blanks in its value: `PARTUUID=`, `PARTLABEL=`, `UUID=` or `LABEL=` and that of the
+/// medium or a partition of it, or the path of the disk.
+const KEY: &str = "slipway.boot_medium=";
+/// Label of a file system, or name of a partition, that makes a disk a medium; in either case.
+const LABEL: &str = "slipway";
+/// Partitions of a disk whose file systems are looked at.
+const MOST_PLACES: usize = 16;
+
+/// How a medium is known that slipway was started from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Name {
+    PartUuid(String),
+    PartLabel(String),
+    Uuid(String),
+    Label(String),
+    Device(String),
+}
+
+/// What is known of the medium slipway was started from.
+#[derive(Debug)]
+pub(super) struct BootMedium {
+    names: Vec<Name>,
+}
+
+/// What a disk has to do with starting slipway.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// This start came from it.
+    BootedFrom,
+    /// It is made for that, and how it is seen.
+    Made(String),
+    /// Nothing.
+    Other,
+}
+
+impl BootMedium {
+    /// What firmware and command line say; an error where what the latter says is not understood. `sys` and `proc` are where sysfs
+    /// and procfs are mounted.
+    pub(super) fn of(sys: &Path, proc: &Path) -> io::Result<Self> {
+        let command_line = fs::read_to_string(proc.join("cmdline")).unwrap_or_default();
+        let mut names = told(&command_line)?;
+        names.extend(boot_partition(&sys.join("firmware/efi/efivars")).map(Name::PartUuid));
+        Ok(Self { names })
+    }
+
+    /// What the disk at a path is. One that cannot be read is none of it, but by its path. What only stands in for a disk, and may
+    /// be one that never answers, is looked at where a medium was told of.
+    pub(super) fn look_at(&self, path: &str, is_layer: bool) -> Found {
+        if is_layer && self.names.is_empty() {
+            return Found::Other;
+        }
+        // The table by itself: nothing that is wrong with a file system may hide it.
+        let mut places = probe::in_table(path).unwrap_or_default();
+        places.extend(probe::first(path, MOST_PLACES).unwrap_or_default());
+        if self.names.iter().any(|name| name.is_of(path, &places)) {
+            return Found::BootedFrom;
+        }
+        places.iter().find_map(mark).map_or(Found::Other, Found::Made)
+    }
+}
+
+impl Name {
+    fn is_of(&self, path: &str, places: &[Place]) -> bool {
+        let any = |of: fn(&Place) -> Option<&String>, wanted: &String, is_same: fn(&str, &str) -> bool| {
+            places.iter().filter_map(of).any(|found| is_same(found, wanted))
+        };
+        match self {
+            Name::PartUuid(wanted) => any(|place| place.partuuid.as_ref(), wanted, str::eq_ignore_ascii_case),
+            Name::PartLabel(wanted) => any(|place| place.partlabel.as_ref(), wanted, str::eq),
+            Name::Uuid(wanted) => any(|place| place.uuid.as_ref(), wanted, str::eq_ignore_ascii_case),
+            Name::Label(wanted) => any(|place| place.label.as_ref(), wanted, str::eq),
+            Name::Device(wanted) => wanted == path,
+        }
+    }
+}
+
+/// By what a place shows that it is made to start slipway.
+fn mark(place: &Place) -> Option<String> {
+    let what = if place.number == 0 { "it".to_owned() } else { format!("its partition {}", place.number) };
+    let is_marked = |text: &&String| text.eq_ignore_ascii_case(LABEL);
+    let label = place.label.as_ref().filter(is_marked).map(|label| format!("{what} has the label {label}"));
+    label.or_else(|| Some(format!("{what} has the name {}", place.partlabel.as_ref().filter(is_marked)?)))
+}
+
+/// What a kernel's command line says of the medium.
+fn told(command_line: &str) -> io::Result<Vec<Name>> {
+    command_line
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix(KEY))
+        .map(|value| {
+            let named = match value.split_once('=') {
+                _ if value.starts_with("/dev/") => Some(Name::Device(value.to_owned())),
+                Some((_, "")) | None => None,
+                Some(("PARTUUID", uuid)) => Some(Name::PartUuid(uuid.to_owned())),
+                Some(("PARTLABEL", label)) => Some(Name::PartLabel(label.to_owned())),
+                Some(("UUID", uuid)) => Some(Name::Uuid(uuid.to_owned())),
+                Some(("LABEL", label)) => Some(Name::Label(label.to_owned())),
+                Some(_) => None,
+            };
+            let expected = "PARTUUID=, PARTLABEL=, UUID= or LABEL= and a value, or a path below /dev/";
+            named
+                .ok_or_else(|| io::Error::other(format!("the kernel's command line has {KEY}{value}: give {expected}")))
+        })
+        .collect()
+}
+
+/// Unique GUID of the partition the boot stub was loaded from (The Boot Loader Interface, LoaderDevicePartUUID): four
+/// bytes of attributes, then UTF-16.
+fn boot_partition(efivars: &Path) -> Option<String> {
+    let value = fs::read(efivars.join("LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")).ok()?;
+    let units: Vec<u16> = value.get(4..)?.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+    Some(String::from_utf16_lossy(&units).trim_end_matches('\0').to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn the_partition_slipway_booted_from_is_read_from_its_variable() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = "LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+        let units = "ABCD-12\0".encode_utf16().flat_map(u16::to_le_bytes);
+        fs::write(dir.path().join(name), [6, 0, 0, 0].into_iter().chain(units).collect::<Vec<u8>>()).unwrap();
+        assert_eq!(boot_partition(dir.path()).as_deref(), Some("abcd-12"));
+        assert_eq!(boot_partition(Path::new("/nowhere")), None);
+    }
+
+    #[test]
+    fn the_command_line_names_the_medium_or_is_not_understood() {
+        let check = |value: &str, expect: Option<Name>| {
+            let found = told(&format!("quiet slipway.server=https://s/?LABEL=x {KEY}{value} ro\n"));
+            assert_eq!(found.ok(), expect.map(|name| vec![name]), "{value}");
+        };
+        check("PARTUUID=AB-1", Some(Name::PartUuid("AB-1".to_owned())));
+        check("LABEL=a=b", Some(Name::Label("a=b".to_owned())));
+        check("UUID=AB12-CD34", Some(Name::Uuid("AB12-CD34".to_owned())));
+        check("PARTLABEL=x", Some(Name::PartLabel("x".to_owned())));
+        check("/dev/sda", Some(Name::Device("/dev/sda".to_owned())));
+        for wrong in ["", "sda", "LABEL=", "label=x", "PARTUUID", "=x"] {
+            check(wrong, None);
+        }
+        assert_eq!(told("quiet").ok(), Some(Vec::new()));
+        assert_eq!(told(&format!("{KEY}UUID=a {KEY}UUID=b")).map(|names| names.len()).ok(), Some(2));
+    }
+
+    #[test]
+    fn a_medium_is_known_by_what_was_told_and_one_that_is_made_by_its_label() {
+        let place = |number, label: &str, partlabel: &str| Place {
+            number,
+            start: 0,
+            size: 512,
+            kind: Some("vfat"),
+            uuid: Some("AB12-CD34".to_owned()),
+            label: Some(label.to_owned()),
+            partuuid: Some("0f-1".to_owned()),
+            partlabel: Some(partlabel.to_owned()),
+        };
+        let places = [place(1, "DATA", "first")];
+        for (name, expect) in [
+            (Name::PartUuid("0F-1".to_owned()), true),
+            (Name::PartUuid("0f-2".to_owned()), false),
+            (Name::Uuid("ab12-cd34".to_owned()), true),
+            (Name::Label("DATA".to_owned()), true),
+            (Name::Label("data".to_owned()), false),
+            (Name::PartLabel("first".to_owned()), true),
+            (Name::Device("/dev/sdb".to_owned()), true),
+            (Name::Device("/dev/sdc".to_owned()), false),
+        ] {
+            assert_eq!(name.is_of("/dev/sdb", &places), expect, "{name:?}");
+        }
+        assert_eq!(mark(&place(1, "DATA", "first")), None);
+        assert_eq!(mark(&place(2, "SLIPWAY", "first")).as_deref(), Some("its partition 2 has the label SLIPWAY"));
+        assert_eq!(mark(&place(3, "", "slipway")).as_deref(), Some("its partition 3 has the name slipway"));
+        assert_eq!(mark(&place(0, "Slipway", "")).as_deref(), Some("it has the label Slipway"));
+        assert_eq!(mark(&place(1, "SLIPWAY2", "my slipway")), None);
+    }
+
+    #[test]
+    fn a_medium_is_seen_on_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("medium").to_str().unwrap().to_owned();
+        let look = |names: &[Name], is_layer| BootMedium { names: names.to_vec() }.look_at(&path, is_layer);
+        let make = |program: &str, arguments: &[&str]| {
+            fs::File::create(&path).unwrap().set_len(40 << 20).unwrap();
+            let output = Command::new(program).args(arguments).arg(&path).output().unwrap();
+            assert!(output.status.success(), "{program}: {output:?}");
+        };
+        assert_eq!(look(&[], false), Found::Other, "it is not there");
+        make("mkfs.vfat", &["-n", "SLIPWAY", "-i", "12345678"]);
+        assert_eq!(look(&[], false), Found::Made("it has the label SLIPWAY".to_owned()));
+        assert_eq!(look(&[], true), Found::Other);
+        assert_eq!(look(&[Name::Uuid("1234-5678".to_owned())], true), Found::BootedFrom);
+        make("sgdisk", &["--new=1:2048:0", "--change-name=1:slipway"]);
+        assert_eq!(look(&[], false), Found::Made("its partition 1 has the name slipway".to_owned()));
+        let many: Vec<String> = (1..=17).map(|number| format!("--new={number}:0:+1M")).collect();
+        let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let guid = "11111111-2222-3333-4444-555555555555";
+        let given = format!("--partition-guid=17:{guid}");
+        many.push(&given);
+        make("sgdisk", &many);
+        assert_eq!(look(&[], false), Found::Other);
+        assert_eq!(look(&[Name::PartUuid(guid.to_owned())], false), Found::BootedFrom);
+    }
+}

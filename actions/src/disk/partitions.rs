@@ -1,0 +1,297 @@
+//! Partitions of a disk: GPT (UEFI specification, 5.3), or MBR (5.2.1).
+
+mod add;
+mod create;
+mod fit;
+mod grow;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+
+use gpt::disk::LogicalBlockSize;
+use gpt::header::{HeaderError, read_header_from_arbitrary_device};
+use gpt::mbr::{PartRecord, ProtectiveMBR};
+use gpt::partition::file_read_partitions;
+use slipway_formats::efi::device_path::{HardDrive, Signature, guid_bytes};
+
+use crate::disk::open::OpenDisk;
+use crate::error::{Error, PartitionError};
+use crate::text;
+
+pub(crate) use add::Addition;
+pub(crate) use create::{Planned, Table};
+pub(crate) use fit::{Backup, Fitted, Moved, check, fit, in_head};
+pub(crate) use grow::{Grown, Growth};
+
+/// A partition, or a whole disk that has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Partition {
+    /// Number in the table, from 1; 0 for a whole disk.
+    pub(crate) number: u32,
+    /// Bytes it covers.
+    pub(crate) bytes: Range<u64>,
+    /// Type GUID, lower case; none in an MBR.
+    pub(crate) type_guid: Option<String>,
+    /// Identity of its own, lower case, which Linux calls PARTUUID: a GUID; in an MBR the signature of the disk and the
+    /// number, none where the disk has no signature.
+    pub(crate) guid: Option<String>,
+    /// Name in the table.
+    pub(crate) name: String,
+    /// Not to be written to once it is mounted (Discoverable Partitions Specification, partition flags).
+    pub(crate) read_only: bool,
+}
+
+impl Partition {
+    /// The whole of a disk.
+    pub(crate) fn whole(disk: &OpenDisk) -> Self {
+        let bytes = 0..disk.size();
+        Self { number: 0, bytes, type_guid: None, guid: None, name: String::new(), read_only: false }
+    }
+
+    /// The partition in words.
+    pub(crate) fn describe(&self, disk: &OpenDisk) -> String {
+        let name = if self.name.is_empty() { String::new() } else { format!(" ({})", self.name) };
+        match self.number {
+            0 => disk.path().to_owned(),
+            number => format!("partition {number}{name} of {}", disk.path()),
+        }
+    }
+
+    /// The partition as firmware finds it again on a disk with blocks of so many bytes; none where nothing tells it from others.
+    pub(crate) fn hard_drive(&self, block: u64) -> Option<HardDrive> {
+        let guid = self.guid.as_ref()?;
+        let signature = match self.type_guid {
+            Some(_) => Signature::Guid(guid_bytes(guid)?),
+            None => Signature::Mbr(u32::from_str_radix(guid.split('-').next()?, 16).ok()?),
+        };
+        let start = self.bytes.start.checked_div(block)?;
+        let blocks = (self.bytes.end - self.bytes.start).checked_div(block)?;
+        Some(HardDrive { number: self.number, start, blocks, signature })
+    }
+}
+
+/// Extended partitions hold others.
+const MBR_EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
+/// A protective entry covers a GPT.
+const MBR_PROTECTIVE: u8 = 0xEE;
+/// What a record begins with: this, or zero.
+const MBR_ACTIVE: u8 = 0x80;
+/// Offset of the disk's signature.
+const MBR_SIGNATURE: u64 = 440;
+/// Logical partitions are numbered from here, as the kernel does, whatever the four primary ones are.
+const MBR_FIRST_LOGICAL: u32 = 5;
+/// Links of the chain inside an extended partition that are followed; it may be damaged.
+const MBR_MAX_LINKS: usize = 128;
+/// The gpt crate writes tables of no fewer entries, which would not fit where a table of fewer is.
+const MIN_ENTRIES: u32 = 128;
+/// More entries are not read: their number is what the disk says, and they are held in memory.
+const MAX_ENTRIES: u32 = 8192;
+/// Bytes of an entry. Larger ones are valid (UEFI specification, 5.3.2), but neither Linux nor the gpt crate, which panics,
+/// reads them.
+const ENTRY_SIZE: u32 = 128;
+/// The block after the protective MBR, and the one after it, from which on the entries usually are.
+const HEADER_LBA: u64 = 1;
+const ENTRIES_LBA: u64 = 2;
+/// Attribute of an entry: read-only.
+const READ_ONLY: u64 = 1 << 60;
+
+type Entries = BTreeMap<u32, gpt::partition::Partition>;
+
+/// The partitions in the order of their numbers; one that is the whole disk where there is no table, or one that is
+/// damaged. A table that is whole but cannot be read is an error.
+pub(crate) fn read(disk: &OpenDisk) -> Result<Vec<Partition>, Error> {
+    let block = u64::from(disk.logical_block());
+    let block_size = LogicalBlockSize::try_from(block).map_err(|error| unreadable(disk, error.to_string()))?;
+    let last = (disk.size() / block).saturating_sub(1).max(HEADER_LBA);
+    let backup = || entries(disk, last, block_size).unwrap_or_default();
+    let found = match entries(disk, HEADER_LBA, block_size) {
+        Ok(None) => backup(),
+        Err(error @ Error::ReadDisk { .. }) => Some(backup().ok_or(error)?),
+        other => other?,
+    };
+    let Some(found) = found else { return without_gpt(disk, block_size) };
+    Ok(used(&found, block).filter(|partition| partition.bytes.end <= disk.size()).collect())
+}
+
+/// The partitions of a GPT.
+fn used(entries: &Entries, block: u64) -> impl Iterator<Item = Partition> {
+    let used = entries.iter().filter(|(_, entry)| entry.is_used() && entry.last_lba >= entry.first_lba);
+    used.map(move |(number, entry)| Partition {
+        number: *number,
+        bytes: entry.first_lba.saturating_mul(block)..entry.last_lba.saturating_add(1).saturating_mul(block),
+        type_guid: Some(entry.part_type_guid.guid.to_string().to_ascii_lowercase()),
+        guid: Some(entry.part_guid.to_string().to_ascii_lowercase()),
+        name: entry.name.clone(),
+        read_only: entry.flags & READ_ONLY != 0,
+    })
+}
+
+/// The entries of the GPT whose header is in a block; none where there is no header or either is damaged.
+fn entries(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Option<Entries>, Error> {
+    let offset = lba * block_size.as_u64();
+    let not_read = |source: io::Error| match source.raw_os_error() {
+        Some(_) => Err(disk.failed(Error::ReadDisk { disk: disk.path().to_owned(), offset, source })),
+        None => Ok(None),
+    };
+    // The crate looks for a header in the second block of what it is given.
+    let mut device = Device { disk, start: offset - block_size.as_u64(), at: 0 };
+    let header = match read_header_from_arbitrary_device(&mut device, block_size) {
+        Ok(header) => header,
+        Err(HeaderError::Io(source)) => return not_read(source),
+        Err(_) => return Ok(None),
+    };
+    if header.part_size != ENTRY_SIZE || header.num_parts > MAX_ENTRIES {
+        let found = format!("it has {} entries of {} bytes", header.num_parts, header.part_size);
+        return Err(unreadable(disk, format!("{found}, and at most {MAX_ENTRIES} of {ENTRY_SIZE} bytes can be read")));
+    }
+    let mut device = Device { disk, start: 0, at: 0 };
+    file_read_partitions(&mut device, &header, block_size).map(Some).or_else(not_read)
+}
+
+fn without_gpt(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<Vec<Partition>, Error> {
+    let mut found = Vec::new();
+    let mut first_logical = MBR_FIRST_LOGICAL;
+    let records = mbr_records(disk, 0, block_size)?;
+    if !are_records(&records) {
+        return Ok(vec![Partition::whole(disk)]);
+    }
+    let signature = if records.is_empty() { None } else { mbr_signature(disk)? };
+    for (number, record) in (1..).zip(records) {
+        let start = u64::from(record.lb_start);
+        if MBR_EXTENDED.contains(&record.os_type) {
+            let logical = logical_partitions(disk, start, block_size)?;
+            let numbered = (first_logical..).zip(logical);
+            found.extend(numbered.map(|(number, (start, record))| (number, start, record)));
+            first_logical = found.iter().map(|(number, ..)| number + 1).fold(first_logical, u32::max);
+        } else if record.os_type != 0 && record.os_type != MBR_PROTECTIVE {
+            found.push((number, start, record));
+        }
+    }
+    found.sort_by_key(|(number, ..)| *number);
+    let block = block_size.as_u64();
+    let partitions = found.iter().map(|(number, start, record)| {
+        let guid = signature.map(|signature| format!("{signature:08x}-{number:02x}"));
+        Partition { guid, ..in_mbr(*number, *start, record, block) }
+    });
+    let partitions: Vec<Partition> =
+        partitions.filter(|partition| partition.bytes.start > 0 && partition.bytes.end <= disk.size()).collect();
+    Ok(if partitions.is_empty() { vec![Partition::whole(disk)] } else { partitions })
+}
+
+/// Whether these are records of partitions. The boot sector of a FAT or NTFS file system on a whole disk has code in their
+/// place. The kernel tells it by this.
+fn are_records(records: &[PartRecord]) -> bool {
+    records.iter().all(|record| matches!(record.boot_indicator, 0 | MBR_ACTIVE))
+}
+
+/// The partition of a record, from this block on.
+fn in_mbr(number: u32, start: u64, record: &PartRecord, block: u64) -> Partition {
+    let bytes = start * block..(start + u64::from(record.lb_size)) * block;
+    Partition { number, bytes, type_guid: None, guid: None, name: String::new(), read_only: false }
+}
+
+/// The partitions inside an extended one: a chain of boot records, each with one partition, counted from that record, and
+/// the next record, counted from the extended partition.
+fn logical_partitions(
+    disk: &OpenDisk,
+    extended: u64,
+    block_size: LogicalBlockSize,
+) -> Result<Vec<(u64, PartRecord)>, Error> {
+    let mut found = Vec::new();
+    let mut seen = Vec::new();
+    let mut next = Some(extended);
+    while let Some(link) = next.filter(|link| !seen.contains(link) && seen.len() < MBR_MAX_LINKS) {
+        seen.push(link);
+        let records = mbr_records(disk, link, block_size)?;
+        let is_extended = |record: &&PartRecord| MBR_EXTENDED.contains(&record.os_type);
+        next = records.iter().find(is_extended).map(|record| extended + u64::from(record.lb_start));
+        let partition = records.iter().find(|record| record.os_type != 0 && !is_extended(record));
+        found.extend(partition.map(|record| (link + u64::from(record.lb_start), *record)));
+    }
+    Ok(found)
+}
+
+/// The four records of the boot record in a block; none where there is no boot record.
+fn mbr_records(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Vec<PartRecord>, Error> {
+    let offset = lba * block_size.as_u64();
+    if offset + block_size.as_u64() > disk.size() {
+        return Ok(Vec::new());
+    }
+    let mut block = vec![0; block_size.as_usize()];
+    disk.read_at(&mut block, offset)?;
+    Ok(records_in(&block, block_size))
+}
+
+/// The four records of a boot record; none where it is none.
+fn records_in(block: &[u8], block_size: LogicalBlockSize) -> Vec<PartRecord> {
+    let Ok(mbr) = ProtectiveMBR::from_bytes(block, block_size) else { return Vec::new() };
+    (0..4).filter_map(|index| mbr.partition(index)).collect()
+}
+
+fn mbr_signature(disk: &OpenDisk) -> Result<Option<u32>, Error> {
+    let mut bytes = [0; 4];
+    disk.read_at(&mut bytes, MBR_SIGNATURE)?;
+    Ok(Some(u32::from_le_bytes(bytes)).filter(|signature| *signature != 0))
+}
+
+fn unreadable(disk: &OpenDisk, reason: String) -> Error {
+    Error::Partitions(PartitionError::Table { operation: "reading", disk: disk.path().to_owned(), reason })
+}
+
+/// Takes away what firmware and kernels find partitions by: the MBR, then the headers of the GPT. Flushed in between, so that for
+/// as long as the old system is found, it is whole.
+pub(crate) fn forget(disk: &OpenDisk) -> Result<(), Error> {
+    let block = u64::from(disk.logical_block());
+    let blocks = disk.size() / block;
+    let zero = |lba: u64| if lba < blocks { disk.zero(lba * block..(lba + 1) * block) } else { Ok(()) };
+    zero(0)?;
+    disk.flush()?;
+    zero(HEADER_LBA)?;
+    zero(blocks.saturating_sub(1))?;
+    disk.flush()
+}
+
+/// An open disk with a position, as the gpt crate wants it. Writes go through the disk's own, bounds and all.
+#[derive(Debug)]
+struct Device<'a> {
+    disk: &'a OpenDisk,
+    /// Where on the disk it begins, in bytes.
+    start: u64,
+    at: u64,
+}
+
+impl Read for Device<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // A position beyond what a file can have would be an error of the system, and not of the table that names it.
+        let Some(at) = self.start.checked_add(self.at).filter(|at| *at < self.disk.size()) else { return Ok(0) };
+        let n = std::os::unix::fs::FileExt::read_at(self.disk.file(), buffer, at)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}
+
+impl Write for Device<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.disk.write_at(bytes, self.start + self.at);
+        written.map_err(|error| io::Error::other(text::chain(&error)))?;
+        self.at += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for Device<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.disk.size().saturating_sub(self.start).checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}

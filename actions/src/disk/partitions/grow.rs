@@ -1,0 +1,139 @@
+//! Plans that the last partition of an image reaches to the end of a larger disk. What cannot be grown is left as it is, which is no
+//! error: the image is whole without it.
+
+use std::ops::Range;
+
+use super::Partition;
+use crate::disk::open::OpenDisk;
+use crate::disk::probe;
+use crate::error::Error;
+
+/// Ends of partitions are multiples of this many bytes, as partition programs make them.
+const ALIGNMENT: u64 = 1 << 20;
+/// File systems the kernel grows while they are mounted, as the probe calls them.
+const GROWABLE: &[&str] = &["ext2", "ext3", "ext4", "xfs", "btrfs"];
+/// Hashes that seal another partition, as the probe calls them.
+const VERITY: &str = "DM_verity_hash";
+/// Types of the Discoverable Partitions Specification that are never sealed by another partition: home, server data,
+/// variable data, temporary data.
+const UNSEALED_TYPES: &[&str] = &[
+    "933ac7e1-2eb4-4f13-b844-0e14e2aef915",
+    "3b8f8425-20e0-4f3b-907f-1a25a76f98e8",
+    "4d21b016-b534-45c2-a9fb-5c16e091fd2d",
+    "7ec6f557-3bc5-4aca-b293-16ef5df639d1",
+];
+
+/// What becomes of the last partition of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// There is none, nobody asked, or it ends where the disk does.
+    NotNeeded,
+    /// It is left as it is.
+    Left {
+        /// The partition in words.
+        partition: String,
+        /// Why.
+        reason: String,
+    },
+    /// It reaches to the end of the disk.
+    Grown(Grown),
+}
+
+/// A partition that is larger than the image has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grown {
+    /// As it is now.
+    pub(crate) partition: Partition,
+    /// Where it ended before, in bytes.
+    pub(crate) old_end: u64,
+    /// The file system in it.
+    pub(crate) kind: &'static str,
+}
+
+impl Grown {
+    /// What must not be found at the new end: some signatures are at the end of their partition, and a system that was here before
+    /// may have left one.
+    pub(crate) fn stale(&self) -> Range<u64> {
+        let end = self.partition.bytes.end;
+        self.old_end.max(end - ALIGNMENT)..end
+    }
+}
+
+/// What is to become of the partition with the highest end of all in a table, where partitions may end at byte `room`.
+/// What they hold must be on the disk.
+pub(crate) fn plan(disk: &OpenDisk, partitions: &[Partition], room: u64) -> Result<Growth, Error> {
+    let Some(last) = partitions.iter().max_by_key(|partition| partition.bytes.end) else {
+        return Ok(Growth::NotNeeded);
+    };
+    let end = room - room % ALIGNMENT;
+    if end <= last.bytes.end {
+        return Ok(Growth::NotNeeded);
+    }
+    let mut seals = false;
+    for partition in partitions {
+        let found = probe::file_system(disk, partition)?;
+        seals |= found.is_some_and(|found| found.kind == VERITY);
+    }
+    let kind = probe::file_system(disk, last)?.map(|found| found.kind);
+    Ok(match (obstacle(last, partitions, seals), kind.filter(|kind| GROWABLE.contains(kind))) {
+        (None, Some(kind)) => {
+            let partition = Partition { bytes: last.bytes.start..end, ..last.clone() };
+            Growth::Grown(Grown { partition, old_end: last.bytes.end, kind })
+        }
+        (obstacle, _) => {
+            let holds = || kind.map_or("it holds no file system".to_owned(), |kind| format!("it holds {kind}"));
+            Growth::Left { partition: last.describe(disk), reason: obstacle.map_or_else(holds, str::to_owned) }
+        }
+    })
+}
+
+/// Why a partition is not to be written to, whatever file system it has. `seals`: a partition of its table holds hashes of
+/// another.
+fn obstacle(last: &Partition, partitions: &[Partition], seals: bool) -> Option<&'static str> {
+    let len = |partition: &Partition| partition.bytes.end - partition.bytes.start;
+    let is_twin = |other: &&Partition| {
+        other.number != last.number && other.type_guid == last.type_guid && len(other) == len(last)
+    };
+    let is_unsealed = last.type_guid.as_deref().is_some_and(|guid| UNSEALED_TYPES.contains(&guid));
+    if last.read_only {
+        Some("it is marked as read-only")
+    } else if seals && !is_unsealed {
+        Some("it may be sealed by dm-verity")
+    } else if last.type_guid.is_some() && partitions.iter().any(|other| is_twin(&other)) {
+        Some("another partition is its twin, to be updated in turn with it")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_or_one_of_two_is_not_written_to() {
+        const ROOT: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
+        let partition = |number, type_guid: &str, mib: Range<u64>| Partition {
+            number,
+            bytes: mib.start << 20..mib.end << 20,
+            type_guid: Some(type_guid.to_owned()),
+            guid: None,
+            name: String::new(),
+            read_only: false,
+        };
+        let check = |last: Partition, others: &[Partition], seals, expect: Option<&str>| {
+            assert_eq!(obstacle(&last, others, seals), expect, "{last:?} beside {others:?}, sealed: {seals}");
+        };
+        let (last, twin) = (partition(2, ROOT, 20..30), partition(1, ROOT, 10..20));
+        check(last.clone(), std::slice::from_ref(&last), false, None);
+        check(last.clone(), &[partition(1, ROOT, 10..19)], false, None);
+        check(last.clone(), &[partition(1, UNSEALED_TYPES[0], 10..20)], false, None);
+        let in_turn = "another partition is its twin, to be updated in turn with it";
+        check(last.clone(), std::slice::from_ref(&twin), false, Some(in_turn));
+        check(last.clone(), &[], true, Some("it may be sealed by dm-verity"));
+        check(partition(2, UNSEALED_TYPES[2], 20..30), &[], true, None);
+        check(Partition { read_only: true, ..last.clone() }, &[], false, Some("it is marked as read-only"));
+        let in_mbr = |partition| Partition { type_guid: None, ..partition };
+        check(in_mbr(last), &[in_mbr(twin)], false, None);
+    }
+}

@@ -1,0 +1,227 @@
+//! Which file system, or what in its place, is on a disk, a partition or an image: TYPE, UUID and LABEL as the blkid program
+//! of util-linux 2.38 prints them with `-p`.
+//!
+//! Each format is a file that names its source. Magic strings alone prove nothing, because wiping is often half-hearted: what
+//! libblkid checks beyond them is checked here. Where signatures of several file systems are found, none is believed.
+
+mod area;
+mod crypt;
+mod exfat;
+mod fat;
+mod fields;
+mod iso9660;
+mod linux;
+mod ntfs;
+mod raid;
+mod swap;
+mod udf;
+mod volume;
+mod xfs;
+mod zfs;
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use rustix::fs::{major, minor};
+
+use crate::disk::open::{Access, OpenDisk};
+use crate::disk::partitions::{self, Partition};
+use crate::error::Error;
+use area::Area;
+
+pub(crate) use volume::crc as lvm_crc;
+
+/// The kind of a place where signatures of several file systems are found, of which the older ones should have been wiped.
+const AMBIVALENT: &str = "ambivalent";
+/// What is not larger holds nothing, such as the boot record that stands for an extended partition.
+const MIN_SIZE: u64 = 1024;
+
+/// A file system, or what stands in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileSystem {
+    /// Name as the kernel and blkid know it, or `ambivalent`.
+    pub(crate) kind: &'static str,
+    /// UUID as blkid prints it.
+    pub(crate) uuid: Option<String>,
+    /// Label, when there is one.
+    pub(crate) label: Option<String>,
+}
+
+/// How a signature gets on with others in the same place (libblkid, superblocks.c).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Part of an array or a volume group: file systems seen through it are not its own.
+    Raid,
+    /// Encrypted or verified; likewise.
+    Crypto,
+    /// The only one, or something is wrong.
+    Sole,
+    /// Formats of optical discs, made to be on the same disc.
+    Shared,
+}
+
+type Probe = fn(&Area) -> Option<FileSystem>;
+
+/// In the order of libblkid.
+const PROBES: &[(Class, Probe)] = &[
+    (Class::Raid, raid::linux),
+    (Class::Raid, raid::ddf),
+    (Class::Raid, raid::isw),
+    (Class::Sole, volume::bcache),
+    (Class::Raid, volume::lvm2),
+    (Class::Crypto, crypt::verity),
+    (Class::Crypto, crypt::integrity),
+    (Class::Crypto, crypt::luks),
+    (Class::Sole, volume::vdo),
+    (Class::Crypto, crypt::bitlocker),
+    (Class::Sole, fat::vfat),
+    (Class::Sole, swap::suspended),
+    (Class::Sole, swap::swap),
+    (Class::Sole, xfs::xfs),
+    (Class::Sole, xfs::external_log),
+    (Class::Sole, linux::ext4dev),
+    (Class::Sole, linux::ext),
+    (Class::Shared, udf::udf),
+    (Class::Shared, iso9660::iso9660),
+    (Class::Sole, zfs::zfs),
+    (Class::Sole, ntfs::ntfs),
+    (Class::Sole, linux::squashfs),
+    (Class::Sole, linux::btrfs),
+    (Class::Sole, exfat::exfat),
+    (Class::Sole, linux::f2fs),
+    (Class::Sole, linux::erofs),
+];
+
+/// What was found in a place: a partition, or a whole disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the partition, from 1; 0 for the whole disk.
+    pub number: u32,
+    /// First byte on the disk.
+    pub start: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// What it holds, as blkid calls it; `ambivalent` where signatures of several file systems are found; none where
+    /// nothing known is.
+    pub kind: Option<&'static str>,
+    /// UUID of what it holds.
+    pub uuid: Option<String>,
+    /// Label of what it holds.
+    pub label: Option<String>,
+    /// Identity of the partition itself.
+    pub partuuid: Option<String>,
+    /// Name of the partition in a GPT.
+    pub partlabel: Option<String>,
+}
+
+/// What is on a disk, a partition or an image file: the whole of it, if something is found there or it has no partitions, and
+/// each of its partitions. Only reads. Fails where the disk cannot be opened or read, and on a partition table of a kind
+/// that cannot be read.
+pub fn probe(path: &str) -> Result<Vec<Place>, Error> {
+    first(path, usize::MAX)
+}
+
+/// What the table of a disk says of its partitions, without a look at what they hold.
+pub(crate) fn in_table(path: &str) -> Result<Vec<Place>, Error> {
+    let partitions = partitions::read(&OpenDisk::open(path, Access::Read)?)?;
+    Ok(partitions.into_iter().map(|partition| place(partition, None)).collect())
+}
+
+/// What [`probe`] gives, of this many partitions at most.
+pub(crate) fn first(path: &str, most: usize) -> Result<Vec<Place>, Error> {
+    let disk = OpenDisk::open(path, Access::Read)?;
+    let whole = Partition::whole(&disk);
+    if let Some(entry) = entry_in_table(&disk) {
+        return Ok(vec![place(entry, identify(&disk, &whole, None)?)]);
+    }
+    let partitions: Vec<_> = partitions::read(&disk)?.into_iter().filter(|partition| partition.number > 0).collect();
+    let covered: Vec<_> = partitions.iter().map(|partition| partition.bytes.clone()).collect();
+    let on_whole = identify(&disk, &whole, Some(&covered))?;
+    // The partitions of an array are seen on its members too, where they are not to be used.
+    let is_member = on_whole.as_ref().is_some_and(|(class, _)| *class == Class::Raid);
+    let mut found = Vec::new();
+    if on_whole.is_some() || partitions.is_empty() {
+        found.push(place(whole, on_whole));
+    }
+    for partition in partitions.into_iter().filter(|_| !is_member).take(most) {
+        let on_partition = identify(&disk, &partition, None)?;
+        found.push(place(partition, on_partition));
+    }
+    Ok(found)
+}
+
+/// What the table of its disk says of a partition that was opened itself; none for a disk or a file.
+fn entry_in_table(partition: &OpenDisk) -> Option<Partition> {
+    let device = partition.file().metadata().ok().filter(|file| file.file_type().is_block_device())?.rdev();
+    let dir = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(device), minor(device))).ok()?;
+    let number: u32 = fs::read_to_string(dir.join("partition")).ok()?.trim().parse().ok()?;
+    let name = dir.parent()?.file_name()?.to_str()?.replace('!', "/");
+    let disk = OpenDisk::open(&format!("/dev/{name}"), Access::Read).ok()?;
+    partitions::read(&disk).ok()?.into_iter().find(|entry| entry.number == number)
+}
+
+fn place(partition: Partition, found: Option<(Class, FileSystem)>) -> Place {
+    let (kind, uuid, label) = match found {
+        Some((_, found)) => (Some(found.kind), found.uuid, found.label),
+        None => (None, None, None),
+    };
+    Place {
+        number: partition.number,
+        start: partition.bytes.start,
+        size: partition.bytes.end - partition.bytes.start,
+        kind,
+        uuid,
+        label,
+        partuuid: partition.guid,
+        partlabel: Some(partition.name).filter(|name| !name.is_empty()),
+    }
+}
+
+/// The file system of a partition, if it holds one.
+pub(crate) fn file_system(disk: &OpenDisk, partition: &Partition) -> Result<Option<FileSystem>, Error> {
+    let covered: Option<&[Range<u64>]> = (partition.number == 0).then_some(&[]);
+    Ok(identify(disk, partition, covered)?.map(|(_, found)| found))
+}
+
+/// What a partition or a whole disk holds; `covered` is where the partitions of a whole disk are.
+fn identify(
+    disk: &OpenDisk,
+    partition: &Partition,
+    covered: Option<&[Range<u64>]>,
+) -> Result<Option<(Class, FileSystem)>, Error> {
+    let start = partition.bytes.start;
+    let read = |buffer: &mut [u8], offset: u64| disk.read_at(buffer, start + offset);
+    let area = Area::new(partition.bytes.end - start, disk.logical_block(), covered, &read);
+    let found = what_is_in(&area);
+    area.into_failure().map_or(Ok(found), Err)
+}
+
+/// What an area holds. Pure but for the reads, which are the caller's.
+fn what_is_in(area: &Area) -> Option<(Class, FileSystem)> {
+    if area.size() <= MIN_SIZE {
+        return None;
+    }
+    let mut found: Vec<(Class, FileSystem)> = Vec::new();
+    for (class, probe) in PROBES {
+        if *class == Class::Raid && area.is_tiny() {
+            continue;
+        }
+        found.extend(probe(area).map(|file_system| (*class, file_system)));
+        if !found.is_empty() && (area.is_tiny() || matches!(found.last(), Some((Class::Raid | Class::Crypto, _)))) {
+            break;
+        }
+    }
+    let is_ambivalent = found.len() > 1 && found.iter().any(|(class, _)| *class == Class::Sole);
+    match found.into_iter().next() {
+        Some((class, _)) if is_ambivalent => Some((class, FileSystem::of_kind(AMBIVALENT))),
+        first => first,
+    }
+}
+
+impl FileSystem {
+    /// One that has neither UUID nor label.
+    fn of_kind(kind: &'static str) -> Self {
+        Self { kind, uuid: None, label: None }
+    }
+}

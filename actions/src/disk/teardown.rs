@@ -1,0 +1,106 @@
+//! Takes down what sits on a disk before it is overwritten or captured: swap, mounts, mappings, arrays, caches, loop devices.
+
+mod plan;
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use rustix::mount::UnmountFlags;
+use slipway_protocol::Disk;
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::sys;
+use plan::{Step, plan};
+
+/// How long something may take to be gone after it was told to go: bcache writes back what it holds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long something may be busy before that is an error: what was released a moment ago is let go of a moment later.
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// More than any machine has on a disk: something puts back what is taken down.
+const MAX_STEPS: usize = 10_000;
+
+/// Takes down everything that holds a disk, one note for each thing, if slipway is the operating system. On a system of somebody
+/// else's nothing is touched: a disk in use is not chosen there, and is not opened.
+pub(crate) fn take_down(disk: &Disk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+    take_down_at(disk, &kernel_name(&disk.path), machine, report)
+}
+
+/// The same for one partition of a disk, by its node.
+pub(crate) fn take_down_partition(
+    disk: &Disk,
+    node: &Path,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(), Error> {
+    let place = format!("{}/{}", kernel_name(&disk.path), kernel_name(&node.display().to_string()));
+    take_down_at(disk, &place, machine, report)
+}
+
+/// A slash in the name of a device is an exclamation mark in sysfs.
+fn kernel_name(path: &str) -> String {
+    path.strip_prefix("/dev/").unwrap_or(path).replace('/', "!")
+}
+
+/// `place` is a path below /sys/block.
+fn take_down_at(disk: &Disk, place: &str, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+    if !machine.is_operating_system() || !disk.path.starts_with("/dev/") {
+        return Ok(());
+    }
+    let mut last: Option<(Step, Instant)> = None;
+    for _ in 0..MAX_STEPS {
+        machine.cancel().check()?;
+        // Looked at afresh each time: one thing that goes may take others with it.
+        let steps = plan(Path::new("/sys"), Path::new("/proc"), place);
+        let steps = steps.map_err(|holder| Error::Held { disk: disk.path.clone(), holder })?;
+        let Some(step) = steps.into_iter().next() else { return Ok(()) };
+        let failed = |source| Error::TakeDown { disk: disk.path.clone(), what: step.doing(), source };
+        match &last {
+            Some((same, since)) if *same == step => {
+                if since.elapsed() > PATIENCE {
+                    return Err(failed(io::ErrorKind::TimedOut.into()));
+                }
+                thread::sleep(LOOK_AGAIN);
+            }
+            _ => {
+                perform_unless_busy(&step).map_err(failed)?;
+                report(Report::Note(format!("taking down what sits on {}: {}", disk.path, step.doing())));
+                last = Some((step, Instant::now()));
+            }
+        }
+    }
+    Err(Error::Held {
+        disk: disk.path.clone(),
+        holder: "something that comes back whenever it is taken down".to_owned(),
+    })
+}
+
+fn perform_unless_busy(step: &Step) -> io::Result<()> {
+    let began = Instant::now();
+    loop {
+        match perform(step) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && began.elapsed() < BUSY_PATIENCE => {
+                thread::sleep(LOOK_AGAIN);
+            }
+            ended => return ended,
+        }
+    }
+}
+
+fn perform(step: &Step) -> io::Result<()> {
+    let device = |name: &str| File::open(format!("/dev/{}", name.replace('!', "/")));
+    match step {
+        Step::Swap(path) => sys::swap::stop(&CString::new(path.as_str())?),
+        // Never lazily: what is still used would be written over.
+        Step::Unmount { place, .. } => Ok(rustix::mount::unmount(place.as_str(), UnmountFlags::NOFOLLOW)?),
+        Step::Mapping { name, .. } => Ok(sys::device_mapper::remove(&File::open("/dev/mapper/control")?, name)?),
+        Step::Array(node) => Ok(sys::md::stop(&device(node)?)?),
+        Step::Cache { stop, .. } => fs::write(stop, "1"),
+        Step::Loop(node) => Ok(sys::loop_device::clear(&device(node)?)?),
+    }
+}

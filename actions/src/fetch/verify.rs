@@ -1,0 +1,90 @@
+//! Checks of bytes as they pass: the stream as delivered, and the raw image.
+
+use ring::digest::{Context, SHA256, SHA384, SHA512};
+use slipway_formats::signature::Verifier;
+use slipway_protocol::{Algorithm, Digest};
+
+use super::ranges::RangeCheck;
+use crate::error::{Error, ImageError, SourceError};
+
+/// What bytes must prove to be once the last of them has passed.
+pub(crate) enum Check<'a> {
+    /// Those of a digest.
+    Digest {
+        /// What they are, for the error.
+        what: &'static str,
+        expected: Digest,
+        context: Box<Context>,
+    },
+    /// Those that were signed.
+    Signature {
+        /// What they are, for the error.
+        what: &'static str,
+        /// Where the signature is from, for the error.
+        url: String,
+        verifier: Box<Verifier>,
+    },
+    /// Those of the digests of a block map.
+    Ranges(RangeCheck<'a>),
+}
+
+impl Check<'_> {
+    /// A check against a digest.
+    pub(crate) fn digest(what: &'static str, expected: &Digest) -> Self {
+        Check::Digest { what, expected: expected.clone(), context: Box::new(context(expected.algorithm())) }
+    }
+
+    /// Takes the next bytes; fails as soon as they cannot be right.
+    pub(crate) fn update(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        match self {
+            Check::Digest { context, .. } => context.update(bytes),
+            Check::Signature { verifier, .. } => verifier.update(bytes),
+            Check::Ranges(ranges) => return ranges.update(bytes),
+        }
+        Ok(())
+    }
+
+    /// Fails unless all `bytes` bytes that passed are what they had to be.
+    pub(crate) fn finish(self, bytes: u64) -> Result<(), Error> {
+        match self {
+            Check::Digest { what, expected, context } => {
+                let found = hex(*context);
+                if found == expected.hex() {
+                    Ok(())
+                } else {
+                    Err(ImageError::Digest { what, expected, found, bytes }.into())
+                }
+            }
+            Check::Signature { what, url, verifier } => {
+                verifier.finish().map_err(|source| Error::Source(SourceError::Signature { what, url, source }))
+            }
+            Check::Ranges(ranges) => ranges.finish(),
+        }
+    }
+}
+
+/// The digits of a digest of all that was put in.
+fn hex(context: Context) -> String {
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The digest of all that was put in, by SHA-256.
+pub(crate) fn finish(context: Context) -> Digest {
+    Digest::new(Algorithm::Sha256, &hex(context)).expect("a SHA-256 in hexadecimal is a digest")
+}
+
+/// Begins a digest.
+pub(crate) fn context(algorithm: Algorithm) -> Context {
+    Context::new(match algorithm {
+        Algorithm::Sha256 => &SHA256,
+        Algorithm::Sha384 => &SHA384,
+        Algorithm::Sha512 => &SHA512,
+    })
+}
+
+/// Checks bytes that are all there.
+pub(crate) fn verify(what: &'static str, expected: &Digest, bytes: &[u8]) -> Result<(), Error> {
+    let mut check = Check::digest(what, expected);
+    check.update(bytes)?;
+    check.finish(bytes.len() as u64)
+}

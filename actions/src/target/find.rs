@@ -1,0 +1,163 @@
+//! Where actions on the installed system work: its root file system, or a partition that is named.
+
+use slipway_protocol::NumberOrName;
+
+use crate::disk::open::OpenDisk;
+use crate::disk::partitions::{self, Partition};
+use crate::disk::probe::FileSystem;
+use crate::error::{Error, PartitionError};
+use crate::report::Report;
+use crate::target::mount::{self, LookedAt};
+use crate::target::root::TargetRoot;
+use crate::target::{os_release, verity};
+
+/// Types of root partitions (The Discoverable Partitions Specification), by machine architecture.
+const ROOT_TYPES: &[(&str, &str)] =
+    &[("x86_64", "4f68bce3-e8cd-4db1-96e7-fbcaf984b709"), ("aarch64", "b921b045-1df0-41c3-af44-4c6f280d3fae")];
+/// Types of partitions that hold /usr (the same, and Flatcar's). They are no root, and a mount for writing would break the seal
+/// that most of them have.
+const USR_TYPES: &[&str] = &[
+    "8484680c-9521-48c6-9c11-b0720656f69e",
+    "b0e01050-ee5f-4390-949a-9101b17104e9",
+    "5dfbf5f4-2848-4bac-aa5e-0d9a20b745a6",
+];
+/// Rank of a partition that nothing says to be the root.
+pub(crate) const UNMARKED: u8 = 2;
+
+/// A mounted file system of the installed system.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) root: TargetRoot,
+    pub(crate) partition: Partition,
+    /// The partition in words.
+    pub(crate) name: String,
+    /// File system type.
+    pub(crate) kind: &'static str,
+    /// Partitions that could not be looked into on the way.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Target {
+    /// Whether the file system keeps owners and modes.
+    pub(crate) fn keeps_owners(&self) -> bool {
+        self.kind != "vfat"
+    }
+}
+
+/// Mounts the partition that is named, or else the root file system.
+pub(crate) fn find(
+    disk: &OpenDisk,
+    partition: Option<&NumberOrName>,
+    report: &mut dyn FnMut(Report),
+) -> Result<Target, Error> {
+    let Some(wanted) = partition else { return find_root(disk, report) };
+    let refused = |reason: String| {
+        Error::Partitions(PartitionError::NamedPartition {
+            disk: disk.path().to_owned(),
+            wanted: wanted.to_string(),
+            reason,
+        })
+    };
+    let mut matching = Vec::new();
+    let mut others = Vec::new();
+    for partition in partitions::read(disk)? {
+        let file_system = mount::probe(disk, &partition)?;
+        match is_meant(wanted, &partition, file_system.as_ref()) {
+            true => matching.push((partition, file_system)),
+            false => others.push(partition.describe(disk)),
+        }
+    }
+    let (partition, file_system) = match <[_; 1]>::try_from(matching) {
+        Ok([only]) => only,
+        Err(none) if none.is_empty() => {
+            let there_are = if others.is_empty() { "no other partition".to_owned() } else { others.join(", ") };
+            return Err(refused(format!("there is none of that number or name; there is {there_are}")));
+        }
+        Err(several) => {
+            let names: Vec<String> = several.iter().map(|(partition, _)| partition.describe(disk)).collect();
+            return Err(refused(format!("it could be {}; give the number", names.join(" or "))));
+        }
+    };
+    let name = partition.describe(disk);
+    let kind = file_system.map_or("without a file system", |file_system| file_system.kind);
+    if !mount::is_mountable(kind) {
+        return Err(refused(format!("{name} is {kind}, which cannot be mounted")));
+    }
+    let mut looked_at = LookedAt::default();
+    let root = match mount::mount(disk, &partition, kind) {
+        Ok(root) => root,
+        Err(error) => {
+            looked_at.refused(&name, &error);
+            return Err(looked_at.not_found("the file system named", disk));
+        }
+    };
+    Ok(Target { root, partition, name, kind, warnings: Vec::new() })
+}
+
+fn is_meant(wanted: &NumberOrName, partition: &Partition, file_system: Option<&FileSystem>) -> bool {
+    match wanted {
+        NumberOrName::Number(number) => partition.number == *number,
+        NumberOrName::Name(name) => {
+            let label = file_system.and_then(|file_system| file_system.label.as_ref());
+            !name.is_empty() && (partition.name == *name || label == Some(name))
+        }
+    }
+}
+
+/// Mounts the root file system of the installed system: the partition whose type says so, else one whose name or label
+/// does, else the first that holds an operating system.
+pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Result<Target, Error> {
+    let mut found = verity::judged(disk)?;
+    found.sort_by_key(|((partition, file_system), _)| rank(partition, file_system.as_ref()));
+    let mut looked_at = LookedAt::default();
+    for ((partition, file_system), closed) in found {
+        let name = partition.describe(disk);
+        if let Some(reason) = closed {
+            looked_at.in_vain(format!("{name} is left alone: {reason}"));
+            continue;
+        }
+        let Some(file_system) = file_system else {
+            looked_at.in_vain(format!("{name} has no file system"));
+            continue;
+        };
+        let kind = file_system.kind;
+        if !mount::is_mountable(kind) || kind == "vfat" {
+            looked_at.in_vain(format!("{name} is {kind}"));
+            continue;
+        }
+        let root = match mount::mount(disk, &partition, kind) {
+            Ok(root) => root,
+            Err(error) => {
+                looked_at.refused(&name, &error);
+                if rank(&partition, Some(&file_system)) == 0 {
+                    // This one is meant. Another system beside it must not get its files.
+                    break;
+                }
+                continue;
+            }
+        };
+        if os_release::PATHS.iter().any(|path| root.exists(path)) {
+            report(Report::Note(format!("the root file system is {kind} of {name}")));
+            return Ok(Target { root, partition, name, kind, warnings: looked_at.refusals });
+        }
+        looked_at.in_vain(format!("{name} ({kind}) has no /etc/os-release"));
+    }
+    Err(looked_at.not_found("a root file system", disk))
+}
+
+/// Whether a partition holds /usr, by its type.
+pub(crate) fn is_usr(partition: &Partition) -> bool {
+    partition.type_guid.as_deref().is_some_and(|guid| USR_TYPES.contains(&guid))
+}
+
+/// How much speaks for a partition to be the root: 0 if its type says so, 1 if its name does, else [`UNMARKED`].
+pub(crate) fn rank(partition: &Partition, file_system: Option<&FileSystem>) -> u8 {
+    let own_type = ROOT_TYPES.iter().find(|(arch, _)| *arch == std::env::consts::ARCH).map(|(_, guid)| *guid);
+    let label = file_system.and_then(|file_system| file_system.label.as_deref()).unwrap_or_default();
+    let says_root = |name: &str| name.to_ascii_lowercase().contains("root");
+    match partition.type_guid.as_deref() {
+        Some(guid) if Some(guid) == own_type => 0,
+        _ if says_root(&partition.name) || says_root(label) => 1,
+        _ => UNMARKED,
+    }
+}

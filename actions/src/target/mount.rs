@@ -1,0 +1,200 @@
+//! Mounts a partition without a mount point, a mount program or udev.
+//!
+//! The mount is a file descriptor (fsopen(2), fsmount(2)) that is attached nowhere: it goes away with the descriptor, even
+//! if the process is killed.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
+
+use crate::disk::node;
+use crate::disk::open::OpenDisk;
+use crate::disk::partitions::Partition;
+use crate::disk::probe::{self, FileSystem};
+use crate::error::{Error, TargetError};
+use crate::target::os_release;
+use crate::target::root::TargetRoot;
+use crate::{sys, text};
+
+/// Another process may take the free loop device first.
+const LOOP_TRIES: u32 = 10;
+/// File systems that can be mounted by what the probe calls them.
+const MOUNTABLE: &[&str] = &["ext2", "ext3", "ext4", "xfs", "btrfs", "vfat"];
+/// Subvolumes of btrfs that installers make for the root file system: Fedora's, that of Ubuntu and Arch Linux, Debian's.
+const ROOT_SUBVOLUMES: &[&str] = &["root", "@", "@rootfs"];
+/// Why a file system could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MountError {
+    /// The kernel made no node for the partition.
+    #[error("waiting for the device node of the partition at byte {offset}: it did not appear")]
+    NoNode {
+        /// Where the partition starts, in bytes.
+        offset: u64,
+    },
+    /// No loop device could be bound to the place in the file.
+    #[error("binding a loop device")]
+    Loop {
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refused the file system.
+    #[error("mounting {kind} from {source_path}")]
+    Refused {
+        /// File system type.
+        kind: &'static str,
+        /// What was mounted.
+        source_path: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Places of a disk where something was looked for.
+#[derive(Debug, Default)]
+pub(crate) struct LookedAt {
+    places: Vec<String>,
+    /// Partitions that could not be looked into, with the reason; worth a warning even if it was found elsewhere.
+    pub(crate) refusals: Vec<String>,
+    /// Partitions that were not mounted, where all of a disk were gone over.
+    pub(crate) unmounted: Vec<Unmounted>,
+    may_pass: bool,
+}
+
+/// A partition that was not mounted.
+#[derive(Debug)]
+pub(crate) struct Unmounted {
+    pub(crate) partition: Partition,
+    pub(crate) file_system: Option<FileSystem>,
+    /// Why, after its name.
+    pub(crate) reason: String,
+    /// The kernel was asked to.
+    pub(crate) is_refused: bool,
+}
+
+impl LookedAt {
+    /// Notes a place that does not have it.
+    pub(crate) fn in_vain(&mut self, place: String) {
+        self.places.push(place);
+    }
+
+    /// Notes a partition that could not be mounted, and gives that in words.
+    pub(crate) fn refused(&mut self, partition: &str, error: &MountError) -> String {
+        let refusal = format!("{partition} was not looked into: {}", text::chain(error));
+        self.places.push(refusal.clone());
+        self.refusals.push(refusal.clone());
+        self.may_pass |= matches!(error, MountError::NoNode { .. });
+        refusal
+    }
+
+    /// The error that it is nowhere.
+    pub(crate) fn not_found(self, what: &'static str, disk: &OpenDisk) -> Error {
+        let (disk, looked_at) = (disk.path().to_owned(), self.places.join("; "));
+        Error::Target(TargetError::NotFound { what, disk, looked_at, may_pass: self.may_pass })
+    }
+}
+
+/// The file system of a partition, if it holds one.
+pub(crate) fn probe(disk: &OpenDisk, partition: &Partition) -> Result<Option<FileSystem>, Error> {
+    probe::file_system(disk, partition)
+}
+
+/// Whether a file system of this kind can be mounted.
+pub(crate) fn is_mountable(kind: &str) -> bool {
+    MOUNTABLE.contains(&kind)
+}
+
+/// Mounts a partition of a disk.
+pub(crate) fn mount(disk: &OpenDisk, partition: &Partition, kind: &'static str) -> Result<TargetRoot, MountError> {
+    mount_source(&source(disk, partition)?, kind)
+}
+
+/// A device a partition can be mounted from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    /// Keeps a loop device bound.
+    _loop_device: Option<File>,
+}
+
+/// The device of a partition: its node, or a loop device.
+pub(crate) fn source(disk: &OpenDisk, partition: &Partition) -> Result<Source, MountError> {
+    match node::of_partition(disk, partition) {
+        Some(path) => Ok(Source { path, _loop_device: None }),
+        None => {
+            let (path, device) = bind_loop(disk.path(), &partition.bytes)?;
+            Ok(Source { path, _loop_device: Some(device) })
+        }
+    }
+}
+
+/// Mounts what is on a device; of btrfs, the subvolume with the root file system, where that is below what is mounted unless told
+/// otherwise.
+pub(crate) fn mount_source(source: &Source, kind: &'static str) -> Result<TargetRoot, MountError> {
+    let refused = |errno: Errno| MountError::Refused {
+        kind,
+        source_path: source.path.display().to_string(),
+        source: errno.into(),
+    };
+    let attached = |subvolume| attach(&source.path, kind, subvolume).map(TargetRoot::new);
+    let root = attached(None).map_err(refused)?;
+    let has_system = |folder: &str| os_release::PATHS.iter().any(|path| root.exists(&format!("{folder}{path}")));
+    let is_root = |name: &&&str| kind == "btrfs" && !has_system("") && has_system(&format!("{name}/"));
+    match ROOT_SUBVOLUMES.iter().find(is_root) {
+        // A folder of that name is no subvolume, and cannot be mounted.
+        Some(name) => Ok(attached(Some(*name)).unwrap_or(root)),
+        None => Ok(root),
+    }
+}
+
+/// The driver for a file system. ext2 and ext3 are mounted by the one for ext4, which is the one a kernel has.
+pub(crate) fn driver(kind: &str) -> &str {
+    if kind.starts_with("ext") { "ext4" } else { kind }
+}
+
+fn attach(node: &Path, kind: &str, subvolume: Option<&str>) -> Result<OwnedFd, Errno> {
+    let context = fsopen(driver(kind), FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "source", node)?;
+    fsconfig_set_flag(context.as_fd(), "rw")?;
+    if let Some(name) = subvolume {
+        fsconfig_set_string(context.as_fd(), "subvol", name)?;
+    }
+    fsconfig_create(context.as_fd())?;
+    let flags =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
+
+/// Binds a free loop device to a part of a file. It is freed when both the file returned and the mount are gone.
+fn bind_loop(path: &str, bytes: &Range<u64>) -> Result<(PathBuf, File), MountError> {
+    let failed = |source| MountError::Loop { source };
+    let read_write = |path: &Path| File::options().read(true).write(true).open(path);
+    let backing = read_write(Path::new(path)).map_err(failed)?;
+    let control = match read_write(Path::new("/dev/loop-control")) {
+        Ok(control) => control,
+        // Without the loop driver the kernel's own partition node was the only way.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(MountError::NoNode { offset: bytes.start });
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let mut tries = 0;
+    loop {
+        let number = sys::loop_device::free_number(&control).map_err(|errno| failed(errno.into()))?;
+        let node = PathBuf::from(format!("/dev/loop{number}"));
+        let device = read_write(&node).map_err(failed)?;
+        match sys::loop_device::configure(&device, &backing, bytes.start, bytes.end - bytes.start) {
+            Ok(()) => return Ok((node, device)),
+            Err(Errno::BUSY) if tries < LOOP_TRIES => tries += 1,
+            Err(errno) => return Err(failed(errno.into())),
+        }
+    }
+}

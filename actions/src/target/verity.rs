@@ -1,0 +1,239 @@
+//! Root file systems that must not be written to. A mount for writing changes a file system even if no file is touched, and what
+//! dm-verity seals does not boot after that, so this is found out without mounting the root.
+
+use std::collections::BTreeSet;
+
+use slipway_formats::boot_entry::grub;
+use slipway_formats::pe::{self, Sections};
+
+use crate::disk::open::OpenDisk;
+use crate::disk::partitions::{self, Partition};
+use crate::disk::probe::FileSystem;
+use crate::error::Error;
+use crate::target;
+use crate::target::mount;
+use crate::target::volume::{ADDONS, IMAGES, MAX_ENTRY, MAX_MENU, REMOVABLE, Volume};
+
+/// A partition and what is in it.
+pub(crate) type Place = (Partition, Option<FileSystem>);
+
+/// File systems that nothing can be written to.
+const READ_ONLY: &[&str] = &["squashfs", "erofs"];
+/// Hashes that seal another partition, as the probe calls them.
+const VERITY: &str = "DM_verity_hash";
+/// Types of partitions with such hashes (Discoverable Partitions Specification), for x86-64 and arm64.
+pub(crate) const ROOT_VERITY: &[&str] =
+    &["2c7357ed-ebd2-46d9-aec1-23d437ec2bf5", "df3300ce-d69f-4c92-978c-9bfb0f38d820"];
+pub(crate) const USR_VERITY: &[&str] =
+    &["77ff5f63-e7b6-4633-acf4-1565b864c0e6", "6e11a4e7-fbca-4ded-b9e9-e1a512bb664e"];
+/// Types of partitions with boot entries: EFI system partition, extended boot loader partition.
+const BOOT_TYPES: &[&str] = &["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "bc13c2ff-59e6-4262-a352-b275fd6f7172"];
+const BOOT_LABEL: &str = "boot";
+/// Root hashes of one kind that are remembered. A system has a few entries.
+const MAX_HASHES: usize = 1000;
+/// Characters of one: SHA-512 has as many.
+const MAX_HASH: usize = 128;
+
+/// The partitions of a disk.
+pub(crate) fn places(disk: &OpenDisk) -> Result<Vec<Place>, Error> {
+    let probed = |partition| mount::probe(disk, &partition).map(|found| (partition, found));
+    partitions::read(disk)?.into_iter().map(probed).collect()
+}
+
+/// The partitions of a disk, each with why it must not be mounted, where that is so: a mount is for writing.
+pub(crate) fn judged(disk: &OpenDisk) -> Result<Vec<(Place, Option<String>)>, Error> {
+    let places = places(disk)?;
+    let sealed = reason(disk, &places)?;
+    let judged = |place: Place| {
+        let closed = closed(&place.0, place.1.as_ref(), sealed.as_deref());
+        (place, closed)
+    };
+    Ok(places.into_iter().map(judged).collect())
+}
+
+/// Whether a partition is known to be for booting, by its type or its label.
+pub(crate) fn is_for_booting(partition: &Partition, found: Option<&FileSystem>) -> bool {
+    let is_type = partition.type_guid.as_deref().is_some_and(|guid| BOOT_TYPES.contains(&guid));
+    is_type || found.is_some_and(|found| found.label.as_deref() == Some(BOOT_LABEL))
+}
+
+/// Why one partition must not be mounted, where the root file system is sealed for a reason.
+fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str>) -> Option<String> {
+    let is_boot = is_for_booting(partition, found) || found.is_some_and(|found| found.kind == "vfat");
+    match sealed {
+        _ if partition.read_only => Some("it is marked as read-only".to_owned()),
+        _ if target::is_usr(partition) => Some("it holds /usr".to_owned()),
+        Some(reason) if !is_boot => {
+            Some(format!("it may be the root file system, and of that it is known that {reason}"))
+        }
+        _ => None,
+    }
+}
+
+/// Why the root file system of a disk must not be written to, where that is so.
+pub(crate) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>, Error> {
+    let rank = |(partition, found): &Place| target::rank(partition, found.as_ref());
+    let is_root = |place: &&Place| rank(place) < target::UNMARKED && place.1.is_some();
+    if let Some((partition, found)) = places.iter().filter(is_root).min_by_key(|place| rank(place)) {
+        let name = partition.describe(disk);
+        let kind = found.as_ref().map_or("", |found| found.kind);
+        if partition.read_only {
+            return Ok(Some(format!("{name} is marked as read-only")));
+        }
+        if READ_ONLY.contains(&kind) {
+            return Ok(Some(format!("{name} is {kind}")));
+        }
+    } else if let Some((partition, kind)) = alone(places) {
+        return Ok(Some(format!("{} is {kind}, and there is no other", partition.describe(disk))));
+    }
+    let hashes = hashes(places);
+    let arguments = boot_arguments(disk, places)?;
+    let sealed = !arguments.root.is_empty() || hashes.root || hashes.unknown && arguments.usr.is_empty();
+    Ok(sealed.then(|| "it is sealed by dm-verity".to_owned()))
+}
+
+/// A file system that nothing can be written to, where no other can be the root.
+fn alone(places: &[Place]) -> Option<(&Partition, &'static str)> {
+    let kinds = || places.iter().filter_map(|(partition, found)| Some((partition, found.as_ref()?.kind)));
+    let may_be_root = |kind: &str| mount::is_mountable(kind) && kind != "vfat";
+    let has_other = kinds().any(|(_, kind)| may_be_root(kind));
+    kinds().find(|(_, kind)| !has_other && READ_ONLY.contains(kind))
+}
+
+/// What hashes on a disk seal.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Hashes {
+    root: bool,
+    /// The type of the partition does not say.
+    unknown: bool,
+}
+
+fn hashes(places: &[Place]) -> Hashes {
+    let mut hashes = Hashes::default();
+    for (partition, found) in places {
+        let is_type = |types: &[&str]| partition.type_guid.as_deref().is_some_and(|guid| types.contains(&guid));
+        let is_verity = found.as_ref().is_some_and(|found| found.kind == VERITY);
+        hashes.root |= is_type(ROOT_VERITY);
+        hashes.unknown |= is_verity && !is_type(ROOT_VERITY) && !is_type(USR_VERITY);
+    }
+    hashes
+}
+
+/// What kernel command lines say is sealed: the root hashes of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arguments {
+    pub(crate) root: BTreeSet<String>,
+    pub(crate) usr: BTreeSet<String>,
+}
+
+impl Arguments {
+    fn read(&mut self, text: &str) {
+        for word in text.split_whitespace().map(|word| word.trim_matches(['"', '\''])) {
+            let (hashes, hash) = match word.strip_prefix("roothash=") {
+                Some(hash) => (&mut self.root, hash),
+                None => match word.strip_prefix("verity.").unwrap_or(word).strip_prefix("usrhash=") {
+                    Some(hash) => (&mut self.usr, hash),
+                    None => continue,
+                },
+            };
+            if hashes.len() < MAX_HASHES {
+                hashes.insert(hash.chars().take(MAX_HASH).collect::<String>().to_ascii_lowercase());
+            }
+        }
+    }
+}
+
+/// What the boot entries and unified kernel images on partitions that are known to be for booting say. One that does not mount
+/// says nothing.
+pub(crate) fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Arguments, Error> {
+    let mut arguments = Arguments::default();
+    for (partition, found) in places {
+        let Some(found) = found else { continue };
+        let is_boot = is_for_booting(partition, Some(found));
+        let may_be_mounted = is_boot && !partition.read_only && mount::is_mountable(found.kind);
+        if let Some(Ok(root)) = may_be_mounted.then(|| mount::mount(disk, partition, found.kind)) {
+            let name = partition.describe(disk);
+            read_entries(&Volume::new(name, partition.clone(), found.clone(), root), &mut arguments)?;
+        }
+    }
+    Ok(arguments)
+}
+
+fn read_entries(volume: &Volume, arguments: &mut Arguments) -> Result<(), Error> {
+    for folder in volume.entry_folders() {
+        for name in volume.files(&folder, ".conf")? {
+            arguments.read(&volume.root.read_up_to(&format!("{folder}/{name}"), MAX_ENTRY)?.unwrap_or_default());
+        }
+    }
+    for folder in volume.grub_folders()? {
+        arguments.read(&volume.root.read_up_to(&format!("{folder}/grub.cfg"), MAX_MENU)?.unwrap_or_default());
+        let block = volume.root.read_up_to(&format!("{folder}/grubenv"), MAX_ENTRY)?.unwrap_or_default();
+        grub::environment(&block).values().for_each(|value| arguments.read(value));
+    }
+    for folder in [IMAGES, REMOVABLE, ADDONS] {
+        for name in volume.files(folder, ".efi")? {
+            let sections = Sections::read(&volume.bytes(folder, &name, 0, pe::HEAD)?);
+            for section in sections.iter().flat_map(|sections| sections.of(".cmdline")) {
+                let len = section.len.min(MAX_ENTRY);
+                arguments.read(&pe::line(&volume.bytes(folder, &name, section.offset, len)?));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_says_what_is_sealed() {
+        let check = |text: &str, root: &[&str], usr: &[&str]| {
+            let mut arguments = Arguments::default();
+            arguments.read(text);
+            let [root, usr] = [root, usr].map(|hashes| hashes.iter().map(|hash| (*hash).to_owned()).collect());
+            assert_eq!(arguments, Arguments { root, usr }, "{text:?}");
+        };
+        check("options root=/dev/sda2 ro", &[], &[]);
+        check("title x\noptions ro roothash=0A1b\n", &["0a1b"], &[]);
+        check("linux /v mount.usr=/dev/mapper/usr verity.usrhash=0a", &[], &["0a"]);
+        check("options \"usrhash=0a\"", &[], &["0a"]);
+        check("options xroothash=1", &[], &[]);
+        check("linux /a roothash=1\nlinux /b roothash=2\nlinux /c roothash=1", &["1", "2"], &[]);
+    }
+
+    #[test]
+    fn of_a_sealed_system_only_what_is_for_booting_is_mounted() {
+        let check = |type_guid: &str, kind, label: Option<&str>, read_only, sealed: Option<&str>, expect: bool| {
+            let type_guid = Some(type_guid.to_owned());
+            let partition = Partition { number: 1, bytes: 0..1, type_guid, guid: None, name: String::new(), read_only };
+            let found = FileSystem { kind, uuid: None, label: label.map(str::to_owned) };
+            assert_eq!(closed(&partition, Some(&found), sealed).is_some(), expect, "{partition:?} {found:?}");
+        };
+        for sealed in [None, Some("it is sealed by dm-verity")] {
+            check(BOOT_TYPES[0], "vfat", None, false, sealed, false);
+            check(BOOT_TYPES[1], "ext4", None, false, sealed, false);
+            check("x", "ext4", Some("boot"), false, sealed, false);
+            check("x", "ext4", Some("root"), false, sealed, sealed.is_some());
+            check("x", "ext4", None, false, sealed, sealed.is_some());
+            check("x", "vfat", None, true, sealed, true);
+            check("8484680c-9521-48c6-9c11-b0720656f69e", "ext4", None, false, sealed, true);
+        }
+    }
+
+    #[test]
+    fn hashes_seal_what_their_partition_is_for() {
+        let place = |type_guid: &str, kind: Option<&'static str>| {
+            let type_guid = Some(type_guid.to_owned());
+            let (bytes, guid, name) = (0..1, None, String::new());
+            let found = kind.map(|kind| FileSystem { kind, uuid: None, label: None });
+            (Partition { number: 1, bytes, type_guid, guid, name, read_only: false }, found)
+        };
+        let check = |places: &[Place], root: bool, unknown: bool| assert_eq!(hashes(places), Hashes { root, unknown });
+        check(&[place("x", Some("ext4"))], false, false);
+        check(&[place("x", Some(VERITY))], false, true);
+        check(&[place(ROOT_VERITY[0], Some(VERITY))], true, false);
+        check(&[place(ROOT_VERITY[1], None)], true, false);
+        check(&[place(USR_VERITY[0], Some(VERITY))], false, false);
+    }
+}

@@ -1,0 +1,173 @@
+//! File systems of the installed system, and where boot loaders have their configuration in them.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{Mode, OFlags, fstat, openat};
+
+use crate::disk::open::OpenDisk;
+use crate::disk::partitions::Partition;
+use crate::disk::probe::FileSystem;
+use crate::error::Error;
+use crate::machine::Cancel;
+use crate::target::mount::{self, LookedAt, Unmounted};
+use crate::target::root::{TargetRoot, target_file};
+use crate::target::verity;
+
+/// Where boot loaders find unified kernel images (Boot Loader Specification, Type #2).
+pub(crate) const IMAGES: &str = "EFI/Linux";
+/// Where the firmware looks for a program by itself (UEFI specification, 3.5.1.1).
+pub(crate) const REMOVABLE: &str = "EFI/BOOT";
+/// Addons for all images on the same partition, those included that come later (systemd-stub(7)).
+pub(crate) const ADDONS: &str = "loader/addons";
+/// What kernel-install(8) puts into the entries of kernels to come.
+pub(crate) const KERNEL_CMDLINE: &str = "etc/kernel/cmdline";
+/// Boot Loader Specification, Type #1 entries: on an ESP or XBOOTLDR partition, or in /boot.
+const ENTRIES: &str = "loader/entries";
+/// Menus of EXTLINUX, SYSLINUX and U-Boot.
+const MENUS: &[&str] = &[
+    "extlinux/extlinux.conf",
+    "extlinux.conf",
+    "syslinux/syslinux.cfg",
+    "syslinux.cfg",
+    "EFI/syslinux/syslinux.cfg",
+    "EFI/BOOT/syslinux.cfg",
+];
+const GRUB: &[&str] = &["grub", "grub2"];
+/// On an ESP, folders of vendors are in this one; some systems have GRUB's menu there.
+pub(crate) const VENDORS: &str = "EFI";
+
+/// Bytes of an entry, which is a dozen lines, and of a menu, which holds all of them.
+pub(crate) const MAX_ENTRY: u64 = 64 << 10;
+pub(crate) const MAX_MENU: u64 = 4 << 20;
+/// Entries, images or folders of one kind. A file system with more was made to be trouble.
+const MAX_FILES: usize = 256;
+
+/// A mounted file system.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    /// Its partition in words.
+    pub(crate) name: String,
+    pub(crate) partition: Partition,
+    pub(crate) file_system: FileSystem,
+    pub(crate) root: TargetRoot,
+    /// What may stand before the path of a boot file: /boot may be this file system or a folder of it.
+    prefixes: &'static [&'static str],
+}
+
+/// Every file system of a disk that can be mounted.
+pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>, LookedAt), Error> {
+    let (mut volumes, mut looked_at) = (Vec::new(), LookedAt::default());
+    for ((partition, found), closed) in verity::judged(disk)? {
+        let name = partition.describe(disk);
+        let mountable = found.clone().filter(|found| mount::is_mountable(found.kind));
+        let (reason, is_refused) = match (closed, mountable) {
+            (Some(reason), _) => (format!("{name} is left alone: {reason}"), false),
+            (None, None) => (format!("{name} has no file system that can be mounted"), false),
+            (None, Some(file_system)) => {
+                cancel.check()?;
+                match mount::mount(disk, &partition, file_system.kind) {
+                    Ok(root) => {
+                        looked_at.in_vain(format!("{name} ({}) has none", file_system.kind));
+                        volumes.push(Volume::new(name, partition, file_system, root));
+                        continue;
+                    }
+                    Err(error) => (looked_at.refused(&name, &error), true),
+                }
+            }
+        };
+        if !is_refused {
+            looked_at.in_vain(reason.clone());
+        }
+        looked_at.unmounted.push(Unmounted { partition, file_system: found, reason, is_refused });
+    }
+    Ok((volumes, looked_at))
+}
+
+impl Volume {
+    pub(crate) fn new(name: String, partition: Partition, file_system: FileSystem, root: TargetRoot) -> Self {
+        // The number of an inode alone does not tell: that of the root of a subvolume is the same in every btrfs.
+        let inode = |path: &[u8]| root.open_directory(path).and_then(fstat).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+        // A link from /boot/boot to /boot is there for loaders that look in either place.
+        let is_same = inode(b"boot").is_some() && inode(b"boot") == inode(b".");
+        let prefixes = if is_same { &[""][..] } else { &["", "boot/"] };
+        Self { name, partition, file_system, root, prefixes }
+    }
+
+    fn in_boot<'a>(&self, paths: &'a [&'a str]) -> impl Iterator<Item = String> + use<'a> {
+        self.prefixes.iter().flat_map(move |prefix| paths.iter().map(move |path| format!("{prefix}{path}")))
+    }
+
+    /// Folders of entries of the Boot Loader Specification, be they there or not.
+    pub(crate) fn entry_folders(&self) -> impl Iterator<Item = String> + use<> {
+        self.in_boot(&[ENTRIES])
+    }
+
+    /// Paths of the menus of EXTLINUX and its like, likewise.
+    pub(crate) fn menus(&self) -> impl Iterator<Item = String> + use<> {
+        self.in_boot(MENUS)
+    }
+
+    /// Folders that grub-install(8) and grub-mkconfig(8) write to, be they there or not: in /boot, and of vendors on an ESP.
+    pub(crate) fn grub_folders(&self) -> Result<Vec<String>, Error> {
+        Ok(self.in_boot(GRUB).chain(self.vendors()?.iter().map(|vendor| format!("{VENDORS}/{vendor}"))).collect())
+    }
+
+    /// Names of the folders that vendors have on an ESP, sorted.
+    pub(crate) fn vendors(&self) -> Result<Vec<String>, Error> {
+        bounded(VENDORS, self.root.directories(VENDORS)?)
+    }
+
+    /// Whether GRUB is installed here: its modules, or the program that the firmware starts.
+    pub(crate) fn has_grub(&self) -> Result<bool, Error> {
+        let is_program = |name: &String| name.starts_with("grub") && name.ends_with(".efi");
+        let has = |folder: &String| {
+            let folders = self.root.directories(folder).unwrap_or_default();
+            let modules = folders.iter().any(|name| name.contains("-efi") || name.ends_with("-pc"));
+            modules || self.root.list(folder).is_ok_and(|names| names.iter().any(is_program))
+        };
+        Ok(self.grub_folders()?.iter().any(has))
+    }
+
+    /// Names of the files in a folder that end like this, whatever the case, sorted; none where there is no such folder.
+    pub(crate) fn files(&self, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
+        let mut names = self.root.list(folder)?;
+        names.retain(|name| name.to_ascii_lowercase().ends_with(ending));
+        bounded(folder, names)
+    }
+
+    /// Up to `len` bytes of a file from an offset on; none where there is no such file.
+    pub(crate) fn bytes(&self, folder: &str, name: &str, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
+        let read = || -> io::Result<Vec<u8>> {
+            let folder = self.root.open_directory(folder.as_bytes())?;
+            // What only looks like a file may never have anything to read.
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = File::from(openat(folder, name, flags, Mode::empty())?);
+            let mut bytes = vec![0; len as usize];
+            let mut filled = 0;
+            while filled < bytes.len() {
+                match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
+                    0 => break,
+                    n => filled += n,
+                }
+            }
+            bytes.truncate(filled);
+            Ok(bytes)
+        };
+        match read() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(target_file("reading", &format!("{folder}/{name}"), error))
+            }
+            read => Ok(read.unwrap_or_default()),
+        }
+    }
+}
+
+fn bounded(folder: &str, names: Vec<String>) -> Result<Vec<String>, Error> {
+    if names.len() <= MAX_FILES {
+        return Ok(names);
+    }
+    let reason = format!("{} are in it, more than {MAX_FILES}: take away those that nothing starts", names.len());
+    Err(target_file("reading", folder, io::Error::other(reason)))
+}

@@ -1,0 +1,151 @@
+//! Edits of boot loader configuration as text.
+//!
+//! Each takes a file and what is to be done to its command lines, and leaves everything else as it was. A second edit changes
+//! nothing.
+
+use command_line::Language;
+
+pub use bls::{bls_entry, bls_options, takes_kernelopts};
+pub use extlinux::extlinux;
+pub use grub_config::{grub_config, kernelopts_of_config};
+pub use grub_defaults::grub_defaults;
+pub use grub_env::grub_env;
+pub use kernel_cmdline::{kernel_cmdline, new_kernel_cmdline};
+pub use shell::{said_by, shell_default};
+
+mod bls;
+mod command_line;
+mod extlinux;
+mod grub_config;
+mod grub_defaults;
+mod grub_env;
+mod kernel_cmdline;
+mod shell;
+pub mod uki;
+
+/// An argument by which a kernel that the firmware starts loads an initramfs itself (kernel documentation, "The EFI Boot Stub").
+pub const INITRD: &str = "initrd=";
+
+/// What became of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// The file with its arguments, possibly the same as before.
+    Edited(String),
+    /// The file has no kernel command line.
+    NoCommandLine,
+    /// It cannot be edited safely: what is there, where, and what would be right.
+    Refused(String),
+}
+
+/// Whether GRUB makes of an argument what the kernel does, where it runs what has the argument as a command.
+pub fn is_plain_for_grub(argument: &str) -> bool {
+    let value = argument.replace('"', "");
+    let words = Language::Grub.split(argument);
+    !argument.contains(['\'', '\\'])
+        && words.is_ok_and(|words| matches!(words.as_slice(), [word] if word.value == value))
+}
+
+/// Which entries get what is added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum For {
+    /// Those that are started as usual.
+    #[default]
+    Normal,
+    /// Those for recovery too: without it they would not start.
+    Every,
+}
+
+/// Whether a command that starts a kernel starts Linux, and no memory test.
+fn is_linux(path: &str, arguments: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    !name.contains("memtest") && (name.contains("vmlinu") || has_argument(arguments, "root="))
+}
+
+/// Whether a program of the firmware that an entry starts is Linux, and no shell or memory test: by what it is given, because a
+/// unified kernel image may be called anything, and has its own arguments where it is given none.
+pub fn is_linux_program(has_initrd: bool, arguments: &str) -> bool {
+    has_initrd || has_argument(arguments, "root=") || has_argument(arguments, INITRD)
+}
+
+fn has_argument(arguments: &str, start: &str) -> bool {
+    arguments.split_whitespace().any(|word| word.starts_with(start))
+}
+
+/// Whether this is the command line of an entry for rescue, which is made without what only normal entries get.
+fn is_recovery(arguments: &str) -> bool {
+    arguments.split_whitespace().any(|word| matches!(word, "single" | "recovery"))
+}
+
+/// The text with every line replaced for which `edit`, given its index and the line without its end, gives another.
+fn edit_lines(text: &str, mut edit: impl FnMut(usize, &str) -> Result<Option<String>, String>) -> Edit {
+    let mut edited = String::with_capacity(text.len());
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let content = line.trim_end_matches(['\r', '\n']);
+        match edit(index, content) {
+            Ok(None) => edited.push_str(line),
+            Ok(Some(new)) => {
+                edited.push_str(&new);
+                edited.push_str(&line[content.len()..]);
+            }
+            Err(reason) => return Edit::Refused(format!("line {}: {reason}", index + 1)),
+        }
+    }
+    Edit::Edited(edited)
+}
+
+fn with_line(text: &str, line: &str) -> String {
+    let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    format!("{text}{newline}{line}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slipway_protocol::{KernelArgReplacement, KernelArgs};
+
+    #[test]
+    fn linux_is_told_from_other_programs_of_the_firmware() {
+        let check = |has_initrd: bool, arguments: &str, expect: bool| {
+            assert_eq!(is_linux_program(has_initrd, arguments), expect, "{arguments:?}, initrd: {has_initrd}");
+        };
+        check(true, "", true);
+        check(true, "quiet rw", true);
+        check(false, "quiet root=x", true);
+        check(false, "initrd=\\a quiet", true);
+        check(false, "-nostartup", false);
+        check(false, "noinitrd=a xroot=b", false);
+    }
+
+    fn words(arguments: &[&str]) -> Vec<String> {
+        arguments.iter().map(|argument| (*argument).to_owned()).collect()
+    }
+
+    pub(super) fn append(arguments: &[&str]) -> KernelArgs {
+        KernelArgs { append: words(arguments), ..KernelArgs::default() }
+    }
+
+    pub(super) fn if_missing(arguments: &[&str]) -> KernelArgs {
+        KernelArgs { append_if_missing: words(arguments), ..KernelArgs::default() }
+    }
+
+    pub(super) fn delete(arguments: &[&str]) -> KernelArgs {
+        KernelArgs { delete: words(arguments), ..KernelArgs::default() }
+    }
+
+    pub(super) fn replace(pairs: &[(&str, &str)]) -> KernelArgs {
+        let replacement = |(old, new): &(&str, &str)| KernelArgReplacement { old: (*old).into(), new: (*new).into() };
+        KernelArgs { replace: pairs.iter().map(replacement).collect(), ..KernelArgs::default() }
+    }
+
+    pub(super) fn check_text(edit: &dyn Fn(&str, &KernelArgs) -> Edit, text: &str, wanted: &KernelArgs, expect: &str) {
+        assert_eq!(edit(text, wanted), Edit::Edited(expect.to_owned()), "{text:?} with {wanted:?}");
+        assert_eq!(edit(expect, wanted), Edit::Edited(expect.to_owned()), "a second edit of {text:?}");
+    }
+
+    pub(super) fn check_refused(edit: &dyn Fn(&str, &KernelArgs) -> Edit, text: &str, expect: &str) {
+        match edit(text, &append(&["a"])) {
+            Edit::Refused(reason) => assert!(reason.starts_with(expect), "{text:?}: {reason}"),
+            other => panic!("{text:?} gave {other:?}"),
+        }
+    }
+}

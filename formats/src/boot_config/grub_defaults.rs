@@ -1,0 +1,212 @@
+//! What grub-mkconfig puts into a grub.cfg to come.
+
+use slipway_protocol::KernelArgs;
+
+use super::For;
+use super::command_line::{Language, Word, change, joined, without_appended};
+use super::shell::{Assignment, assignments, with_assignment, with_lines};
+
+/// Arguments of every entry.
+const EVERY: &str = "GRUB_CMDLINE_LINUX";
+/// Arguments of entries that are not for recovery, after those.
+const NORMAL: &str = "GRUB_CMDLINE_LINUX_DEFAULT";
+/// Whether entries are files of the Boot Loader Specification, in Fedora's style, which get only those of every entry.
+const BLS: &str = "GRUB_ENABLE_BLSCFG";
+
+/// An assignment that has a say in the command line.
+struct Part {
+    file: usize,
+    assignment: Assignment,
+}
+
+/// /etc/default/grub and the files read after it, each with the changes. What is added goes where it comes last in entries
+/// that are not for recovery, or in all of them; what is replaced or deleted is so wherever it stands. The error is the index of a file and what
+/// in it is not understood.
+pub fn grub_defaults(files: &[&str], wanted: &KernelArgs, entries: For) -> Result<Vec<String>, (usize, String)> {
+    let is_bls = in_effect(files, BLS)?.last().is_some_and(|part| part.assignment.value == "true");
+    let (every, normal) = (in_effect(files, EVERY)?, in_effect(files, NORMAL)?);
+    // What is added goes to the second.
+    let (mut parts, others, variable) =
+        if is_bls || entries == For::Every { (normal, every, EVERY) } else { (every, normal, NORMAL) };
+    let first = parts.len();
+    parts.extend(others);
+    let mut before = Vec::new();
+    for part in &parts {
+        let refused = |reason| (part.file, format!("line {}: {reason}", part.assignment.line + 1));
+        before.push(Language::Grub.split(&part.assignment.value).map_err(refused)?);
+    }
+    let after = changed_parts(&before, first, wanted).map_err(|reason| (0, reason))?;
+
+    let mut edited: Vec<String> = files.iter().map(|text| (*text).to_owned()).collect();
+    for (file, text) in edited.iter_mut().enumerate() {
+        let of_file = parts.iter().zip(before.iter().zip(&after)).filter(|(part, _)| part.file == file);
+        let lines: Vec<(usize, String)> = of_file
+            .filter(|(_, (before, after))| before != after)
+            .map(|(part, (_, after))| (part.assignment.line, part.assignment.with(&joined(after))))
+            .collect();
+        *text = with_lines(text, lines);
+    }
+    if let (Some(new), Some(text)) = (after.get(parts.len()), edited.first_mut()) {
+        *text = with_assignment(text, variable, &joined(new)).map_err(|reason| (0, reason))?;
+    }
+    Ok(edited)
+}
+
+/// The parts with the changes, and one more if there was none for what is added. What stands in the `first` of them stays
+/// there even if it is added at the end: entries for recovery have it too.
+fn changed_parts(before: &[Vec<Word>], first: usize, wanted: &KernelArgs) -> Result<Vec<Vec<Word>>, String> {
+    let mut all = before.to_vec();
+    change(&mut all, wanted, Language::Grub)?;
+    if all == before {
+        return Ok(all);
+    }
+    let mut after = before.to_vec();
+    change(&mut after, &without_appended(wanted), Language::Grub)?;
+    let mut second = after.split_off(first);
+    let is_missing = |argument: &&String| {
+        let value = argument.replace('"', "");
+        !after.iter().flatten().any(|word| word.value == value)
+    };
+    let append_if_missing = wanted.append_if_missing.iter().filter(is_missing).cloned().collect();
+    let append = KernelArgs { append: wanted.append.clone(), append_if_missing, ..KernelArgs::default() };
+    change(&mut second, &append, Language::Grub)?;
+    after.extend(second);
+    Ok(after)
+}
+
+/// The assignments that make the value a variable has in the end.
+fn in_effect(files: &[&str], variable: &str) -> Result<Vec<Part>, (usize, String)> {
+    let mut parts = Vec::new();
+    for (file, text) in files.iter().enumerate() {
+        for assignment in assignments(text, variable).map_err(|reason| (file, reason))? {
+            if !assignment.goes_on {
+                parts.clear();
+            }
+            parts.push(Part { file, assignment });
+        }
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::boot_config::Edit;
+    use crate::boot_config::tests::{append, check_refused, delete, if_missing, replace};
+
+    fn normal(files: &[&str], wanted: &KernelArgs) -> Result<Vec<String>, (usize, String)> {
+        grub_defaults(files, wanted, For::Normal)
+    }
+
+    fn check(files: &[&str], wanted: &KernelArgs, expect: &[&str]) {
+        assert_eq!(normal(files, wanted).unwrap(), expect, "{files:?} with {wanted:?}");
+        assert_eq!(normal(expect, wanted).unwrap(), expect, "a second edit of {files:?}");
+    }
+
+    /// In one file, with names for the two variables that fit a line.
+    fn check_one(text: &str, wanted: &KernelArgs, expect: &str) {
+        let full = |text: &str| {
+            text.replace("NORMAL=", "GRUB_CMDLINE_LINUX_DEFAULT=").replace("EVERY=", "GRUB_CMDLINE_LINUX=")
+        };
+        check(&[&full(text)], wanted, &[&full(expect)]);
+    }
+
+    #[test]
+    fn what_is_added_comes_last_and_not_in_recovery() {
+        check_one("GRUB_TIMEOUT=5\nNORMAL=\"quiet\"\n", &append(&["a"]), "GRUB_TIMEOUT=5\nNORMAL=\"quiet a\"\n");
+        check_one("NORMAL='quiet' # c\n", &append(&["a"]), "NORMAL=\"quiet a\" # c\n");
+        check_one("NORMAL=quiet\n", &append(&["a"]), "NORMAL=\"quiet a\"\n");
+        check_one("NORMAL=\n", &append(&["a"]), "NORMAL=\"a\"\n");
+        check_one("GRUB_TIMEOUT=5", &append(&["a"]), "GRUB_TIMEOUT=5\nNORMAL=\"a\"\n");
+        check_one("#NORMAL=\"q\"\n", &append(&["a"]), "#NORMAL=\"q\"\nNORMAL=\"a\"\n");
+        check_one("EVERY=\"b\"\nNORMAL=\"q\"\n", &append(&["a"]), "EVERY=\"b\"\nNORMAL=\"q a\"\n");
+        check_one("EVERY=\"a\"\nNORMAL=\"q\"\n", &append(&["a"]), "EVERY=\"a\"\nNORMAL=\"q a\"\n");
+        check_one("EVERY=\"a\"\nNORMAL=\"\"\n", &append(&["a"]), "EVERY=\"a\"\nNORMAL=\"\"\n");
+        check_one("EVERY=\"a\"\nNORMAL=\"q\"\n", &if_missing(&["a"]), "EVERY=\"a\"\nNORMAL=\"q\"\n");
+        check_one("EVERY=\"a\"\n", &if_missing(&["b", "a"]), "EVERY=\"a\"\nNORMAL=\"b\"\n");
+    }
+
+    #[test]
+    fn what_every_entry_needs_is_added_for_recovery_too() {
+        let before = "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n";
+        let after = format!("{before}GRUB_CMDLINE_LINUX=\"a\"\n");
+        for text in [before, &after] {
+            assert_eq!(grub_defaults(&[text], &append(&["a"]), For::Every).unwrap(), [after.as_str()], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_goes_goes_from_every_entry() {
+        check_one("EVERY=\"c=1 b\"\nNORMAL=\"c=2\"\n", &delete(&["c"]), "EVERY=\"b\"\nNORMAL=\"\"\n");
+        check_one("EVERY=\"c=1 b\"\nNORMAL=\"c=2\"\n", &replace(&[("c", "d")]), "EVERY=\"d b\"\nNORMAL=\"\"\n");
+        check_one("EVERY=\"b\"\n", &delete(&["c"]), "EVERY=\"b\"\n");
+        check_one("", &delete(&["c"]), "");
+    }
+
+    #[test]
+    fn quotes_of_the_shell_and_of_grub_are_told_apart() {
+        check_one("NORMAL=\"x=\\\"a b\\\" c\"\n", &append(&["d"]), "NORMAL=\"x=\\\"a b\\\" c d\"\n");
+        check_one("NORMAL=\"x=\\\"a b\\\" c\"\n", &delete(&["x=\"a b\""]), "NORMAL=\"c\"\n");
+        check_one("NORMAL='$x'\n", &append(&["a"]), "NORMAL=\"\\$x a\"\n");
+        check_one("NORMAL=\"$x\"\n", &append(&["p=$y"]), "NORMAL=\"$x 'p=\\$y'\"\n");
+        check_one("NORMAL=\"\"\n", &append(&["k=\"v w\""]), "NORMAL=\"'k=v w'\"\n");
+    }
+
+    #[test]
+    fn the_last_assignment_counts_and_what_it_goes_on_from() {
+        let files = ["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\n", "GRUB_CMDLINE_LINUX_DEFAULT=\"b\"\n"];
+        check(&files, &append(&["a"]), &[files[0], "GRUB_CMDLINE_LINUX_DEFAULT=\"b a\"\n"]);
+        check(&files, &delete(&["quiet"]), &files);
+        let files = [
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\n",
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT b\"\n",
+        ];
+        let moved = [
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n",
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT b a\"\n",
+        ];
+        check(&files, &append(&["a"]), &moved);
+        check(&files, &if_missing(&["a"]), &files);
+        for other in ["$GRUB_CMDLINE_LINUX_DEFAULT", "${GRUB_CMDLINE_LINUX_DEFAULT}"] {
+            let files = ["GRUB_CMDLINE_LINUX=\"a\"\n", &format!("GRUB_CMDLINE_LINUX=\"{other} b\"\n")];
+            check(&files, &delete(&["a"]), &files);
+        }
+        let adding = ["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b\"\n"];
+        check(
+            &adding,
+            &delete(&["a"]),
+            &["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b\"\n"],
+        );
+        check(
+            &adding,
+            &append(&["c"]),
+            &["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b c\"\n"],
+        );
+    }
+
+    #[test]
+    fn in_the_style_of_fedora_every_entry_gets_them() {
+        let bls = "GRUB_ENABLE_BLSCFG=true\n";
+        check(
+            &[&format!("GRUB_CMDLINE_LINUX=\"rhgb\"\n{bls}")],
+            &append(&["a"]),
+            &[&format!("GRUB_CMDLINE_LINUX=\"rhgb a\"\n{bls}")],
+        );
+        check(&[bls], &append(&["a"]), &[&format!("{bls}GRUB_CMDLINE_LINUX=\"a\"\n")]);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        let edit = |text: &str, wanted: &KernelArgs| match normal(&[text], wanted) {
+            Ok(_) => Edit::NoCommandLine,
+            Err((_, reason)) => Edit::Refused(reason),
+        };
+        let check = |text, expect| check_refused(&edit, text, expect);
+        check(
+            "\n\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\n",
+            "line 3: the value of GRUB_CMDLINE_LINUX_DEFAULT has a quote",
+        );
+        check("GRUB_CMDLINE_LINUX_DEFAULT=\"a;b\"\n", "line 1: ';' stands outside quotes");
+        assert!(normal(&[""], &append(&["a\\b"])).is_err());
+    }
+}

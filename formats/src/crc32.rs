@@ -1,0 +1,10 @@
+//! The checksum of GPT headers and .xz files (UEFI specification, 5.3.2; RFC 1952, 8).
+
+use flate2::Crc;
+
+/// CRC-32 of bytes that are all there.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}

@@ -1,0 +1,129 @@
+//! Load options: what a variable `Boot0000` holds (UEFI specification 2.10, 3.1.3).
+
+use super::device_path::{self, utf16_units};
+
+pub use super::device_path::LoaderPath;
+
+/// Firmware tries the entry by itself.
+const ACTIVE: u32 = 1;
+/// Bytes before the description: attributes, length of the device path.
+const HEADER: usize = 6;
+
+/// A load option. Encoded, it is byte for byte what was decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadOption {
+    attributes: u32,
+    /// UCS-2 without the zero that ends it.
+    description: Vec<u16>,
+    /// Device paths, packed behind one another. The first is what is started.
+    path: Vec<u8>,
+    /// What is passed to the program.
+    data: Vec<u8>,
+}
+
+impl LoadOption {
+    /// An entry that starts a loader.
+    pub fn new(description: &str, loader: &LoaderPath) -> Self {
+        let (description, path) = (description.encode_utf16().collect(), device_path::encode(loader));
+        Self { attributes: ACTIVE, description, path, data: Vec::new() }
+    }
+
+    /// Reads the content of a variable; none where it is no load option.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
+        let attributes = u32::from_le_bytes(*header.first_chunk()?);
+        let path_len = usize::from(u16::from_le_bytes(*header.last_chunk()?));
+        let description: Vec<u16> = utf16_units(rest).take_while(|unit| *unit != 0).collect();
+        let (path, data) = rest.get(2 * (description.len() + 1)..)?.split_at_checked(path_len)?;
+        Some(Self { attributes, description, path: path.to_vec(), data: data.to_vec() })
+    }
+
+    /// The bytes of the variable.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.attributes.to_le_bytes().to_vec();
+        bytes.extend((self.path.len() as u16).to_le_bytes());
+        bytes.extend(self.description.iter().copied().chain([0]).flat_map(u16::to_le_bytes));
+        bytes.extend(&self.path);
+        bytes.extend(&self.data);
+        bytes
+    }
+
+    /// What menus call it.
+    pub fn description(&self) -> String {
+        String::from_utf16_lossy(&self.description)
+    }
+
+    /// The loader it starts; none where it starts something else, such as a network card.
+    pub fn loader(&self) -> Option<LoaderPath> {
+        device_path::loader(&self.path)
+    }
+
+    /// Whether the loader is told to start a program of its choice, as shim is by fwupd. Other data are marks of firmware, or
+    /// Windows' own.
+    pub fn names_a_program(&self) -> bool {
+        let text = String::from_utf16_lossy(&utf16_units(&self.data).take_while(|unit| *unit != 0).collect::<Vec<_>>());
+        text.starts_with('\\') || text.to_ascii_lowercase().contains(".efi")
+    }
+
+    /// The same entry, tried by firmware, and leading to where its loader is now.
+    pub fn renewed(&self, description: Option<&str>, loader: &LoaderPath) -> Self {
+        let mut renewed = self.clone();
+        renewed.attributes |= ACTIVE;
+        if let Some(description) = description {
+            renewed.description = description.encode_utf16().collect();
+        }
+        if self.loader().is_none_or(|found| found.drive != loader.drive) {
+            renewed.path = device_path::encode(loader);
+        }
+        renewed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::device_path::{HardDrive, Signature};
+    use super::*;
+
+    fn loader() -> LoaderPath {
+        let signature = Signature::Guid([7; 16]);
+        LoaderPath { drive: HardDrive { number: 1, start: 2048, blocks: 8, signature }, file: "\\x.efi".to_owned() }
+    }
+
+    #[test]
+    fn an_option_is_read_as_it_was_written() {
+        let option = LoadOption::new("Debian GNU/Linux", &loader());
+        let mut bytes = option.encode();
+        assert_eq!(&bytes[..10], [1, 0, 0, 0, 42 + 18 + 4, 0, b'D', 0, b'e', 0]);
+        assert_eq!(LoadOption::decode(&bytes), Some(option));
+        bytes.extend(b"data of the program");
+        let with_data = LoadOption::decode(&bytes).unwrap();
+        assert_eq!((with_data.encode(), with_data.loader()), (bytes, Some(loader())));
+        assert_eq!(with_data.description(), "Debian GNU/Linux");
+    }
+
+    #[test]
+    fn an_option_that_is_cut_off_is_none() {
+        let bytes = LoadOption::new("Debian", &loader()).encode();
+        for cut in 0..bytes.len() {
+            assert_eq!(LoadOption::decode(&bytes[..cut]), None, "cut at {cut}");
+        }
+        // A name without an end.
+        assert_eq!(LoadOption::decode(&[1, 0, 0, 0, 0, 0, b'D', 0]), None);
+    }
+
+    #[test]
+    fn an_entry_is_renewed_without_losing_what_is_somebody_elses() {
+        let mut old = LoadOption::new("mine", &loader());
+        old.attributes = 0x0000_0100;
+        old.data = b"options".to_vec();
+        let same = old.renewed(None, &loader());
+        assert_eq!(
+            (same.attributes, same.description(), &same.path, &same.data),
+            (0x101, "mine".into(), &old.path, &old.data)
+        );
+        let mut moved = loader();
+        moved.drive.start = 4096;
+        assert_eq!(old.renewed(Some("new"), &moved).loader(), Some(moved));
+        assert_eq!(old.renewed(Some("new"), &loader()).description(), "new");
+    }
+}

@@ -1,0 +1,179 @@
+//! Which entry starts the installed system, and where it comes in the order (UEFI specification 2.10, 3.3).
+
+use std::collections::BTreeMap;
+
+use slipway_protocol::BootPosition;
+
+use super::device_path::{Signature, utf16_units};
+use super::load_option::{LoadOption, LoaderPath};
+
+/// What the firmware has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entries {
+    /// Every `Boot####` by its number; none where it is no load option that can be read.
+    pub options: BTreeMap<u16, Option<LoadOption>>,
+    /// `BootOrder`.
+    pub order: Vec<u16>,
+}
+
+/// What it is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Number of the entry.
+    pub number: u16,
+    /// What the entry is.
+    pub option: LoadOption,
+    /// `BootOrder`.
+    pub order: Vec<u16>,
+    /// Entries that go.
+    pub removed: Vec<u16>,
+}
+
+/// What an entry is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'a> {
+    /// By the operator; an entry that is there gets it.
+    pub given: Option<&'a str>,
+    /// Where nobody says.
+    pub otherwise: &'a str,
+}
+
+/// The content of `BootOrder`.
+pub fn decode(bytes: &[u8]) -> Vec<u16> {
+    utf16_units(bytes).collect()
+}
+
+/// The bytes of `BootOrder`.
+pub fn encode(order: &[u16]) -> Vec<u8> {
+    order.iter().copied().flat_map(u16::to_le_bytes).collect()
+}
+
+/// Has an entry for a loader at its position. An entry that leads there already, and to no program behind it, is taken. All others stay as they are and in
+/// their order, but those that lead to a partition of which it is known that it is gone. None where every number is taken.
+pub fn plan(
+    has: &Entries,
+    loader: &LoaderPath,
+    name: Name<'_>,
+    position: BootPosition,
+    gone: &[Signature],
+) -> Option<Plan> {
+    let leads_there = |number: &u16| {
+        let option = has.options.get(number)?.as_ref().filter(|option| !option.names_a_program())?;
+        option.loader().filter(|found| found.is_same(loader)).map(|_| (*number, option))
+    };
+    // Of several the one that is tried first.
+    let taken = has.order.iter().chain(has.options.keys()).find_map(leads_there);
+    let (number, option) = match taken {
+        Some((number, option)) => (number, option.renewed(name.given, loader)),
+        None => {
+            let number = (0..=u16::MAX).find(|number| !has.options.contains_key(number))?;
+            (number, LoadOption::new(name.given.unwrap_or(name.otherwise), loader))
+        }
+    };
+    let is_gone = |option: &LoadOption| option.loader().is_some_and(|found| gone.contains(&found.drive.signature));
+    let options = has.options.iter().filter(|(other, _)| **other != number);
+    let removed: Vec<u16> =
+        options.filter(|(_, option)| option.as_ref().is_some_and(is_gone)).map(|(number, _)| *number).collect();
+    let mut order: Vec<u16> = Vec::with_capacity(has.order.len() + 1);
+    order.extend(Some(number).filter(|_| position == BootPosition::First));
+    // Firmware may forget an entry that is in no order, so it is at the end where it need not be elsewhere.
+    for other in has.order.iter().chain([&number]) {
+        if !order.contains(other) && !removed.contains(other) {
+            order.push(*other);
+        }
+    }
+    Some(Plan { number, option, order, removed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::device_path::HardDrive;
+    use super::*;
+
+    fn loader(partition: u8) -> LoaderPath {
+        let drive = HardDrive { number: 1, start: 2048, blocks: 8, signature: Signature::Guid([partition; 16]) };
+        LoaderPath { drive, file: "\\EFI\\debian\\shimx64.efi".to_owned() }
+    }
+
+    fn disk(partition: u8) -> Option<LoadOption> {
+        Some(LoadOption::new("disk", &loader(partition)))
+    }
+
+    /// An entry for a network card: a path that ends at once.
+    fn network() -> Option<LoadOption> {
+        LoadOption::decode(&[1, 0, 0, 0, 4, 0, b'P', 0, 0, 0, 0x7F, 0xFF, 4, 0])
+    }
+
+    const NAME: Name<'_> = Name { given: None, otherwise: "Debian" };
+
+    /// Number, order and removed entries for a loader on partition 7, when partition 9 is gone.
+    fn check(
+        options: &[(u16, Option<LoadOption>)],
+        order: &[u16],
+        position: BootPosition,
+        (number, expect, removed): (u16, &[u16], &[u16]),
+    ) {
+        let has = Entries { options: options.iter().cloned().collect(), order: order.to_vec() };
+        let plan = plan(&has, &loader(7), NAME, position, &[Signature::Guid([9; 16])]).unwrap();
+        assert_eq!((plan.number, plan.order.as_slice(), plan.removed.as_slice()), (number, expect, removed), "{has:?}");
+        assert_eq!(plan.option.loader(), Some(loader(7)));
+    }
+
+    #[test]
+    fn the_disk_is_first_and_the_others_keep_their_order() {
+        use BootPosition::First;
+        check(&[], &[], First, (0, &[0], &[]));
+        check(&[(0, network()), (1, network()), (3, disk(1))], &[1, 0, 3], First, (2, &[2, 1, 0, 3], &[]));
+        check(&[(0, network()), (4, disk(7))], &[0, 4], First, (4, &[4, 0], &[]));
+        // Twice in the order, and one nobody knows: that number may be the firmware's own.
+        check(&[(0, network()), (1, disk(7))], &[0, 0x2001, 0, 1, 1], First, (1, &[1, 0, 0x2001], &[]));
+        // Not in the order, and of two the one that is.
+        check(&[(0, network()), (5, disk(7))], &[0], First, (5, &[5, 0], &[]));
+        check(&[(2, disk(7)), (5, disk(7))], &[5], First, (5, &[5], &[]));
+    }
+
+    #[test]
+    fn an_entry_that_has_the_loader_start_something_else_is_not_taken() {
+        let with = |data: &[u8]| LoadOption::decode(&[&disk(7).unwrap().encode(), data].concat());
+        let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
+        for data in [utf16("\\fwupdx64.efi\0"), utf16("shimx64.EFI \\a"), utf16("\\a")] {
+            check(&[(0, with(&data))], &[0], BootPosition::First, (1, &[1, 0], &[]));
+        }
+        // What boards and Windows put behind their entries.
+        for data in [&b"\0\0BO"[..], b"WINDOWS\0\x01\0\0\0", b"x"] {
+            check(&[(0, with(data))], &[0], BootPosition::First, (0, &[0], &[]));
+        }
+    }
+
+    #[test]
+    fn for_the_next_time_only_the_order_stays() {
+        use BootPosition::Next;
+        check(&[(0, network()), (1, disk(7))], &[0, 1, 0], Next, (1, &[0, 1], &[]));
+        check(&[(0, network())], &[0], Next, (1, &[0, 1], &[]));
+    }
+
+    #[test]
+    fn only_entries_of_partitions_that_are_gone_are_removed() {
+        use BootPosition::First;
+        let options = [(0, disk(9)), (1, network()), (2, disk(8)), (3, None), (4, disk(9))];
+        check(&options, &[0, 1, 2, 3], First, (5, &[5, 1, 2, 3], &[0, 4]));
+    }
+
+    #[test]
+    fn the_name_of_an_entry_that_is_there_stays_unless_one_is_given() {
+        let has = Entries { options: [(0, disk(7))].into(), order: vec![0] };
+        let called = |given| {
+            let name = Name { given, otherwise: "Debian" };
+            plan(&has, &loader(7), name, BootPosition::First, &[]).unwrap().option.description()
+        };
+        assert_eq!((called(None), called(Some("rack 7"))), ("disk".to_owned(), "rack 7".to_owned()));
+        let all = Entries { options: (0..=u16::MAX).map(|number| (number, None)).collect(), order: Vec::new() };
+        assert_eq!(plan(&all, &loader(7), NAME, BootPosition::First, &[]), None);
+    }
+
+    #[test]
+    fn an_order_of_odd_length_loses_half_a_number() {
+        assert_eq!(decode(&[1, 0, 2, 0x80, 3]), [1, 0x8002]);
+        assert_eq!(decode(&encode(&[1, 0x8002])), [1, 0x8002]);
+    }
+}

@@ -1,0 +1,204 @@
+//! A source that can be read at offsets, from the beginning of the raw image to its end.
+
+use std::io;
+use std::ops::Range;
+
+use super::decompress::Decompressor;
+use super::header::{HEADER_LEN, Header, HeaderError};
+use super::map::{Cluster, in_l2, l1_entry, l2_entry};
+use super::{Block, Error, Out, first, first_mut};
+
+/// Reads exactly as many bytes as the buffer has, at an offset in the file.
+pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
+
+/// Clusters that follow one another in file and raw image are read at once, up to so many bytes.
+const MAX_RUN: u64 = 2 << 20;
+
+/// A qcow2 image whose header and L1 table have been read and checked.
+#[derive(Debug)]
+pub struct Image {
+    header: Header,
+    /// Bytes of the file.
+    len: u64,
+    /// Where the L2 tables are, in the order of the raw image; 0 for none.
+    l2: Vec<u64>,
+    /// What is no data: header and tables, in the order of the file.
+    tables: Vec<Range<u64>>,
+}
+
+/// Clusters that follow one another both in the file and in the raw image.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    host: u64,
+    guest: u64,
+    len: u64,
+}
+
+impl Image {
+    /// Reads the header and the L1 table of a file of so many bytes.
+    pub fn open(len: u64, read_at: &mut ReadAt<'_>) -> Result<Self, Error> {
+        let mut bytes = vec![0; HEADER_LEN.min(usize::try_from(len).unwrap_or(HEADER_LEN))];
+        read(read_at, 0, &mut bytes)?;
+        let header = Header::parse(&bytes)?;
+        if header.l1.end > len {
+            return Err(Error::Truncated { what: "the L1 table", end: len, needed: header.l1.end });
+        }
+        let mut bytes = vec![0; header.l1_entries * 8];
+        read(read_at, header.l1.start, &mut bytes)?;
+        let l2: Result<Vec<u64>, Error> =
+            entries(&bytes).enumerate().map(|(index, entry)| l1_entry(&header, index, entry)).collect();
+        let l2 = l2?;
+        let mut tables = vec![0..header.cluster(), header.l1.clone(), header.refcounts.clone()];
+        tables.extend(l2.iter().filter(|at| **at != 0).map(|at| *at..*at + header.cluster()));
+        tables.sort_by_key(|table| table.start);
+        let pairs = tables.iter().zip(tables.iter().skip(1));
+        if let Some((_, overlap)) = pairs.into_iter().find(|(one, next)| next.start < one.end) {
+            let reason = format!("two tables lie at byte {}", overlap.start);
+            return Err(HeaderError::Invalid { reason }.into());
+        }
+        Ok(Self { header, len, l2, tables })
+    }
+
+    /// Size of the raw image in bytes.
+    pub fn size(&self) -> u64 {
+        self.header.size
+    }
+
+    /// Gives the raw image in its order, without gaps. Data come in pieces of at most 2 MiB.
+    pub fn read<E: From<Error>>(
+        &self,
+        read_at: &mut ReadAt<'_>,
+        write: impl FnMut(u64, Block<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let header = &self.header;
+        let mut out = Out::new(write);
+        let mut buffers = Buffers::new(header)?;
+        let mut table = vec![0; header.cluster() as usize];
+        for (l1_index, at) in self.l2.iter().enumerate() {
+            let guest = l1_index as u64 * header.l2_span();
+            if *at == 0 {
+                out.zero(guest, header.l2_span().min(header.size - guest))?;
+                continue;
+            }
+            let table = first_mut(&mut table, header.l2_entries(l1_index) * 8);
+            self.within_file("an L2 table", *at + table.len() as u64)?;
+            read(read_at, *at, table)?;
+            self.read_mapped(l1_index, table, &mut buffers, read_at, &mut out)?;
+        }
+        out.flush()
+    }
+
+    /// Gives what one L2 table maps.
+    fn read_mapped<E: From<Error>>(
+        &self,
+        l1_index: usize,
+        table: &[u8],
+        buffers: &mut Buffers,
+        read_at: &mut ReadAt<'_>,
+        out: &mut Out<impl FnMut(u64, Block<'_>) -> Result<(), E>>,
+    ) -> Result<(), E> {
+        let header = &self.header;
+        let mut run = Run::default();
+        let guests = (l1_index as u64 * header.l2_span()..).step_by(header.cluster() as usize);
+        for ((index, entry), guest) in entries(table).enumerate().zip(guests) {
+            let len = header.len_at(guest);
+            match l2_entry(header, l1_index, index, entry)? {
+                Cluster::Plain(host) => {
+                    self.within_file("a cluster", host + len)?;
+                    self.beside_tables(host, host + len).map_err(|reason| in_l2(l1_index, index, reason))?;
+                    if run.len == 0 || run.host + run.len != host || run.len + len > MAX_RUN {
+                        buffers.give(run, read_at, out)?;
+                        run = Run { host, guest, len: 0 };
+                    }
+                    run.len += len;
+                }
+                Cluster::Zero => {
+                    buffers.give(std::mem::take(&mut run), read_at, out)?;
+                    out.zero(guest, len)?;
+                }
+                Cluster::Compressed(host, input_len) => {
+                    buffers.give(std::mem::take(&mut run), read_at, out)?;
+                    // The last sector may be cut where the file ends.
+                    let end = self.len.min(host + input_len as u64);
+                    self.within_file("a compressed cluster", host + 1)?;
+                    self.beside_tables(host, end).map_err(|reason| in_l2(l1_index, index, reason))?;
+                    buffers.give_compressed(host..end, guest, len, read_at, out)?;
+                }
+            }
+        }
+        buffers.give(run, read_at, out)
+    }
+
+    fn within_file(&self, what: &'static str, needed: u64) -> Result<(), Error> {
+        if needed > self.len {
+            return Err(Error::Truncated { what, end: self.len, needed });
+        }
+        Ok(())
+    }
+
+    fn beside_tables(&self, start: u64, end: u64) -> Result<(), &'static str> {
+        let next = self.tables.partition_point(|table| table.end <= start);
+        match self.tables.get(next).is_some_and(|table| table.start < end) {
+            true => Err("points into a table"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What a pass over the image reads into.
+struct Buffers {
+    run: Vec<u8>,
+    compressed: Vec<u8>,
+    cluster: Vec<u8>,
+    decompressor: Decompressor,
+}
+
+impl Buffers {
+    fn new(header: &Header) -> Result<Self, Error> {
+        let decompressor = Decompressor::new(header.compression).map_err(|source| Error::Read { offset: 0, source })?;
+        Ok(Self {
+            run: vec![0; MAX_RUN as usize],
+            compressed: Vec::new(),
+            cluster: vec![0; header.cluster() as usize],
+            decompressor,
+        })
+    }
+
+    fn give<E: From<Error>>(
+        &mut self,
+        run: Run,
+        read_at: &mut ReadAt<'_>,
+        out: &mut Out<impl FnMut(u64, Block<'_>) -> Result<(), E>>,
+    ) -> Result<(), E> {
+        let bytes = first_mut(&mut self.run, run.len as usize);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        read(read_at, run.host, bytes)?;
+        out.data(run.guest, bytes)
+    }
+
+    fn give_compressed<E: From<Error>>(
+        &mut self,
+        host: Range<u64>,
+        guest: u64,
+        len: u64,
+        read_at: &mut ReadAt<'_>,
+        out: &mut Out<impl FnMut(u64, Block<'_>) -> Result<(), E>>,
+    ) -> Result<(), E> {
+        self.compressed.resize((host.end - host.start) as usize, 0);
+        read(read_at, host.start, &mut self.compressed)?;
+        let done = self.decompressor.run(&self.compressed, &mut self.cluster);
+        done.map_err(|source| Error::Decompress { offset: host.start, guest, source })?;
+        out.data(guest, first(&self.cluster, len as usize))
+    }
+}
+
+/// The entries of a table.
+pub(super) fn entries(table: &[u8]) -> impl Iterator<Item = u64> {
+    table.as_chunks().0.iter().map(|entry| u64::from_be_bytes(*entry))
+}
+
+fn read(read_at: &mut ReadAt<'_>, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+    read_at(offset, bytes).map_err(|source| Error::Read { offset, source })
+}

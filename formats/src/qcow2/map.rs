@@ -1,0 +1,68 @@
+//! Entries of the tables that map the raw image ("Cluster mapping").
+
+use super::Error;
+use super::header::Header;
+
+const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
+/// The refcount is exactly one: of no use to a reader.
+const COPIED: u64 = 1 << 63;
+const COMPRESSED: u64 = 1 << 62;
+const ZERO: u64 = 1 << 0;
+const SECTOR: u64 = 512;
+
+/// Where the data of a cluster are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cluster {
+    /// Nowhere: it reads as zeros.
+    Zero,
+    /// At this byte of the file.
+    Plain(u64),
+    /// Compressed, from this byte of the file on, in at most so many bytes.
+    Compressed(u64, usize),
+}
+
+/// The byte of the file at which the L2 table is; 0 where there is none.
+pub(super) fn l1_entry(header: &Header, index: usize, entry: u64) -> Result<u64, Error> {
+    let offset = entry & OFFSET;
+    let reason = match entry {
+        _ if entry & !(OFFSET | COPIED) != 0 => "has bits set that are reserved",
+        _ if !offset.is_multiple_of(header.cluster()) => "is not at the start of a cluster",
+        _ => return Ok(offset),
+    };
+    Err(Error::Entry { table: "the L1 table".to_owned(), index: index as u64, reason })
+}
+
+/// Where the cluster of an L2 table's entry is.
+pub(super) fn l2_entry(header: &Header, l1_index: usize, index: usize, entry: u64) -> Result<Cluster, Error> {
+    let cluster = if entry & COMPRESSED != 0 { compressed(header, entry) } else { standard(header, entry) };
+    cluster.map_err(|reason| in_l2(l1_index, index, reason))
+}
+
+/// An error about an entry of the L2 table for an entry of the L1 table.
+pub(super) fn in_l2(l1_index: usize, index: usize, reason: &'static str) -> Error {
+    Error::Entry { table: format!("L2 table {l1_index}"), index: index as u64, reason }
+}
+
+fn standard(header: &Header, entry: u64) -> Result<Cluster, &'static str> {
+    let offset = entry & OFFSET;
+    match entry {
+        _ if entry & !(OFFSET | COPIED | ZERO) != 0 => Err("has bits set that are reserved"),
+        _ if !offset.is_multiple_of(header.cluster()) => Err("is not at the start of a cluster"),
+        _ if entry & ZERO != 0 && header.version < 3 => Err("is of a kind that version 2 has not"),
+        _ if entry & ZERO != 0 || entry == 0 => Ok(Cluster::Zero),
+        _ if offset == 0 => Err("lies in the header"),
+        _ => Ok(Cluster::Plain(offset)),
+    }
+}
+
+/// "Compressed Clusters Descriptor": the number of sectors is in the upper bits, as many as the size of a cluster needs.
+fn compressed(header: &Header, entry: u64) -> Result<Cluster, &'static str> {
+    let offset_bits = 62 - (header.cluster_bits - 8);
+    let offset = entry & ((1 << offset_bits) - 1);
+    let sectors = (entry & !(COPIED | COMPRESSED)) >> offset_bits;
+    match entry {
+        _ if entry & COPIED != 0 || offset >= 1 << 56 => Err("has bits set that are reserved"),
+        _ if offset < header.cluster() => Err("lies in the header"),
+        _ => Ok(Cluster::Compressed(offset, ((sectors + 1) * SECTOR - offset % SECTOR) as usize)),
+    }
+}

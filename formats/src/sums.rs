@@ -1,0 +1,312 @@
+//! Finds the digest of a file in a list of sums, as `sha256sum` and its kin write it (GNU coreutils manual, "md5sum: Print or
+//! check MD5 digests"), in either of its forms.
+//!
+//! A PGP clear signature around the list (RFC 9580, section 7) is skipped and not verified.
+
+use slipway_protocol::digest::DigestError;
+use slipway_protocol::workflow::local_path;
+use slipway_protocol::{Algorithm, Digest};
+
+/// Bytes of a list that is read; a longer one is refused.
+pub const MAX_TEXT: usize = 1 << 20;
+/// Names of other files shown when the wanted one is missing.
+const SHOWN_NAMES: usize = 5;
+
+/// Why a list gives no digest for a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The text is longer than a mebibyte.
+    #[error(
+        "reading the list of sums: it has {size} bytes, at most {MAX_TEXT} are read; name the digest itself instead"
+    )]
+    TooLong {
+        /// Bytes it has.
+        size: usize,
+    },
+    /// No line names the file.
+    #[error("looking for {name:?} in the list of sums: {there}; check the name in the URL and the address of the list")]
+    Missing {
+        /// The file looked for.
+        name: String,
+        /// What the list has instead.
+        there: String,
+    },
+    /// The file is there with sums slipway does not compute.
+    #[error(
+        "looking for {name:?} in the list of sums: line {line} gives {algorithm}; sha256, sha384 or sha512 is needed"
+    )]
+    Unsupported {
+        /// The file looked for.
+        name: String,
+        /// Line, from 1.
+        line: usize,
+        /// What the line gives.
+        algorithm: String,
+    },
+    /// A line names the file and an algorithm, and its digest is damaged.
+    #[error("reading line {line} of the list of sums")]
+    Damaged {
+        /// Line, from 1.
+        line: usize,
+        /// The cause.
+        #[source]
+        source: DigestError,
+    },
+    /// Two lines give the file different digests.
+    #[error(
+        "looking for {name:?} in the list of sums: lines {first} and {second} give different digests; name the digest itself instead"
+    )]
+    Ambiguous {
+        /// The file looked for.
+        name: String,
+        /// Line of the first digest, from 1.
+        first: usize,
+        /// Line of the other, from 1.
+        second: usize,
+    },
+}
+
+/// The name by which a list knows what is at a URL: the last segment of its path, percent-decoded (RFC 3986, section 2.1);
+/// of a local file, its own name. None where the path ends without one.
+pub fn file_name(url: &str) -> Option<String> {
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let name = match (local_path(url), url.split_once("://")) {
+        (Some(path), _) => last(path),
+        (None, Some((_, rest))) => {
+            let without_query = rest.split(['?', '#']).next().unwrap_or_default();
+            let (_, path) = without_query.split_once('/')?;
+            percent_decoded(&last(path))
+        }
+        (None, None) => return None,
+    };
+    (!name.is_empty()).then_some(name)
+}
+
+/// The digest a list gives for a file; SHA-512 where it gives both.
+pub fn find(text: &[u8], name: &str) -> Result<Digest, Error> {
+    if text.len() > MAX_TEXT {
+        return Err(Error::TooLong { size: text.len() });
+    }
+    let text = String::from_utf8_lossy(text);
+    let mut found: Vec<(usize, Digest)> = Vec::new();
+    let mut unsupported = None;
+    let mut others = Vec::new();
+    for (line, entry) in signed_lines(&text).filter_map(|(line, text)| Some((line, entry(text)?))) {
+        if entry.name != name && entry.name.strip_prefix("./") != Some(name) {
+            if others.len() < SHOWN_NAMES {
+                others.push(format!("{:?}", entry.name));
+            }
+            continue;
+        }
+        let Ok(algorithm) = entry.algorithm else {
+            unsupported = entry.algorithm.err().map(|algorithm| (line, algorithm));
+            continue;
+        };
+        let digest = Digest::new(algorithm, entry.hex).map_err(|source| Error::Damaged { line, source })?;
+        let differs = |(_, other): &&(usize, Digest)| other.algorithm() == algorithm && *other != digest;
+        if let Some((first, _)) = found.iter().find(differs) {
+            return Err(Error::Ambiguous { name: name.to_owned(), first: *first, second: line });
+        }
+        found.push((line, digest));
+    }
+    if let Some((_, digest)) = found.into_iter().max_by_key(|(_, digest)| digest.hex().len()) {
+        return Ok(digest);
+    }
+    let name = name.to_owned();
+    Err(match unsupported {
+        Some((line, algorithm)) => Error::Unsupported { name, line, algorithm },
+        None if others.is_empty() => Error::Missing { name, there: "it has no line of a digest and a name".to_owned() },
+        None => Error::Missing { name, there: format!("it has {}", others.join(", ")) },
+    })
+}
+
+/// A line that gives a digest for a name.
+struct Entry<'a> {
+    /// As the tag or the number of digits says; an algorithm slipway does not compute in words.
+    algorithm: Result<Algorithm, String>,
+    hex: &'a str,
+    name: String,
+}
+
+/// The lines with their numbers, from 1, without the armour of a clear signature and its escapes.
+fn signed_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    const SIGNATURE_END: &str = "-----END PGP SIGNATURE-----";
+    // The line that ends what is skipped: the headers of a signed message, or a signature.
+    let mut until = None;
+    (1..).zip(text.lines()).filter_map(move |(number, line)| {
+        let line = line.trim_end();
+        match (line, until) {
+            ("-----BEGIN PGP SIGNED MESSAGE-----", None) => until = Some(""),
+            ("-----BEGIN PGP SIGNATURE-----", None) => until = Some(SIGNATURE_END),
+            (line, Some(end)) => until = until.filter(|_| line != end),
+            _ => return Some((number, line.strip_prefix("- ").unwrap_or(line))),
+        }
+        None
+    })
+}
+
+fn entry(line: &str) -> Option<Entry<'_>> {
+    let (escaped, line) = match line.strip_prefix('\\') {
+        Some(line) => (true, line),
+        None => (false, line),
+    };
+    let (algorithm, hex, name) = tagged(line).or_else(|| untagged(line))?;
+    let name = if escaped { unescaped(name) } else { name.to_owned() };
+    Some(Entry { algorithm, hex, name })
+}
+
+/// `ALGORITHM (NAME) = HEX`, as BSD and `--tag` have it.
+fn tagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
+    let (tag, rest) = line.split_once(" (")?;
+    let (name, hex) = rest.rsplit_once(") = ")?;
+    let algorithm = match tag {
+        "SHA256" => Ok(Algorithm::Sha256),
+        "SHA384" => Ok(Algorithm::Sha384),
+        "SHA512" => Ok(Algorithm::Sha512),
+        _ if is_word(tag) => Err(tag.to_owned()),
+        _ => return None,
+    };
+    Some((algorithm, hex.trim_end(), name))
+}
+
+/// `HEX  NAME`, or `HEX *NAME` for a file read as binary.
+fn untagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
+    /// Digits of MD5, the shortest digest there is a program of coreutils for.
+    const SHORTEST: usize = 32;
+    let (hex, rest) = line.split_once(' ')?;
+    let name = rest.strip_prefix([' ', '*'])?;
+    let known = [Algorithm::Sha256, Algorithm::Sha384, Algorithm::Sha512]
+        .into_iter()
+        .find(|known| known.hex_len() == hex.len());
+    let is_digest = hex.len() >= SHORTEST && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let algorithm = known.ok_or_else(|| format!("a digest of {} digits", hex.len()));
+    (is_digest && !name.is_empty()).then_some((algorithm, hex, name))
+}
+
+fn is_word(tag: &str) -> bool {
+    !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/'))
+}
+
+fn unescaped(name: &str) -> String {
+    let mut plain = String::with_capacity(name.len());
+    let mut chars = name.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some('n') => plain.push('\n'),
+                Some('r') => plain.push('\r'),
+                Some('\\') => plain.push('\\'),
+                other => plain.extend(['\\'].into_iter().chain(other)),
+            },
+            c => plain.push(c),
+        }
+    }
+    plain
+}
+
+fn percent_decoded(segment: &str) -> String {
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let split = tail.split_at_checked(2).filter(|_| byte == b'%');
+        let is_hex = |two: &&str| two.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let code = |two| u8::from_str_radix(str::from_utf8(two).ok().filter(is_hex)?, 16).ok();
+        let decoded = split.and_then(|(two, after)| Some((code(two)?, after)));
+        let (next, after) = decoded.unwrap_or((byte, tail));
+        bytes.push(next);
+        rest = after;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+    /// Looks `image.raw` up; the digest as in a workflow, or the message.
+    fn check(text: &str, expect: Result<&str, &str>) {
+        let found = find(text.as_bytes(), "image.raw");
+        let found = found.map(|digest| digest.to_string()).map_err(|error| error.to_string());
+        match expect {
+            Ok(digest) => assert_eq!(found.as_deref(), Ok(digest), "{text}"),
+            Err(part) => assert!(found.as_ref().is_err_and(|message| message.contains(part)), "{found:?} for {text}"),
+        }
+    }
+
+    #[test]
+    fn a_digest_is_found_in_every_form_of_a_line() {
+        let sha256 = format!("sha256:{A}");
+        check(&format!("{A}  image.raw\n"), Ok(&sha256));
+        check(&format!("{A} *image.raw"), Ok(&sha256));
+        check(&format!("{}  ./image.raw\r\n", A.to_uppercase()), Ok(&sha256));
+        check(&format!("SHA256 (image.raw) = {A}\n"), Ok(&sha256));
+        check(&format!("# a comment\n\n{B}  other\n{A}  image.raw\n"), Ok(&sha256));
+        check(&format!("{A}  image.raw\n{A} *image.raw\n"), Ok(&sha256));
+        check(&format!("{A}  image.raw\n{A}{B}  image.raw\n"), Ok(&format!("sha512:{A}{B}")));
+        check(&format!("SHA512 (image.raw) = {A}{B}\nMD5 (image.raw) = 00\n"), Ok(&format!("sha512:{A}{B}")));
+    }
+
+    #[test]
+    fn a_clear_signature_is_skipped() {
+        let head = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n";
+        // What stands in a signature is no line of the list, even where it looks like one.
+        let forged = format!("Version: 1\n\n{B}  image.raw");
+        let signature = format!("-----BEGIN PGP SIGNATURE-----\n{forged}\n-----END PGP SIGNATURE-----\n");
+        check(&format!("{head}{A}  image.raw\n{signature}"), Ok(&format!("sha256:{A}")));
+        check(&format!("{head}- {A}  image.raw\n"), Ok(&format!("sha256:{A}")));
+        check(&format!("{head}{signature}"), Err("no line of a digest and a name"));
+    }
+
+    #[test]
+    fn what_gives_no_single_digest_is_refused() {
+        check("", Err("no line of a digest and a name"));
+        check("<html>404</html>", Err("no line of a digest and a name"));
+        let others: String = ["a", "b", "c", "d", "e", "f"].map(|name| format!("{A}  {name}\n")).concat();
+        check(&others, Err("it has \"a\", \"b\", \"c\", \"d\", \"e\"; check"));
+        check(&format!("{A}  image.raw.zst\n{A}  dir/image.raw\n"), Err("\"image.raw.zst\", \"dir/image.raw\""));
+        check(&format!("{A}  image.raw\n{B}  image.raw\n"), Err("lines 1 and 2 give different digests"));
+        check(&format!("{}  image.raw\n", &A[..40]), Err("line 1 gives a digest of 40 digits"));
+        check("MD5 (image.raw) = 00\n", Err("line 1 gives MD5"));
+        check(&format!("\nSHA256 (image.raw) = {}\n", &A[..63]), Err("line 2"));
+        check(&" ".repeat(MAX_TEXT + 1), Err("at most 1048576 are read"));
+    }
+
+    #[test]
+    fn the_lists_of_coreutils_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["plain", "with space", "back\\slash", "new\nline", "star*", "a) = b"];
+        for name in names {
+            std::fs::write(dir.path().join(name), name).unwrap();
+        }
+        let programs: [&[&str]; 4] =
+            [&["sha256sum"], &["sha512sum", "-b"], &["sha256sum", "--tag"], &["sha512sum", "--tag"]];
+        for program in programs {
+            let list =
+                Command::new(program[0]).args(&program[1..]).args(names).current_dir(dir.path()).output().unwrap();
+            for name in names {
+                let alone = Command::new(program[0]).current_dir(dir.path()).arg("plain").output().unwrap();
+                let found = find(&list.stdout, name).unwrap();
+                let plain = find(&alone.stdout, "plain").unwrap();
+                assert_eq!(found == plain, name == "plain", "{program:?} {name:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_name_is_the_last_segment_of_the_url() {
+        let name = |url| file_name(url);
+        assert_eq!(name("https://host:8443/images/image.raw").as_deref(), Some("image.raw"));
+        assert_eq!(name("https://host/a%20b%2Braw?token=a/b#c/d").as_deref(), Some("a b+raw"));
+        assert_eq!(name("https://host/100%").as_deref(), Some("100%"));
+        assert_eq!(name("https://host/%+1%zz").as_deref(), Some("%+1%zz"));
+        assert_eq!(name("file:///images/a%20b").as_deref(), Some("a%20b"));
+        assert_eq!(name("/images/image.raw").as_deref(), Some("image.raw"));
+        assert_eq!(name("https://host/images/"), None);
+        assert_eq!(name("https://host"), None);
+        assert_eq!(name("image.raw"), None);
+    }
+}
