@@ -166,15 +166,15 @@ pub enum Error {
 
 /// Whether the same action may succeed if it is run again: true for faults of the network and for a disk in use, false
 /// for a wrong digest, a missing disk, a damaged image or a disk that fails or vanishes.
-pub fn is_retryable(error: &Error) -> bool {
+pub fn is_transient(error: &Error) -> bool {
     match error {
         Error::OpenDisk { source, .. } | Error::TakeDown { source, .. } => {
             source.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
         }
-        Error::Source(error) => error.may_pass(),
-        Error::Target(error) => error.may_pass(),
-        Error::Encrypt(EncryptError::Escrow { may_pass, .. }) => *may_pass,
-        Error::Capture(error) => error.may_pass(),
+        Error::Source(error) => error.is_transient(),
+        Error::Target(error) => error.is_transient(),
+        Error::Encrypt(EncryptError::Escrow { is_transient, .. }) => *is_transient,
+        Error::Capture(error) => error.is_transient(),
         _ => false,
     }
 }

@@ -35,7 +35,7 @@ pub use disk::previous_install::FormerPartitions;
 pub use disk::probe::{Place, probe};
 pub use error::{
     BootError, CaptureError, EncryptError, EraseError, Error, FetchError, ImageError, PartitionError, Refusal,
-    SourceError, TargetError, TpmError, is_retryable,
+    SourceError, TargetError, TpmError, is_transient,
 };
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Request, Response, Upload, UploadError};

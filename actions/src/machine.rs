@@ -38,7 +38,7 @@ pub trait Machine: Sync {
 
     /// Begins an image of this name, where captured disks go. Fails if there is an image of that name already.
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
-        Err(UploadError { source: format!("there is no place for the image {name} here").into(), may_pass: false })
+        Err(UploadError { source: format!("there is no place for the image {name} here").into(), is_transient: false })
     }
 
     /// The file of this very program.
@@ -50,7 +50,7 @@ pub trait Machine: Sync {
     fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
         Err(UploadError {
             source: format!("there is no place for the key of {} here", key.volume).into(),
-            may_pass: false,
+            is_transient: false,
         })
     }
 
@@ -98,7 +98,7 @@ pub struct UploadError {
     /// The cause.
     pub source: Box<dyn std::error::Error + Send + Sync>,
     /// Whether the same may succeed if it is tried again.
-    pub may_pass: bool,
+    pub is_transient: bool,
 }
 
 /// A disk, and whether it may be written to.

@@ -8,12 +8,13 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, mpsc};
 
+use slipway_actions::{Error, ImageError, Report, SourceError, is_transient};
+use slipway_protocol::{Action, EraseDisk, EraseMode, FileSystemKind, PartitionChoice, StreamImage};
+
 use common::disk_image::run;
 use common::loop_device::{self, Loop};
 use common::partitions::{cut_out, info, make, new, partition, succeeds};
 use common::{Answer, Bench, MIB, Server, chain, image, sha256, stream, zstd};
-use slipway_actions::{Error, ImageError, Report, SourceError, is_retryable};
-use slipway_protocol::{Action, EraseDisk, EraseMode, FileSystemKind, PartitionChoice, StreamImage};
 
 const DISK: usize = 40 * MIB;
 
@@ -67,7 +68,7 @@ fn a_device_that_vanishes_while_it_is_written_is_said_to_have_vanished() {
     assert!(chain(&error).starts_with(&expect), "{}", chain(&error));
     let Error::Vanished { source, .. } = &error else { panic!("{error:?}") };
     assert!(matches!(**source, Error::WriteDisk { .. }), "{}", chain(&error));
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
     let cleared = format!("the head of {} could not be cleared again: {expect}", device.0);
     assert!(notes.iter().any(|note| note.starts_with(&cleared)), "{notes:?}");
 }
@@ -152,7 +153,7 @@ fn a_device_that_is_held_is_not_opened() {
     let held = rustix::fs::open(&device.0, flags, rustix::fs::Mode::empty()).unwrap();
     let error = bench.run(&Action::EraseDisk(EraseDisk::default())).0.unwrap_err();
     assert!(chain(&error).starts_with(&format!("opening {}: ", device.0)), "{}", chain(&error));
-    assert!(is_retryable(&error));
+    assert!(is_transient(&error));
     drop(held);
     bench.run(&Action::EraseDisk(EraseDisk::default())).0.unwrap();
 }

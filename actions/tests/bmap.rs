@@ -9,14 +9,15 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
 
+use slipway_actions::is_transient;
+use slipway_protocol::{Action, Outcome, StreamImage, Verify};
+
 use common::disk_image::{self, LINUX, Part, run};
 use common::tls::{Acceptor, authority};
 use common::written::{
     DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, fails, file,
 };
 use common::{Answer, Bench, MIB, Server, chain, gzip, image, ok, sha256, status, stream, xz_blocks, zstd, zstd_sized};
-use slipway_actions::is_retryable;
-use slipway_protocol::{Action, Outcome, StreamImage, Verify};
 
 /// What bmaptool copies by, onto a file that keeps what it held; its command empties the file before.
 const COPY: &str = "import sys; from bmaptools import BmapCopy; image, dest, bmap = sys.argv[1:]; \
@@ -97,7 +98,7 @@ fn succeeds(bench: &Bench, image: StreamImage) -> (Outcome, Vec<String>) {
 fn refused(bench: &Bench, image: StreamImage, expect: &str) {
     let error = fails(bench, image);
     assert!(chain(&error).contains(expect), "{}", chain(&error));
-    assert!(!is_retryable(&error), "{}", chain(&error));
+    assert!(!is_transient(&error), "{}", chain(&error));
 }
 
 #[test]

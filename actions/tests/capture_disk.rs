@@ -7,11 +7,12 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use common::{Bench, MIB, Reports, chain, image, sha256, stream};
 use slipway_actions::{
-    CaptureError, Done, Error, Host, HostOptions, Machine, Report, Upload, UploadError, is_retryable, run,
+    CaptureError, Done, Error, Host, HostOptions, Machine, Report, Upload, UploadError, is_transient, run,
 };
 use slipway_protocol::{Action, CaptureDisk, CapturedImage, StreamImage};
+
+use common::{Bench, MIB, Reports, chain, image, sha256, stream};
 
 /// Not a multiple of any block, and more than a round of every buffer.
 const DISK: usize = 23 * MIB + 517;
@@ -25,7 +26,7 @@ enum Turn {
     /// Stores half of it.
     Half,
     Fail {
-        may_pass: bool,
+        is_transient: bool,
     },
     /// Forgets everything.
     Forget,
@@ -84,7 +85,7 @@ impl Upload for Place<'_> {
         let mut stored = self.machine.stored.lock().unwrap();
         let turn = self.machine.turns.get(self.turn).copied().unwrap_or(Turn::Store);
         self.turn += 1;
-        let failed = |may_pass| Err(UploadError { source: "the line was cut".into(), may_pass });
+        let failed = |is_transient| Err(UploadError { source: "the line was cut".into(), is_transient });
         if stored.len() as u64 == offset {
             match turn {
                 Turn::Store | Turn::LoseAnswer => stored.extend_from_slice(piece),
@@ -95,7 +96,7 @@ impl Upload for Place<'_> {
         }
         match turn {
             Turn::LoseAnswer => failed(true),
-            Turn::Fail { may_pass } => failed(may_pass),
+            Turn::Fail { is_transient } => failed(is_transient),
             Turn::Store | Turn::Half | Turn::Forget => Ok(stored.len() as u64),
         }
     }
@@ -162,7 +163,7 @@ fn a_captured_disk_can_be_written_again() {
 #[test]
 fn a_cut_line_costs_nothing_that_was_stored() {
     let (bench, raw) = bench(DISK);
-    let cut = [Turn::Half, Turn::LoseAnswer, Turn::Fail { may_pass: true }, Turn::LoseAnswer];
+    let cut = [Turn::Half, Turn::LoseAnswer, Turn::Fail { is_transient: true }, Turn::LoseAnswer];
     let machine = Capturing::new(&bench, &cut);
     let (result, reports) = machine.capture();
     result.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -174,15 +175,15 @@ fn a_cut_line_costs_nothing_that_was_stored() {
 #[test]
 fn a_place_that_fails_is_an_error_and_there_is_no_image() {
     let (bench, _) = bench(DISK);
-    let refusing = Capturing::new(&bench, &[Turn::Store, Turn::Fail { may_pass: false }]);
+    let refusing = Capturing::new(&bench, &[Turn::Store, Turn::Fail { is_transient: false }]);
     let error = refusing.fails();
     assert_eq!(chain(&error), "storing the image web1.zst: the line was cut");
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
 
     let forgetting = Capturing::new(&bench, &[Turn::Store, Turn::Forget]);
     let error = forgetting.fails();
     assert!(matches!(error, Error::Capture(CaptureError::UploadLost { stored: 0, .. })), "{}", chain(&error));
-    assert!(is_retryable(&error));
+    assert!(is_transient(&error));
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn a_failing_read_names_its_place_and_there_is_no_image() {
     let error = machine.fails();
     let block = 9_000_000 / 4096 * 4096;
     assert!(matches!(error, Error::ReadDisk { offset, .. } if offset == block), "{}", chain(&error));
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
 }
 
 #[test]

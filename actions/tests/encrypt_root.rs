@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
+use slipway_actions::{Done, Error, Machine, Report, UploadError, run};
+use slipway_protocol::{Action, DiskHints, EncryptRoot, RecoveryKey};
+
 use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed, spoil, write_file};
 use common::encryptable::SYSTEM;
 use common::swtpm::Tpm;
 use common::{Bench, MIB, chain};
-use slipway_actions::{Done, Error, Machine, Report, UploadError, run};
-use slipway_protocol::{Action, DiskHints, EncryptRoot, RecoveryKey};
 
 const ESP_AT: usize = 1;
 const DATA_AT: usize = 10;
@@ -81,7 +82,7 @@ impl Machine for Safe<'_> {
         if self.takes_keys {
             return Ok(());
         }
-        Err(UploadError { source: "the line was cut".into(), may_pass: true })
+        Err(UploadError { source: "the line was cut".into(), is_transient: true })
     }
 
     fn tpm(&self) -> PathBuf {
@@ -388,7 +389,7 @@ fn a_key_that_is_not_stored_leaves_the_disk_as_it_was() {
     let lengths: Vec<_> =
         safe.keys.lock().unwrap().iter().map(|key| (key.volume.len(), key.key.reveal().len())).collect();
     assert_eq!(lengths, [(36, 71)]);
-    assert!(slipway_actions::is_retryable(&safe.encrypt(EncryptRoot::default()).unwrap_err()));
+    assert!(slipway_actions::is_transient(&safe.encrypt(EncryptRoot::default()).unwrap_err()));
 }
 
 #[test]

@@ -6,12 +6,13 @@ mod common;
 use std::fs;
 use std::process::Command;
 
+use slipway_actions::{Error, ImageError, is_transient};
+use slipway_protocol::{Digest, StreamImage};
+
 use common::disk_image::run;
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails, file};
 use common::xz_dictionary::with_dictionary;
 use common::{Bench, MIB, bzip2, chain, gzip, image, sha256, xz, xz_blocks, zstd, zstd_sized};
-use slipway_actions::{Error, ImageError, is_retryable};
-use slipway_protocol::{Digest, StreamImage};
 
 /// Size of the disk.
 const ROOM: usize = 3 * MIB;
@@ -21,7 +22,7 @@ const ROOM: usize = 3 * MIB;
 fn refused(stream: &[u8]) -> (Bench, Error) {
     let bench = Bench::new(ROOM);
     let error = fails(&bench, file(&bench, stream));
-    assert!(!is_retryable(&error), "{}", chain(&error));
+    assert!(!is_transient(&error), "{}", chain(&error));
     (bench, error)
 }
 
@@ -102,7 +103,7 @@ fn a_qcow2_image_that_is_too_large_or_leans_on_another_leaves_the_disk_as_it_was
         for digest in [None, Some(sha256(&image))] {
             let bench = Bench::new(ROOM);
             let error = fails(&bench, StreamImage { digest, ..file(&bench, &image) });
-            assert!(chain(&error).contains(expect) && !is_retryable(&error), "{}", chain(&error));
+            assert!(chain(&error).contains(expect) && !is_transient(&error), "{}", chain(&error));
             check_untouched(&bench);
         }
     };
@@ -135,7 +136,7 @@ fn a_qcow2_image_whose_tables_lead_into_themselves_does_not_boot() {
 fn fails_as_qcow2(image: &[u8], digest: Option<Digest>) -> String {
     let bench = Bench::new(ROOM);
     let error = fails(&bench, StreamImage { digest, ..file(&bench, image) });
-    assert!(matches!(error, Error::Image(ImageError::Qcow2 { .. })) && !is_retryable(&error), "{}", chain(&error));
+    assert!(matches!(error, Error::Image(ImageError::Qcow2 { .. })) && !is_transient(&error), "{}", chain(&error));
     check_untouched_or_does_not_boot(&bench);
     chain(&error)
 }

@@ -3,10 +3,11 @@
 
 mod common;
 
+use slipway_actions::{Error, SourceError, is_transient};
+use slipway_protocol::{Action, StreamImage};
+
 use common::tls::{Acceptor, Authority, authority, authority_named};
 use common::{Answer, Bench, MIB, Server, chain, image, ok, sha256, stream};
-use slipway_actions::{Error, SourceError, is_retryable};
-use slipway_protocol::{Action, StreamImage};
 
 const DISK: usize = 4 * MIB;
 
@@ -42,7 +43,7 @@ fn another_authority_is_refused_at_once_even_under_the_same_name() {
         let remedy = "its CA is not trusted, only the certificate of the CA given to this machine or by hand; if the \
                       server is the right one, give its CA as `ca` of the step, or by hand with --ca FILE";
         assert!(chain(&error).contains(remedy), "{}", chain(&error));
-        assert!(!is_retryable(&error));
+        assert!(!is_transient(&error));
         assert_eq!(server.connections(), 1);
         assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
     }
@@ -60,7 +61,7 @@ fn a_ca_without_a_certificate_is_named_before_anything_is_sent() {
         bench.add_disk("disk", DISK);
         let error = bench.run(&Action::StreamImage(StreamImage { ca, ..stream(&server.url) })).0.unwrap_err();
         assert!(chain(&error).contains(expect), "{}", chain(&error));
-        assert!(!is_retryable(&error));
+        assert!(!is_transient(&error));
     }
     assert_eq!(server.connections(), 0);
 }
@@ -75,7 +76,7 @@ fn a_redirect_out_of_tls_is_refused() {
     let error = bench.run(&Action::StreamImage(stream(&server.url))).0.unwrap_err();
     assert!(matches!(error, Error::Source(SourceError::Fetch { .. })));
     assert!(chain(&error).contains("redirects from https:// to http://"), "{}", chain(&error));
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
 }
 
 #[test]
@@ -87,7 +88,7 @@ fn a_body_that_ends_with_its_connection_needs_something_to_tell_it_is_whole() {
     bench.add_disk("disk", DISK);
     let error = bench.run(&Action::StreamImage(stream(&server.url))).0.unwrap_err();
     assert!(chain(&error).contains("says neither how long the source is nor where it ends"), "{}", chain(&error));
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
     assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
     let sized = StreamImage { raw_size: Some(MIB as u64), ..stream(&server.url) };
     let digested = StreamImage { digest: Some(sha256(&raw)), ..stream(&server.url) };

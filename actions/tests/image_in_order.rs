@@ -4,12 +4,13 @@
 
 mod common;
 
+use slipway_actions::{Error, ImageError, is_transient};
+use slipway_protocol::{Action, Digest, StreamImage};
+
 use common::written::{
     DISK, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
 };
 use common::{Bench, MIB, chain, image, sha256, xz, xz_blocks, zstd, zstd_sized};
-use slipway_actions::{Error, ImageError, is_retryable};
-use slipway_protocol::{Action, Digest, StreamImage};
 
 /// Bytes that do not compress.
 fn noise(size: usize) -> Vec<u8> {
@@ -70,7 +71,7 @@ fn the_first_damaged_piece_in_the_image_is_the_one_that_is_told() {
             "{}",
             chain(&error)
         );
-        assert!(!is_retryable(&error));
+        assert!(!is_transient(&error));
         check_does_not_boot(&bench);
     }
 }
@@ -88,7 +89,7 @@ fn a_frame_that_lies_about_its_size_is_an_error() {
         let bench = Bench::new(12 * MIB);
         let error = fails(&bench, StreamImage { raw_digest, ..file(&bench, &stream) });
         assert!(matches!(error, Error::Image(ImageError::Decode { .. })), "{said}: {}", chain(&error));
-        assert!(!is_retryable(&error));
+        assert!(!is_transient(&error));
         check_untouched_or_does_not_boot(&bench);
     };
     for said in [0, 1, SIZE - 1, SIZE + 1, 2 * MIB, 6 * MIB] {

@@ -7,12 +7,13 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use slipway_actions::{Cancel, Error, FetchError, ImageError, Machine, Report, Request, SourceError, is_transient};
+use slipway_protocol::{Action, StreamImage};
+
 use common::written::{
     DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
 };
 use common::{Answer, Bench, MIB, Server, bzip2, chain, gzip, image, ok, sha256, status, stream, xz, zstd, zstd_sized};
-use slipway_actions::{Cancel, Error, FetchError, ImageError, Machine, Report, Request, SourceError, is_retryable};
-use slipway_protocol::{Action, StreamImage};
 
 #[test]
 fn secrets_in_a_url_are_not_in_its_errors() {
@@ -52,7 +53,7 @@ fn plain_http_needs_a_digest() {
     let expect = "reading the inputs of stream-image: it fetches over http:// without a digest: give one, or use \
                   https://";
     assert_eq!(chain(&error), expect);
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
     check_untouched(&bench);
 }
 
@@ -117,7 +118,7 @@ fn a_server_that_never_resumes_is_an_error_in_the_end() {
     assert!(
         matches!(error, Error::Source(SourceError::Fetch { source: FetchError::NotResumable { offset, .. }, .. }) if offset == 4 * MIB as u64)
     );
-    assert!(is_retryable(&error));
+    assert!(is_transient(&error));
     assert_eq!(server.asked().len(), 8, "four beginnings, each with one try to resume");
     check_does_not_boot(&bench);
 }
@@ -272,7 +273,7 @@ fn a_truncated_body_whose_length_is_said_to_be_right_does_not_boot() {
                 "{}",
                 chain(&error)
             );
-            assert!(!is_retryable(&error));
+            assert!(!is_transient(&error));
             check_untouched_or_does_not_boot(&bench);
         }
     }
@@ -320,7 +321,7 @@ fn statuses_that_will_not_change_are_final() {
         let bench = Bench::new(DISK);
         let error = fails(&bench, StreamImage { digest: Some(sha256(b"")), ..stream(&server.url) });
         assert!(chain(&error).ends_with(&format!("the server answered {status}")), "{}", chain(&error));
-        assert_eq!((is_retryable(&error), server.asked().len()), (false, 1), "{status}");
+        assert_eq!((is_transient(&error), server.asked().len()), (false, 1), "{status}");
         check_untouched(&bench);
     }
 }
@@ -354,7 +355,7 @@ fn redirects_are_followed_and_bounded() {
     let bench = Bench::new(DISK);
     let error = fails(&bench, StreamImage { url: server.url.replace("/image", "/loop"), ..image });
     assert!(chain(&error).contains("redirects too often"), "{}", chain(&error));
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
     check_untouched(&bench);
 }
 

@@ -8,16 +8,17 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use sha2::{Digest as _, Sha384, Sha512};
+use slipway_actions::{Error, ImageError, SourceError, is_transient};
+use slipway_protocol::{Action, Digest, StreamImage, Verify};
+
 use common::disk_image::{can_mount, run};
 use common::written::{
     DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
 };
 use common::{Answer, Bench, MIB, Server, bzip2, chain, gzip, image, sha256, stream, xz, xz_blocks, zstd, zstd_sized};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use sha2::{Digest as _, Sha384, Sha512};
-use slipway_actions::{Error, ImageError, SourceError, is_retryable};
-use slipway_protocol::{Action, Digest, StreamImage, Verify};
 
 #[test]
 fn every_format_arrives_byte_for_byte() {
@@ -171,7 +172,7 @@ fn a_damaged_byte_in_a_stream_of_pieces_is_an_error_without_any_digest() {
             let (result, _) = bench.run(&Action::StreamImage(file(&bench, &damaged)));
             match result {
                 Err(error) => {
-                    assert!(!is_retryable(&error), "{format} at {at}: {}", chain(&error));
+                    assert!(!is_transient(&error), "{format} at {at}: {}", chain(&error));
                     check_untouched_or_does_not_boot(&bench);
                 }
                 // The magic was hit: it is taken for a raw image. Or a bit that means nothing, such as that of the window's size.
@@ -207,7 +208,7 @@ fn what_the_disk_lost_is_found_by_reading_it_back() {
         "{}",
         chain(&error)
     );
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
     check_does_not_boot(&bench);
 }
 
@@ -258,7 +259,7 @@ fn a_truncated_stream_is_an_error_without_any_digest() {
                 "{format} without {cut}: {}",
                 chain(&error)
             );
-            assert!(!is_retryable(&error));
+            assert!(!is_transient(&error));
             check_untouched_or_does_not_boot(&bench);
         }
     }
@@ -300,7 +301,7 @@ fn a_flipped_bit_is_found_by_either_digest() {
     let bench = Bench::new(DISK);
     let error = fails(&bench, StreamImage { digest: Some(sha256(&raw)), ..file(&bench, &flipped) });
     assert!(chain(&error).starts_with("checking the digest of the stream: expected sha256:"), "{}", chain(&error));
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
     check_does_not_boot(&bench);
     let bench = Bench::new(DISK);
     let error = fails(&bench, StreamImage { raw_digest: Some(sha256(&raw)), ..file(&bench, &zstd(&flipped)) });
@@ -410,7 +411,7 @@ fn a_folder_is_no_source_and_is_not_tried_again() {
     let (result, reports) = bench.run(&Action::StreamImage(stream(bench.dir.path().to_str().unwrap())));
     let error = result.unwrap_err();
     assert!(chain(&error).contains("reading the file: Is a directory"), "{}", chain(&error));
-    assert!(!is_retryable(&error));
+    assert!(!is_transient(&error));
     assert!(!reports.notes.iter().any(|note| note.starts_with("fetching again")), "{:?}", reports.notes);
     check_untouched(&bench);
 }

@@ -11,7 +11,7 @@ pub use grub_config::{grub_config, kernelopts_of_config};
 pub use grub_defaults::grub_defaults;
 pub use grub_env::grub_env;
 pub use kernel_cmdline::{kernel_cmdline, new_kernel_cmdline};
-pub use shell::{said_by, shell_default};
+pub use shell::{effective_value, shell_default};
 
 mod bls;
 mod command_line;
@@ -47,12 +47,12 @@ pub fn is_plain_for_grub(argument: &str) -> bool {
 
 /// Which entries get what is added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum For {
+pub enum EntryScope {
     /// Those that are started as usual.
     #[default]
-    Normal,
+    Default,
     /// Those for recovery too: without it they would not start.
-    Every,
+    All,
 }
 
 /// Whether a command that starts a kernel starts Linux, and no memory test.

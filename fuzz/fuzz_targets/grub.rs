@@ -1,7 +1,7 @@
 //! What GRUB, U-Boot and EXTLINUX read keeps every line without arguments, and a second edit changes nothing.
 #![no_main]
 
-use slipway_formats::boot_config::{For, extlinux, grub_config, grub_defaults, grub_env, kernelopts_of_config, shell_default};
+use slipway_formats::boot_config::{EntryScope, extlinux, grub_config, grub_defaults, grub_env, kernelopts_of_config, shell_default};
 use slipway_fuzz::{change, edited};
 use slipway_protocol::KernelArgs;
 
@@ -10,15 +10,15 @@ type Edit = fn(&str, &KernelArgs) -> Option<String>;
 
 /// What is edited, how, and what lines begin with that may change.
 const KINDS: &[(&str, Edit, &[&str])] = &[
-    ("grub.cfg", |text, wanted| edited(grub_config(text, wanted, For::Normal)), &["linux", "linux16", "linuxefi"]),
+    ("grub.cfg", |text, wanted| edited(grub_config(text, wanted, EntryScope::Default)), &["linux", "linux16", "linuxefi"]),
     ("kernelopts", |text, wanted| edited(kernelopts_of_config(text, wanted)), &["set"]),
     ("grubenv", |text, wanted| edited(grub_env(text, wanted)), &["kernelopts=", "#"]),
     (
         "/etc/default/grub",
-        |text, wanted| grub_defaults(&[text], wanted, For::Normal).ok()?.pop(),
+        |text, wanted| grub_defaults(&[text], wanted, EntryScope::Default).ok()?.pop(),
         &["GRUB_CMDLINE_LINUX", "export"],
     ),
-    ("extlinux.conf", |text, wanted| edited(extlinux(text, wanted, For::Normal)), &["append"]),
+    ("extlinux.conf", |text, wanted| edited(extlinux(text, wanted, EntryScope::Default)), &["append"]),
     (
         "/etc/default/u-boot",
         |text, wanted| edited(shell_default(text, wanted, "U_BOOT_PARAMETERS", "ro quiet")),

@@ -81,7 +81,7 @@ pub fn change(input: &[u8]) -> Option<(KernelArgs, &str)> {
             _ => return None,
         }
     }
-    wanted.problems().is_empty().then_some((wanted, text))
+    wanted.validate().is_empty().then_some((wanted, text))
 }
 
 /// The text of a file that was edited; none where it has no command line or is refused.

@@ -20,14 +20,14 @@ const STOP_CHECK: Duration = Duration::from_millis(100);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A machine in a run, whose captured disks and recovery keys go to the run's server.
-pub(crate) struct OnServer {
+pub(crate) struct ServerMachine {
     machine: Box<dyn Machine + Send>,
     session: Session,
     run: String,
     runtime: Handle,
 }
 
-impl OnServer {
+impl ServerMachine {
     pub(crate) fn new(machine: Box<dyn Machine + Send>, session: Session, run: String, runtime: Handle) -> Self {
         Self { machine, session, run, runtime }
     }
@@ -43,7 +43,7 @@ impl OnServer {
             tokio::select! {
                 answer = request => answer.map_err(failed),
                 // What else went on will end too, and tells why.
-                () = stopped => Err(UploadError { source: "stopping on request".into(), may_pass: true }),
+                () = stopped => Err(UploadError { source: "stopping on request".into(), is_transient: true }),
             }
         })
     }
@@ -51,11 +51,11 @@ impl OnServer {
 
 /// Credentials that are no longer good are being replaced, by whoever notices first.
 fn failed(error: ClientError) -> UploadError {
-    let may_pass = error.may_pass() || error.code() == Some(ErrorCode::Unauthenticated);
-    UploadError { source: Box::new(error), may_pass }
+    let is_transient = error.is_transient() || error.code() == Some(ErrorCode::Unauthenticated);
+    UploadError { source: Box::new(error), is_transient }
 }
 
-impl Machine for OnServer {
+impl Machine for ServerMachine {
     fn disks(&self) -> Result<Vec<Candidate>, Error> {
         self.machine.disks()
     }
@@ -104,18 +104,18 @@ impl Machine for OnServer {
 
 /// An image that is being stored on the server, which forgets it when the run ends before the image is committed.
 struct ServerUpload<'a> {
-    machine: &'a OnServer,
+    machine: &'a ServerMachine,
     name: String,
 }
 
 impl Upload for ServerUpload<'_> {
     fn put(&mut self, offset: u64, piece: &[u8]) -> Result<u64, UploadError> {
-        let OnServer { session, run, .. } = self.machine;
+        let ServerMachine { session, run, .. } = self.machine;
         self.machine.wait(session.client().put_capture(run, &self.name, offset, piece.to_vec()))
     }
 
     fn commit(&mut self, image: &CapturedImage) -> Result<(), UploadError> {
-        let OnServer { session, run, .. } = self.machine;
+        let ServerMachine { session, run, .. } = self.machine;
         self.machine.wait(async {
             while !session.client().commit_capture(run, image).await? {
                 sleep(ASK_AGAIN).await;

@@ -100,11 +100,11 @@ impl ClientError {
 
     /// True when the server was not reached, or cannot serve now.
     pub fn is_outage(&self) -> bool {
-        self.may_pass() && !matches!(self, Self::Untrusted { .. })
+        self.is_transient() && !matches!(self, Self::Untrusted { .. })
     }
 
     /// True when asking the same again can help: the server is away, overloaded or faulty.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Transport { .. } | Self::Untrusted { .. } => true,
             Self::Refused { status, .. } | Self::Answer { status, .. } => {

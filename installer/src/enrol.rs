@@ -6,13 +6,13 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair};
 use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, Identity, Inventory, RenewRequest, WaitReason};
 use tokio::time::{Instant, sleep, sleep_until};
-use tracing::{error, info, warn};
 
 use crate::backoff::Backoff;
 use crate::client::{Client, ClientError, Enrolled};
 use crate::config::Config;
 use crate::tls::NodeCertificate;
 use crate::told::Told;
+use tracing::{error, info, warn};
 
 /// How often a refused machine asks again: an operator may have put things right.
 const AFTER_REFUSAL: Duration = Duration::from_secs(15);
@@ -158,7 +158,7 @@ async fn enrol(config: &Config, facts: &Facts, impatient: bool) -> Result<(Clien
                 if told.is_due(&sentence, Instant::now()) {
                     error!("{sentence}");
                 }
-                if error.code().is_some() && !error.may_pass() { AFTER_REFUSAL } else { backoff.next_wait() }
+                if error.code().is_some() && !error.is_transient() { AFTER_REFUSAL } else { backoff.next_wait() }
             }
         };
         sleep(wait).await;

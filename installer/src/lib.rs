@@ -9,7 +9,6 @@ use std::time::Duration;
 use slipway_protocol::ErrorCode;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use tracing::{error, info, warn};
 
 use crate::backoff::Backoff;
 use crate::client::ClientError;
@@ -19,6 +18,7 @@ use crate::log_book::LogBook;
 use crate::reporter::Reporter;
 use crate::run::{MakeMachine, Runner};
 use crate::told::Told;
+use tracing::{error, info, warn};
 
 pub use crate::run::End;
 
@@ -124,7 +124,7 @@ async fn set_clock(config: &Config) -> Result<(), ClientError> {
     loop {
         match clock::set_from_server(&config.server, &config.ca).await {
             Ok(()) => return Ok(()),
-            Err(failure) if failure.may_pass() => {
+            Err(failure) if failure.is_transient() => {
                 let sentence = one_line(&failure);
                 if told.is_due(&sentence, Instant::now()) {
                     error!("{sentence}");

@@ -10,13 +10,13 @@ use std::time::Duration;
 use slipway_protocol::{ErrorCode, Event, EventBatch, EventKind, HEARTBEAT_SECONDS, MAX_EVENTS_PER_BATCH};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
-use tracing::{error, warn};
 
 use crate::backoff::Backoff;
 use crate::client::ClientError;
 use crate::clock::now_ms;
 use crate::enrol::Session;
 use crate::log_book::LogBook;
+use tracing::{error, warn};
 
 /// How often the log is sent.
 const LOG_EVERY: Duration = Duration::from_secs(2);
@@ -140,7 +140,7 @@ impl Reporter {
                         sleep(backoff.next_wait()).await;
                     }
                 }
-                Err(error) if error.code().is_some() && !error.may_pass() => {
+                Err(error) if error.code().is_some() && !error.is_transient() => {
                     self.refused(&batch, &error);
                 }
                 Err(error) => {
@@ -212,7 +212,9 @@ impl Reporter {
         let session = &self.session;
         match session.client().logs(session.boot_id(), chunk.offset, run.as_deref(), &chunk.text).await {
             // A chunk the server will never take must not hold up the next.
-            Err(error) if error.code().is_none_or(|code| code == ErrorCode::Unauthenticated) || error.may_pass() => {
+            Err(error)
+                if error.code().is_none_or(|code| code == ErrorCode::Unauthenticated) || error.is_transient() =>
+            {
                 Err(error)
             }
             _ => {

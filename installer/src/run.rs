@@ -10,14 +10,14 @@ use slipway_actions::{Cancel, Done, Machine, Next, Report};
 use slipway_protocol::{EventKind, Failure, Step, Workflow, workflow};
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
-use tracing::{error, info, warn};
 
 use crate::backoff::Backoff;
-use crate::capture::OnServer;
+use crate::capture::ServerMachine;
 use crate::enrol::Session;
 use crate::files;
 use crate::log_book::LogBook;
 use crate::reporter::Reporter;
+use tracing::{error, info, warn};
 
 /// How long a cancelled action may take to let go of the disk before it is reported as stuck.
 const LET_GO: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ struct InProgress {
 enum Unsuccessful {
     Failed {
         failure: Failure,
-        may_pass: bool,
+        is_transient: bool,
     },
     TimedOut(Failure),
     /// The server wants nothing more of this run, for this reason.
@@ -81,7 +81,7 @@ impl Runner {
         if let Some(interrupted) = self.interrupted(&workflow.run) {
             return self.report_interruption(workflow, &interrupted);
         }
-        let problems = workflow::problems(&workflow.steps);
+        let problems = workflow::validate(&workflow.steps);
         if !problems.is_empty() {
             let failure =
                 Failure { reason: "reading the workflow".to_owned(), causes: problems, log_tail: self.log.tail() };
@@ -117,7 +117,7 @@ impl Runner {
                     self.reporter.event(&workflow.run, index, attempt, EventKind::Succeeded(done.outcome));
                     return Ok(done.next);
                 }
-                Err(Unsuccessful::Failed { failure, may_pass }) if may_pass && attempt <= step.retries => {
+                Err(Unsuccessful::Failed { failure, is_transient }) if is_transient && attempt <= step.retries => {
                     warn!("{place}: {}; trying again", sentence(&failure));
                     self.reporter.event(&workflow.run, index, attempt, EventKind::Retrying(failure));
                     sleep(backoff.next_wait()).await;
@@ -150,7 +150,7 @@ impl Runner {
             let (reporter, memory, run) = (self.reporter.clone(), Arc::clone(&memory), workflow.run.clone());
             let (session, runtime) = (self.session.clone(), Handle::current());
             move || {
-                let machine = OnServer::new(make(&cancel), session, run.clone(), runtime);
+                let machine = ServerMachine::new(make(&cancel), session, run.clone(), runtime);
                 slipway_actions::run(&action, &machine, &mut |report| {
                     memory.fetch_max(memory_in_use(), Ordering::Relaxed);
                     reporter.event(&run, index, attempt, event(report));
@@ -185,12 +185,12 @@ impl Runner {
             }
             Ok(Err(error)) => {
                 let failure = Failure { log_tail: self.log.tail(), ..Failure::of(&error) };
-                Err(Unsuccessful::Failed { failure, may_pass: slipway_actions::is_retryable(&error) })
+                Err(Unsuccessful::Failed { failure, is_transient: slipway_actions::is_transient(&error) })
             }
             Err(panic) => {
                 let reason = format!("running {}", step.action.name());
                 let failure = Failure { reason, causes: vec![panic.to_string()], log_tail: self.log.tail() };
-                Err(Unsuccessful::Failed { failure, may_pass: false })
+                Err(Unsuccessful::Failed { failure, is_transient: false })
             }
         }
     }

@@ -74,16 +74,16 @@ pub fn client_for_clock(ca: &str) -> Result<ClientConfig, TlsError> {
     let strict = WebPkiServerVerifier::builder(Arc::new(roots(ca)?))
         .build()
         .map_err(|e| TlsError::Ca { source: Box::new(e) })?;
-    let verifier = Arc::new(AnyTime { strict });
+    let verifier = Arc::new(IgnoreExpiry { strict });
     Ok(ClientConfig::builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
 #[derive(Debug)]
-struct AnyTime {
+struct IgnoreExpiry {
     strict: Arc<WebPkiServerVerifier>,
 }
 
-impl ServerCertVerifier for AnyTime {
+impl ServerCertVerifier for IgnoreExpiry {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -26,8 +26,8 @@ pub struct CaptureDisk {
 
 impl CaptureDisk {
     /// What is wrong with these inputs, to be read after the name of the step.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.disk.problems(false);
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(false);
         if let Some(problem) = image_name_problem(&self.name) {
             problems.push(format!("cannot name an image {:?}: {problem}", self.name));
         }

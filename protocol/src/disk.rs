@@ -91,7 +91,7 @@ fn is_default(choice: &DiskChoice) -> bool {
 impl DiskHints {
     /// What is wrong with hints that were read, to be said of what they belong to. `several`: whether all matching disks
     /// may be meant.
-    pub fn problems(&self, several: bool) -> Vec<String> {
+    pub fn validate(&self, several: bool) -> Vec<String> {
         let mut problems = Vec::new();
         if self.choose == DiskChoice::All && !several {
             problems.push("takes one disk: it cannot choose all".to_owned());

@@ -118,7 +118,7 @@ pub fn is_read_by_firmware(r#type: &str) -> bool {
 }
 
 /// What is wrong with the arrays and groups of a disk, to be read after the name of the step.
-pub(crate) fn problems(inputs: &Partition) -> Vec<String> {
+pub(crate) fn validate(inputs: &Partition) -> Vec<String> {
     let mut problems = Vec::new();
     let mut used = Vec::new();
     for (index, raid) in inputs.raids.iter().enumerate() {
@@ -271,7 +271,7 @@ mod tests {
 
     fn check(layers: &str, expect: &[&str]) {
         let inputs: Partition = serde_json::from_str(&format!("{{{DISKS}, {layers}}}")).expect("inputs");
-        let problems = inputs.problems();
+        let problems = inputs.validate();
         assert_eq!(problems.len(), expect.len(), "{layers}: {problems:?}");
         for (problem, expect) in problems.iter().zip(expect) {
             assert!(problem.starts_with(expect), "{layers}: {problems:?}");
@@ -332,7 +332,7 @@ mod tests {
                 r#"{{{disk} "partitions": [{{"type": "raid", "size": "rest" {uuid}}}],
                 "raids": [{{"name": "a", "level": "raid1", "partition": 1}}]}}"#
             );
-            let problems = serde_json::from_str::<Partition>(&json).expect("inputs").problems();
+            let problems = serde_json::from_str::<Partition>(&json).expect("inputs").validate();
             assert!(problems.len() == 1 && problems[0].contains(expect), "{problems:?}");
         };
         check("", "", "give disk.choose all");

@@ -115,7 +115,7 @@ const MAX_INTERFACES: usize = 256;
 
 impl Network {
     /// What is wrong with it, a sentence each; nothing when it makes sense.
-    pub fn problems(&self) -> Vec<String> {
+    pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.interfaces.is_empty() || self.interfaces.len() > MAX_INTERFACES {
             return vec![format!(
@@ -125,7 +125,7 @@ impl Network {
         }
         for (index, interface) in self.interfaces.iter().enumerate() {
             let (earlier, _) = self.interfaces.split_at(index);
-            let found = interface.problems().into_iter().chain(self.place_problems(interface, earlier));
+            let found = interface.validate().into_iter().chain(self.place_problems(interface, earlier));
             problems.extend(found.map(|problem| format!("interface {:?} {problem}", interface.name)));
         }
         problems.extend(self.gateway_problems());
@@ -250,7 +250,7 @@ impl Interface {
         Some(format!("cannot use the gateway \"{gateway}\": it is an address of {:?}; give the router's", other.name))
     }
 
-    fn problems(&self) -> Vec<String> {
+    fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut wrong = |problem: String| problems.push(problem);
         if !is_name(&self.name) {
@@ -400,7 +400,7 @@ mod tests {
     /// The problems of a network, as JSON, each given by a part of it.
     fn check(json: serde_json::Value, expect: &[&str]) {
         let network: Network = serde_json::from_value(json).expect("a network");
-        let found = network.problems();
+        let found = network.validate();
         assert_eq!(found.len(), expect.len(), "{found:?}");
         for (found, expect) in found.iter().zip(expect) {
             assert!(found.contains(expect), "{found:?} has no {expect:?}");

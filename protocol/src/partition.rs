@@ -125,7 +125,7 @@ fn is_guid(text: &str) -> bool {
 
 impl Partition {
     /// What is wrong with it, to be read after the name of its step.
-    pub fn problems(&self) -> Vec<String> {
+    pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.partitions.is_empty() {
             problems.push("makes no partition: to take all away, use erase-disk".to_owned());
@@ -138,19 +138,19 @@ impl Partition {
         }
         for (index, partition) in self.partitions.iter().enumerate() {
             let earlier = &self.partitions[..index];
-            let found = partition.problems(earlier).into_iter();
+            let found = partition.validate(earlier).into_iter();
             problems.extend(found.map(|problem| format!("cannot make partition {}: {problem}", index + 1)));
         }
         if self.disk.may_be_several() && self.partitions.iter().any(|partition| partition.uuid.is_some()) {
             problems.push("gives a partition the same uuid on every disk: leave it out".to_owned());
         }
-        problems.extend(layers::problems(self));
+        problems.extend(layers::validate(self));
         problems
     }
 }
 
 impl NewPartition {
-    fn problems(&self, earlier: &[NewPartition]) -> Vec<String> {
+    fn validate(&self, earlier: &[NewPartition]) -> Vec<String> {
         let mut problems: Vec<String> = self.size.bytes().err().into_iter().collect();
         if type_guid(&self.r#type).is_none() {
             let names: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
@@ -237,7 +237,7 @@ impl FileSystemKind {
 
 impl MakeFileSystem {
     /// What is wrong with it, to be read after the name of its step.
-    pub fn problems(&self) -> Vec<String> {
+    pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if matches!(&self.partition, Some(PartitionChoice::Number(0))) {
             problems.push("works on partition 0: partitions are numbered from 1".to_owned());
@@ -308,7 +308,7 @@ mod tests {
     fn a_table_that_cannot_be_made_is_told_why() {
         let check = |json: &str, expect: &[&str]| {
             let partition: Partition = serde_json::from_str(json).expect("inputs");
-            let problems = partition.problems();
+            let problems = partition.validate();
             assert_eq!(problems.len(), expect.len(), "{json}: {problems:?}");
             for (problem, expect) in problems.iter().zip(expect) {
                 assert!(problem.starts_with(expect), "{json}: {problems:?}");
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_file_system_that_cannot_be_made_is_told_why() {
         let check = |json: &str, expect: Option<&str>| {
-            let problems = serde_json::from_str::<MakeFileSystem>(json).expect("inputs").problems();
+            let problems = serde_json::from_str::<MakeFileSystem>(json).expect("inputs").validate();
             assert_eq!(problems.is_empty(), expect.is_none(), "{json}: {problems:?}");
             assert!(problems.iter().zip(expect).all(|(problem, expect)| problem.starts_with(expect)), "{problems:?}");
         };

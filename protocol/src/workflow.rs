@@ -43,7 +43,7 @@ const MAX_RETRIES: u32 = 100;
 
 /// What is wrong with these steps, a sentence each; nothing when they can be run. The server asks this before it takes a run
 /// and the installer before it begins one, so that what cannot work is found before a disk is erased.
-pub fn problems(steps: &[Step]) -> Vec<String> {
+pub fn validate(steps: &[Step]) -> Vec<String> {
     let mut problems = Vec::new();
     if steps.is_empty() {
         problems.push("the workflow has no steps".to_owned());
@@ -90,20 +90,20 @@ pub fn problems(steps: &[Step]) -> Vec<String> {
 /// What is wrong with one action by itself, to be read after the name of its step.
 fn action_problems(action: &Action) -> Vec<String> {
     match action {
-        Action::EraseDisk(erase) => erase.disk.problems(true).into_iter().chain(fallback_problems(erase)).collect(),
-        Action::StreamImage(image) => image.problems(),
-        Action::Partition(partition) => partition.problems().into_iter().chain(partition.disk.problems(true)).collect(),
-        Action::MakeFileSystem(make) => make.problems().into_iter().chain(make.disk.problems(false)).collect(),
-        Action::SeedCloudInit(seed) => seed.problems(),
-        Action::KernelArgs(arguments) => arguments.problems(),
-        Action::WriteFile(file) => file.problems(),
-        Action::UnpackArchive(archive) => archive.problems(),
-        Action::RunInTarget(run) => run.problems(),
-        Action::EncryptRoot(encrypt) => encrypt.problems(),
-        Action::CaptureDisk(capture) => capture.problems(),
-        Action::BootReporter(reporter) => reporter.problems(),
-        Action::EfiBootOrder(order) => order.problems(),
-        Action::Kexec(kexec) => kexec.problems(),
+        Action::EraseDisk(erase) => erase.disk.validate(true).into_iter().chain(fallback_problems(erase)).collect(),
+        Action::StreamImage(image) => image.validate(),
+        Action::Partition(partition) => partition.validate().into_iter().chain(partition.disk.validate(true)).collect(),
+        Action::MakeFileSystem(make) => make.validate().into_iter().chain(make.disk.validate(false)).collect(),
+        Action::SeedCloudInit(seed) => seed.validate(),
+        Action::KernelArgs(arguments) => arguments.validate(),
+        Action::WriteFile(file) => file.validate(),
+        Action::UnpackArchive(archive) => archive.validate(),
+        Action::RunInTarget(run) => run.validate(),
+        Action::EncryptRoot(encrypt) => encrypt.validate(),
+        Action::CaptureDisk(capture) => capture.validate(),
+        Action::BootReporter(reporter) => reporter.validate(),
+        Action::EfiBootOrder(order) => order.validate(),
+        Action::Kexec(kexec) => kexec.validate(),
         Action::Reboot(_) => Vec::new(),
     }
 }
@@ -197,33 +197,33 @@ mod tests {
 
     #[test]
     fn a_workflow_that_cannot_be_run_is_told_why() {
-        assert_eq!(problems(&[]), ["the workflow has no steps"]);
-        assert_eq!(problems(&[reboot("a")]), [""; 0]);
+        assert_eq!(validate(&[]), ["the workflow has no steps"]);
+        assert_eq!(validate(&[reboot("a")]), [""; 0]);
         assert_eq!(
-            problems(&[reboot("a"), reboot("a")]),
+            validate(&[reboot("a"), reboot("a")]),
             ["step 1 (\"a\") reboots, and 1 more step follows", "step 2 (\"a\") has the name of an earlier step"]
         );
         assert_eq!(
-            problems(&[reboot("a"), reboot("b"), reboot("c")]),
+            validate(&[reboot("a"), reboot("b"), reboot("c")]),
             ["step 1 (\"a\") reboots, and 2 more steps follow", "step 2 (\"b\") reboots, and 1 more step follows",]
         );
         let never = Step { timeout: Some(0), ..reboot("a") };
-        assert_eq!(problems(&[never]), ["step 1 (\"a\") has a timeout of 0 seconds: leave it out for no limit"]);
+        assert_eq!(validate(&[never]), ["step 1 (\"a\") has a timeout of 0 seconds: leave it out for no limit"]);
     }
 
     /// The problems of one step with this action.
     pub(super) fn check(action: Action, expect: &[&str]) {
         let step = Step { action, ..reboot("a") };
         let expect: Vec<String> = expect.iter().map(|problem| format!("step 1 (\"a\") {problem}")).collect();
-        assert_eq!(problems(std::slice::from_ref(&step)), expect, "{step:?}");
+        assert_eq!(validate(std::slice::from_ref(&step)), expect, "{step:?}");
     }
 
     #[test]
     fn names_and_retries_have_bounds() {
-        assert_eq!(problems(&[reboot(" ")]), ["step 1 (\" \") has no name"]);
+        assert_eq!(validate(&[reboot(" ")]), ["step 1 (\" \") has no name"]);
         let stubborn = |retries| Step { retries, ..reboot("a") };
-        assert_eq!(problems(&[stubborn(100)]), [""; 0]);
-        assert_eq!(problems(&[stubborn(101)]), ["step 1 (\"a\") has 101 retries: at most 100"]);
+        assert_eq!(validate(&[stubborn(100)]), [""; 0]);
+        assert_eq!(validate(&[stubborn(101)]), ["step 1 (\"a\") has 101 retries: at most 100"]);
     }
 
     #[test]

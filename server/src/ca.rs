@@ -10,12 +10,13 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use slipway_protocol::ErrorCode;
+
+use crate::data::DataDir;
+use crate::error::Error;
+use crate::random;
 use time::{Duration, OffsetDateTime};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
-
-use crate::data::DataDir;
-use crate::{Error, random};
 
 const CA_LIFETIME: Duration = Duration::days(3650);
 const SERVER_LIFETIME: Duration = Duration::days(365);

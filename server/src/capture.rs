@@ -17,13 +17,13 @@ use slipway_protocol::{Action, Algorithm, CapturedImage, Digest, ErrorCode};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::api::App;
 use crate::data::DataDir;
+use crate::error::Error;
 use crate::image::publish;
 use crate::store::images::{self, Image};
 use crate::store::{self, Connection, Store, runs};
 use crate::time::now;
-use crate::{Error, random, state};
+use crate::{random, state};
 
 /// Room on the disk that captured disks leave to everything else, in bytes.
 const KEPT_FREE: u64 = 512 << 20;
@@ -53,39 +53,121 @@ pub enum Appended {
     Misplaced(u64),
 }
 
-/// Images being verified.
-#[derive(Debug, Default)]
-pub struct Verifications(Mutex<HashMap<(Capture, Digest), Verification>>);
+/// Where captured disks go.
+#[derive(Debug)]
+pub struct Captures {
+    store: Store,
+    data: DataDir,
+    /// Largest image that is taken, in bytes.
+    max: u64,
+    /// Becomes true when the server stops.
+    stopping: watch::Receiver<bool>,
+    /// Images being verified.
+    verifications: Mutex<HashMap<(Capture, Digest), Verification>>,
+}
 
 type Verification = JoinHandle<Result<Image, Error>>;
 
-impl Verifications {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Capture, Digest), Verification>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Captures {
+    /// No image, and up to `max` bytes for each.
+    pub fn new(store: Store, data: DataDir, max: u64, stopping: watch::Receiver<bool>) -> Self {
+        Self { store, data, max, stopping, verifications: Mutex::default() }
     }
-}
 
-/// Begins an image, anew if it was begun before.
-pub async fn begin(store: &Store, data: &DataDir, capture: &Capture) -> Result<(), Error> {
-    let mut connection = store.read().await?;
-    check_allowed(&mut connection, capture).await?;
-    check_name_is_free(&mut connection, &capture.name).await?;
-    drop(connection);
-    let place = data.capture(&capture.run, &capture.name);
-    blocking(move || {
-        let failed = |source| Error::File { doing: "making", path: place.clone(), source };
-        place.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
-        OpenOptions::new().write(true).create(true).truncate(false).open(&place).map_err(failed)?;
-        open_locked(&place)?.set_len(0).map_err(failed)
-    })
-    .await
-}
+    fn verifications(&self) -> MutexGuard<'_, HashMap<(Capture, Digest), Verification>> {
+        self.verifications.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-/// Stores a piece of an image that was begun, if it belongs where what is stored ends.
-pub async fn append(app: &App, capture: &Capture, offset: u64, piece: Bytes) -> Result<Appended, Error> {
-    check_allowed(&mut *app.store.read().await?, capture).await?;
-    let (place, largest) = (app.data.capture(&capture.run, &capture.name), app.max_capture);
-    blocking(move || write(&place, offset, &piece, largest)).await
+    /// Begins an image, anew if it was begun before.
+    pub async fn begin(&self, capture: &Capture) -> Result<(), Error> {
+        let mut connection = self.store.read().await?;
+        check_allowed(&mut connection, capture).await?;
+        check_name_is_free(&mut connection, &capture.name).await?;
+        drop(connection);
+        let place = self.data.capture(&capture.run, &capture.name);
+        blocking(move || {
+            let failed = |source| Error::File { doing: "making", path: place.clone(), source };
+            place.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+            OpenOptions::new().write(true).create(true).truncate(false).open(&place).map_err(failed)?;
+            open_locked(&place)?.set_len(0).map_err(failed)
+        })
+        .await
+    }
+
+    /// Stores a piece of an image that was begun, if it belongs where what is stored ends.
+    pub async fn append(&self, capture: &Capture, offset: u64, piece: Bytes) -> Result<Appended, Error> {
+        check_allowed(&mut *self.store.read().await?, capture).await?;
+        let (place, largest) = (self.data.capture(&capture.run, &capture.name), self.max);
+        blocking(move || write(&place, offset, &piece, largest)).await
+    }
+
+    /// Makes an image of what was stored, if its size and its digest are as they should be. `None` when that takes longer; the
+    /// caller asks again. To ask for what was done before changes nothing.
+    pub async fn commit(&self, capture: Capture, image: CapturedImage) -> Result<Option<Image>, Error> {
+        let mut connection = self.store.read().await?;
+        check_allowed(&mut connection, &capture).await?;
+        // Made of this very image before, or of another disk with the same bytes.
+        if let Some(known) =
+            images::get_by_digest(&mut connection, &image.digest).await?.filter(|i| i.size == image.size)
+        {
+            return Ok(Some(known));
+        }
+        drop(connection);
+        let key = (capture.clone(), image.digest.clone());
+        let begun = self.verifications().remove(&key);
+        let mut verification = begun.unwrap_or_else(|| {
+            let (store, data, stopping) = (self.store.clone(), self.data.clone(), self.stopping.clone());
+            // It goes on when the node loses its connection.
+            tokio::spawn(async move { verify(&store, &data, stopping, &capture, image).await })
+        });
+        match tokio::time::timeout(PATIENCE, &mut verification).await {
+            Ok(verified) => verified.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic())).map(Some),
+            Err(_) => {
+                self.verifications().insert(key, verification);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes what was stored of images for runs that are over. Returns the runs that are not.
+    pub async fn sweep(&self) -> Result<Vec<String>, Error> {
+        let folder = self.data.captures();
+        let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut connection = self.store.read().await?;
+        let mut open = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(failed)?.path();
+            let run = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let known = runs::get_by_id(&mut connection, &run).await?;
+            if known.is_some_and(|known| state::is_open(known.progress.state)) {
+                open.push(run);
+                continue;
+            }
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(Error::File { doing: "removing", path, source: error });
+                }
+                _ => tracing::info!(run, "what was left of captured disks is removed"),
+            }
+        }
+        Ok(open)
+    }
+
+    /// Sweeps from time to time, for ever.
+    pub async fn keep_swept(&self) {
+        loop {
+            tokio::time::sleep(SWEEP_EVERY).await;
+            match self.sweep().await {
+                Ok(open) => self.verifications().retain(|(capture, _), _| open.contains(&capture.run)),
+                Err(error) => tracing::warn!(error = crate::error::chain(&error), "removing what runs have left"),
+            }
+        }
+    }
 }
 
 fn write(place: &Path, offset: u64, piece: &[u8], largest: u64) -> Result<Appended, Error> {
@@ -114,32 +196,6 @@ fn write(place: &Path, offset: u64, piece: &[u8], largest: u64) -> Result<Append
         Ok(()) => Ok(Appended::Stored(end)),
         Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => Err(no_room()),
         Err(source) => Err(failed("writing")(source)),
-    }
-}
-
-/// Makes an image of what was stored, if its size and its digest are as they should be. `None` when that takes longer; the
-/// caller asks again. To ask for what was done before changes nothing.
-pub async fn commit(app: &App, capture: Capture, image: CapturedImage) -> Result<Option<Image>, Error> {
-    let mut connection = app.store.read().await?;
-    check_allowed(&mut connection, &capture).await?;
-    // Made of this very image before, or of another disk with the same bytes.
-    if let Some(known) = images::get_by_digest(&mut connection, &image.digest).await?.filter(|i| i.size == image.size) {
-        return Ok(Some(known));
-    }
-    drop(connection);
-    let key = (capture.clone(), image.digest.clone());
-    let begun = app.verifications.lock().remove(&key);
-    let mut verification = begun.unwrap_or_else(|| {
-        let (store, data, stopping) = (app.store.clone(), app.data.clone(), app.stopping.clone());
-        // It goes on when the node loses its connection.
-        tokio::spawn(async move { verify(&store, &data, stopping, &capture, image).await })
-    });
-    match tokio::time::timeout(PATIENCE, &mut verification).await {
-        Ok(verified) => verified.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic())).map(Some),
-        Err(_) => {
-            app.verifications.lock().insert(key, verification);
-            Ok(None)
-        }
     }
 }
 
@@ -256,46 +312,6 @@ async fn check_name_is_free(connection: &mut Connection, name: &str) -> Result<(
         Some(image) => {
             let message = format!("there is an image {name} ({}) already; capture under another name", image.digest);
             Err(Error::refused(ErrorCode::Conflict, message))
-        }
-    }
-}
-
-/// Removes what was stored of images for runs that are over. Returns the runs that are not.
-pub async fn sweep(store: &Store, data: &DataDir) -> Result<Vec<String>, Error> {
-    let folder = data.captures();
-    let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
-    let entries = match fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let mut connection = store.read().await?;
-    let mut open = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
-        let run = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let known = runs::get_by_id(&mut connection, &run).await?;
-        if known.is_some_and(|known| state::is_open(known.progress.state)) {
-            open.push(run);
-            continue;
-        }
-        match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(Error::File { doing: "removing", path, source: error });
-            }
-            _ => tracing::info!(run, "what was left of captured disks is removed"),
-        }
-    }
-    Ok(open)
-}
-
-/// Sweeps from time to time, for ever.
-pub async fn keep_swept(app: &App) {
-    loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
-        match sweep(&app.store, &app.data).await {
-            Ok(open) => app.verifications.lock().retain(|(capture, _), _| open.contains(&capture.run)),
-            Err(error) => tracing::warn!(error = crate::error::chain(&error), "removing what runs have left"),
         }
     }
 }

@@ -8,9 +8,9 @@ use rustls::crypto::ring;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use crate::Error;
 use crate::ca::Authority;
 use crate::data::DataDir;
+use crate::error::Error;
 
 /// How often it is looked whether the certificate lasts; far more often than it takes to run out.
 const LOOK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -5,8 +5,11 @@ use slipway_protocol::{
     Step, StreamImage,
 };
 
+pub mod network;
+pub mod phone_home;
+
+use crate::random;
 use crate::store::systems::System;
-use crate::{network_config, random};
 
 const MINUTE: u64 = 60;
 /// A 100 GB image over 1 Gbit/s takes a quarter of an hour; two hours leave room for a busy site.
@@ -16,7 +19,7 @@ const SHORT_TIMEOUT: u64 = 10 * MINUTE;
 const INSTANCE_PREFIX: &str = "slipway-";
 
 /// The steps that install a system on a node, without instance id, and whose user-data has yet to be made to report or not; see
-/// [`crate::reporting`].
+/// [`phone_home`].
 ///
 /// `server` is the URL machines reach the server under, and `user_data` what the run brings.
 /// The run's user-data wins over the system's, which is used only if the run has none; empty user-data is not none.
@@ -90,7 +93,7 @@ pub fn set_up(steps: &mut [Step], name: Option<&str>, network: Option<&Network>,
     for step in steps {
         if let Action::SeedCloudInit(seed) = &mut step.action {
             seed.hostname = seed.hostname.take().or_else(|| name.map(str::to_owned));
-            seed.network_config = seed.network_config.take().or_else(|| network.map(network_config::text));
+            seed.network_config = seed.network_config.take().or_else(|| network.map(network::text));
             let further = ssh_keys.iter().filter(|key| !seed.ssh_keys.contains(key)).cloned().collect::<Vec<_>>();
             seed.ssh_keys.extend(further);
         }
@@ -165,7 +168,7 @@ mod tests {
         let network = Network { interfaces: vec![interface], ..Network::default() };
         set_up(&mut steps, Some("web1"), Some(&network), &["ssh-rsa B".to_owned(), "ssh-rsa A".to_owned()]);
         assert_eq!(seed(&steps).hostname.as_deref(), Some("web1"));
-        assert_eq!(seed(&steps).network_config.as_deref(), Some(&*network_config::text(&network)));
+        assert_eq!(seed(&steps).network_config.as_deref(), Some(&*network::text(&network)));
         assert_eq!(seed(&steps).ssh_keys, ["ssh-rsa A", "ssh-rsa B"]);
         let before = steps.clone();
         set_up(&mut steps, Some("web2"), Some(&Network::default()), &[]);

@@ -23,8 +23,9 @@ use std::time::Duration;
 
 use slipway_protocol::{Digest, ErrorCode};
 
+use crate::error::Error;
+use crate::random;
 use crate::time::{now, utc};
-use crate::{Error, random};
 
 const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";

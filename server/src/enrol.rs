@@ -6,12 +6,13 @@ use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{EnrolRequest, Enrolment, ErrorCode, Identity, NodeState, Wait, WaitReason};
 
 use crate::ca::{Authority, NODE_LIFETIME, NodeRequest};
+use crate::error::Error;
 use crate::jwt::Signer;
-use crate::state::{self, Happening};
+use crate::random;
+use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, KeyMatch, Node};
 use crate::store::{self, Connection, Store, tokens};
 use crate::time::Millis;
-use crate::{Error, random};
 
 /// Unknown machines remembered at once. More than these push the longest silent out.
 pub const MAX_UNREGISTERED: u32 = 1000;
@@ -215,12 +216,12 @@ fn answer(
     now: Millis,
 ) -> Result<Answer, Error> {
     if node.released {
-        node.state = state::next(node.state, Happening::Enrolled);
+        node.state = state::next(node.state, NodeEvent::Enrolled);
         node.enrolled_at.get_or_insert(now);
         tracing::info!(node = node.label(), boot = request.boot_id, "node enrolled");
         return credentials.issue(&node.id, csr, now).map(Answer::Enrolled);
     }
-    node.state = state::next(node.state, Happening::ToldToWait);
+    node.state = state::next(node.state, NodeEvent::ToldToWait);
     let claim_code = node.claim_code.get_or_insert_with(random::claim_code).clone();
     let reason = if node.registered { WaitReason::NotReleased } else { WaitReason::Unregistered };
     tracing::debug!(node = node.label(), claim_code, ?reason, "machine waits for an operator");

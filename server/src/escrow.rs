@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use slipway_protocol::{Action, ErrorCode, NodeState, RecoveryKey, StepState};
 
+use crate::error::Error;
+use crate::state;
 use crate::store::recovery_keys::{self, Stored};
 use crate::store::runs::{self, Run};
 use crate::store::{self, Connection, Store, nodes};
 use crate::time::now;
-use crate::{Error, state};
 
 /// Length of a UUID as text (RFC 9562, 4).
 const UUID: usize = 36;

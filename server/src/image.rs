@@ -11,10 +11,11 @@ use slipway_protocol::{Algorithm, Digest, ErrorCode};
 
 use self::raw::Raw;
 use crate::data::DataDir;
+use crate::error::Error;
+use crate::random;
 use crate::store::images::{self, Image};
 use crate::store::{self, Store};
 use crate::time::now;
-use crate::{Error, random};
 
 const CHUNK_BYTES: usize = 1 << 20;
 

@@ -7,13 +7,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::data::DataDir;
+use crate::error::Error;
+use crate::random;
 use crate::time::Millis;
-use crate::{Error, random};
+use hmac::{Hmac, Mac};
 
 /// `{"alg":"HS256","typ":"JWT"}`.
 const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";

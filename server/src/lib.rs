@@ -7,7 +7,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
 pub mod api;
-pub mod boot_report;
 pub mod ca;
 pub mod capture;
 pub mod certificate;
@@ -20,16 +19,13 @@ pub mod image;
 pub mod ipxe;
 pub mod jwt;
 mod listener;
-pub mod loose;
 pub mod metadata;
-pub mod network_config;
 pub mod operate;
+pub mod phone_home_settings;
 pub mod random;
 pub mod range;
 pub mod rate;
-pub mod report;
-pub mod reporting;
-pub mod run_token;
+pub mod reports;
 pub mod serve;
 pub mod snippet;
 pub mod state;

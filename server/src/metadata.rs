@@ -5,7 +5,7 @@
 use slipway_protocol::{Action, ErrorCode, NodeState, SeedCloudInit, Step};
 use slipway_user_data::quoted;
 
-use crate::Error;
+use crate::error::Error;
 use crate::store::nodes::Node;
 use crate::store::{Connection, nodes, runs};
 

@@ -11,21 +11,21 @@ mod workflow_file;
 
 use slipway_protocol::{DiskHints, ErrorCode, ssh_key};
 
+use crate::error::Error;
+use crate::store::nodes::{self, Node};
+use crate::store::{Connection, settings};
+
 pub use self::image::remove_image;
 pub use self::log::{LogType, node_log};
 pub use self::node::{
     NewNode, NodeChange, add_node, change_node, decommission_node, parse_network, release_node, remove_node, show_node,
 };
 pub use self::run::{NewRun, Task, cancel_run, list_runs, start_run};
-pub(crate) use self::steps::complete_config;
 pub use self::system::{add_system, remove_system};
 pub use self::token::{
     IssuedToken, MetadataUrl, TokenStatus, add_run_token, add_token, list_tokens, metadata_url, revoke_token,
 };
 pub use self::workflow_file::{WorkflowFile, parse_workflow};
-use crate::Error;
-use crate::store::nodes::{self, Node};
-use crate::store::{Connection, settings};
 
 /// Names become host names: labels of letters, digits and hyphens, joined by dots (RFC 1123, section 2.1).
 fn check_name(what: &str, name: &str) -> Result<(), Error> {
@@ -48,7 +48,7 @@ fn check_keys(keys: &[String]) -> Result<(), Error> {
 }
 
 fn check_disk(hints: &DiskHints) -> Result<(), Error> {
-    let problems = hints.problems(false);
+    let problems = hints.validate(false);
     if problems.is_empty() {
         return Ok(());
     }

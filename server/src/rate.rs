@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::Error;
+use crate::error::Error;
 
 const WINDOW: Duration = Duration::from_secs(60);
 /// Callers counted before those that were quiet for a minute are looked for and forgotten.

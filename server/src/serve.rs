@@ -15,17 +15,18 @@ use rustls::server::WebPkiClientVerifier;
 use slipway_protocol::ErrorCode;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
 
 use crate::api::{self, App};
 use crate::ca::Authority;
-use crate::capture::{self, Verifications};
+use crate::capture::Captures;
 use crate::certificate::Certificate;
 use crate::data::DataDir;
+use crate::error::Error;
 use crate::jwt::Signer;
+use crate::listener;
 use crate::rate::Rate;
 use crate::store::{self, Store, settings};
-use crate::{Error, listener};
+use tokio_rustls::TlsAcceptor;
 
 /// As NICo's metadata service takes them, and as many as cloud-init makes of one report that fails.
 const REPORTS_A_MINUTE: usize = 10;
@@ -126,7 +127,8 @@ impl Server {
         settings::write(&mut transaction, settings::SERVER_URL, &config.url.text).await?;
         store::commit(transaction).await?;
         let (stop, stopping) = watch::channel(false);
-        capture::sweep(&store, &data).await?;
+        let captures = Captures::new(store.clone(), data.clone(), config.max_capture, stopping.clone());
+        captures.sweep().await?;
         data.remove_left_images();
         let app = App {
             store,
@@ -139,8 +141,7 @@ impl Server {
             token_reports: Rate::new("reports", TOKEN_REPORTS_A_MINUTE, clock),
             metadata: Rate::new("requests for metadata", METADATA_A_MINUTE, clock),
             site: config.url.host,
-            verifications: Verifications::default(),
-            max_capture: config.max_capture,
+            captures,
             stopping,
         };
         Ok(Self { https, boot, tls, certificate, app: Arc::new(app), stop, _lock: lock })
@@ -174,7 +175,7 @@ impl Server {
         tokio::select! {
             _ = async { tokio::join!(https, boot, stop) } => {}
             () = self.certificate.keep_fresh(&self.app.authority, &self.app.data) => {}
-            () = capture::keep_swept(&self.app) => {}
+            () = self.app.captures.keep_swept() => {}
         }
         self.app.store.close().await;
     }

@@ -9,7 +9,7 @@ const MAX_NOTES: usize = 100;
 
 /// What can happen to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum NodeEvent {
     /// It asked to enrol and was told to wait.
     ToldToWait,
     /// It got its credentials.
@@ -42,27 +42,27 @@ pub enum AfterRun {
 }
 
 /// Where a node stands after something happened.
-pub fn next(state: NodeState, what: Happening) -> NodeState {
+pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
     use NodeState as S;
     match (state, what) {
-        (_, Happening::Decommissioned) => S::Decommissioned,
+        (_, NodeEvent::Decommissioned) => S::Decommissioned,
         // Out of service and being emptied are the operator's word; nothing the machine does changes them.
         (S::Decommissioned | S::Draining, _) => state,
-        (S::Registered | S::Held | S::Enrolled, Happening::ToldToWait) => S::Held,
-        (S::Registered | S::Held, Happening::Enrolled) => S::Enrolled,
+        (S::Registered | S::Held | S::Enrolled, NodeEvent::ToldToWait) => S::Held,
+        (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
         // A machine that was power-cycled enrols again; that alone changes nothing.
-        (_, Happening::ToldToWait | Happening::Enrolled) => state,
-        (S::Registered | S::Held, Happening::GivenWork) => state,
+        (_, NodeEvent::ToldToWait | NodeEvent::Enrolled) => state,
+        (S::Registered | S::Held, NodeEvent::GivenWork) => state,
         // Whatever runs on it, or failed to, is not what its newest run stands for.
-        (_, Happening::GivenWork) => S::Enrolled,
-        (_, Happening::StepStarted) => S::Installing,
-        (_, Happening::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
-        (_, Happening::RunSucceeded(AfterRun::Awaited)) => S::Booting,
-        (_, Happening::RunSucceeded(AfterRun::Reported)) => S::Running,
-        (_, Happening::RunFailed) => S::Failed,
-        (S::Booting | S::Installed, Happening::PhonedHome | Happening::SystemRuns) => S::Running,
+        (_, NodeEvent::GivenWork) => S::Enrolled,
+        (_, NodeEvent::StepStarted) => S::Installing,
+        (_, NodeEvent::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
+        (_, NodeEvent::RunSucceeded(AfterRun::Awaited)) => S::Booting,
+        (_, NodeEvent::RunSucceeded(AfterRun::Reported)) => S::Running,
+        (_, NodeEvent::RunFailed) => S::Failed,
+        (S::Booting | S::Installed, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => S::Running,
         // While the run goes on the report is only noted; see AfterRun::Reported.
-        (_, Happening::PhonedHome | Happening::SystemRuns) => state,
+        (_, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => state,
     }
 }
 
@@ -81,7 +81,7 @@ pub struct RunProgress {
 
 /// What an event made of its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum RunTransition {
     /// The run goes on, or had ended before.
     None,
     /// A step began.
@@ -134,14 +134,14 @@ fn blank(name: String, action: String) -> StepStatus {
 ///
 /// A run that has ended only takes notes and skipped steps. The first attempt of a step takes back whatever was known of it
 /// and of the later ones: the machine was power-cycled and starts over.
-pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<Turn, NoSuchStep> {
+pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<RunTransition, NoSuchStep> {
     let at = usize::try_from(event.step).unwrap_or(usize::MAX);
     let steps = run.steps.len();
     if at >= steps {
         return Err(NoSuchStep { seq: event.seq, step: event.step, steps });
     }
     if !is_open(run.state) && !matches!(event.kind, EventKind::Note(_) | EventKind::Skipped) {
-        return Ok(Turn::None);
+        return Ok(RunTransition::None);
     }
     if matches!(event.kind, EventKind::Started) && event.attempt == 1 {
         for step in &mut run.steps[at..] {
@@ -150,27 +150,27 @@ pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<Turn, 
     }
     let turn = apply_to_step(&mut run.steps[at], event, now);
     match turn {
-        Turn::StepStarted => run.state = RunState::Running,
-        Turn::Failed => {
+        RunTransition::StepStarted => run.state = RunState::Running,
+        RunTransition::Failed => {
             end_as_failed(run, now);
         }
-        Turn::Succeeded if run.steps.iter().all(|step| step.state == StepState::Succeeded) => {
+        RunTransition::Succeeded if run.steps.iter().all(|step| step.state == StepState::Succeeded) => {
             run.state = RunState::Succeeded;
             run.finished_at = Some(now);
         }
-        Turn::Succeeded | Turn::None => return Ok(Turn::None),
+        RunTransition::Succeeded | RunTransition::None => return Ok(RunTransition::None),
     }
     Ok(turn)
 }
 
-fn apply_to_step(step: &mut StepStatus, event: &Event, now: Millis) -> Turn {
+fn apply_to_step(step: &mut StepStatus, event: &Event, now: Millis) -> RunTransition {
     step.attempt = step.attempt.max(event.attempt);
     match &event.kind {
         EventKind::Started => {
             step.state = StepState::Running;
             step.started_at.get_or_insert(now);
             step.progress = None;
-            return Turn::StepStarted;
+            return RunTransition::StepStarted;
         }
         EventKind::Progress(progress) => step.progress = Some(progress.clone()),
         EventKind::Note(note) => {
@@ -185,19 +185,19 @@ fn apply_to_step(step: &mut StepStatus, event: &Event, now: Millis) -> Turn {
             step.finished_at = Some(now);
             step.outcome = Some(outcome.clone());
             step.failure = None;
-            return Turn::Succeeded;
+            return RunTransition::Succeeded;
         }
         EventKind::Failed(failure) => return end_step(step, StepState::Failed, failure, now),
         EventKind::TimedOut(failure) => return end_step(step, StepState::TimedOut, failure, now),
     }
-    Turn::None
+    RunTransition::None
 }
 
-fn end_step(step: &mut StepStatus, state: StepState, failure: &Failure, at: Millis) -> Turn {
+fn end_step(step: &mut StepStatus, state: StepState, failure: &Failure, at: Millis) -> RunTransition {
     step.state = state;
     step.finished_at = Some(at);
     step.failure = Some(failure.clone());
-    Turn::Failed
+    RunTransition::Failed
 }
 
 /// Ends a run, if it is not over, because an operator wants it so: the step whose turn it was fails with that reason.
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_node_goes_from_registered_to_running() {
-        use Happening as H;
+        use NodeEvent as H;
         use NodeState as S;
         let table = [
             (S::Registered, H::ToldToWait, S::Held),
@@ -292,9 +292,9 @@ mod tests {
     }
 
     /// Applies the events and returns the states of the run and of its two steps, and the last turn.
-    fn check(events: &[Event], expect: (RunState, [StepState; 2], Turn)) -> RunProgress {
+    fn check(events: &[Event], expect: (RunState, [StepState; 2], RunTransition)) -> RunProgress {
         let mut run = two_steps();
-        let mut turn = Turn::None;
+        let mut turn = RunTransition::None;
         for event in events {
             turn = apply(&mut run, event, 9).expect("the step exists");
         }
@@ -309,24 +309,24 @@ mod tests {
         use StepState as S;
         let done = || K::Succeeded(Outcome::default());
         let first = [event(0, 1, K::Started), event(0, 1, done())];
-        check(&first[..1], (RunState::Running, [S::Running, S::Pending], Turn::StepStarted));
-        check(&first, (RunState::Running, [S::Succeeded, S::Pending], Turn::None));
+        check(&first[..1], (RunState::Running, [S::Running, S::Pending], RunTransition::StepStarted));
+        check(&first, (RunState::Running, [S::Succeeded, S::Pending], RunTransition::None));
 
         let both = [first.as_slice(), &[event(1, 1, K::Started), event(1, 1, done())]].concat();
-        let run = check(&both, (RunState::Succeeded, [S::Succeeded, S::Succeeded], Turn::Succeeded));
+        let run = check(&both, (RunState::Succeeded, [S::Succeeded, S::Succeeded], RunTransition::Succeeded));
         assert_eq!(run.finished_at, Some(9));
 
         let failed = [event(0, 1, K::Started), event(0, 1, K::Failed(failure("no disk")))];
-        let run = check(&failed, (RunState::Failed, [S::Failed, S::Skipped], Turn::Failed));
+        let run = check(&failed, (RunState::Failed, [S::Failed, S::Skipped], RunTransition::Failed));
         assert_eq!(run.steps[0].failure, Some(failure("no disk")));
         let times = [run.steps[0].started_at, run.steps[0].finished_at, run.finished_at];
         assert_eq!(times, [Some(9); 3], "by one clock, the server's");
 
         let late = [failed.as_slice(), &[event(1, 1, K::Started)]].concat();
-        check(&late, (RunState::Failed, [S::Failed, S::Skipped], Turn::None));
+        check(&late, (RunState::Failed, [S::Failed, S::Skipped], RunTransition::None));
 
         let timed_out = [event(0, 1, K::TimedOut(failure("took 600 s")))];
-        check(&timed_out, (RunState::Failed, [S::TimedOut, S::Skipped], Turn::Failed));
+        check(&timed_out, (RunState::Failed, [S::TimedOut, S::Skipped], RunTransition::Failed));
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
             event(0, 1, EventKind::Retrying(failure("reset"))),
             event(0, 2, EventKind::Started),
         ];
-        let expect = (RunState::Running, [StepState::Running, StepState::Pending], Turn::StepStarted);
+        let expect = (RunState::Running, [StepState::Running, StepState::Pending], RunTransition::StepStarted);
         let run = check(&events, expect);
         assert_eq!(run.steps[0].attempt, 2);
         assert_eq!(run.steps[0].progress, None);
@@ -354,7 +354,7 @@ mod tests {
             event(1, 1, EventKind::Note("half-way".to_owned())),
             event(0, 1, EventKind::Started),
         ];
-        let expect = (RunState::Running, [StepState::Running, StepState::Pending], Turn::StepStarted);
+        let expect = (RunState::Running, [StepState::Running, StepState::Pending], RunTransition::StepStarted);
         let run = check(&events, expect);
         assert_eq!(run.steps[0].outcome, None);
         assert_eq!(run.steps[1], two_steps().steps[1]);
@@ -381,7 +381,8 @@ mod tests {
     #[test]
     fn a_run_that_failed_by_itself_was_not_ended() {
         let failed = [event(0, 1, EventKind::Started), event(0, 1, EventKind::Failed(failure("no disk")))];
-        let mut run = check(&failed, (RunState::Failed, [StepState::Failed, StepState::Skipped], Turn::Failed));
+        let mut run =
+            check(&failed, (RunState::Failed, [StepState::Failed, StepState::Skipped], RunTransition::Failed));
         end(&mut run, "replaced by run r2", 10);
         assert!(!run.ended);
         assert_eq!(run.steps[0].failure, Some(failure("no disk")));

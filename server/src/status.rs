@@ -6,7 +6,7 @@ use slipway_protocol::{
     HEARTBEAT_SECONDS, LooseStep, NodeState, NodeStatus, POLL_SECONDS, RunState, RunStatus, StepState,
 };
 
-use crate::Error;
+use crate::error::Error;
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, boot_reports, loose};

@@ -13,13 +13,14 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use common::disk_image::{Part, ROOT, can_mount, make};
 use slipway_actions::{Cancel, Candidate, Error, FetchError, Host, HostOptions, Machine, Request, Response};
 use slipway_installer::{End, Options};
 use slipway_protocol::{Action, Kexec, NodeState, Reboot, RunState, Step, StepState, StreamImage};
 use slipway_tests::Lab;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+
+use common::disk_image::{Part, ROOT, can_mount, make};
 
 /// The host, but for the kernel it would start.
 struct Loading(Host);
@@ -82,14 +83,14 @@ async fn check(image: Vec<u8>, leave: impl FnOnce(&Lab) -> Action, expect: End) 
     tokio::spawn(give(silent, image));
 
     let note = lab.folder.path().join("run/step.json");
-    let mut in_vain = 0;
-    while in_vain < 2 {
+    let mut note_miss = 0;
+    while note_miss < 2 {
         tokio::select! {
             ended = &mut installing => panic!("the machine was left: {ended:?}"),
             connection = nobody.accept() => drop(connection),
         }
         let note = std::fs::read_to_string(&note).unwrap_or_default();
-        in_vain += usize::from(note.contains("\"step\":1"));
+        note_miss += usize::from(note.contains("\"step\":1"));
     }
     drop(nobody);
     lab.start_server().await;

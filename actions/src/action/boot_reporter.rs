@@ -35,7 +35,7 @@ const LABELS: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn run(inputs: &BootReporter, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: ACTION, problems });
     }

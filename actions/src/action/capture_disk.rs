@@ -12,7 +12,7 @@ use crate::stream::capture;
 use crate::text;
 
 pub(crate) fn run(inputs: &CaptureDisk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "capture-disk", problems });
     }

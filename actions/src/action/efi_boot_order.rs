@@ -19,7 +19,7 @@ use crate::machine::{Candidate, Machine};
 use crate::report::Report;
 use crate::target::efi::variables::{Variables, entry, global};
 use crate::target::efi::{fallback, loader};
-use crate::target::mount::{self, LookedAt};
+use crate::target::mount::{self, SearchLog};
 use crate::target::os_release::OsRelease;
 use crate::target::root::TargetRoot;
 use crate::{target, text};
@@ -51,7 +51,7 @@ pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn
 }
 
 fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: ACTION, problems });
     }
@@ -101,7 +101,7 @@ fn os_release(disk: &OpenDisk) -> OsRelease {
 fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRelease) -> Result<Found, Error> {
     let refused = |reason: String| Error::Boot(BootError::Loader { disk: disk.path().to_owned(), reason });
     let wanted = wanted.map(|path| path.replace('\\', "/").trim_start_matches('/').to_owned());
-    let mut looked_at = LookedAt::default();
+    let mut looked_at = SearchLog::default();
     for partition in partitions::read(disk)? {
         let name = partition.describe(disk);
         let file_system = mount::probe(disk, &partition)?.filter(|found| mount::is_mountable(found.kind));
@@ -111,7 +111,7 @@ fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRe
             None => file_system.as_ref().is_some_and(|found| found.kind == "vfat"),
         };
         let Some(file_system) = file_system.filter(|_| is_esp) else {
-            looked_at.in_vain(format!("{name} is no EFI system partition with a file system"));
+            looked_at.note_miss(format!("{name} is no EFI system partition with a file system"));
             continue;
         };
         let esp = match mount::mount(disk, &partition, file_system.kind) {
@@ -135,7 +135,7 @@ fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRe
             return Ok(Found { esp, partition, path });
         }
         let what = wanted.as_ref().map_or(format!("no boot loader for {architecture}"), |path| format!("no /{path}"));
-        looked_at.in_vain(format!("{name} has {what}"));
+        looked_at.note_miss(format!("{name} has {what}"));
     }
     Err(looked_at.not_found("a boot loader", disk))
 }

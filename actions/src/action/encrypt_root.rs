@@ -18,7 +18,7 @@ mod tpm;
 mod verity;
 mod xts;
 
-use slipway_formats::boot_config::For;
+use slipway_formats::boot_config::EntryScope;
 use slipway_protocol::{DiskHints, EncryptRoot, KernelArgs, RecoveryKey, RunInTarget};
 
 use crate::action::{Done, kernel_args, run_in_target};
@@ -28,7 +28,7 @@ use crate::disk::partitions::{self, Partition};
 use crate::error::{EncryptError, Error};
 use crate::machine::Machine;
 use crate::report::Report;
-use crate::target::mount::LookedAt;
+use crate::target::mount::SearchLog;
 use crate::target::volume::mount_all;
 use crate::target::{self, Target};
 use crate::{random, text};
@@ -38,7 +38,7 @@ use reencrypt::Work;
 use table::{State, Table};
 
 /// Entries for recovery would not start without the arguments.
-const ENTRIES: For = For::Every;
+const ENTRIES: EntryScope = EntryScope::All;
 /// In place of a volume that has no UUID yet.
 const ANY_VOLUME: &str = "00000000-0000-0000-0000-000000000000";
 
@@ -59,7 +59,7 @@ struct Keys {
 }
 
 pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "encrypt-root", problems });
     }
@@ -87,7 +87,7 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
     let volume = &keys.escrow.volume;
     machine
         .escrow(&keys.escrow)
-        .map_err(|error| EncryptError::Escrow { source: error.source, may_pass: error.may_pass })?;
+        .map_err(|error| EncryptError::Escrow { source: error.source, is_transient: error.is_transient })?;
     report(Report::Note(format!("the recovery key of volume {volume} is stored")));
 
     target_files::write(&root, volume)?;
@@ -121,7 +121,7 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
 fn obstacle(
     disk: &OpenDisk,
     volumes: &[crate::target::volume::Volume],
-    looked_at: LookedAt,
+    looked_at: SearchLog,
     warnings: &mut Vec<String>,
 ) -> Result<Option<String>, Error> {
     let unseen = boot_files::unseen(volumes, &looked_at)?;

@@ -20,7 +20,7 @@ use slipway_protocol::{Disk, DiskChoice, DiskErasure, DiskHints, EraseDisk, Eras
 use crate::action::{Done, Next};
 use crate::disk::choose;
 use crate::disk::open::{Access, OpenDisk};
-use crate::disk::teardown::take_down;
+use crate::disk::teardown::tear_down;
 use crate::error::{EraseError, Error};
 use crate::machine::Machine;
 use crate::report::Report;
@@ -45,7 +45,7 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn Fn
     let mut opened = Vec::new();
     for disk in &disks {
         // In turn, because what is taken down may stand on several of them.
-        opened.push(take_down(disk, machine, report).and_then(|()| OpenDisk::open(&disk.path, Access::Write)));
+        opened.push(tear_down(disk, machine, report).and_then(|()| OpenDisk::open(&disk.path, Access::Write)));
     }
     let results = erase_all(inputs, opened, machine, report);
     let mut outcome = Outcome { disks: skipped, ..Outcome::default() };

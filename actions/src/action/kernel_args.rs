@@ -1,7 +1,7 @@
 //! `kernel-args`: changes the installed system's kernel command lines, wherever its boot loader keeps them, and what those of
 //! later kernels are made from. Every file is read before the first is written, so what is refused changes nothing.
 
-use slipway_formats::boot_config::For;
+use slipway_formats::boot_config::EntryScope;
 use slipway_protocol::{KernelArgs, RunInTarget};
 
 use crate::action::{Done, run_in_target};
@@ -10,7 +10,7 @@ use crate::disk::open::{Access, OpenDisk};
 use crate::error::{BootError, Error};
 use crate::machine::Machine;
 use crate::report::Report;
-use crate::target::mount::LookedAt;
+use crate::target::mount::SearchLog;
 use crate::target::volume::{Volume, mount_all};
 use plan::Plan;
 
@@ -22,17 +22,17 @@ const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-m
 const PROGRAM_DIRS: &[&str] = &["usr/sbin", "usr/bin", "sbin"];
 
 pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    run_for(For::Normal, inputs, machine, report)
+    run_for(EntryScope::Default, inputs, machine, report)
 }
 
 /// The same, with a say in which entries get what is added.
 pub(crate) fn run_for(
-    entries: For,
+    entries: EntryScope,
     inputs: &KernelArgs,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "kernel-args", problems });
     }
@@ -62,18 +62,18 @@ pub(crate) fn run_for(
 /// Fails where [`run_for`] would before it has changed anything, as far as the file systems of the disk tell that: a menu that is
 /// to be made is seen only then.
 pub(crate) fn check(
-    entries: For,
+    entries: EntryScope,
     inputs: &KernelArgs,
     disk: &OpenDisk,
     volumes: &[Volume],
-    looked_at: LookedAt,
+    looked_at: SearchLog,
 ) -> Result<(), Error> {
     let plan = Plan::make(volumes, inputs, entries)?;
     let may_be_made = looked_at.refusals.is_empty() && missing_menu(volumes)?.is_some();
     if plan.entries() == 0 && !may_be_made { Err(not_found(looked_at, disk)) } else { Ok(()) }
 }
 
-fn not_found(looked_at: LookedAt, disk: &OpenDisk) -> Error {
+fn not_found(looked_at: SearchLog, disk: &OpenDisk) -> Error {
     looked_at.not_found("a boot loader's configuration", disk)
 }
 
@@ -82,7 +82,7 @@ fn finish(
     disk: &OpenDisk,
     plan: &Plan,
     volumes: &[Volume],
-    looked_at: LookedAt,
+    looked_at: SearchLog,
     inputs: &KernelArgs,
     changed: usize,
 ) -> Result<Done, Error> {

@@ -22,7 +22,7 @@ use find::Startable;
 const ACTION: &str = "kexec";
 
 pub(crate) fn run(inputs: &Kexec, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: ACTION, problems });
     }

@@ -33,7 +33,7 @@ struct Planned {
 
 pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     // A workflow was checked before it began, an action by hand was not.
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "partition", problems });
     }

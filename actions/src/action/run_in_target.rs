@@ -23,7 +23,7 @@ use crate::error::{Error, TargetError};
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::sys;
-use crate::target::mount::{self, LookedAt, MountError, Source};
+use crate::target::mount::{self, MountError, SearchLog, Source};
 use crate::target::root::TargetRoot;
 use crate::target::{self, Target};
 use output::Output;
@@ -51,7 +51,7 @@ type Orders = (RunInTarget, Vec<Mount>, Option<String>);
 type Answer = Result<(Option<i32>, Option<i32>), String>;
 
 pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "run-in-target", problems });
     }
@@ -71,7 +71,7 @@ pub(crate) fn run_on(
     // It is mounted again by the first process, and a file system must not be mounted through two devices.
     drop(root);
     let no_device = |error: MountError| {
-        let mut looked_at = LookedAt::default();
+        let mut looked_at = SearchLog::default();
         looked_at.refused(&name, &error);
         looked_at.not_found("the root file system", disk)
     };

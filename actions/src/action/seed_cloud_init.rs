@@ -34,7 +34,7 @@ pub(crate) fn run(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "seed-cloud-init", problems });
     }
@@ -117,7 +117,9 @@ fn find_root(
     let system = match root::find(disk, places, report) {
         Ok(system) => system,
         // A partition needs none.
-        Err(error @ Error::Target(TargetError::NotFound { may_pass: false, .. })) if wanted == SeedPlace::Cidata => {
+        Err(error @ Error::Target(TargetError::NotFound { is_transient: false, .. }))
+            if wanted == SeedPlace::Cidata =>
+        {
             return Ok(Root::Closed(text::chain(&error)));
         }
         Err(error) => return Err(error),

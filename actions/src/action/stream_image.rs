@@ -16,7 +16,7 @@ use crate::target::grow;
 use crate::text;
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "stream-image", problems });
     }

@@ -47,7 +47,7 @@ pub(crate) fn run(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: "unpack-archive", problems });
     }

@@ -25,7 +25,7 @@ const USERS: &str = "etc/passwd";
 const GROUPS: &str = "etc/group";
 
 pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.problems();
+    let problems = inputs.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: ACTION, problems });
     }

@@ -8,7 +8,7 @@ use slipway_protocol::{Disk, DiskChoice, DiskHints};
 use crate::disk::node;
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions::Partition;
-use crate::disk::teardown::{take_down, take_down_partition};
+use crate::disk::teardown::{tear_down, tear_down_partition};
 use crate::error::Error;
 use crate::machine::{Candidate, Machine};
 use crate::report::Report;
@@ -26,7 +26,7 @@ pub(crate) fn open(
 ) -> Result<OpenDisk, Error> {
     let disk = one(hints, access, machine, report)?;
     if access != Access::Read {
-        take_down(&disk, machine, report)?;
+        tear_down(&disk, machine, report)?;
     }
     OpenDisk::open(&disk.path, access)
 }
@@ -44,7 +44,7 @@ pub(crate) fn open_all(
     }
     // Of all of them first: what is taken down may stand on several.
     for (disk, _) in &chosen {
-        take_down(disk, machine, report)?;
+        tear_down(disk, machine, report)?;
     }
     chosen.iter().map(|(disk, _)| OpenDisk::open(&disk.path, Access::Write)).collect()
 }
@@ -62,8 +62,8 @@ pub(crate) fn open_partition(
     let partition = find(&looked_at)?;
     let is_part = partition.number > 0 && machine.is_operating_system();
     match is_part.then(|| node::of_partition(&looked_at, &partition)).flatten() {
-        Some(node) => take_down_partition(&disk, &node, machine, report)?,
-        None => take_down(&disk, machine, report)?,
+        Some(node) => tear_down_partition(&disk, &node, machine, report)?,
+        None => tear_down(&disk, machine, report)?,
     }
     drop(looked_at);
     let opened = match OpenDisk::open(&disk.path, Access::Write) {

@@ -27,12 +27,12 @@ const MAX_STEPS: usize = 10_000;
 
 /// Takes down everything that holds a disk, one note for each thing, if slipway is the operating system. On a system of somebody
 /// else's nothing is touched: a disk in use is not chosen there, and is not opened.
-pub(crate) fn take_down(disk: &Disk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+pub(crate) fn tear_down(disk: &Disk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
     take_down_at(disk, &kernel_name(&disk.path), machine, report)
 }
 
 /// The same for one partition of a disk, by its node.
-pub(crate) fn take_down_partition(
+pub(crate) fn tear_down_partition(
     disk: &Disk,
     node: &Path,
     machine: &dyn Machine,

@@ -25,7 +25,7 @@ pub enum CaptureError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
         /// Whether the same may succeed if it is tried again.
-        may_pass: bool,
+        is_transient: bool,
     },
     /// Failures in a row without a byte stored, for too long.
     #[error("storing the image {name}: stopped at byte {offset} after {failures} failures in a row in {seconds} s")]
@@ -58,10 +58,10 @@ pub enum CaptureError {
 
 impl CaptureError {
     /// Whether the same may succeed if it is tried again.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::UploadGaveUp { .. } | Self::UploadLost { .. } => true,
-            Self::Upload { may_pass, .. } => *may_pass,
+            Self::Upload { is_transient, .. } => *is_transient,
             Self::Compress { .. } => false,
         }
     }

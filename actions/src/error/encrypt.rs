@@ -31,7 +31,7 @@ pub enum EncryptError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
         /// Whether the same may succeed if it is tried again.
-        may_pass: bool,
+        is_transient: bool,
     },
     /// A partition sealed by dm-verity is not what it was sealed as.
     #[error("checking {what}, which dm-verity seals: {reason}; write the image again")]

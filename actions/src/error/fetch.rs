@@ -123,14 +123,14 @@ impl FetchError {
     /// After which time the server wants to be asked again.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
-            FetchError::Status { refusal, .. } if self.may_pass() => refusal.retry_after,
+            FetchError::Status { refusal, .. } if self.is_transient() => refusal.retry_after,
             _ => None,
         }
     }
 
     /// Whether the same request may succeed later: true for dropped, refused and stalled connections and for 408, 429 and
     /// 5xx; false for other statuses, for certificates that do not verify, and for local files.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             FetchError::Send { source } => !source.is_builder() && !source.is_redirect() && !is_untrusted(source),
             FetchError::Status { status, .. } => {

@@ -47,7 +47,7 @@ pub enum SourceError {
         /// Each, without user, password and query, which may be secrets, and why it failed last.
         failed: Vec<String>,
         /// One of them may yet answer.
-        may_pass: bool,
+        is_transient: bool,
     },
     /// What is said of the source does not go together.
     #[error("checking where the {what} comes from: the step {problem}")]
@@ -102,10 +102,10 @@ pub enum SourceError {
 
 impl SourceError {
     /// Whether the same may succeed if it is tried again.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         match self {
-            Self::Fetch { source, .. } | Self::FetchGaveUp { source, .. } => source.may_pass(),
-            Self::NoMirror { may_pass, .. } => *may_pass,
+            Self::Fetch { source, .. } | Self::FetchGaveUp { source, .. } => source.is_transient(),
+            Self::NoMirror { is_transient, .. } => *is_transient,
             _ => false,
         }
     }

@@ -15,7 +15,7 @@ pub enum TargetError {
         /// Every place looked at, with what was there.
         looked_at: String,
         /// A partition had no device node, which may yet appear.
-        may_pass: bool,
+        is_transient: bool,
     },
     /// A file of the installed system could not be read or written.
     #[error("{operation} /{path} of the installed system")]
@@ -118,8 +118,8 @@ pub enum TargetError {
 
 impl TargetError {
     /// Whether the same may succeed if it is tried again.
-    pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::NotFound { may_pass: true, .. })
+    pub(super) fn is_transient(&self) -> bool {
+        matches!(self, Self::NotFound { is_transient: true, .. })
     }
 }
 

@@ -122,7 +122,7 @@ impl Mirrors {
     }
 
     /// Whether any of them may yet answer.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         self.places.iter().any(|place| !place.is_out)
     }
 
@@ -147,7 +147,7 @@ impl Mirrors {
         }
         let place = &mut self.places[self.at];
         place.failure = Some(text::chain(error));
-        place.is_out = !error.may_pass();
+        place.is_out = !error.is_transient();
         let is_out = place.is_out;
         let left = self.places.iter().filter(|place| !place.is_out).count();
         if left == 0 || (self.was_each_asked() && self.outage.lasted() >= patience) {
@@ -325,7 +325,7 @@ mod tests {
             assert_eq!(mirrors.url(), url);
             assert_eq!(mirrors.gave_wrong("wrong"), (vec![url], can_begin_again));
         }
-        assert_eq!((mirrors.told().len(), mirrors.may_pass(), mirrors.again), (3, false, 12));
+        assert_eq!((mirrors.told().len(), mirrors.is_transient(), mirrors.again), (3, false, 12));
     }
 
     #[test]

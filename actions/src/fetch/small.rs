@@ -40,7 +40,7 @@ pub(crate) fn fetch(
         };
         outage.failed();
         let (failures, lasted) = (outage.failures(), outage.lasted());
-        if !error.may_pass() {
+        if !error.is_transient() {
             return Err(SourceError::Fetch { url: url(), source: error }.into());
         }
         let pause = retry::pause(&error, failures);

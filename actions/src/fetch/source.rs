@@ -12,7 +12,7 @@ use slipway_protocol::{Digest, OciReference, OciReferenceError, Origin, Registry
 use super::mirrors::Mirrors;
 use super::oci::Registry;
 use super::{retry, shown, small};
-use crate::error::{Error, SourceError, is_retryable};
+use crate::error::{Error, SourceError, is_transient};
 use crate::fetch::verify::Check;
 use crate::machine::{Machine, Request};
 use crate::report::Report;
@@ -159,7 +159,7 @@ impl<'a> Source<'a> {
         let is_only = registries.len() == 1;
         let patience = retry::patience_with(machine, is_only);
         loop {
-            let (mut failed, mut may_pass) = (Vec::new(), false);
+            let (mut failed, mut may_answer) = (Vec::new(), false);
             for (index, registry) in registries.iter_mut().enumerate() {
                 machine.cancel().check()?;
                 let error = match registry.find(patience, machine) {
@@ -170,10 +170,10 @@ impl<'a> Source<'a> {
                 let why = format!("{}: {}", shown(urls[index]), text::chain(&error));
                 report(Report::Note(format!("did not find the {} in {why}", self.what)));
                 failed.push(why);
-                may_pass |= is_retryable(&error);
+                may_answer |= is_transient(&error);
             }
-            if !may_pass || began.elapsed() >= machine.patience() {
-                return Err(SourceError::NoMirror { failed, may_pass }.into());
+            if !may_answer || began.elapsed() >= machine.patience() {
+                return Err(SourceError::NoMirror { failed, is_transient: may_answer }.into());
             }
         }
     }
@@ -199,7 +199,7 @@ impl<'a> Source<'a> {
                 return Err(if self.mirrors.failed_alike() {
                     error
                 } else {
-                    Error::Source(SourceError::NoMirror { failed, may_pass: false })
+                    Error::Source(SourceError::NoMirror { failed, is_transient: false })
                 });
             }
             let (next, gave) = (shown(self.mirrors.url()), gave.join(" and "));

@@ -31,7 +31,7 @@ struct FileError {
 
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> UploadError {
     let path = path.to_owned();
-    move |source| UploadError { source: Box::new(FileError { doing, path, source }), may_pass: false }
+    move |source| UploadError { source: Box::new(FileError { doing, path, source }), is_transient: false }
 }
 
 impl CaptureFile {

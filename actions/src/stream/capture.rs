@@ -272,13 +272,13 @@ impl<'a> Tries<'a> {
 
     /// Returns when it is time to try again, if it is to be tried again.
     fn failed(&mut self, error: UploadError, note: &mut dyn FnMut(String)) -> Result<(), Halt> {
-        let UploadError { source, may_pass } = error;
+        let UploadError { source, is_transient } = error;
         if self.stop.is_set() {
             return Err(Halt::Stopped);
         }
         let (name, offset) = (self.name.to_owned(), self.stored);
-        if !may_pass {
-            return Err(Halt::Failed(Error::Capture(CaptureError::Upload { name, source, may_pass })));
+        if !is_transient {
+            return Err(Halt::Failed(Error::Capture(CaptureError::Upload { name, source, is_transient })));
         }
         self.outage.failed();
         let (failures, lasted) = (self.outage.failures(), self.outage.lasted());

@@ -89,9 +89,9 @@ impl Resume<'_> {
         let (failed, outage) = (self.mirrors.told(), self.mirrors.outage());
         let (failures, seconds) = (outage.failures(), outage.lasted().as_secs());
         if !failed.is_empty() {
-            return Error::Source(SourceError::NoMirror { failed, may_pass: self.mirrors.may_pass() });
+            return Error::Source(SourceError::NoMirror { failed, is_transient: self.mirrors.is_transient() });
         }
-        match error.may_pass() {
+        match error.is_transient() {
             true => Error::Source(SourceError::FetchGaveUp { url, offset, failures, seconds, source: error }),
             false => Error::Source(SourceError::Fetch { url, source: error }),
         }

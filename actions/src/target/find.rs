@@ -7,7 +7,7 @@ use crate::disk::partitions::{self, Partition};
 use crate::disk::probe::FileSystem;
 use crate::error::{Error, PartitionError};
 use crate::report::Report;
-use crate::target::mount::{self, LookedAt};
+use crate::target::mount::{self, SearchLog};
 use crate::target::root::TargetRoot;
 use crate::target::{os_release, verity};
 
@@ -83,7 +83,7 @@ pub(crate) fn find(
     if !mount::is_mountable(kind) {
         return Err(refused(format!("{name} is {kind}, which cannot be mounted")));
     }
-    let mut looked_at = LookedAt::default();
+    let mut looked_at = SearchLog::default();
     let root = match mount::mount(disk, &partition, kind) {
         Ok(root) => root,
         Err(error) => {
@@ -109,20 +109,20 @@ fn is_meant(wanted: &NumberOrName, partition: &Partition, file_system: Option<&F
 pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Result<Target, Error> {
     let mut found = verity::judged(disk)?;
     found.sort_by_key(|((partition, file_system), _)| rank(partition, file_system.as_ref()));
-    let mut looked_at = LookedAt::default();
+    let mut looked_at = SearchLog::default();
     for ((partition, file_system), closed) in found {
         let name = partition.describe(disk);
         if let Some(reason) = closed {
-            looked_at.in_vain(format!("{name} is left alone: {reason}"));
+            looked_at.note_miss(format!("{name} is left alone: {reason}"));
             continue;
         }
         let Some(file_system) = file_system else {
-            looked_at.in_vain(format!("{name} has no file system"));
+            looked_at.note_miss(format!("{name} has no file system"));
             continue;
         };
         let kind = file_system.kind;
         if !mount::is_mountable(kind) || kind == "vfat" {
-            looked_at.in_vain(format!("{name} is {kind}"));
+            looked_at.note_miss(format!("{name} is {kind}"));
             continue;
         }
         let root = match mount::mount(disk, &partition, kind) {
@@ -140,7 +140,7 @@ pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Resu
             report(Report::Note(format!("the root file system is {kind} of {name}")));
             return Ok(Target { root, partition, name, kind, warnings: looked_at.refusals });
         }
-        looked_at.in_vain(format!("{name} ({kind}) has no /etc/os-release"));
+        looked_at.note_miss(format!("{name} ({kind}) has no /etc/os-release"));
     }
     Err(looked_at.not_found("a root file system", disk))
 }

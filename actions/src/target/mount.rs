@@ -60,13 +60,13 @@ pub(crate) enum MountError {
 
 /// Places of a disk where something was looked for.
 #[derive(Debug, Default)]
-pub(crate) struct LookedAt {
+pub(crate) struct SearchLog {
     places: Vec<String>,
     /// Partitions that could not be looked into, with the reason; worth a warning even if it was found elsewhere.
     pub(crate) refusals: Vec<String>,
     /// Partitions that were not mounted, where all of a disk were gone over.
     pub(crate) unmounted: Vec<Unmounted>,
-    may_pass: bool,
+    is_transient: bool,
 }
 
 /// A partition that was not mounted.
@@ -80,9 +80,9 @@ pub(crate) struct Unmounted {
     pub(crate) is_refused: bool,
 }
 
-impl LookedAt {
+impl SearchLog {
     /// Notes a place that does not have it.
-    pub(crate) fn in_vain(&mut self, place: String) {
+    pub(crate) fn note_miss(&mut self, place: String) {
         self.places.push(place);
     }
 
@@ -91,14 +91,14 @@ impl LookedAt {
         let refusal = format!("{partition} was not looked into: {}", text::chain(error));
         self.places.push(refusal.clone());
         self.refusals.push(refusal.clone());
-        self.may_pass |= matches!(error, MountError::NoNode { .. });
+        self.is_transient |= matches!(error, MountError::NoNode { .. });
         refusal
     }
 
     /// The error that it is nowhere.
     pub(crate) fn not_found(self, what: &'static str, disk: &OpenDisk) -> Error {
         let (disk, looked_at) = (disk.path().to_owned(), self.places.join("; "));
-        Error::Target(TargetError::NotFound { what, disk, looked_at, may_pass: self.may_pass })
+        Error::Target(TargetError::NotFound { what, disk, looked_at, is_transient: self.is_transient })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::disk::partitions::Partition;
 use crate::disk::probe::FileSystem;
 use crate::error::Error;
 use crate::machine::Cancel;
-use crate::target::mount::{self, LookedAt, Unmounted};
+use crate::target::mount::{self, SearchLog, Unmounted};
 use crate::target::root::{TargetRoot, target_file};
 use crate::target::verity;
 
@@ -57,8 +57,8 @@ pub(crate) struct Volume {
 }
 
 /// Every file system of a disk that can be mounted.
-pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>, LookedAt), Error> {
-    let (mut volumes, mut looked_at) = (Vec::new(), LookedAt::default());
+pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>, SearchLog), Error> {
+    let (mut volumes, mut looked_at) = (Vec::new(), SearchLog::default());
     for ((partition, found), closed) in verity::judged(disk)? {
         let name = partition.describe(disk);
         let mountable = found.clone().filter(|found| mount::is_mountable(found.kind));
@@ -69,7 +69,7 @@ pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>
                 cancel.check()?;
                 match mount::mount(disk, &partition, file_system.kind) {
                     Ok(root) => {
-                        looked_at.in_vain(format!("{name} ({}) has none", file_system.kind));
+                        looked_at.note_miss(format!("{name} ({}) has none", file_system.kind));
                         volumes.push(Volume::new(name, partition, file_system, root));
                         continue;
                     }
@@ -78,7 +78,7 @@ pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>
             }
         };
         if !is_refused {
-            looked_at.in_vain(reason.clone());
+            looked_at.note_miss(reason.clone());
         }
         looked_at.unmounted.push(Unmounted { partition, file_system: found, reason, is_refused });
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use slipway_actions::{Error, is_retryable};
+use slipway_actions::{Error, is_transient};
 use slipway_protocol::{Action, StreamImage};
 
 use super::{Bench, MIB, chain, stream};
@@ -45,7 +45,7 @@ pub fn file(bench: &Bench, bytes: &[u8]) -> StreamImage {
 pub fn fails_for(bench: &Bench, image: StreamImage, expect: &str) -> Error {
     let error = fails(bench, image);
     assert!(chain(&error).contains(expect), "{}", chain(&error));
-    assert!(!is_retryable(&error), "{}", chain(&error));
+    assert!(!is_transient(&error), "{}", chain(&error));
     error
 }
 

@@ -4,7 +4,7 @@ use slipway_protocol::KernelArgs;
 
 use super::command_line::{Language, changed, without_appended};
 use super::shell::with_lines;
-use super::{Edit, For, is_linux, is_recovery};
+use super::{Edit, EntryScope, is_linux, is_recovery};
 
 /// Ends of names by which SYSLINUX tells what is no Linux.
 const NO_LINUX: &[&str] = &[".0", ".bin", ".bs", ".bss", ".c32", ".cbt", ".com", ".img"];
@@ -27,7 +27,7 @@ struct Section<'a> {
 
 /// A menu: the arguments of every entry that starts Linux. What is added is not for entries for rescue, unless it is for
 /// every entry.
-pub fn extlinux(text: &str, wanted: &KernelArgs, to: For) -> Edit {
+pub fn extlinux(text: &str, wanted: &KernelArgs, to: EntryScope) -> Edit {
     let sections = sections(text);
     let Some((common, entries)) = sections.split_first() else { return Edit::NoCommandLine };
     let mut to_edit: Vec<&Section> = entries.iter().filter(|entry| starts_linux(entry)).collect();
@@ -41,7 +41,7 @@ pub fn extlinux(text: &str, wanted: &KernelArgs, to: For) -> Edit {
     let reduced = without_appended(wanted);
     let mut lines = Vec::new();
     for section in to_edit {
-        let wanted = if is_recovery(arguments(section)) && to == For::Normal { &reduced } else { wanted };
+        let wanted = if is_recovery(arguments(section)) && to == EntryScope::Default { &reduced } else { wanted };
         match edited(section, wanted) {
             Ok(line) => lines.extend(line),
             Err(reason) => return Edit::Refused(reason),
@@ -104,7 +104,7 @@ mod tests {
     use crate::boot_config::tests::{append, check_text, delete};
 
     fn normal(text: &str, wanted: &KernelArgs) -> Edit {
-        extlinux(text, wanted, For::Normal)
+        extlinux(text, wanted, EntryScope::Default)
     }
 
     fn check(text: &str, wanted: &KernelArgs, expect: &str) {

@@ -3,13 +3,13 @@
 use slipway_protocol::KernelArgs;
 
 use super::command_line::{Language, changed, without_appended};
-use super::{Edit, For, edit_lines, is_linux, is_recovery};
+use super::{Edit, EntryScope, edit_lines, is_linux, is_recovery};
 
 const SET_KERNELOPTS: &str = "set kernelopts=";
 
 /// A grub.cfg: every command that starts Linux. What is added is not for the entries for recovery, as those are made without
 /// GRUB_CMDLINE_LINUX_DEFAULT, unless it is for every entry.
-pub fn grub_config(text: &str, wanted: &KernelArgs, entries: For) -> Edit {
+pub fn grub_config(text: &str, wanted: &KernelArgs, entries: EntryScope) -> Edit {
     let mut found = false;
     let reduced = without_appended(wanted);
     let edit = edit_lines(text, |_, line| {
@@ -18,7 +18,7 @@ pub fn grub_config(text: &str, wanted: &KernelArgs, entries: For) -> Edit {
             return Ok(None);
         }
         found = true;
-        let wanted = if is_recovery(arguments) && entries == For::Normal { &reduced } else { wanted };
+        let wanted = if is_recovery(arguments) && entries == EntryScope::Default { &reduced } else { wanted };
         let edited = changed(&[arguments], wanted, Language::Grub)?.concat();
         Ok((edited != arguments).then(|| format!("{} {edited}", start.trim_end()).trim_end().to_owned()))
     });
@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn normal(text: &str, wanted: &KernelArgs) -> Edit {
-        grub_config(text, wanted, For::Normal)
+        grub_config(text, wanted, EntryScope::Default)
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
         let config = "linux /vmlinuz root=x ro single c=1\n";
         check(config, &append(&["a"]), config);
         check(config, &delete(&["c"]), "linux /vmlinuz root=x ro single\n");
-        let every = |text: &str, wanted: &KernelArgs| grub_config(text, wanted, For::Every);
+        let every = |text: &str, wanted: &KernelArgs| grub_config(text, wanted, EntryScope::All);
         check_text(&every, config, &append(&["a"]), "linux /vmlinuz root=x ro single c=1 a\n");
     }
 

@@ -2,7 +2,7 @@
 
 use slipway_protocol::KernelArgs;
 
-use super::For;
+use super::EntryScope;
 use super::command_line::{Language, Word, change, joined, without_appended};
 use super::shell::{Assignment, assignments, with_assignment, with_lines};
 
@@ -22,12 +22,12 @@ struct Part {
 /// /etc/default/grub and the files read after it, each with the changes. What is added goes where it comes last in entries
 /// that are not for recovery, or in all of them; what is replaced or deleted is so wherever it stands. The error is the index of a file and what
 /// in it is not understood.
-pub fn grub_defaults(files: &[&str], wanted: &KernelArgs, entries: For) -> Result<Vec<String>, (usize, String)> {
+pub fn grub_defaults(files: &[&str], wanted: &KernelArgs, entries: EntryScope) -> Result<Vec<String>, (usize, String)> {
     let is_bls = in_effect(files, BLS)?.last().is_some_and(|part| part.assignment.value == "true");
     let (every, normal) = (in_effect(files, EVERY)?, in_effect(files, NORMAL)?);
     // What is added goes to the second.
     let (mut parts, others, variable) =
-        if is_bls || entries == For::Every { (normal, every, EVERY) } else { (every, normal, NORMAL) };
+        if is_bls || entries == EntryScope::All { (normal, every, EVERY) } else { (every, normal, NORMAL) };
     let first = parts.len();
     parts.extend(others);
     let mut before = Vec::new();
@@ -95,7 +95,7 @@ mod tests {
     use crate::boot_config::tests::{append, check_refused, delete, if_missing, replace};
 
     fn normal(files: &[&str], wanted: &KernelArgs) -> Result<Vec<String>, (usize, String)> {
-        grub_defaults(files, wanted, For::Normal)
+        grub_defaults(files, wanted, EntryScope::Default)
     }
 
     fn check(files: &[&str], wanted: &KernelArgs, expect: &[&str]) {
@@ -131,7 +131,7 @@ mod tests {
         let before = "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n";
         let after = format!("{before}GRUB_CMDLINE_LINUX=\"a\"\n");
         for text in [before, &after] {
-            assert_eq!(grub_defaults(&[text], &append(&["a"]), For::Every).unwrap(), [after.as_str()], "{text:?}");
+            assert_eq!(grub_defaults(&[text], &append(&["a"]), EntryScope::All).unwrap(), [after.as_str()], "{text:?}");
         }
     }
 

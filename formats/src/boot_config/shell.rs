@@ -254,7 +254,7 @@ fn quoted(value: &str) -> String {
 
 /// Which of several files says what a variable is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct EffectiveValue {
     /// Index of the file.
     pub file: usize,
     /// Whether it takes it from elsewhere.
@@ -264,14 +264,18 @@ pub struct Said {
 /// The last of the files, which a shell reads one after the other, that gives a variable a value, rather than add to the one it has. None
 /// where it stays empty. `elsewhere` is the path of a file, without the first slash, from which the value may be taken. What is not
 /// understood is an error, with the index of its file.
-pub fn said_by(texts: &[&str], variable: &str, elsewhere: &str) -> Result<Option<Said>, (usize, String)> {
-    let mut said: Option<Said> = None;
+pub fn effective_value(
+    texts: &[&str],
+    variable: &str,
+    elsewhere: &str,
+) -> Result<Option<EffectiveValue>, (usize, String)> {
+    let mut said: Option<EffectiveValue> = None;
     for (file, text) in texts.iter().enumerate() {
         for assignment in assignments(text, variable).map_err(|reason| (file, reason))? {
             let is_taken = assignment.substitutions.iter().any(|substitution| substitution.contains(elsewhere));
             said = match said {
                 Some(said) if assignment.goes_on => Some(said),
-                _ => Some(Said { file, is_taken }).filter(|_| !assignment.value.is_empty()),
+                _ => Some(EffectiveValue { file, is_taken }).filter(|_| !assignment.value.is_empty()),
             };
         }
     }
@@ -335,7 +339,7 @@ mod tests {
     #[test]
     fn of_several_files_the_last_says_what_a_variable_is_and_others_add_to_it() {
         let check = |texts: &[&str], expect: Option<(usize, bool)>| {
-            let found = said_by(texts, "V", "etc/kernel/cmdline").unwrap();
+            let found = effective_value(texts, "V", "etc/kernel/cmdline").unwrap();
             assert_eq!(found.map(|said| (said.file, said.is_taken)), expect, "{texts:?}");
         };
         check(&["", "# V=a"], None);
@@ -347,7 +351,7 @@ mod tests {
         check(&["", "V=\"$V b\""], Some((1, false)));
         check(&["V=a\nV="], None);
         check(&["V=a", "V=''"], None);
-        let (file, reason) = said_by(&["V=a", "[ -e x ] && V=b"], "V", "x").unwrap_err();
+        let (file, reason) = effective_value(&["V=a", "[ -e x ] && V=b"], "V", "x").unwrap_err();
         assert_eq!((file, reason.contains("behind another command")), (1, true));
     }
 

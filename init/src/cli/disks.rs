@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use indicatif::HumanBytes;
 use serde_json::{Map, Value, json};
 use slipway_actions::{Host, HostOptions, Verdict};
 use slipway_protocol::DiskHints;
 
 use super::shown;
+use indicatif::HumanBytes;
 
 #[derive(Args)]
 pub struct DisksArguments {
@@ -55,7 +55,7 @@ fn hints(given: &[String]) -> Result<DiskHints> {
         }
     }
     let hints = read(all).context("reading the hints")?;
-    match hints.problems(true).as_slice() {
+    match hints.validate(true).as_slice() {
         [] => Ok(hints),
         problems => bail!("the hint {}", problems.join("; ")),
     }

@@ -53,8 +53,8 @@ pub enum BootPosition {
 
 impl EfiBootOrder {
     /// What is wrong with these inputs by themselves.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.disk.problems(false);
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(false);
         if let Some(loader) = &self.loader {
             let path = loader.replace('\\', "/");
             let problem = match target_path_problem(&path) {
@@ -100,8 +100,8 @@ pub struct Kexec {
 
 impl Kexec {
     /// What is wrong with these inputs by themselves.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.disk.problems(false);
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(false);
         for (what, path) in [("kernel", &self.kernel), ("initrd", &self.initrd)] {
             let problem = path.as_deref().and_then(|path| Some((path, target_path_problem(path)?)));
             problems.extend(problem.map(|(path, problem)| format!("starts with the {what} {path:?}: {problem}")));
@@ -174,9 +174,9 @@ mod tests {
     fn nothing_follows_when_the_machine_has_left() {
         let step = |name: &str, action| Step { name: name.to_owned(), action, retries: 0, timeout: None };
         let kexec = || Action::Kexec(Kexec::default());
-        assert_eq!(workflow::problems(&[step("a", kexec())]), [""; 0]);
+        assert_eq!(workflow::validate(&[step("a", kexec())]), [""; 0]);
         assert_eq!(
-            workflow::problems(&[step("a", kexec()), step("b", Action::Reboot(Reboot {}))]),
+            workflow::validate(&[step("a", kexec()), step("b", Action::Reboot(Reboot {}))]),
             ["step 1 (\"a\") leaves for the installed kernel, and 1 more step follows"]
         );
     }

@@ -51,7 +51,7 @@ impl Default for BootReporter {
 
 impl BootReporter {
     /// What is wrong with it, to be read after the name of its step.
-    pub fn problems(&self) -> Vec<String> {
+    pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.url.starts_with("https://") {
             problems.push(format!("reports to {:?}: give the server's URL, which begins with https://", self.url));
@@ -70,7 +70,7 @@ impl BootReporter {
             let (least, most) = (LOG_INTERVALS.start(), LOG_INTERVALS.end());
             problems.push(format!("sends logs every {} seconds: give {least} to {most}", self.every));
         }
-        problems.into_iter().chain(self.disk.problems(false)).collect()
+        problems.into_iter().chain(self.disk.validate(false)).collect()
     }
 }
 

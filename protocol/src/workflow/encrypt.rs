@@ -45,8 +45,8 @@ fn is_secure_boot(pcrs: &[u32]) -> bool {
 
 impl EncryptRoot {
     /// What is wrong with these inputs, to be read after the name of the step.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.disk.problems(false);
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(false);
         if self.pcrs.is_empty() {
             problems.push("has no pcrs: name those the key is bound to, such as [7], or leave it out".to_owned());
         }
@@ -111,7 +111,7 @@ mod tests {
         let elsewhere = DiskHints { device: Some("/dev/sdb".to_owned()), ..DiskHints::default() };
         let encrypt = step("a", Action::EncryptRoot(EncryptRoot::default()));
         let check = |second: Action, expect: &[&str]| {
-            assert_eq!(workflow::problems(&[encrypt.clone(), step("b", second)]), expect);
+            assert_eq!(workflow::validate(&[encrypt.clone(), step("b", second)]), expect);
         };
         let late = "step 2 (\"b\") needs the root file system, which step 1 encrypts: put it before that";
         check(Action::RunInTarget(run.clone()), &[late]);
@@ -121,7 +121,7 @@ mod tests {
         check(Action::WriteFile(file.clone()), &[late]);
         check(Action::WriteFile(WriteFile { partition: Some(NumberOrName::Number(1)), ..file }), &[]);
         let before = [step("b", Action::RunInTarget(run)), encrypt.clone()];
-        assert_eq!(workflow::problems(&before), [""; 0]);
+        assert_eq!(workflow::validate(&before), [""; 0]);
     }
 
     #[test]

@@ -126,14 +126,14 @@ impl StreamImage {
     }
 
     /// What is wrong with these inputs, to be read after the name of the step.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.origin().problems(self.is_verified());
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.origin().validate(self.is_verified());
         problems.extend(self.bmap.as_deref().and_then(url_problem));
         if self.bmap.as_ref().is_some_and(|url| url.starts_with("http://")) {
             let danger = "where anybody can have it leave out what is to be written";
             problems.push(format!("fetches the block map over http://, {danger}: use https://"));
         }
-        problems.extend(self.disk.problems(false));
+        problems.extend(self.disk.validate(false));
         problems
     }
 }

@@ -47,8 +47,8 @@ impl KernelArgs {
     }
 
     /// What is wrong with these inputs, to be read after the name of the step.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.disk.problems(false);
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(false);
         for argument in self.added() {
             if let Some(problem) = kernel_argument_problem(argument) {
                 problems.push(format!("cannot add the kernel argument {argument:?}: {problem}"));

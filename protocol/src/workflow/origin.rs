@@ -43,7 +43,7 @@ impl<'a> Origin<'a> {
 
     /// What is wrong with these, to be read after the name of the step. `is_verified`: what is fetched proves to be the one meant,
     /// by these or by more than these.
-    pub(super) fn problems(&self, is_verified: bool) -> Vec<String> {
+    pub(super) fn validate(&self, is_verified: bool) -> Vec<String> {
         let mut problems: Vec<String> = self.places().filter_map(place_problem).collect();
         let lists = [self.sums, self.signature.map(|signature| signature.url.as_str())];
         problems.extend(lists.into_iter().flatten().filter_map(url_problem));

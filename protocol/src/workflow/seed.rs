@@ -90,8 +90,8 @@ impl SeedCloudInit {
     }
 
     /// What is wrong with these inputs, to be read after the name of the step.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.disk.problems(false);
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(false);
         match (self.is_for_ignition(), is_ignition(&self.user_data)) {
             (true, _) if self.vendor_data.is_some() || self.network_config.is_some() => {
                 let reason = "which Ignition does not know: its config must bring that, and the node have no network";

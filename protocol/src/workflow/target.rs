@@ -129,8 +129,8 @@ impl WriteFile {
     }
 
     /// What is wrong with these inputs, to be read after the name of the step.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.disk.problems(false);
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(false);
         if let Some(problem) = target_path_problem(&self.path) {
             problems.push(format!("cannot write {:?}: {problem}", self.path));
         }
@@ -139,7 +139,7 @@ impl WriteFile {
             problems.push("writes one of content, content_base64 and url: give exactly one".to_owned());
         }
         match self.origin() {
-            Some(origin) => problems.extend(origin.problems(origin.is_verified())),
+            Some(origin) => problems.extend(origin.validate(origin.is_verified())),
             None if self.has_more_than_content() => {
                 let keys = "mirrors, a registry_auth, a digest, sums, a signature or a ca";
                 problems.push(format!("has {keys} without a url they are for"));
@@ -224,14 +224,14 @@ impl UnpackArchive {
     }
 
     /// What is wrong with these inputs, to be read after the name of the step.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.disk.problems(false);
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(false);
         let directory = self.directory.trim_matches('/');
         if let Some(problem) = target_path_problem(directory).filter(|_| !directory.is_empty()) {
             problems.push(format!("cannot unpack in {:?}: {problem}", self.directory));
         }
         let origin = self.origin();
-        problems.extend(origin.problems(origin.is_verified()));
+        problems.extend(origin.validate(origin.is_verified()));
         problems
     }
 }
@@ -257,8 +257,8 @@ pub struct RunInTarget {
 
 impl RunInTarget {
     /// What is wrong with these inputs, to be read after the name of the step.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.disk.problems(false);
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(false);
         if self.command.is_empty() == self.script.is_none() {
             problems.push("runs one of command and script: give exactly one".to_owned());
         }

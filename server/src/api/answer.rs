@@ -10,8 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
 
-use crate::Error;
-use crate::error::chain;
+use crate::error::{Error, chain};
 
 /// An error on its way to the caller.
 pub struct ApiError(Error);

@@ -10,10 +10,11 @@ use slipway_protocol::ErrorCode;
 
 use crate::api::App;
 use crate::api::answer::ApiError;
+use crate::error::Error;
 use crate::random::same_secret;
+use crate::reports::run_events;
 use crate::store::nodes;
 use crate::time::now;
-use crate::{Error, report};
 
 /// The other end of the connection; put into every request by the listener.
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
             return Err(unauthenticated("this needs a node's certificate, or its JWT while that is valid").into());
         };
         let mut connection = app.store.read().await?;
-        report::admitted_node(&mut connection, &id).await?;
+        run_events::admitted_node(&mut connection, &id).await?;
         nodes::seen(&mut connection, &id, now()).await?;
         Ok(Self(id))
     }

@@ -10,14 +10,15 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use slipway_protocol::{ErrorBody, ErrorCode, Identity};
-use utoipa::IntoParams;
 
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::files::{self, Served};
+use crate::enrol;
+use crate::error::Error;
 use crate::ipxe::{self, Known};
 use crate::store::runs;
-use crate::{Error, enrol};
+use utoipa::IntoParams;
 
 /// What iPXE knows of its machine. Anyone may ask this for any machine: the script tells the node's name and whether it
 /// installs, nothing more.

@@ -8,15 +8,16 @@ use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use slipway_protocol::{BootKnown, BootReport, ErrorBody, ErrorCode};
-use utoipa::IntoParams;
 
 use crate::api::App;
 use crate::api::answer::{ApiError, Raw, UrlQuery, from_json};
 use crate::api::auth::RunToken;
 use crate::api::node::decode;
+use crate::error::Error;
+use crate::reports::{boot, run_token};
 use crate::store::run_tokens::Purpose;
 use crate::time::now;
-use crate::{Error, boot_report, run_token};
+use utoipa::IntoParams;
 
 /// Ask what the server knows of the system's boots. 404 and 410 mean that nobody waits for its reports any more.
 #[utoipa::path(get, path = "/v1/boot-report", security(("run" = [])), responses(
@@ -24,7 +25,7 @@ use crate::{Error, boot_report, run_token};
     (status = 410, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub async fn known(State(app): State<Arc<App>>, RunToken(token): RunToken) -> Result<Json<BootKnown>, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
-    Ok(Json(boot_report::known(&app.store, &token, now()).await?))
+    Ok(Json(boot::known(&app.store, &token, now()).await?))
 }
 
 /// Say how far the system is. May be repeated.
@@ -38,7 +39,7 @@ pub async fn report(
 ) -> Result<Json<BootKnown>, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
     let report: BootReport = from_json(&body)?;
-    Ok(Json(boot_report::store(&app.store, &token, report, now()).await?))
+    Ok(Json(boot::store(&app.store, &token, report, now()).await?))
 }
 
 /// Where a log belongs.
@@ -68,6 +69,6 @@ pub async fn logs(
     }
     // It is stored as it came, once it is known that it can be read.
     decode(&headers, body.clone())?;
-    boot_report::store_log(&app.store, &token, &place.boot_id, &body, now()).await?;
+    boot::store_log(&app.store, &token, &place.boot_id, &body, now()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

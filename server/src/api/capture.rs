@@ -9,14 +9,14 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use slipway_protocol::capture::UPLOAD_OFFSET;
 use slipway_protocol::{CapturedImage, ErrorBody, ErrorCode};
-use utoipa::IntoParams;
 
-use crate::Error;
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, Raw, UrlPath, UrlQuery};
 use crate::api::auth::NodeCaller;
-use crate::capture::{self, Appended, Capture};
+use crate::capture::{Appended, Capture};
+use crate::error::Error;
 use crate::store::images::Image;
+use utoipa::IntoParams;
 
 /// Begin the image of a `capture-disk` step, anew if it was begun before. There must be no image of that name.
 #[utoipa::path(post, path = "/v1/node/runs/{run}/captures/{name}", security(("node" = [])),
@@ -29,7 +29,7 @@ pub async fn begin(
     NodeCaller(node): NodeCaller,
     UrlPath((run, name)): UrlPath<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    capture::begin(&app.store, &app.data, &Capture { node, run, name }).await?;
+    app.captures.begin(&Capture { node, run, name }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -59,7 +59,7 @@ pub async fn put(
     Raw(piece): Raw,
 ) -> Result<Response, ApiError> {
     let header = |stored: u64| [(HeaderName::from_static(UPLOAD_OFFSET), stored.to_string())];
-    Ok(match capture::append(&app, &Capture { node, run, name }, place.offset, piece).await? {
+    Ok(match app.captures.append(&Capture { node, run, name }, place.offset, piece).await? {
         Appended::Stored(stored) => (StatusCode::NO_CONTENT, header(stored)).into_response(),
         Appended::Misplaced(stored) => {
             let message = format!("{stored} bytes are stored, and the piece belongs behind {}", place.offset);
@@ -82,7 +82,7 @@ pub async fn commit(
     JsonBody(image): JsonBody<CapturedImage>,
 ) -> Result<Response, ApiError> {
     let capture = Capture { node, run, name: image.name.clone() };
-    Ok(match capture::commit(&app, capture, image).await? {
+    Ok(match app.captures.commit(capture, image).await? {
         Some(image) => Json(image).into_response(),
         None => StatusCode::ACCEPTED.into_response(),
     })

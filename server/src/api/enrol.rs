@@ -9,12 +9,12 @@ use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, ErrorCode, RenewRequest, Wait};
 
-use crate::Error;
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, Raw, from_json};
 use crate::api::auth::{NodeCaller, Peer};
 use crate::ca::NodeRequest;
 use crate::enrol::{self, Answer, Credentials};
+use crate::error::Error;
 use crate::time::now;
 
 /// Seconds after which a machine that waits asks again.

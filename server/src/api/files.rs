@@ -12,11 +12,11 @@ use axum::response::{IntoResponse, Response};
 use slipway_protocol::ErrorCode;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, SeekFrom};
-use tokio_util::io::ReaderStream;
 
-use crate::Error;
 use crate::api::answer::ApiError;
+use crate::error::Error;
 use crate::range::{self, Wanted};
+use tokio_util::io::ReaderStream;
 
 /// Read from disk and given to the connection at once; large, so that the cost of handing over does not count.
 const CHUNK_BYTES: usize = 512 << 10;

@@ -7,10 +7,10 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use slipway_protocol::{Digest, ErrorBody, ErrorCode};
 
-use crate::Error;
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath};
 use crate::api::files::{self, Served};
+use crate::error::Error;
 
 /// Get an image, or a range of it. It never changes: its name is its digest.
 #[utoipa::path(get, path = "/images/{digest}", params(("digest" = Digest, Path)), responses(

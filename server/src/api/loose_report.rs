@@ -12,9 +12,10 @@ use slipway_protocol::{ErrorBody, ErrorCode, LooseAck, LooseReport, LooseStatus}
 use crate::api::App;
 use crate::api::answer::{ApiError, Raw, from_json};
 use crate::api::auth::RunToken;
+use crate::error::Error;
+use crate::reports::{external_steps, run_token};
 use crate::store::run_tokens::Purpose;
 use crate::time::now;
-use crate::{Error, loose, run_token};
 
 /// Report a step of whatever a machine does. The token is one of the node's newest run, which `slipway-server snippet` issues. The
 /// body is JSON, or a form with the same fields, of which empty ones count as left out.
@@ -37,7 +38,7 @@ pub async fn report(
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
     let report = if is_json { from_json(&body)? } else { from_form(&body)? };
-    Ok(Json(loose::store(&app.store, &token, report, now()).await?))
+    Ok(Json(external_steps::store(&app.store, &token, report, now()).await?))
 }
 
 fn from_form(body: &[u8]) -> Result<LooseReport, Error> {

@@ -9,9 +9,9 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use slipway_protocol::{ErrorBody, ErrorCode};
 
-use crate::Error;
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath};
+use crate::error::Error;
 use crate::metadata::{self, VERSIONS};
 
 /// The header in which EC2's clients show their token (Amazon EC2 User Guide, "IMDSv2").

@@ -29,10 +29,10 @@ use axum::routing::{delete, get, post};
 use slipway_protocol::{ErrorCode, MAX_REQUEST_BYTES};
 use tokio::sync::watch;
 
-use crate::Error;
 use crate::ca::Authority;
-use crate::capture::Verifications;
+use crate::capture::Captures;
 use crate::data::DataDir;
+use crate::error::Error;
 use crate::jwt::Signer;
 use crate::rate::Rate;
 use crate::store::Store;
@@ -64,10 +64,8 @@ pub struct App {
     pub metadata: Rate,
     /// Host name under which machines reach the server.
     pub site: String,
-    /// Captured disks that are being verified.
-    pub verifications: Verifications,
-    /// Largest image of a captured disk that is taken, in bytes.
-    pub max_capture: u64,
+    /// Where captured disks go.
+    pub captures: Captures,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
 }

@@ -13,15 +13,16 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use slipway_protocol::{ErrorBody, ErrorCode, EventAck, EventBatch, MAX_REQUEST_BYTES, POLL_SECONDS, Workflow};
 use tokio::time::Instant;
-use utoipa::IntoParams;
 
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, Raw, UrlQuery, too_large};
 use crate::api::auth::NodeCaller;
+use crate::error::Error;
+use crate::reports::run_events;
 use crate::store::logs::Chunk;
 use crate::store::{self, logs};
 use crate::time::now;
-use crate::{Error, report};
+use utoipa::IntoParams;
 
 /// How often a poll looks into the database. Looking there, and not at a signal of this process, lets any other process on
 /// the same database start a run.
@@ -50,7 +51,7 @@ pub async fn workflow(
     let deadline = Instant::now() + wait;
     let mut stopping = app.stopping.clone();
     loop {
-        if let Some(workflow) = report::fetch_workflow(&app.store, &node, now()).await? {
+        if let Some(workflow) = run_events::fetch_workflow(&app.store, &node, now()).await? {
             return Ok(Json(workflow).into_response());
         }
         let look_again = (Instant::now() + LOOK_INTERVAL).min(deadline);
@@ -73,7 +74,7 @@ pub async fn events(
     NodeCaller(node): NodeCaller,
     JsonBody(batch): JsonBody<EventBatch>,
 ) -> Result<Json<EventAck>, ApiError> {
-    Ok(Json(report::store_events(&app.store, &node, &batch, now()).await?))
+    Ok(Json(run_events::store_events(&app.store, &node, &batch, now()).await?))
 }
 
 /// Where a chunk of log belongs.

@@ -8,17 +8,18 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{ErrorBody, ErrorCode, Event, NodeStatus, RunStatus};
-use utoipa::{IntoParams, ToSchema};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, UrlPath, UrlQuery};
 use crate::api::auth::OperatorCaller;
+use crate::error::Error;
 use crate::operate::{self, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeChange, TokenStatus};
+use crate::status;
 use crate::store::images::Image;
 use crate::store::runs::Run;
 use crate::store::systems::System;
 use crate::store::{events as event_store, images as image_store, runs, systems as system_store};
-use crate::{Error, status};
+use utoipa::{IntoParams, ToSchema};
 
 /// A bootstrap token to issue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -7,10 +7,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use slipway_protocol::{ErrorBody, ErrorCode};
 
-use crate::Error;
 use crate::api::App;
 use crate::api::answer::{ApiError, Raw, UrlPath};
-use crate::report::{self, Caller};
+use crate::error::Error;
+use crate::reports::phone_home;
+use crate::reports::phone_home::Caller;
 use crate::time::now;
 
 /// Bounds of a form; cloud-init's has seven fields, the longest an RSA host key.
@@ -31,7 +32,7 @@ pub async fn by_token(
     Raw(body): Raw,
 ) -> Result<StatusCode, ApiError> {
     let form = read_form(&body)?;
-    report::phone_home(&app.store, &app.reports, Caller::Token(&token), form, now()).await?;
+    phone_home::phone_home(&app.store, &app.reports, Caller::Token(&token), form, now()).await?;
     Ok(StatusCode::OK)
 }
 
@@ -47,7 +48,7 @@ pub async fn by_token(
 pub async fn by_instance(State(app): State<Arc<App>>, Raw(body): Raw) -> Result<StatusCode, ApiError> {
     let form = read_form(&body)?;
     let instance = form.get("instance_id").cloned().unwrap_or_default();
-    report::phone_home(&app.store, &app.reports, Caller::Instance(&instance), form, now()).await?;
+    phone_home::phone_home(&app.store, &app.reports, Caller::Instance(&instance), form, now()).await?;
     Ok(StatusCode::OK)
 }
 

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Subcommand};
 use slipway_protocol::Digest;
+use slipway_server::compose::phone_home;
 use slipway_server::operate;
-use slipway_server::reporting::{self, PostKeys};
+use slipway_server::phone_home_settings::PostKeys;
 use slipway_server::store::systems::{self, System};
 use slipway_server::store::{Store, images};
 use slipway_user_data::Post;
@@ -95,7 +96,7 @@ pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
     match command {
         OsCommand::Add(add) => {
             let system = operate::add_system(store, system(*add)?).await?;
-            if system.phone_home && system.user_data.as_deref().is_some_and(reporting::has_own_block) {
+            if system.phone_home && system.user_data.as_deref().is_some_and(phone_home::has_own_block) {
                 tell(
                     "warning: the user-data has a phone_home block, which is replaced by one for this server; without \
                      --phone-home it stays\n",

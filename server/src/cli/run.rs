@@ -9,7 +9,7 @@ use slipway_protocol::{RunStatus, StepState, StepStatus};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate::{self, NewRun, Task};
-use slipway_server::reporting::PostKeys;
+use slipway_server::phone_home_settings::PostKeys;
 use slipway_server::store::{Store, nodes};
 use slipway_server::time::utc;
 

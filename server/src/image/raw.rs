@@ -12,7 +12,7 @@ use slipway_formats::qcow2::{HEADER_LEN, Header};
 use slipway_protocol::{Digest, ErrorCode};
 
 use super::{CHUNK_BYTES, sha256};
-use crate::Error;
+use crate::error::Error;
 
 /// A decoder of xz gets no more memory. A machine has no more for it either.
 const XZ_MEMORY: u64 = 80 << 20;

@@ -5,9 +5,10 @@ use std::io::ErrorKind;
 use slipway_protocol::{Digest, ErrorCode};
 
 use crate::data::DataDir;
+use crate::error::Error;
+use crate::state;
 use crate::store::images::{self, Image};
 use crate::store::{self, Connection, Store, nodes, runs, systems, to_json};
-use crate::{Error, state};
 
 /// Removes the image with this digest or name, and its file, unless an operating system or a run that is not over uses it.
 pub async fn remove_image(store: &Store, data: &DataDir, reference: &str) -> Result<Image, Error> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::HOST_BOOT_LOG;
 
 use super::known_node;
-use crate::Error;
+use crate::error::Error;
 use crate::store::nodes::Node;
 use crate::store::{Store, boot_reports, logs};
 

@@ -6,11 +6,12 @@ use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeS
 
 use super::{check_disk, check_keys, check_name, known_node};
 use crate::enrol::{join, let_in};
-use crate::state::{self, Happening};
+use crate::error::Error;
+use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::{self, Connection, Store, recovery_keys, runs};
 use crate::time::now;
-use crate::{Error, enrol, status};
+use crate::{enrol, status};
 
 /// A node to register.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -159,7 +160,7 @@ fn valid_network(network: Network) -> Result<Option<Network>, Error> {
     if network == Network::default() {
         return Ok(None);
     }
-    let problems = network.problems();
+    let problems = network.validate();
     if problems.is_empty() {
         return Ok(Some(network));
     }
@@ -204,7 +205,7 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
     let mut node = known_node(&mut transaction, reference).await?;
     node.released = false;
     node.claim_code = None;
-    node.state = state::next(node.state, Happening::Decommissioned);
+    node.state = state::next(node.state, NodeEvent::Decommissioned);
     nodes::save(&mut transaction, &node).await?;
     if let Some(mut run) = runs::newest_of(&mut transaction, &node.id).await? {
         state::end(&mut run.progress, "the node was taken out of service", now());

@@ -8,15 +8,16 @@ use slipway_protocol::{DiskHints, ErrorCode, NodeState, RunStatus, StepState};
 use super::known_node;
 use super::steps::{Work, compose_work, instances};
 use super::workflow_file::WorkflowFile;
-use crate::report::tell_node;
-use crate::reporting::{PostKeys, Wish};
-use crate::state::{self, Happening};
+use crate::error::Error;
+use crate::phone_home_settings::{PhoneHomeSettings, PostKeys};
+use crate::reports::run_events::tell_node;
+use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
 use crate::store::{self, Connection, Store, loose};
 use crate::time::{Millis, now};
-use crate::{Error, random, status};
+use crate::{random, status};
 
 /// What a node is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -72,8 +73,8 @@ impl NewRun {
         }
     }
 
-    pub(super) fn reporting(&self) -> Wish {
-        Wish { on: self.phone_home, post: self.phone_home_post.clone(), tries: self.phone_home_tries }
+    pub(super) fn reporting(&self) -> PhoneHomeSettings {
+        PhoneHomeSettings { on: self.phone_home, post: self.phone_home_post.clone(), tries: self.phone_home_tries }
     }
 }
 
@@ -93,7 +94,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let work = compose_work(&mut transaction, &node, ca, new).await?;
     let run = insert(&mut transaction, &node, &id, work, now).await?;
     node.run = Some(id);
-    node.state = state::next(node.state, Happening::GivenWork);
+    node.state = state::next(node.state, NodeEvent::GivenWork);
     // Who gives a machine work knows of it.
     node.registered = true;
     nodes::save(&mut transaction, &node).await?;
@@ -175,7 +176,7 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     runs::update(&mut transaction, &run).await?;
     // A machine that has not begun is as it was.
     if began {
-        tell_node(&mut transaction, &run, Happening::RunFailed).await?;
+        tell_node(&mut transaction, &run, NodeEvent::RunFailed).await?;
     }
     store::commit(transaction).await?;
     tracing::info!(node = run.node, run = run.id, "run cancelled");

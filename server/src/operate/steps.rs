@@ -1,15 +1,18 @@
 //! What a run consists of.
 
 use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Step, workflow};
-use slipway_user_data::ignition::{self, Additions};
+use slipway_user_data::ignition::Additions;
 
 use super::run::{NewRun, Task};
 use super::{check_disk, server_url};
-use crate::loose::check_known;
-use crate::reporting::Wish;
+use crate::compose::phone_home;
+use crate::error::Error;
+use crate::phone_home_settings::PhoneHomeSettings;
+use crate::reports::boot;
+use crate::reports::external_steps::check_known;
 use crate::store::nodes::Node;
 use crate::store::{Connection, settings, systems, to_json};
-use crate::{Error, boot_report, compose, random, reporting};
+use crate::{compose, random};
 
 /// Bytes that a workflow has beside its steps when it is handed out, and some to spare.
 const ROOM: usize = 1 << 10;
@@ -33,11 +36,11 @@ pub(super) async fn compose_work(
     new: NewRun,
 ) -> Result<Work, Error> {
     let known_steps = known_steps(connection, &new).await?;
-    let (mut steps, wish) = steps(connection, node, new).await?;
+    let (mut steps, reporting) = steps(connection, node, new).await?;
     compose::set_up(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
     give_instance_ids(&mut steps);
-    let phone_home_token = ask_to_phone_home(connection, &mut steps, wish, ca).await?;
-    let boot_token = boot_report::is_asked_for(&steps).then(random::token);
+    let phone_home_token = ask_to_phone_home(connection, &mut steps, reporting, ca).await?;
+    let boot_token = boot::is_asked_for(&steps).then(random::token);
     if let Some(token) = &boot_token {
         compose::ask_to_report_boots(&mut steps, &server_url(connection).await?, token, ca);
     }
@@ -48,8 +51,8 @@ pub(super) async fn compose_work(
 }
 
 /// The steps of a task, and what is said about the reports of the installed system: the run's word before all others.
-async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, Wish), Error> {
-    let wish = new.reporting();
+async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, PhoneHomeSettings), Error> {
+    let reporting = new.reporting();
     match new.task {
         Task::Os(name) => {
             let Some(mut system) = systems::get_by_name(connection, &name).await? else {
@@ -70,7 +73,7 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
                 system.disk = disk;
             }
             let steps = compose::install(&system, &server, new.user_data.as_deref());
-            Ok((steps, wish.or(system.reporting())))
+            Ok((steps, reporting.or(system.reporting())))
         }
         Task::Workflow(_) if new.user_data.is_some() => {
             let message = "a workflow brings its own user-data, in its seed-cloud-init step";
@@ -81,8 +84,8 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
         Task::Workflow(workflow) => {
-            let wish = wish.or(workflow.reporting());
-            Ok((workflow.steps, wish))
+            let reporting = reporting.or(workflow.reporting());
+            Ok((workflow.steps, reporting))
         }
     }
 }
@@ -91,18 +94,18 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
 async fn ask_to_phone_home(
     connection: &mut Connection,
     steps: &mut [Step],
-    wish: Wish,
+    reporting: PhoneHomeSettings,
     ca: &str,
 ) -> Result<Option<String>, Error> {
-    wish.check()?;
-    if !wish.on.unwrap_or_default() {
+    reporting.check()?;
+    if !reporting.on.unwrap_or_default() {
         let server = settings::read(connection, settings::SERVER_URL).await?;
-        reporting::do_not_ask(steps, server.as_deref())?;
+        phone_home::disable_phone_home(steps, server.as_deref())?;
         return Ok(None);
     }
     let token = random::token();
     let url = format!("{}/v1/phone-home/{token}", server_url(connection).await?);
-    reporting::ask(steps, &wish.block(url), ca)?;
+    phone_home::enable_phone_home(steps, &reporting.block(url), ca)?;
     Ok(Some(token))
 }
 
@@ -133,7 +136,7 @@ async fn known_steps(connection: &mut Connection, new: &NewRun) -> Result<Vec<St
 }
 
 fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
-    let problems = workflow::problems(steps);
+    let problems = workflow::validate(steps);
     if problems.is_empty() {
         return Ok(());
     }
@@ -166,17 +169,10 @@ fn check_ignition(steps: &[Step]) -> Result<(), Error> {
                 ca: seed.ca.as_deref(),
                 instance_id: &seed.instance_id,
             };
-            complete_config(&seed.user_data, &additions)?;
+            phone_home::complete_config(&seed.user_data, &additions)?;
         }
     }
     Ok(())
-}
-
-pub(crate) fn complete_config(config: &str, additions: &Additions) -> Result<(), Error> {
-    ignition::complete(config, additions).map(drop).map_err(|refusal| {
-        let message = format!("the Ignition config cannot be used: {refusal}");
-        Error::refused(ErrorCode::InvalidRequest, message)
-    })
 }
 
 /// The instance ids that systems may report with: those that nobody guesses.

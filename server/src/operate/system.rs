@@ -3,11 +3,12 @@
 use slipway_protocol::{ErrorCode, workflow};
 
 use super::{check_keys, check_name};
-use crate::loose::check_known;
+use crate::compose::phone_home;
+use crate::error::Error;
+use crate::reports::external_steps::check_known;
 use crate::store::systems::{self, System};
 use crate::store::{self, Store, images};
 use crate::time::now;
-use crate::{Error, reporting};
 
 /// Adds an operating system, or replaces the one of the same name.
 pub async fn add_system(store: &Store, mut system: System) -> Result<System, Error> {
@@ -27,10 +28,10 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     system.reporting().check()?;
     check_keys(&system.ssh_keys)?;
     if let (Some(user_data), true) = (&system.user_data, system.phone_home) {
-        reporting::check_user_data(user_data)?;
+        phone_home::check_user_data(user_data)?;
     }
     if let (Some(vendor_data), true) = (&system.vendor_data, system.phone_home) {
-        reporting::check_vendor_data(vendor_data)?;
+        phone_home::check_vendor_data(vendor_data)?;
     }
     check_known(&system.known_steps)?;
     systems::save(&mut transaction, &system, now()).await?;

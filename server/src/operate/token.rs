@@ -4,12 +4,14 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::ErrorCode;
 
 use super::{known_node, server_url};
+use crate::error::Error;
 use crate::jwt::Signer;
+use crate::reports::run_token;
 use crate::store::run_tokens::Purpose;
 use crate::store::tokens::{self, Token};
 use crate::store::{self, Store};
 use crate::time::{Millis, now};
-use crate::{Error, metadata, random, run_token};
+use crate::{metadata, random};
 
 /// Digits of a token's hash that tell it from others.
 const TOKEN_ID: usize = 12;

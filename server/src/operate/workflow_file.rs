@@ -1,11 +1,11 @@
 //! Workflows as operators write them.
 
 use serde::{Deserialize, Serialize};
-use serde_saphyr::Spanned;
 use slipway_protocol::{ErrorCode, Step};
 
-use crate::Error;
-use crate::reporting::{PostKeys, Wish};
+use crate::error::Error;
+use crate::phone_home_settings::{PhoneHomeSettings, PostKeys};
+use serde_saphyr::Spanned;
 
 /// A workflow as operators write it, in YAML or JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -28,8 +28,12 @@ pub struct WorkflowFile {
 }
 
 impl WorkflowFile {
-    pub(super) fn reporting(&self) -> Wish {
-        Wish { on: Some(self.phone_home), post: self.phone_home_post.clone(), tries: self.phone_home_tries }
+    pub(super) fn reporting(&self) -> PhoneHomeSettings {
+        PhoneHomeSettings {
+            on: Some(self.phone_home),
+            post: self.phone_home_post.clone(),
+            tries: self.phone_home_tries,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use slipway_protocol::BootStatus;
 
 use super::{Connection, database, get, json, to_json};
-use crate::Error;
+use crate::error::Error;
 use crate::time::Millis;
 
 /// Logs of one kind that are kept of a node, and the bytes they may have together, compressed.

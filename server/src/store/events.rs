@@ -3,7 +3,7 @@
 use slipway_protocol::Event;
 
 use super::{Connection, database, json, to_json};
-use crate::Error;
+use crate::error::Error;
 
 /// Keeps an event.
 pub async fn insert(connection: &mut Connection, run: &str, event: &Event) -> Result<(), Error> {

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{Digest, ErrorCode};
-use sqlx::sqlite::SqliteRow;
 
 use super::{Connection, database, get, number, optional_number};
-use crate::Error;
+use crate::error::Error;
 use crate::time::Millis;
+use sqlx::sqlite::SqliteRow;
 
 /// An image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

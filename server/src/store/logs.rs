@@ -1,7 +1,7 @@
 //! The nodes' logs, in chunks as they were uploaded.
 
 use super::{Connection, database, get, number};
-use crate::Error;
+use crate::error::Error;
 use crate::time::Millis;
 
 /// Boots of a node whose logs are kept.

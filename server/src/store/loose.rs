@@ -1,10 +1,10 @@
 //! Loose steps: what was reported beside the workflow of a run.
 
 use slipway_protocol::LooseStep;
-use sqlx::sqlite::SqliteRow;
 
 use super::{Connection, database, get, json, number, to_json};
-use crate::Error;
+use crate::error::Error;
+use sqlx::sqlite::SqliteRow;
 
 /// Notes the names a new run expects.
 pub async fn expect(connection: &mut Connection, run: &str, names: &[String]) -> Result<(), Error> {

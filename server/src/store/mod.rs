@@ -22,12 +22,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::error::Error;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
 use sqlx::{Row, SqlSafeStr, Sqlite, SqlitePool, Transaction};
-
-use crate::Error;
 
 /// A connection, inside a transaction or not.
 pub type Connection = sqlx::SqliteConnection;

@@ -1,11 +1,12 @@
 //! Nodes and the keys they are recognised by.
 
 use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeState};
-use sqlx::sqlite::SqliteRow;
 
 use super::{Connection, database, get, json, number, optional_json, optional_number, to_json, to_word, word};
+use crate::error::Error;
+use crate::random;
 use crate::time::Millis;
-use crate::{Error, random};
+use sqlx::sqlite::SqliteRow;
 
 /// A node as stored.
 #[derive(Clone, Debug)]

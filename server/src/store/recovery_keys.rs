@@ -1,11 +1,11 @@
 //! What opens the encrypted disks of nodes when their TPM does not.
 
 use slipway_protocol::{RecoveryKey, Secret};
-use sqlx::sqlite::SqliteRow;
 
 use super::{Connection, database, get, number, optional_number};
-use crate::Error;
+use crate::error::Error;
 use crate::time::Millis;
+use sqlx::sqlite::SqliteRow;
 
 /// A recovery key as stored.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Tokens runs gave out for what is reported beside their workflows.
 
 use super::{Connection, database, get, number};
-use crate::Error;
+use crate::error::Error;
 use crate::time::Millis;
 
 /// What a token is good for.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use slipway_protocol::Step;
-use sqlx::sqlite::SqliteRow;
 
 use super::{Connection, database, get, json, number, optional_number, to_json, to_word, word};
-use crate::Error;
+use crate::error::Error;
 use crate::state::RunProgress;
 use crate::time::Millis;
+use sqlx::sqlite::SqliteRow;
 
 /// A run as stored.
 #[derive(Clone, Debug)]

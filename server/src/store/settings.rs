@@ -1,7 +1,7 @@
 //! Single values every process on this database must agree on.
 
 use super::{Connection, database, get};
-use crate::Error;
+use crate::error::Error;
 
 /// The URL under which machines reach the server, without a slash at its end.
 pub const SERVER_URL: &str = "server-url";

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::{Digest, DiskHints};
 
 use super::{Connection, database, json, to_json};
-use crate::Error;
-use crate::reporting::{PostKeys, Wish};
+use crate::error::Error;
+use crate::phone_home_settings::{PhoneHomeSettings, PostKeys};
 use crate::time::Millis;
 
 /// An operating system: an image and how it is set up.
@@ -65,8 +65,12 @@ fn allowed() -> bool {
 
 impl System {
     /// What it says about its reports.
-    pub fn reporting(&self) -> Wish {
-        Wish { on: Some(self.phone_home), post: self.phone_home_post.clone(), tries: self.phone_home_tries }
+    pub fn reporting(&self) -> PhoneHomeSettings {
+        PhoneHomeSettings {
+            on: Some(self.phone_home),
+            post: self.phone_home_post.clone(),
+            tries: self.phone_home_tries,
+        }
     }
 }
 

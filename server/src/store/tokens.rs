@@ -1,10 +1,9 @@
 //! Bootstrap tokens: an operator's consent given in advance, good for one machine.
 
-use sqlx::sqlite::SqliteRow;
-
 use super::{Connection, database, get, number, optional_number};
-use crate::Error;
+use crate::error::Error;
 use crate::time::Millis;
+use sqlx::sqlite::SqliteRow;
 
 /// A bootstrap token as stored.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use reqwest::{Response, StatusCode};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::{Action, CaptureDisk, CapturedImage, ErrorCode, Identity, Step};
+use slipway_server::capture::Captures;
 use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
 use slipway_server::random;
 use slipway_server::store::images::{self, Image};
@@ -220,7 +221,9 @@ async fn a_run_that_is_over_stores_nothing_and_leaves_nothing() {
     }
     let of_next = Capturing { run: next.clone(), ..capturing };
     of_next.begin().await;
-    let open = slipway_server::capture::sweep(&of_next.server.store().await, &of_next.server.data()).await.unwrap();
+    let (store, data) = (of_next.server.store().await, of_next.server.data());
+    let captures = Captures::new(store, data, u64::MAX, tokio::sync::watch::channel(false).1);
+    let open = captures.sweep().await.unwrap();
     assert_eq!(open, [next]);
     assert_eq!(of_next.partial(), ["web1.zst"], "what the run that goes on has stored stays");
 

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use slipway_protocol::{Action, ErrorCode, Identity, SeedCloudInit, Step};
+use slipway_server::compose::network;
+use slipway_server::image;
 use slipway_server::operate::{self, NewNode, NewRun, NodeChange, Task, WorkflowFile};
-use slipway_server::{image, network_config};
 
 use crate::packages::packages;
 use crate::support::{IMAGE, TestServer, UUID};
@@ -53,7 +54,7 @@ fn read_all(folder: &Path, all: &mut String) {
 
 #[test]
 fn cloud_init_makes_of_it_what_the_operator_meant() {
-    let config = network_config::text(&operate::parse_network(NETWORK).unwrap());
+    let config = network::text(&operate::parse_network(NETWORK).unwrap());
     let check = |kind: &str, distribution: &str, expect: &[&str]| {
         let found = converted(&config, kind, distribution);
         for part in expect {
@@ -117,13 +118,13 @@ async fn a_node_keeps_its_network_and_its_runs_bring_it() {
     let start = async |new| operate::start_run(&store, "PEM", "web1", new).await;
     start(new(Task::Os("debian".to_owned()), None)).await.unwrap();
     let seed = newest_seed(&server).await;
-    assert_eq!(seed.network_config, Some(network_config::text(&network)));
+    assert_eq!(seed.network_config, Some(network::text(&network)));
     assert_eq!(seed.ssh_keys, [format!("{KEY} me"), KEY.to_owned()]);
     let seeds = "steps: [{name: seed, action: {seed-cloud-init: {user_data: \"#cloud-config\\n\"}}}]\n";
     start(new(Task::Workflow(operate::parse_workflow(seeds).unwrap()), None)).await.unwrap();
     let seed = newest_seed(&server).await;
     assert_eq!((seed.hostname.as_deref(), &seed.ssh_keys[..]), (Some("web1"), &[KEY.to_owned()][..]));
-    assert_eq!(seed.network_config, Some(network_config::text(&network)));
+    assert_eq!(seed.network_config, Some(network::text(&network)));
 
     let refused = async |new, expect: &str| {
         let message = start(new).await.unwrap_err().to_string();

@@ -12,14 +12,14 @@ use serde_json::json;
 use slipway_protocol::{ErrorCode, Event, EventKind, NodeState, RunStatus};
 use slipway_server::operate;
 use slipway_server::rate::Rate;
-use slipway_server::report::{self, Caller};
+use slipway_server::reports::phone_home::{self, Caller};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use crate::installing::{add_system, debian, install, report_path, seed, start, web1};
 use crate::support::{Node, TestServer, refusal};
 use crate::work::new_run;
+use tokio_rustls::TlsConnector;
 
 /// A server, and a machine that has installed the system and restarted into it.
 async fn booting() -> (TestServer, Node, String) {
@@ -70,7 +70,7 @@ async fn later_reports_leave_the_keys_as_they_are() {
     let token = path.strip_prefix("/v1/phone-home/").unwrap();
     for (key, now) in [("first", 1000), ("second", 2000)] {
         let form = BTreeMap::from([("pub_key_rsa".to_owned(), key.to_owned())]);
-        report::phone_home(&store, &rate, Caller::Token(token), form, now).await.unwrap();
+        phone_home::phone_home(&store, &rate, Caller::Token(token), form, now).await.unwrap();
     }
     let run = run(&server).await;
     assert_eq!((run.phoned_home_at, run.last_contact_at), (Some(1000), Some(2000)));

@@ -9,7 +9,7 @@ use slipway_formats::pe::{self, Sections};
 
 use super::images::{self, HOOK, System};
 use crate::error::Error;
-use crate::target::mount::{LookedAt, Unmounted};
+use crate::target::mount::{SearchLog, Unmounted};
 use crate::target::volume::{IMAGES, MAX_ENTRY, Volume};
 use crate::target::{self, UNMARKED, verity};
 
@@ -26,7 +26,7 @@ const FOR_RESCUE: &str =
     "has an initramfs for rescue that is not made anew: it can open the root by the recovery key at most";
 
 /// A partition that may hold what the boot loader reads and could not be looked into, and what to do. Nothing starts from others.
-pub(super) fn unseen(volumes: &[Volume], looked_at: &LookedAt) -> Result<Option<String>, Error> {
+pub(super) fn unseen(volumes: &[Volume], looked_at: &SearchLog) -> Result<Option<String>, Error> {
     let mut named = Vec::new();
     for volume in volumes {
         named.extend(images::boot_entries(&volume.root)?);

@@ -1,6 +1,6 @@
 //! What has to be written for the command lines to be as they should.
 
-use slipway_formats::boot_config::{Edit, For};
+use slipway_formats::boot_config::{Edit, EntryScope};
 use slipway_protocol::KernelArgs;
 
 use crate::error::{BootError, Error};
@@ -36,7 +36,7 @@ struct Family {
 pub(super) struct Plan {
     changes: Vec<Change>,
     /// What gets what is added.
-    to: For,
+    to: EntryScope,
     grub: Family,
     specified: Family,
     menus: Family,
@@ -59,7 +59,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Reads everything and writes nothing.
-    pub(super) fn make(volumes: &[Volume], wanted: &KernelArgs, to: For) -> Result<Self, Error> {
+    pub(super) fn make(volumes: &[Volume], wanted: &KernelArgs, to: EntryScope) -> Result<Self, Error> {
         let systems = volumes.iter().filter(|volume| templates::has_kernel_install(volume)).count();
         let mut plan = Self { systems, to, ..Self::default() };
         for (index, volume) in volumes.iter().enumerate() {

@@ -117,7 +117,7 @@ impl Staging {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let mut file = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
                 io::copy(content, &mut file)?;
-                self.dress(entry, file.as_fd())?;
+                self.apply_metadata(entry, file.as_fd())?;
                 futimens(&file, &times(entry))?;
             }
             Kind::Directory => {
@@ -130,7 +130,7 @@ impl Staging {
                     Errno::NOTDIR | Errno::LOOP => "something else of that name came before it".into(),
                     errno => Refusal::from(errno),
                 })?;
-                self.dress(entry, dir.as_fd())?;
+                self.apply_metadata(entry, dir.as_fd())?;
             }
             Kind::HardLink => self.link(&entry.link, parent, name)?,
             Kind::Symlink => {
@@ -171,7 +171,7 @@ impl Staging {
 
     /// Gives owner, mode and extended attributes to a file or directory. In this order: a new owner takes mode bits and
     /// capabilities away.
-    fn dress(&self, entry: &Entry, file: BorrowedFd<'_>) -> Result<(), Refusal> {
+    fn apply_metadata(&self, entry: &Entry, file: BorrowedFd<'_>) -> Result<(), Refusal> {
         if self.keeps_owners {
             rustix::fs::fchown(file, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))?;
             fchmod(file, Mode::from_raw_mode(entry.mode))?;

@@ -79,7 +79,7 @@ impl Plan {
         let first = (maker.file, old.clone().unwrap_or_default());
         let (paths, texts) = with_folders(volume, first, maker.folders, ".conf")?;
         let files: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let said = boot_config::said_by(&files, maker.variable, KERNEL_CMDLINE)
+        let said = boot_config::effective_value(&files, maker.variable, KERNEL_CMDLINE)
             .map_err(|(file, reason)| refused(paths.get(file).map_or(maker.file, String::as_str), reason))?;
         match said {
             Some(said) if said.is_taken => self.menus.templates += 1,

@@ -1,16 +1,12 @@
 //! What nodes, and the systems they install, report.
 
-use std::collections::BTreeMap;
-
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, NodeState, RunState, Workflow,
 };
 
-use crate::Error;
-use crate::boot_report;
-use crate::random::token_hash;
-use crate::rate::Rate;
-use crate::state::{self, AfterRun, Happening, Turn};
+use crate::error::Error;
+use crate::reports::boot;
+use crate::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
 use crate::store::{self, Connection, Store, events, nodes};
@@ -67,7 +63,7 @@ pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Mi
         let turn = state::apply(&mut run.progress, event, now);
         let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
         run.last_seq = event.seq;
-        if turn == Turn::StepStarted && is_beginning(event) {
+        if turn == RunTransition::StepStarted && is_beginning(event) {
             // What reported before is not what this puts on the disk: the machine was switched off in the middle, and begins anew.
             run.phoned_home_at = None;
             run.last_contact_at = None;
@@ -76,8 +72,8 @@ pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Mi
         if !matches!(event.kind, EventKind::Progress(_)) {
             events::insert(&mut transaction, &run.id, event).await?;
         }
-        if let Some(happening) = happening(turn, &run) {
-            tell_node(&mut transaction, &run, happening).await?;
+        if let Some(node_event) = node_event(turn, &run) {
+            tell_node(&mut transaction, &run, node_event).await?;
         }
     }
     runs::update(&mut transaction, &run).await?;
@@ -104,22 +100,22 @@ fn is_beginning(event: &Event) -> bool {
     event.step == 0 && event.attempt == 1 && matches!(event.kind, EventKind::Started)
 }
 
-fn happening(turn: Turn, run: &Run) -> Option<Happening> {
+fn node_event(turn: RunTransition, run: &Run) -> Option<NodeEvent> {
     match turn {
-        Turn::None => None,
-        Turn::StepStarted => Some(Happening::StepStarted),
-        Turn::Failed => Some(Happening::RunFailed),
-        Turn::Succeeded => Some(Happening::RunSucceeded(match (&run.phone_home_hash, run.phoned_home_at) {
+        RunTransition::None => None,
+        RunTransition::StepStarted => Some(NodeEvent::StepStarted),
+        RunTransition::Failed => Some(NodeEvent::RunFailed),
+        RunTransition::Succeeded => Some(NodeEvent::RunSucceeded(match (&run.phone_home_hash, run.phoned_home_at) {
             (_, Some(_)) => AfterRun::Reported,
             (Some(_), None) => AfterRun::Awaited,
-            (None, None) if boot_report::is_asked_for(&run.workflow) => AfterRun::Awaited,
+            (None, None) if boot::is_asked_for(&run.workflow) => AfterRun::Awaited,
             (None, None) => AfterRun::NotAsked,
         })),
     }
 }
 
 /// Moves the node, if this run is its newest: what an old run does says nothing about the node.
-pub async fn tell_node(connection: &mut Connection, run: &Run, what: Happening) -> Result<(), Error> {
+pub async fn tell_node(connection: &mut Connection, run: &Run, what: NodeEvent) -> Result<(), Error> {
     let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
     if node.run.as_deref() != Some(&run.id) {
         return Ok(());
@@ -131,56 +127,4 @@ pub async fn tell_node(connection: &mut Connection, run: &Run, what: Happening) 
         nodes::save(connection, &node).await?;
     }
     Ok(())
-}
-
-/// How the installed system says which run it comes from.
-pub enum Caller<'a> {
-    /// By the token in the URL its run gave it.
-    Token(&'a str),
-    /// By the cloud-init instance id its run gave it, which is as hard to guess.
-    Instance(&'a str),
-}
-
-/// Stores that an installed system reported, and what it posted if this is the first time.
-pub async fn phone_home(
-    store: &Store,
-    rate: &Rate,
-    caller: Caller<'_>,
-    form: BTreeMap<String, String>,
-    now: Millis,
-) -> Result<(), Error> {
-    // Looking needs no right to write, which a system that reports too often is not to have. By run: who still has the URL of an old
-    // one must not keep the new one from being heard.
-    let known = reporting_run(&mut *store.read().await?, caller).await?;
-    rate.take(&known.id)?;
-    let mut transaction = store.write().await?;
-    let node = nodes::get_by_id(&mut transaction, &known.node).await?;
-    let (Some(node), Some(mut run)) = (node, runs::get_by_id(&mut transaction, &known.id).await?) else {
-        return Err(unknown_caller());
-    };
-    if node.state == NodeState::Decommissioned {
-        let message = format!("node {} was taken out of service by an operator", node.label());
-        return Err(Error::refused(ErrorCode::Decommissioned, message));
-    }
-    if run.phoned_home_at.is_none() {
-        run.phoned_home_at = Some(now);
-        run.phone_home = form;
-    }
-    run.last_contact_at = Some(now);
-    runs::update(&mut transaction, &run).await?;
-    nodes::seen(&mut transaction, &run.node, now).await?;
-    tell_node(&mut transaction, &run, Happening::PhonedHome).await?;
-    store::commit(transaction).await
-}
-
-async fn reporting_run(connection: &mut Connection, caller: Caller<'_>) -> Result<Run, Error> {
-    let run = match caller {
-        Caller::Token(token) => runs::by_phone_home_hash(connection, &token_hash(token)).await?,
-        Caller::Instance(id) => runs::by_instance(connection, id).await?,
-    };
-    run.ok_or_else(unknown_caller)
-}
-
-fn unknown_caller() -> Error {
-    Error::refused(ErrorCode::NotFound, "no run gave out the token or instance id this system reports with")
 }

@@ -2,7 +2,7 @@
 
 use slipway_protocol::{ErrorCode, NodeState};
 
-use crate::Error;
+use crate::error::Error;
 use crate::random::{self, token_hash};
 use crate::rate::Rate;
 use crate::store::run_tokens::{self, Purpose};

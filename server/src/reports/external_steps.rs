@@ -3,8 +3,8 @@
 use slipway_protocol::loose::DEFAULT_PRIORITY;
 use slipway_protocol::{ErrorCode, LooseAck, LooseReport, LooseStep};
 
-use crate::Error;
-use crate::run_token;
+use crate::error::Error;
+use crate::reports::run_token;
 use crate::store::run_tokens::Purpose;
 use crate::store::{self, Store, loose};
 use crate::time::Millis;

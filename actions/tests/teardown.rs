@@ -7,10 +7,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use slipway_actions::{Done, Error, Host, HostOptions, Machine, Report, is_transient};
+use slipway_protocol::{Action, DiskHints, EraseDisk};
+
 use common::disk_image::{can_mount, run};
 use common::{Bench, MIB, chain};
-use slipway_actions::{Done, Error, Host, HostOptions, Machine, Report, is_retryable};
-use slipway_protocol::{Action, DiskHints, EraseDisk};
 
 /// A machine with one disk, of which slipway is the operating system.
 struct Owned<'a>(&'a Bench);
@@ -143,7 +144,7 @@ fn a_mount_that_is_in_use_stays_and_is_named() {
     let (disk, place) = (&stack.outer, stack.place.display());
     let expect = format!("taking down what sits on {disk}: unmounting {place}/inner: ");
     assert!(chain(&error).starts_with(&expect), "{}", chain(&error));
-    assert!(is_retryable(&error));
+    assert!(is_transient(&error));
     assert!(fs::read(bench.path("backing")).unwrap()[..16 * MIB].iter().any(|byte| *byte != 0), "nothing was erased");
     drop(open);
 }

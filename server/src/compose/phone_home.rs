@@ -1,82 +1,16 @@
 //! Whether an installed system is asked to report that it is up, and how: the `phone_home` block in its user-data.
 
-use serde::{Deserialize, Serialize};
 use slipway_protocol::{Action, ErrorCode, PhoneHome, SeedCloudInit, Step, workflow};
-use slipway_user_data::ignition::Additions;
-use slipway_user_data::{Block, Post, Refusal, UnknownKey, inject_phone_home, inject_text, remove_text};
+use slipway_user_data::ignition::{self, Additions};
+use slipway_user_data::{Block, Refusal, inject_phone_home, inject_text, remove_text};
 
-use crate::Error;
-use crate::operate::complete_config;
-
-/// cloud-init's own default, written out because cloud-init 22.4 logs a traceback where there is none
-/// (cloudinit/config/cc_phone_home.py).
-const TRIES: u32 = 10;
+use crate::error::Error;
 
 /// Paths of this server that systems report to; behind the first is a run's token.
 const PATHS: [&str; 3] = ["/v1/phone-home/", "/latest/meta-data/phone_home", "/2009-04-04/meta-data/phone_home"];
 
-/// What is posted, as text: `all`, or names of keys with commas between them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PostKeys(pub Post);
-
-impl TryFrom<String> for PostKeys {
-    type Error = UnknownKey;
-
-    fn try_from(text: String) -> Result<Self, UnknownKey> {
-        text.parse().map(Self)
-    }
-}
-
-impl From<PostKeys> for String {
-    fn from(keys: PostKeys) -> Self {
-        keys.0.to_string()
-    }
-}
-
-impl utoipa::PartialSchema for PostKeys {
-    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-        String::schema()
-    }
-}
-
-impl utoipa::ToSchema for PostKeys {}
-
-/// What an operating system, a workflow or a run says about it. What is `None` is left to who is asked next.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
-    /// Whether it reports.
-    pub on: Option<bool>,
-    /// What it posts.
-    pub post: Option<PostKeys>,
-    /// How often it tries.
-    pub tries: Option<u32>,
-}
-
-impl Wish {
-    /// This, and where it says nothing the other.
-    pub fn or(self, other: Wish) -> Self {
-        Self { on: self.on.or(other.on), post: self.post.or(other.post), tries: self.tries.or(other.tries) }
-    }
-
-    /// Refuses what no system could do.
-    pub fn check(&self) -> Result<(), Error> {
-        if self.tries == Some(0) {
-            let message = "phone_home_tries is 0: leave it out for 10 tries, or have phone_home false";
-            return Err(Error::refused(ErrorCode::InvalidRequest, message));
-        }
-        Ok(())
-    }
-
-    /// The block of a system that reports to this URL.
-    pub fn block(self, url: String) -> Block {
-        let post = self.post.map_or(Post::All, |keys| keys.0);
-        Block { url, post, tries: Some(self.tries.unwrap_or(TRIES)) }
-    }
-}
-
 /// Has every `seed-cloud-init` step make the installed system report, over TLS that trusts `ca`. Every other block goes.
-pub fn ask(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
+pub fn enable_phone_home(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
     let mut asked = false;
     for seed in seeds(steps) {
         asked = true;
@@ -99,7 +33,7 @@ pub fn ask(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
 
 /// Takes every block out that would have the installed system report to `server`, and puts in those of the steps themselves.
 /// User-data that is not YAML stays as it is.
-pub fn do_not_ask(steps: &mut [Step], server: Option<&str>) -> Result<(), Error> {
+pub fn disable_phone_home(steps: &mut [Step], server: Option<&str>) -> Result<(), Error> {
     let is_ours = |url: &str| server.is_some_and(|server| is_of(url, server));
     for seed in seeds(steps) {
         if seed.is_for_ignition() {
@@ -165,6 +99,14 @@ fn cannot_report(refusal: Refusal) -> Error {
     Error::refused(ErrorCode::InvalidRequest, message)
 }
 
+/// Refuses an Ignition config that nothing can be added to.
+pub fn complete_config(config: &str, additions: &Additions) -> Result<(), Error> {
+    ignition::complete(config, additions).map(drop).map_err(|refusal| {
+        let message = format!("the Ignition config cannot be used: {refusal}");
+        Error::refused(ErrorCode::InvalidRequest, message)
+    })
+}
+
 fn seeds(steps: &mut [Step]) -> impl Iterator<Item = &mut SeedCloudInit> {
     steps.iter_mut().filter_map(|step| match &mut step.action {
         Action::SeedCloudInit(seed) => Some(seed),
@@ -175,6 +117,7 @@ fn seeds(steps: &mut [Step]) -> impl Iterator<Item = &mut SeedCloudInit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::phone_home_settings::{PhoneHomeSettings, PostKeys};
 
     const SERVER: &str = "https://s.example:8443";
     const CA: &str = "-----BEGIN CERTIFICATE-----\nPEM\n-----END CERTIFICATE-----\n";
@@ -187,26 +130,10 @@ mod tests {
         SeedCloudInit { user_data: user_data.to_owned(), ..SeedCloudInit::default() }
     }
 
-    fn asked(mut seed: SeedCloudInit, wish: Wish) -> SeedCloudInit {
+    fn asked(mut seed: SeedCloudInit, settings: PhoneHomeSettings) -> SeedCloudInit {
         let mut steps = steps(std::mem::take(&mut seed));
-        ask(&mut steps, &wish.block(format!("{SERVER}/v1/phone-home/T")), CA).expect("it can report");
+        enable_phone_home(&mut steps, &settings.block(format!("{SERVER}/v1/phone-home/T")), CA).expect("it can report");
         seeds(&mut steps).next().expect("a seed").clone()
-    }
-
-    #[test]
-    fn what_is_not_said_is_left_to_the_next() {
-        let wish = |on, post: Option<&str>, tries| Wish {
-            on,
-            post: post.map(|post| PostKeys(post.parse().expect("keys"))),
-            tries,
-        };
-        let system = wish(Some(true), Some("hostname"), Some(3));
-        assert_eq!(Wish::default().or(system.clone()), system);
-        let run = wish(Some(false), None, Some(4));
-        assert_eq!(run.or(system), wish(Some(false), Some("hostname"), Some(4)));
-        let block = Wish::default().block("u".to_owned());
-        assert_eq!((block.post, block.tries), (Post::All, Some(10)));
-        wish(None, None, Some(0)).check().expect_err("no tries");
     }
 
     #[test]
@@ -214,7 +141,7 @@ mod tests {
         let block = "phone_home:\n  url: \"https://s.example:8443/v1/phone-home/T\"\n";
         let own = Some(PhoneHome { url: "https://other.example/".to_owned(), tries: None });
         let seed = SeedCloudInit { phone_home: own, ..seeded("#cloud-config\na: 1\nphone_home: {url: x}\n") };
-        let seed = asked(seed, Wish::default());
+        let seed = asked(seed, PhoneHomeSettings::default());
         assert_eq!(seed.user_data, format!("#cloud-config\na: 1\n{block}  post: all\n  tries: 10\n"));
         assert_eq!(seed.phone_home, None);
         let trust = seed.vendor_data.unwrap_or_default();
@@ -222,27 +149,28 @@ mod tests {
 
         let post = PostKeys("hostname,fqdn".parse().expect("keys"));
         let seed = SeedCloudInit { vendor_data: Some("#!/bin/sh\n".to_owned()), ..seeded("") };
-        let seed = asked(seed, Wish { post: Some(post), tries: Some(3), ..Wish::default() });
+        let seed = asked(seed, PhoneHomeSettings { post: Some(post), tries: Some(3), ..PhoneHomeSettings::default() });
         assert_eq!(seed.user_data, format!("#cloud-config\n{block}  post: [hostname, fqdn]\n  tries: 3\n"));
         let vendor_data = seed.vendor_data.unwrap_or_default();
         assert!(vendor_data.contains("\n#!/bin/sh\n\n--") && vendor_data.contains(&trust), "{vendor_data}");
 
         let mut steps = steps(SeedCloudInit { vendor_data: Some("a: 1\n".to_owned()), ..seeded("") });
-        let refused = ask(&mut steps, &Wish::default().block(SERVER.to_owned()), CA).expect_err("no header");
+        let refused = enable_phone_home(&mut steps, &PhoneHomeSettings::default().block(SERVER.to_owned()), CA)
+            .expect_err("no header");
         assert!(refused.to_string().contains("the vendor-data cannot be used"), "{refused}");
     }
 
     #[test]
     fn a_system_that_ignition_sets_up_is_given_url_and_ca_beside_its_config() {
         let config = "{\"ignition\": {}}";
-        let seed = asked(seeded(config), Wish::default());
+        let seed = asked(seeded(config), PhoneHomeSettings::default());
         assert_eq!((seed.user_data.as_str(), seed.ca.as_deref(), &seed.vendor_data), (config, Some(CA), &None));
         let url = |seed: &SeedCloudInit| seed.phone_home.as_ref().map(|block| block.url.clone());
         assert_eq!(url(&seed), Some(format!("{SERVER}/v1/phone-home/T")));
         let kept = |phone_home: &str| {
             let phone_home = Some(PhoneHome { url: phone_home.to_owned(), tries: None });
             let mut steps = steps(SeedCloudInit { phone_home, ..seeded(config) });
-            do_not_ask(&mut steps, Some(SERVER)).expect("nothing to edit");
+            disable_phone_home(&mut steps, Some(SERVER)).expect("nothing to edit");
             url(seeds(&mut steps).next().expect("a seed"))
         };
         assert_eq!(kept(&format!("{SERVER}/v1/phone-home/T")), None);
@@ -251,7 +179,7 @@ mod tests {
 
     fn check_kept(user_data: &str, expect: &str) {
         let mut steps = steps(seeded(&user_data.replace("SERVER", SERVER)));
-        do_not_ask(&mut steps, Some(SERVER)).expect("blocks that can be taken out");
+        disable_phone_home(&mut steps, Some(SERVER)).expect("blocks that can be taken out");
         assert_eq!(seeds(&mut steps).next().expect("a seed").user_data, expect.replace("SERVER", SERVER));
     }
 
@@ -269,7 +197,8 @@ mod tests {
             check_kept(as_it_is, as_it_is);
         }
         let anchored = format!("#cloud-config\nphone_home: &x {{url: '{SERVER}/v1/phone-home/a'}}\nb: *x\n");
-        let refused = do_not_ask(&mut steps(seeded(&anchored)), Some(SERVER)).expect_err("b would mean nothing");
+        let refused =
+            disable_phone_home(&mut steps(seeded(&anchored)), Some(SERVER)).expect_err("b would mean nothing");
         assert!(refused.to_string().contains("line 2, column 1"), "{refused}");
     }
 
@@ -305,7 +234,7 @@ mod tests {
         let own = |url: &str| {
             let phone_home = Some(PhoneHome { url: url.to_owned(), tries: Some(2) });
             let mut steps = steps(SeedCloudInit { phone_home, ..seeded("") });
-            do_not_ask(&mut steps, Some(SERVER)).expect("nothing to refuse");
+            disable_phone_home(&mut steps, Some(SERVER)).expect("nothing to refuse");
             seeds(&mut steps).next().expect("a seed").clone()
         };
         assert_eq!(own(&format!("{SERVER}/v1/phone-home/a")), seeded(""));

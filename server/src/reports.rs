@@ -1,0 +1,7 @@
+//! What nodes and the systems they install report.
+
+pub mod boot;
+pub mod external_steps;
+pub mod phone_home;
+pub mod run_events;
+pub mod run_token;

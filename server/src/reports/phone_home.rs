@@ -1,0 +1,66 @@
+//! The report of an installed system that it is up.
+
+use std::collections::BTreeMap;
+
+use slipway_protocol::{ErrorCode, NodeState};
+
+use super::run_events::tell_node;
+use crate::error::Error;
+use crate::random::token_hash;
+use crate::rate::Rate;
+use crate::state::NodeEvent;
+use crate::store::runs::{self, Run};
+use crate::store::{self, Connection, Store, nodes};
+use crate::time::Millis;
+
+/// How the installed system says which run it comes from.
+pub enum Caller<'a> {
+    /// By the token in the URL its run gave it.
+    Token(&'a str),
+    /// By the cloud-init instance id its run gave it, which is as hard to guess.
+    Instance(&'a str),
+}
+
+/// Stores that an installed system reported, and what it posted if this is the first time.
+pub async fn phone_home(
+    store: &Store,
+    rate: &Rate,
+    caller: Caller<'_>,
+    form: BTreeMap<String, String>,
+    now: Millis,
+) -> Result<(), Error> {
+    // Looking needs no right to write, which a system that reports too often is not to have. By run: who still has the URL of an old
+    // one must not keep the new one from being heard.
+    let known = reporting_run(&mut *store.read().await?, caller).await?;
+    rate.take(&known.id)?;
+    let mut transaction = store.write().await?;
+    let node = nodes::get_by_id(&mut transaction, &known.node).await?;
+    let (Some(node), Some(mut run)) = (node, runs::get_by_id(&mut transaction, &known.id).await?) else {
+        return Err(unknown_caller());
+    };
+    if node.state == NodeState::Decommissioned {
+        let message = format!("node {} was taken out of service by an operator", node.label());
+        return Err(Error::refused(ErrorCode::Decommissioned, message));
+    }
+    if run.phoned_home_at.is_none() {
+        run.phoned_home_at = Some(now);
+        run.phone_home = form;
+    }
+    run.last_contact_at = Some(now);
+    runs::update(&mut transaction, &run).await?;
+    nodes::seen(&mut transaction, &run.node, now).await?;
+    tell_node(&mut transaction, &run, NodeEvent::PhonedHome).await?;
+    store::commit(transaction).await
+}
+
+async fn reporting_run(connection: &mut Connection, caller: Caller<'_>) -> Result<Run, Error> {
+    let run = match caller {
+        Caller::Token(token) => runs::by_phone_home_hash(connection, &token_hash(token)).await?,
+        Caller::Instance(id) => runs::by_instance(connection, id).await?,
+    };
+    run.ok_or_else(unknown_caller)
+}
+
+fn unknown_caller() -> Error {
+    Error::refused(ErrorCode::NotFound, "no run gave out the token or instance id this system reports with")
+}
