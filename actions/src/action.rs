@@ -53,8 +53,12 @@ impl Done {
     }
 }
 
-/// Runs one action to its end on the calling thread.
+/// Runs one action to its end on the calling thread. Inputs that cannot be right are refused before anything is touched.
 pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+    let problems = action.validate();
+    if !problems.is_empty() {
+        return Err(Error::Inputs { action: action.name(), problems });
+    }
     match action {
         Action::EraseDisk(inputs) => erase_disk::run(inputs, machine, report),
         Action::StreamImage(inputs) => stream_image::run(inputs, machine, report),

@@ -87,6 +87,24 @@ fn an_erasure_that_does_not_begin_has_no_progress() {
 }
 
 #[test]
+fn inputs_that_cannot_be_right_are_refused_before_the_disk_is_touched() {
+    let folder = folder();
+    let before = vec![0x55; 1 << 20];
+    fs::write(folder.path().join("disk"), &before).unwrap();
+    for (line, expect) in [
+        (
+            "erase-disk --disk disk --mode zero --fallback discard --yes",
+            "falls back from zero to discard, which never happens",
+        ),
+        ("make-filesystem --disk disk --partition 0 --kind ext4 --yes", "works on partition 0"),
+    ] {
+        let (is_ok, _, err) = slipway(folder.path(), &format!("action {line}"));
+        assert!(!is_ok && err.contains(expect), "{line}: {err}");
+        assert!(fs::read(folder.path().join("disk")).unwrap() == before, "{line}: the disk is as it was");
+    }
+}
+
+#[test]
 fn only_what_overwrites_a_disk_can_be_told_not_to_ask() {
     let folder = folder();
     let asking = ["erase-disk", "stream-image", "partition", "make-filesystem"];

@@ -126,7 +126,7 @@ fn is_guid(text: &str) -> bool {
 impl Partition {
     /// What is wrong with it, to be read after the name of its step.
     pub fn validate(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let mut problems = self.disk.validate(true);
         if self.partitions.is_empty() {
             problems.push("makes no partition: to take all away, use erase-disk".to_owned());
         }
@@ -238,7 +238,7 @@ impl FileSystemKind {
 impl MakeFileSystem {
     /// What is wrong with it, to be read after the name of its step.
     pub fn validate(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let mut problems = self.disk.validate(false);
         if matches!(&self.partition, Some(PartitionChoice::Number(0))) {
             problems.push("works on partition 0: partitions are numbered from 1".to_owned());
         }

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{CaptureDisk, MakeFileSystem, Partition};
-use erase::fallback_problems;
 
 pub use boot::{BootPosition, EfiBootOrder, Kexec, Reboot};
 pub use boot_reporter::BootReporter;
@@ -82,30 +81,9 @@ pub fn validate(steps: &[Step]) -> Vec<String> {
                 number + 1
             ));
         }
-        problems.extend(action_problems(&step.action).into_iter().map(|problem| format!("{place} {problem}")));
+        problems.extend(step.action.validate().into_iter().map(|problem| format!("{place} {problem}")));
     }
     problems
-}
-
-/// What is wrong with one action by itself, to be read after the name of its step.
-fn action_problems(action: &Action) -> Vec<String> {
-    match action {
-        Action::EraseDisk(erase) => erase.disk.validate(true).into_iter().chain(fallback_problems(erase)).collect(),
-        Action::StreamImage(image) => image.validate(),
-        Action::Partition(partition) => partition.validate().into_iter().chain(partition.disk.validate(true)).collect(),
-        Action::MakeFileSystem(make) => make.validate().into_iter().chain(make.disk.validate(false)).collect(),
-        Action::SeedCloudInit(seed) => seed.validate(),
-        Action::KernelArgs(arguments) => arguments.validate(),
-        Action::WriteFile(file) => file.validate(),
-        Action::UnpackArchive(archive) => archive.validate(),
-        Action::RunInTarget(run) => run.validate(),
-        Action::EncryptRoot(encrypt) => encrypt.validate(),
-        Action::CaptureDisk(capture) => capture.validate(),
-        Action::BootReporter(reporter) => reporter.validate(),
-        Action::EfiBootOrder(order) => order.validate(),
-        Action::Kexec(kexec) => kexec.validate(),
-        Action::Reboot(_) => Vec::new(),
-    }
 }
 
 /// One step of a workflow.
@@ -164,6 +142,27 @@ pub enum Action {
 }
 
 impl Action {
+    /// What is wrong with the inputs, to be read after the name of the step; nothing when the action can be run.
+    pub fn validate(&self) -> Vec<String> {
+        match self {
+            Action::EraseDisk(erase) => erase.validate(),
+            Action::StreamImage(image) => image.validate(),
+            Action::Partition(partition) => partition.validate(),
+            Action::MakeFileSystem(make) => make.validate(),
+            Action::SeedCloudInit(seed) => seed.validate(),
+            Action::KernelArgs(arguments) => arguments.validate(),
+            Action::WriteFile(file) => file.validate(),
+            Action::UnpackArchive(archive) => archive.validate(),
+            Action::RunInTarget(run) => run.validate(),
+            Action::EncryptRoot(encrypt) => encrypt.validate(),
+            Action::CaptureDisk(capture) => capture.validate(),
+            Action::BootReporter(reporter) => reporter.validate(),
+            Action::EfiBootOrder(order) => order.validate(),
+            Action::Kexec(kexec) => kexec.validate(),
+            Action::Reboot(_) => Vec::new(),
+        }
+    }
+
     /// The action's name in workflows and on the command line.
     pub fn name(&self) -> &'static str {
         match self {

@@ -18,7 +18,6 @@ use crate::report::Report;
 use crate::target::root::{Attributes, TargetRoot, target_file};
 use crate::target::{self, Target};
 
-const ACTION: &str = "boot-reporter";
 const UNIT: &str = include_str!("boot_reporter/slipway-report.service");
 /// Where the link leads, as `systemctl enable` makes it.
 const LINK_TO: &str = "/etc/systemd/system/slipway-report.service";
@@ -35,10 +34,6 @@ const LABELS: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn run(inputs: &BootReporter, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: ACTION, problems });
-    }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let Target { root, name: partition, warnings, .. } = target::find_root(&disk, report)?;
     if let Some(reason) = unfit(&root)? {

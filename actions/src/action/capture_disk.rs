@@ -12,10 +12,6 @@ use crate::stream::capture;
 use crate::text;
 
 pub(crate) fn run(inputs: &CaptureDisk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: "capture-disk", problems });
-    }
     let disk = choose::open(&inputs.disk, Access::Capture, machine, report)?;
     let image = capture::run(&inputs.name, &disk, machine, report)?;
     let summary = format!(

@@ -28,7 +28,6 @@ use crate::{target, text};
 const ESP_TYPE: &str = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b";
 /// Where all but the removable path's programs are, each in a folder of its vendor.
 const PROGRAMS: &str = "EFI";
-const ACTION: &str = "efi-boot-order";
 
 /// The program to be started.
 struct Found {
@@ -51,10 +50,6 @@ pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn
 }
 
 fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: ACTION, problems });
-    }
     let efi = machine.efi();
     if !efi.exists() {
         return Err(BootError::NotUefi { folder: efi.display().to_string() }.into());

@@ -59,10 +59,6 @@ struct Keys {
 }
 
 pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: "encrypt-root", problems });
-    }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     if let Some(done) = verity::leave_intact(&disk, machine.cancel(), report)? {
         return Ok(done);

@@ -32,10 +32,6 @@ pub(crate) fn run_for(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: "kernel-args", problems });
-    }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let (mut changed, mut is_made, mut warnings) = (0, false, Vec::new());
     loop {

@@ -19,13 +19,7 @@ use crate::machine::Machine;
 use crate::report::Report;
 use find::Startable;
 
-const ACTION: &str = "kexec";
-
 pub(crate) fn run(inputs: &Kexec, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: ACTION, problems });
-    }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let Startable { title, path, kernel, initrd, cmdline } = find::find(&disk, inputs, machine.cancel())?;
     machine.cancel().check()?;

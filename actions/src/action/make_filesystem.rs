@@ -25,10 +25,6 @@ pub(crate) fn run(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: "make-filesystem", problems });
-    }
     let find = |disk: &OpenDisk| find(disk, inputs.partition.as_ref());
     let (disk, partition) = choose::open_partition(&inputs.disk, find, machine, report)?;
     let name = partition.describe(&disk);

@@ -32,11 +32,6 @@ struct Planned {
 }
 
 pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    // A workflow was checked before it began, an action by hand was not.
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: "partition", problems });
-    }
     let disks = choose::open_all(&inputs.disk, machine, report)?;
     let mut disks = disks.into_iter().map(|disk| plan(inputs, disk)).collect::<Result<Vec<_>, _>>()?;
     let layers = Layers::plan(inputs, &disks, machine)?;

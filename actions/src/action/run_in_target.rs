@@ -51,10 +51,6 @@ type Orders = (RunInTarget, Vec<Mount>, Option<String>);
 type Answer = Result<(Option<i32>, Option<i32>), String>;
 
 pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: "run-in-target", problems });
-    }
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     run_on(&disk, inputs, machine, report)
 }

@@ -34,10 +34,6 @@ pub(crate) fn run(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: "seed-cloud-init", problems });
-    }
     match inputs.is_for_ignition() {
         true => ignition::run(inputs, machine, report),
         false => seed_cloud_init(inputs, machine, report),

@@ -16,10 +16,6 @@ use crate::target::grow;
 use crate::text;
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: "stream-image", problems });
-    }
     let mut source = Source::of_image(inputs, machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
     let is_on_disk = |url: &&str| {

@@ -47,10 +47,6 @@ pub(crate) fn run(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: "unpack-archive", problems });
-    }
     let mut source = Source::find(&inputs.origin(), machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let target = target::find(&disk, inputs.partition.as_ref(), report)?;

@@ -17,7 +17,6 @@ use crate::stream::read;
 use crate::target::root::{Attributes, NewFile, TargetRoot, target_file};
 use crate::{target, text};
 
-const ACTION: &str = "write-file";
 /// Of a file that is new.
 const NEW: Attributes = Attributes { uid: 0, gid: 0, mode: 0o644 };
 const NEW_DIR_MODE: u32 = 0o755;
@@ -25,10 +24,6 @@ const USERS: &str = "etc/passwd";
 const GROUPS: &str = "etc/group";
 
 pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let problems = inputs.validate();
-    if !problems.is_empty() {
-        return Err(Error::Inputs { action: ACTION, problems });
-    }
     let origin = inputs.origin();
     let source = origin.map(|origin| Source::find(&origin, machine, report)).transpose()?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
@@ -88,7 +83,7 @@ fn content(inputs: &WriteFile) -> Result<Vec<u8>, Error> {
     };
     let digits: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let refused = |error| Error::Inputs {
-        action: ACTION,
+        action: "write-file",
         problems: vec![format!("has a content_base64 that is no base64: {error}")],
     };
     STANDARD.decode(digits).map_err(refused)

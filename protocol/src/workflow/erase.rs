@@ -4,21 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::DiskHints;
 
-/// A way to erase that is never come to is a mistake about what the disk will be like afterwards.
-pub(super) fn fallback_problems(erase: &EraseDisk) -> Vec<String> {
-    let mut problems = Vec::new();
-    let mut tried = vec![erase.mode];
-    for mode in &erase.fallback {
-        if let Some(sure) = tried.iter().find(|mode| matches!(mode, EraseMode::Zero | EraseMode::Metadata)) {
-            problems.push(format!("falls back from {sure} to {mode}, which never happens: every disk can do {sure}"));
-        } else if tried.contains(mode) {
-            problems.push(format!("falls back to {mode}, which was tried before"));
-        }
-        tried.push(*mode);
-    }
-    problems
-}
-
 /// Inputs of `erase-disk`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -33,6 +18,25 @@ pub struct EraseDisk {
     /// What is done instead where the disk cannot do `mode`, in the order it is tried. Empty: the step fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback: Vec<EraseMode>,
+}
+
+impl EraseDisk {
+    /// What is wrong with these inputs, to be read after the name of the step. A fallback that is never reached is a mistake about
+    /// what the disk will be like afterwards.
+    pub fn validate(&self) -> Vec<String> {
+        let mut problems = self.disk.validate(true);
+        let mut tried = vec![self.mode];
+        for mode in &self.fallback {
+            if let Some(sure) = tried.iter().find(|mode| matches!(mode, EraseMode::Zero | EraseMode::Metadata)) {
+                problems
+                    .push(format!("falls back from {sure} to {mode}, which never happens: every disk can do {sure}"));
+            } else if tried.contains(mode) {
+                problems.push(format!("falls back to {mode}, which was tried before"));
+            }
+            tried.push(*mode);
+        }
+        problems
+    }
 }
 
 /// How thoroughly a disk is erased.
