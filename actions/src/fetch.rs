@@ -1,6 +1,7 @@
 //! Opening a source: HTTPS, HTTP, or a file.
 
 mod client;
+pub(crate) mod download;
 mod headers;
 mod http;
 pub(crate) mod mirrors;

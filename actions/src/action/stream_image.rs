@@ -11,12 +11,13 @@ use crate::fetch::source::Source;
 use crate::fetch::{self, retry};
 use crate::machine::Machine;
 use crate::report::Report;
-use crate::stream::{self, Reading, Written};
+use crate::stream::{self, RawImage, Reading, Written};
 use crate::target::grow;
 use crate::text;
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let mut source = Source::of_image(inputs, machine, report)?;
+    let mut source = Source::find(&inputs.origin(), machine, report)?;
+    let raw = RawImage::find(inputs, machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
     let is_on_disk = |url: &&str| {
         let file = workflow::local_path(url).and_then(|path| std::fs::metadata(path).ok());
@@ -25,13 +26,13 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     if let Some(url) = source.mirrors.urls().find(is_on_disk) {
         return Err(SourceError::OnTarget { url: fetch::shown(url), disk: disk.path().to_owned() }.into());
     }
-    if let Some(raw_size) = source.raw_size.filter(|raw_size| *raw_size > disk.size()) {
+    if let Some(raw_size) = raw.size.filter(|raw_size| *raw_size > disk.size()) {
         let needed = format!("{raw_size}");
         return Err(ImageError::TooLarge { disk: disk.path().to_owned(), size: disk.size(), needed }.into());
     }
-    let (written, Fitted { moved, growth }) = write(inputs, &mut source, &disk, machine, report)?;
+    let (written, Fitted { moved, growth }) = write(inputs, &mut source, &raw, &disk, machine, report)?;
     let mut warnings = Vec::new();
-    let is_proven_by_map = source.map.as_ref().is_some_and(|map| map.proves());
+    let is_proven_by_map = raw.map.as_ref().is_some_and(|map| map.proves());
     if !(inputs.is_verified() || is_proven_by_map) {
         warnings.push("the image was written without a digest to check it against".to_owned());
     }
@@ -52,7 +53,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
         text::size(written.fetched),
         written.format
     );
-    if let Some(map) = &source.map {
+    if let Some(map) = &raw.map {
         let left_out = text::size(map.image_size - map.mapped_size());
         summary.push_str(&format!("; left out {left_out} that its block map says are no data"));
     }
@@ -76,6 +77,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
 fn write(
     inputs: &StreamImage,
     source: &mut Source<'_>,
+    raw: &RawImage,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
@@ -84,7 +86,7 @@ fn write(
     source.at_each_place(
         report,
         |error| is_another_image(error, is_verified),
-        |source, report| write_once(inputs, source, disk, machine, report),
+        |source, report| write_once(inputs, source, raw, disk, machine, report),
     )
 }
 
@@ -92,16 +94,17 @@ fn write(
 fn write_once(
     inputs: &StreamImage,
     source: &mut Source<'_>,
+    raw: &RawImage,
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Fitted), Error> {
     let mut reading = Reading::Stream;
-    retry::starting_over(report, |report| match stream::run(inputs, source, reading, disk, machine, report) {
+    retry::starting_over(report, |report| match stream::run(inputs, source, raw, reading, disk, machine, report) {
         Err(error) if reading == Reading::Stream && needs_ranges(&error) && !source.is_checked() => {
             report(Report::Note(format!("reading by ranges: {}", text::chain(&error))));
             reading = Reading::Ranges;
-            stream::run(inputs, source, reading, disk, machine, report)
+            stream::run(inputs, source, raw, reading, disk, machine, report)
         }
         other => other,
     })
@@ -120,7 +123,7 @@ fn is_another_image(error: &Error, is_verified: bool) -> bool {
             ImageError::Digest { .. }
                 | ImageError::MappedDigest { .. }
                 | ImageError::RawSize { .. }
-                | ImageError::Empty { .. }
+                | ImageError::Empty
                 | ImageError::Format { .. }
                 | ImageError::NotRaw { .. }
                 | ImageError::Decode { .. }
@@ -135,8 +138,5 @@ fn is_another_image(error: &Error, is_verified: bool) -> bool {
 fn needs_ranges(error: &Error) -> bool {
     use slipway_formats::qcow2::Error::{NotInOrder, TooManyPending};
     let Error::Image(error) = error else { return false };
-    matches!(
-        error,
-        ImageError::Qcow2Order { .. } | ImageError::Qcow2 { source: NotInOrder { .. } | TooManyPending { .. } }
-    )
+    matches!(error, ImageError::Qcow2Order | ImageError::Qcow2 { source: NotInOrder { .. } | TooManyPending { .. } })
 }

@@ -22,18 +22,13 @@ pub enum ImageError {
         found: u64,
     },
     /// The source is empty, or decompresses to nothing.
-    #[error("reading the image from {url}: it is empty")]
-    Empty {
-        /// The URL without user, password and query, which may be secrets.
-        url: String,
-    },
+    #[error("reading the image: it is empty")]
+    Empty,
     /// The source is something that must not be written to a disk as it is.
     #[error(
-        "reading the image from {url}: it is {format}; raw images, plain or in zstd, gzip, xz or bzip2, and qcow2 images can be written"
+        "reading the image: it is {format}; raw images, plain or in zstd, gzip, xz or bzip2, and qcow2 images can be written"
     )]
     Format {
-        /// The URL without user, password and query, which may be secrets.
-        url: String,
         /// What its first bytes say it is.
         format: &'static str,
     },
@@ -67,13 +62,10 @@ pub enum ImageError {
     },
     /// The blocks of a qcow2 image are not in the order of the raw image, of which the digest was to be taken.
     #[error(
-        "checking the digest of the raw image while {url} is read once: the blocks of a qcow2 image are in another order; \
+        "checking the digest of the raw image while it is read once: the blocks of a qcow2 image are in another order; \
          leave `digest` out, so that it is read by ranges, or `raw_digest` and `bmap`"
     )]
-    Qcow2Order {
-        /// The URL without user, password and query, which may be secrets.
-        url: String,
-    },
+    Qcow2Order,
     /// The source is damaged or ends too early.
     #[error("decoding the {format} image after {raw_bytes} bytes of raw data")]
     Decode {

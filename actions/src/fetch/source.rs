@@ -1,14 +1,13 @@
 //! Where something comes from, and what proves that it is the one meant.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use slipway_formats::bmap::{self, Bmap};
 use slipway_formats::oci::Blob;
 use slipway_formats::signature::{MAX_SIGNATURE, Verifier};
 use slipway_formats::sums;
-use slipway_protocol::{Digest, OciReference, OciReferenceError, Origin, RegistryAuth, StreamImage};
+use slipway_protocol::{Digest, OciReference, OciReferenceError, Origin, RegistryAuth};
 
+use super::download::From;
 use super::mirrors::Mirrors;
 use super::oci::Registry;
 use super::{retry, shown, small};
@@ -23,14 +22,10 @@ pub(crate) struct Source<'a> {
     /// In a word: "image".
     what: &'static str,
     pub(crate) mirrors: Mirrors,
-    pub(crate) ca: Option<&'a str>,
+    ca: Option<&'a str>,
     /// Where it is an artifact, that of each place: to be logged in at when it wants that, and again when its token has run
     /// out.
-    pub(crate) registries: Vec<Registry<'a>>,
-    /// What of a raw image holds data, where that is known.
-    pub(crate) map: Option<Arc<Bmap>>,
-    /// Size of a raw image in bytes: given, or that of the map.
-    pub(crate) raw_size: Option<u64>,
+    registries: Vec<Registry<'a>>,
     /// Of the stream as delivered: given, found in a list of sums or in the manifest of an artifact.
     digests: Vec<Digest>,
     /// Of the stream as delivered.
@@ -56,19 +51,6 @@ impl Signature<'_> {
 }
 
 impl<'a> Source<'a> {
-    /// Fetches what verifies an image, and its block map. Whatever can be found wrong without the image, is.
-    pub(crate) fn of_image(
-        image: &'a StreamImage,
-        machine: &dyn Machine,
-        report: &mut dyn FnMut(Report),
-    ) -> Result<Self, Error> {
-        let mut source = Self::find(&image.origin(), machine, report)?;
-        let map = image.bmap.as_ref().map(|url| read_map(url, image, machine, report)).transpose()?;
-        source.raw_size = image.raw_size.or(map.as_ref().map(|map| map.image_size));
-        source.map = map.map(Arc::new);
-        Ok(source)
-    }
-
     /// Fetches what verifies what is to be fetched.
     pub(crate) fn find(
         origin: &Origin<'a>,
@@ -85,8 +67,6 @@ impl<'a> Source<'a> {
             mirrors: Mirrors::new(origin.url, origin.mirrors),
             ca: origin.ca,
             registries: Vec::new(),
-            map: None,
-            raw_size: None,
             digests: origin.digest.into_iter().cloned().collect(),
             signature: signature.transpose()?,
         };
@@ -207,6 +187,11 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Where the source is downloaded from; see [`From`].
+    pub(crate) fn from(&mut self, verified: bool, whole: bool) -> From<'_, 'a> {
+        From { mirrors: &mut self.mirrors, registries: &mut self.registries, ca: self.ca, verified, whole }
+    }
+
     /// Whether something is to be proven of the stream as delivered, for which every byte of it is needed once, in its order.
     pub(crate) fn is_checked(&self) -> bool {
         !self.digests.is_empty() || self.signature.is_some()
@@ -246,23 +231,4 @@ fn digest_in(
         verifier.finish().map_err(|source| signature.refused(LIST, source))?;
     }
     sums::find(&text, &name).map_err(|source| Error::Source(SourceError::Sums { what, url: shown(list), source }))
-}
-
-/// Reads the block map of an image of which the rest is not to be written.
-fn read_map(
-    url: &str,
-    image: &StreamImage,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Bmap, Error> {
-    let text = small::read(&Request::new(url, image.ca.as_deref()), bmap::MAX_TEXT, machine)?;
-    let map = bmap::parse(&text).map_err(|source| SourceError::Bmap { url: shown(url), source })?;
-    if let Some(raw_size) = image.raw_size.filter(|raw_size| *raw_size != map.image_size) {
-        let (found, remedy) = (map.image_size, "give the map of this image, or leave raw_size out");
-        let problem = format!("has a raw_size of {raw_size} bytes, and the block map of an image of {found}: {remedy}");
-        return Err(SourceError::Contradiction { what: "image", problem }.into());
-    }
-    let (mapped, size) = (text::size(map.mapped_size()), text::size(map.image_size));
-    report(Report::Note(format!("the image has data in {mapped} of its {size}, says {}", shown(url))));
-    Ok(map)
 }

@@ -16,9 +16,10 @@ use std::{iter, thread};
 use slipway_protocol::{Algorithm, CapturedImage, Digest, MAX_REQUEST_BYTES, Stage};
 use zstd::bulk::Compressor;
 
+use super::Halt;
 use super::buffers::Queue;
+use super::pipeline::{Shared, spawn, watch};
 use super::progress::{Counters, Meter, Watch};
-use super::{Halt, Shared, spawn, watch};
 use crate::disk::Buffer;
 use crate::disk::open::OpenDisk;
 use crate::error::{CaptureError, Error};
@@ -97,7 +98,7 @@ fn stages(
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<CapturedImage, Error> {
-    let shared = Shared::new();
+    let shared = Shared::new(Cancel::new());
     let stop = &shared.stop;
     let counters = Counters::default();
     let count = thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES);

@@ -12,11 +12,9 @@ use super::progress::Meter;
 use super::{Halt, qcow2_stages};
 use crate::disk::Buffer;
 use crate::error::{Error, ImageError};
-use crate::fetch;
 
 /// What bounds the raw image.
 pub(super) struct Limits<'a> {
-    pub(super) url: &'a str,
     pub(super) disk: &'a str,
     /// Size of the disk in bytes.
     pub(super) disk_size: u64,
@@ -43,8 +41,7 @@ pub(super) fn run(
     output: &Output,
     fetch_total: impl FnOnce() -> Option<u64>,
 ) -> Result<(Format, u64), Halt> {
-    let unsuitable =
-        |format| Halt::Failed(Error::Image(ImageError::Format { url: fetch::shown(output.limits.url), format }));
+    let unsuitable = |format| Halt::Failed(Error::Image(ImageError::Format { format }));
     let format = Format::of(input.head()?).map_err(unsuitable)?;
     let stopped = Rc::clone(&input.stopped);
     let size = match format {
@@ -107,7 +104,7 @@ impl Limits<'_> {
     /// Whether an image that has ended may have this many bytes.
     pub(super) fn check_end(&self, size: u64) -> Result<(), Halt> {
         if size == 0 {
-            return Err(Halt::Failed(Error::Image(ImageError::Empty { url: fetch::shown(self.url) })));
+            return Err(Halt::Failed(Error::Image(ImageError::Empty)));
         }
         match self.raw_size {
             Some(expected) if expected != size => {

@@ -4,10 +4,11 @@ use std::thread;
 
 use slipway_protocol::Stage;
 
+use super::Halt;
 use super::buffers::Queue;
 use super::decode::{self, Input, Limits, Output};
+use super::pipeline::StopOnPanic;
 use super::progress::Meter;
-use super::{Halt, StopOnPanic};
 use crate::disk::Buffer;
 use crate::error::Error;
 use crate::machine::Cancel;
@@ -27,7 +28,7 @@ pub fn decode(stream: &[u8], room: u64) -> Result<Vec<u8>, Error> {
     }
     fetched.close();
     let (pool, raw) = (Queue::pool(&stop, 2, BUFFER), Queue::new(&stop));
-    let limits = Limits { url: "/stream", disk: "/disk", disk_size: room, raw_size: None };
+    let limits = Limits { disk: "/disk", disk_size: room, raw_size: None };
     let output = Output { limits: &limits, pool: &pool, out: &raw, meter: &meter, in_order: true };
     thread::scope(|scope| {
         let collected = scope.spawn(|| {

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::Halt;
 use super::buffers::wait_until;
-use super::{Halt, StopOnPanic};
+use super::pipeline::StopOnPanic;
 use crate::machine::Cancel;
 
 /// A piece, and where its content belongs.
@@ -211,14 +212,14 @@ mod tests {
     #[test]
     fn a_failure_ends_the_wait_of_those_behind_it() {
         let failure = both(|job, turn| match job.at {
-            0 => Err(Halt::Failed(Error::Image(ImageError::Empty { url: "first".to_owned() }))),
+            0 => Err(Halt::Failed(Error::Image(ImageError::NotRaw { format: "first" }))),
             _ => {
                 assert!(matches!(turn.wait(), Err(Halt::Stopped)));
-                Err(Halt::Failed(Error::Image(ImageError::Empty { url: "second".to_owned() })))
+                Err(Halt::Failed(Error::Image(ImageError::NotRaw { format: "second" })))
             }
         });
         assert!(
-            matches!(&failure, Err(Halt::Failed(Error::Image(ImageError::Empty { url }))) if url == "first"),
+            matches!(&failure, Err(Halt::Failed(Error::Image(ImageError::NotRaw { format: "first" })))),
             "{failure:?}"
         );
     }

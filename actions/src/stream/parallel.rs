@@ -16,7 +16,8 @@ use std::thread;
 use super::decode::{Input, Output};
 use super::jobs::{Job, Jobs, Turn};
 use super::pieces::Piece;
-use super::{Halt, StopOnPanic, xz, zstd};
+use super::pipeline::StopOnPanic;
+use super::{Halt, xz, zstd};
 use crate::disk::Buffer;
 use crate::error::{Error, ImageError};
 

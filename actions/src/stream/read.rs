@@ -2,19 +2,16 @@
 
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc;
-use std::thread;
-
-use slipway_protocol::Stage;
 
 use super::buffers::Queue;
-use super::progress::{Counters, Meter, Watch};
-use super::resume::Resume;
-use super::{BUFFER, FETCHED, Halt, Shared, decode, digest, fetch, spawn, watch};
+use super::decode::{self, Limits};
+use super::pipeline::{self, Decode, FETCHED, Plan, Sinks};
+use super::progress::{Counters, Meter};
+use super::{Halt, Reading};
 use crate::error::{Error, ImageError, SourceError, TargetError};
 use crate::fetch::retry;
 use crate::fetch::source::Source;
-use crate::machine::Machine;
+use crate::machine::{Cancel, Machine};
 use crate::report::Report;
 use crate::text;
 
@@ -72,9 +69,9 @@ fn is_another(error: &Error, is_checked: bool) -> bool {
 /// What is wrong with an archive that is not what it was decoded as.
 fn of_archive(error: Error, room: Room<'_>) -> Error {
     let (reason, is_damaged) = match error {
-        Error::Image(ImageError::Empty { .. }) => ("it is empty".to_owned(), true),
+        Error::Image(ImageError::Empty) => ("it is empty".to_owned(), true),
         Error::Image(ImageError::Format { format, .. }) => (format!("it is {format}, and no tar archive"), true),
-        Error::Image(ImageError::Qcow2 { .. } | ImageError::Qcow2Order { .. }) => {
+        Error::Image(ImageError::Qcow2 { .. } | ImageError::Qcow2Order) => {
             ("it is a qcow2 image, and no tar archive".to_owned(), true)
         }
         Error::Image(ImageError::TooLarge { .. }) => {
@@ -92,67 +89,26 @@ fn stages<T: Send>(
     report: &mut dyn FnMut(Report),
     consume: &Consume<'_, T>,
 ) -> Result<T, Error> {
-    let checks = source.checks()?;
-    let is_checked = !checks.is_empty();
-    let (mirrors, registries, ca) = (&mut source.mirrors, source.registries.as_mut_slice(), source.ca);
-    let shared = Shared::new();
-    let stop = &shared.stop;
-    let counters = Counters::default();
-    let fetch_meter = Meter::new(Stage::Fetch, 1);
-    let digest_meter = Meter::new(Stage::Digest, 1);
-    let decode_meter = Meter::new(Stage::Decode, 1);
-    let read_meter = Meter::new(Stage::Write, 1);
-    let mut meters = vec![&fetch_meter, &read_meter];
-    meters.extend(is_checked.then_some(&digest_meter));
-    meters.extend(room.map(|_| &decode_meter));
-
-    let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
-    let (raw_pool, raw) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop));
-    let delivered = if is_checked { &checked } else { &fetched };
-
-    let read = thread::scope(|scope| {
-        let (notes, told) = mpsc::channel::<String>();
-        let fetch_notes = notes.clone();
-        let (counters, fetch_meter) = (&counters, &fetch_meter);
-        let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
-        spawn(scope, &shared, &notes, move || {
-            let (note, meter) = (Box::new(move |text| _ = fetch_notes.send(text)), fetch_meter);
-            let resume =
-                Resume { mirrors, verified: is_checked, note, pause: retry::pause, patience: machine.patience() };
-            fetch::Fetch { machine, resume, registries, ca, whole: is_checked, counters, meter, stop }
-                .run(fetched_pool, fetched)
-        });
-        if is_checked {
-            let (checked, meter) = (&checked, &digest_meter);
-            spawn(scope, &shared, &notes, move || digest::run(checks, fetched, checked, meter));
-        }
-        if let Some(room) = room {
-            let meter = &decode_meter;
-            spawn(scope, &shared, &notes, move || {
-                let limits = decode::Limits { url: "", disk: "", disk_size: room.bytes, raw_size: None };
-                let input = decode::Input::new(delivered, fetched_pool, meter);
-                let output = decode::Output { limits: &limits, pool: raw_pool, out: raw, meter, in_order: true };
-                decode::run(input, &output, || counters.fetch_total())
-            });
-        }
-        let read_meter = &read_meter;
-        let read = spawn(scope, &shared, &notes, move || {
-            let (queue, pool) = if room.is_some() { (raw, raw_pool) } else { (delivered, fetched_pool) };
-            let mut input = Counted { input: decode::Input::new(queue, pool, read_meter), counters };
-            let value = consume(&mut input);
-            // What is left unread would hold the stages before this one up.
-            let drained = value.is_err() || io::copy(&mut input, &mut io::sink()).is_ok();
-            // A failure of another stage ends the reading too, and is the one to tell.
-            if stop.is_set() || !drained { Err(Halt::Stopped) } else { value.map_err(Halt::Failed) }
-        });
-        drop(notes);
-        watch(&told, Watch::new(counters, &meters, None), machine, &shared, report);
-        read.join().ok().flatten()
+    let stream_checks = source.checks()?;
+    let is_checked = !stream_checks.is_empty();
+    let decode = room.map(|room| {
+        let limits = Limits { disk: "", disk_size: room.bytes, raw_size: None };
+        Decode { limits, in_order: true, buffers: FETCHED }
     });
-    match shared.into_failure() {
-        Some(error) => Err(error),
-        None => read.ok_or(Error::Cancelled),
-    }
+    let from = source.from(is_checked, is_checked);
+    let plan = Plan { from, reading: Reading::Stream, stream_checks, decode, raw_checks: Vec::new(), total: None };
+    let (stop, counters) = (Cancel::new(), Counters::default());
+    let read = |queue: &Queue, pool: &Queue, meter: &Meter| {
+        let mut input = Counted { input: decode::Input::new(queue, pool, meter), counters: &counters };
+        let value = consume(&mut input);
+        // What is left unread would hold the stages before this one up.
+        let drained = value.is_err() || io::copy(&mut input, &mut io::sink()).is_ok();
+        // A failure of another stage ends the reading too, and is the one to tell.
+        if stop.is_set() || !drained { Err(Halt::Stopped) } else { value.map_err(Halt::Failed) }
+    };
+    let sinks = Sinks { threads: 1, each: &read, beside: None };
+    let (mut values, _) = pipeline::run(plan, &sinks, &stop, &counters, machine, report)?;
+    values.pop().ok_or(Error::Cancelled)
 }
 
 /// Counts what is read.

@@ -9,10 +9,11 @@ use slipway_formats::bmap::Bmap;
 use slipway_formats::image::check_raw;
 use slipway_protocol::Verify;
 
+use super::Halt;
 use super::buffers::Queue;
+use super::pipeline::RAW;
 use super::progress::{Counters, Meter};
 use super::read_back::{Piece, ReadBack};
-use super::{Halt, RAW};
 use crate::disk::Buffer;
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Backup, Fitted, Growth};

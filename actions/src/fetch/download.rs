@@ -1,0 +1,353 @@
+//! A source as it is received, over as many connections and from as many places as it takes.
+
+use std::io::{self, Read};
+use std::time::Duration;
+
+use slipway_protocol::{Failure, workflow};
+
+use super::mirrors::{Mirrors, Then};
+use super::oci::Registry;
+use super::{retry, shown};
+use crate::error::{Error, FetchError, SourceError};
+use crate::machine::{Cancel, Machine, Request, Response};
+use crate::text;
+
+/// A gap between two reads that is skipped on the same connection; past a longer one another connection is cheaper.
+const MAX_SKIP: u64 = 1 << 20;
+
+/// Where a download comes from, and what may be assumed of it.
+pub(crate) struct From<'a, 'b> {
+    pub(crate) mirrors: &'a mut Mirrors,
+    /// The registry of each place, which may want to see a login; none where the source is no artifact.
+    pub(crate) registries: &'a mut [Registry<'b>],
+    pub(crate) ca: Option<&'a str>,
+    /// All that is read will be checked. Then a source without an entity tag may be resumed too, also from another place.
+    pub(crate) verified: bool,
+    /// An end that comes too early will be found out, be it by what is known of the raw image.
+    pub(crate) whole: bool,
+}
+
+/// A source that is being received.
+pub(crate) struct Download<'a, 'b> {
+    from: From<'a, 'b>,
+    machine: &'a dyn Machine,
+    stop: &'a Cancel,
+    /// Takes what is worth telling the operator.
+    note: Box<dyn Fn(String) + Send + 'a>,
+    /// Next byte wanted.
+    offset: u64,
+    /// Size in bytes, once it is known.
+    total: Option<u64>,
+    /// The size that the caller was told.
+    told: Option<u64>,
+    /// Entity tag of the place that is asked.
+    etag: Option<String>,
+    /// An answer, and the offset of its next byte.
+    open: Option<(Response, u64)>,
+    /// Where a token was renewed: it is not renewed twice for the same byte of the same place.
+    logged_in: Option<(usize, u64)>,
+}
+
+impl<'a, 'b> Download<'a, 'b> {
+    /// A source that was not opened yet. `stop` ends it early.
+    pub(crate) fn new(
+        from: From<'a, 'b>,
+        machine: &'a dyn Machine,
+        stop: &'a Cancel,
+        note: Box<dyn Fn(String) + Send + 'a>,
+    ) -> Self {
+        from.mirrors.begin();
+        let (offset, total, told, etag, open, logged_in) = (0, None, None, None, None, None);
+        Self { from, machine, stop, note, offset, total, told, etag, open, logged_in }
+    }
+
+    /// Size of the source in bytes, if it is known.
+    pub(crate) fn total(&self) -> Option<u64> {
+        self.total
+    }
+
+    /// Offset of the next byte.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Reads on, into a part of the buffer or all of it. Returns how many bytes; 0 at the end of the source.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
+        loop {
+            match self.try_read(buffer) {
+                Ok(n) => return Ok(n),
+                Err(error) => self.recover(error)?,
+            }
+        }
+    }
+
+    /// Asks how large the source is, in bytes. Another size will not be accepted from then on.
+    pub(crate) fn size(&mut self) -> Result<u64, Error> {
+        self.offset = 0;
+        loop {
+            match self.try_size() {
+                Ok(size) => return Ok(size),
+                Err(error) => self.recover(error)?,
+            }
+            self.from.mirrors.attempts += 1;
+        }
+    }
+
+    /// Fills a buffer from an offset of the source.
+    pub(crate) fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        self.offset = offset;
+        loop {
+            match self.try_read_at(buffer) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.recover(error)?,
+            }
+            self.from.mirrors.attempts += 1;
+        }
+    }
+
+    fn try_read(&mut self, buffer: &mut [u8]) -> Result<usize, FetchError> {
+        let is_local = workflow::local_path(self.from.mirrors.url()).is_some();
+        self.from.mirrors.attempts += u64::from(self.open.is_none());
+        let n = self.body()?.read(buffer).map_err(broken(is_local))?;
+        match self.total {
+            _ if n > 0 => {}
+            Some(total) if self.offset < total && is_local => {
+                return Err(FetchError::ReadFile { source: io::ErrorKind::UnexpectedEof.into() });
+            }
+            Some(total) if self.offset < total => return Err(FetchError::Short { offset: self.offset, total }),
+            _ => return Ok(0),
+        }
+        self.received(n as u64);
+        if let Some(total) = self.total.filter(|total| self.offset > *total) {
+            let reason = format!("more came than the {total} bytes announced");
+            return Err(FetchError::NotResumable { offset: total, reason });
+        }
+        Ok(n)
+    }
+
+    fn try_size(&mut self) -> Result<u64, FetchError> {
+        self.body()?;
+        let reason = "the size of the source is not known".to_owned();
+        let total = self.total.ok_or(FetchError::NotResumable { offset: self.offset, reason })?;
+        Ok(*self.told.insert(total))
+    }
+
+    fn try_read_at(&mut self, buffer: &mut [u8]) -> Result<(), FetchError> {
+        let (wanted, is_local) = (self.offset, workflow::local_path(self.from.mirrors.url()).is_some());
+        let skip = match &self.open {
+            Some((_, at)) if (*at..=*at + MAX_SKIP).contains(&wanted) => wanted - at,
+            _ => {
+                self.open = None;
+                0
+            }
+        };
+        let body = self.body()?;
+        io::copy(&mut body.take(skip), &mut io::sink()).map_err(broken(is_local))?;
+        body.read_exact(buffer).map_err(broken(is_local))?;
+        self.received(buffer.len() as u64);
+        Ok(())
+    }
+
+    /// Takes note of bytes that were read at the offset.
+    fn received(&mut self, bytes: u64) {
+        self.offset += bytes;
+        self.from.mirrors.received(bytes);
+        if let Some((_, at)) = &mut self.open {
+            *at = self.offset;
+        }
+    }
+
+    /// The body of the answer that is open, or of a new one that begins at the offset.
+    fn body(&mut self) -> Result<&mut Box<dyn Read + Send>, FetchError> {
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => (self.connect()?, self.offset),
+        };
+        Ok(&mut self.open.insert(open).0.body)
+    }
+
+    fn connect(&mut self) -> Result<Response, FetchError> {
+        let (offset, mirrors) = (self.offset, &self.from.mirrors);
+        let authorization = self.from.registries.get(mirrors.index()).and_then(Registry::authorization);
+        let (etag, stall) = (self.etag.as_deref(), mirrors.stall());
+        let request = Request { offset, etag, stall, authorization, ..Request::new(mirrors.url(), self.from.ca) };
+        let response = self.machine.fetch(&request, self.stop)?;
+        let known = self.told.or(self.total.filter(|_| offset > 0));
+        if let Some(known) = known.filter(|known| response.total != Some(*known)) {
+            let now = response.total.map_or("not said".to_owned(), |total| total.to_string());
+            return Err(FetchError::NotResumable { offset, reason: format!("the size was {known} and is now {now}") });
+        }
+        if response.total.is_none() && !response.is_delimited && !self.from.whole {
+            return Err(FetchError::Endless);
+        }
+        self.total = response.total;
+        // The answer to a request for the rest need not repeat the tag.
+        self.etag = response.etag.clone().or(self.etag.take().filter(|_| offset > 0));
+        Ok(response)
+    }
+
+    /// Makes ready for another try, perhaps with a new login or at another place, or gives up.
+    fn recover(&mut self, error: FetchError) -> Result<(), Error> {
+        self.open = None;
+        if self.stop.is_set() {
+            return Err(Error::Cancelled);
+        }
+        if self.log_in(&error)? {
+            return Ok(());
+        }
+        let pause = self.go_on(error)?;
+        if retry::sleep(pause, self.stop) { Ok(()) } else { Err(Error::Cancelled) }
+    }
+
+    /// Gets a new token where the registry asks for one. Returns whether it did.
+    fn log_in(&mut self, error: &FetchError) -> Result<bool, Error> {
+        let (place, is_only) = (self.from.mirrors.index(), self.from.registries.len() == 1);
+        let registry = self.from.registries.get_mut(place);
+        let (Some(registry), Some(challenge)) = (registry, error.challenge()) else { return Ok(false) };
+        if self.logged_in.replace((place, self.offset)) == Some((place, self.offset)) {
+            return Ok(false);
+        }
+        let patience = retry::patience_with(self.machine, is_only);
+        match registry.log_in(challenge, patience, self.machine) {
+            Ok(()) => Ok(true),
+            Err(error) if is_only => Err(error),
+            Err(error) => {
+                (self.note)(text::chain(&error));
+                Ok(false)
+            }
+        }
+    }
+
+    /// Decides what follows a failure: the end, or another try after a pause, perhaps at another place. The operator is told of
+    /// the first failure of a row, and of every change of the place.
+    fn go_on(&mut self, error: FetchError) -> Result<Duration, Error> {
+        let (url, offset) = (shown(self.from.mirrors.url()), self.offset);
+        let failed = |source| Err(SourceError::Fetch { url: url.clone(), source }.into());
+        if matches!(error, FetchError::NotResumable { .. }) {
+            self.from.mirrors.not_resumable();
+            return failed(error);
+        }
+        let then = self.from.mirrors.failed(&error, self.machine.patience());
+        let failures = self.from.mirrors.outage().failures();
+        match then {
+            Then::GiveUp => return Err(self.given_up(url, error)),
+            Then::Other => {
+                let other = shown(self.from.mirrors.url());
+                (self.note)(format!("going on at {other} from byte {offset}, because {url} failed: {}", why(&error)));
+            }
+            Then::Same if failures == 1 => {
+                (self.note)(format!("fetching again from byte {offset}, because {}", why(&error)));
+            }
+            Then::Same => {}
+        }
+        if let Some(missing) = self.not_resumable(then).filter(|_| self.from.mirrors.has_begun()) {
+            let reason = format!("{error}, and {missing}");
+            return failed(FetchError::NotResumable { offset, reason });
+        }
+        if then == Then::Other {
+            self.etag = None;
+            // What one place asks for is not for the next.
+            return Ok(match self.from.mirrors.was_each_asked() {
+                true => retry::pause(&error, failures).min(retry::LONGEST_PAUSE),
+                false => Duration::ZERO,
+            });
+        }
+        Ok(retry::pause(&error, failures))
+    }
+
+    /// What is missing to go on at the byte. The entity tags of two servers say nothing of each other.
+    fn not_resumable(&self, then: Then) -> Option<&'static str> {
+        match then {
+            Then::Other if !self.from.verified || self.total.is_none() => Some(
+                "another place can be gone on with only where a digest is given and the size of the source is known",
+            ),
+            Then::Other if self.from.mirrors.is_mixing_over() => Some("one of the places has something else"),
+            Then::Same if self.etag.is_none() && !self.from.verified => {
+                Some("the source has neither a strong entity tag nor a digest to resume by")
+            }
+            _ => None,
+        }
+    }
+
+    fn given_up(&self, url: String, source: FetchError) -> Error {
+        let (failed, outage) = (self.from.mirrors.told(), self.from.mirrors.outage());
+        if !failed.is_empty() {
+            return SourceError::NoMirror { failed, is_transient: self.from.mirrors.is_transient() }.into();
+        }
+        let (offset, failures, seconds) = (self.offset, outage.failures(), outage.lasted().as_secs());
+        match source.is_transient() {
+            true => SourceError::FetchGaveUp { url, offset, failures, seconds, source }.into(),
+            false => SourceError::Fetch { url, source }.into(),
+        }
+    }
+}
+
+/// What a failed read is: of a file, or of a body.
+fn broken(is_local: bool) -> impl Fn(io::Error) -> FetchError {
+    move |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } }
+}
+
+/// An error and the cause at its bottom.
+fn why(error: &FetchError) -> String {
+    let why = Failure::of(error);
+    let cause = why.causes.last().map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{}{cause}", why.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use reqwest::StatusCode;
+
+    use super::*;
+    use crate::error::Refusal;
+    use crate::machine::Candidate;
+
+    /// A source that fails as told, and counts how often it is asked.
+    struct Failing {
+        asked: AtomicU32,
+        error: fn() -> FetchError,
+        cancel: Cancel,
+    }
+
+    impl Machine for Failing {
+        fn disks(&self) -> Result<Vec<Candidate>, Error> {
+            Ok(Vec::new())
+        }
+
+        fn fetch(&self, _: &Request<'_>, _: &Cancel) -> Result<Response, FetchError> {
+            self.asked.fetch_add(1, Relaxed);
+            Err((self.error)())
+        }
+
+        fn cancel(&self) -> &Cancel {
+            &self.cancel
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    fn refused(status: StatusCode) -> FetchError {
+        FetchError::Status { status, refusal: Refusal::default() }
+    }
+
+    fn check(error: fn() -> FetchError, expect_asked: u32, expect: &str) {
+        let machine = Failing { asked: AtomicU32::new(0), error, cancel: Cancel::new() };
+        let mut mirrors = Mirrors::new("https://s.example/image", &[]);
+        let from = From { mirrors: &mut mirrors, registries: &mut [], ca: None, verified: false, whole: false };
+        let mut download = Download::new(from, &machine, &machine.cancel, Box::new(|_| {}));
+        let error = download.read(&mut [0; 16]).expect_err("nothing to read");
+        assert_eq!((error.to_string().as_str(), machine.asked.load(Relaxed)), (expect, expect_asked));
+    }
+
+    #[test]
+    fn a_fault_that_may_pass_is_tried_again_and_others_are_not() {
+        let given_up = "fetching https://s.example/image: stopped at byte 0 after 2 failures in a row in 0 s";
+        check(|| FetchError::Body { source: io::ErrorKind::ConnectionReset.into() }, 2, given_up);
+        check(|| refused(StatusCode::SERVICE_UNAVAILABLE), 2, given_up);
+        check(|| refused(StatusCode::NOT_FOUND), 1, "fetching https://s.example/image");
+    }
+}

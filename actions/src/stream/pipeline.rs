@@ -1,0 +1,260 @@
+//! The stages side by side: threads that pass buffers on, and what they share.
+//!
+//! ```text
+//! fetch -> [digest] -> [decode] -> [digest] -> sink, sink
+//! ```
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use slipway_formats::image::Format;
+use slipway_protocol::Stage;
+
+use super::buffers::Queue;
+use super::decode::{self, Limits};
+use super::progress::{Counters, Meter, Pace, Watch};
+use super::{digest, fetch, qcow2_stages};
+use crate::error::Error;
+use crate::fetch::download::{Download, From};
+use crate::fetch::verify::Check;
+use crate::machine::{Cancel, Machine};
+use crate::report::Report;
+
+/// Size of every buffer. Two threads that write as much at a time are as fast as with more (docs/performance.md).
+pub(super) const BUFFER: usize = 1 << 20;
+/// Buffers between network and decoder.
+pub(super) const FETCHED: usize = 3;
+/// Buffers between decoder and sinks.
+pub(super) const RAW: usize = 6;
+/// Time between two reports of progress, at least.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(500);
+
+/// How a stage ends early.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// Because another stage failed or a stop was asked for.
+    Stopped,
+    /// Because of this.
+    Failed(Error),
+}
+
+impl std::convert::From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Cancelled => Halt::Stopped,
+            error => Halt::Failed(error),
+        }
+    }
+}
+
+/// How a source is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Once, from its beginning to its end.
+    Stream,
+    /// Here and there: a qcow2 image whose blocks are needed in another order than they have in the file.
+    Ranges,
+}
+
+/// What becomes of a source on its way to the sinks.
+pub(super) struct Plan<'a, 'b> {
+    pub(super) from: From<'a, 'b>,
+    pub(super) reading: Reading,
+    /// What the stream as delivered must prove to be.
+    pub(super) stream_checks: Vec<Check<'a>>,
+    /// How it is decoded. Without it the sinks get it as it comes.
+    pub(super) decode: Option<Decode<'a>>,
+    /// What the decoded stream must prove to be.
+    pub(super) raw_checks: Vec<Check<'a>>,
+    /// Bytes that will reach the sinks, if that is known.
+    pub(super) total: Option<u64>,
+}
+
+/// How a source is decoded.
+pub(super) struct Decode<'a> {
+    pub(super) limits: Limits<'a>,
+    /// Whether blocks must leave in the order of the image.
+    pub(super) in_order: bool,
+    /// Buffers for what is decoded.
+    pub(super) buffers: usize,
+}
+
+/// Where the bytes go: into `threads` calls of `each` at the same time, which get the queue of filled buffers and the pool that
+/// they go back to. `beside` runs as long as they do.
+pub(super) struct Sinks<'a, T> {
+    pub(super) threads: u64,
+    pub(super) each: &'a (dyn Fn(&Queue, &Queue, &Meter) -> Result<T, Halt> + Sync),
+    pub(super) beside: Option<&'a (dyn Fn() -> Result<(), Halt> + Sync)>,
+}
+
+/// What the stages share.
+pub(super) struct Shared {
+    pub(super) stop: Cancel,
+    failure: Mutex<Option<Error>>,
+}
+
+impl Shared {
+    pub(super) fn new(stop: Cancel) -> Self {
+        Self { stop, failure: Mutex::new(None) }
+    }
+
+    pub(super) fn into_failure(self) -> Option<Error> {
+        self.failure.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, error: Error) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.stop.set();
+    }
+}
+
+/// Runs the stages until all have ended; the first failure stops the others. `stop` is set then. Returns what the sinks gave, and
+/// format and size in bytes of what was decoded.
+pub(super) fn run<T: Send>(
+    plan: Plan<'_, '_>,
+    sinks: &Sinks<'_, T>,
+    stop: &Cancel,
+    counters: &Counters,
+    machine: &dyn Machine,
+    report: &mut dyn FnMut(Report),
+) -> Result<(Vec<T>, Option<(Format, u64)>), Error> {
+    let Plan { from, reading, stream_checks, decode, raw_checks, total } = plan;
+    let shared = Shared::new(stop.clone());
+    let (is_checked, is_raw_checked) = (!stream_checks.is_empty(), !raw_checks.is_empty());
+    let fetch_meter = Meter::new(Stage::Fetch, 1);
+    let stream_meter = Meter::new(Stage::Digest, 1);
+    let decode_meter = Meter::new(Stage::Decode, 1);
+    let raw_meter = Meter::new(Stage::Digest, 1);
+    let sink_meter = Meter::new(Stage::Write, sinks.threads);
+    let mut meters = vec![&fetch_meter, &sink_meter];
+    meters.extend(decode.is_some().then_some(&decode_meter));
+    meters.extend(is_checked.then_some(&stream_meter));
+    meters.extend(is_raw_checked.then_some(&raw_meter));
+
+    let (fetched_pool, fetched, checked) = (Queue::pool(stop, FETCHED, BUFFER), Queue::new(stop), Queue::new(stop));
+    let raw_buffers = decode.as_ref().map_or(0, |decode| decode.buffers);
+    let (raw_pool, raw, raw_checked) = (Queue::pool(stop, raw_buffers, BUFFER), Queue::new(stop), Queue::new(stop));
+    let delivered = if is_checked { &checked } else { &fetched };
+    let (decoded, pool) = if decode.is_some() { (&raw, &raw_pool) } else { (delivered, &fetched_pool) };
+    let to_sinks = if is_raw_checked { &raw_checked } else { decoded };
+
+    let (values, decoded) = thread::scope(|scope| {
+        let (notes, told) = mpsc::channel::<String>();
+        let source_notes = notes.clone();
+        let note = Box::new(move |text| _ = source_notes.send(text));
+        let download = Download::new(from, machine, stop, note);
+        let (fetch_meter, decode_meter) = (&fetch_meter, &decode_meter);
+        let (fetched_pool, fetched, raw_pool, raw) = (&fetched_pool, &fetched, &raw_pool, &raw);
+        let ranges = match reading {
+            Reading::Stream => {
+                spawn(scope, &shared, &notes, move || {
+                    fetch::run(download, counters, fetched_pool, fetched, fetch_meter)
+                });
+                None
+            }
+            Reading::Ranges => Some(download),
+        };
+        if is_checked {
+            let (checked, meter) = (&checked, &stream_meter);
+            spawn(scope, &shared, &notes, move || digest::run(stream_checks, fetched, checked, meter));
+        }
+        let decoding = decode.map(|Decode { limits, in_order, .. }| {
+            spawn(scope, &shared, &notes, move || {
+                let output =
+                    decode::Output { limits: &limits, pool: raw_pool, out: raw, meter: decode_meter, in_order };
+                match ranges {
+                    Some(download) => qcow2_stages::by_ranges(download, counters, &output),
+                    None => {
+                        let input = decode::Input::new(delivered, fetched_pool, decode_meter);
+                        decode::run(input, &output, || counters.fetch_total())
+                    }
+                }
+            })
+        });
+        if is_raw_checked {
+            let (raw_checked, meter) = (&raw_checked, &raw_meter);
+            spawn(scope, &shared, &notes, move || digest::run(raw_checks, raw, raw_checked, meter));
+        }
+        let sink_meter = &sink_meter;
+        let running: Vec<_> = (0..sinks.threads)
+            .map(|_| spawn(scope, &shared, &notes, move || (sinks.each)(to_sinks, pool, sink_meter)))
+            .collect();
+        if let Some(beside) = sinks.beside {
+            spawn(scope, &shared, &notes, beside);
+        }
+        drop(notes);
+        watch(&told, Watch::new(counters, &meters, total), machine, &shared, report);
+        let values: Vec<T> = running.into_iter().filter_map(|sink| sink.join().ok().flatten()).collect();
+        (values, decoding.and_then(|decoding| decoding.join().ok().flatten()))
+    });
+    match shared.into_failure() {
+        Some(error) => Err(error),
+        None if stop.is_set() => Err(Error::Cancelled),
+        None => Ok((values, decoded)),
+    }
+}
+
+/// Starts a stage. Its failure stops the others; it holds a sender of notes for as long as it runs.
+pub(super) fn spawn<'scope, 'env, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, 'env>,
+    shared: &'scope Shared,
+    notes: &mpsc::Sender<String>,
+    work: impl FnOnce() -> Result<T, Halt> + Send + 'scope,
+) -> ScopedJoinHandle<'scope, Option<T>> {
+    let running = notes.clone();
+    scope.spawn(move || {
+        let _stop_on_panic = StopOnPanic(&shared.stop);
+        let result = work();
+        drop(running);
+        match result {
+            Ok(value) => Some(value),
+            Err(Halt::Stopped) => None,
+            Err(Halt::Failed(error)) => {
+                shared.fail(error);
+                None
+            }
+        }
+    })
+}
+
+/// Lets the other stages end when one panics; the scope then passes the panic on.
+pub(super) struct StopOnPanic<'a>(pub(super) &'a Cancel);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.set();
+        }
+    }
+}
+
+/// Passes notes and progress on until every stage has ended. A stop asked for by then is a failure, even of stages that were
+/// done before they heard of it.
+pub(super) fn watch(
+    told: &mpsc::Receiver<String>,
+    mut watch: Watch,
+    machine: &dyn Machine,
+    shared: &Shared,
+    report: &mut dyn FnMut(Report),
+) {
+    let check_every = REPORT_EVERY / 5;
+    let mut pace = Pace::new(Instant::now());
+    loop {
+        let news = told.recv_timeout(check_every);
+        if machine.cancel().is_set() {
+            shared.fail(Error::Cancelled);
+        }
+        match news {
+            Ok(note) => report(Report::Note(note)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        let now = Instant::now();
+        if pace.is_due(now) {
+            report(Report::Progress(watch.look(now)));
+        }
+    }
+    report(Report::Progress(watch.look(Instant::now())));
+}
