@@ -365,6 +365,16 @@ fn when_every_mirror_fails_the_error_has_each_with_its_reason() {
 }
 
 #[test]
+fn the_place_that_gave_something_else_is_the_one_that_is_named() {
+    let missing = Server::start(|_, _| status("404 Not Found", ""));
+    let page = giving(b"<!DOCTYPE html><html>Sign in</html>");
+    let bench = Bench::new(DISK);
+    let digest = Some(sha256(b"the image"));
+    let image = StreamImage { mirrors: vec![page.url.clone()], digest, ..stream(&missing.url) };
+    fails_for(&bench, image, &format!("; {}: reading the image: it is ", page.url));
+}
+
+#[test]
 fn an_image_that_lies_on_the_disk_is_refused_as_a_mirror_too() {
     let bench = Bench::new(DISK);
     let mirrors = vec![bench.path("disk").to_str().unwrap().to_owned()];
