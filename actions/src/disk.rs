@@ -10,4 +10,4 @@ pub(crate) mod previous_install;
 pub(crate) mod probe;
 pub(crate) mod teardown;
 
-pub(crate) use buffer::Buffer;
+pub(crate) use buffer::{Buffer, is_zero};

@@ -7,11 +7,13 @@
 //! Memory is what the two pools hold and what the decoder keeps of its past, whatever the size of the image. The first
 //! failure stops every stage; only when all have ended well is the head of the disk written.
 
+mod block_io;
 pub(crate) mod buffers;
 pub(crate) mod capture;
 mod decode;
 pub(crate) mod digest;
 mod fetch;
+mod halt;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod in_memory;
 mod jobs;
@@ -30,8 +32,8 @@ mod zstd;
 use slipway_formats::bmap::{self, Bmap};
 use slipway_protocol::{StreamImage, Verify};
 
+use self::block_io::Limits;
 use self::buffers::Queue;
-use self::decode::Limits;
 use self::pipeline::{BUFFER, Decode, Plan, RAW, Sinks};
 use self::progress::{Counters, Meter};
 use self::read_back::ReadBack;
@@ -47,7 +49,8 @@ use crate::machine::{Cancel, Machine, Request};
 use crate::report::Report;
 use crate::text;
 
-pub(crate) use self::pipeline::{Halt, REPORT_EVERY, Reading};
+pub(crate) use self::halt::Halt;
+pub(crate) use self::pipeline::{REPORT_EVERY, Reading};
 
 /// Direct writes by two threads keep a disk busy that one leaves idle half of the time.
 const WRITERS: u64 = 2;
@@ -117,7 +120,7 @@ pub(crate) fn run(
     report: &mut dyn FnMut(Report),
 ) -> Result<(Written, Fitted), Error> {
     let target = Target::new(disk, raw.map.as_ref());
-    let written = stages(image, source, raw, reading, disk, &target, machine, report).and_then(|written| {
+    let written = stages(image, source, raw, reading, &target, machine, report).and_then(|written| {
         let beyond = target.beyond(written.raw_size)?;
         Ok((Written { beyond, ..written }, target.commit(image.grow, image.verify)?))
     });
@@ -139,11 +142,11 @@ fn stages(
     source: &mut Source<'_>,
     raw: &RawImage,
     reading: Reading,
-    disk: &OpenDisk,
     target: &Target,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
 ) -> Result<Written, Error> {
+    let disk = target.disk;
     let stream_checks = source.checks()?;
     let mut raw_checks: Vec<Check> =
         image.raw_digest.iter().map(|digest| Check::digest("the raw image", digest)).collect();
@@ -162,7 +165,7 @@ fn stages(
     let compare = read_back.as_ref().map(|read_back| || read_back.run(BUFFER));
     let beside = compare.as_ref().map(|compare| compare as &(dyn Fn() -> Result<(), Halt> + Sync));
     let sinks = Sinks { threads: WRITERS, each: &write, beside };
-    let (_, decoded) = pipeline::run(plan, &sinks, &stop, &counters, machine, report)?;
-    let (format, raw_size) = decoded.ok_or(Error::Cancelled)?;
+    let passed = pipeline::run(plan, &sinks, &stop, &counters, machine, report)?;
+    let (format, raw_size) = passed.image.ok_or(Error::Cancelled)?;
     Ok(Written { format: format.name(), raw_size, fetched: counters.fetched.into_inner(), beyond: None })
 }

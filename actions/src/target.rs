@@ -5,8 +5,11 @@ mod find;
 pub(crate) mod grow;
 pub(crate) mod mount;
 pub(crate) mod os_release;
+pub(crate) mod roles;
 pub(crate) mod root;
+pub(crate) mod sealed;
 pub(crate) mod verity;
 pub(crate) mod volume;
+pub(crate) mod volumes;
 
-pub(crate) use find::{Target, UNMARKED, find, find_root, is_usr, rank};
+pub(crate) use find::{Target, find, find_root};

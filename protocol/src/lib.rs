@@ -22,6 +22,7 @@ pub mod loose;
 pub mod network;
 pub mod oci;
 pub mod partition;
+pub mod partition_types;
 pub mod secret;
 pub mod ssh_key;
 pub mod status;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DiskHints, NewRaid, NewVolumeGroup, layers};
+use crate::{DiskHints, NewRaid, NewVolumeGroup, layers, partition_types as types};
 
 /// Most partitions of a table: it has this many entries.
 pub const MAX_PARTITIONS: usize = 128;
@@ -10,26 +10,23 @@ pub const MAX_PARTITIONS: usize = 128;
 const MAX_NAME: usize = 36;
 /// What is left of the disk, in place of a size.
 const REST: &str = "rest";
-/// Names of types and their GUIDs, from the Discoverable Partitions Specification; `raid` and `bios-boot` as the Linux RAID
-/// and GRUB documentation give them. `root` is that of the machine the step runs on.
+/// Names of types. `root` is that of the machine the step runs on.
 const TYPES: &[(&str, &str)] = &[
-    ("esp", "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"),
-    ("xbootldr", "bc13c2ff-59e6-4262-a352-b275fd6f7172"),
-    ("bios-boot", "21686148-6449-6e6f-744e-656564454649"),
-    ("linux", "0fc63daf-8483-4772-8e79-3d69d8477de4"),
-    ("root", if cfg!(target_arch = "aarch64") { ROOT_ARM64 } else { ROOT_X86_64 }),
-    ("root-x86-64", ROOT_X86_64),
-    ("root-arm64", ROOT_ARM64),
-    ("home", "933ac7e1-2eb4-4f13-b844-0e14e2aef915"),
-    ("srv", "3b8f8425-20e0-4f3b-907f-1a25a76f98e8"),
-    ("var", "4d21b016-b534-45c2-a9fb-5c16e091fd2d"),
-    ("tmp", "7ec6f557-3bc5-4aca-b293-16ef5df639d1"),
-    ("swap", "0657fd6d-a4ab-43c4-84e5-0933c84b4f4f"),
-    ("lvm", "e6d6d379-f507-44c2-a23c-238f2a3df928"),
-    ("raid", "a19d880f-05fc-4d3b-a006-743f0f84911e"),
+    ("esp", types::ESP),
+    ("xbootldr", types::XBOOTLDR),
+    ("bios-boot", types::BIOS_BOOT),
+    ("linux", types::LINUX),
+    ("root", types::ROOT),
+    ("root-x86-64", types::ROOT_X86_64),
+    ("root-arm64", types::ROOT_ARM64),
+    ("home", types::HOME),
+    ("srv", types::SRV),
+    ("var", types::VAR),
+    ("tmp", types::TMP),
+    ("swap", types::SWAP),
+    ("lvm", types::LVM),
+    ("raid", types::RAID),
 ];
-const ROOT_X86_64: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
-const ROOT_ARM64: &str = "b921b045-1df0-41c3-af44-4c6f280d3fae";
 
 /// Inputs of `partition`: a new GPT in place of what the disk has, and what is built on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

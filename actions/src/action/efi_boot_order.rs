@@ -8,7 +8,7 @@ use std::fs;
 use slipway_formats::efi::device_path::{HardDrive, Signature, guid_bytes};
 use slipway_formats::efi::load_option::LoaderPath;
 use slipway_formats::efi::order::{self, Name};
-use slipway_protocol::{BootPosition, EfiBootOrder};
+use slipway_protocol::{BootPosition, EfiBootOrder, partition_types};
 
 use crate::action::Done;
 use crate::disk::open::{Access, OpenDisk};
@@ -24,8 +24,6 @@ use crate::target::os_release::OsRelease;
 use crate::target::root::TargetRoot;
 use crate::{target, text};
 
-/// Type of EFI system partitions (UEFI specification 2.10, 5.3.3).
-const ESP_TYPE: &str = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b";
 /// Where all but the removable path's programs are, each in a folder of its vendor.
 const PROGRAMS: &str = "EFI";
 
@@ -101,7 +99,7 @@ fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRe
         let name = partition.describe(disk);
         let file_system = mount::probe(disk, &partition)?.filter(|found| mount::is_mountable(found.kind));
         let is_esp = match partition.type_guid.as_deref() {
-            Some(guid) => guid == ESP_TYPE,
+            Some(guid) => guid == partition_types::ESP,
             // An MBR's types are not told: a FAT file system with programs will do.
             None => file_system.as_ref().is_some_and(|found| found.kind == "vfat"),
         };

@@ -15,7 +15,6 @@ mod table;
 mod target_files;
 mod token;
 mod tpm;
-mod verity;
 mod xts;
 
 use slipway_formats::boot_config::EntryScope;
@@ -29,7 +28,8 @@ use crate::error::{EncryptError, Error};
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::target::mount::SearchLog;
-use crate::target::volume::mount_all;
+use crate::target::sealed::{self, SealedRoots};
+use crate::target::volumes::mount_all;
 use crate::target::{self, Target};
 use crate::{random, text};
 use extent::Extent;
@@ -60,8 +60,9 @@ struct Keys {
 
 pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
-    if let Some(done) = verity::leave_intact(&disk, machine.cancel(), report)? {
-        return Ok(done);
+    if let Some(SealedRoots { names, warnings }) = sealed::check(&disk, machine.cancel(), report)? {
+        let summary = format!("left {} as it is, sealed by dm-verity and not encrypted", names.join(" and "));
+        return Ok(Done::go_on(summary, warnings));
     }
     // A file system must not be mounted twice.
     let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;

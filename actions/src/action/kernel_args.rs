@@ -11,7 +11,8 @@ use crate::error::{BootError, Error};
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::target::mount::SearchLog;
-use crate::target::volume::{Volume, mount_all};
+use crate::target::volume::Volume;
+use crate::target::volumes::mount_all;
 use plan::Plan;
 
 mod images;

@@ -91,3 +91,13 @@ impl Buffer {
         self
     }
 }
+
+/// Whether there is nothing but zeros.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    // In pieces of a size the compiler turns into wide instructions; in most data the first of them ends the search.
+    let (pieces, rest) = bytes.as_chunks::<128>();
+    pieces.iter().all(|piece| {
+        let (words, _) = piece.as_chunks::<8>();
+        words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word)) == 0
+    }) && rest.iter().all(|byte| *byte == 0)
+}

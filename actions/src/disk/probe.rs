@@ -37,6 +37,9 @@ const AMBIVALENT: &str = "ambivalent";
 /// What is not larger holds nothing, such as the boot record that stands for an extended partition.
 const MIN_SIZE: u64 = 1024;
 
+/// Kind of the hashes that seal another partition (dm-verity).
+pub(crate) const VERITY_HASHES: &str = "DM_verity_hash";
+
 /// A file system, or what stands in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileSystem {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Halt;
+use super::halt::Halt;
 use super::progress::Meter;
 use crate::disk::Buffer;
 use crate::machine::Cancel;

@@ -16,8 +16,8 @@ use std::{iter, thread};
 use slipway_protocol::{Algorithm, CapturedImage, Digest, MAX_REQUEST_BYTES, Stage};
 use zstd::bulk::Compressor;
 
-use super::Halt;
 use super::buffers::Queue;
+use super::halt::Halt;
 use super::pipeline::{Shared, spawn, watch};
 use super::progress::{Counters, Meter, Watch};
 use crate::disk::Buffer;

@@ -1,7 +1,7 @@
 //! Checks what passes by: the stream as delivered, and the raw image.
 
-use super::Halt;
 use super::buffers::Queue;
+use super::halt::Halt;
 use super::progress::Meter;
 use crate::fetch::verify::Check;
 

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Halt;
 use super::buffers::Queue;
+use super::halt::Halt;
 use super::progress::{Counters, Meter};
 use crate::fetch::download::Download;
 

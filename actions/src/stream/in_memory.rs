@@ -4,10 +4,10 @@ use std::thread;
 
 use slipway_protocol::Stage;
 
-use super::Halt;
+use super::block_io::{Input, Limits, Output};
 use super::buffers::Queue;
-use super::decode::{self, Input, Limits, Output};
-use super::pipeline::StopOnPanic;
+use super::decode;
+use super::halt::{Halt, StopOnPanic};
 use super::progress::Meter;
 use crate::disk::Buffer;
 use crate::error::Error;

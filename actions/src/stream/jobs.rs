@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::Halt;
 use super::buffers::wait_until;
-use super::pipeline::StopOnPanic;
+use super::halt::{Halt, StopOnPanic};
 use crate::machine::Cancel;
 
 /// A piece, and where its content belongs.

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use slipway_protocol::{Stage, StreamImage};
 
+use super::block_io::Limits;
 use super::buffers::Queue;
-use super::decode::Limits;
+use super::halt::Halt;
 use super::pipeline::{self, Decode, Plan, RAW, Sinks};
 use super::progress::{Counters, Meter};
-use super::{Halt, Reading, WRITERS, write};
+use super::{Reading, WRITERS, write};
 use crate::disk::open::OpenDisk;
 use crate::error::Error;
 use crate::fetch::download::From;

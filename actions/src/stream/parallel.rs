@@ -13,11 +13,11 @@
 use std::io::{self, BufRead, Read};
 use std::thread;
 
-use super::decode::{Input, Output};
+use super::block_io::{Input, Output};
+use super::halt::{Halt, StopOnPanic};
 use super::jobs::{Job, Jobs, Turn};
 use super::pieces::Piece;
-use super::pipeline::StopOnPanic;
-use super::{Halt, xz, zstd};
+use super::{xz, zstd};
 use crate::disk::Buffer;
 use crate::error::{Error, ImageError};
 

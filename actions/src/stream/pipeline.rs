@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use slipway_formats::image::Format;
 use slipway_protocol::Stage;
 
+use super::block_io::{Input, Limits, Output};
 use super::buffers::Queue;
-use super::decode::{self, Limits};
+use super::halt::{Halt, StopOnPanic};
 use super::progress::{Counters, Meter, Pace, Watch};
-use super::{digest, fetch, qcow2_stages};
+use super::{decode, digest, fetch, qcow2_stages};
 use crate::error::Error;
 use crate::fetch::download::{Download, From};
 use crate::fetch::verify::Check;
@@ -30,24 +31,6 @@ pub(super) const FETCHED: usize = 3;
 pub(super) const RAW: usize = 6;
 /// Time between two reports of progress, at least.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(500);
-
-/// How a stage ends early.
-#[derive(Debug)]
-pub(crate) enum Halt {
-    /// Because another stage failed or a stop was asked for.
-    Stopped,
-    /// Because of this.
-    Failed(Error),
-}
-
-impl std::convert::From<Error> for Halt {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Cancelled => Halt::Stopped,
-            error => Halt::Failed(error),
-        }
-    }
-}
 
 /// How a source is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +93,15 @@ impl Shared {
     }
 }
 
-/// Runs the stages until all have ended; the first failure stops the others. `stop` is set then. Returns what the sinks gave, and
-/// format and size in bytes of what was decoded.
+/// What has passed all stages.
+pub(super) struct Passed<T> {
+    /// What the sinks gave.
+    pub(super) values: Vec<T>,
+    /// Format of what was decoded, and its size in bytes after that.
+    pub(super) image: Option<(Format, u64)>,
+}
+
+/// Runs the stages until all have ended; the first failure stops the others, and sets `stop`.
 pub(super) fn run<T: Send>(
     plan: Plan<'_, '_>,
     sinks: &Sinks<'_, T>,
@@ -119,7 +109,7 @@ pub(super) fn run<T: Send>(
     counters: &Counters,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-) -> Result<(Vec<T>, Option<(Format, u64)>), Error> {
+) -> Result<Passed<T>, Error> {
     let Plan { from, reading, stream_checks, decode, raw_checks, total } = plan;
     let shared = Shared::new(stop.clone());
     let (is_checked, is_raw_checked) = (!stream_checks.is_empty(), !raw_checks.is_empty());
@@ -140,7 +130,7 @@ pub(super) fn run<T: Send>(
     let (decoded, pool) = if decode.is_some() { (&raw, &raw_pool) } else { (delivered, &fetched_pool) };
     let to_sinks = if is_raw_checked { &raw_checked } else { decoded };
 
-    let (values, decoded) = thread::scope(|scope| {
+    let (values, image) = thread::scope(|scope| {
         let (notes, told) = mpsc::channel::<String>();
         let source_notes = notes.clone();
         let note = Box::new(move |text| _ = source_notes.send(text));
@@ -162,12 +152,11 @@ pub(super) fn run<T: Send>(
         }
         let decoding = decode.map(|Decode { limits, in_order, .. }| {
             spawn(scope, &shared, &notes, move || {
-                let output =
-                    decode::Output { limits: &limits, pool: raw_pool, out: raw, meter: decode_meter, in_order };
+                let output = Output { limits: &limits, pool: raw_pool, out: raw, meter: decode_meter, in_order };
                 match ranges {
                     Some(download) => qcow2_stages::by_ranges(download, counters, &output),
                     None => {
-                        let input = decode::Input::new(delivered, fetched_pool, decode_meter);
+                        let input = Input::new(delivered, fetched_pool, decode_meter);
                         decode::run(input, &output, || counters.fetch_total())
                     }
                 }
@@ -192,7 +181,7 @@ pub(super) fn run<T: Send>(
     match shared.into_failure() {
         Some(error) => Err(error),
         None if stop.is_set() => Err(Error::Cancelled),
-        None => Ok((values, decoded)),
+        None => Ok(Passed { values, image }),
     }
 }
 
@@ -217,17 +206,6 @@ pub(super) fn spawn<'scope, 'env, T: Send + 'scope>(
             }
         }
     })
-}
-
-/// Lets the other stages end when one panics; the scope then passes the panic on.
-pub(super) struct StopOnPanic<'a>(pub(super) &'a Cancel);
-
-impl Drop for StopOnPanic<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.set();
-        }
-    }
 }
 
 /// Passes notes and progress on until every stage has ended. A stop asked for by then is a failure, even of stages that were

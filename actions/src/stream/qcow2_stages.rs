@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use slipway_formats::image::Format;
 use slipway_formats::qcow2::{self, Block, FileOrder, Image, ReadAt};
 
-use super::Halt;
-use super::decode::Output;
+use super::block_io::Output;
+use super::halt::Halt;
 use super::progress::Counters;
 use crate::error::{Error, ImageError};
 use crate::fetch::download::Download;

@@ -3,11 +3,12 @@
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::Reading;
+use super::block_io::{Input, Limits};
 use super::buffers::Queue;
-use super::decode::{self, Limits};
+use super::halt::Halt;
 use super::pipeline::{self, Decode, FETCHED, Plan, Sinks};
 use super::progress::{Counters, Meter};
-use super::{Halt, Reading};
 use crate::error::{Error, ImageError, SourceError, TargetError};
 use crate::fetch::retry;
 use crate::fetch::source::Source;
@@ -99,7 +100,7 @@ fn stages<T: Send>(
     let plan = Plan { from, reading: Reading::Stream, stream_checks, decode, raw_checks: Vec::new(), total: None };
     let (stop, counters) = (Cancel::new(), Counters::default());
     let read = |queue: &Queue, pool: &Queue, meter: &Meter| {
-        let mut input = Counted { input: decode::Input::new(queue, pool, meter), counters: &counters };
+        let mut input = Counted { input: Input::new(queue, pool, meter), counters: &counters };
         let value = consume(&mut input);
         // What is left unread would hold the stages before this one up.
         let drained = value.is_err() || io::copy(&mut input, &mut io::sink()).is_ok();
@@ -107,8 +108,8 @@ fn stages<T: Send>(
         if stop.is_set() || !drained { Err(Halt::Stopped) } else { value.map_err(Halt::Failed) }
     };
     let sinks = Sinks { threads: 1, each: &read, beside: None };
-    let (mut values, _) = pipeline::run(plan, &sinks, &stop, &counters, machine, report)?;
-    values.pop().ok_or(Error::Cancelled)
+    let mut passed = pipeline::run(plan, &sinks, &stop, &counters, machine, report)?;
+    passed.values.pop().ok_or(Error::Cancelled)
 }
 
 /// Counts what is read.

@@ -8,11 +8,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use twox_hash::XxHash3_64;
 
-use super::Halt;
 use super::buffers::wait_until;
-use super::write::is_zero;
-use crate::disk::Buffer;
+use super::halt::Halt;
 use crate::disk::open::OpenDisk;
+use crate::disk::{Buffer, is_zero};
 use crate::error::Error;
 use crate::machine::Cancel;
 

@@ -9,14 +9,14 @@ use slipway_formats::bmap::Bmap;
 use slipway_formats::image::check_raw;
 use slipway_protocol::Verify;
 
-use super::Halt;
 use super::buffers::Queue;
+use super::halt::Halt;
 use super::pipeline::RAW;
 use super::progress::{Counters, Meter};
 use super::read_back::{Piece, ReadBack};
-use crate::disk::Buffer;
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Backup, Fitted, Growth};
+use crate::disk::{Buffer, is_zero};
 use crate::error::{Error, ImageError};
 
 /// Held back at either end of the disk. At the head: protective MBR, GPT, and what boot loaders embed before the first
@@ -27,7 +27,7 @@ const ZERO_UNIT: usize = 64 << 10;
 
 /// A disk being written.
 pub(crate) struct Target<'a> {
-    disk: &'a OpenDisk,
+    pub(super) disk: &'a OpenDisk,
     /// Without one, all of the image is written.
     map: Option<&'a Bmap>,
     head_end: u64,
@@ -271,16 +271,6 @@ fn runs(mut bytes: &[u8], mut offset: u64) -> impl Iterator<Item = (&[u8], bool)
         (bytes, offset) = (rest, offset + len as u64);
         kind.map(|is_zero| (run, is_zero))
     })
-}
-
-/// Whether there is nothing but zeros.
-pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    // In pieces of a size the compiler turns into wide instructions; in most data the first of them ends the search.
-    let (pieces, rest) = bytes.as_chunks::<128>();
-    pieces.iter().all(|piece| {
-        let (words, _) = piece.as_chunks::<8>();
-        words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word)) == 0
-    }) && rest.iter().all(|byte| *byte == 0)
 }
 
 /// Copies bytes to an offset of a piece held back; blocks may arrive in any order.

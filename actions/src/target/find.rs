@@ -9,20 +9,7 @@ use crate::error::{Error, PartitionError};
 use crate::report::Report;
 use crate::target::mount::{self, SearchLog};
 use crate::target::root::TargetRoot;
-use crate::target::{os_release, verity};
-
-/// Types of root partitions (The Discoverable Partitions Specification), by machine architecture.
-const ROOT_TYPES: &[(&str, &str)] =
-    &[("x86_64", "4f68bce3-e8cd-4db1-96e7-fbcaf984b709"), ("aarch64", "b921b045-1df0-41c3-af44-4c6f280d3fae")];
-/// Types of partitions that hold /usr (the same, and Flatcar's). They are no root, and a mount for writing would break the seal
-/// that most of them have.
-const USR_TYPES: &[&str] = &[
-    "8484680c-9521-48c6-9c11-b0720656f69e",
-    "b0e01050-ee5f-4390-949a-9101b17104e9",
-    "5dfbf5f4-2848-4bac-aa5e-0d9a20b745a6",
-];
-/// Rank of a partition that nothing says to be the root.
-pub(crate) const UNMARKED: u8 = 2;
+use crate::target::{os_release, roles, verity};
 
 /// A mounted file system of the installed system.
 #[derive(Debug)]
@@ -108,7 +95,7 @@ fn is_meant(wanted: &NumberOrName, partition: &Partition, file_system: Option<&F
 /// does, else the first that holds an operating system.
 pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Result<Target, Error> {
     let mut found = verity::judged(disk)?;
-    found.sort_by_key(|((partition, file_system), _)| rank(partition, file_system.as_ref()));
+    found.sort_by_key(|((partition, file_system), _)| roles::rank(partition, file_system.as_ref()));
     let mut looked_at = SearchLog::default();
     for ((partition, file_system), closed) in found {
         let name = partition.describe(disk);
@@ -129,7 +116,7 @@ pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Resu
             Ok(root) => root,
             Err(error) => {
                 looked_at.refused(&name, &error);
-                if rank(&partition, Some(&file_system)) == 0 {
+                if roles::rank(&partition, Some(&file_system)) == 0 {
                     // This one is meant. Another system beside it must not get its files.
                     break;
                 }
@@ -143,21 +130,4 @@ pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Resu
         looked_at.note_miss(format!("{name} ({kind}) has no /etc/os-release"));
     }
     Err(looked_at.not_found("a root file system", disk))
-}
-
-/// Whether a partition holds /usr, by its type.
-pub(crate) fn is_usr(partition: &Partition) -> bool {
-    partition.type_guid.as_deref().is_some_and(|guid| USR_TYPES.contains(&guid))
-}
-
-/// How much speaks for a partition to be the root: 0 if its type says so, 1 if its name does, else [`UNMARKED`].
-pub(crate) fn rank(partition: &Partition, file_system: Option<&FileSystem>) -> u8 {
-    let own_type = ROOT_TYPES.iter().find(|(arch, _)| *arch == std::env::consts::ARCH).map(|(_, guid)| *guid);
-    let label = file_system.and_then(|file_system| file_system.label.as_deref()).unwrap_or_default();
-    let says_root = |name: &str| name.to_ascii_lowercase().contains("root");
-    match partition.type_guid.as_deref() {
-        Some(guid) if Some(guid) == own_type => 0,
-        _ if says_root(&partition.name) || says_root(label) => 1,
-        _ => UNMARKED,
-    }
 }

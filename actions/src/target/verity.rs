@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use slipway_formats::boot_entry::grub;
 use slipway_formats::pe::{self, Sections};
 
+use super::roles;
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Partition};
-use crate::disk::probe::FileSystem;
+use crate::disk::probe::{self, FileSystem};
 use crate::error::Error;
-use crate::target;
 use crate::target::mount;
 use crate::target::volume::{ADDONS, IMAGES, MAX_ENTRY, MAX_MENU, REMOVABLE, Volume};
 
@@ -19,16 +19,6 @@ pub(crate) type Place = (Partition, Option<FileSystem>);
 
 /// File systems that nothing can be written to.
 const READ_ONLY: &[&str] = &["squashfs", "erofs"];
-/// Hashes that seal another partition, as the probe calls them.
-const VERITY: &str = "DM_verity_hash";
-/// Types of partitions with such hashes (Discoverable Partitions Specification), for x86-64 and arm64.
-pub(crate) const ROOT_VERITY: &[&str] =
-    &["2c7357ed-ebd2-46d9-aec1-23d437ec2bf5", "df3300ce-d69f-4c92-978c-9bfb0f38d820"];
-pub(crate) const USR_VERITY: &[&str] =
-    &["77ff5f63-e7b6-4633-acf4-1565b864c0e6", "6e11a4e7-fbca-4ded-b9e9-e1a512bb664e"];
-/// Types of partitions with boot entries: EFI system partition, extended boot loader partition.
-const BOOT_TYPES: &[&str] = &["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "bc13c2ff-59e6-4262-a352-b275fd6f7172"];
-const BOOT_LABEL: &str = "boot";
 /// Root hashes of one kind that are remembered. A system has a few entries.
 const MAX_HASHES: usize = 1000;
 /// Characters of one: SHA-512 has as many.
@@ -51,18 +41,12 @@ pub(crate) fn judged(disk: &OpenDisk) -> Result<Vec<(Place, Option<String>)>, Er
     Ok(places.into_iter().map(judged).collect())
 }
 
-/// Whether a partition is known to be for booting, by its type or its label.
-pub(crate) fn is_for_booting(partition: &Partition, found: Option<&FileSystem>) -> bool {
-    let is_type = partition.type_guid.as_deref().is_some_and(|guid| BOOT_TYPES.contains(&guid));
-    is_type || found.is_some_and(|found| found.label.as_deref() == Some(BOOT_LABEL))
-}
-
 /// Why one partition must not be mounted, where the root file system is sealed for a reason.
 fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str>) -> Option<String> {
-    let is_boot = is_for_booting(partition, found) || found.is_some_and(|found| found.kind == "vfat");
+    let is_boot = roles::is_for_booting(partition, found) || found.is_some_and(|found| found.kind == "vfat");
     match sealed {
         _ if partition.read_only => Some("it is marked as read-only".to_owned()),
-        _ if target::is_usr(partition) => Some("it holds /usr".to_owned()),
+        _ if roles::is_usr(partition) => Some("it holds /usr".to_owned()),
         Some(reason) if !is_boot => {
             Some(format!("it may be the root file system, and of that it is known that {reason}"))
         }
@@ -72,8 +56,8 @@ fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str
 
 /// Why the root file system of a disk must not be written to, where that is so.
 pub(crate) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>, Error> {
-    let rank = |(partition, found): &Place| target::rank(partition, found.as_ref());
-    let is_root = |place: &&Place| rank(place) < target::UNMARKED && place.1.is_some();
+    let rank = |(partition, found): &Place| roles::rank(partition, found.as_ref());
+    let is_root = |place: &&Place| rank(place) < roles::UNMARKED && place.1.is_some();
     if let Some((partition, found)) = places.iter().filter(is_root).min_by_key(|place| rank(place)) {
         let name = partition.describe(disk);
         let kind = found.as_ref().map_or("", |found| found.kind);
@@ -112,9 +96,9 @@ fn hashes(places: &[Place]) -> Hashes {
     let mut hashes = Hashes::default();
     for (partition, found) in places {
         let is_type = |types: &[&str]| partition.type_guid.as_deref().is_some_and(|guid| types.contains(&guid));
-        let is_verity = found.as_ref().is_some_and(|found| found.kind == VERITY);
-        hashes.root |= is_type(ROOT_VERITY);
-        hashes.unknown |= is_verity && !is_type(ROOT_VERITY) && !is_type(USR_VERITY);
+        let is_verity = found.as_ref().is_some_and(|found| found.kind == probe::VERITY_HASHES);
+        hashes.root |= is_type(roles::ROOT_VERITY);
+        hashes.unknown |= is_verity && !is_type(roles::ROOT_VERITY) && !is_type(roles::USR_VERITY);
     }
     hashes
 }
@@ -149,7 +133,7 @@ pub(crate) fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Argume
     let mut arguments = Arguments::default();
     for (partition, found) in places {
         let Some(found) = found else { continue };
-        let is_boot = is_for_booting(partition, Some(found));
+        let is_boot = roles::is_for_booting(partition, Some(found));
         let may_be_mounted = is_boot && !partition.read_only && mount::is_mountable(found.kind);
         if let Some(Ok(root)) = may_be_mounted.then(|| mount::mount(disk, partition, found.kind)) {
             let name = partition.describe(disk);
@@ -211,8 +195,8 @@ mod tests {
             assert_eq!(closed(&partition, Some(&found), sealed).is_some(), expect, "{partition:?} {found:?}");
         };
         for sealed in [None, Some("it is sealed by dm-verity")] {
-            check(BOOT_TYPES[0], "vfat", None, false, sealed, false);
-            check(BOOT_TYPES[1], "ext4", None, false, sealed, false);
+            check(roles::BOOT_TYPES[0], "vfat", None, false, sealed, false);
+            check(roles::BOOT_TYPES[1], "ext4", None, false, sealed, false);
             check("x", "ext4", Some("boot"), false, sealed, false);
             check("x", "ext4", Some("root"), false, sealed, sealed.is_some());
             check("x", "ext4", None, false, sealed, sealed.is_some());
@@ -231,9 +215,9 @@ mod tests {
         };
         let check = |places: &[Place], root: bool, unknown: bool| assert_eq!(hashes(places), Hashes { root, unknown });
         check(&[place("x", Some("ext4"))], false, false);
-        check(&[place("x", Some(VERITY))], false, true);
-        check(&[place(ROOT_VERITY[0], Some(VERITY))], true, false);
-        check(&[place(ROOT_VERITY[1], None)], true, false);
-        check(&[place(USR_VERITY[0], Some(VERITY))], false, false);
+        check(&[place("x", Some(probe::VERITY_HASHES))], false, true);
+        check(&[place(roles::ROOT_VERITY[0], Some(probe::VERITY_HASHES))], true, false);
+        check(&[place(roles::ROOT_VERITY[1], None)], true, false);
+        check(&[place(roles::USR_VERITY[0], Some(probe::VERITY_HASHES))], false, false);
     }
 }

@@ -6,14 +6,10 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{Mode, OFlags, fstat, openat};
 
-use crate::disk::open::OpenDisk;
 use crate::disk::partitions::Partition;
 use crate::disk::probe::FileSystem;
 use crate::error::Error;
-use crate::machine::Cancel;
-use crate::target::mount::{self, SearchLog, Unmounted};
 use crate::target::root::{TargetRoot, target_file};
-use crate::target::verity;
 
 /// Where boot loaders find unified kernel images (Boot Loader Specification, Type #2).
 pub(crate) const IMAGES: &str = "EFI/Linux";
@@ -54,35 +50,6 @@ pub(crate) struct Volume {
     pub(crate) root: TargetRoot,
     /// What may stand before the path of a boot file: /boot may be this file system or a folder of it.
     prefixes: &'static [&'static str],
-}
-
-/// Every file system of a disk that can be mounted.
-pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>, SearchLog), Error> {
-    let (mut volumes, mut looked_at) = (Vec::new(), SearchLog::default());
-    for ((partition, found), closed) in verity::judged(disk)? {
-        let name = partition.describe(disk);
-        let mountable = found.clone().filter(|found| mount::is_mountable(found.kind));
-        let (reason, is_refused) = match (closed, mountable) {
-            (Some(reason), _) => (format!("{name} is left alone: {reason}"), false),
-            (None, None) => (format!("{name} has no file system that can be mounted"), false),
-            (None, Some(file_system)) => {
-                cancel.check()?;
-                match mount::mount(disk, &partition, file_system.kind) {
-                    Ok(root) => {
-                        looked_at.note_miss(format!("{name} ({}) has none", file_system.kind));
-                        volumes.push(Volume::new(name, partition, file_system, root));
-                        continue;
-                    }
-                    Err(error) => (looked_at.refused(&name, &error), true),
-                }
-            }
-        };
-        if !is_refused {
-            looked_at.note_miss(reason.clone());
-        }
-        looked_at.unmounted.push(Unmounted { partition, file_system: found, reason, is_refused });
-    }
-    Ok((volumes, looked_at))
 }
 
 impl Volume {

@@ -10,8 +10,8 @@ use slipway_formats::pe::{self, Sections};
 use super::images::{self, HOOK, System};
 use crate::error::Error;
 use crate::target::mount::{SearchLog, Unmounted};
+use crate::target::roles;
 use crate::target::volume::{IMAGES, MAX_ENTRY, Volume};
-use crate::target::{self, UNMARKED, verity};
 
 /// What is wrong with a unified kernel image.
 const INSIDE: &str =
@@ -35,8 +35,8 @@ pub(super) fn unseen(volumes: &[Volume], looked_at: &SearchLog) -> Result<Option
         let found = file_system.as_ref();
         let is_unknown = partition.type_guid.is_none() && found.is_some_and(|found| found.kind == "vfat");
         is_unknown
-            || verity::is_for_booting(partition, found)
-            || target::rank(partition, found) < UNMARKED
+            || roles::is_for_booting(partition, found)
+            || roles::rank(partition, found) < roles::UNMARKED
             || named.iter().any(|entry| entry.means(partition, found))
     };
     let unseen = looked_at.unmounted.iter().find(|place| place.is_refused && may_be_read(place));

@@ -30,7 +30,7 @@ impl<'a> System<'a> {
         let is_root = |volume: &&Volume| {
             volume.file_system.kind != "vfat" && os_release::PATHS.iter().any(|path| volume.root.exists(path))
         };
-        let rank = |volume: &&Volume| target::rank(&volume.partition, Some(&volume.file_system));
+        let rank = |volume: &&Volume| target::roles::rank(&volume.partition, Some(&volume.file_system));
         let Some(home) = volumes.iter().filter(is_root).min_by_key(rank) else { return Ok(None) };
         let entries = boot_entries(&home.root)?;
         let meant = entries.iter().find(|entry| entry.place == "boot");

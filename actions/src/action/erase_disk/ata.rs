@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::time::Duration;
 
-use super::secure;
 use super::worker::Worker;
 use crate::error::Error;
 use crate::sys::scsi::{self, Data};
@@ -37,8 +36,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     if set.is_err() {
         // The password that a disk had before is not ours to take away.
         let password = if security.enabled { Ok(()) } else { remove_password(disk) };
-        return ended("setting the password an erase needs", set, password)
-            .map_err(|reason| secure::stuck(worker, reason));
+        return ended("setting the password an erase needs", set, password).map_err(|reason| worker.stuck(reason));
     }
     worker.begin(worker.disk.size());
     let minutes = estimate.map_or("an unknown time".to_owned(), |time| format!("{} minutes", time.as_secs() / 60));
@@ -51,7 +49,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
         command(disk, SECURITY_ERASE_UNIT, Data::Out(&password_block(enhanced)), limit)
     })?;
     let name = if enhanced { "ATA enhanced secure erase" } else { "ATA secure erase" };
-    ended(name, erased, remove_password(disk)).map_err(|reason| secure::stuck(worker, reason))
+    ended(name, erased, remove_password(disk)).map_err(|reason| worker.stuck(reason))
 }
 
 /// What came of a command, by how it ended and whether the password is gone: that it was done, or was not, so that another mode may be

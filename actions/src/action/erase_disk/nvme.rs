@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::secure;
 use super::worker::Worker;
 use crate::error::Error;
 use crate::sys::nvme::{self, Admin};
@@ -126,7 +125,7 @@ fn try_each(
     match sanitize_state(worker.disk.file()) {
         Ok(Sanitize::Failed | Sanitize::Running(_)) => {
             let remedy = "until a sanitize of it succeeds the disk takes nothing else: try again, or replace it";
-            Err(secure::stuck(worker, format!("{refusals}; {remedy}")))
+            Err(worker.stuck(format!("{refusals}; {remedy}")))
         }
         _ => Ok(Err(refusals)),
     }
@@ -146,7 +145,7 @@ fn sanitize(worker: &Worker<'_>, action: u32) -> Result<Result<(), String>, Erro
             Ok(Sanitize::Never) => return Ok(Err("it was accepted and never began".to_owned())),
             Err(why) => {
                 let reason = format!("it is sanitizing itself, and does not say how far it is: {why}; try again");
-                return Err(secure::stuck(worker, reason));
+                return Err(worker.stuck(reason));
             }
         }
         worker.pause()?;

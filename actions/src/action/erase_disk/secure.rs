@@ -45,11 +45,6 @@ fn cannot(worker: &Worker<'_>, reason: String) -> Error {
     Error::Erase(EraseError::Refused { disk: worker.disk.path().to_owned(), mode: EraseMode::Secure, reason })
 }
 
-/// Of a disk that began to erase itself, which no other mode can help.
-pub(super) fn stuck(worker: &Worker<'_>, reason: String) -> Error {
-    Error::Erase(EraseError::Stuck { disk: worker.disk.path().to_owned(), mode: EraseMode::Secure, reason })
-}
-
 /// Nothing the kernel still has may reach the disk after it erased itself, nor be read in place of what it has then.
 fn flush_buffers(worker: &Worker<'_>) -> Result<(), Error> {
     worker.disk.flush()?;

@@ -6,8 +6,10 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use slipway_protocol::EraseMode;
+
 use crate::disk::open::OpenDisk;
-use crate::error::Error;
+use crate::error::{EraseError, Error};
 use crate::machine::Cancel;
 
 /// How often a disk that is busy with itself is looked after.
@@ -50,6 +52,11 @@ impl<'a> Worker<'a> {
     pub(super) fn begin(&mut self, bytes: u64) {
         self.base = self.share.done.load(Relaxed);
         self.share.goal.store(self.base + bytes, Relaxed);
+    }
+
+    /// Of a disk that began to erase itself, which no other mode can help.
+    pub(super) fn stuck(&self, reason: String) -> Error {
+        EraseError::Stuck { disk: self.disk.path().to_owned(), mode: EraseMode::Secure, reason }.into()
     }
 
     /// Tells that this many bytes of what was begun are done.

@@ -16,7 +16,8 @@ use crate::machine::Cancel;
 use crate::target::mount::Unmounted;
 use crate::target::os_release::OsRelease;
 use crate::target::root::TargetRoot;
-use crate::target::volume::{ADDONS, IMAGES, KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU, Volume, mount_all};
+use crate::target::volume::{ADDONS, IMAGES, KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU, Volume};
+use crate::target::volumes::mount_all;
 use crate::text;
 
 const LOADER_CONF: &str = "loader/loader.conf";

@@ -2,6 +2,8 @@
 //!
 //! What cloud-init finds there wins over a seed in the root file system, so an old one must go wherever the new one is put.
 
+use slipway_protocol::partition_types;
+
 use super::fat::{MAX_LEN, Volume};
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions::{Addition, Partition};
@@ -15,8 +17,6 @@ const KINDS: &[&str] = &["vfat", "iso9660"];
 const MIB: u64 = 1 << 20;
 /// Bytes of a new partition, unless the seed needs more.
 const MIN_LEN: u64 = 4 * MIB;
-/// Type of a partition with data of Linux.
-const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
 
 /// Whether cloud-init would take a seed from there.
 pub(super) fn is_seed((partition, file_system): &Place) -> bool {
@@ -78,7 +78,7 @@ pub(super) fn forget(path: &str, places: &[Place]) -> Result<Vec<String>, Error>
 fn add(disk: &OpenDisk, files: &[(&str, String)]) -> Result<Addition, Error> {
     let content: u64 = files.iter().map(|(_, content)| content.len() as u64).sum();
     let len = (content + MIB).next_multiple_of(MIB).max(MIN_LEN);
-    Addition::plan(disk, len, LINUX_DATA, &LABEL.to_ascii_lowercase())?.ok_or_else(|| {
+    Addition::plan(disk, len, partition_types::LINUX, &LABEL.to_ascii_lowercase())?.ok_or_else(|| {
         let reason = format!(
             "there is no partition with the label {LABEL}, and no {} between or behind the others for one: have the image bring \
              one, or leave room behind its last partition (stream-image with grow: false)",

@@ -58,7 +58,7 @@ pub(super) fn find(disk: &OpenDisk, places: &[Place], report: &mut dyn FnMut(Rep
 fn find_ostree(disk: &OpenDisk, places: &[Place], report: &mut dyn FnMut(Report)) -> Result<Option<System>, Error> {
     for (partition, found) in places {
         let kind = found.as_ref().map_or("", |found| found.kind);
-        if target::is_usr(partition) || partition.read_only || !mount::is_mountable(kind) || kind == "vfat" {
+        if target::roles::is_usr(partition) || partition.read_only || !mount::is_mountable(kind) || kind == "vfat" {
             continue;
         }
         let Ok(root) = mount::mount(disk, partition, kind) else { continue };

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use slipway_protocol::partition_types as types;
+
 use super::Partition;
 use crate::disk::open::OpenDisk;
 use crate::disk::probe;
@@ -12,16 +14,8 @@ use crate::error::Error;
 const ALIGNMENT: u64 = 1 << 20;
 /// File systems the kernel grows while they are mounted, as the probe calls them.
 const GROWABLE: &[&str] = &["ext2", "ext3", "ext4", "xfs", "btrfs"];
-/// Hashes that seal another partition, as the probe calls them.
-const VERITY: &str = "DM_verity_hash";
-/// Types of the Discoverable Partitions Specification that are never sealed by another partition: home, server data,
-/// variable data, temporary data.
-const UNSEALED_TYPES: &[&str] = &[
-    "933ac7e1-2eb4-4f13-b844-0e14e2aef915",
-    "3b8f8425-20e0-4f3b-907f-1a25a76f98e8",
-    "4d21b016-b534-45c2-a9fb-5c16e091fd2d",
-    "7ec6f557-3bc5-4aca-b293-16ef5df639d1",
-];
+/// Types that are never sealed by another partition.
+const UNSEALED_TYPES: &[&str] = &[types::HOME, types::SRV, types::VAR, types::TMP];
 
 /// What becomes of the last partition of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +66,7 @@ pub(crate) fn plan(disk: &OpenDisk, partitions: &[Partition], room: u64) -> Resu
     let mut seals = false;
     for partition in partitions {
         let found = probe::file_system(disk, partition)?;
-        seals |= found.is_some_and(|found| found.kind == VERITY);
+        seals |= found.is_some_and(|found| found.kind == probe::VERITY_HASHES);
     }
     let kind = probe::file_system(disk, last)?.map(|found| found.kind);
     Ok(match (obstacle(last, partitions, seals), kind.filter(|kind| GROWABLE.contains(kind))) {
@@ -112,7 +106,7 @@ mod tests {
 
     #[test]
     fn what_is_sealed_or_one_of_two_is_not_written_to() {
-        const ROOT: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
+        const ROOT: &str = types::ROOT_X86_64;
         let partition = |number, type_guid: &str, mib: Range<u64>| Partition {
             number,
             bytes: mib.start << 20..mib.end << 20,

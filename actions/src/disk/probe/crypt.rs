@@ -1,8 +1,8 @@
 //! Encrypted and verified block devices.
 
-use super::FileSystem;
 use super::area::Area;
 use super::fields::{array, be16, is_at, le32, le64, text, uuid};
+use super::{FileSystem, VERITY_HASHES};
 
 /// LUKS 1 and 2 (LUKS On-Disk Format, versions 1.2.3 and 2, "Header").
 pub(super) fn luks(area: &Area) -> Option<FileSystem> {
@@ -30,7 +30,7 @@ pub(super) fn verity(area: &Area) -> Option<FileSystem> {
         return None;
     }
     let superblock = area.bytes(0, 512)?;
-    let found = FileSystem { kind: "DM_verity_hash", uuid: uuid(&superblock, 16), label: None };
+    let found = FileSystem { kind: VERITY_HASHES, uuid: uuid(&superblock, 16), label: None };
     (le32(&superblock, 8)? == 1).then_some(found)
 }
 

@@ -4,38 +4,45 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use crate::action::Done;
+use slipway_protocol::partition_types as types;
+
+use super::verity::{self, Place};
 use crate::disk::open::OpenDisk;
 use crate::disk::partitions::Partition;
+use crate::disk::probe::VERITY_HASHES;
 use crate::error::{EncryptError, Error};
 use crate::machine::Cancel;
 use crate::report::Report;
 use crate::stream::progress::{Counters, Pace, Watch};
-use crate::target::verity::{self, Place, ROOT_VERITY, USR_VERITY};
 use crate::text;
 use tree::{Fault, Superblock};
 
 mod tree;
 
-/// Hashes, as the probe calls them.
-const HASHES: &str = "DM_verity_hash";
-/// Types of partitions that may be sealed and of those with their hashes (Discoverable Partitions Specification), and whether they
-/// are a root: root and /usr of x86-64, root and /usr of arm64.
+/// Types of partitions that may be sealed and of those with their hashes, and whether they are a root.
 const SEALED: &[(&str, &str, bool)] = &[
-    ("4f68bce3-e8cd-4db1-96e7-fbcaf984b709", ROOT_VERITY[0], true),
-    ("8484680c-9521-48c6-9c11-b0720656f69e", USR_VERITY[0], false),
-    ("b921b045-1df0-41c3-af44-4c6f280d3fae", ROOT_VERITY[1], true),
-    ("b0e01050-ee5f-4390-949a-9101b17104e9", USR_VERITY[1], false),
+    (types::ROOT_X86_64, types::ROOT_X86_64_VERITY, true),
+    (types::USR_X86_64, types::USR_X86_64_VERITY, false),
+    (types::ROOT_ARM64, types::ROOT_ARM64_VERITY, true),
+    (types::USR_ARM64, types::USR_ARM64_VERITY, false),
 ];
 
-/// Checks whatever of a disk is sealed. What the step comes to where that is the root, which stays as it is.
-pub(super) fn leave_intact(
+/// Root file systems that are sealed.
+pub(crate) struct SealedRoots {
+    /// Their partitions in words, at least one.
+    pub(crate) names: Vec<String>,
+    /// What could not be checked.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Checks whatever of a disk is sealed against its hashes. Gives the roots among it, if there are any.
+pub(crate) fn check(
     disk: &OpenDisk,
     cancel: &Cancel,
     report: &mut dyn FnMut(Report),
-) -> Result<Option<Done>, Error> {
+) -> Result<Option<SealedRoots>, Error> {
     let places = verity::places(disk)?;
-    let is_hashes = |place: &&Place| place.1.as_ref().is_some_and(|found| found.kind == HASHES);
+    let is_hashes = |place: &&Place| place.1.as_ref().is_some_and(|found| found.kind == VERITY_HASHES);
     if !places.iter().any(|place| is_hashes(&place)) {
         return Ok(None);
     }
@@ -48,7 +55,7 @@ pub(super) fn leave_intact(
             return Err(EncryptError::Refused { what: hashes.describe(disk), reason: reason.to_owned() }.into());
         };
         let of_kind = if is_root { &named.root } else { &named.usr };
-        let (root_hash, warning) = check(disk, data, hashes, of_kind, cancel, report)?;
+        let (root_hash, warning) = check_one(disk, data, hashes, of_kind, cancel, report)?;
         checked.extend(root_hash.map(|root_hash| (is_root, data.describe(disk), root_hash)));
         warnings.extend(warning);
         if is_root {
@@ -61,8 +68,7 @@ pub(super) fn leave_intact(
         warnings.into_iter().for_each(|warning| report(Report::Note(warning)));
         return Ok(None);
     }
-    let summary = format!("left {} as it is, sealed by dm-verity and not encrypted", left.join(" and "));
-    Ok(Some(Done::go_on(summary, warnings)))
+    Ok(Some(SealedRoots { names: left, warnings }))
 }
 
 /// Fails where the boot entries name root hashes of a kind, root or not, and none of those found on the disk.
@@ -90,7 +96,7 @@ fn data_of<'a>(hashes: &Partition, places: &'a [Place]) -> Option<(&'a Partition
 
 /// Checks that data is what the hashes are of. The root hash, unless the tree is of a kind that cannot be checked; and a warning where
 /// that proves nothing. `named` are the root hashes in boot entries.
-fn check(
+fn check_one(
     disk: &OpenDisk,
     data: &Partition,
     hashes: &Partition,
