@@ -17,7 +17,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -63,8 +63,27 @@ impl DataDir {
             made.map_err(|source| Error::File { doing: "making the folder", path, source })
         };
         make(root.to_owned())?;
-        make(root.join("images/sha256"))?;
-        Ok(Self { root: root.to_owned() })
+        let data = Self { root: root.to_owned() };
+        for folder in ["images", "images/sha256"].map(|folder| root.join(folder)) {
+            if !folder.exists() {
+                make(folder.clone())?;
+                data.give_to_owner(&folder)?;
+            }
+        }
+        Ok(data)
+    }
+
+    /// Gives a file that root made in the folder to the folder's owner: the server runs as that user and could not read it.
+    pub fn give_to_owner(&self, path: &Path) -> Result<(), Error> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let given = fs::metadata(&self.root).and_then(|owner| chown(path, Some(owner.uid()), Some(owner.gid())));
+        given.map_err(|source| Error::File {
+            doing: "giving the owner of the data folder",
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// Locks the folder for a server that runs under a URL. The lock is gone with the file that is returned, and so with the
@@ -183,10 +202,9 @@ impl DataDir {
             file.write_all(content.as_bytes())?;
             file.sync_all()
         };
-        match write() {
-            Ok(()) => Ok(path),
-            Err(source) => Err(Error::File { doing: "writing", path, source }),
-        }
+        write().map_err(|source| Error::File { doing: "writing", path: path.clone(), source })?;
+        self.give_to_owner(&path)?;
+        Ok(path)
     }
 }
 

@@ -91,6 +91,7 @@ fn take_in(
             true => None,
             false => Some(compare(raw::decode(&incoming, file, &mut checked)?, known, file)?),
         };
+        data.give_to_owner(&incoming)?;
         publish(&incoming, &data.image(&digest))?;
         Ok((digest, size, raw))
     });

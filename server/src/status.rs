@@ -57,11 +57,11 @@ fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> 
     Some(silent_since)
 }
 
-/// When a machine enrolled again that had left for the system it installed, and from which nothing was heard since. It is still in
-/// slipway, which is heard of.
+/// When a machine enrolled again that had left for the system it installed, at once or after that had run for long, and from which
+/// nothing was heard since. It is still in slipway, which is heard of.
 fn came_back_at(node: &Node, run: &RunStatus, now: Millis) -> Option<Millis> {
     node.last_seen.filter(|seen| now.saturating_sub(*seen) <= GONE)?;
-    let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed)
+    let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running)
         && run.state == RunState::Succeeded
         && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
         && run.steps.last().is_some_and(|step| LEAVES.contains(&&*step.action));

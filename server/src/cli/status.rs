@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use slipway_protocol::{NodeState, NodeStatus, Progress, RunStatus, StepState, StepStatus};
+use slipway_protocol::{NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
 use slipway_server::store::Store;
 use slipway_server::time::{Millis, now};
 use slipway_server::{operate, status};
@@ -109,12 +109,17 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
     let mut header = vec!["Machine", "State", "Action", "Progress", "Last update", "Total duration", "Last message"];
     let rows = nodes.iter().map(|node| {
         let run = node.run.as_ref();
-        let step = run.and_then(current);
+        let step = run.filter(|run| run.state != RunState::Pending).and_then(current);
+        let pending = run.filter(|run| run.state == RunState::Pending);
         vec![
             node.name.clone().unwrap_or_else(|| node.id.clone()),
             word(&node.state),
             step.map_or_else(dash, |(_, step)| step.action.clone()),
-            run.zip(step).map_or_else(dash, |(run, (index, step))| progress(run, index, step, say)),
+            match (pending, run.zip(step)) {
+                (Some(run), _) => format!("0/{}", run.steps.len()),
+                (None, Some((run, (index, step)))) => progress(run, index, step, say),
+                (None, None) => dash(),
+            },
             node.last_seen.map_or_else(dash, |seen| format!("{} ago", duration(now.saturating_sub(seen)))),
             run.map_or_else(dash, |run| total(run, now)),
             notice(node, now)
@@ -229,6 +234,9 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
     {
         return format!("waits to be released, claim code {code}");
     }
+    if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) {
+        return "waits for the machine to boot slipway".to_owned();
+    }
     // What the installer said last is past once the machine has left it.
     match node.state {
         NodeState::Booting => return "waits for the installed system to report".to_owned(),
@@ -307,7 +315,7 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{Failure, Identity, RunState, Stage};
+    use slipway_protocol::{Failure, Identity, Stage};
 
     use super::*;
 
@@ -430,6 +438,15 @@ mod tests {
         assert!(said(NodeState::Installing).contains("ready to leave"));
         assert!(said(NodeState::Booting).contains("waits for the installed system to report"));
         assert!(said(NodeState::Running).contains("the installed system has reported"));
+    }
+
+    #[test]
+    fn a_run_that_no_machine_has_fetched_is_not_said_to_be_in_a_step() {
+        let mut waiting = node(NodeState::Enrolled, vec![step("erase-disk", StepState::Pending)]);
+        waiting.run.as_mut().unwrap().state = RunState::Pending;
+        let table = status_table(&[&waiting], in_short, 300, 103_000);
+        assert!(table.contains(" 0/1 ") && table.contains("waits for the machine to boot slipway"), "{table}");
+        assert!(!table.contains("erase-disk"), "{table}");
     }
 
     #[test]

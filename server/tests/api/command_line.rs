@@ -77,7 +77,7 @@ fn operators_set_a_machine_up_beside_a_running_server() {
     assert_eq!(node.run.unwrap().id, run.trim());
     let table = succeed(data, &["status"]);
     assert!(table.starts_with("Machine  State"), "{table}");
-    assert!(table.contains("erase-disk"), "{table}");
+    assert!(table.contains("0/6") && table.contains("waits for the machine to boot slipway"), "{table}");
     assert!(succeed(data, &["ca"]).starts_with("-----BEGIN CERTIFICATE-----"));
     assert_eq!(succeed(data, &["operator-token"]), succeed(data, &["operator-token"]));
     assert_ne!(succeed(data, &["token", "add"]), succeed(data, &["token", "add", "--expires", "1h"]));

@@ -3,8 +3,8 @@
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -121,6 +121,41 @@ fn what_is_made_in_the_data_folder_is_its_owners_alone() {
     let open = files.filter(|file| file.metadata().unwrap().permissions().mode() & 0o077 != 0);
     assert_eq!(open.map(|file| file.file_name()).collect::<Vec<_>>(), [""; 0]);
     assert!(data.join("slipway.db-wal").exists(), "the database is in use");
+}
+
+#[test]
+fn what_root_adds_belongs_to_the_owner_of_the_folder() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not checked: only root can give files away");
+        return;
+    }
+    const OWNER: u32 = 54_321;
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    made(&data);
+    fn all(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            found.push(path.clone());
+            if path.is_dir() {
+                all(&path, found);
+            }
+        }
+    }
+    let files = || {
+        let mut found = vec![data.clone()];
+        all(&data, &mut found);
+        found
+    };
+    files().iter().for_each(|file| chown(file, Some(OWNER), Some(OWNER)).unwrap());
+    std::fs::remove_dir_all(data.join("images")).unwrap();
+    let image = folder.path().join("disk.raw");
+    std::fs::write(&image, vec![0xAA; 1 << 20]).unwrap();
+    succeed(&data, &["image", "add", image.to_str().unwrap()]);
+    succeed(&data, &["node", "add", "--name", "web1", "--uuid", UUID]);
+    for file in files() {
+        assert_eq!(std::fs::metadata(&file).unwrap().uid(), OWNER, "{file:?}");
+    }
 }
 
 #[test]

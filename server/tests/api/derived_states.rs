@@ -56,4 +56,11 @@ async fn a_machine_that_should_have_started_its_disk_and_enrols_came_back() {
     assert_eq!(report.send().await.unwrap().status(), StatusCode::OK);
     let shown = web1(&server).await;
     assert_eq!((shown.state, shown.came_back_at), (NodeState::Running, None));
+
+    // Days later, with the stick still in it.
+    node.machine.boot_id = "boot-3".to_owned();
+    assert_eq!(node.machine.try_enrol(&server).await.status(), StatusCode::OK);
+    let shown = web1(&server).await;
+    assert_eq!((shown.state, shown.came_back_at), (NodeState::Running, shown.enrolled_at));
+    assert!(shown.came_back_at.is_some());
 }
