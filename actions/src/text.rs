@@ -17,8 +17,7 @@ pub(crate) fn size(bytes: u64) -> String {
 
 /// An error with its causes in one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let failure = slipway_protocol::Failure::of(error);
-    [vec![failure.reason], failure.causes].concat().join(": ")
+    slipway_protocol::Failure::of(error).in_one_line()
 }
 
 #[cfg(test)]

@@ -118,12 +118,12 @@ impl Runner {
                     return Ok(done.next);
                 }
                 Err(Unsuccessful::Failed { failure, is_transient }) if is_transient && attempt <= step.retries => {
-                    warn!("{place}: {}; trying again", sentence(&failure));
+                    warn!("{place}: {}; trying again", failure.in_one_line());
                     self.reporter.event(&workflow.run, index, attempt, EventKind::Retrying(failure));
                     sleep(backoff.next_wait()).await;
                 }
                 Err(Unsuccessful::Failed { failure, .. }) => {
-                    error!("{place}: {}", sentence(&failure));
+                    error!("{place}: {}", failure.in_one_line());
                     self.fail(workflow, index, attempt, EventKind::Failed(failure));
                     return Err(());
                 }
@@ -133,7 +133,7 @@ impl Runner {
                     return Err(());
                 }
                 Err(Unsuccessful::TimedOut(failure)) => {
-                    error!("{place}: {}", sentence(&failure));
+                    error!("{place}: {}", failure.in_one_line());
                     self.fail(workflow, index, attempt, EventKind::TimedOut(failure));
                     return Err(());
                 }
@@ -187,11 +187,8 @@ impl Runner {
                 let failure = Failure { log_tail: self.log.tail(), ..Failure::of(&error) };
                 Err(Unsuccessful::Failed { failure, is_transient: slipway_actions::is_transient(&error) })
             }
-            Err(panic) => {
-                let reason = format!("running {}", step.action.name());
-                let failure = Failure { reason, causes: vec![panic.to_string()], log_tail: self.log.tail() };
-                Err(Unsuccessful::Failed { failure, is_transient: false })
-            }
+            // As everywhere: a panic ends the process, and the installer that is started then reports it.
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         }
     }
 
@@ -223,7 +220,7 @@ impl Runner {
             causes: vec![how],
             log_tail: self.log.tail(),
         };
-        error!("{}", sentence(&failure));
+        error!("{}", failure.in_one_line());
         self.fail(workflow, interrupted.step, interrupted.attempt, EventKind::Failed(failure))
     }
 
@@ -253,10 +250,6 @@ fn event(report: Report) -> EventKind {
         }
         Report::Progress(progress) => EventKind::Progress(progress),
     }
-}
-
-fn sentence(failure: &Failure) -> String {
-    std::iter::once(&failure.reason).chain(&failure.causes).cloned().collect::<Vec<_>>().join(": ")
 }
 
 /// Bytes in use in the whole machine, 0 if it cannot be told.

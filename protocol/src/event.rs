@@ -192,4 +192,9 @@ impl Failure {
         let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string).collect();
         Self { reason: error.to_string(), causes, log_tail: Vec::new() }
     }
+
+    /// Reason and causes in one line, outermost first.
+    pub fn in_one_line(&self) -> String {
+        std::iter::once(&self.reason).chain(&self.causes).map(String::as_str).collect::<Vec<_>>().join(": ")
+    }
 }

@@ -119,7 +119,6 @@ impl Error {
 }
 
 /// The error with its causes in one line, outermost first.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    slipway_protocol::Failure::of(error).in_one_line()
 }

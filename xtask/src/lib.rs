@@ -17,6 +17,7 @@ pub mod image;
 pub mod kernel;
 pub mod lab;
 pub mod layers;
+pub mod manual;
 pub mod mkfs;
 pub mod modules;
 pub mod power_cut;

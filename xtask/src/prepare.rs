@@ -77,6 +77,16 @@ pub const TARGET_IMAGES: Part = Part {
     download: 550,
     kept: 750,
 };
+/// The program that makes web pages of the manual.
+pub const MANUAL: Part = Part {
+    name: "the manual's program",
+    packages: &[host::PYTHON],
+    folder: "python",
+    entries: 1,
+    seconds: 10,
+    download: 10,
+    kept: 40,
+};
 /// The Debian that benchmarks write, and its compressed forms.
 pub const LARGE_IMAGE: Part = Part {
     name: "the image to measure with",

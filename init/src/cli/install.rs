@@ -21,6 +21,8 @@ use tracing::{info, warn};
 
 /// State of this boot: a tmpfs in the micro-OS, and on every Linux.
 const STATE: &str = "/run/slipway";
+/// Where a panic leaves its message for the next installer.
+const PANIC: &str = "/run/slipway/panic";
 /// How long the machine may take to show its first disk before it enrols without one.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long no disk may have come or gone before one is chosen, and how long that is waited for.
@@ -52,9 +54,11 @@ pub struct InstallArguments {
 /// Under PID 1: everything comes from the boot medium, everything is told by the exit status.
 pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     super::log::start(None);
-    if let Some(how) = &arguments.child.previous_exit {
+    let previous_exit = previous_exit(arguments.child.previous_exit);
+    if let Some(how) = &previous_exit {
         warn!("started again, the last one ended: {how}");
     }
+    keep_panics();
     let (config, warnings) = config::load()?;
     for warning in warnings {
         warn!("{warning}");
@@ -74,7 +78,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
             facts: facts(arguments.init_at.map(|seconds| (seconds * 1000.0) as u64)),
             set_clock: true,
             state: STATE.into(),
-            previous_exit: arguments.child.previous_exit,
+            previous_exit,
             log,
             machine: machine(&config, is_child_of_slipway()),
             disks_settled,
@@ -111,6 +115,8 @@ async fn wait_for_all_disks(settled: watch::Sender<bool>) {
 pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     let log = LogBook::default();
     super::log::start(Some(log.clone()));
+    let previous_exit = previous_exit(None);
+    keep_panics();
     let mut values = std::collections::BTreeMap::from([
         ("server".to_owned(), arguments.server),
         ("ca".to_owned(), super::read_file(&arguments.ca)?),
@@ -124,7 +130,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
         facts: facts(None),
         set_clock: false,
         state: STATE.into(),
-        previous_exit: None,
+        previous_exit,
         log,
         machine: machine(&config, false),
         // The system has been up for a while.
@@ -143,6 +149,26 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
         End::Failed => return Ok(ExitCode::FAILURE),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has a panic leave its message. It ends the process, whatever thread it is in: what the others were doing to a disk cannot be
+/// trusted any more. The next installer reports the step, and why.
+fn keep_panics() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        // Nobody is left to hear of a failure.
+        let _ = std::fs::create_dir_all(STATE).and_then(|()| std::fs::write(PANIC, panic.to_string()));
+    }));
+}
+
+/// How the installer before this one ended, with the message of its panic if there was one.
+fn previous_exit(how: Option<String>) -> Option<String> {
+    let panic = std::fs::read_to_string(PANIC).ok().map(|message| message.replace('\n', " "));
+    // One that stays would be reported again.
+    let _ = std::fs::remove_file(PANIC);
+    let ends: Vec<String> = how.into_iter().chain(panic).collect();
+    (!ends.is_empty()).then(|| ends.join(": "))
 }
 
 fn facts(kernel_to_init: Option<u64>) -> Facts {

@@ -9,6 +9,7 @@ mod demo;
 mod fresh;
 mod fuzz;
 mod image;
+mod manual;
 mod target_image;
 mod test;
 mod torture;
@@ -30,6 +31,8 @@ pub enum Command {
     Fresh(fresh::Fresh),
     /// Feed the readers of what comes from outside with what a fuzzer thinks up.
     Fuzz(fuzz::Fuzz),
+    /// Build the manual as web pages.
+    Manual(manual::Manual),
     /// Run every check there is.
     Test(test::Test),
     /// Cut the power while disks are written, a thousand times.
@@ -49,6 +52,7 @@ impl Command {
             Command::Fuzz(command) => command.run(),
             Command::Image(command) => command.run(),
             Command::Demo(command) => command.run(),
+            Command::Manual(command) => command.run(),
             Command::Test(command) => command.run(),
             Command::Torture(command) => command.run(),
             Command::TargetImage(command) => command.run(),

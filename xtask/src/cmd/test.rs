@@ -9,7 +9,7 @@ use xtask::binary::{self, Arch};
 use xtask::command::{command, run};
 use xtask::runner::{self, LONG};
 use xtask::target_image::{self, System};
-use xtask::{debian, kernel, lab, mkfs, prepare, python, workspace};
+use xtask::{debian, kernel, lab, manual, mkfs, prepare, python, workspace};
 
 /// Run every check there is.
 ///
@@ -45,6 +45,9 @@ impl Test {
             check("format", &["fmt", "--all", "--check"])?;
             check("lints", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
             check_dependencies()?;
+            let began = Instant::now();
+            manual::build()?;
+            println!("manual: clean ({} s)", began.elapsed().as_secs());
             check("manual of the code", &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"])?;
         }
         if self.filter.is_none() {
