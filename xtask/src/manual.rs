@@ -14,7 +14,11 @@ use crate::{python, workspace};
 const BEGIN: &str = "<!-- options: ";
 const END: &str = "<!-- end of options -->";
 /// Types that have a page of their own.
-const ELSEWHERE: &[(&str, &str)] = &[("DiskHints", "[hints](../disk-hints.md)")];
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("DiskHints", "[hints](../disk-hints.md)"),
+    ("RegistryAuth", "[login](../sources.md#artifacts-in-a-registry)"),
+    ("DetachedSignature", "[signature](../sources.md#what-proves-the-file)"),
+];
 
 /// Builds the book. Returns the folder of its pages. Fails on a link that leads nowhere, and on a page that the book does not list.
 pub fn build() -> Result<PathBuf> {
@@ -118,13 +122,13 @@ fn reference(property: &Value) -> Option<String> {
 
 fn table(name: &str, openapi: &Value) -> Result<String> {
     let schema = schema(name, openapi);
+    if schema["type"] == "object" && schema["properties"].is_null() {
+        return Ok("There are no options.\n".to_owned());
+    }
     let Some(properties) = schema["properties"].as_object() else {
         bail!("{name} is no type with options; see server/openapi.json");
     };
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if properties.is_empty() {
-        return Ok("There are no options.\n".to_owned());
-    }
     let mut text = "| option | type | meaning |\n|---|---|---|\n".to_owned();
     // What must be given comes first.
     let (must, may): (Vec<_>, Vec<_>) = properties.iter().partition(|(option, _)| required.contains(&option.as_str()));

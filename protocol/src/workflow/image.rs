@@ -10,8 +10,8 @@ use crate::{Digest, DiskHints};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamImage {
-    /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`; `http://` only with
-    /// a digest.
+    /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`. `http://` only
+    /// if another option proves what arrives.
     pub url: String,
     /// Login at the registry of an `oci://` artifact; without it, the artifact is pulled anonymously, as it is from mirrors in
     /// other registries.

@@ -71,7 +71,7 @@ pub struct WriteFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_base64: Option<String>,
     /// Where it is fetched from, and written as it comes: `https://`, `file://`, an absolute path, or an artifact in a registry,
-    /// `oci://REGISTRY/REPOSITORY:TAG`; `http://` only with a digest.
+    /// `oci://REGISTRY/REPOSITORY:TAG`. `http://` only if another option proves what arrives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// Login at the registry of an `oci://` artifact, as for `stream-image`.
@@ -181,8 +181,8 @@ pub struct UnpackArchive {
     /// Directory of that file system it is unpacked in, made if it is not there. Without it the root of the file system.
     #[serde(default)]
     pub directory: String,
-    /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`; `http://` only with
-    /// a digest.
+    /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`. `http://` only
+    /// if another option proves what arrives.
     pub url: String,
     /// Login at the registry of an `oci://` artifact, as for `stream-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
