@@ -14,7 +14,7 @@ use crate::disk::list;
 use crate::disk::previous_install::FormerPartitions;
 use crate::error::{Error, FetchError};
 use crate::fetch::{self, Trust};
-use crate::machine::{Cancel, Candidate, Machine, PATIENCE, Request, Response, TPM, Upload, UploadError};
+use crate::machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
 use crate::sys;
 
 mod capture_file;
@@ -48,11 +48,9 @@ pub struct HostOptions {
 pub struct Host {
     trust: Trust,
     cancel: Cancel,
-    patience: Duration,
-    is_operating_system: bool,
+    setup: Setup,
     capture_to: Option<PathBuf>,
     recovery_key_to: Option<PathBuf>,
-    tpm: Option<PathBuf>,
     former: FormerPartitions,
 }
 
@@ -65,17 +63,19 @@ impl Host {
         };
         let HostOptions { cancel, patience, is_operating_system, capture_to, recovery_key_to, tpm, former, .. } =
             options;
-        let patience = patience.unwrap_or(PATIENCE);
-        Self { trust, cancel, patience, is_operating_system, capture_to, recovery_key_to, tpm, former }
+        let mut setup = Setup { is_operating_system, ..Setup::default() };
+        setup.patience = patience.unwrap_or(setup.patience);
+        setup.tpm = tpm.unwrap_or(setup.tpm);
+        Self { trust, cancel, setup, capture_to, recovery_key_to, former }
     }
 }
 
 impl Machine for Host {
     fn disks(&self) -> Result<Vec<Candidate>, Error> {
-        let candidates = list::candidates(Path::new("/sys"), Path::new("/proc"), self.is_operating_system)
+        let candidates = list::candidates(Path::new("/sys"), Path::new("/proc"), self.setup.is_operating_system)
             .map_err(|source| Error::ListDisks { source })?;
         // Only firmware with entries wants to know, and only where disks are slipway's to overwrite.
-        if self.is_operating_system && self.efi().exists() {
+        if self.setup.is_operating_system && self.setup.efi.exists() {
             let disks = candidates.iter().filter(|candidate| !candidate.by_name_only);
             disks.for_each(|candidate| self.former.look_at(&candidate.disk));
         }
@@ -90,8 +90,8 @@ impl Machine for Host {
         &self.cancel
     }
 
-    fn patience(&self) -> Duration {
-        self.patience
+    fn setup(&self) -> &Setup {
+        &self.setup
     }
 
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
@@ -106,20 +106,12 @@ impl Machine for Host {
         write_key(path, key).map_err(|error| failed(format!("making {}: {error}", path.display()).into()))
     }
 
-    fn tpm(&self) -> PathBuf {
-        self.tpm.clone().unwrap_or_else(|| PathBuf::from(TPM))
-    }
-
     fn former_partitions(&self, disk: &Disk) -> Vec<String> {
         self.former.of(disk)
     }
 
     fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
         sys::kexec::load(kernel, initrd, cmdline)
-    }
-
-    fn is_operating_system(&self) -> bool {
-        self.is_operating_system
     }
 }
 

@@ -38,7 +38,7 @@ pub use error::{
     SourceError, TargetError, TpmError, is_transient,
 };
 pub use host::{Host, HostOptions};
-pub use machine::{Cancel, Candidate, Machine, Request, Response, Upload, UploadError};
+pub use machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
 pub use report::Report;
 
 /// How long one stage of `stream-image` takes by itself: what a machine, a network and an image can reach at best. `Write` needs

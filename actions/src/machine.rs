@@ -12,73 +12,65 @@ use slipway_protocol::{CapturedImage, Disk, RecoveryKey, Secret};
 
 use crate::error::{Error, FetchError};
 
-/// The TPM by way of the kernel's resource manager.
-pub(crate) const TPM: &str = "/dev/tpmrm0";
-
 /// How long nothing may succeed before it is given up: a server may start again meanwhile.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5 * 60);
 /// A connection that delivers nothing for this long is dropped, unless more patience is asked for.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What does not change about a machine while an action runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// How long a server may fail, with no more than a few bytes going through, before it is given up.
+    pub patience: Duration,
+    /// The file of this very program.
+    pub program: PathBuf,
+    /// Device of the TPM.
+    pub tpm: PathBuf,
+    /// Where Linux shows what UEFI firmware gave it (kernel documentation, ABI/testing/sysfs-firmware-efi). There is no such
+    /// folder on a machine that was started in another way.
+    pub efi: PathBuf,
+    /// Whether slipway is the operating system here. Then nobody else uses a disk, and what sits on it may be taken down.
+    pub is_operating_system: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            patience: PATIENCE,
+            program: "/proc/self/exe".into(),
+            // By way of the kernel's resource manager.
+            tpm: "/dev/tpmrm0".into(),
+            efi: "/sys/firmware/efi".into(),
+            is_operating_system: false,
+        }
+    }
+}
+
 /// What actions need of a machine. [`crate::Host`] is the real one; tests put files in place of its disks.
 pub trait Machine: Sync {
-    /// Every whole disk, with what forbids writing to it.
-    fn disks(&self) -> Result<Vec<Candidate>, Error>;
-
-    /// Opens a source at an offset. `stop` ends the body's reads early, with an error.
-    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError>;
+    /// What does not change.
+    fn setup(&self) -> &Setup;
 
     /// Asks the running action to stop; checked by every stage.
     fn cancel(&self) -> &Cancel;
 
-    /// How long a server may fail, with no more than a few bytes going through, before it is given up.
-    fn patience(&self) -> Duration {
-        PATIENCE
-    }
-
-    /// Begins an image of this name, where captured disks go. Fails if there is an image of that name already.
-    fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
-        Err(UploadError { source: format!("there is no place for the image {name} here").into(), is_transient: false })
-    }
-
-    /// The file of this very program.
-    fn program(&self) -> PathBuf {
-        "/proc/self/exe".into()
-    }
-
-    /// Stores a recovery key where its operators find it. Once this returns, it is not lost.
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
-        Err(UploadError {
-            source: format!("there is no place for the key of {} here", key.volume).into(),
-            is_transient: false,
-        })
-    }
-
-    /// Device of the TPM.
-    fn tpm(&self) -> PathBuf {
-        PathBuf::from(TPM)
-    }
-
-    /// Where Linux shows what UEFI firmware gave it (kernel documentation, ABI/testing/sysfs-firmware-efi). There is no such
-    /// folder on a machine that was started in another way.
-    fn efi(&self) -> PathBuf {
-        PathBuf::from("/sys/firmware/efi")
-    }
+    /// Every whole disk, with what forbids writing to it.
+    fn disks(&self) -> Result<Vec<Candidate>, Error>;
 
     /// GUIDs of the partitions a disk had when this machine was first asked for its disks.
-    fn former_partitions(&self, _disk: &Disk) -> Vec<String> {
-        Vec::new()
-    }
+    fn former_partitions(&self, disk: &Disk) -> Vec<String>;
+
+    /// Opens a source at an offset. `stop` ends the body's reads early, with an error.
+    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError>;
+
+    /// Begins an image of this name, where captured disks go. Fails if there is an image of that name already.
+    fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError>;
+
+    /// Stores a recovery key where its operators find it. Once this returns, it is not lost.
+    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError>;
 
     /// Puts a kernel into memory, to be started without the firmware. Both files must be regular.
-    fn load_kernel(&self, _kernel: &File, _initrd: Option<&File>, _cmdline: &CStr) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Whether slipway is the operating system here, so that what uses a disk is nobody's and may be taken down.
-    fn is_operating_system(&self) -> bool {
-        false
-    }
+    fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()>;
 }
 
 /// An image that is being stored. Until it is committed nobody sees it, and when it is dropped before that, it is or will be gone.

@@ -20,7 +20,7 @@ fn installed(files: &[(&str, &str)]) -> Bench {
     let files = [&[("etc/os-release", "NAME=Debian")], files].concat();
     make(&bench.path("disk"), 20, &[Part { mib: ROOT_AT..19, type_guid: ROOT, name: "system", files: &files }]);
     std::fs::write(bench.path("program"), PROGRAM).unwrap();
-    bench.program = Some(bench.path("program"));
+    bench.setup.program = bench.path("program");
     bench
 }
 

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use slipway_actions::{
-    CaptureError, Done, Error, Host, HostOptions, Machine, Report, Upload, UploadError, is_transient, run,
+    CaptureError, Done, Error, Host, HostOptions, Machine, Report, Setup, Upload, UploadError, is_transient, run,
 };
-use slipway_protocol::{Action, CaptureDisk, CapturedImage, StreamImage};
+use slipway_protocol::{Action, CaptureDisk, CapturedImage, RecoveryKey, StreamImage};
 
 use common::{Bench, MIB, Reports, chain, image, sha256, stream};
 
@@ -68,6 +68,14 @@ impl<'a> Capturing<'a> {
 
 impl Machine for Capturing<'_> {
     as_bench!(bench);
+
+    fn setup(&self) -> &Setup {
+        self.bench.setup()
+    }
+
+    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        self.bench.escrow(key)
+    }
 
     fn upload(&self, _: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
         (self.begun)();

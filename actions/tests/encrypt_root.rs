@@ -5,11 +5,11 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
-use slipway_actions::{Done, Error, Machine, Report, UploadError, run};
+use slipway_actions::{Done, Error, Machine, Report, Setup, Upload, UploadError, run};
 use slipway_protocol::{Action, DiskHints, EncryptRoot, RecoveryKey};
 
 use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed, spoil, write_file};
@@ -36,14 +36,15 @@ const FSTAB: (&str, &str) = ("etc/fstab", "PARTLABEL=esp /boot ext4 defaults 0 2
 /// A machine with a TPM that may be there, and a place for recovery keys that may not take them.
 struct Safe<'a> {
     bench: &'a Bench,
-    tpm: PathBuf,
+    setup: Setup,
     keys: Mutex<Vec<RecoveryKey>>,
     takes_keys: bool,
 }
 
 impl<'a> Safe<'a> {
     fn new(bench: &'a Bench, tpm: &Path) -> Self {
-        Self { bench, tpm: tpm.to_owned(), keys: Mutex::default(), takes_keys: false }
+        let setup = Setup { tpm: tpm.to_owned(), ..bench.setup.clone() };
+        Self { bench, setup, keys: Mutex::default(), takes_keys: false }
     }
 
     fn encrypt(&self, inputs: EncryptRoot) -> Result<(Done, Vec<String>), Error> {
@@ -85,8 +86,12 @@ impl Machine for Safe<'_> {
         Err(UploadError { source: "the line was cut".into(), is_transient: true })
     }
 
-    fn tpm(&self) -> PathBuf {
-        self.tpm.clone()
+    fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
+        self.bench.upload(name)
     }
 }
 

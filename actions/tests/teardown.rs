@@ -7,20 +7,34 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use slipway_actions::{Done, Error, Host, HostOptions, Machine, Report, is_transient};
-use slipway_protocol::{Action, DiskHints, EraseDisk};
+use slipway_actions::{Done, Error, Host, HostOptions, Machine, Report, Setup, Upload, UploadError, is_transient};
+use slipway_protocol::{Action, DiskHints, EraseDisk, RecoveryKey};
 
 use common::disk_image::{can_mount, run};
 use common::{Bench, MIB, chain};
 
 /// A machine with one disk, of which slipway is the operating system.
-struct Owned<'a>(&'a Bench);
+struct Owned<'a>(&'a Bench, Setup);
+
+impl<'a> Owned<'a> {
+    fn new(bench: &'a Bench) -> Self {
+        Self(bench, Setup { is_operating_system: true, ..bench.setup.clone() })
+    }
+}
 
 impl Machine for Owned<'_> {
     as_bench!(0);
 
-    fn is_operating_system(&self) -> bool {
-        true
+    fn setup(&self) -> &Setup {
+        &self.1
+    }
+
+    fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
+        self.0.upload(name)
+    }
+
+    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        self.0.escrow(key)
     }
 }
 
@@ -91,7 +105,7 @@ fn everything_on_the_disk_goes_uppermost_first_and_is_named() {
     let mut bench = Bench::without_disks();
     let stack = Stack::new(&bench);
     bench.add_device(&stack.outer, 40 * MIB);
-    let (result, notes) = erase(&Owned(&bench), DiskHints::default());
+    let (result, notes) = erase(&Owned::new(&bench), DiskHints::default());
     result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let (disk, place) = (&stack.outer, stack.place.display());
     let expect = [
@@ -118,7 +132,7 @@ fn swap_on_the_disk_ends() {
     bench.add_device(&device, 20 * MIB);
     run(Command::new("mkswap").args(["-q", &device]));
     let swaps = Command::new("swapon").arg(&device).output().unwrap();
-    let (result, notes) = erase(&Owned(&bench), DiskHints::default());
+    let (result, notes) = erase(&Owned::new(&bench), DiskHints::default());
     drop(Command::new("swapoff").arg(&device).output());
     detach(&bench.path("backing"));
     result.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -140,7 +154,7 @@ fn a_mount_that_is_in_use_stays_and_is_named() {
     let stack = Stack::new(&bench);
     bench.add_device(&stack.outer, 40 * MIB);
     let open = File::create(stack.place.join("inner/open")).unwrap();
-    let error = erase(&Owned(&bench), DiskHints::default()).0.unwrap_err();
+    let error = erase(&Owned::new(&bench), DiskHints::default()).0.unwrap_err();
     let (disk, place) = (&stack.outer, stack.place.display());
     let expect = format!("taking down what sits on {disk}: unmounting {place}/inner: ");
     assert!(chain(&error).starts_with(&expect), "{}", chain(&error));

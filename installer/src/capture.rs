@@ -3,10 +3,9 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use slipway_actions::{Cancel, Candidate, Error, FetchError, Machine, Request, Response, Upload, UploadError};
+use slipway_actions::{Cancel, Candidate, Error, FetchError, Machine, Request, Response, Setup, Upload, UploadError};
 use slipway_protocol::{CapturedImage, Disk, ErrorCode, RecoveryKey};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -77,16 +76,8 @@ impl Machine for ServerMachine {
         self.wait(self.session.client().escrow(&self.run, key))
     }
 
-    fn patience(&self) -> Duration {
-        self.machine.patience()
-    }
-
-    fn tpm(&self) -> PathBuf {
-        self.machine.tpm()
-    }
-
-    fn efi(&self) -> PathBuf {
-        self.machine.efi()
+    fn setup(&self) -> &Setup {
+        self.machine.setup()
     }
 
     fn former_partitions(&self, disk: &Disk) -> Vec<String> {
@@ -95,10 +86,6 @@ impl Machine for ServerMachine {
 
     fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
         self.machine.load_kernel(kernel, initrd, cmdline)
-    }
-
-    fn is_operating_system(&self) -> bool {
-        self.machine.is_operating_system()
     }
 }
 

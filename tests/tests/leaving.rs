@@ -13,9 +13,11 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use slipway_actions::{Cancel, Candidate, Error, FetchError, Host, HostOptions, Machine, Request, Response};
+use slipway_actions::{
+    Cancel, Candidate, Error, FetchError, Host, HostOptions, Machine, Request, Response, Setup, Upload, UploadError,
+};
 use slipway_installer::{End, Options};
-use slipway_protocol::{Action, Kexec, NodeState, Reboot, RunState, Step, StepState, StreamImage};
+use slipway_protocol::{Action, Disk, Kexec, NodeState, Reboot, RecoveryKey, RunState, Step, StepState, StreamImage};
 use slipway_tests::Lab;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -36,6 +38,22 @@ impl Machine for Loading {
 
     fn cancel(&self) -> &Cancel {
         self.0.cancel()
+    }
+
+    fn setup(&self) -> &Setup {
+        self.0.setup()
+    }
+
+    fn former_partitions(&self, disk: &Disk) -> Vec<String> {
+        self.0.former_partitions(disk)
+    }
+
+    fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
+        self.0.upload(name)
+    }
+
+    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        self.0.escrow(key)
     }
 
     fn load_kernel(&self, _: &File, _: Option<&File>, _: &CStr) -> io::Result<()> {

@@ -88,7 +88,7 @@ fn put(inputs: &BootReporter, machine: &dyn Machine, root: &TargetRoot) -> Resul
 
 fn put_program(machine: &dyn Machine, root: &TargetRoot) -> Result<(), Error> {
     let failed = |source| target_file("writing", places::PROGRAM, source);
-    let mut program = File::open(machine.program()).map_err(failed)?;
+    let mut program = File::open(&machine.setup().program).map_err(failed)?;
     let new = root.begin(places::PROGRAM, 0o755)?;
     io::copy(&mut program, &mut new.file()).map_err(failed)?;
     new.finish(Some(Attributes { uid: 0, gid: 0, mode: 0o755 })).map_err(failed)

@@ -48,7 +48,7 @@ pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn
 }
 
 fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
-    let efi = machine.efi();
+    let efi = machine.setup().efi.clone();
     if !efi.exists() {
         return Err(BootError::NotUefi { folder: efi.display().to_string() }.into());
     }

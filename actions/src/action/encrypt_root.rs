@@ -76,7 +76,7 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
     target_files::check(&root).map_err(refused)?;
     let plan = plan(&disk, &partition, kind, inputs.grow)?;
     let contradiction =
-        || inputs.pcrs.contains(&shim::PCR).then(|| shim::contradiction(is_by_shim, &machine.efi())).flatten();
+        || inputs.pcrs.contains(&shim::PCR).then(|| shim::contradiction(is_by_shim, &machine.setup().efi)).flatten();
     obstacle?.or_else(contradiction).map_or(Ok(()), |reason| Err(refused(reason)))?;
     let keys = make_keys(inputs, &plan, machine)?;
     warnings.extend_from_slice(&keys.warnings);
@@ -162,8 +162,8 @@ fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Pla
 
 /// Makes the key of the volume, and the two ways to it.
 fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result<Keys, Error> {
-    let sealed =
-        tpm::seal(&machine.tpm(), &inputs.pcrs, random::bytes()?).map_err(|source| EncryptError::Tpm { source })?;
+    let sealed = tpm::seal(&machine.setup().tpm, &inputs.pcrs, random::bytes()?)
+        .map_err(|source| EncryptError::Tpm { source })?;
     let unmeasured = |pcr| format!("the firmware measured nothing into PCR {pcr}, so that it binds the key to nothing");
     let warnings = sealed.unmeasured.iter().map(unmeasured).collect();
     let sector = plan.extent.sector(&plan.partition.bytes);

@@ -28,7 +28,7 @@ pub(crate) fn run(inputs: &Kexec, machine: &dyn Machine, report: &mut dyn FnMut(
         .map_err(io::Error::from)
         .and_then(|cmdline| machine.load_kernel(&kernel, initrd.as_ref(), &cmdline));
     if let Err(source) = loaded {
-        let reason = refusal::reason(&source, &refusal::Policy::of_running_kernel(machine.is_operating_system()));
+        let reason = refusal::reason(&source, &refusal::Policy::of_running_kernel(machine.setup().is_operating_system));
         return Err(BootError::LoadKernel { kernel: path, reason, source }.into());
     }
     let summary = format!("{path} ({title}) is loaded, to be started without the firmware");

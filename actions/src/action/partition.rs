@@ -61,7 +61,7 @@ pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn Fn
     let paths: Vec<String> = disks.iter().map(|disk| disk.disk.path().to_owned()).collect();
     // What is on partitions of a disk that is held cannot be started.
     drop(disks);
-    if machine.is_operating_system() {
+    if machine.setup().is_operating_system {
         layers.start(&paths)?;
     }
     let mut summary = format!("made {} partitions on {}", inputs.partitions.len(), paths.join(", "));

@@ -75,7 +75,7 @@ pub(crate) fn run_on(
     let root = mount::mount_source(&source, kind).map_err(no_device)?;
     let mut mounts = vec![(source, kind, String::new())];
     mounts.extend(boot_file_systems(disk, &fstab, &mut warnings)?);
-    if machine.is_operating_system() {
+    if machine.setup().is_operating_system {
         warnings.extend(links::make(disk)?);
     }
     machine.cancel().check()?;

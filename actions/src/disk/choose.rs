@@ -60,7 +60,7 @@ pub(crate) fn open_partition(
     let disk = one(hints, Access::Write, machine, report)?;
     let looked_at = OpenDisk::open(&disk.path, Access::Read)?;
     let partition = find(&looked_at)?;
-    let is_part = partition.number > 0 && machine.is_operating_system();
+    let is_part = partition.number > 0 && machine.setup().is_operating_system;
     match is_part.then(|| node::of_partition(&looked_at, &partition)).flatten() {
         Some(node) => tear_down_partition(&disk, &node, machine, report)?,
         None => tear_down(&disk, machine, report)?,

@@ -49,7 +49,7 @@ fn kernel_name(path: &str) -> String {
 
 /// `place` is a path below /sys/block.
 fn take_down_at(disk: &Disk, place: &str, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
-    if !machine.is_operating_system() || !disk.path.starts_with("/dev/") {
+    if !machine.setup().is_operating_system || !disk.path.starts_with("/dev/") {
         return Ok(());
     }
     let mut last: Option<(Step, Instant)> = None;

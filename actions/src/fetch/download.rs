@@ -227,7 +227,7 @@ impl<'a, 'b> Download<'a, 'b> {
             self.from.mirrors.not_resumable();
             return failed(error);
         }
-        let then = self.from.mirrors.failed(&error, self.machine.patience());
+        let then = self.from.mirrors.failed(&error, self.machine.setup().patience);
         let failures = self.from.mirrors.outage().failures();
         match then {
             Then::GiveUp => return Err(self.given_up(url, error)),
@@ -296,24 +296,48 @@ fn why(error: &FetchError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::CStr;
+    use std::fs::File;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     use reqwest::StatusCode;
+    use slipway_protocol::{Disk, RecoveryKey};
 
     use super::*;
     use crate::error::Refusal;
-    use crate::machine::Candidate;
+    use crate::machine::{Candidate, Setup, Upload, UploadError};
 
     /// A source that fails as told, and counts how often it is asked.
     struct Failing {
         asked: AtomicU32,
         error: fn() -> FetchError,
         cancel: Cancel,
+        setup: Setup,
     }
 
     impl Machine for Failing {
+        fn setup(&self) -> &Setup {
+            &self.setup
+        }
+
         fn disks(&self) -> Result<Vec<Candidate>, Error> {
             Ok(Vec::new())
+        }
+
+        fn former_partitions(&self, _: &Disk) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn upload(&self, _: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
+            unreachable!("nothing is captured")
+        }
+
+        fn escrow(&self, _: &RecoveryKey) -> Result<(), UploadError> {
+            unreachable!("nothing is encrypted")
+        }
+
+        fn load_kernel(&self, _: &File, _: Option<&File>, _: &CStr) -> io::Result<()> {
+            unreachable!("nothing is started")
         }
 
         fn fetch(&self, _: &Request<'_>, _: &Cancel) -> Result<Response, FetchError> {
@@ -324,10 +348,6 @@ mod tests {
         fn cancel(&self) -> &Cancel {
             &self.cancel
         }
-
-        fn patience(&self) -> Duration {
-            Duration::ZERO
-        }
     }
 
     fn refused(status: StatusCode) -> FetchError {
@@ -335,7 +355,8 @@ mod tests {
     }
 
     fn check(error: fn() -> FetchError, expect_asked: u32, expect: &str) {
-        let machine = Failing { asked: AtomicU32::new(0), error, cancel: Cancel::new() };
+        let setup = Setup { patience: Duration::ZERO, ..Setup::default() };
+        let machine = Failing { asked: AtomicU32::new(0), error, cancel: Cancel::new(), setup };
         let mut mirrors = Mirrors::new("https://s.example/image", &[]);
         let from = From { mirrors: &mut mirrors, registries: &mut [], ca: None, verified: false, whole: false };
         let mut download = Download::new(from, &machine, &machine.cancel, Box::new(|_| {}));

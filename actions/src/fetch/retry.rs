@@ -21,7 +21,8 @@ const STOP_CHECK: Duration = Duration::from_millis(50);
 
 /// How long one place may fail: shorter where it is not the only one.
 pub(crate) fn patience_with(machine: &dyn Machine, is_only: bool) -> Duration {
-    if is_only { machine.patience() } else { machine.patience().min(SHORT_PATIENCE) }
+    let patience = machine.setup().patience;
+    if is_only { patience } else { patience.min(SHORT_PATIENCE) }
 }
 
 /// Failures in a row, with no more than a few bytes received between them.

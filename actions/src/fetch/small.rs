@@ -19,7 +19,7 @@ pub(crate) struct Small {
 
 /// The bytes of a file of at most `limit` of them.
 pub(crate) fn read(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Vec<u8>, Error> {
-    fetch(request, limit, machine.patience(), machine).map(|small| small.bytes)
+    fetch(request, limit, machine.setup().patience, machine).map(|small| small.bytes)
 }
 
 /// Fetches a file of at most `limit` bytes whole, again from its beginning as long as its failures may pass and have not lasted

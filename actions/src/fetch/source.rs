@@ -152,7 +152,7 @@ impl<'a> Source<'a> {
                 failed.push(why);
                 may_answer |= is_transient(&error);
             }
-            if !may_answer || began.elapsed() >= machine.patience() {
+            if !may_answer || began.elapsed() >= machine.setup().patience {
                 return Err(SourceError::NoMirror { failed, is_transient: may_answer }.into());
             }
         }

@@ -54,7 +54,7 @@ pub(crate) fn run(
         return Err(Error::ReadDisk { disk: disk.path().to_owned(), offset: 0, source });
     }
     let cancel = machine.cancel();
-    let patience = machine.patience();
+    let patience = machine.setup().patience;
     let mut tries = Tries::new(name, patience, cancel);
     let mut upload = loop {
         match machine.upload(name) {
@@ -125,7 +125,7 @@ fn stages(
             Sender {
                 upload,
                 counters,
-                tries: Tries::new(name, machine.patience(), stop),
+                tries: Tries::new(name, machine.setup().patience, stop),
                 note,
                 context: verify::context(Algorithm::Sha256),
             }

@@ -26,9 +26,10 @@ use std::time::Duration;
 use liblzma::stream::{self as xz, Check};
 use sha2::{Digest as _, Sha256};
 use slipway_actions::{
-    Cancel, Candidate, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response, run,
+    Cancel, Candidate, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response, Setup, Upload,
+    UploadError, run,
 };
-use slipway_protocol::{Action, Digest, Disk, Progress, StreamImage};
+use slipway_protocol::{Action, Digest, Disk, Progress, RecoveryKey, StreamImage};
 use tempfile::TempDir;
 
 pub const MIB: usize = 1 << 20;
@@ -39,8 +40,7 @@ pub struct Bench {
     host: Host,
     cancel: Cancel,
     pub disks: Vec<Candidate>,
-    /// What is taken for the program itself; none for the one of the test.
-    pub program: Option<PathBuf>,
+    pub setup: Setup,
     /// What was put into memory to be started.
     pub loaded: Mutex<Option<Loaded>>,
     /// GUIDs of the partitions its disks had.
@@ -69,12 +69,12 @@ impl Bench {
 
     pub fn with_trust(trust: Vec<String>) -> Self {
         let cancel = Cancel::new();
-        let patience = Some(Duration::from_secs(5));
-        let host = Host::new(HostOptions { trust, cancel: cancel.clone(), patience, ..HostOptions::default() });
+        let host = Host::new(HostOptions { trust, cancel: cancel.clone(), ..HostOptions::default() });
         // Not on a tmpfs where that can be helped: it may not take direct writes.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (loaded, former) = (Mutex::new(None), Vec::new());
-        Self { dir, host, cancel, disks: Vec::new(), program: None, loaded, former }
+        let setup = Setup { patience: Duration::from_secs(5), efi: dir.path().join("efi"), ..Setup::default() };
+        Self { dir, host, cancel, setup, disks: Vec::new(), loaded, former }
     }
 
     pub fn add_disk(&mut self, name: &str, size: usize) {
@@ -124,16 +124,16 @@ impl Machine for Bench {
         &self.cancel
     }
 
-    fn patience(&self) -> Duration {
-        self.host.patience()
+    fn setup(&self) -> &Setup {
+        &self.setup
     }
 
-    fn program(&self) -> PathBuf {
-        self.program.clone().unwrap_or_else(|| self.host.program())
+    fn upload(&self, _: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
+        Err(UploadError { source: "this machine captures nothing".into(), is_transient: false })
     }
 
-    fn efi(&self) -> PathBuf {
-        self.path("efi")
+    fn escrow(&self, _: &RecoveryKey) -> Result<(), UploadError> {
+        Err(UploadError { source: "this machine keeps no keys".into(), is_transient: false })
     }
 
     fn former_partitions(&self, _: &Disk) -> Vec<String> {
@@ -149,7 +149,7 @@ impl Machine for Bench {
     }
 }
 
-/// What [`Machine`] must have, from the bench in a field: for a machine that differs from its bench in something else.
+/// Methods of [`Machine`] by the bench in a field, for a machine that has a setup and places for images and keys of its own.
 #[macro_export]
 macro_rules! as_bench {
     ($bench:tt) => {
@@ -169,12 +169,17 @@ macro_rules! as_bench {
             self.$bench.cancel()
         }
 
-        fn patience(&self) -> std::time::Duration {
-            self.$bench.patience()
+        fn former_partitions(&self, disk: &slipway_protocol::Disk) -> Vec<String> {
+            self.$bench.former_partitions(disk)
         }
 
-        fn efi(&self) -> std::path::PathBuf {
-            self.$bench.efi()
+        fn load_kernel(
+            &self,
+            kernel: &std::fs::File,
+            initrd: Option<&std::fs::File>,
+            cmdline: &std::ffi::CStr,
+        ) -> std::io::Result<()> {
+            self.$bench.load_kernel(kernel, initrd, cmdline)
         }
     };
 }
@@ -187,8 +192,7 @@ pub struct Reports {
 
 /// An error as people see it: every message of its chain.
 pub fn chain(error: &Error) -> String {
-    let failure = slipway_protocol::Failure::of(error);
-    [vec![failure.reason], failure.causes].concat().join(": ")
+    slipway_protocol::Failure::of(error).in_one_line()
 }
 
 /// Data that compresses somewhat and never repeats with the size of a block.

@@ -48,7 +48,7 @@ impl Layers {
             let group = layers.group(new, inputs, disks, created)?;
             layers.groups.push(group);
         }
-        if machine.is_operating_system() {
+        if machine.setup().is_operating_system {
             layers.arrays.iter().try_for_each(|(array, _)| start::prepare_array(array))?;
             layers.groups.iter().try_for_each(|(group, _)| start::prepare_volumes(group))?;
         } else if let Some((group, _)) = layers.groups.iter().find(|(_, base)| matches!(base, Base::Array(_))) {
