@@ -1,31 +1,32 @@
-//! A disk that becomes an image on the server.
+//! Capturing a disk: it becomes an image on the server.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Digest, DiskHints};
 
-/// Longest name of an image that is captured, in bytes.
+/// The greatest length of the name of a captured image, in bytes.
 const LONGEST_NAME: usize = 128;
 
-/// Header that says how many bytes of an upload the server has
-/// (draft-ietf-httpbis-resumable-upload, "Upload-Offset").
+/// The header that says how many bytes of an upload the server has (draft-ietf-httpbis-resumable-upload,
+/// "Upload-Offset").
 pub const UPLOAD_OFFSET: &str = "upload-offset";
 
-/// Inputs of `capture-disk`: the whole of a disk, which is only read, as an image `stream-image` can write again.
+/// The options of `capture-disk`. The action reads a whole disk and stores it as an image that `stream-image` can write
+/// again. It only reads the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CaptureDisk {
-    /// Which disk.
+    /// Selects the disk.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Name of the image: letters, digits, dots, hyphens and underscores, such as `web1.raw.zst`. No image of that name is
-    /// replaced.
+    /// The name of the image, such as `web1.raw.zst`. It has letters, digits, dots, hyphens and underscores. An
+    /// existing image of that name is never replaced.
     pub name: String,
 }
 
 impl CaptureDisk {
-    /// What is wrong with these inputs, to be read after the name of the step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if let Some(problem) = image_name_problem(&self.name) {
@@ -35,7 +36,8 @@ impl CaptureDisk {
     }
 }
 
-/// Why this cannot be the name of an image that is captured; nothing if it can. It is a file name and a part of a URL.
+/// Returns why this cannot be the name of a captured image, or nothing if it can. The name is a file name and a part of
+/// a URL.
 pub fn image_name_problem(name: &str) -> Option<&'static str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     match name {
@@ -47,20 +49,20 @@ pub fn image_name_problem(name: &str) -> Option<&'static str> {
     }
 }
 
-/// What a disk was captured as; body of `POST /v1/node/runs/{run}/captures`.
+/// The image that a disk was captured as. It is the body of `POST /v1/node/runs/{run}/captures`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CapturedImage {
-    /// Name of the image.
+    /// The name of the image.
     pub name: String,
-    /// Size of the image, compressed, in bytes.
+    /// The size of the compressed image, in bytes.
     pub size: u64,
-    /// SHA-256 of the image as it is delivered, compressed: `digest` of `stream-image`.
+    /// The SHA-256 digest of the image as delivered, compressed. Use it as `digest` of `stream-image`.
     pub digest: Digest,
-    /// Size of the disk in bytes.
+    /// The size of the disk, in bytes.
     pub raw_size: u64,
-    /// SHA-256 of the disk: `raw_digest` of `stream-image`.
+    /// The SHA-256 digest of the disk. Use it as `raw_digest` of `stream-image`.
     pub raw_digest: Digest,
 }
 

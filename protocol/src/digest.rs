@@ -1,12 +1,12 @@
-//! Digests as written in workflows: `sha256:HEX`, `sha384:HEX` or `sha512:HEX`, the spelling of the OCI image specification
-//! (descriptor.md, "Digests").
+//! Digests as workflows write them: `sha256:HEX`, `sha384:HEX` or `sha512:HEX`. This is the spelling of the OCI image
+//! specification (descriptor.md, "Digests").
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A hash function slipway computes.
+/// A hash function that slipway computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// SHA-256, 64 hexadecimal digits.
@@ -18,7 +18,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// The name used before the colon.
+    /// Returns the name in front of the colon.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "sha256",
@@ -27,7 +27,7 @@ impl Algorithm {
         }
     }
 
-    /// Digits of the value in hexadecimal.
+    /// Returns the number of hexadecimal digits of the value.
     pub fn hex_len(self) -> usize {
         match self {
             Algorithm::Sha256 => 64,
@@ -37,17 +37,17 @@ impl Algorithm {
     }
 }
 
-/// A digest: algorithm and lower-case hexadecimal value.
+/// A digest: an algorithm and a hexadecimal value in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Digest {
     algorithm: Algorithm,
     hex: String,
 }
 
-/// Why a text is not a digest.
+/// The reason why a text is not a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    /// No `algorithm:` prefix, or one slipway does not compute.
+    /// The text has no `algorithm:` prefix, or slipway does not compute this algorithm.
     #[error("digest {text:?} starts with none of \"sha256:\", \"sha384:\" and \"sha512:\"")]
     Algorithm {
         /// The text as given.
@@ -58,19 +58,19 @@ pub enum DigestError {
     Length {
         /// The text as given.
         text: String,
-        /// The algorithm named.
+        /// The name of the algorithm.
         algorithm: &'static str,
-        /// Digits found.
+        /// The number of digits found.
         found: usize,
-        /// Digits needed.
+        /// The number of digits needed.
         expected: usize,
     },
-    /// Something other than 0-9, a-f, A-F.
+    /// The value has a character other than 0-9, a-f and A-F.
     #[error("digest {text:?} has {found:?} at position {position}, which is no hexadecimal digit")]
     Digit {
         /// The text as given.
         text: String,
-        /// The offending character.
+        /// The wrong character.
         found: char,
         /// Its position in the text, counted in characters from 1.
         position: usize,
@@ -78,7 +78,7 @@ pub enum DigestError {
 }
 
 impl Digest {
-    /// A digest from its algorithm and hexadecimal value, in either case.
+    /// Makes a digest from its algorithm and its hexadecimal value. Upper and lower case are allowed.
     pub fn new(algorithm: Algorithm, hex: &str) -> Result<Self, DigestError> {
         let text = format!("{}:{hex}", algorithm.name());
         let prefix = algorithm.name().len() + 1;
@@ -93,12 +93,12 @@ impl Digest {
         Ok(Self { algorithm, hex: hex.to_ascii_lowercase() })
     }
 
-    /// The hash function.
+    /// Returns the hash function.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The value in lower-case hexadecimal.
+    /// Returns the value as hexadecimal digits in lower case.
     pub fn hex(&self) -> &str {
         &self.hex
     }

@@ -1,86 +1,89 @@
-//! How a workflow names the disk it means.
+//! How a workflow selects a disk.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{SizeHint, TextHint};
 
-/// Links to disks by where they are attached, which slipway works out by itself.
+/// The folder of links that name a disk by where it is attached. slipway works out these links by itself.
 pub const BY_PATH: &str = "/dev/disk/by-path/";
 
-/// What the wanted disk must be like; every hint given must hold. The keys and operators are those of Ironic's root device
-/// hints, and `device`, `min_size`, `choose` and `skip`.
+/// Hints that select a disk. A disk must match every hint given. The keys and operators are those of Ironic's root
+/// device hints. The keys `device`, `min_size`, `choose` and `skip` are additions.
 ///
-/// Without any hint the machine must have exactly one candidate. Disks in use, read-only disks and the medium slipway booted
-/// from are never candidates; removable disks and media made to start slipway from only if they are named by device, serial or wwn.
+/// Without hints, the machine must have exactly one candidate. These disks are never candidates: disks in use,
+/// read-only disks, and the medium that slipway booted from. Removable disks and boot media of slipway are candidates
+/// only if the hints name them by device, serial or wwn.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DiskHints {
-    /// Kernel path, such as `/dev/nvme0n1`, or any link to it under `/dev/disk`; an array, `/dev/md/NAME`; a volume,
-    /// `/dev/GROUP/NAME`. By hand also a regular file.
+    /// Matches one path: a kernel path such as `/dev/nvme0n1`, any link to it under `/dev/disk`, an array as
+    /// `/dev/md/NAME`, or a volume as `/dev/GROUP/NAME`. By hand it may also be a regular file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Kernel path or link under `/dev/disk/by-path`.
+    /// Matches a kernel path, or a link under `/dev/disk/by-path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<TextHint>,
-    /// Serial number as the disk reports it.
+    /// Matches the serial number that the disk reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<TextHint>,
-    /// World Wide Name, whole or without its vendor extension, with or without its `0x`, `naa.` or `eui.` prefix.
+    /// Matches the World Wide Name, whole or without its vendor extension. The prefix `0x`, `naa.` or `eui.` may be
+    /// left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wwn: Option<TextHint>,
-    /// Whole World Wide Name.
+    /// Matches the whole World Wide Name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wwn_with_extension: Option<TextHint>,
-    /// Last 8 bytes of a World Wide Name of 16.
+    /// Matches the last 8 bytes of a World Wide Name of 16 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wwn_vendor_extension: Option<TextHint>,
-    /// Model as the disk reports it, with or without its vendor.
+    /// Matches the model that the disk reports, with or without its vendor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<TextHint>,
-    /// Vendor as sysfs gives it: `ATA` for every SATA disk, a PCI number for virtio, none for NVMe.
+    /// Matches the vendor as sysfs shows it: `ATA` for every SATA disk, a PCI number for virtio, nothing for NVMe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor: Option<TextHint>,
-    /// SCSI address, `host:channel:target:lun`.
+    /// Matches the SCSI address, `host:channel:target:lun`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hctl: Option<TextHint>,
-    /// Where it is attached, as its link under `/dev/disk/by-path` says, with or without that folder.
+    /// Matches the place where the disk is attached, as its link under `/dev/disk/by-path` shows it, with or without
+    /// that folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_path: Option<TextHint>,
-    /// Transport: `nvme`, `sata`, `ata`, `sas`, `fc`, `iscsi`, `usb`, `virtio`, `mmc`.
+    /// Matches the transport: `nvme`, `sata`, `ata`, `sas`, `fc`, `iscsi`, `usb`, `virtio` or `mmc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tran: Option<TextHint>,
-    /// Size in whole GiB, rounded down.
+    /// Matches the size in whole GiB, rounded down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<SizeHint>,
-    /// Smallest size that will do, in bytes.
+    /// Matches disks of at least this size, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<u64>,
-    /// Whether it spins.
+    /// Matches by whether the disk spins: `true` or `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotational: Option<bool>,
-    /// Disks that match one of these are left out. Without `device`, `choose` and `skip`.
+    /// Leaves out disks that match one of these hints. Hints in this list cannot have `device`, `choose` or `skip`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(no_recursion))]
     pub skip: Vec<DiskHints>,
-    /// What to do when several disks match.
+    /// Selects among several matching disks. Default: `only`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub choose: DiskChoice,
 }
 
-/// Which of several matching disks is meant.
+/// The choice among several matching disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskChoice {
-    /// None: more than one match is an error.
+    /// Chooses no disk: more than one match is an error.
     #[default]
     Only,
-    /// The smallest; among equals the first by name.
+    /// Chooses the smallest disk. Among equals, it chooses the first by name.
     Smallest,
-    /// The largest; among equals the first by name.
+    /// Chooses the largest disk. Among equals, it chooses the first by name.
     Largest,
-    /// Every one; for `erase-disk` and `partition` alone.
+    /// Chooses every matching disk. Only `erase-disk` and `partition` allow this.
     All,
 }
 
@@ -89,8 +92,8 @@ fn is_default(choice: &DiskChoice) -> bool {
 }
 
 impl DiskHints {
-    /// What is wrong with hints that were read, to be said of what they belong to. `several`: whether all matching disks
-    /// may be meant.
+    /// Returns the problems of hints that were read. Each one is read after the name of the step or object that has the
+    /// hints. `several` says whether the hints may select all matching disks.
     pub fn validate(&self, several: bool) -> Vec<String> {
         let mut problems = Vec::new();
         if self.choose == DiskChoice::All && !several {
@@ -109,12 +112,13 @@ impl DiskHints {
         problems
     }
 
-    /// Whether several disks may be meant.
+    /// Returns whether the hints may select several disks.
     pub fn may_be_several(&self) -> bool {
         self.choose == DiskChoice::All
     }
 
-    /// Only udev knows the other links, and the micro-OS has none: what names a disk by one would never match.
+    /// Returns the problem of a `name` that is a link of another kind. Only udev knows the other links, and slipway's
+    /// boot image has no udev. A hint with such a link would never match.
     fn name_problem(&self) -> Option<String> {
         let values = self.name.as_ref()?.values();
         let link = values.iter().find(|value| value.starts_with("/dev/disk/") && !value.starts_with(BY_PATH))?;

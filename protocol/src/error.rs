@@ -1,4 +1,4 @@
-//! What a refused request gets.
+//! The answer to a refused request.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,54 +7,55 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[error("{message}")]
 pub struct ErrorBody {
-    /// For programs.
+    /// The reason, for programs.
     pub code: ErrorCode,
-    /// For people: one sentence, what was refused and what would be right.
+    /// The reason, for people: one sentence that says what was refused and what would be right.
     pub message: String,
-    /// Causes, outermost first.
+    /// The causes, outermost first.
     #[serde(default)]
     pub causes: Vec<String>,
 }
 
-/// The closed set of reasons a request is refused for.
+/// The reasons for refusing a request. This set is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorCode {
     /// 401: the bootstrap token was never issued, was revoked, or was used before.
     TokenUnknown,
-    /// 410: the bootstrap token has expired, or the token of a run that another has taken the place of.
+    /// 410: the bootstrap token has expired; or the token belongs to a run that another run has replaced.
     TokenExpired,
-    /// 409: the identity belongs to more than one node, or contradicts the node it matches.
+    /// 409: the identity belongs to more than one node, or contradicts the node that it matches.
     IdentityConflict,
-    /// 422: the machine has neither UUID nor serial nor MAC.
+    /// 422: the machine has no UUID, no serial number and no MAC address.
     IdentityMissing,
     /// 410: the operator took the node out of service.
     Decommissioned,
-    /// 401: neither a node certificate nor a valid JWT nor the operator's token.
+    /// 401: the request has no node certificate, no valid JWT and no operators' token.
     Unauthenticated,
-    /// 403: known, but not allowed to do this.
+    /// 403: the sender is known, but may not do this.
     Forbidden,
-    /// 404: no such thing.
+    /// 404: the object does not exist.
     NotFound,
-    /// 409: the state of the object does not allow this now.
+    /// 409: the current state of the object does not allow this.
     Conflict,
-    /// 400: the request cannot be read or means nothing.
+    /// 400: the request cannot be read, or makes no sense.
     InvalidRequest,
-    /// 413: the request is larger than the server reads, or what it is part of than the server takes or has room for.
+    /// 413: the request is larger than the server reads. Or the object that it is part of is larger than the server
+    /// accepts or has room for.
     TooLarge,
     /// 416: the range lies outside the object.
     RangeNotSatisfiable,
-    /// 429: a node makes more requests of this kind than it may; try again when `Retry-After` says.
+    /// 429: a node makes more requests of this kind than it may. Try again when `Retry-After` says.
     TooManyRequests,
-    /// 500: a fault of the server.
+    /// 500: the server has a fault.
     Internal,
-    /// 503: the server is stopping or overloaded; try again.
+    /// 503: the server is stopping or overloaded. Try again.
     Unavailable,
 }
 
 impl ErrorCode {
-    /// The HTTP status that goes with the code.
+    /// Returns the HTTP status of the code.
     pub fn status(self) -> u16 {
         match self {
             ErrorCode::InvalidRequest => 400,

@@ -1,95 +1,98 @@
-//! What a node says about its steps: `POST /v1/node/events`.
+//! The reports of a node about its steps: `POST /v1/node/events`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::CapturedImage;
 
-/// Body of `POST /v1/node/events`. Events already stored, by (run, seq), are skipped.
+/// The body of `POST /v1/node/events`. The server skips events that it has already stored, by (run, seq).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EventBatch {
-    /// The run the events belong to.
+    /// The run that the events belong to.
     pub run: String,
-    /// In ascending order of `seq`; at most [`crate::MAX_EVENTS_PER_BATCH`].
+    /// The events in ascending order of `seq`. One batch has at most [`crate::MAX_EVENTS_PER_BATCH`].
     pub events: Vec<Event>,
 }
 
-/// 200 of `POST /v1/node/events`.
+/// The answer (200) to `POST /v1/node/events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EventAck {
-    /// Highest sequence number stored for the run.
+    /// The highest sequence number that the server has stored for the run.
     pub seq: u64,
-    /// An operator ended the run: what is left of it is not to be done.
+    /// An operator ended the run. The node must not do the rest of it.
     #[serde(default)]
     pub ended: bool,
 }
 
-/// One thing that happened in a step.
+/// One event of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// Grows by at least one from event to event of a run, starting at 1. Progress that was dropped leaves a gap.
+    /// The sequence number. It starts at 1 and grows by at least one from event to event of a run. A gap means that
+    /// progress was dropped.
     pub seq: u64,
-    /// When, in milliseconds since 1970 by the node's clock.
+    /// The time, in milliseconds since 1970 by the node's clock.
     pub at: u64,
-    /// Index of the step in the workflow, from 0.
+    /// The index of the step in the workflow, from 0.
     pub step: u32,
-    /// Which try, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
 }
 
-/// What happened in a step.
+/// The kind of an event in a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
     /// An attempt began.
     Started,
-    /// How far the attempt is. May be dropped when the server is away; only the newest matters.
+    /// The progress of the attempt. The node may drop it while the server cannot be reached. Only the newest progress
+    /// matters.
     Progress(Progress),
-    /// Something worth keeping that is neither progress nor the end, such as the disk chosen and why.
+    /// A fact worth keeping that is neither progress nor the end of the step, such as the chosen disk and the reason
+    /// for the choice.
     Note(String),
-    /// The attempt failed and another follows.
+    /// The attempt failed, and another one follows.
     Retrying(Failure),
     /// The step is done.
     Succeeded(Outcome),
-    /// The step failed for good; no later step runs.
+    /// The step failed for good. No later step runs.
     Failed(Failure),
-    /// The last attempt took longer than allowed; no later step runs.
+    /// The last attempt took longer than allowed. No later step runs.
     TimedOut(Failure),
-    /// The step did not run, because an earlier one failed.
+    /// The step did not run, because an earlier step failed.
     Skipped,
 }
 
-/// How far an attempt is. Bytes are counted from the start of the attempt.
+/// The progress of an attempt. Bytes are counted from the start of the attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// Bytes done: written to the disk, for an image; read from it, for a disk that is captured.
+    /// The bytes that are done: written to the disk for an image, or read from the disk for a capture.
     pub bytes: u64,
-    /// Bytes there are to do, when known.
+    /// The total of the bytes to do, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
-    /// Bytes received from the network, for an image; sent, for a disk that is captured.
+    /// The bytes received from the network for an image, or sent for a capture.
     #[serde(default)]
     pub fetched: u64,
-    /// Bytes there are to receive, when known.
+    /// The total of the bytes to receive, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetch_total: Option<u64>,
-    /// Bytes done a second, over the last seconds.
+    /// The bytes done per second, over the last seconds.
     #[serde(default)]
     pub rate: u64,
-    /// Seconds until all is done at the rate of the last seconds: by the bytes there are to do, else by those there are to
-    /// receive. None while neither is known or nothing moves.
+    /// The seconds until all is done, at the rate of the last seconds. They count by the bytes to do if known,
+    /// otherwise by the bytes to receive. Absent while neither is known or nothing moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
-    /// The stage of the pipeline the others wait for.
+    /// The stage of the pipeline that the other stages wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<Stage>,
 }
@@ -99,86 +102,86 @@ pub struct Progress {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// Receiving from the source.
+    /// Receives from the source.
     Fetch,
-    /// Decompressing.
+    /// Decompresses.
     Decode,
-    /// Hashing the raw image.
+    /// Hashes the raw image.
     Digest,
-    /// Writing to the disk.
+    /// Writes to the disk.
     Write,
-    /// Reading a disk that is captured.
+    /// Reads a disk for a capture.
     Read,
-    /// Compressing it.
+    /// Compresses a capture.
     Encode,
-    /// Sending it to the server.
+    /// Sends a capture to the server.
     Send,
 }
 
-/// How a step that succeeded went.
+/// The result of a step that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
-    /// One sentence: what was done to what.
+    /// One sentence: the work that was done and its object.
     pub summary: String,
-    /// What the operator should know although the step succeeded.
+    /// Facts that the operator should know although the step succeeded.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// Most memory in use in the whole micro-OS during the step, in bytes.
+    /// The most memory that the whole boot image used during the step, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
-    /// What came of each disk, for a step that erases disks.
+    /// The result for each disk, for a step that erases disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<DiskErasure>,
-    /// What the disk is now as an image, for a step that captures one.
+    /// The disk as an image, for a step that captures a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<CapturedImage>,
 }
 
-/// What came of one disk that was to be erased.
+/// The result for one disk of a step that erases disks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DiskErasure {
-    /// Kernel path.
+    /// The kernel path.
     pub path: String,
-    /// Serial number, where the disk tells one.
+    /// The serial number, if the disk reports one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// What came of it.
+    /// The result.
     pub result: Erasure,
 }
 
-/// What came of a disk that was to be erased.
+/// The result of erasing one disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Erasure {
-    /// It is erased.
+    /// The disk is erased.
     Erased {
-        /// In words, such as "NVMe sanitize, crypto erase".
+        /// The method in words, such as "NVMe sanitize, crypto erase".
         method: String,
-        /// Duration in milliseconds.
+        /// The duration in milliseconds.
         millis: u64,
-        /// Places read back from the disk, each found erased.
+        /// The number of places that were read back from the disk. Each was found erased.
         samples: u64,
     },
-    /// It was left as it is.
+    /// The disk was left as it was.
     Skipped {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
-    /// What was being done, to what.
+    /// The work that failed, and its object.
     pub reason: String,
-    /// Why, outermost first.
+    /// The causes, outermost first.
     #[serde(default)]
     pub causes: Vec<String>,
     /// The last lines of the node's log.
@@ -187,13 +190,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The failure of an error: its message, and its chain of sources as causes.
+    /// Makes the failure of an error. The reason is the error's message, and the causes are its chain of sources.
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string).collect();
         Self { reason: error.to_string(), causes, log_tail: Vec::new() }
     }
 
-    /// Reason and causes in one line, outermost first.
+    /// Returns the reason and the causes in one line, outermost first.
     pub fn in_one_line(&self) -> String {
         std::iter::once(&self.reason).chain(&self.causes).map(String::as_str).collect::<Vec<_>>().join(": ")
     }

@@ -1,5 +1,5 @@
-//! What a hint asks of one fact about a disk, with the operators of Ironic's root device hints (Ironic's documentation,
-//! "Specifying the disk for deployment"; their grammar is that of oslo.utils, specs_matcher).
+//! Hints: conditions on one fact about a disk. The operators are those of Ironic's root device hints (Ironic's
+//! documentation, "Specifying the disk for deployment"). Their grammar is that of oslo.utils, specs_matcher.
 
 use std::cmp::Ordering;
 
@@ -9,34 +9,34 @@ mod text;
 pub use size::SizeHint;
 pub use text::TextHint;
 
-/// Why a text is not a hint.
+/// The reason why a text is not a hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HintError {
-    /// There is nothing to compare with, or nothing after an operator or between two.
+    /// There is no value to compare with, or no value after an operator or between two operators.
     #[error("hint {hint:?} lacks a value")]
     Empty {
         /// The hint as given.
         hint: String,
     },
-    /// It starts like an operator, and there is none of that name.
+    /// The hint starts like an operator, but no operator has this name.
     #[error("hint {hint:?} starts with {operator:?}, which is no operator here; there are {known}")]
     Operator {
         /// The hint as given.
         hint: String,
-        /// What it starts with.
+        /// The start of the hint.
         operator: String,
-        /// The operators this key takes.
+        /// The operators that this key takes.
         known: &'static str,
     },
-    /// It has a text where a number is needed.
+    /// The hint has a text where a number is needed.
     #[error("hint {hint:?} has {value:?} where whole GiB are needed")]
     Number {
         /// The hint as given.
         hint: String,
-        /// What is no number.
+        /// The text that is not a number.
         value: String,
     },
-    /// Its range has no brackets, not two ends, or none between them.
+    /// The range has no brackets, does not have two ends, or has no value between its ends.
     #[error("hint {hint:?} is no range: write \"<range-in> [ 10 20 ]\", with round brackets to leave an end out")]
     Range {
         /// The hint as given.
@@ -44,7 +44,7 @@ pub enum HintError {
     },
 }
 
-/// How two values are compared.
+/// The comparison of two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparison {
     Equal,
@@ -68,8 +68,8 @@ impl Comparison {
     }
 }
 
-/// Splits a hint into its operator, empty where there is none, and the rest. Whatever starts like an operator is taken for
-/// one, so that a misspelt operator is an error and never a text no disk has.
+/// Splits a hint into its operator and the rest. The operator is empty if there is none. Any text that starts like an
+/// operator counts as one. So a misspelt operator is an error, and never a text that no disk has.
 fn split_operator(hint: &str) -> (&str, &str) {
     let is_sign = |c: char| "=!<>".contains(c);
     let word = hint.strip_prefix('<').filter(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic()));
@@ -84,7 +84,7 @@ fn split_operator(hint: &str) -> (&str, &str) {
     (operator, rest.trim())
 }
 
-/// The values of `<or> a <or> b`, from behind the first operator on; none if one of them is empty.
+/// Returns the values of `<or> a <or> b`, from after the first operator on. Returns nothing if one of them is empty.
 fn alternatives(rest: &str) -> Option<Vec<&str>> {
     let values: Vec<&str> = rest.split("<or>").map(str::trim).collect();
     values.iter().all(|value| !value.is_empty()).then_some(values)

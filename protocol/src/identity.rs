@@ -1,24 +1,25 @@
-//! Which machine this is: the keys by which an operator registered it.
+//! The identity of a machine: the keys by which an operator registered it.
 
 use serde::{Deserialize, Serialize};
 
-/// The keys a node is known by. Absent means the machine has none worth the name, not that reading failed.
+/// The keys that a node is known by. An absent key means that the machine has no meaningful value. It does not mean
+/// that reading the value failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    /// SMBIOS system UUID, lower case with hyphens.
+    /// The SMBIOS system UUID, in lower case with hyphens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// SMBIOS system serial number.
+    /// The SMBIOS system serial number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Permanent MAC addresses, lower case with colons, sorted.
+    /// The permanent MAC addresses, in lower case with colons, sorted.
     #[serde(default)]
     pub macs: Vec<String>,
 }
 
-/// Values firmware vendors leave in place of a real one, lower case.
+/// The values that firmware vendors leave in place of a real value, in lower case.
 const FILLERS: &[&str] = &[
     "default string",
     "to be filled by o.e.m.",
@@ -51,8 +52,8 @@ const FILLERS: &[&str] = &[
     "12345678-1234-5678-90ab-cddeefaabbcc",
 ];
 
-/// The text without surrounding white space, or nothing if it is empty or a filler ("Default string", all zeros, all F,
-/// "To be filled by O.E.M.").
+/// Returns the text without surrounding white space. Returns nothing if the text is empty or a filler ("Default
+/// string", all zeros, all F, "To be filled by O.E.M.").
 pub fn meaningful(text: &str) -> Option<&str> {
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     let lower = text.to_ascii_lowercase();
@@ -62,8 +63,8 @@ pub fn meaningful(text: &str) -> Option<&str> {
     (!repeated && !FILLERS.contains(&lower.as_str())).then_some(text)
 }
 
-/// The UUID in lower case with hyphens, or nothing if the text is no UUID or a filler. Accepts 32 digits without hyphens,
-/// braces and upper case.
+/// Returns the UUID in lower case with hyphens. Returns nothing if the text is not a UUID or is a filler. The text may
+/// have 32 digits without hyphens, braces and upper case.
 pub fn normalise_uuid(text: &str) -> Option<String> {
     let text = text.trim().trim_start_matches('{').trim_end_matches('}');
     let digits: String = text.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
@@ -74,7 +75,8 @@ pub fn normalise_uuid(text: &str) -> Option<String> {
     meaningful(&groups.join("-")).map(str::to_owned)
 }
 
-/// The MAC address in lower case with colons, or nothing if the text is none, or is all zeros or all ones.
+/// Returns the MAC address in lower case with colons. Returns nothing if the text is not a MAC address, or if it is all
+/// zeros or all ones.
 pub fn normalise_mac(text: &str) -> Option<String> {
     let digits: String =
         text.trim().chars().filter(|c| !matches!(c, ':' | '-' | '.')).collect::<String>().to_ascii_lowercase();

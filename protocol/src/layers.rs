@@ -1,23 +1,24 @@
-//! What `partition` builds on partitions: arrays of Linux software RAID, and volume groups of LVM.
+//! The layers that `partition` builds on partitions: Linux software RAID arrays and LVM volume groups.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{NewPartition, Partition, PartitionChoice, PartitionSize, partition};
 
-/// Longest name of an array in bytes: the superblock has 32 for it and what is before it (Linux, uapi/linux/raid/md_p.h), and
-/// the kernel the same for the name of a device with the `md_` before it.
+/// The greatest length of an array's name, in bytes. The superblock has 32 bytes for the name and its prefix (Linux,
+/// uapi/linux/raid/md_p.h). The kernel has the same number for a device name with `md_` in front.
 const MAX_ARRAY_NAME: usize = 28;
-/// Longest name of a volume as the device mapper has it, with the name of its group, in bytes (linux/dm-ioctl.h, `DM_NAME_LEN`).
+/// The greatest length of a volume's name in the device mapper, with the name of its group, in bytes (linux/dm-ioctl.h,
+/// `DM_NAME_LEN`).
 const MAX_MAPPING_NAME: usize = 127;
-/// Most volumes of a group; their description has to fit in its place.
+/// The most volumes in a group. Their description must fit into its place.
 const MAX_VOLUMES: usize = 256;
-/// Names that LVM keeps for itself (lvm(8), "Valid names").
+/// The names that LVM keeps for itself (lvm(8), "Valid names").
 const RESERVED_STARTS: &[&str] = &["snapshot", "pvmove"];
 const RESERVED_PARTS: &[&str] = &[
     "_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare", "_rimage",
     "_rmeta", "_tdata", "_tmeta", "_tpool", "_vdata", "_vorigin", "_vpool", "_wcorig",
 ];
-/// Folders of /dev where a group of this name would be taken for something else.
+/// Folders of /dev. A group of such a name would be taken for something else.
 const RESERVED_GROUPS: &[&str] = &["mapper", "md"];
 
 /// An array of one partition of every disk.
@@ -25,34 +26,37 @@ const RESERVED_GROUPS: &[&str] = &["mapper", "md"];
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewRaid {
-    /// Later steps name it by `device: /dev/md/NAME`, and so does the installed system. At most 28 letters, digits, `_`, `-` and `.`.
+    /// The name of the array. Later steps and the installed system name it by `device: /dev/md/NAME`. It has at most 28
+    /// letters, digits, `_`, `-` and `.`, and begins with a letter or digit.
     pub name: String,
-    /// How it keeps what is on it.
+    /// How the array stores its data.
     pub level: RaidLevel,
-    /// Which partition of each disk: one of type `raid`; for `raid1` also `esp` or `xbootldr`, which firmware goes on reading as if
-    /// there was no array.
+    /// Selects the partition of each disk, by number or label. It has the type `raid`. For `raid1` it may also have the
+    /// type `esp` or `xbootldr`; firmware still reads it as if there were no array.
     pub partition: PartitionChoice,
 }
 
-/// How an array keeps what is on it.
+/// How an array stores its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RaidLevel {
-    /// Spread over all disks: lost with the first of them.
+    /// Spread over all disks. The array is lost with the first disk.
     Raid0,
-    /// The same on every disk.
+    /// The same data on every disk.
     Raid1,
-    /// Spread over at least three disks, with parity: survives the loss of one, as soon as all of it is in sync.
+    /// Spread over at least three disks, with parity. The array survives the loss of one disk, once it is fully in
+    /// sync.
     Raid5,
-    /// Spread over at least four disks, with parity twice: survives the loss of two, as soon as all of it is in sync.
+    /// Spread over at least four disks, with double parity. The array survives the loss of two disks, once it is fully
+    /// in sync.
     Raid6,
-    /// Spread, and every piece on two disks.
+    /// Spread over the disks, with every piece on two disks.
     Raid10,
 }
 
 impl RaidLevel {
-    /// Its name in workflows and of mdadm.
+    /// Returns the name in workflows and in mdadm.
     pub fn name(self) -> &'static str {
         match self {
             Self::Raid0 => "raid0",
@@ -64,20 +68,20 @@ impl RaidLevel {
     }
 }
 
-/// A volume group of LVM, on an array or on a partition of every disk: one of `raid` and `partition`.
+/// An LVM volume group. It is on an array or on a partition of every disk: give exactly one of `raid` and `partition`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewVolumeGroup {
-    /// Letters, digits, `+`, `_`, `.` and `-`.
+    /// The name of the group. It has letters, digits, `+`, `_`, `.` and `-`.
     pub name: String,
-    /// Name of the array it is on.
+    /// The name of the array that the group is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raid: Option<String>,
-    /// Which partition of each disk it is on, of type `lvm`.
+    /// Selects the partition of each disk that the group is on, by number or label. It has the type `lvm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<PartitionChoice>,
-    /// In the order they are in the group.
+    /// The volumes, in their order in the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<NewVolume>,
 }
@@ -87,13 +91,13 @@ pub struct NewVolumeGroup {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewVolume {
-    /// Later steps name it by `device: /dev/GROUP/NAME`, and so does the installed system.
+    /// The name of the volume. Later steps and the installed system name it by `device: /dev/GROUP/NAME`.
     pub name: String,
-    /// Rounded up to whole extents of 4 MiB.
+    /// The size, rounded up to whole extents of 4 MiB.
     pub size: PartitionSize,
 }
 
-/// The index of the one partition that is meant, or what is wrong with the choice.
+/// Returns the index of the one partition that the choice selects, or the problem of the choice.
 pub fn chosen(partitions: &[NewPartition], choice: &PartitionChoice) -> Result<usize, String> {
     match choice {
         PartitionChoice::Number(number) => {
@@ -111,13 +115,13 @@ pub fn chosen(partitions: &[NewPartition], choice: &PartitionChoice) -> Result<u
     }
 }
 
-/// Whether firmware reads partitions of this type, so that they must look as if there was no array.
+/// Returns whether firmware reads partitions of this type. Such partitions must look as if there were no array.
 pub fn is_read_by_firmware(r#type: &str) -> bool {
     let guid = partition::type_guid(r#type);
     guid.is_some() && ["esp", "xbootldr"].iter().any(|name| partition::type_guid(name) == guid)
 }
 
-/// What is wrong with the arrays and groups of a disk, to be read after the name of the step.
+/// Returns the problems of the arrays and groups of a disk. Each one is read after the name of the step.
 pub(crate) fn validate(inputs: &Partition) -> Vec<String> {
     let mut problems = Vec::new();
     let mut used = Vec::new();
@@ -207,7 +211,7 @@ fn group_problems(
     problems
 }
 
-/// What is wrong with the partition something is to be built on. Marks it as used.
+/// Returns the problem of a partition that an array or group is to be built on. Marks the partition as used.
 fn base_problem(
     choice: &PartitionChoice,
     inputs: &Partition,
@@ -231,7 +235,7 @@ fn base_problem(
     }
 }
 
-/// Rules of lvm(8), "Valid names", for groups and volumes alike.
+/// Checks the rules of lvm(8), "Valid names", which are the same for groups and volumes.
 fn name_problem(name: &str) -> Option<String> {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || "+_.-".contains(c);
     if name.is_empty() || !name.chars().all(is_valid) || name.starts_with(['-', '.']) {
@@ -242,12 +246,13 @@ fn name_problem(name: &str) -> Option<String> {
     is_reserved.then(|| "LVM keeps this name for itself".to_owned())
 }
 
-/// The name of a volume in the device mapper, where a hyphen parts group and volume and those in the names are doubled.
+/// Returns the name of a volume in the device mapper. A hyphen separates group and volume. Hyphens within the names are
+/// doubled.
 pub fn mapping_name(group: &str, volume: &str) -> String {
     format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
 }
 
-/// Group and volume of such a name; none if it is no such name.
+/// Returns the group and the volume of such a name, or nothing if it is not such a name.
 pub fn parse_mapping_name(name: &str) -> Option<(String, String)> {
     let mut from = 0;
     while let Some(at) = name.get(from..)?.find('-').map(|at| at + from) {

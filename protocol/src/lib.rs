@@ -1,11 +1,11 @@
-//! What slipway's node and server say to each other.
+//! The protocol between slipway's node and server.
 //!
-//! JSON over HTTPS under `/v1`; the exchange is described by the OpenAPI document the server serves. This crate holds the
-//! shapes and the few pure functions both sides must agree on (what counts as a missing serial, how a digest is spelled). It
-//! does no I/O and depends on nothing of ours.
+//! It is JSON over HTTPS under `/v1`. The OpenAPI document that the server serves describes the exchange. This crate
+//! holds the types of the messages, and the few pure functions that both sides must agree on (which serial number
+//! counts as missing, how a digest is spelled). It does no I/O and depends on no other crate of slipway.
 //!
-//! Enums are externally tagged. Requests and workflows reject unknown fields, so that a misspelt key is an error and never
-//! a silently ignored wish.
+//! Enums are externally tagged. Requests and workflows reject unknown fields. So a misspelt key is an error, and
+//! slipway never ignores it silently.
 
 pub mod boot_report;
 pub mod capture;
@@ -51,13 +51,14 @@ pub use workflow::{
     RunInTarget, SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
 };
 
-/// Largest request body the server reads from a node, in bytes, after decompression.
+/// The largest request body that the server reads from a node, in bytes, after decompression.
 pub const MAX_REQUEST_BYTES: usize = 4 << 20;
-/// Largest answer a node reads from the server, in bytes: no other is as large as a [`Workflow`], as JSON.
+/// The largest answer that a node reads from the server, in bytes. No other answer is as large as a [`Workflow`] in
+/// JSON.
 pub const MAX_WORKFLOW_BYTES: usize = 8 << 20;
-/// Most events one batch may carry.
+/// The most events in one batch.
 pub const MAX_EVENTS_PER_BATCH: usize = 256;
-/// Seconds between two signs of life of a node that has nothing else to say.
+/// The seconds between two signs of life of a node that has nothing else to report.
 pub const HEARTBEAT_SECONDS: u64 = 5;
-/// Seconds the server holds a workflow poll open before it answers 204.
+/// The seconds that the server holds a poll for a workflow open before it answers 204.
 pub const POLL_SECONDS: u64 = 30;

@@ -1,34 +1,34 @@
-//! Loose steps: progress that anything with curl or wget reports, beside the steps of a workflow.
+//! External steps: progress that any program with curl or wget reports, next to the steps of a workflow.
 
 use serde::{Deserialize, Serialize};
 
-/// Largest body of `POST /v1/report`, in bytes.
+/// The largest body of `POST /v1/report`, in bytes.
 pub const MAX_LOOSE_REPORT_BYTES: usize = 64 << 10;
-/// Longest name of a loose step, in bytes.
+/// The greatest length of an external step's name, in bytes.
 pub const MAX_LOOSE_NAME_BYTES: usize = 64;
-/// Priority of a loose step that was not given one.
+/// The priority of an external step without a given priority.
 pub const DEFAULT_PRIORITY: u16 = 100;
 
-/// How a loose step stands; one that only tells that it was there has none.
+/// The status of an external step. A step that only reports that it was there has no status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LooseStatus {
-    /// Begun.
+    /// The step has begun.
     Init,
-    /// Done.
+    /// The step is done.
     Done,
-    /// Failed.
+    /// The step failed.
     Failed,
 }
 
 impl LooseStatus {
-    /// The status a word means; none if it means none.
+    /// Returns the status that a word means, or nothing if the word means no status.
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Init, Self::Done, Self::Failed].into_iter().find(|status| status.word() == word)
     }
 
-    /// Its name in reports.
+    /// Returns the name of the status in reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Init => "init",
@@ -38,36 +38,38 @@ impl LooseStatus {
     }
 }
 
-/// `POST /v1/report`. What is left out stays as it was; repeating a name updates its step.
+/// The body of `POST /v1/report`. A field that is left out keeps its value. A report with a known name updates that
+/// step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LooseReport {
-    /// Name of the step: 1 to 64 bytes, no control characters.
+    /// The name of the step: 1 to 64 bytes, without control characters.
     pub name: String,
-    /// What it is, for people.
+    /// A description of the step, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Its place among the loose steps: lower ones are shown first, equal ones in the order they were first reported. 100 unless given.
+    /// The step's place among the external steps. Lower numbers are shown first; equal ones in the order of their first
+    /// report. Default: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u16>,
-    /// How it stands.
+    /// The status of the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<LooseStatus>,
-    /// How much of it is done, 0 to 100.
+    /// The part of the step that is done, in percent: 0 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
-    /// Lines of its log, added to those reported before.
+    /// Lines for the step's log. They are added to the lines of earlier reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<String>,
 }
 
 impl LooseReport {
-    /// Why this cannot be taken; nothing if it can.
+    /// Returns why the server cannot accept this report, or nothing if it can.
     pub fn problem(&self) -> Option<String> {
         let rule = "a name has 1 to 64 bytes and no control characters";
         if self.name.len() > MAX_LOOSE_NAME_BYTES {
-            // Not shown: it may be as long as a report.
+            // The name is not shown: it may be as long as a report.
             return Some(format!("{} bytes cannot name a step: {rule}", self.name.len()));
         }
         if self.name.is_empty() || self.name.chars().any(char::is_control) {
@@ -78,42 +80,42 @@ impl LooseReport {
     }
 }
 
-/// 200 of `POST /v1/report`.
+/// The answer (200) to `POST /v1/report`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LooseAck {
-    /// What an operator should look at. The report was stored all the same.
+    /// A warning that an operator should look at. The report was stored nevertheless.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 
-/// A loose step as operators see it. Times in milliseconds since 1970, by the server's clock.
+/// An external step, as operators see it. Times are in milliseconds since 1970, by the server's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LooseStep {
-    /// Its name.
+    /// The name of the step.
     pub name: String,
-    /// What it is, for people.
+    /// A description of the step, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Its place: lower ones first.
+    /// The place of the step. Lower numbers come first.
     pub priority: u16,
-    /// How it stands.
+    /// The status of the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<LooseStatus>,
-    /// How much of it is done, 0 to 100.
+    /// The part of the step that is done, in percent: 0 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
-    /// The run knows the names it expects, and this is none of them.
+    /// Whether the step is unexpected: the run has a list of expected names, and this name is not in it.
     #[serde(default)]
     pub unknown: bool,
-    /// How often it was reported.
+    /// The number of reports.
     pub reports: u64,
-    /// When it was first reported.
+    /// The time of the first report.
     pub first_at: u64,
-    /// When it was last reported.
+    /// The time of the last report.
     pub updated_at: u64,
-    /// The newest of its log. Left out where many nodes are listed.
+    /// The newest part of the step's log. Left out in lists of many nodes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub logs: String,
 }

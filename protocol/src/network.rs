@@ -1,4 +1,4 @@
-//! How the installed system of a node is on the network. Written by operators as YAML.
+//! The network of a node's installed system. Operators write it as YAML.
 
 use std::net::IpAddr;
 
@@ -11,45 +11,46 @@ use crate::identity::normalise_mac;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// Its interfaces, those of hardware and those made of others.
+    /// The interfaces: hardware, bonds and VLANs. At least one, at most 256.
     pub interfaces: Vec<Interface>,
-    /// Addresses of name servers, the first asked first.
+    /// The addresses of the name servers. The first is asked first. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nameservers: Vec<String>,
-    /// Domains that names without a dot are looked for in.
+    /// The domains in which names without a dot are looked up. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<String>,
 }
 
-/// One interface: of hardware by its MAC address, or a bond, or a VLAN.
+/// One interface: hardware with its MAC address, a bond, or a VLAN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Interface {
-    /// The name it gets in the installed system.
+    /// The interface's name in the installed system.
     pub name: String,
-    /// The hardware it is. One of this, `bond` and `vlan`.
+    /// The MAC address of the hardware. Give exactly one of `mac`, `bond` and `vlan`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// What it is bonded from.
+    /// The interfaces that form this bond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bond: Option<Bond>,
-    /// The VLAN it is.
+    /// The VLAN that this interface carries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vlan>,
-    /// Ask for an IPv4 address.
+    /// Asks for an IPv4 address. Default: `false`.
     #[serde(default)]
     pub dhcp4: bool,
-    /// Ask for an IPv6 address.
+    /// Asks for an IPv6 address. Default: `false`.
     #[serde(default)]
     pub dhcp6: bool,
-    /// Addresses with the length of their prefix, such as `192.0.2.5/24` and `2001:db8::5/64`.
+    /// The addresses, with the length of their prefix, such as `192.0.2.5/24` and `2001:db8::5/64`. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
-    /// Where everything else is sent to: at most one address of IPv4 and one of IPv6.
+    /// The routers for all other networks: at most one IPv4 address and one IPv6 address. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<String>,
-    /// Largest packet, in bytes.
+    /// The size of the largest packet, in bytes: 576 to 65535. IPv6 needs at least 1280. A VLAN cannot have larger
+    /// packets than the interface it is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
 }
@@ -59,9 +60,9 @@ pub struct Interface {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bond {
-    /// Names of the interfaces, two at least.
+    /// The names of the interfaces in the bond, at least two.
     pub of: Vec<String>,
-    /// How they share the work.
+    /// How the interfaces share the work. Default: `active-backup`.
     #[serde(default)]
     pub mode: BondMode,
 }
@@ -70,23 +71,23 @@ pub struct Bond {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum BondMode {
-    /// One works, and another takes over when it fails: the only mode every switch can.
+    /// One interface works. Another one takes over when it fails. This is the only mode that works with every switch.
     #[default]
     #[serde(rename = "active-backup")]
     ActiveBackup,
-    /// LACP, which the switch must be told of.
+    /// LACP. The switch must be configured for it.
     #[serde(rename = "802.3ad")]
     Lacp,
-    /// In turn.
+    /// The interfaces take turns.
     #[serde(rename = "balance-rr")]
     BalanceRr,
-    /// By the hash of the packet's ends.
+    /// By a hash of the packet's source and destination.
     #[serde(rename = "balance-xor")]
     BalanceXor,
-    /// Everything on all.
+    /// Every interface sends everything.
     #[serde(rename = "broadcast")]
     Broadcast,
-    /// By load, of what is sent.
+    /// By load, for sent packets.
     #[serde(rename = "balance-tlb")]
     BalanceTlb,
     /// By load.
@@ -99,22 +100,22 @@ pub enum BondMode {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Vlan {
-    /// Name of the interface it is on.
+    /// The name of the interface that the VLAN is on.
     pub of: String,
-    /// Its number, 1 to 4094.
+    /// The number of the VLAN, 1 to 4094.
     pub id: u32,
 }
 
-/// Bytes of the name of an interface (Linux, IFNAMSIZ, less the zero byte).
+/// The most bytes in the name of an interface (Linux, IFNAMSIZ, less the zero byte).
 const MAX_NAME: usize = 15;
-/// Bytes of a packet where nothing else is said (RFC 894).
+/// The size of a packet in bytes if no other size is given (RFC 894).
 const DEFAULT_MTU: u32 = 1500;
 const MIN_MTU_IPV6: u32 = 1280;
-/// More would be no definition but an accident.
+/// The most interfaces. More would be an accident, not a definition.
 const MAX_INTERFACES: usize = 256;
 
 impl Network {
-    /// What is wrong with it, a sentence each; nothing when it makes sense.
+    /// Returns the problems of the network, one sentence each. Empty if the network makes sense.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.interfaces.is_empty() || self.interfaces.len() > MAX_INTERFACES {
@@ -140,7 +141,7 @@ impl Network {
         problems
     }
 
-    /// What an interface has against the others.
+    /// Returns the problems of an interface with the other interfaces.
     fn place_problems(&self, interface: &Interface, earlier: &[Interface]) -> Vec<String> {
         let mut problems = Vec::new();
         if earlier.iter().any(|other| other.name == interface.name) {
@@ -189,8 +190,8 @@ impl Network {
         problems
     }
 
-    /// What is wrong with the size of its packets: the kernel takes IPv6 away below 1280 bytes (RFC 8200, section 5), and lets a VLAN
-    /// have no more than what it is on.
+    /// Returns the problem of an interface's packet size. The kernel turns IPv6 off below 1280 bytes (RFC 8200, section
+    /// 5). It does not let a VLAN have larger packets than the interface below it.
     fn mtu_problem(&self, interface: &Interface) -> Option<String> {
         let vlan = interface.vlan.as_ref();
         let below = vlan.and_then(|vlan| self.interfaces.iter().find(|other| other.name == vlan.of));
@@ -205,7 +206,7 @@ impl Network {
         Some(format!("has an mtu of {mtu}, and {:?}, which it is a VLAN of, has {most}: give that as much", below.name))
     }
 
-    /// One route for everything else is enough; with two, which is taken is anybody's guess.
+    /// Allows one default route for each IP version. With two of them, nobody knows which one is used.
     fn gateway_problems(&self) -> Vec<String> {
         let all = self.interfaces.iter().flat_map(|interface| &interface.gateways);
         let all: Vec<IpAddr> = all.filter_map(|text| text.parse().ok()).collect();
@@ -215,14 +216,14 @@ impl Network {
     }
 }
 
-/// The first bond that an interface is a part of.
+/// Returns the first bond that has this interface.
 fn bond_of<'a>(interfaces: &'a [Interface], name: &str) -> Option<&'a String> {
     let has = |interface: &&Interface| interface.bond.iter().any(|bond| bond.of.iter().any(|part| part == name));
     interfaces.iter().find(has).map(|interface| &interface.name)
 }
 
 impl Interface {
-    /// Whether it is to have an address.
+    /// Returns whether the interface gets an address.
     pub fn is_addressed(&self) -> bool {
         self.dhcp4 || self.dhcp6 || !self.addresses.is_empty()
     }
@@ -231,18 +232,19 @@ impl Interface {
         self.dhcp6 || self.hosts().any(|address| address.is_ipv6())
     }
 
-    /// Its addresses, without their prefixes.
+    /// Returns the interface's addresses, without their prefixes.
     fn hosts(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.addresses.iter().filter_map(|text| prefixed(text)).map(|(address, _)| address)
     }
 
-    /// An address that an earlier interface has too. Those of a link may be the same on each (RFC 4291, section 2.5.6).
+    /// Returns the problem of an address that an earlier interface has too. Link-local addresses may be the same on
+    /// each interface (RFC 4291, section 2.5.6).
     fn clash(&self, earlier: &Interface) -> Option<String> {
         let address = self.hosts().find(|own| !is_link_local(own) && earlier.hosts().any(|address| address == *own))?;
         Some(format!("has the address {address}, as {:?} has: leave it with one of them", earlier.name))
     }
 
-    /// A gateway that is this very machine.
+    /// Returns the problem of a gateway that is an address of this machine.
     fn leads_to(&self, other: &Interface) -> Option<String> {
         let gateways = self.gateways.iter().filter_map(|text| text.parse::<IpAddr>().ok());
         let mut global = gateways.filter(|gateway| !is_link_local(gateway));
@@ -312,12 +314,12 @@ impl Interface {
         if gateway.is_ipv4() && own.iter().any(|network| reaches(network) && is_none(&network.1)) {
             return Some("it is the first or the last address of its network, which no router has");
         }
-        // Where there is only DHCP, cloud-init leaves the gateway to it.
+        // With DHCP only, cloud-init leaves the gateway to DHCP.
         (!own.iter().any(reaches)).then_some("it is in the network of none of its addresses")
     }
 }
 
-/// An address and the length of its prefix, in bits.
+/// Returns an address and the length of its prefix, in bits.
 fn prefixed(text: &str) -> Option<(IpAddr, u32)> {
     let (address, len) = text.split_once('/')?;
     let len = len.parse().ok().filter(|_| len.bytes().all(|byte| byte.is_ascii_digit()))?;
@@ -325,7 +327,7 @@ fn prefixed(text: &str) -> Option<(IpAddr, u32)> {
     (len <= bits(&address).1).then_some((address, len))
 }
 
-/// Its bits, the last of them lowest, and how many there are.
+/// Returns the bits of the address, the last one lowest, and their number.
 fn bits(address: &IpAddr) -> (u128, u32) {
     match address {
         IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
@@ -333,7 +335,7 @@ fn bits(address: &IpAddr) -> (u128, u32) {
     }
 }
 
-/// The part of an address behind its prefix, and the same with all its bits set.
+/// Returns the part of an address after its prefix, and the same part with all bits set.
 fn host_part(address: &IpAddr, len: u32) -> (u128, u128) {
     let (bits, all) = bits(address);
     let mask = 1_u128.checked_shl(all - len).map_or(u128::MAX, |above| above - 1);
@@ -352,7 +354,7 @@ fn address_problem(text: &str) -> Option<&'static str> {
     let (host, all) = host_part(&address, len);
     match address {
         _ if len == 0 || !is_host(&address) => Some("it is none of a machine"),
-        // Of two addresses and of one, both are hosts (RFC 3021).
+        // In a network of two addresses or one, each address is a host (RFC 3021).
         _ if all <= 1 => None,
         _ if host == 0 => Some("it is the address of the network itself"),
         IpAddr::V4(_) if host == all => Some("it is the broadcast address of its network"),
@@ -360,7 +362,7 @@ fn address_problem(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether this can be the address of another machine.
+/// Returns whether this can be the address of another machine.
 fn is_host(address: &IpAddr) -> bool {
     let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
     !address.is_unspecified() && !address.is_loopback() && !address.is_multicast() && !is_broadcast
@@ -370,12 +372,12 @@ fn is_link_local(address: &IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// Whether a MAC address, written as usual, is one of a group (IEEE 802, section 8.2.2).
+/// Returns whether a MAC address in the usual spelling is a group address (IEEE 802, section 8.2.2).
 fn is_group(mac: &str) -> bool {
     u8::from_str_radix(&mac[..2], 16).is_ok_and(|first| first & 1 == 1)
 }
 
-/// A name that kernel and systemd take (systemd, `ifname_valid_full`).
+/// Returns whether the kernel and systemd accept this name (systemd, `ifname_valid_full`).
 fn is_name(name: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     (1..=MAX_NAME).contains(&name.len())
@@ -384,7 +386,8 @@ fn is_name(name: &str) -> bool {
         && !matches!(name, "." | ".." | "lo" | "all" | "default" | "bonding_masters")
 }
 
-/// Labels of letters, digits, hyphens and underscores, joined by dots (RFC 1123, section 2.1).
+/// Returns whether this is a list of labels joined by dots. Labels have letters, digits, hyphens and underscores (RFC
+/// 1123, section 2.1).
 fn is_domain(text: &str) -> bool {
     let is_label = |label: &str| {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -397,7 +400,7 @@ fn is_domain(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The problems of a network, as JSON, each given by a part of it.
+    /// Checks the problems of a network, given as JSON. Each expected text is a part of one problem.
     fn check(json: serde_json::Value, expect: &[&str]) {
         let network: Network = serde_json::from_value(json).expect("a network");
         let found = network.validate();

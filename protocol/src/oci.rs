@@ -1,5 +1,5 @@
-//! References to OCI artifacts: `oci://REGISTRY/REPOSITORY:TAG` or `oci://REGISTRY/REPOSITORY@ALGORITHM:HEX`, and `#TITLE` behind
-//! either for one of several files.
+//! References to OCI artifacts: `oci://REGISTRY/REPOSITORY:TAG` or `oci://REGISTRY/REPOSITORY@ALGORITHM:HEX`. Either
+//! may end with `#TITLE`, which selects one of several files.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -7,30 +7,30 @@ use std::str::FromStr;
 
 use crate::Digest;
 
-/// How a reference begins.
+/// The beginning of a reference.
 pub const SCHEME: &str = "oci://";
-/// Longest tag (OCI distribution specification, "Pulling manifests").
+/// The length of the longest tag (OCI distribution specification, "Pulling manifests").
 const MAX_TAG: usize = 128;
 
 /// An artifact in a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OciReference {
-    /// Host, with a port where it is not 443.
+    /// The host, with a port if it is not 443.
     pub registry: String,
-    /// Name of the repository.
+    /// The name of the repository.
     pub repository: String,
-    /// Which of its artifacts.
+    /// Selects an artifact of the repository.
     pub version: OciVersion,
-    /// Which of the artifact's files, by the annotation `org.opencontainers.image.title` of its layer.
+    /// Selects a file of the artifact, by the annotation `org.opencontainers.image.title` of its layer.
     pub title: Option<String>,
 }
 
-/// Which artifact of a repository.
+/// Selects an artifact of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OciVersion {
-    /// The one a tag leads to.
+    /// The artifact that a tag points to.
     Tag(String),
-    /// The one whose manifest, or index, has this digest.
+    /// The artifact whose manifest or index has this digest.
     Digest(Digest),
 }
 
@@ -43,11 +43,11 @@ impl fmt::Display for OciVersion {
     }
 }
 
-/// Why a text is no reference to an artifact.
+/// The reason why a text is not a reference to an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}; an artifact is oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX")]
 pub struct OciReferenceError {
-    /// What is wrong with it.
+    /// The problem of the text.
     pub reason: String,
 }
 
@@ -64,7 +64,7 @@ impl FromStr for OciReference {
         let (registry, path) = rest.split_once('/').ok_or_else(|| refused("it has no repository"))?;
         let (repository, version) = match path.split_once('@') {
             Some((repository, digest)) => {
-                // With another @ in it, the text begins with the end of a password.
+                // If there is another @ in it, the text begins with the end of a password.
                 let is_secret = digest.contains('@') || title.as_ref().is_some_and(|title| title.contains('@'));
                 let digest = digest.parse().map_err(|error: crate::digest::DigestError| match is_secret {
                     true => refused("what stands behind its @ is no digest"),
@@ -91,7 +91,7 @@ impl FromStr for OciReference {
 fn is_host(host: &str) -> bool {
     let is_port =
         |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
-    // An address of IPv6 has colons of its own.
+    // An IPv6 address has colons of its own.
     let (host, port) = match host.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (host, None),
@@ -127,7 +127,7 @@ fn is_tag(tag: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Registry, repository, version and title, or a part of the message.
+    /// Checks registry, repository, version and title, or a part of the message.
     fn check(text: &str, expect: Result<[&str; 4], &str>) {
         let found = text.parse::<OciReference>();
         match expect {

@@ -1,16 +1,16 @@
-//! What `partition` and `make-filesystem` are told.
+//! The options of `partition` and `make-filesystem`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DiskHints, NewRaid, NewVolumeGroup, layers, partition_types as types};
 
-/// Most partitions of a table: it has this many entries.
+/// The most partitions in a table. The table has this many entries.
 pub const MAX_PARTITIONS: usize = 128;
-/// Longest name of a partition, in units of UTF-16 (UEFI specification, table 5-6).
+/// The greatest length of a partition's name, in UTF-16 units (UEFI specification, table 5-6).
 const MAX_NAME: usize = 36;
-/// What is left of the disk, in place of a size.
+/// The text for the rest of the disk, in place of a size.
 const REST: &str = "rest";
-/// Names of types. `root` is that of the machine the step runs on.
+/// The names of partition types. `root` is the type for the machine that the step runs on.
 const TYPES: &[(&str, &str)] = &[
     ("esp", types::ESP),
     ("xbootldr", types::XBOOTLDR),
@@ -28,43 +28,45 @@ const TYPES: &[(&str, &str)] = &[
     ("raid", types::RAID),
 ];
 
-/// Inputs of `partition`: a new GPT in place of what the disk has, and what is built on it.
+/// The options of `partition`. The action replaces the partition table of a disk with a new GPT, and builds arrays and
+/// volumes on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Partition {
-    /// Which disk; with `choose: all` every one that matches, and each gets the same table.
+    /// Selects the disk. With `choose: all`, every matching disk gets the same table.
     #[serde(default)]
     pub disk: DiskHints,
-    /// In the order they are on the disk, numbered from 1.
+    /// The partitions, in their order on the disk. They are numbered from 1.
     pub partitions: Vec<NewPartition>,
-    /// Arrays of Linux software RAID over all the disks.
+    /// Linux software RAID arrays over all the disks. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub raids: Vec<NewRaid>,
-    /// Volume groups of LVM.
+    /// LVM volume groups. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_groups: Vec<NewVolumeGroup>,
 }
 
-/// A partition to be made.
+/// A new partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewPartition {
-    /// Rounded up to whole MiB.
+    /// The size, rounded up to whole MiB. It is bytes, a number with `MiB`, `GiB` or `TiB`, or `rest`.
     pub size: PartitionSize,
-    /// `esp`, `xbootldr`, `bios-boot`, `linux`, `root`, `root-x86-64`, `root-arm64`, `home`, `srv`, `var`, `tmp`, `swap`,
-    /// `lvm`, `raid`, or a GUID.
+    /// The type: `esp`, `xbootldr`, `bios-boot`, `linux`, `root`, `root-x86-64`, `root-arm64`, `home`, `srv`, `var`,
+    /// `tmp`, `swap`, `lvm`, `raid`, or a GUID.
     pub r#type: String,
-    /// Name in the table, at most 36 characters.
+    /// The partition's name in the table. It has at most 36 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// GUID of the partition itself; a random one without it.
+    /// The GUID of the partition itself. Without it, the GUID is random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
 }
 
-/// Bytes as a number, or a text: `512MiB`, `2GiB`, `1TiB`; or `rest` for what the others leave of the disk.
+/// A size: bytes as a number, or a text such as `512MiB`, `2GiB` or `1TiB`. `rest` is the part of the disk that the
+/// others leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged)]
@@ -76,7 +78,7 @@ pub enum PartitionSize {
 }
 
 impl PartitionSize {
-    /// Bytes; none for the rest of the disk. The error is what is wrong with it.
+    /// Returns the bytes, or nothing for the rest of the disk. The error is the problem of the size.
     pub fn bytes(&self) -> Result<Option<u64>, String> {
         let bytes = match self {
             Self::Text(text) if text.trim() == REST => return Ok(None),
@@ -106,13 +108,14 @@ fn in_bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// The GUID of a type of partition given by name or GUID, in lower case; none where it is neither.
+/// Returns the GUID of a partition type in lower case. The type is given by name or by GUID; for any other text,
+/// nothing is returned.
 pub fn type_guid(given: &str) -> Option<String> {
     let named = TYPES.iter().find(|(name, _)| *name == given).map(|(_, guid)| (*guid).to_owned());
     named.or_else(|| is_guid(given).then(|| given.to_ascii_lowercase()))
 }
 
-/// Whether this is a GUID as RFC 9562, section 4, writes it, and not the one of all zeros.
+/// Returns whether this is a GUID as in RFC 9562, section 4, and not the one of all zeros.
 fn is_guid(text: &str) -> bool {
     let groups: Vec<&str> = text.split('-').collect();
     groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
@@ -121,7 +124,7 @@ fn is_guid(text: &str) -> bool {
 }
 
 impl Partition {
-    /// What is wrong with it, to be read after the name of its step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(true);
         if self.partitions.is_empty() {
@@ -172,40 +175,42 @@ impl NewPartition {
     }
 }
 
-/// Inputs of `make-filesystem`.
+/// The options of `make-filesystem`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MakeFileSystem {
-    /// Which disk.
+    /// Selects the disk.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Which of its partitions; without it the whole of what `disk.device` names, such as an array or a volume, which must have no
-    /// partitions.
+    /// Selects the partition, by number or by label in the partition table. Without it, the file system takes the whole
+    /// device that `disk.device` names, such as an array or a volume. That device must not have partitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<PartitionChoice>,
-    /// What is made.
+    /// The kind of file system.
     pub kind: FileSystemKind,
-    /// Its label: at most 16 bytes, for `xfs` 12, for `vfat` 11 upper-case characters.
+    /// The label of the file system. At most 16 bytes; for `xfs` at most 12 bytes; for `vfat` at most 11 upper-case
+    /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Its UUID, for `vfat` eight hexadecimal digits as `ABCD-1234`; a random one without it.
+    /// The UUID of the file system. For `vfat` it is eight hexadecimal digits in the form `ABCD-1234`. Without it, the
+    /// UUID is random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
 }
 
-/// A partition by number or by label in the table.
+/// A partition, by its number or by its label in the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum PartitionChoice {
-    /// Number, from 1.
+    /// The number, from 1.
     Number(u32),
-    /// Label, which only one partition may have.
+    /// The label. Only one partition may have it.
     Label(String),
 }
 
-/// A file system that can be made.
+/// A file system that slipway can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -214,14 +219,14 @@ pub enum FileSystemKind {
     Ext4,
     /// FAT32.
     Vfat,
-    /// Swap space of Linux.
+    /// Linux swap space.
     Swap,
     /// XFS.
     Xfs,
 }
 
 impl FileSystemKind {
-    /// Its name as the kernel and blkid know it.
+    /// Returns the name that the kernel and blkid use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -233,7 +238,7 @@ impl FileSystemKind {
 }
 
 impl MakeFileSystem {
-    /// What is wrong with it, to be read after the name of its step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if matches!(&self.partition, Some(PartitionChoice::Number(0))) {
@@ -265,7 +270,7 @@ impl MakeFileSystem {
 }
 
 fn is_label(kind: FileSystemKind, label: &str) -> bool {
-    // What programs of all systems take (Microsoft FAT specification, section 6.1, and less).
+    // The characters that programs of all systems accept (a part of Microsoft FAT specification, section 6.1).
     let in_fat = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || matches!(byte, b' ' | b'-' | b'_');
     match kind {
         FileSystemKind::Vfat => (1..=11).contains(&label.len()) && !label.starts_with(' ') && label.bytes().all(in_fat),
@@ -274,7 +279,7 @@ fn is_label(kind: FileSystemKind, label: &str) -> bool {
     }
 }
 
-/// The serial number of a FAT volume as blkid prints it.
+/// Returns the serial number of a FAT volume, in the form that blkid prints.
 pub fn volume_id(text: &str) -> Option<u32> {
     let (high, low) = text.split_once('-')?;
     let digits = |part: &str| part.len() == 4 && part.bytes().all(|byte| byte.is_ascii_hexdigit());

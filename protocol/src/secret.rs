@@ -1,16 +1,16 @@
-//! What must not be seen.
+//! Values that nobody may see.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A text that is sent and stored, and printed as `(secret)`.
+/// A text that is sent and stored, but printed as `(secret)`.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The value, for the one place that sends it.
+    /// Returns the value, for the one place that sends it.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,6 +1,7 @@
-//! Public keys of SSH, as lines of authorized_keys (sshd(8), "AUTHORIZED_KEYS FILE FORMAT") without options.
+//! SSH public keys, as lines of authorized_keys (sshd(8), "AUTHORIZED_KEYS FILE FORMAT") without options.
 
-/// Types sshd takes, and what base64 of such a key begins with: its type again, behind its length (RFC 4253, section 6.6).
+/// The types that sshd accepts, and the beginning of such a key in base64. A key begins with the length of its type and
+/// the type again (RFC 4253, section 6.6).
 const TYPES: &[(&str, &str)] = &[
     ("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5"),
     ("ssh-rsa", "AAAAB3NzaC1yc2"),
@@ -10,10 +11,11 @@ const TYPES: &[(&str, &str)] = &[
     ("sk-ssh-ed25519@openssh.com", "AAAAGnNrLXNzaC1lZDI1NTE5QG9wZW5zc2guY29t"),
     ("sk-ecdsa-sha2-nistp256@openssh.com", "AAAAInNrLWVjZHNhLXNoYTItbmlzdHAyNTZAb3BlbnNzaC5jb2"),
 ];
-/// An RSA key of 16384 bits, the largest OpenSSH makes, has less than 3 KiB.
+/// The greatest length of a line, in bytes. An RSA key of 16384 bits, the largest that OpenSSH makes, has less than 3
+/// KiB.
 const MAX_LEN: usize = 8192;
 
-/// Why this is no public key that can let anybody in; nothing if it is one.
+/// Returns why this is not a public key that can let somebody in, or nothing if it is one.
 pub fn problem(line: &str) -> Option<&'static str> {
     if line.chars().any(|c| matches!(c, '\n' | '\r')) {
         return Some("it is more than one line");
@@ -35,7 +37,7 @@ pub fn problem(line: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether this is base64 with its padding (RFC 4648, 4).
+/// Returns whether this is base64 with its padding (RFC 4648, 4).
 fn is_base64(text: &str) -> bool {
     let value = text.trim_end_matches('=');
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');

@@ -1,94 +1,97 @@
-//! What the server tells operators: the shapes behind `slipway-server status --json` and `/v1/operator`.
+//! The state that the server shows to operators: the types of `slipway-server status --json` and `/v1/operator`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{BootStatus, BootTiming, DiskHints, Failure, Identity, Inventory, LooseStep, Network, Outcome, Progress};
 
-/// Where a node stands. Stored; silent, stuck and looping are derived from times and counts and never stored.
+/// The state of a node. It is stored. Silent, stuck and looping are never stored: they are derived from times and
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeState {
-    /// An operator registered it; it has not been seen.
+    /// An operator registered the node. The server has not seen it yet.
     Registered,
-    /// Seen, and waiting for an operator.
+    /// The server has seen the node. It waits for an operator.
     Held,
-    /// Has credentials; nothing to do, or a run of which no step has begun.
+    /// The node has credentials. It has nothing to do, or a run of which no step has begun.
     Enrolled,
     /// A run is in progress.
     Installing,
-    /// The run is done; the machine was not asked to report from its system.
+    /// The run is done. The installed system was not asked to report.
     Installed,
-    /// The run is done; the installed system has not reported yet.
+    /// The run is done. The installed system has not reported yet.
     Booting,
     /// The installed system has reported.
     Running,
-    /// The last run failed; the machine holds and polls.
+    /// The last run failed. The machine stays in slipway and polls.
     Failed,
-    /// Being emptied before it leaves.
+    /// The node is being emptied before it leaves.
     Draining,
-    /// Out of service.
+    /// The node is out of service.
     Decommissioned,
 }
 
-/// A node as operators see it. Times in milliseconds since 1970, by the server's clock.
+/// A node, as operators see it. Times are in milliseconds since 1970, by the server's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeStatus {
     /// The node's id.
     pub id: String,
-    /// Name the operator gave it.
+    /// The name that the operator gave the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where it stands.
+    /// The state of the node.
     pub state: NodeState,
-    /// Whether the operator let it in.
+    /// Whether an operator has released the node.
     pub released: bool,
-    /// Code on its console while it waits.
+    /// The code on the node's console while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_code: Option<String>,
-    /// The keys it is known by.
+    /// The keys that the node is known by.
     pub identity: Identity,
-    /// What discovery found, once it enrolled.
+    /// The hardware that discovery found. Absent until the node enrols.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Inventory>,
-    /// When it last said anything.
+    /// The time of the last message from the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,
-    /// When it first enrolled in the boot it is in.
+    /// The time when the node first enrolled in its current boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enrolled_at: Option<u64>,
-    /// When it was heard last, if it works on a run and has said nothing for longer than it should.
+    /// The time of the last message from the node. Present if the node works on a run and has been silent for longer
+    /// than it should.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_since: Option<u64>,
-    /// When it came back to slipway, if it should have started the system that its run installed.
+    /// The time when the node came back to slipway. Present if it should have started the system that its run
+    /// installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub came_back_at: Option<u64>,
-    /// How long it took to boot, as it said when it enrolled.
+    /// How long the node took to boot, as it reported when it enrolled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<BootTiming>,
-    /// How its installed system is on the network.
+    /// The network of the node's installed system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// Public keys of SSH that let into its installed system.
+    /// The SSH public keys that let into the node's installed system.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ssh_keys: Vec<String>,
-    /// Which disk its operating systems go to, whatever they say.
+    /// Selects the disk for the node's operating systems, whatever hints they have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskHints>,
-    /// Its newest run.
+    /// The node's newest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunStatus>,
 }
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
-    /// The node has not fetched it.
+    /// The node has not fetched the run yet.
     Pending,
-    /// The node works on it.
+    /// The node works on the run.
     Running,
     /// Every step succeeded.
     Succeeded,
@@ -96,7 +99,7 @@ pub enum RunState {
     Failed,
 }
 
-/// A run as operators see it.
+/// A run, as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunStatus {
@@ -104,82 +107,82 @@ pub struct RunStatus {
     pub id: String,
     /// The node's id.
     pub node: String,
-    /// Where it stands.
+    /// The state of the run.
     pub state: RunState,
-    /// When the operator started it.
+    /// The time when the operator started the run.
     pub created_at: u64,
-    /// When the node fetched it.
+    /// The time when the node fetched the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<u64>,
-    /// When its last step ended.
+    /// The time when the last step ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<u64>,
-    /// When the installed system reported for the first time.
+    /// The time of the installed system's first report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phoned_home_at: Option<u64>,
-    /// When it reported last.
+    /// The time of the installed system's last report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_contact_at: Option<u64>,
-    /// What cloud-init posted the first time: host keys, instance id, host names.
+    /// The values that cloud-init posted the first time: host keys, instance id, host names.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub phone_home: std::collections::BTreeMap<String, String>,
-    /// Its steps in order.
+    /// The steps, in order.
     pub steps: Vec<StepStatus>,
-    /// What was reported beside them, in the order it is to be shown. It changes nothing of how the run stands.
+    /// The external steps that were reported, in the order to show them. They do not change the state of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loose_steps: Vec<LooseStep>,
-    /// What the boot reporter of the installed system said.
+    /// The reports of the installed system's boot reporter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootStatus>,
 }
 
-/// Where a step stands.
+/// The state of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StepState {
-    /// Its turn has not come.
+    /// The step's turn has not come.
     Pending,
-    /// Being worked on.
+    /// The machine works on the step.
     Running,
-    /// Done.
+    /// The step is done.
     Succeeded,
-    /// Failed for good.
+    /// The step failed for good.
     Failed,
-    /// Took longer than allowed.
+    /// The step took longer than allowed.
     TimedOut,
-    /// Not run, because an earlier one failed.
+    /// The step was not run, because an earlier step failed.
     Skipped,
 }
 
-/// A step as operators see it.
+/// A step, as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StepStatus {
-    /// Name in the workflow.
+    /// The name of the step in the workflow.
     pub name: String,
-    /// Name of the action.
+    /// The name of the action.
     pub action: String,
-    /// Where it stands.
+    /// The state of the step.
     pub state: StepState,
-    /// The attempt it is in, from 1; 0 before the first.
+    /// The number of the current attempt, from 1. It is 0 before the first attempt.
     pub attempt: u32,
-    /// When the server heard that the first attempt began.
+    /// The time when the server heard that the first attempt began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<u64>,
-    /// When the server heard that it ended.
+    /// The time when the server heard that the step ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<u64>,
-    /// Newest progress of the attempt it is in.
+    /// The newest progress of the current attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// What it said on the way, oldest first.
+    /// The notes of the step, oldest first.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// How it went, when it succeeded.
+    /// The result of the step, if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// Why it failed, or why the last attempt did.
+    /// The reason why the step failed, or why its last attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }

@@ -1,4 +1,4 @@
-//! What a node is told to do. Written by operators as YAML, sent as JSON.
+//! Workflows: the work of a node. Operators write them as YAML; the server sends them as JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,24 +24,25 @@ mod origin;
 mod seed;
 mod target;
 
-/// 200 of `GET /v1/node/workflow`.
+/// The answer (200) to `GET /v1/node/workflow`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Workflow {
-    /// The run these steps belong to.
+    /// The run that these steps belong to.
     pub run: String,
-    /// Sequence number the first event of this agent must have: one more than the highest stored.
+    /// The sequence number that the first event of this agent must have: the highest stored number plus one.
     pub next_seq: u64,
-    /// In the order they are run.
+    /// The steps, in the order they run.
     pub steps: Vec<Step>,
 }
 
-/// Most retries of a step; more would keep a machine that cannot do it busy for good.
+/// The most retries of a step. With more of them, a machine that cannot do the step would be busy forever.
 const MAX_RETRIES: u32 = 100;
 
-/// What is wrong with these steps, a sentence each; nothing when they can be run. The server asks this before it takes a run
-/// and the installer before it begins one, so that what cannot work is found before a disk is erased.
+/// Returns the problems of these steps, one sentence each. Empty if the steps can be run. The server calls this before
+/// it accepts a run, and the installer before it begins one. So a workflow that cannot work is refused before a disk is
+/// erased.
 pub fn validate(steps: &[Step]) -> Vec<String> {
     let mut problems = Vec::new();
     if steps.is_empty() {
@@ -91,58 +92,59 @@ pub fn validate(steps: &[Step]) -> Vec<String> {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// Shown to operators; unique in its workflow.
+    /// The name of the step, for operators. It is unique in the workflow.
     pub name: String,
-    /// What is done.
+    /// The action of the step.
     pub action: Action,
-    /// How often the action is tried again after a failure that may pass.
+    /// How often the action is tried again after a failure that may pass. Default: 0. At most 100.
     #[serde(default)]
     pub retries: u32,
-    /// Seconds one attempt may take; without it the action has no limit but its own stall detection.
+    /// The seconds that one attempt may take. Without it, the only limit is the action's own detection of a stall.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<u64>,
 }
 
-/// The closed set of actions.
+/// The actions. This set is closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// Take away what is on the disk.
+    /// Erases disks.
     EraseDisk(EraseDisk),
-    /// Put an image on the disk.
+    /// Writes an image to a disk.
     StreamImage(StreamImage),
-    /// Give the disk a new partition table.
+    /// Gives a disk a new partition table.
     Partition(Partition),
-    /// Make a file system in a partition.
+    /// Makes a file system in a partition.
     #[serde(rename = "make-filesystem")]
     MakeFileSystem(MakeFileSystem),
-    /// Give the installed system its user-data.
+    /// Gives the installed system its user-data.
     SeedCloudInit(SeedCloudInit),
-    /// Change the kernel arguments of the installed system's boot entries.
+    /// Changes the kernel arguments in the installed system's boot entries.
     KernelArgs(KernelArgs),
-    /// Write a file of the installed system.
+    /// Writes a file of the installed system.
     WriteFile(WriteFile),
-    /// Unpack a tar archive in the installed system.
+    /// Unpacks a tar archive in the installed system.
     UnpackArchive(UnpackArchive),
-    /// Run a command in the installed system.
+    /// Runs a command in the installed system.
     RunInTarget(RunInTarget),
-    /// Encrypt the root file system of the installed system.
+    /// Encrypts the root file system of the installed system.
     EncryptRoot(EncryptRoot),
-    /// Store the disk on the server as an image.
+    /// Stores the disk on the server as an image.
     CaptureDisk(CaptureDisk),
-    /// Have the installed system report its boots until it runs.
+    /// Makes the installed system report its boots until it runs.
     BootReporter(BootReporter),
-    /// Have the firmware start the installed system.
+    /// Makes the firmware start the installed system.
     EfiBootOrder(EfiBootOrder),
-    /// Leave for the installed system without the firmware.
+    /// Starts the installed system without the firmware.
     Kexec(Kexec),
-    /// Leave for the installed system.
+    /// Restarts the machine into the installed system.
     Reboot(Reboot),
 }
 
 impl Action {
-    /// What is wrong with the inputs, to be read after the name of the step; nothing when the action can be run.
+    /// Returns the problems of the options. Each one is read after the name of the step. Empty if the action can be
+    /// run.
     pub fn validate(&self) -> Vec<String> {
         match self {
             Action::EraseDisk(erase) => erase.validate(),
@@ -163,7 +165,7 @@ impl Action {
         }
     }
 
-    /// The action's name in workflows and on the command line.
+    /// Returns the action's name in workflows and on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Action::EraseDisk(_) => "erase-disk",
@@ -210,7 +212,7 @@ mod tests {
         assert_eq!(validate(&[never]), ["step 1 (\"a\") has a timeout of 0 seconds: leave it out for no limit"]);
     }
 
-    /// The problems of one step with this action.
+    /// Checks the problems of one step with this action.
     pub(super) fn check(action: Action, expect: &[&str]) {
         let step = Step { action, ..reboot("a") };
         let expect: Vec<String> = expect.iter().map(|problem| format!("step 1 (\"a\") {problem}")).collect();

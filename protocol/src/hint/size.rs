@@ -11,10 +11,11 @@ use super::{Comparison, HintError, alternatives, split_operator};
 const OPERATORS: &str = "=, ==, !=, >=, <=, >, <, <or> and <range-in>";
 const GIB: u64 = 1 << 30;
 
-/// What the size of a disk in whole GiB, rounded down, must be: this many, or what an operator says.
+/// A condition on the size of a disk in whole GiB, rounded down. Without an operator, the size must equal this number.
 ///
-/// `==`, `!=`, `>=`, `<=`, `>`, `<` compare, and `=` is Ironic's other way to write `>=`; `<or> a <or> b` wants one of the
-/// numbers, and `<range-in> [ a b ]` one between them, a round bracket leaving its end out. A number or a text in YAML and JSON.
+/// `==`, `!=`, `>=`, `<=`, `>` and `<` compare. `=` means `>=`, as in Ironic. `<or> a <or> b` matches one of the
+/// numbers. `<range-in> [ a b ]` matches from `a` to `b`; a round bracket excludes its end. In YAML and JSON the hint
+/// is a number or a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeHint {
     given: String,
@@ -29,7 +30,7 @@ enum Condition {
 }
 
 impl SizeHint {
-    /// Whether a disk of this many bytes is as wanted.
+    /// Returns whether a disk of this many bytes matches.
     pub fn matches(&self, bytes: u64) -> bool {
         let found = bytes / GIB;
         match &self.condition {
@@ -67,7 +68,7 @@ fn condition(hint: &str) -> Result<Condition, HintError> {
     }
 }
 
-/// `[ 10 20 )`: its brackets may touch the numbers.
+/// Reads a range such as `[ 10 20 )`. The brackets may touch the numbers.
 fn range(text: &str) -> Option<Condition> {
     let (open, close) = (text.chars().next()?, text.chars().next_back()?);
     let inner = text.strip_prefix(open)?.strip_suffix(close)?;
@@ -115,7 +116,7 @@ impl<'de> Deserialize<'de> for SizeHint {
                 self.visit_str(&gib.to_string())
             }
 
-            // How a reader of YAML may give any number.
+            // A YAML reader may pass any number this way.
             fn visit_i64<E: serde::de::Error>(self, gib: i64) -> Result<SizeHint, E> {
                 self.visit_str(&gib.to_string())
             }

@@ -9,10 +9,12 @@ use super::{Comparison, HintError, alternatives, split_operator};
 
 const OPERATORS: &str = "s==, s!=, s>=, s<=, s>, s<, <in>, <all-in> and <or>";
 
-/// What a text must be: equal to this one, or what an operator says. Case and white space around it do not matter.
+/// A condition on a text. Without an operator, the text must equal the hint. Case and surrounding white space do not
+/// matter.
 ///
-/// `s==`, `s!=`, `s>=`, `s<=`, `s>`, `s<` compare, the last four by Unicode code points; `<in> a` wants `a` somewhere in the
-/// text, `<all-in> a b` each of the words, and `<or> a <or> b` one that is equal.
+/// `s==`, `s!=`, `s>=`, `s<=`, `s>` and `s<` compare; the last four compare Unicode code points. `<in> a` matches if
+/// `a` is somewhere in the text. `<all-in> a b` matches if each of the words is in the text. `<or> a <or> b` matches if
+/// the text equals one of the values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TextHint {
@@ -20,7 +22,7 @@ pub struct TextHint {
     condition: Condition,
 }
 
-/// All in lower case.
+/// All values are in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Condition {
     Compare(Comparison, String),
@@ -30,12 +32,13 @@ enum Condition {
 }
 
 impl TextHint {
-    /// Whether one of the texts found is as wanted; for `s!=`, whether none of them is the unwanted one. `bare` takes
-    /// away what does not count of a text in lower case, found or wanted, such as a prefix. Without a text nothing matches.
+    /// Returns whether one of the texts found matches. For `s!=`, returns whether none of them is the unwanted text.
+    /// `bare` removes the parts of a text in lower case that do not count, such as a prefix. It applies to texts found
+    /// and to texts wanted. If no text was found, nothing matches.
     pub fn matches(&self, found: &[&str], bare: fn(&str) -> &str) -> bool {
         let found: Vec<String> = found.iter().map(|text| text.trim().to_lowercase()).collect();
         let mut found = found.iter().map(|text| bare(text)).filter(|text| !text.is_empty()).peekable();
-        // A prefix by itself asks for nothing, and must not stand for every disk.
+        // A prefix alone asks for nothing. It must not match every disk.
         if found.peek().is_none() || self.values().iter().any(|wanted| bare(wanted).is_empty()) {
             return false;
         }
@@ -48,12 +51,12 @@ impl TextHint {
         }
     }
 
-    /// Whether it says what the text is, and not only what it is like.
+    /// Returns whether the hint gives the whole text, and not only a part or a comparison.
     pub fn is_exact(&self) -> bool {
         matches!(self.condition, Condition::Compare(Comparison::Equal, _) | Condition::Or(_))
     }
 
-    /// What it compares with, in lower case.
+    /// Returns the values that the hint compares with, in lower case.
     pub fn values(&self) -> &[String] {
         match &self.condition {
             Condition::Compare(_, wanted) | Condition::In(wanted) => std::slice::from_ref(wanted),

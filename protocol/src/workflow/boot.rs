@@ -1,58 +1,60 @@
-//! How the machine leaves for the installed system, and what it starts from the next time.
+//! The actions that start the installed system, and the action that sets what the machine starts from next.
 
 use serde::{Deserialize, Serialize};
 
 use super::target_path_problem;
 use crate::DiskHints;
 
-/// Most characters of an entry's name: firmware shows a line of a menu.
+/// The most characters in an entry's name. Firmware shows one line of a menu.
 const MAX_LABEL: usize = 64;
-/// Bytes of a kernel command line with the zero that ends it (COMMAND_LINE_SIZE of x86 and arm64).
+/// The most bytes in a kernel command line, with the zero byte at its end (COMMAND_LINE_SIZE of x86 and arm64).
 const MAX_COMMAND_LINE: usize = 2048;
 
-/// Inputs of `reboot`.
+/// The options of `reboot`. There are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Reboot {}
 
-/// Inputs of `efi-boot-order`: has the firmware start the installed system.
+/// The options of `efi-boot-order`. The action makes the firmware start the installed system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EfiBootOrder {
-    /// The disk that carries the image.
+    /// Selects the disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Where it comes in the order.
+    /// The place of the entry in the firmware's boot order. Default: `first`.
     #[serde(default)]
     pub position: BootPosition,
-    /// Path of the boot loader on the EFI system partition, such as `/EFI/debian/shimx64.efi`. Without it the one the system
-    /// brought.
+    /// The path of the boot loader on the EFI system partition, such as `/EFI/debian/shimx64.efi`. Without it, slipway
+    /// takes the boot loader that came with the installed system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loader: Option<String>,
-    /// What firmware calls the entry. Without it the name of the installed system.
+    /// The name of the entry in the firmware. Without it, slipway takes the name of the installed system. At most 64
+    /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Whether the run goes on where the firmware cannot be told. Why is then a warning; a machine without UEFI has none.
+    /// Whether the run goes on if the firmware's boot order cannot be changed. The step then warns and says why. A
+    /// machine without UEFI gets no warning. Default: `false`.
     #[serde(default)]
     pub optional: bool,
 }
 
-/// Where an entry comes in the firmware's order.
+/// The place of an entry in the firmware's boot order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum BootPosition {
-    /// Before all others, from now on.
+    /// Before all other entries, from now on.
     #[default]
     First,
-    /// Before all others the next time only; after that the order counts, at whose end it is.
+    /// Before all other entries, the next time only. After that the boot order counts, and the entry is last in it.
     Next,
 }
 
 impl EfiBootOrder {
-    /// What is wrong with these inputs by themselves.
+    /// Returns the problems of these options by themselves.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if let Some(loader) = &self.loader {
@@ -78,28 +80,31 @@ impl EfiBootOrder {
     }
 }
 
-/// Inputs of `kexec`: starts the installed kernel without the firmware. What is not given is as the installed system's boot
-/// loader has it for its default entry.
+/// The options of `kexec`. The action starts the installed kernel without the firmware. For each option that is not
+/// given, it takes the value from the default entry of the installed system's boot loader.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Kexec {
-    /// The disk that carries the image.
+    /// Selects the disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Path of the kernel in the installed system, where /boot may be a partition of its own; in place of the default entry.
+    /// The path of the kernel in the installed system, in place of the default entry. /boot may be a partition of its
+    /// own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Path of its initramfs, likewise, which may be on another partition; with `kernel` only.
+    /// The path of the kernel's initramfs in the installed system. It may be on another partition than the kernel. Only
+    /// with `kernel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initrd: Option<String>,
-    /// The kernel's command line.
+    /// The kernel's command line, at most 2047 bytes. Without it, the default entry's command line is used. Required
+    /// with `kernel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cmdline: Option<String>,
 }
 
 impl Kexec {
-    /// What is wrong with these inputs by themselves.
+    /// Returns the problems of these options by themselves.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         for (what, path) in [("kernel", &self.kernel), ("initrd", &self.initrd)] {

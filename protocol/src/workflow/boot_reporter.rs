@@ -1,35 +1,38 @@
-//! The boot reporter: what the installed system says of its own boots.
+//! The boot reporter: the installed system's reports of its own boots.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DiskHints, Secret};
 
 const MAX_HOURS: u32 = 24;
-/// Seconds between two logs: what a server with a thousand nodes bears, and what an operator waits for.
+/// The seconds between two logs. A server with a thousand nodes can bear the lower bound. An operator is ready to wait
+/// for the upper bound.
 const LOG_INTERVALS: std::ops::RangeInclusive<u32> = 60..=3600;
 
-/// Inputs of `boot-reporter`: a service of the installed system that reports its boots until the system runs, and then removes
-/// itself. The server fills in `url`, `token` and `ca` when it starts a run.
+/// The options of `boot-reporter`. The action installs a service in the installed system. The service reports the
+/// system's boots until the system runs, and then removes itself. The server fills in `url`, `token` and `ca` when it
+/// starts a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BootReporter {
-    /// The disk that carries the image.
+    /// Selects the disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Base URL of the server.
+    /// The base URL of the server, beginning with `https://`. In a run, the server fills it in.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
-    /// Token of the run.
+    /// The token of the run. In a run, the server fills it in.
     #[serde(default)]
     pub token: Secret,
-    /// Certificates in PEM that may sign the server's; nothing else is trusted.
+    /// The certificates in PEM that may sign the server's certificate. The service trusts no others. In a run, the
+    /// server fills them in.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ca: String,
-    /// Hours of a boot after which it gives up and removes itself.
+    /// The hours of one boot after which the service gives up and removes itself. Default: 1. From 1 to 24.
     #[serde(default = "one")]
     pub hours: u32,
-    /// Seconds between two logs.
+    /// The seconds between two logs. Default: 600. From 60 to 3600.
     #[serde(default = "ten_minutes")]
     pub every: u32,
 }
@@ -50,7 +53,7 @@ impl Default for BootReporter {
 }
 
 impl BootReporter {
-    /// What is wrong with it, to be read after the name of its step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.url.starts_with("https://") {

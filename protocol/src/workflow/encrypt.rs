@@ -1,29 +1,29 @@
-//! How the root file system is encrypted.
+//! Encryption of the root file system.
 
 use serde::{Deserialize, Serialize};
 
 use super::Action;
 use crate::{DiskHints, Secret};
 
-/// A TPM has this many registers on every platform (TCG PC Client Platform TPM Profile 1.05, 4.6).
+/// The number of registers of a TPM. It is the same on every platform (TCG PC Client Platform TPM Profile 1.05, 4.6).
 const REGISTERS: u32 = 24;
-/// Where Secure Boot and its keys are measured (UAPI Group Specifications, "Linux TPM PCR Registry").
+/// The register that Secure Boot and its keys are measured into (UAPI Group Specifications, "Linux TPM PCR Registry").
 const SECURE_BOOT: u32 = 7;
 
-/// Inputs of `encrypt-root`.
+/// The options of `encrypt-root`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EncryptRoot {
-    /// The disk that carries the image.
+    /// Selects the disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Platform configuration registers of the TPM that must be as they are now for the installed system to get the key; those of the
-    /// bank SHA-256.
+    /// The TPM's platform configuration registers that the key is bound to, from 0 to 23. The installed system gets the
+    /// key only if they have the values they have now. They are those of the SHA-256 bank.
     #[serde(default = "secure_boot", skip_serializing_if = "is_secure_boot")]
     #[cfg_attr(feature = "openapi", schema(default = json!([7])))]
     pub pcrs: Vec<u32>,
-    /// Whether the root partition, if it is the last of its disk, grows to the end of the disk.
+    /// Whether the root partition grows to the end of the disk. It grows only if it is the last partition of its disk.
     #[serde(default = "super::image::yes", skip_serializing_if = "super::image::is_yes")]
     #[cfg_attr(feature = "openapi", schema(default = true))]
     pub grow: bool,
@@ -44,7 +44,7 @@ fn is_secure_boot(pcrs: &[u32]) -> bool {
 }
 
 impl EncryptRoot {
-    /// What is wrong with these inputs, to be read after the name of the step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if self.pcrs.is_empty() {
@@ -62,7 +62,8 @@ impl EncryptRoot {
     }
 }
 
-/// Whether an action encrypts the root file system that a later one mounts. Hints that differ may be of different disks.
+/// Returns whether the earlier action encrypts the root file system that the later action mounts. Hints that differ may
+/// select different disks.
 pub(super) fn closes(earlier: &Action, later: &Action) -> bool {
     let Action::EncryptRoot(encrypt) = earlier else { return false };
     let disk = match later {
@@ -77,14 +78,15 @@ pub(super) fn closes(earlier: &Action, later: &Action) -> bool {
     disk == Some(&encrypt.disk)
 }
 
-/// What opens an encrypted root file system when the TPM does not; body of `POST /v1/node/runs/{run}/recovery-keys`.
+/// The key that opens an encrypted root file system when the TPM does not. It is the body of
+/// `POST /v1/node/runs/{run}/recovery-keys`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RecoveryKey {
-    /// UUID of the LUKS2 volume, in lower case.
+    /// The UUID of the LUKS2 volume, in lower case.
     pub volume: String,
-    /// The key: 64 modhex digits in groups of eight, joined by hyphens, as systemd-cryptenroll makes them.
+    /// The key: 64 modhex digits in groups of eight, joined by hyphens, in the form of systemd-cryptenroll.
     pub key: Secret,
 }
 

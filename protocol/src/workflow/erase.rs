@@ -1,28 +1,28 @@
-//! How disks are erased.
+//! Erasing disks.
 
 use serde::{Deserialize, Serialize};
 
 use crate::DiskHints;
 
-/// Inputs of `erase-disk`.
+/// The options of `erase-disk`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EraseDisk {
-    /// Which disk.
+    /// Selects the disk. With `choose: all`, every matching disk is erased.
     #[serde(default)]
     pub disk: DiskHints,
-    /// How thoroughly.
+    /// How thoroughly the disk is erased. See the table of modes. Default: `metadata`.
     #[serde(default)]
     pub mode: EraseMode,
-    /// What is done instead where the disk cannot do `mode`, in the order it is tried. Empty: the step fails.
+    /// The modes to try, in order, if the disk cannot do `mode`. Without it, the step fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback: Vec<EraseMode>,
 }
 
 impl EraseDisk {
-    /// What is wrong with these inputs, to be read after the name of the step. A fallback that is never reached is a mistake about
-    /// what the disk will be like afterwards.
+    /// Returns the problems of these options. Each one is read after the name of the step. A fallback that is never
+    /// reached is a problem: it shows a mistake about the state of the disk afterwards.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(true);
         let mut tried = vec![self.mode];
@@ -44,14 +44,17 @@ impl EraseDisk {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum EraseMode {
-    /// Head, tail and every partition's signatures: nothing is recognised afterwards, data can be recovered.
+    /// Erases the head and tail of the disk, and the signatures of every partition. Nothing is recognised afterwards,
+    /// but data can be recovered.
     #[default]
     Metadata,
-    /// The disk is told that it may forget every block. Most flash then reads as zeros; what its chips hold is up to it.
+    /// Tells the disk that it may forget every block. Most flash then reads as zeros. What its chips still hold depends
+    /// on the disk.
     Discard,
-    /// Every byte is written with zeros. Spare blocks of flash keep what they held.
+    /// Writes zeros to every byte. Spare blocks of flash keep their old content.
     Zero,
-    /// The disk's own command that erases all its media: NVMe sanitize or format, ATA secure erase, eMMC secure discard.
+    /// Uses the disk's own command that erases all its media: NVMe sanitize or format, ATA secure erase, eMMC secure
+    /// discard.
     Secure,
 }
 

@@ -1,58 +1,58 @@
-//! What is written to a disk, and how.
+//! Writing an image to a disk.
 
 use serde::{Deserialize, Serialize};
 
 use super::origin::{DetachedSignature, Origin, RegistryAuth, url_problem};
 use crate::{Digest, DiskHints};
 
-/// Inputs of `stream-image`.
+/// The options of `stream-image`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamImage {
-    /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`. `http://` only
-    /// if another option proves what arrives.
+    /// The URL of the image: `https://`, `file://`, an absolute path, or an artifact in a registry,
+    /// `oci://REGISTRY/REPOSITORY:TAG`. `http://` is allowed only if another option proves what arrives.
     pub url: String,
-    /// Login at the registry of an `oci://` artifact; without it, the artifact is pulled anonymously, as it is from mirrors in
-    /// other registries.
+    /// The login at the registry of an `oci://` artifact. Without it, the artifact is pulled anonymously. Mirrors in
+    /// other registries are always pulled anonymously.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry_auth: Option<RegistryAuth>,
-    /// Further places of the same bytes, asked in this order when `url` fails or gives something else; of an artifact, the same
-    /// in other registries.
+    /// Further URLs of the same bytes. slipway asks them in this order if `url` fails or delivers something else. For
+    /// an artifact, they are the same artifact in other registries. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
-    /// Digest of the stream as delivered, compressed or not.
+    /// The digest of the stream as delivered, compressed or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// In place of `digest`: where a list of sums is, as `sha256sum` and its kin write it, that has the digest beside the last
-    /// part of `url`. `http://` only with a signature.
+    /// The URL of a list of sums as `sha256sum` and similar tools write it, in place of `digest`. The list has the
+    /// digest next to the last part of `url`. `http://` is allowed only with a signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<String>,
-    /// Detached signature of the list of sums where there is one, else of the stream as delivered.
+    /// The detached signature. It signs the list of sums if there is one, otherwise the stream as delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<DetachedSignature>,
-    /// Digest of the raw image, after decompression.
+    /// The digest of the raw image, after decompression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_digest: Option<Digest>,
-    /// `https://`, `file://` or absolute path of the block map of the raw image, as `bmaptool create` makes it. What it lists is checked
-    /// against its digests; what it leaves out is not written, so that the disk keeps what it held there, but for the ends of the disk
-    /// and of each partition.
+    /// The block map of the raw image, as `bmaptool create` makes it: `https://`, `file://` or an absolute path.
+    /// slipway checks the listed blocks against the map's digests. It does not write other blocks, so the disk keeps
+    /// its old content there. The ends of the disk and of each partition are an exception.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmap: Option<String>,
-    /// Size of the raw image in bytes, for the progress display; the image may not be larger or smaller.
+    /// The size of the raw image in bytes, for the progress display. The image must have exactly this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_size: Option<u64>,
-    /// What is checked beside what is written.
+    /// Further checks of the written disk. Default: `none`.
     #[serde(default, skip_serializing_if = "Verify::is_none")]
     pub verify: Verify,
-    /// CA certificates in PEM to trust for this URL beside the server's own.
+    /// CA certificates in PEM to trust for this URL, in addition to the server's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
-    /// Which disk.
+    /// Selects the disk.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Whether the last partition of the image and the file system in it grow to the end of the disk. Without it the disk
-    /// has the image byte for byte, but for the place of the backup partition table.
+    /// Whether the last partition of the image and its file system grow to the end of the disk. With `false`, the disk
+    /// has the image byte for byte, except for the place of the backup partition table.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     #[cfg_attr(feature = "openapi", schema(default = true))]
     pub grow: bool,
@@ -86,12 +86,12 @@ pub(super) fn is_yes(value: &bool) -> bool {
     *value
 }
 
-/// How a written disk is checked.
+/// The check of a written disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Verify {
-    /// The disk is believed.
+    /// The disk is trusted, and nothing is read back.
     #[default]
     None,
     /// Everything is read back from the disk, past the page cache, and compared.
@@ -105,7 +105,7 @@ impl Verify {
 }
 
 impl StreamImage {
-    /// Where the stream comes from.
+    /// Returns the source of the stream.
     pub fn origin(&self) -> Origin<'_> {
         Origin {
             what: "image",
@@ -119,13 +119,13 @@ impl StreamImage {
         }
     }
 
-    /// Whether what arrives is checked against a digest or a signature. A block map is not counted: whether it has digests, and such
-    /// that prove anything, is known only when it has been read.
+    /// Returns whether a digest or a signature checks the stream. A block map does not count here. Whether it has
+    /// digests that prove anything is known only after it has been read.
     pub fn is_verified(&self) -> bool {
         self.origin().is_verified() || self.raw_digest.is_some()
     }
 
-    /// What is wrong with these inputs, to be read after the name of the step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.origin().validate(self.is_verified());
         problems.extend(self.bmap.as_deref().and_then(url_problem));

@@ -1,52 +1,54 @@
-//! Inputs of `kernel-args`.
+//! The options of `kernel-args`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::DiskHints;
 
-/// Inputs of `kernel-args`: what is done to the installed system's kernel command lines, in this order: `delete`, `replace`,
-/// `append_if_missing`, `append`. Done again, it changes nothing.
+/// The options of `kernel-args`. The action changes the installed system's kernel command lines in this order:
+/// `delete`, `replace`, `append_if_missing`, `append`. A second run of the step changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KernelArgs {
-    /// The disk that carries the image.
+    /// Selects the disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Arguments to take away: `key=value` is that argument, `key` is the key with whatever value, or with none.
+    /// Deletes arguments. `key=value` deletes that argument. `key` deletes the key with any value or none. Default:
+    /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delete: Vec<String>,
-    /// Arguments to put in the place of others.
+    /// Replaces arguments by others. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replace: Vec<KernelArgReplacement>,
-    /// Arguments to add at the end, except where the command line has the very same. Another value of the key is another
-    /// argument.
+    /// Adds arguments at the end, unless the command line has exactly the same argument. The same key with another
+    /// value is another argument. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub append_if_missing: Vec<String>,
-    /// Arguments to have at the end of the command line, each once. One that is there already is moved there.
+    /// Puts arguments at the end of the command line, each once. An argument that is already there moves to the end.
+    /// Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub append: Vec<String>,
 }
 
-/// One argument in the place of another. Two fields, because values have equals signs of their own.
+/// The replacement of one argument. It has two fields, because values have equals signs of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KernelArgReplacement {
-    /// What it replaces: `key=value` is that argument, `key` is the key with whatever value, or with none. If there are several,
-    /// the first is replaced and the others are taken away.
+    /// The argument to replace. `key=value` is that argument. `key` is the key with any value or none. If several
+    /// arguments match, the first is replaced and the others are deleted.
     pub old: String,
-    /// The whole argument that is there instead.
+    /// The whole new argument.
     pub new: String,
 }
 
 impl KernelArgs {
-    /// The arguments that may be put into a command line.
+    /// Returns the arguments that may be put into a command line.
     pub fn added(&self) -> impl Iterator<Item = &String> {
         self.replace.iter().map(|replacement| &replacement.new).chain(self.appended())
     }
 
-    /// What is wrong with these inputs, to be read after the name of the step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         for argument in self.added() {
@@ -63,7 +65,7 @@ impl KernelArgs {
         problems
     }
 
-    /// What would be different each time it is done.
+    /// Finds options whose result would be different each time the step runs.
     fn contradictions(&self, problems: &mut Vec<String>) {
         for argument in &self.append_if_missing {
             if let Some(taker) = self.delete.iter().find(|taker| is_kernel_argument(argument, taker)) {
@@ -88,8 +90,8 @@ impl KernelArgs {
     }
 }
 
-/// Whether an argument is the one meant: by itself, or by its key alone. Where double quotes are makes no difference, as it
-/// makes none to the kernel.
+/// Returns whether `meant` selects this argument, by the whole argument or by its key alone. The places of double
+/// quotes make no difference, as in the kernel.
 pub fn is_kernel_argument(argument: &str, meant: &str) -> bool {
     let (argument, meant) = (argument.replace('"', ""), meant.replace('"', ""));
     match argument.strip_prefix(&meant) {
@@ -98,10 +100,11 @@ pub fn is_kernel_argument(argument: &str, meant: &str) -> bool {
     }
 }
 
-/// Why this cannot be one argument of a kernel command line; nothing if it can. The kernel splits its command line at white
-/// space outside double quotes (lib/cmdline.c, next_arg), and reads it up to `--` (kernel/params.c, parse_args).
+/// Returns why this cannot be one argument of a kernel command line, or nothing if it can. The kernel splits its
+/// command line at white space outside double quotes (lib/cmdline.c, next_arg). It reads it up to `--`
+/// (kernel/params.c, parse_args).
 pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
-    // What is compared is the argument without its quotes, wherever they stand in it.
+    // The comparison uses the argument without its quotes, wherever they are in it.
     match argument.replace('"', "").as_str() {
         "" => return Some("it is empty"),
         "--" => return Some("it ends the kernel's arguments; what follows it is for init"),
@@ -111,7 +114,8 @@ pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
     if argument.chars().any(char::is_control) {
         return Some("it has a control character");
     }
-    // Who edits command lines marks in them what a boot loader fills in, with characters that no text has.
+    // The code that edits command lines marks the parts that a boot loader fills in. The marks are characters that no
+    // text has.
     if argument.contains(|c| ('\u{FDD0}'..='\u{FDEF}').contains(&c)) {
         return Some("it has a character that Unicode keeps out of texts (U+FDD0 to U+FDEF)");
     }

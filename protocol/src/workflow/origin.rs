@@ -1,48 +1,48 @@
-//! Where something is fetched from, and what proves that it is the one meant.
+//! The source of a download, and the proof that it is the right one.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Digest, OciReference, Secret, oci};
 
-/// The keys of an action that fetches something; images, archives and files have the same.
+/// The keys of an action that downloads something. Images, archives and files have the same keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// What is fetched, in a word: "image".
+    /// The kind of the download, in one word: "image".
     pub what: &'static str,
-    /// The place that is asked first.
+    /// The URL that is asked first.
     pub url: &'a str,
-    /// Further places of the same bytes, in the order in which they are asked.
+    /// Further URLs of the same bytes, in the order in which they are asked.
     pub mirrors: &'a [String],
-    /// Login at the registry of `url`.
+    /// The login at the registry of `url`.
     pub registry_auth: Option<&'a RegistryAuth>,
-    /// Of the stream as delivered.
+    /// The digest of the stream as delivered.
     pub digest: Option<&'a Digest>,
-    /// Where a list of sums is that has the digest.
+    /// The URL of a list of sums that has the digest.
     pub sums: Option<&'a str>,
-    /// Of the list of sums where there is one, else of the stream as delivered.
+    /// The signature of the list of sums if there is one, otherwise of the stream as delivered.
     pub signature: Option<&'a DetachedSignature>,
-    /// CA certificates in PEM to trust beside the server's own.
+    /// CA certificates in PEM to trust in addition to the server's own.
     pub ca: Option<&'a str>,
 }
 
 impl<'a> Origin<'a> {
-    /// Whether the stream is checked against a digest or a signature; what is in a registry has its digest there.
+    /// Returns whether a digest or a signature checks the stream. An artifact has its digest in the registry.
     pub fn is_verified(&self) -> bool {
         self.is_artifact() || self.digest.is_some() || self.sums.is_some() || self.signature.is_some()
     }
 
-    /// Whether it is an OCI artifact.
+    /// Returns whether this is an OCI artifact.
     pub fn is_artifact(&self) -> bool {
         self.url.starts_with(oci::SCHEME)
     }
 
-    /// All places, in the order in which they are asked.
+    /// Returns all URLs, in the order in which they are asked.
     pub fn places(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         std::iter::once(self.url).chain(self.mirrors.iter().map(String::as_str))
     }
 
-    /// What is wrong with these, to be read after the name of the step. `is_verified`: what is fetched proves to be the one meant,
-    /// by these or by more than these.
+    /// Returns the problems of these keys. Each one is read after the name of the step. `is_verified` says whether the
+    /// download is proved to be the right one, by these keys or by further ones.
     pub(super) fn validate(&self, is_verified: bool) -> Vec<String> {
         let mut problems: Vec<String> = self.places().filter_map(place_problem).collect();
         let lists = [self.sums, self.signature.map(|signature| signature.url.as_str())];
@@ -78,20 +78,21 @@ fn place_problem(url: &str) -> Option<String> {
     Some(format!("fetches {:?}: {error}", shown_url(url)))
 }
 
-/// What is wrong with the address of a single file.
+/// Returns the problem of the URL of a single file.
 pub(super) fn url_problem(url: &str) -> Option<String> {
     let is_known = ["https://", "http://", "file://", "/"].iter().any(|start| url.starts_with(start));
     let wrong = "which is neither https://, http:// nor file://, nor an absolute path";
     (!is_known).then(|| format!("fetches {:?}, {wrong}", shown_url(url)))
 }
 
-/// The path of a `file://` URL or an absolute path; `file://` URLs are taken as written, without percent-decoding.
+/// Returns the path of a `file://` URL, or an absolute path. A `file://` URL is taken as written, without
+/// percent-decoding.
 pub fn local_path(url: &str) -> Option<&str> {
     url.strip_prefix("file://").or_else(|| url.starts_with('/').then_some(url))
 }
 
-/// A URL that is refused, or a reference to an artifact, for messages: without what stands where user, password, query and fragment
-/// would, which may be secrets.
+/// Returns a refused URL or a reference to an artifact in a form for messages. It leaves out the places of user,
+/// password, query and fragment, because they may hold secrets.
 pub fn shown_url(url: &str) -> String {
     let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let scheme =
@@ -99,10 +100,10 @@ pub fn shown_url(url: &str) -> String {
     let (scheme, rest) = url.split_at(scheme);
     let (bare, behind) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
     if behind.contains('@') {
-        // The mark may be one of a password.
+        // The mark may be part of a password.
         return format!("{scheme}...");
     }
-    // The digest of an artifact stands behind an @ too.
+    // The digest of an artifact also follows an @.
     let is_digest = |text: &str| text.parse::<Digest>().is_ok();
     let at = bare.rfind('@').filter(|at| is_digest(&bare[at + 1..])).unwrap_or(bare.len());
     let (place, digest) = bare.split_at(at);
@@ -114,9 +115,9 @@ pub fn shown_url(url: &str) -> String {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RegistryAuth {
-    /// Name of the user, without a colon.
+    /// The name of the user, without a colon.
     pub username: String,
-    /// Password, or a token in its place.
+    /// The password, or a token in its place.
     pub password: Secret,
 }
 
@@ -125,9 +126,11 @@ pub struct RegistryAuth {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DetachedSignature {
-    /// Where it is: of minisign where the key is, else 64 bytes of Ed25519, raw or in base64. `http://` will do.
+    /// The URL of the signature. It is a minisign signature if the key is a minisign key, otherwise 64 bytes of
+    /// Ed25519, raw or in base64. `http://` is allowed.
     pub url: String,
-    /// Key to verify it with: a public key of minisign, or one of Ed25519 as PEM, base64 or hexadecimal digits.
+    /// The key that verifies the signature: a minisign public key, or an Ed25519 public key as PEM, base64 or
+    /// hexadecimal digits.
     pub public_key: String,
 }
 

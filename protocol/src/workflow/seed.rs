@@ -1,62 +1,64 @@
-//! What the installed system is told of itself when it boots for the first time.
+//! The data that the installed system gets for its first boot.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DiskHints, ssh_key};
 
-/// Inputs of `seed-cloud-init`: a seed for cloud-init's NoCloud source, or a config for Ignition.
+/// The options of `seed-cloud-init`. The action writes a seed for cloud-init's NoCloud source, or a config for
+/// Ignition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SeedCloudInit {
-    /// The disk that carries the image.
+    /// Selects the disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Where it is put.
+    /// The place of the seed. Default: `auto`.
     #[serde(default, skip_serializing_if = "SeedPlace::is_auto")]
     pub seed: SeedPlace,
-    /// `instance-id` of the meta-data. cloud-init runs once for each; a new run needs a new one, and the server makes one where
-    /// the workflow gives none.
+    /// The `instance-id` of the meta-data. cloud-init runs once for each instance-id, so each run needs a new one.
+    /// Without it, the server makes one.
     #[serde(default)]
     pub instance_id: String,
-    /// `local-hostname` of the meta-data.
+    /// The `local-hostname` of the meta-data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// User-data as the operator wrote it: anything cloud-init knows, or an Ignition config.
+    /// The user-data as the operator wrote it: anything that cloud-init knows, or an Ignition config.
     #[serde(default)]
     pub user_data: String,
-    /// Vendor-data: what the site adds below the user's own; its keys yield to the user's.
+    /// The vendor-data, which the site adds to the user's own data. If both have a key, the user's key counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_data: Option<String>,
-    /// Network configuration, version 1 or 2, as YAML.
+    /// The network configuration, version 1 or 2, as YAML.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_config: Option<String>,
-    /// Public keys of SSH that let in, a line each, beside those in the user-data: to the user cloud-init makes, or `core`.
+    /// SSH public keys that may log in, one line each, in addition to those in the user-data. They are for the user
+    /// that cloud-init makes, or for `core`. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ssh_keys: Vec<String>,
-    /// Have the installed system report that it is up.
+    /// Makes the installed system report that it is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home: Option<PhoneHome>,
-    /// CA certificates in PEM by which a system that Ignition sets up trusts where it reports to. cloud-init is told by
-    /// vendor-data.
+    /// CA certificates in PEM. A system that Ignition sets up trusts them when it reports. cloud-init gets its
+    /// certificates by vendor-data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
 }
 
-/// Where a seed is put.
+/// The place of a seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SeedPlace {
-    /// An Ignition config where Ignition looks for it; else the root file system; else, where that cannot be written to, a
-    /// partition.
+    /// An Ignition config goes where Ignition looks for it. Anything else goes into the root file system or, if that
+    /// cannot be written to, into a partition.
     #[default]
     Auto,
     /// A folder in the root file system.
     Root,
     /// A partition of its own with the label CIDATA.
     Cidata,
-    /// Where Ignition looks for its config.
+    /// The place where Ignition looks for its config.
     Ignition,
 }
 
@@ -66,30 +68,30 @@ impl SeedPlace {
     }
 }
 
-/// The `phone_home` block put into the user-data.
+/// The `phone_home` block that is put into the user-data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PhoneHome {
-    /// Where cloud-init posts to.
+    /// The URL that cloud-init posts to.
     pub url: String,
-    /// How often it tries, 3 s apart; cloud-init's own default is 10.
+    /// How often cloud-init tries, 3 seconds apart. cloud-init's own default is 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tries: Option<u32>,
 }
 
-/// Whether user-data is meant for Ignition: it is a JSON object, which means nothing to cloud-init.
+/// Returns whether user-data is for Ignition: it is a JSON object, which means nothing to cloud-init.
 pub fn is_ignition(user_data: &str) -> bool {
     user_data.trim_ascii_start().starts_with('{')
 }
 
 impl SeedCloudInit {
-    /// Whether the seed is a config for Ignition.
+    /// Returns whether the seed is a config for Ignition.
     pub fn is_for_ignition(&self) -> bool {
         self.seed == SeedPlace::Ignition || self.seed == SeedPlace::Auto && is_ignition(&self.user_data)
     }
 
-    /// What is wrong with these inputs, to be read after the name of the step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         match (self.is_for_ignition(), is_ignition(&self.user_data)) {
@@ -104,7 +106,7 @@ impl SeedCloudInit {
             _ => {}
         }
         for (number, key) in (1..).zip(&self.ssh_keys) {
-            // Not the text: what is no public key may be a private one, and this is logged.
+            // The problem does not show the key's text: it may be a private key, and this is logged.
             problems.extend(ssh_key::problem(key).map(|problem| format!("cannot let SSH key {number} in: {problem}")));
         }
         problems

@@ -1,4 +1,4 @@
-//! What is done to the installed system.
+//! The actions that change the installed system.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::origin::{DetachedSignature, Origin, RegistryAuth};
 use crate::{Digest, DiskHints};
 
-/// Why this cannot be the path of a file on a target; nothing if it can. A slash before it changes nothing.
+/// Returns why this cannot be the path of a file on a target, or nothing if it can. A leading slash makes no
+/// difference.
 pub fn target_path_problem(path: &str) -> Option<&'static str> {
     match path {
         _ if path.contains('\0') => Some("it has a zero byte"),
@@ -17,7 +18,7 @@ pub fn target_path_problem(path: &str) -> Option<&'static str> {
     }
 }
 
-/// The mode bits a text of octal digits says, such as `0644`; none if it is no such text.
+/// Returns the mode bits that a text of octal digits such as `0644` gives, or nothing if the text is not one.
 pub fn file_mode(text: &str) -> Option<u32> {
     let is_octal = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
     let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal)?;
@@ -29,14 +30,14 @@ pub fn file_mode(text: &str) -> Option<u32> {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum NumberOrName {
-    /// Its number.
+    /// The number.
     Number(u32),
-    /// Its name.
+    /// The name.
     Name(String),
 }
 
 impl From<&str> for NumberOrName {
-    /// As written on a command line, where a number has no other look than a name of digits.
+    /// Reads the text as on a command line, where a number looks the same as a name of digits.
     fn from(text: &str) -> Self {
         text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Number)
     }
@@ -51,64 +52,70 @@ impl std::fmt::Display for NumberOrName {
     }
 }
 
-/// Inputs of `write-file`: one file, whole or not at all.
+/// The options of `write-file`. The action writes one file, whole or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WriteFile {
-    /// The disk that carries the image.
+    /// Selects the disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Number of the partition, or its name in the table or the label of its file system. Without it the root file system.
+    /// Selects the partition, by its number, its name in the partition table, or the label of its file system. Without
+    /// it, the root file system is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<NumberOrName>,
-    /// Path from the root of that file system.
+    /// The path of the file, from the root of that file system.
     pub path: String,
-    /// What the file is to hold, as text. One of this, `content_base64` and `url`.
+    /// The content of the file, as text. Give exactly one of `content`, `content_base64` and `url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// The same for bytes that are no text (RFC 4648, 4); white space does not count.
+    /// The content of the file in base64 (RFC 4648, 4), for bytes that are not text. White space is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_base64: Option<String>,
-    /// Where it is fetched from, and written as it comes: `https://`, `file://`, an absolute path, or an artifact in a registry,
-    /// `oci://REGISTRY/REPOSITORY:TAG`. `http://` only if another option proves what arrives.
+    /// The URL of the content, which is written as it arrives: `https://`, `file://`, an absolute path, or an artifact
+    /// in a registry, `oci://REGISTRY/REPOSITORY:TAG`. `http://` is allowed only if another option proves what arrives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Login at the registry of an `oci://` artifact, as for `stream-image`.
+    /// The login at the registry of an `oci://` artifact, as for `stream-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry_auth: Option<RegistryAuth>,
-    /// Further places of the same bytes, asked in this order when `url` fails or gives something else.
+    /// Further URLs of the same bytes. slipway asks them in this order if `url` fails or delivers something else.
+    /// Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
-    /// Digest of what is fetched, as it is delivered.
+    /// The digest of the download as delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// In place of `digest`: where a list of sums is, as `sha256sum` and its kin write it, that has the digest beside the last
-    /// part of `url`. `http://` only with a signature.
+    /// The URL of a list of sums as `sha256sum` and similar tools write it, in place of `digest`. The list has the
+    /// digest next to the last part of `url`. `http://` is allowed only with a signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<String>,
-    /// Detached signature of the list of sums where there is one, else of what is fetched, as it is delivered.
+    /// The detached signature. It signs the list of sums if there is one, otherwise the download as delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<DetachedSignature>,
-    /// CA certificates in PEM to trust for this URL beside the server's own.
+    /// CA certificates in PEM to trust for this URL, in addition to the server's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
-    /// User the file belongs to; a name is one of the file system's own /etc/passwd. Without it that of the file there is, or root.
+    /// The user that owns the file: a number, or a name in the file system's own /etc/passwd. Without it, an existing
+    /// file keeps its user, and a new file belongs to root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<NumberOrName>,
-    /// Group the file belongs to; a name is one of the file system's own /etc/group. Without it that of the file there is, or root.
+    /// The group that owns the file: a number, or a name in the file system's own /etc/group. Without it, an existing
+    /// file keeps its group, and a new file belongs to root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<NumberOrName>,
-    /// Mode in octal digits, such as `"0644"`. Without it that of the file there is, or 0644.
+    /// The mode of the file in octal digits, such as `"0644"`. Without it, an existing file keeps its mode, and a new
+    /// file gets 0644.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Mode in octal digits of the directories above it that have to be made, which are root's. Without it 0755.
+    /// The mode of new directories above the file, in octal digits. Without it, they get 0755. New directories belong
+    /// to root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir_mode: Option<String>,
 }
 
 impl WriteFile {
-    /// Where the content is fetched from, if it is.
+    /// Returns the source of the content if it is downloaded.
     pub fn origin(&self) -> Option<Origin<'_>> {
         Some(Origin {
             what: "file",
@@ -122,13 +129,13 @@ impl WriteFile {
         })
     }
 
-    /// Whether there is anything that only what is fetched can have.
+    /// Returns whether any key is given that makes sense only for a download.
     fn has_more_than_content(&self) -> bool {
         let proof = self.digest.is_some() || self.sums.is_some() || self.signature.is_some();
         proof || !self.mirrors.is_empty() || self.registry_auth.is_some() || self.ca.is_some()
     }
 
-    /// What is wrong with these inputs, to be read after the name of the step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if let Some(problem) = target_path_problem(&self.path) {
@@ -158,7 +165,7 @@ impl WriteFile {
     }
 }
 
-/// Whether this is base64 with its padding (RFC 4648, 4), white space aside.
+/// Returns whether this is base64 with its padding (RFC 4648, 4), apart from white space.
 fn is_base64(text: &str) -> bool {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let padding = digits.iter().rev().take_while(|byte| **byte == b'=').count();
@@ -167,49 +174,52 @@ fn is_base64(text: &str) -> bool {
     digits.len().is_multiple_of(4) && padding <= 2 && value.iter().all(is_digit)
 }
 
-/// Inputs of `unpack-archive`: a tar archive, plain or compressed.
+/// The options of `unpack-archive`. The action unpacks a tar archive, plain or compressed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UnpackArchive {
-    /// The disk that carries the image.
+    /// Selects the disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Number of the partition, or its name in the table or the label of its file system. Without it the root file system.
+    /// Selects the partition, by its number, its name in the partition table, or the label of its file system. Without
+    /// it, the root file system is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<NumberOrName>,
-    /// Directory of that file system it is unpacked in, made if it is not there. Without it the root of the file system.
+    /// The directory of that file system to unpack into. It is made if it does not exist. Without it, the archive is
+    /// unpacked into the root of the file system.
     #[serde(default)]
     pub directory: String,
-    /// `https://`, `file://`, an absolute path, or an artifact in a registry, `oci://REGISTRY/REPOSITORY:TAG`. `http://` only
-    /// if another option proves what arrives.
+    /// The URL of the archive: `https://`, `file://`, an absolute path, or an artifact in a registry,
+    /// `oci://REGISTRY/REPOSITORY:TAG`. `http://` is allowed only if another option proves what arrives.
     pub url: String,
-    /// Login at the registry of an `oci://` artifact, as for `stream-image`.
+    /// The login at the registry of an `oci://` artifact, as for `stream-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registry_auth: Option<RegistryAuth>,
-    /// Further places of the same bytes, asked in this order when `url` fails or gives something else.
+    /// Further URLs of the same bytes. slipway asks them in this order if `url` fails or delivers something else.
+    /// Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
-    /// Digest of what is fetched, as it is delivered.
+    /// The digest of the download as delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// In place of `digest`: where a list of sums is, as `sha256sum` and its kin write it, that has the digest beside the last
-    /// part of `url`. `http://` only with a signature.
+    /// The URL of a list of sums as `sha256sum` and similar tools write it, in place of `digest`. The list has the
+    /// digest next to the last part of `url`. `http://` is allowed only with a signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<String>,
-    /// Detached signature of the list of sums where there is one, else of what is fetched, as it is delivered.
+    /// The detached signature. It signs the list of sums if there is one, otherwise the download as delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<DetachedSignature>,
-    /// CA certificates in PEM to trust for this URL beside the server's own.
+    /// CA certificates in PEM to trust for this URL, in addition to the server's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
-    /// Whether device nodes of the archive are made; otherwise one is an error.
+    /// Whether device nodes in the archive are made. Without it, a device node is an error.
     #[serde(default)]
     pub devices: bool,
 }
 
 impl UnpackArchive {
-    /// Where the archive comes from.
+    /// Returns the source of the archive.
     pub fn origin(&self) -> Origin<'_> {
         Origin {
             what: "archive",
@@ -223,7 +233,7 @@ impl UnpackArchive {
         }
     }
 
-    /// What is wrong with these inputs, to be read after the name of the step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         let directory = self.directory.trim_matches('/');
@@ -236,27 +246,28 @@ impl UnpackArchive {
     }
 }
 
-/// Inputs of `run-in-target`: one of `command` and `script`, run as root in the root file system.
+/// The options of `run-in-target`. The action runs one of `command` and `script` as root in the root file system. Give
+/// exactly one of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunInTarget {
-    /// The disk that carries the image.
+    /// Selects the disk that carries the image.
     #[serde(default)]
     pub disk: DiskHints,
-    /// Program and arguments, a word each. No shell is involved.
+    /// The program and its arguments, one word each. No shell is involved.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// What the installed system's `/bin/sh -e` runs; it ends with the first command that fails.
+    /// The script that the installed system's `/bin/sh -e` runs. It ends with the first command that fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
-    /// Variables beside PATH, HOME and LANG.
+    /// Environment variables in addition to PATH, HOME and LANG. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
 }
 
 impl RunInTarget {
-    /// What is wrong with these inputs, to be read after the name of the step.
+    /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if self.command.is_empty() == self.script.is_none() {
@@ -274,7 +285,8 @@ impl RunInTarget {
         problems
     }
 
-    /// What is run, in words. Arguments may be secret.
+    /// Returns a short name of the program that runs, in words. It leaves out the arguments, because they may be
+    /// secret.
     pub fn describe(&self) -> String {
         self.command.first().map_or_else(|| "the script".to_owned(), Clone::clone)
     }
