@@ -27,23 +27,23 @@ use crate::report::Report;
 
 pub use run_in_target::in_target;
 
-/// What an action that succeeded leaves.
+/// The result of an action that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// For the operator.
+    /// The result shown to the operator.
     pub outcome: Outcome,
-    /// For the workflow.
+    /// What the workflow does next.
     pub next: Next,
 }
 
-/// What follows an action.
+/// What happens after an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The next step.
+    /// Go on with the next step.
     Continue,
-    /// A reboot, once everything has been reported. Actions never reboot by themselves.
+    /// Reboot, once everything has been reported. Actions never reboot by themselves.
     Reboot,
-    /// The start of the kernel that is loaded, once everything has been reported.
+    /// Start the loaded kernel, once everything has been reported.
     Kexec,
 }
 
@@ -53,7 +53,7 @@ impl Done {
     }
 }
 
-/// Runs one action to its end on the calling thread. Inputs that cannot be right are refused before anything is touched.
+/// Runs one action on the calling thread until it ends. Refuses invalid inputs before anything is touched.
 pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     let problems = action.validate();
     if !problems.is_empty() {

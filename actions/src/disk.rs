@@ -1,4 +1,4 @@
-//! Disks: which there are, which one an action means, and what is on it below the file systems.
+//! Disks: listing them, choosing one for an action, and what is on them below the file systems.
 
 mod buffer;
 pub(crate) mod choose;

@@ -1,4 +1,4 @@
-//! What can go wrong in an action.
+//! Errors of actions.
 
 mod boot;
 mod capture;
@@ -25,7 +25,7 @@ pub use source::SourceError;
 pub use target::TargetError;
 pub use tpm::TpmError;
 
-/// Why an action failed. Messages name operation and object; the cause is the source.
+/// Why an action failed. Messages name the operation and its object; the cause is the source.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// sysfs or procfs could not be read.
@@ -35,10 +35,10 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The hints do not lead to exactly one disk.
+    /// The hints do not select exactly one disk.
     #[error("choosing a disk: {reason}")]
     ChooseDisk {
-        /// What was asked for, and each disk with what stands against it.
+        /// The hints, and for each disk why it was not chosen.
         reason: String,
     },
     /// The disk could not be opened.
@@ -72,7 +72,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The disk did not confirm that it has everything.
+    /// The disk did not confirm that all data is stored.
     #[error("flushing {disk}")]
     FlushDisk {
         /// Path of the disk.
@@ -81,18 +81,18 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The disk failed because it is not there any more.
+    /// The disk failed because it disappeared.
     #[error(
         "using {disk}: the disk vanished: it was pulled out, or it lost power or its connection; check slot, cable and controller"
     )]
     Vanished {
         /// Path the disk had.
         disk: String,
-        /// What was done to it, and what the kernel said.
+        /// The operation that failed, with the error of the kernel.
         #[source]
         source: Box<Error>,
     },
-    /// What was read from the disk is not what was written to it.
+    /// Data read back from the disk differs from the data written.
     #[error(
         "reading {disk} back: the {len} bytes from byte {offset} on are not those that were written; the disk or its cable is \
          bad, or it has less room than it says: replace it"
@@ -100,15 +100,15 @@ pub enum Error {
     ReadBack {
         /// Path of the disk.
         disk: String,
-        /// Where what was read begins, in bytes.
+        /// Byte offset of the read.
         offset: u64,
-        /// How many bytes were read at once.
+        /// Length of the read in bytes.
         len: u64,
     },
-    /// The kernel gives no random numbers.
+    /// The kernel provided no random numbers.
     #[error("asking the kernel for random numbers")]
     Random,
-    /// Something that sits on the disk did not go.
+    /// Something on the disk could not be taken down.
     #[error("taking down what sits on {disk}: {what}")]
     TakeDown {
         /// Path of the disk.
@@ -119,15 +119,15 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Something that sits on the disk cannot be taken down.
+    /// Something on the disk is of a kind that cannot be taken down.
     #[error("taking down what sits on {disk}: {holder} cannot be taken down; end it by hand, or choose another disk")]
     Held {
         /// Path of the disk.
         disk: String,
-        /// What it is.
+        /// What holds the disk.
         holder: String,
     },
-    /// The inputs of an action cannot be right.
+    /// The inputs of an action are invalid.
     #[error("reading the inputs of {action}: it {}", problems.join("; it "))]
     Inputs {
         /// Name of the action.
@@ -135,10 +135,10 @@ pub enum Error {
         /// What is wrong with them.
         problems: Vec<String>,
     },
-    /// Partitions, what is made of them, or their table.
+    /// Partitions, their contents or the partition table.
     #[error(transparent)]
     Partitions(#[from] PartitionError),
-    /// Fetching, and what is said of the source.
+    /// Fetching, or the properties of the source given in the step.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The image itself.
@@ -153,19 +153,19 @@ pub enum Error {
     /// The installed system and its files.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// How machine and installed system start.
+    /// How the machine and the installed system start.
     #[error(transparent)]
     Boot(#[from] BootError),
     /// Capturing a disk.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// Something asked the action to stop, such as the end of its time.
+    /// The action was asked to stop, for example because its time was up.
     #[error("stopping on request")]
     Cancelled,
 }
 
-/// Whether the same action may succeed if it is run again: true for faults of the network and for a disk in use, false
-/// for a wrong digest, a missing disk, a damaged image or a disk that fails or vanishes.
+/// Whether the same action may succeed if it is run again. True for network errors and for a disk in use. False for a
+/// wrong digest, a missing disk, a damaged image, and a disk that fails or disappears.
 pub fn is_transient(error: &Error) -> bool {
     match error {
         Error::OpenDisk { source, .. } | Error::TakeDown { source, .. } => {

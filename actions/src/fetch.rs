@@ -29,24 +29,24 @@ pub(crate) fn shown(url: &str) -> String {
         return url.to_owned();
     }
     match Url::parse(url) {
-        // What looks like a port may be how a password begins that has a slash in it.
+        // The apparent port may be the start of a password with a slash in it.
         Ok(parsed) if parsed.port().is_some() && parsed.username().is_empty() && url.contains('@') => {
             format!("{}://...", parsed.scheme())
         }
         Ok(mut url) if url.has_host() => {
-            // These fail only for URLs that cannot have a user.
+            // These only fail for URLs that cannot have a user.
             _ = url.set_username("");
             _ = url.set_password(None);
             url.set_query(None);
             url.set_fragment(None);
             url.to_string()
         }
-        // Whatever else it is, it will be refused.
+        // Anything else will be refused.
         _ => shown_url(url),
     }
 }
 
-/// Opens a source. `trust` are the machine's own CA certificates.
+/// Opens a source. `trust` has the machine's own CA certificates.
 pub(crate) fn open(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Response, FetchError> {
     if let Some(path) = local_path(request.url) {
         return open_file(path, request.offset);

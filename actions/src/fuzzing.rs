@@ -1,4 +1,4 @@
-//! Readers of what comes from outside, for the targets in `fuzz/` and nobody else.
+//! Parsers of untrusted input, only for the fuzz targets in `fuzz/`.
 
 use std::io::Read;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::error::Error;
 
 pub use crate::stream::in_memory::decode;
 
-/// Bytes at the beginning of an image that are held back from the disk.
+/// Bytes at the start of an image that are held back from the disk.
 const HEAD: u64 = 1 << 20;
 
 /// Numbers and bytes of the partitions of a disk.
@@ -21,7 +21,7 @@ pub fn partitions(disk: &str) -> Result<Vec<(u32, Range<u64>)>, Error> {
     Ok(partitions::read(&disk)?.into_iter().map(|partition| (partition.number, partition.bytes)).collect())
 }
 
-/// Fits the table on a disk to its size, as that of an image is which was written to it.
+/// Adapts the table on a disk to the size of the disk, like that of an image written to it.
 pub fn fit(disk: &str, grow: bool) -> Result<(), Error> {
     let disk = OpenDisk::open(disk, Access::Write)?;
     let mut head = vec![0; disk.size().min(HEAD) as usize];

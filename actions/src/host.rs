@@ -19,27 +19,28 @@ use crate::sys;
 
 mod capture_file;
 
-/// CA certificates of the running system, used only where nobody gave any: when an action is run by hand.
+/// CA certificates of the running system, only used if none are given: when an action is run by hand.
 const SYSTEM_TRUST: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// How the host is used.
+/// Options of the host.
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
-    /// CA certificates to trust, each a text in PEM. Empty: those of the running system.
+    /// CA certificates to trust, each a text in PEM. If empty, those of the running system.
     pub trust: Vec<String>,
     /// Set to stop the running action.
     pub cancel: Cancel,
-    /// How long a server may fail before it is given up; five minutes if it is not said.
+    /// How long a server may fail before the action gives up; five minutes by default.
     pub patience: Option<Duration>,
-    /// Slipway is the operating system: what sits on a disk is taken down before the disk is overwritten.
+    /// Whether slipway is the operating system: then everything that uses a disk is taken down before the disk is
+    /// overwritten.
     pub is_operating_system: bool,
-    /// File a captured disk becomes; there must be none yet.
+    /// File to which a captured disk is written. It must not exist yet.
     pub capture_to: Option<PathBuf>,
-    /// File a recovery key becomes; there must be none yet.
+    /// File to which a recovery key is written. It must not exist yet.
     pub recovery_key_to: Option<PathBuf>,
-    /// Device of the TPM, if it is not the usual one.
+    /// Device of the TPM, if not the usual one.
     pub tpm: Option<PathBuf>,
-    /// What its disks held before anything was done to them.
+    /// The partitions its disks had before anything was changed.
     pub former: FormerPartitions,
 }
 
@@ -55,7 +56,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host, trusting the given certificates and no others.
+    /// The host with these options.
     pub fn new(options: HostOptions) -> Self {
         let trust = match options.trust {
             given if !given.is_empty() => Trust { pem: given, origin: "the CA given to this machine or by hand" },
@@ -74,7 +75,7 @@ impl Machine for Host {
     fn disks(&self) -> Result<Vec<Candidate>, Error> {
         let candidates = list::candidates(Path::new("/sys"), Path::new("/proc"), self.setup.is_operating_system)
             .map_err(|source| Error::ListDisks { source })?;
-        // Only firmware with entries wants to know, and only where disks are slipway's to overwrite.
+        // Only needed for firmware with boot entries, and only if slipway may overwrite the disks.
         if self.setup.is_operating_system && self.setup.efi.exists() {
             let disks = candidates.iter().filter(|candidate| !candidate.by_name_only);
             disks.for_each(|candidate| self.former.look_at(&candidate.disk));
@@ -115,7 +116,7 @@ impl Machine for Host {
     }
 }
 
-/// Without a line's end, so that cryptsetup takes the file as it is. Returns once it is on its disk.
+/// Writes no newline, so that cryptsetup accepts the file as it is. Returns once the file is on its disk.
 fn write_key(path: &Path, key: &RecoveryKey) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(key.key.reveal().as_bytes())?;

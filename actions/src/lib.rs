@@ -1,10 +1,11 @@
-//! What slipway does to a machine's disks.
+//! The actions of slipway: what it does to a machine's disks.
 //!
-//! This is the only crate that touches disks, and it knows nothing of the server: an [`Action`](slipway_protocol::Action) goes in,
-//! [`Report`]s come out while it runs, and [`Done`] or an [`Error`] at the end. It runs as root in an initramfs with nothing else in
-//! it, and by hand on a running system.
+//! This is the only crate that touches disks, and it knows nothing of the server. Its input is an
+//! [`Action`](slipway_protocol::Action). It emits [`Report`]s while it runs, and ends with [`Done`] or an [`Error`]. It
+//! runs as root, in an initramfs with nothing else in it or by hand on a running system.
 //!
-//! Each folder is a layer, and uses only those before it: `error`, `sys`; `machine`; `disk`; `fetch`; `stream`; `target`; `action`; `host`.
+//! Each folder is a layer and only uses the layers before it: `error`, `sys`; `machine`; `disk`; `fetch`; `stream`;
+//! `target`; `action`; `host`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
@@ -41,8 +42,9 @@ pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
 pub use report::Report;
 
-/// How long one stage of `stream-image` takes by itself: what a machine, a network and an image can reach at best. `Write` needs
-/// a disk, whose content is lost; the others leave every disk alone. See [`Stage`] for what each is.
+/// Measures how long one stage of `stream-image` takes by itself: the best that machine, network and image can reach.
+/// `Write` needs a disk and destroys its content. The other stages do not touch any disk. See [`Stage`] for each of
+/// them.
 pub fn measure(stage: Stage, image: &StreamImage, machine: &dyn Machine) -> Result<Duration, Error> {
     let disk = match stage {
         Stage::Write => Some(disk::choose::open(&image.disk, disk::open::Access::Write, machine, &mut |_| {})?),

@@ -1,4 +1,4 @@
-//! The machine an action works on: the seam between actions and the world.
+//! The machine an action works on: the interface between actions and the rest of the system.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -12,24 +12,25 @@ use slipway_protocol::{CapturedImage, Disk, RecoveryKey, Secret};
 
 use crate::error::{Error, FetchError};
 
-/// How long nothing may succeed before it is given up: a server may start again meanwhile.
+/// How long to keep trying without any success before giving up. A server may restart in the meantime.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5 * 60);
-/// A connection that delivers nothing for this long is dropped, unless more patience is asked for.
+/// A connection that delivers nothing for this long is dropped, unless the request sets a longer limit.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What does not change about a machine while an action runs.
+/// Properties of a machine that do not change while an action runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// How long a server may fail, with no more than a few bytes going through, before it is given up.
+    /// How long a server may fail, with no more than a few bytes transferred, before the action gives up.
     pub patience: Duration,
-    /// The file of this very program.
+    /// The executable of this program.
     pub program: PathBuf,
     /// Device of the TPM.
     pub tpm: PathBuf,
-    /// Where Linux shows what UEFI firmware gave it (kernel documentation, ABI/testing/sysfs-firmware-efi). There is no such
-    /// folder on a machine that was started in another way.
+    /// Folder in which Linux shows the UEFI variables and tables (kernel documentation,
+    /// ABI/testing/sysfs-firmware-efi). It does not exist on a machine that was not started by UEFI firmware.
     pub efi: PathBuf,
-    /// Whether slipway is the operating system here. Then nobody else uses a disk, and what sits on it may be taken down.
+    /// Whether slipway is the operating system of this machine. Then nobody else uses a disk, and its mounts, mappings
+    /// and arrays may be taken down.
     pub is_operating_system: bool,
 }
 
@@ -38,7 +39,7 @@ impl Default for Setup {
         Self {
             patience: PATIENCE,
             program: "/proc/self/exe".into(),
-            // By way of the kernel's resource manager.
+            // The device that goes through the kernel's resource manager.
             tpm: "/dev/tpmrm0".into(),
             efi: "/sys/firmware/efi".into(),
             is_operating_system: false,
@@ -48,48 +49,49 @@ impl Default for Setup {
 
 /// What actions need of a machine. [`crate::Host`] is the real one; tests put files in place of its disks.
 pub trait Machine: Sync {
-    /// What does not change.
+    /// The properties that do not change.
     fn setup(&self) -> &Setup;
 
-    /// Asks the running action to stop; checked by every stage.
+    /// Tells the running action to stop. Every stage checks it.
     fn cancel(&self) -> &Cancel;
 
-    /// Every whole disk, with what forbids writing to it.
+    /// Every whole disk, with the reason why it must not be written to, if there is one.
     fn disks(&self) -> Result<Vec<Candidate>, Error>;
 
     /// GUIDs of the partitions a disk had when this machine was first asked for its disks.
     fn former_partitions(&self, disk: &Disk) -> Vec<String>;
 
-    /// Opens a source at an offset. `stop` ends the body's reads early, with an error.
+    /// Opens a source at an offset. `stop` ends reads of the body early, with an error.
     fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError>;
 
-    /// Begins an image of this name, where captured disks go. Fails if there is an image of that name already.
+    /// Starts an upload of a captured image. Fails if an image of this name exists already.
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError>;
 
-    /// Stores a recovery key where its operators find it. Once this returns, it is not lost.
+    /// Stores a recovery key where the operators of the machine can find it. It is stored safely once this returns.
     fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError>;
 
-    /// Puts a kernel into memory, to be started without the firmware. Both files must be regular.
+    /// Loads a kernel into memory, to be started without the firmware. Both files must be regular files.
     fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()>;
 }
 
-/// An image that is being stored. Until it is committed nobody sees it, and when it is dropped before that, it is or will be gone.
+/// An image that is being stored. It is invisible until it is committed. If it is dropped before that, it is deleted,
+/// possibly later.
 pub trait Upload: Send {
-    /// Stores a piece that belongs at this offset in bytes, which is where what is stored ends. Returns how many bytes are stored
-    /// now: where an earlier try of the same piece was not heard to succeed, that may be more than `offset` before anything is
-    /// sent. Called again with the same piece after a failure that may pass.
+    /// Stores a piece at this offset in bytes, which must be the current end of the stored data. Returns how many bytes
+    /// are stored now. If the response to an earlier try of the same piece was lost, more than `offset` bytes may be
+    /// stored before anything is sent. After a transient failure the caller tries again with the same piece.
     fn put(&mut self, offset: u64, piece: &[u8]) -> Result<u64, UploadError>;
 
-    /// Makes what is stored an image, once its size and its digest are found to be right.
+    /// Turns the stored data into an image, after its size and digest have been verified.
     fn commit(&mut self, image: &CapturedImage) -> Result<(), UploadError>;
 }
 
-/// Why an image or a recovery key was not stored.
+/// Why an image or a recovery key could not be stored.
 #[derive(Debug)]
 pub struct UploadError {
     /// The cause.
     pub source: Box<dyn std::error::Error + Send + Sync>,
-    /// Whether the same may succeed if it is tried again.
+    /// Whether another try may succeed.
     pub is_transient: bool,
 }
 
@@ -98,11 +100,12 @@ pub struct UploadError {
 pub struct Candidate {
     /// The disk.
     pub disk: Disk,
-    /// Why it must not be touched beside what [`Disk`] says: mounted, held, the boot medium.
+    /// Why it must not be touched, in addition to what [`Disk`] says: mounted, held, the boot medium.
     pub in_use: Option<String>,
-    /// Whether it counts only where it is named by device: a loop device, an array, a mapping, a file.
+    /// Whether it is only chosen if named by device: a loop device, an array, a mapping, a file.
     pub by_name_only: bool,
-    /// By what it is seen to be a medium to start slipway from. It counts only where it is named by device, serial or wwn.
+    /// Why the disk is taken for a medium to start slipway from. Such a disk is only chosen if named by device, serial
+    /// or wwn.
     pub boot_medium: Option<String>,
 }
 
@@ -111,22 +114,22 @@ pub struct Candidate {
 pub struct Request<'a> {
     /// `https://`, `http://`, `file://` or an absolute path.
     pub url: &'a str,
-    /// CA certificates in PEM to trust beside the machine's own.
+    /// CA certificates in PEM to trust in addition to the machine's own.
     pub ca: Option<&'a str>,
-    /// First byte wanted.
+    /// Offset of the first byte wanted.
     pub offset: u64,
     /// Entity tag the source must still have when `offset` is not 0.
     pub etag: Option<&'a str>,
-    /// How long the source may be silent.
+    /// How long the source may send nothing.
     pub stall: Duration,
-    /// Media types wanted, where there is a choice.
+    /// Media types for the `Accept` header, if the server offers several.
     pub accept: Option<&'a str>,
-    /// Value of the `Authorization` header. It is not sent on to another server.
+    /// Value of the `Authorization` header. It is not sent to another server on a redirect.
     pub authorization: Option<&'a Secret>,
 }
 
 impl<'a> Request<'a> {
-    /// Asks for all of it, with 10 s for every silence.
+    /// A request for the whole source, with a stall timeout of 10 s.
     pub fn new(url: &'a str, ca: Option<&'a str>) -> Self {
         Self { url, ca, offset: 0, etag: None, stall: STALL_TIMEOUT, accept: None, authorization: None }
     }
@@ -138,35 +141,35 @@ pub struct Response {
     pub total: Option<u64>,
     /// Strong entity tag (RFC 9110, 8.8.3), quotes included.
     pub etag: Option<String>,
-    /// Whether the end of the body can be told from a dropped connection.
+    /// Whether the end of the body can be told apart from a dropped connection.
     pub is_delimited: bool,
-    /// Digest of the whole, as registries tell it in `Docker-Content-Digest`.
+    /// Digest of the whole source, which registries send in `Docker-Content-Digest`.
     pub content_digest: Option<String>,
     /// The bytes from the offset on. An end before `total` is a dropped connection.
     pub body: Box<dyn Read + Send>,
 }
 
-/// A request to stop, shared by all who must hear it.
+/// A request to stop. All clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// A handle nobody has set.
+    /// A handle that is not set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks to stop.
+    /// Requests a stop.
     pub fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether a stop was asked for.
+    /// Whether a stop was requested.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
-    /// An error once a stop was asked for.
+    /// Fails once a stop was requested.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.is_set() { Err(Error::Cancelled) } else { Ok(()) }
     }

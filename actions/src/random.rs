@@ -1,4 +1,4 @@
-//! Identities nobody else has.
+//! Random bytes and UUIDs.
 
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -19,7 +19,7 @@ pub(crate) fn uuid() -> Result<[u8; 16], Error> {
     Ok(uuid)
 }
 
-/// The bytes of a UUID given as text, which must be one.
+/// The bytes of a UUID given as text; none if it is invalid.
 pub(crate) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
     let mut uuid = [0; 16];

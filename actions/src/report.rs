@@ -1,12 +1,12 @@
-//! What is reported of a running action.
+//! Reports of a running action.
 
 use slipway_protocol::Progress;
 
-/// What an action says while it runs.
+/// What an action reports while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// Something worth keeping, such as the disk chosen and why.
+    /// A message to keep, such as which disk was chosen and why.
     Note(String),
-    /// How far it is; only the newest matters.
+    /// Current progress; only the newest report matters.
     Progress(Progress),
 }

@@ -1,11 +1,12 @@
-//! The image pipeline: blocking threads joined by queues of buffers that go round.
+//! The image pipeline: blocking threads connected by queues. Buffers are recycled.
 //!
 //! ```text
 //! fetch -> [digest] -> decode -> [digest] -> write, write
 //! ```
 //!
-//! Memory is what the two pools hold and what the decoder keeps of its past, whatever the size of the image. The first
-//! failure stops every stage; only when all have ended well is the head of the disk written.
+//! Memory use does not depend on the size of the image. It is bounded by the two buffer pools and the history that the
+//! decoder keeps. The first failure stops every stage. The head of the disk is only written after all stages have
+//! succeeded.
 
 mod block_io;
 pub(crate) mod buffers;
@@ -52,14 +53,14 @@ use crate::text;
 pub(crate) use self::halt::Halt;
 pub(crate) use self::pipeline::{REPORT_EVERY, Reading};
 
-/// Direct writes by two threads keep a disk busy that one leaves idle half of the time.
+/// Two threads with direct writes keep a disk busy; with one it is idle half of the time.
 const WRITERS: u64 = 2;
 
-/// What is known of a raw image before its first byte.
+/// What is known about a raw image before its first byte.
 pub(crate) struct RawImage {
     /// Which blocks hold data.
     pub(crate) map: Option<Bmap>,
-    /// Size in bytes: given, or that of the map.
+    /// Size in bytes, as given or from the map.
     pub(crate) size: Option<u64>,
 }
 
@@ -76,7 +77,7 @@ impl RawImage {
     }
 }
 
-/// Reads the block map of an image of which the rest is not to be written.
+/// Reads the block map of an image. Blocks outside of the map are not written.
 fn read_map(
     url: &str,
     image: &StreamImage,
@@ -95,7 +96,7 @@ fn read_map(
     Ok(map)
 }
 
-/// What was written.
+/// The result of writing an image.
 #[derive(Debug)]
 pub(crate) struct Written {
     /// Compression of the source.
@@ -104,12 +105,12 @@ pub(crate) struct Written {
     pub(crate) raw_size: u64,
     /// Bytes received.
     pub(crate) fetched: u64,
-    /// The partition, in words, that ends furthest behind the end of the image, if one does.
+    /// The partition, in words, that ends furthest beyond the end of the image; none if no partition does.
     pub(crate) beyond: Option<String>,
 }
 
-/// Writes an image to a disk, and the head of the disk only after everything was written and checked and the backup of its
-/// partition table is where it belongs. After an error the disk is as it was, or has no partition table.
+/// Writes an image to a disk. The head of the disk is written last, after everything was written and checked and the
+/// backup of its partition table is in place. After an error the disk is unchanged or has no partition table.
 pub(crate) fn run(
     image: &StreamImage,
     source: &mut Source<'_>,
@@ -151,7 +152,7 @@ fn stages(
     let mut raw_checks: Vec<Check> =
         image.raw_digest.iter().map(|digest| Check::digest("the raw image", digest)).collect();
     raw_checks.extend(raw.map.as_ref().and_then(RangeCheck::new).map(Check::Ranges));
-    // By ranges nothing is checked but the raw image.
+    // Reading by ranges can only check the raw image.
     let verified = !stream_checks.is_empty() || (reading == Reading::Ranges && image.raw_digest.is_some());
     let limits = Limits { disk: disk.path(), disk_size: disk.size(), raw_size: raw.size };
     let decode = Some(Decode { limits, in_order: !raw_checks.is_empty(), buffers: RAW });

@@ -1,4 +1,4 @@
-//! What rustix has no safe call for: a file for each driver or part of the kernel that is spoken to.
+//! System calls and ioctls for which rustix has no safe function, in one file per driver or part of the kernel.
 #![allow(unsafe_code, reason = "ioctls are not memory safe by type; everything unsafe of this crate is here and below")]
 
 use std::ffi::c_void;
@@ -17,21 +17,23 @@ pub(crate) mod nvme;
 pub(crate) mod scsi;
 pub(crate) mod swap;
 
-/// Gives the calling thread, or what it starts, namespaces of its own (unshare(2)).
+/// Moves the calling thread, or the processes it starts, into new namespaces (unshare(2)).
 pub(crate) fn unshare(namespaces: UnshareFlags) -> Result<()> {
-    // Without FILES, which would give the thread descriptors of its own, no other thread notices.
+    // FILES is masked out, because it would give the thread its own descriptors. Other threads are not affected by the
+    // rest.
     let namespaces = namespaces & (UnshareFlags::NEWNS | UnshareFlags::NEWPID);
     // SAFETY: the flags are of namespaces alone, so that every descriptor stays shared by all threads.
     unsafe { rustix::thread::unshare_unsafe(namespaces) }
 }
 
-/// An ioctl whose return value says more than that it worked.
+/// An ioctl with a meaningful return value.
 struct Returning<T> {
     opcode: Opcode,
     argument: Option<T>,
 }
 
-// SAFETY: the modules below pass an opcode together with the type it reads and writes, or no argument where it takes none.
+// SAFETY: the modules below pass an opcode together with the type it reads and writes, or no argument where it takes
+// none.
 unsafe impl<T> Ioctl for Returning<T> {
     type Output = u32;
     const IS_MUTATING: bool = true;

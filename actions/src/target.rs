@@ -1,4 +1,4 @@
-//! The installed system: where its file systems are, what they hold, and how firmware and boot loaders start it.
+//! The installed system: its file systems and their contents, and how firmware and boot loaders start it.
 
 pub(crate) mod efi;
 mod find;

@@ -1,6 +1,6 @@
-//! Words for people.
+//! Texts for messages.
 
-/// A size with a binary unit, one decimal place where it is not exact: `8 GiB`, `1.5 MiB`.
+/// A size with a binary unit, with one decimal place if it is not exact: `8 GiB`, `1.5 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     let (unit, name) = match (0..UNITS.len()).rev().map(|i| (1_u64 << (10 * (i + 1)), UNITS[i])).find(|u| bytes >= u.0)

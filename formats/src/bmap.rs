@@ -1,7 +1,7 @@
-//! Block maps of images, as bmaptool makes them: which blocks of an image hold data, with a digest for each run of them.
+//! Block maps of images, made by bmaptool: which blocks of an image hold data, with a digest for each run of blocks.
 //!
-//! The format is XML and has no document beside its program: bmap-tools, `bmaptools/BmapCreate.py`, versions 1.0 to 1.4 and
-//! 2.0. From 1.3 on there are digests, of SHA-1; 1.4 is 2.0 under another number and names the hash function.
+//! The format is XML. Its only documentation is the program: bmap-tools, `bmaptools/BmapCreate.py`, versions 1.0 to 1.4
+//! and 2.0. Digests exist from 1.3 on, first SHA-1. Version 1.4 names the hash function; it is the same as 2.0.
 
 mod read;
 #[cfg(test)]
@@ -14,11 +14,11 @@ use ring::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
 
 pub use read::parse;
 
-/// Bytes of a block map that is read; a longer one is refused.
+/// Most bytes of a block map that are read; a longer one is refused.
 pub const MAX_TEXT: usize = 16 << 20;
-/// Ranges that are kept; each takes at most 120 bytes of memory.
+/// Most ranges of a block map; each takes at most 120 bytes of memory.
 pub const MAX_RANGES: usize = 1 << 17;
-/// Elements inside one another; the format has three.
+/// Deepest nesting of elements; the format uses three levels.
 const MAX_DEPTH: usize = 8;
 const BLOCK_SIZES: Range<u64> = 512..(1 << 30) + 1;
 
@@ -29,14 +29,14 @@ pub struct Bmap {
     pub block_size: u64,
     /// Size of the raw image in bytes.
     pub image_size: u64,
-    /// How the digests are made; none where the map has none.
+    /// Hash function of the digests; none if the map has no digests.
     pub checksum: Option<Checksum>,
-    /// What holds data, in the order of the image; all else may be left as it is.
+    /// Ranges that hold data, in the order of the image. The rest of the disk need not be written.
     pub ranges: Vec<Mapped>,
 }
 
 impl Bmap {
-    /// The parts of a range of bytes that hold data, in their order.
+    /// The parts of a byte range that hold data, in order.
     pub fn mapped(&self, bytes: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let first = self.ranges.partition_point(|mapped| mapped.bytes.end <= bytes.start);
         self.ranges.iter().skip(first).map_while(move |mapped| {
@@ -45,7 +45,7 @@ impl Bmap {
         })
     }
 
-    /// The parts of a range of bytes that hold none, in their order.
+    /// The parts of a byte range that hold no data, in order.
     pub fn unmapped(&self, bytes: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let starts = iter::once(bytes.start).chain(self.mapped(bytes.clone()).map(|mapped| mapped.end));
         let ends = self.mapped(bytes.clone()).map(|mapped| mapped.start).chain(iter::once(bytes.end));
@@ -57,18 +57,18 @@ impl Bmap {
         self.ranges.iter().map(|mapped| mapped.bytes.end - mapped.bytes.start).sum()
     }
 
-    /// Whether anything that holds data has a digest.
+    /// Whether any range has a digest.
     pub fn has_digests(&self) -> bool {
         self.ranges.iter().any(|mapped| mapped.digest.is_some())
     }
 
-    /// Whether the map proves, to whoever believes it, all that holds data: each run has a digest that cannot be forged.
+    /// Whether a trusted map proves all the data: every range has a digest that cannot be forged.
     pub fn proves(&self) -> bool {
         matches!(self.checksum, Some(Checksum::Sha256 | Checksum::Sha512))
             && self.ranges.iter().all(|mapped| mapped.digest.is_some())
     }
 
-    /// The blocks of a run of bytes, as the text of the map has them.
+    /// The blocks of a byte range, as the map numbers them.
     pub fn blocks(&self, bytes: &Range<u64>) -> String {
         match (bytes.start / self.block_size, (bytes.end - 1) / self.block_size) {
             (first, last) if first == last => format!("block {first}"),
@@ -80,16 +80,16 @@ impl Bmap {
 /// A run of blocks that hold data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// Bytes of the image, not empty; the last run ends where the image does.
+    /// Byte range in the image, not empty. The last one may end at the end of the image.
     pub bytes: Range<u64>,
-    /// Digest of those bytes, where the map gives it.
+    /// Digest of those bytes, if the map has one.
     pub digest: Option<Box<[u8]>>,
 }
 
 /// A hash function of a block map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// SHA-1: it finds damage, and proves nothing.
+    /// SHA-1: finds damage, but proves nothing.
     Sha1,
     /// SHA-256.
     Sha256,
@@ -98,7 +98,7 @@ pub enum Checksum {
 }
 
 impl Checksum {
-    /// A digest to begin.
+    /// Starts a digest.
     pub fn context(self) -> digest::Context {
         digest::Context::new(match self {
             Checksum::Sha1 => &SHA1_FOR_LEGACY_USE_ONLY,
@@ -107,7 +107,7 @@ impl Checksum {
         })
     }
 
-    /// The name that block maps use.
+    /// Its name in block maps.
     pub fn name(self) -> &'static str {
         match self {
             Checksum::Sha1 => "sha1",
@@ -129,13 +129,13 @@ impl Checksum {
     }
 }
 
-/// Why a text is no block map that can be used.
+/// Why a text is not a usable block map.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The text is longer than 16 MiB.
     #[error("reading the block map: it has {size} bytes, at most {MAX_TEXT} are read; write the image without it")]
     TooLong {
-        /// Bytes it has.
+        /// Bytes of the text.
         size: usize,
     },
     /// The text is not well-formed XML.
@@ -147,26 +147,26 @@ pub enum Error {
         #[source]
         source: quick_xml::Error,
     },
-    /// Something in it is not what the format has there.
+    /// A line does not follow the format.
     #[error("reading the block map: line {line}: {reason}; make it again with bmaptool create")]
     Line {
         /// Line, from 1.
         line: usize,
-        /// What is there, and what would be right.
+        /// What is wrong, and what would be right.
         reason: String,
     },
-    /// What it says as a whole does not fit together.
+    /// Parts of the map contradict each other, or one is missing.
     #[error("reading the block map: {reason}; make it again with bmaptool create")]
     Whole {
-        /// What is missing or contradicts.
+        /// What is missing or contradictory.
         reason: String,
     },
-    /// The text is not what it was when it was made.
+    /// The text does not match its own digest.
     #[error("checking the digest of the block map: expected {expected}, got {found}; fetch it again")]
     Checksum {
-        /// Hexadecimal digits in the map.
+        /// Digest in the map, as hexadecimal digits.
         expected: String,
-        /// Hexadecimal digits of the text, with the digits of its own digest counted as zeros.
+        /// Digest of the text, with the digits of its own digest counted as zeros, as hexadecimal digits.
         found: String,
     },
 }

@@ -1,7 +1,7 @@
-//! Edits of boot loader configuration as text.
+//! Edits boot loader configuration as text.
 //!
-//! Each takes a file and what is to be done to its command lines, and leaves everything else as it was. A second edit changes
-//! nothing.
+//! Each function takes a file and the wanted changes to its command lines, and leaves everything else as it was.
+//! Repeating an edit changes nothing.
 
 use command_line::Language;
 
@@ -23,21 +23,22 @@ mod kernel_cmdline;
 mod shell;
 pub mod uki;
 
-/// An argument by which a kernel that the firmware starts loads an initramfs itself (kernel documentation, "The EFI Boot Stub").
+/// The argument with which a kernel started by the firmware loads an initramfs (kernel documentation, "The EFI Boot
+/// Stub").
 pub const INITRD: &str = "initrd=";
 
-/// What became of a file.
+/// Result of an edit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// The file with its arguments, possibly the same as before.
+    /// The file with the wanted arguments, possibly unchanged.
     Edited(String),
     /// The file has no kernel command line.
     NoCommandLine,
-    /// It cannot be edited safely: what is there, where, and what would be right.
+    /// The file cannot be edited safely: what is wrong, where, and what would be right.
     Refused(String),
 }
 
-/// Whether GRUB makes of an argument what the kernel does, where it runs what has the argument as a command.
+/// Whether GRUB reads an argument in a script command in the same way as the kernel does.
 pub fn is_plain_for_grub(argument: &str) -> bool {
     let value = argument.replace('"', "");
     let words = Language::Grub.split(argument);
@@ -45,24 +46,24 @@ pub fn is_plain_for_grub(argument: &str) -> bool {
         && words.is_ok_and(|words| matches!(words.as_slice(), [word] if word.value == value))
 }
 
-/// Which entries get what is added.
+/// Which entries get appended arguments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EntryScope {
-    /// Those that are started as usual.
+    /// Normal entries.
     #[default]
     Default,
-    /// Those for recovery too: without it they would not start.
+    /// Recovery entries too: without the arguments they would not boot.
     All,
 }
 
-/// Whether a command that starts a kernel starts Linux, and no memory test.
+/// Whether a command that starts a kernel starts Linux, rather than a memory test.
 fn is_linux(path: &str, arguments: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     !name.contains("memtest") && (name.contains("vmlinu") || has_argument(arguments, "root="))
 }
 
-/// Whether a program of the firmware that an entry starts is Linux, and no shell or memory test: by what it is given, because a
-/// unified kernel image may be called anything, and has its own arguments where it is given none.
+/// Whether an EFI program that an entry starts is Linux, rather than a shell or memory test. This is judged by its
+/// initrd and arguments: a unified kernel image may have any name, and without arguments it uses its own.
 pub fn is_linux_program(has_initrd: bool, arguments: &str) -> bool {
     has_initrd || has_argument(arguments, "root=") || has_argument(arguments, INITRD)
 }
@@ -71,12 +72,12 @@ fn has_argument(arguments: &str, start: &str) -> bool {
     arguments.split_whitespace().any(|word| word.starts_with(start))
 }
 
-/// Whether this is the command line of an entry for rescue, which is made without what only normal entries get.
+/// Whether this is the command line of a recovery entry, which lacks the arguments of normal entries.
 fn is_recovery(arguments: &str) -> bool {
     arguments.split_whitespace().any(|word| matches!(word, "single" | "recovery"))
 }
 
-/// The text with every line replaced for which `edit`, given its index and the line without its end, gives another.
+/// Replaces every line for which `edit` returns another. `edit` gets the index and the line without its end.
 fn edit_lines(text: &str, mut edit: impl FnMut(usize, &str) -> Result<Option<String>, String>) -> Edit {
     let mut edited = String::with_capacity(text.len());
     for (index, line) in text.split_inclusive('\n').enumerate() {

@@ -2,7 +2,7 @@
 
 use flate2::Crc;
 
-/// CRC-32 of bytes that are all there.
+/// CRC-32 of a complete buffer.
 pub fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = Crc::new();
     crc.update(bytes);

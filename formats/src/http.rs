@@ -1,10 +1,10 @@
-//! Headers of HTTP answers.
+//! Headers of HTTP responses.
 
 pub mod challenge;
 
 use std::time::{Duration, SystemTime};
 
-/// The total size out of a 206's `Content-Range` (RFC 9110, 14.4), when it continues what was asked for.
+/// The total size from the `Content-Range` of a 206 (RFC 9110, 14.4), if it continues the request.
 pub fn resumed_total(
     offset: u64,
     range: &str,
@@ -20,8 +20,8 @@ pub fn resumed_total(
     }
 }
 
-/// The first byte and the total size of a `Content-Range`, unless it contradicts itself: a size that is already reached would make
-/// an end of what has only begun.
+/// The first byte and the total size of a `Content-Range`. None if it contradicts itself: with a total that is too
+/// small, a download would end too early.
 fn content_range(range: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = range.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
@@ -30,8 +30,8 @@ fn content_range(range: &str) -> Option<(u64, Option<u64>)> {
     (first <= last && total.is_none_or(|total| last < total)).then_some((first, total))
 }
 
-/// How long a server wants to be left alone (RFC 9110, 10.2.3): seconds, or the time until a date, by the server's own clock
-/// where it tells it.
+/// How long a server wants no request (RFC 9110, 10.2.3): seconds, or the time until a date. That counts from the
+/// server's own `Date` if it sends one.
 pub fn retry_after(text: &str, date: Option<&str>) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));

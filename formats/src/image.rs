@@ -1,36 +1,36 @@
-//! What a file is by its first bytes: an image in one of the formats that can be written, or plainly something else.
+//! Recognises a file by its first bytes: an image in a format that can be written, or clearly something else.
 
 /// First bytes of a zstd frame (RFC 8878, 3.1.1).
 pub const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
-/// The rest of the first bytes of a skippable zstd frame; the first is anything from 0x50 to 0x5F (RFC 8878, 3.1.2).
+/// First bytes of a skippable zstd frame, after one byte from 0x50 to 0x5F (RFC 8878, 3.1.2).
 pub const ZSTD_SKIPPABLE: [u8; 3] = [0x2A, 0x4D, 0x18];
 /// First bytes of an xz stream (The .xz file format, 2.1.1.1).
 pub const XZ_MAGIC: [u8; 6] = [0xFD, b'7', b'z', b'X', b'Z', 0];
-/// A disk that begins with this many bytes of text holds nothing a machine could use: its first blocks are for boot code,
-/// a partition table, or the superblock of a file system.
+/// A disk that begins with this much text is unusable: its first blocks should hold boot code, a partition table, or
+/// the superblock of a file system.
 const TEXT: usize = 4096;
-/// Where the block at LBA 1 begins, by the block sizes that disks have.
+/// Offsets of LBA 1 for the block sizes of disks.
 const GPT_HEADERS: [usize; 2] = [512, 4096];
 
 /// Formats that can be written to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// The bytes of the disk themselves.
+    /// Uncompressed bytes of the disk.
     Raw,
-    /// Compressed by zstd.
+    /// Compressed with zstd.
     Zstd,
-    /// Compressed by gzip.
+    /// Compressed with gzip.
     Gzip,
-    /// Compressed by xz.
+    /// Compressed with xz.
     Xz,
-    /// Compressed by bzip2.
+    /// Compressed with bzip2.
     Bzip2,
     /// A disk image of QEMU.
     Qcow2,
 }
 
 impl Format {
-    /// Its usual name.
+    /// Usual name of the format.
     pub fn name(self) -> &'static str {
         match self {
             Format::Raw => "raw",
@@ -42,8 +42,8 @@ impl Format {
         }
     }
 
-    /// The format of a file that begins with these bytes. Fails with the name of a container or a compression that would end
-    /// up on the disk as it is and never boot.
+    /// The format of a file that begins with these bytes. Fails with the name of a container or compression that is not
+    /// supported: written to a disk as it is, it would never boot.
     pub fn of(head: &[u8]) -> Result<Self, &'static str> {
         match head {
             _ if head.starts_with(&ZSTD_MAGIC) => Ok(Format::Zstd),
@@ -73,8 +73,9 @@ impl Format {
     }
 }
 
-/// Fails if a raw image that begins with these bytes is plainly none, with the name of what it is. A bare file system and
-/// data of any kind pass: what no signature tells may be the start of a disk. The more bytes the better, to a block of 4096.
+/// Fails if `head` is clearly not the beginning of a raw image; the error names what it is. A bare file system and
+/// unknown data pass: without a signature, they may be the start of a disk. More bytes give a better answer, up to
+/// 4096.
 pub fn check_raw(head: &[u8]) -> Result<(), &'static str> {
     let format = Format::of(head)?;
     if format != Format::Raw {
@@ -91,7 +92,7 @@ pub fn check_raw(head: &[u8]) -> Result<(), &'static str> {
     if is_text(head) { Err("a text file") } else { Ok(()) }
 }
 
-/// Whether a raw image that begins with these bytes has a partition table, or the signature that a BIOS looks for.
+/// Whether a raw image that begins with these bytes has a partition table, or the boot signature that a BIOS looks for.
 pub fn has_partition_table(head: &[u8]) -> bool {
     let has_boot_signature = head.get(510..512) == Some(&[0x55, 0xAA]);
     // UEFI specification, 5.3.2.
@@ -99,13 +100,13 @@ pub fn has_partition_table(head: &[u8]) -> bool {
         || GPT_HEADERS.iter().any(|at| head.get(*at..).is_some_and(|block| block.starts_with(b"EFI PART")))
 }
 
-/// Whether the first bytes are nothing but text in UTF-8.
+/// Whether the first bytes are only UTF-8 text.
 fn is_text(head: &[u8]) -> bool {
     let head = head.get(..TEXT).unwrap_or(head);
     let is_control = |byte: &u8| *byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x0C | 0x1B);
     let is_utf8 = match std::str::from_utf8(head) {
         Ok(_) => true,
-        // The last character may be cut.
+        // The last character may be cut off.
         Err(error) => error.error_len().is_none(),
     };
     !head.is_empty() && is_utf8 && !head.iter().any(is_control)
@@ -115,7 +116,7 @@ fn is_text(head: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// These bytes at an offset of what is otherwise no text.
+    /// A block that is not text, with these bytes at an offset.
     fn block(at: usize, bytes: &[u8]) -> Vec<u8> {
         let mut block = vec![0xFA; 8192];
         block.splice(at..at + bytes.len(), bytes.iter().copied());
@@ -152,7 +153,7 @@ mod tests {
         for head in [vec![], vec![0; 8192], vec![0xAA; 512], block(510, &[0x55, 0xAA]), text_after_a_block] {
             assert_eq!(check_raw(&head), Ok(()));
         }
-        // Text with as much as one byte that is none.
+        // Text with a single byte that is not text.
         let label = [&b"text"[..], &[0], b"text"].concat();
         assert_eq!(check_raw(&label), Ok(()));
     }

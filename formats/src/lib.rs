@@ -1,5 +1,6 @@
-//! Readers and editors of formats that are not slipway's own: boot configurations, PE, EFI load options, lists of sums, signatures,
-//! block maps, images by their first bytes. Bytes or text in, a judgement or a text out; no input or output.
+//! Readers and editors for foreign formats: boot configurations, PE, EFI load options, lists of sums, signatures, block
+//! maps, and images by their first bytes. They take bytes or text and return a result or a text. They do no input or
+//! output.
 #![deny(clippy::indexing_slicing, clippy::expect_used)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests"))]
 

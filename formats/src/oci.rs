@@ -1,15 +1,15 @@
-//! Manifests of artifacts in registries (OCI image specification, manifest.md and image-index.md), and the tokens of the "Token
-//! Authentication Specification" of CNCF Distribution.
+//! Manifests of artifacts in registries (OCI image specification, manifest.md and image-index.md), and tokens (CNCF
+//! Distribution, "Token Authentication Specification").
 
 use serde_json::Value;
 use slipway_protocol::Digest;
 
-/// Configurations of container images, whose layers are archives of files and no images of disks.
+/// Configuration types of container images. Their layers are archives of files, not disk images.
 const CONTAINER: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
 const TITLE: &str = "org.opencontainers.image.title";
 
-/// The part of an artifact that is wanted.
+/// The wanted part of an artifact.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Blob {
     /// Digest of its content.
@@ -18,14 +18,14 @@ pub struct Blob {
     pub size: u64,
 }
 
-/// The token in the answer of a token server, which has it under either name.
+/// The token in the response of a token server, which may use either of two names.
 pub fn token(answer: &[u8]) -> Option<String> {
     let answer: Value = serde_json::from_slice(answer).ok()?;
     let token = answer.get("token").or_else(|| answer.get("access_token"))?;
     Some(token.as_str().filter(|token| !token.is_empty())?.to_owned())
 }
 
-/// The one manifest of an index that is for Linux on this architecture, or the only one if it is for any.
+/// The only manifest of an index for Linux on this architecture. Or the only manifest at all, if it names no platform.
 pub fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String> {
     let field = |entry: &Value, name: &str| {
         entry.get("platform").and_then(|platform| platform.get(name)).and_then(Value::as_str).map(str::to_owned)
@@ -47,7 +47,7 @@ pub fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String
     }
 }
 
-/// The layer of a manifest that is wanted: the one of this title, or the only one.
+/// The wanted layer of a manifest: the one with this title, or the only one.
 pub fn blob(manifest: &Value, title: Option<&str>) -> Result<Blob, String> {
     let config = manifest.get("config").and_then(|config| config.get("mediaType")).and_then(Value::as_str);
     if config.is_some_and(|config| CONTAINER.contains(&config)) {
@@ -80,7 +80,7 @@ fn digest_of(descriptor: &Value) -> Result<Digest, String> {
     text.parse().map_err(|error| format!("its manifest has an entry with a wrong digest: {error}"))
 }
 
-/// The first of some texts from a registry, which may be many and long.
+/// Lists some texts from a registry, shortened, as there may be many and they may be long.
 fn listed(texts: &[String]) -> String {
     const SHOWN: usize = 5;
     const LONGEST: usize = 64;

@@ -1,38 +1,40 @@
-//! Sections of programs of the firmware (Microsoft, "PE Format", "File Headers" and "Section Table"). Those of a unified kernel
-//! image (UAPI.5) and of an addon to its command line are files.
+//! Sections of EFI programs (Microsoft, "PE Format", "File Headers" and "Section Table"). The sections of a unified
+//! kernel image (UAPI.5), and of an addon to its command line, are files.
 
-/// Bytes from the beginning of an image that hold its headers, in any that is real.
+/// Bytes at the beginning of a file that hold the headers of any real image.
 pub const HEAD: u64 = 64 << 10;
-/// Where the headers of a PE file are, and how many bytes they have before the optional one.
+/// Offset of the field with the position of the PE header, and the length of the COFF header including the PE
+/// signature.
 const PE_OFFSET: usize = 0x3C;
 const COFF_HEADER: usize = 24;
-/// Bytes of an entry of the section table.
+/// Bytes of an entry in the section table.
 const SECTION: usize = 40;
 /// No image has more sections (PE Format, "COFF File Header").
 const MAX_SECTIONS: usize = 96;
 
-/// A part of the file.
+/// A section in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Padded with zeros.
+    /// Name, padded with zeros.
     name: [u8; 8],
-    /// Where its content begins, in bytes.
+    /// Offset of its content in the file, in bytes.
     pub offset: u64,
     /// Bytes of content.
     pub len: u64,
 }
 
-/// Where the sections of a program are.
+/// The sections of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sections {
-    /// The kind of processor it is for (PE Format, "Machine Types").
+    /// Machine type (PE Format, "Machine Types").
     pub machine: u16,
-    /// In the order of the table.
+    /// Sections in the order of the table.
     pub list: Vec<Section>,
 }
 
 impl Sections {
-    /// The sections by the first bytes of a file, of which [`HEAD`] are enough; none where it is no such program, or is cut off.
+    /// Reads the sections from the first bytes of a file; [`HEAD`] bytes are enough. None if it is not a PE file or is
+    /// cut off.
     pub fn read(head: &[u8]) -> Option<Self> {
         let long = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
         let short = |at: usize| Some(u16::from_le_bytes(*head.get(at..)?.first_chunk()?));
@@ -45,20 +47,20 @@ impl Sections {
         let section = |index: usize| {
             let entry: &[u8; SECTION] = head.get(table + index * SECTION..)?.first_chunk()?;
             let field = |at: usize| Some(u32::from_le_bytes(*entry.get(at..)?.first_chunk()?));
-            // What is in the file may be padded, and what is in memory may go on with zeros.
+            // The content may be padded in the file, and may continue with zeros in memory.
             let len = field(8)?.min(field(16)?).into();
             Some(Section { name: *entry.first_chunk()?, offset: field(20)?.into(), len })
         };
         Some(Self { machine: short(pe + 4)?, list: (0..count).map(section).collect::<Option<_>>()? })
     }
 
-    /// All sections of a name, of which an image has one for each profile.
+    /// All sections with a name. An image has one for each profile.
     pub fn of(&self, name: &str) -> impl Iterator<Item = Section> {
         let is_named = move |section: &&Section| until_zero(&section.name) == name.as_bytes();
         self.list.iter().filter(is_named).copied()
     }
 
-    /// The first section of a name.
+    /// The first section with a name.
     pub fn first(&self, name: &str) -> Option<Section> {
         self.of(name).next()
     }
@@ -69,7 +71,7 @@ impl Sections {
     }
 }
 
-/// The content of a section that is a line of text.
+/// The content of a section that holds a line of text.
 pub fn line(content: &[u8]) -> String {
     String::from_utf8_lossy(until_zero(content)).replace(char::is_control, " ").trim().to_owned()
 }

@@ -1,16 +1,17 @@
-//! Disk images of QEMU, read without a second copy (QEMU, docs/interop/qcow2.txt; the sections named here are its).
+//! Disk images of QEMU, read without a second copy (QEMU, docs/interop/qcow2.txt; section names here refer to it).
 //!
-//! [`Image`] reads a source at offsets and gives the raw image from its beginning to its end. [`FileOrder`] reads a source
-//! once, from its beginning to its end, and gives the raw image in the order of the file: that is possible where every table
-//! stands before what it maps, as `qemu-img convert` leaves it unless it preallocates data, and in most images that were
-//! written to but never had a snapshot. Either gives every byte of the raw image exactly once, or an error.
+//! [`Image`] reads a source at offsets and yields the raw image from beginning to end. [`FileOrder`] reads a source
+//! once, from beginning to end, and yields the raw image in the order of the file. That needs every table to come
+//! before the data it maps. `qemu-img convert` writes such files unless it preallocates data. Most images that were
+//! written to but never had a snapshot are in that order too. Both readers yield every byte of the raw image exactly
+//! once, or an error.
 //!
-//! Images with a backing file, an external data file, encryption, or extended L2 entries are refused, and so are those
-//! that were not closed or are marked as damaged. Snapshots inside an image are left aside.
+//! Images with a backing file, an external data file, encryption, or extended L2 entries are refused. So are images
+//! that were not closed or are marked as damaged. Snapshots inside an image are ignored.
 //!
-//! Memory is at most 16 MiB for an [`Image`] and 24 MiB for a [`FileOrder`], whatever the source says: 1 MiB of the L1 table,
-//! 4 MiB of an L2 table and what it maps, 2 MiB of raw data, 4 MiB of compressed data and 4 MiB of its decoder's past;
-//! in file order up to 262,144 clusters that are known and still to come.
+//! Memory is at most 16 MiB for an [`Image`] and 24 MiB for a [`FileOrder`], whatever the source contains: 1 MiB of the
+//! L1 table, 4 MiB of an L2 table and what it maps, 2 MiB of raw data, 4 MiB of compressed data and 4 MiB of decoder
+//! history. A [`FileOrder`] also remembers up to 262,144 pending clusters.
 
 mod decompress;
 mod file_order;
@@ -31,7 +32,7 @@ pub use image::{Image, ReadAt};
 pub enum Block<'a> {
     /// These bytes, not empty.
     Data(&'a [u8]),
-    /// So many zeros, at least one.
+    /// A number of zeros, at least one.
     Zero(u64),
 }
 
@@ -41,7 +42,7 @@ pub enum Error {
     /// The header is damaged, or the image uses something slipway does not read.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// A table says what it must not.
+    /// A table entry is invalid.
     #[error("reading {table} of the qcow2 image: entry {index} {reason}; check it with qemu-img check")]
     Entry {
         /// The L1 table, or an L2 table.
@@ -51,7 +52,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The file ends before something it has to hold.
+    /// The file ends before all of its required content.
     #[error(
         "reading {what} of the qcow2 image: the file ends at byte {end}, before byte {needed}; fetch or make it again"
     )]
@@ -83,7 +84,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A part of the file is known to be needed only after it has passed.
+    /// The pass met a reference to a part of the file that it has already passed.
     #[error(
         "reading the qcow2 image in one pass: byte {offset} is needed after byte {at} has passed; serve it where ranges \
          can be asked for (RFC 9110, section 14), or make it anew with qemu-img convert -O qcow2"
@@ -94,13 +95,13 @@ pub enum Error {
         /// Byte offset in the file of what comes next.
         at: u64,
     },
-    /// More is known and still to come than is remembered.
+    /// More clusters are pending than can be remembered.
     #[error(
         "reading the qcow2 image in one pass: more than {limit} clusters are known and still to come; serve it where \
          ranges can be asked for (RFC 9110, section 14), or make it anew with qemu-img convert -O qcow2"
     )]
     TooManyPending {
-        /// Clusters remembered.
+        /// Most clusters that are remembered.
         limit: usize,
     },
 }
@@ -114,7 +115,7 @@ fn first_mut(bytes: &mut [u8], len: usize) -> &mut [u8] {
     bytes.split_at_mut(len.min(bytes.len())).0
 }
 
-/// Gives zeros that follow one another as one piece, ahead of the next data.
+/// Merges adjacent zeros into one piece, which it writes before the next data.
 struct Out<W> {
     write: W,
     zero_start: u64,

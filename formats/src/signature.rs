@@ -1,30 +1,30 @@
-//! Detached signatures over a stream: those of minisign, and plain Ed25519 (RFC 8032).
+//! Detached signatures over a stream: minisign, and plain Ed25519 (RFC 8032).
 //!
-//! The format of minisign is that of its manual page, "Signature format" and "Public key format". Its default signs the
-//! BLAKE2b-512 digest of the file ("ED"), its older form the file itself ("Ed"), which is what plain Ed25519 does.
+//! The format of minisign is defined by its manual page, "Signature format" and "Public key format". By default it
+//! signs the BLAKE2b-512 digest of the file ("ED"). Its older format ("Ed") signs the file itself, like plain Ed25519.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use blake2::{Blake2b512, Digest as _};
 use ed25519_dalek::{Signature, StreamVerifier, VerifyingKey};
 
-/// Bytes of a signature file that is read; a longer one is refused.
+/// Most bytes of a signature file that are read; a longer one is refused.
 pub const MAX_SIGNATURE: usize = 8 << 10;
-/// Bytes of a public key that is read; a longer one is refused.
+/// Most bytes of a public key that are read; a longer one is refused.
 const MAX_KEY: usize = 8 << 10;
-/// What stands before the key in a SubjectPublicKeyInfo of Ed25519 (RFC 8410, section 4): two sequences, the object
+/// The bytes before the key in a SubjectPublicKeyInfo of Ed25519 (RFC 8410, section 4): two sequences, the object
 /// identifier 1.3.101.112, a bit string.
 const SPKI: [u8; 12] = [0x30, 0x2A, 0x30, 0x05, 0x06, 0x03, 0x2B, 0x65, 0x70, 0x03, 0x21, 0x00];
 const KEY: usize = 32;
 const SIGNATURE: usize = 64;
-/// Two letters for the algorithm and eight bytes for the key precede both key and signature of minisign.
+/// In minisign, a key and a signature begin with two letters for the algorithm and eight bytes for the key number.
 const MINISIGN_HEAD: usize = 10;
 const TRUSTED_COMMENT: &str = "trusted comment: ";
 
-/// Why a signature does not hold, or cannot be checked.
+/// Why a signature is not valid, or cannot be checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The public key is of no known form.
+    /// The public key has no known format.
     #[error(
         "reading the public key: {reason}; give a key of minisign, or one of Ed25519 as PEM, base64 or hexadecimal digits"
     )]
@@ -32,7 +32,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The signature is of no known form, or not of the key's.
+    /// The signature has no known format, or does not fit the key's format.
     #[error("reading the signature: {reason}; check the address of the signature")]
     Signature {
         /// What is wrong with it.
@@ -43,18 +43,18 @@ pub enum Error {
     OtherKey {
         /// Number of the public key, as minisign prints it.
         expected: String,
-        /// Number of the key the signature names.
+        /// Number of the key that the signature names.
         found: String,
     },
-    /// The signature is not one of these bytes by this key.
+    /// The signature does not match the data and the key.
     #[error("checking the signature of {what}: it is not one of these bytes by this key")]
     Wrong {
-        /// What was signed: the content, or the trusted comment of a signature of minisign.
+        /// The signed data: the content, or the trusted comment of a minisign signature.
         what: &'static str,
     },
 }
 
-/// Verifies a signature over a stream that passes by.
+/// Verifies a signature over a stream.
 pub struct Verifier(Signed);
 
 enum Signed {
@@ -65,8 +65,8 @@ enum Signed {
 }
 
 impl Verifier {
-    /// Takes a public key and a signature, which is a file of minisign's where the key is of minisign, and else 64 bytes,
-    /// raw or in base64. What can be found out without the stream, is.
+    /// Takes a public key and a signature: for a minisign key a minisign file, otherwise 64 bytes, raw or in base64.
+    /// Everything that does not need the stream is checked here.
     pub fn new(public_key: &str, signature: &[u8]) -> Result<Self, Error> {
         let key = PublicKey::parse(public_key)?;
         if signature.len() > MAX_SIGNATURE {
@@ -86,7 +86,7 @@ impl Verifier {
         }
     }
 
-    /// Whether the signature holds for all that was taken.
+    /// Whether the signature is valid for all bytes taken.
     pub fn finish(self) -> Result<(), Error> {
         let holds = match self.0 {
             Signed::Stream(verifier) => verifier.finalize_and_verify().is_ok(),
@@ -98,7 +98,7 @@ impl Verifier {
 
 struct PublicKey {
     key: VerifyingKey,
-    /// Number of the key, if it is of minisign.
+    /// Number of the key, if it is a minisign key.
     minisign: Option<[u8; 8]>,
 }
 
@@ -108,7 +108,7 @@ impl PublicKey {
         if text.len() > MAX_KEY {
             return Err(refused("it is too long"));
         }
-        // A comment of minisign and the armour of PEM stand on lines of their own.
+        // The comment of minisign and the armour of PEM are on lines of their own.
         let is_key = |line: &&str| !line.starts_with("untrusted comment:") && !line.starts_with("-----");
         let text: String = text.lines().map(str::trim).filter(is_key).collect();
         let bytes = bytes_of_hex(&text).or_else(|| STANDARD.decode(&text).ok());
@@ -141,7 +141,7 @@ fn minisign(key: &VerifyingKey, number: [u8; 8], signature: &[u8]) -> Result<Ver
     let refused = Error::Signature { reason: "it is not a signature of minisign" };
     let parsed = str::from_utf8(signature).ok().and_then(MinisignSignature::parse).ok_or(refused)?;
     if parsed.number != number {
-        // minisign prints the number as one of 64 bits in little-endian order.
+        // minisign prints the number as a 64-bit little-endian integer.
         let shown = |number| format!("{:016X}", u64::from_le_bytes(number));
         return Err(Error::OtherKey { expected: shown(number), found: shown(parsed.number) });
     }
@@ -160,7 +160,7 @@ struct MinisignSignature<'a> {
     number: [u8; 8],
     signature: Signature,
     trusted_comment: &'a str,
-    /// Of the signature and the trusted comment.
+    /// Signs the signature and the trusted comment.
     global_signature: Signature,
 }
 
@@ -191,7 +191,7 @@ fn is_signed(key: &VerifyingKey, signature: &Signature, message: &[u8]) -> bool 
     })
 }
 
-/// The bytes of 64 hexadecimal digits.
+/// Decodes 64 hexadecimal digits.
 fn bytes_of_hex(digits: &str) -> Option<Vec<u8>> {
     if digits.len() != 2 * KEY || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     const MESSAGE: &[u8] = b"the image\0";
-    /// Made by minisign 0.11 and OpenSSL 3.0, as their names say.
+    /// Made by minisign 0.11 and OpenSSL 3.0, according to the file names.
     const MINISIGN_KEY: &str = include_str!("../tests/signatures/minisign.pub");
     const MINISIGN: &str = include_str!("../tests/signatures/minisign.sig");
     const MINISIGN_LEGACY: &str = include_str!("../tests/signatures/minisign-legacy.sig");
@@ -218,7 +218,7 @@ mod tests {
         verifier.finish()
     }
 
-    /// The signature holds for the message, and for nothing else.
+    /// The signature is valid for the message, and for nothing else.
     fn check(key: &str, signature: &[u8]) {
         assert_eq!(verify(key, signature, MESSAGE), Ok(()), "{key}");
         let wrong = Err(Error::Wrong { what: "the content" });
@@ -259,7 +259,7 @@ mod tests {
         let refused = |key: &str, signature: &[u8]| Verifier::new(key, signature).err().unwrap().to_string();
         assert!(refused("", MINISIGN.as_bytes()).contains("not a key of Ed25519"));
         assert!(refused("?", MINISIGN.as_bytes()).contains("neither base64"));
-        // Everything is a signature of the point of order one.
+        // With the point of order one as the key, any signature would be valid.
         let weak = format!("01{}", "00".repeat(31));
         assert!(refused(&weak, OPENSSL.as_bytes()).contains("a weak one"));
         assert!(refused(&"A".repeat(MAX_KEY + 1), b"").contains("too long"));

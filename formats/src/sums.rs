@@ -1,5 +1,5 @@
-//! Finds the digest of a file in a list of sums, as `sha256sum` and its kin write it (GNU coreutils manual, "md5sum: Print or
-//! check MD5 digests"), in either of its forms.
+//! Finds the digest of a file in a list of checksums, as written by `sha256sum` and the similar programs of coreutils
+//! (GNU coreutils manual, "md5sum: Print or check MD5 digests"). Both line formats are read.
 //!
 //! A PGP clear signature around the list (RFC 9580, section 7) is skipped and not verified.
 
@@ -7,9 +7,9 @@ use slipway_protocol::digest::DigestError;
 use slipway_protocol::workflow::local_path;
 use slipway_protocol::{Algorithm, Digest};
 
-/// Bytes of a list that is read; a longer one is refused.
+/// Most bytes of a list that are read; a longer list is refused.
 pub const MAX_TEXT: usize = 1 << 20;
-/// Names of other files shown when the wanted one is missing.
+/// Number of other file names shown when the wanted one is missing.
 const SHOWN_NAMES: usize = 5;
 
 /// Why a list gives no digest for a file.
@@ -31,7 +31,7 @@ pub enum Error {
         /// What the list has instead.
         there: String,
     },
-    /// The file is there with sums slipway does not compute.
+    /// The list has only checksums for the file that slipway cannot compute.
     #[error(
         "looking for {name:?} in the list of sums: line {line} gives {algorithm}; sha256, sha384 or sha512 is needed"
     )]
@@ -43,7 +43,7 @@ pub enum Error {
         /// What the line gives.
         algorithm: String,
     },
-    /// A line names the file and an algorithm, and its digest is damaged.
+    /// The line for the file has a damaged digest.
     #[error("reading line {line} of the list of sums")]
     Damaged {
         /// Line, from 1.
@@ -66,8 +66,8 @@ pub enum Error {
     },
 }
 
-/// The name by which a list knows what is at a URL: the last segment of its path, percent-decoded (RFC 3986, section 2.1);
-/// of a local file, its own name. None where the path ends without one.
+/// The name that a list uses for the file at a URL: the last segment of its path, percent-decoded (RFC 3986, section
+/// 2.1). For a local file, its own name, not decoded. None if there is no name at the end.
 pub fn file_name(url: &str) -> Option<String> {
     let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let name = match (local_path(url), url.split_once("://")) {
@@ -82,7 +82,7 @@ pub fn file_name(url: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The digest a list gives for a file; SHA-512 where it gives both.
+/// The digest that a list gives for a file: the longest, if there are several algorithms.
 pub fn find(text: &[u8], name: &str) -> Result<Digest, Error> {
     if text.len() > MAX_TEXT {
         return Err(Error::TooLong { size: text.len() });
@@ -122,16 +122,16 @@ pub fn find(text: &[u8], name: &str) -> Result<Digest, Error> {
 
 /// A line that gives a digest for a name.
 struct Entry<'a> {
-    /// As the tag or the number of digits says; an algorithm slipway does not compute in words.
+    /// Taken from the tag or the number of digits. The error describes an algorithm that slipway cannot compute.
     algorithm: Result<Algorithm, String>,
     hex: &'a str,
     name: String,
 }
 
-/// The lines with their numbers, from 1, without the armour of a clear signature and its escapes.
+/// The lines and their numbers, from 1, without the armour and escapes of a clear signature.
 fn signed_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     const SIGNATURE_END: &str = "-----END PGP SIGNATURE-----";
-    // The line that ends what is skipped: the headers of a signed message, or a signature.
+    // The line that ends the skipped part: the headers of a signed message, or a signature.
     let mut until = None;
     (1..).zip(text.lines()).filter_map(move |(number, line)| {
         let line = line.trim_end();
@@ -155,7 +155,7 @@ fn entry(line: &str) -> Option<Entry<'_>> {
     Some(Entry { algorithm, hex, name })
 }
 
-/// `ALGORITHM (NAME) = HEX`, as BSD and `--tag` have it.
+/// `ALGORITHM (NAME) = HEX`, as in BSD and with `--tag`.
 fn tagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
     let (tag, rest) = line.split_once(" (")?;
     let (name, hex) = rest.rsplit_once(") = ")?;
@@ -169,9 +169,9 @@ fn tagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
     Some((algorithm, hex.trim_end(), name))
 }
 
-/// `HEX  NAME`, or `HEX *NAME` for a file read as binary.
+/// `HEX  NAME`, or `HEX *NAME` for a file read in binary mode.
 fn untagged(line: &str) -> Option<(Result<Algorithm, String>, &str, &str)> {
-    /// Digits of MD5, the shortest digest there is a program of coreutils for.
+    /// Digits of MD5, the shortest digest of any coreutils program.
     const SHORTEST: usize = 32;
     let (hex, rest) = line.split_once(' ')?;
     let name = rest.strip_prefix([' ', '*'])?;
@@ -227,7 +227,7 @@ mod tests {
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
-    /// Looks `image.raw` up; the digest as in a workflow, or the message.
+    /// Looks up `image.raw`. Expects a digest as in a workflow, or a part of the message.
     fn check(text: &str, expect: Result<&str, &str>) {
         let found = find(text.as_bytes(), "image.raw");
         let found = found.map(|digest| digest.to_string()).map_err(|error| error.to_string());
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_clear_signature_is_skipped() {
         let head = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n";
-        // What stands in a signature is no line of the list, even where it looks like one.
+        // A line inside a signature is not part of the list, even if it looks like one.
         let forged = format!("Version: 1\n\n{B}  image.raw");
         let signature = format!("-----BEGIN PGP SIGNATURE-----\n{forged}\n-----END PGP SIGNATURE-----\n");
         check(&format!("{head}{A}  image.raw\n{signature}"), Ok(&format!("sha256:{A}")));

@@ -1,4 +1,4 @@
-//! Kernel modules by modalias, from the tables depmod(8) makes: modules.alias and modules.dep.
+//! Kernel modules by modalias, from depmod(8)'s tables modules.alias and modules.dep.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -11,12 +11,12 @@ pub struct Drivers {
     folder: PathBuf,
     /// Pattern and module, in the order of modules.alias.
     aliases: Vec<(String, String)>,
-    /// Path below `folder` and the modules needed first, nearest last, by module name with underscores.
+    /// By module name with underscores: path below `folder`, and the modules to load before it, in load order.
     modules: BTreeMap<String, (String, Vec<String>)>,
 }
 
 impl Drivers {
-    /// The modules of the kernel that is running, from `/lib/modules/RELEASE`.
+    /// The modules of the running kernel, from `/lib/modules/RELEASE`.
     pub fn of_running_kernel() -> io::Result<Self> {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         Self::read(&Path::new("/lib/modules").join(release))
@@ -34,8 +34,8 @@ impl Drivers {
         })
     }
 
-    /// Loads every module whose pattern fits, or the module of that name, each after what it needs. Each result says
-    /// whether the module was loaded now (true) or before.
+    /// Loads every module whose pattern matches, and the module of that name, each after its dependencies. A result is
+    /// true if the module was loaded now, false if it was loaded before.
     pub fn load(&self, alias: &str) -> Vec<(String, io::Result<bool>)> {
         let name = canonical(alias);
         let named = self.modules.contains_key(&name).then_some(name);
@@ -74,7 +74,7 @@ pub fn modprobe(arguments: impl Iterator<Item = String>) -> ExitCode {
     if found { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Module names are compared with underscores, whatever the file is called.
+/// Module names are compared with underscores. File names may have hyphens.
 fn canonical(name: &str) -> String {
     name.replace('-', "_")
 }
@@ -91,7 +91,7 @@ fn parse_aliases(text: &str) -> Vec<(String, String)> {
     text.lines().filter_map(parse).collect()
 }
 
-/// Lines `PATH: PATH...`, where what must be loaded first stands last.
+/// Lines `PATH: PATH...`. The module to load first is last in the line.
 fn parse_dependencies(text: &str) -> BTreeMap<String, (String, Vec<String>)> {
     let parse = |line: &str| {
         let (path, needed) = line.split_once(':')?;
@@ -106,12 +106,12 @@ fn module_of(path: &str) -> String {
     canonical(file.split('.').next().unwrap_or(file))
 }
 
-/// Whether a shell pattern of `*`, `?`, `[...]` fits the whole text, as fnmatch(3) does without flags. Linear in the
-/// length of text times pattern, whatever the text holds.
+/// Whether a shell pattern of `*`, `?`, `[...]` matches the whole text, as fnmatch(3) without flags. Takes time in
+/// proportion to text length times pattern length at most.
 fn fits(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
-    // Where to go on after the last `*` swallowed one byte more.
+    // Where to continue after the last `*` has taken one byte more.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         let step = match (pattern.get(p), text.get(t)) {
@@ -136,7 +136,7 @@ fn fits(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// The position behind a bracket that holds the byte, or nothing.
+/// The position after a bracket that contains the byte, or none.
 fn bracket(pattern: &[u8], open: usize, byte: u8) -> Option<usize> {
     let close = open + pattern.get(open..)?.iter().position(|b| *b == b']')?;
     let inside = pattern.get(open + 1..close)?;

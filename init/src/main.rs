@@ -1,8 +1,8 @@
-//! slipway: the machine's side.
+//! slipway: the program that runs on the machine.
 //!
-//! The same static file is three things, told apart by how it is started: PID 1 of the micro-OS ([`pid1`]), the kernel's
-//! `modprobe` ([`drivers`]), and a command line ([`cli`]). From here to the first action: `main.rs`, `pid1/mod.rs` (starts
-//! `slipway installer`), `cli/mod.rs`, `installer/src/lib.rs`, `installer/src/run.rs`.
+//! One static file has three roles, chosen by how it is started: PID 1 of the micro-OS ([`pid1`]), the kernel's
+//! `modprobe` ([`drivers`]), and a command line ([`cli`]). Reading order up to the first action: `main.rs`,
+//! `pid1/mod.rs` (starts `slipway installer`), `cli/mod.rs`, `installer/src/lib.rs`, `installer/src/run.rs`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ mod pid1;
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().peekable();
     let called_as = arguments.next().unwrap_or_default();
-    // The first process in an installed system is number 1 too, of a namespace of its own.
+    // `in-target` has its own PID namespace and is process 1 in it.
     if std::process::id() == 1 && arguments.peek().is_none_or(|argument| argument != "in-target") {
         pid1::run();
     }

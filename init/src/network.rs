@@ -1,9 +1,9 @@
 //! `slipway network`: DHCP on every interface at once; the first that reaches the server wins.
 //!
-//! Each interface with a device behind it, present or plugged in later, gets a task of its own: link up, lease (kept and
-//! renewed for as long as the task lives), address, a default route of low preference, and a connection to the server bound
-//! to that very interface. The one whose connection comes first gets the preferred route and the name servers, and is
-//! written to [`slipway_installer::link::PATH`], which the installer waits for.
+//! Each interface with a device behind it, present or plugged in later, has its own task. The task brings the link up,
+//! takes a lease and renews it as long as the task lives, sets the address and a default route of low preference, and
+//! connects to the server through this interface only. The first interface that connects gets the preferred route and
+//! the name servers. It is written to [`slipway_installer::link::PATH`], which the installer waits for.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,9 +24,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-/// How often new interfaces and cables are looked for.
+/// How often to look for new interfaces and cables.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long a connection to the server may take before it is tried again.
+/// Timeout of one connection attempt to the server.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Wait after a failed lease or connection.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -34,18 +34,18 @@ const PAUSE: Duration = Duration::from_secs(2);
 const METRIC_WINNER: u32 = 10;
 const METRIC_OTHERS: u32 = 1000;
 
-/// What the tasks share.
+/// State shared by the tasks.
 struct Network {
     netlink: Handle,
     server: Server,
-    /// Held while names are looked up, because the name servers and the route to them are the machine's, not an
-    /// interface's; and while the winner is decided.
+    /// Held during name lookups, because name servers and the route to them belong to the whole machine, and while the
+    /// winner is decided.
     turn: Mutex<()>,
     /// The interface that reached the server first, for as long as it has its lease.
     winner: watch::Sender<Option<String>>,
 }
 
-/// Where the server is, from its URL.
+/// Host and port of the server's URL.
 #[derive(Clone, Debug)]
 struct Server {
     host: String,
@@ -74,7 +74,7 @@ pub async fn run(host: &str, port: u16) -> Result<()> {
     }
 }
 
-/// Interfaces with a device behind them; bridges, tunnels and lo have none.
+/// Interfaces with a device behind them. Bridges, tunnels and lo have none.
 fn interfaces() -> Vec<String> {
     let entries = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     entries.filter(|e| e.path().join("device").exists()).filter_map(|e| e.file_name().into_string().ok()).collect()
@@ -107,7 +107,7 @@ impl Network {
         let mut dhcp = DhcpV4Client::init(config, None).await.map_err(|e| anyhow!("starting DHCP: {}", e.msg()))?;
         info!("{name}: link is up, asking for an address by DHCP");
         let mut held: Option<Ipv4Addr> = None;
-        // Ends with the lease, or with this function.
+        // Aborted when the lease or this function ends.
         let mut reaching = JoinSet::new();
         loop {
             let state = dhcp.run().await.map_err(|e| anyhow!("DHCP: {}", e.msg()))?;
@@ -149,11 +149,11 @@ impl Network {
         }
     }
 
-    /// Puts the lease's address and its routes, of low preference, on the interface.
+    /// Sets the lease's address and its routes, with low preference, on the interface.
     async fn apply(&self, index: u32, lease: &DhcpV4Lease) -> Result<()> {
         let mut add = self.netlink.address().add(index, IpAddr::V4(lease.yiaddr), prefix(lease.subnet_mask));
-        // The kernel's own route to the subnet would have the same preference on every interface, and two networks may use
-        // the same addresses.
+        // The kernel's own subnet route has the same preference on every interface, and two networks may use the same
+        // addresses.
         let flags = AddressAttribute::Flags(AddressFlags::Noprefixroute);
         add.message_mut().attributes.push(flags);
         let added = add.replace().execute().await;
@@ -167,19 +167,19 @@ impl Network {
         self.route(index, lease, METRIC_OTHERS + index).await
     }
 
-    /// Takes an address off the interface that another machine may have by now.
+    /// Removes an address from the interface. Another machine may have been given it.
     async fn drop_address(&self, index: u32, address: Ipv4Addr) {
         let addresses = self.netlink.address();
         let of_lease = addresses.get().set_link_index_filter(index).set_address_filter(IpAddr::V4(address));
         let mut found = of_lease.execute();
         while let Ok(Some(address)) = found.try_next().await {
-            // It may be gone with its link, which is what we want.
+            // It may be gone with its link.
             let _ = self.netlink.address().del(address).execute().await;
         }
     }
 
-    /// Adds the route to the lease's subnet, and its further routes, with this metric. A further route that cannot be set is a
-    /// warning: the server may be reached without.
+    /// Adds the route to the lease's subnet and its further routes with this metric. If a further route cannot be set,
+    /// that is only a warning: the server may be reachable without it.
     async fn route(&self, index: u32, lease: &DhcpV4Lease, metric: u32) -> Result<()> {
         let (network, length) = subnet(lease);
         let to_subnet = self.add_route(index, (network, length, Ipv4Addr::UNSPECIFIED), metric).await;
@@ -202,12 +202,12 @@ impl Network {
             .destination_prefix(destination, length)
             .output_interface(index)
             .priority(metric);
-        // What is not behind a gateway is on the link; gateways are looked for there.
+        // A destination without a gateway is on the link. Gateways are looked up there too.
         let route = if gateway.is_unspecified() { route.scope(RouteScope::Link) } else { route.gateway(gateway) };
         self.netlink.route().add(route.build()).replace().execute().await
     }
 
-    /// Tries to reach the server through this interface whenever no interface has.
+    /// Tries to reach the server through this interface while there is no winner.
     async fn reach_server(&self, name: &str, index: u32, lease: &DhcpV4Lease) {
         let mut winner = self.winner.subscribe();
         // The sender lives in self, so waiting cannot fail.
@@ -264,23 +264,23 @@ impl Network {
         Ok(found.collect())
     }
 
-    /// Takes the routes of this metric off an interface.
+    /// Removes the routes with this metric from an interface.
     async fn unroute(&self, index: u32, metric: u32) {
         let mut routes = self.netlink.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build()).execute();
         while let Ok(Some(route)) = routes.try_next().await {
             let of_interface = route.attributes.contains(&RouteAttribute::Oif(index));
             let of_metric = route.attributes.contains(&RouteAttribute::Priority(metric));
             if of_interface && of_metric {
-                // It may be gone with its link, which is what we want.
+                // It may be gone with its link.
                 let _ = self.netlink.route().del(route).execute().await;
             }
         }
     }
 
-    /// Lets another interface win when this one lost its lease.
+    /// Lets another interface win after this one lost its lease.
     async fn give_up(&self, name: &str) {
         let _turn = self.turn.lock().await;
-        // An interface that is gone took its routes along.
+        // If the interface is gone, so are its routes.
         let index = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex"));
         if let Ok(index) = index.unwrap_or_default().trim().parse() {
             self.unroute(index, METRIC_WINNER).await;
@@ -294,7 +294,7 @@ impl Network {
     }
 }
 
-/// Connects to the first address that answers, through this interface only.
+/// Connects to the first address that answers, only through this interface.
 async fn connect_any(interface: &str, addresses: &[SocketAddr]) -> Result<SocketAddr> {
     let mut last = anyhow!("its name has no address");
     for address in addresses {
@@ -313,13 +313,13 @@ async fn connect_any(interface: &str, addresses: &[SocketAddr]) -> Result<Socket
     Err(last)
 }
 
-/// Address and prefix length of the network a lease's address is in.
+/// Network address and prefix length of a lease's subnet.
 fn subnet(lease: &DhcpV4Lease) -> (Ipv4Addr, u8) {
     (lease.yiaddr & lease.subnet_mask, prefix(lease.subnet_mask))
 }
 
-/// Destination, prefix length and gateway of each route of a lease beside that to its subnet (RFC 3442: classless routes replace
-/// the gateways).
+/// Destination, prefix length and gateway of each route of a lease except the one to its subnet. Classless routes
+/// replace the gateways (RFC 3442).
 fn routes(lease: &DhcpV4Lease) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
     match &lease.classless_routes {
         Some(routes) => routes.iter().map(|r| (r.destination, r.prefix_length, r.router)).collect(),
@@ -334,14 +334,14 @@ fn prefix(mask: Ipv4Addr) -> u8 {
 
 fn write_resolv_conf(lease: &DhcpV4Lease) -> Result<()> {
     let mut text = String::new();
-    // A search list comes from the network; only what looks like a domain goes into the file.
+    // The domain comes from the network, so it is checked before it is written to the file.
     if let Some(domain) = lease.domain_name.as_deref().filter(|d| is_domain(d)) {
         text.push_str(&format!("search {domain}\n"));
     }
     for server in lease.dns_srvs.iter().flatten().take(3) {
         text.push_str(&format!("nameserver {server}\n"));
     }
-    // Two questions in parallel and short patience: the resolver's default is five seconds a try.
+    // The resolver's default is five seconds a try.
     text.push_str("options timeout:2 attempts:2\n");
     if let Err(error) = std::fs::create_dir_all("/etc").and_then(|()| std::fs::write("/etc/resolv.conf", text)) {
         bail!("writing /etc/resolv.conf: {error}");

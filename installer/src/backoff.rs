@@ -1,4 +1,4 @@
-//! How long to wait before asking again.
+//! Waiting time between requests.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// Waits that double, each shortened by up to half at random, so that a thousand nodes do not ask at the same moment
-/// after the server comes back.
+/// Waits that double. Each is shortened by up to half at random, so that a thousand nodes do not ask at the same moment
+/// when the server comes back.
 #[derive(Debug)]
 pub struct Backoff {
     wait: Duration,

@@ -1,7 +1,7 @@
-//! `slipway report`: what an installed system says of its own boots, until it runs or nobody waits for it any more. It was put there,
-//! with the unit that starts it, by the action `boot-reporter`.
+//! `slipway report`: an installed system reports its boots until it runs or the server no longer expects reports. The
+//! action `boot-reporter` installs it together with its unit.
 //!
-//! Nothing of the system depends on it: whatever goes wrong here is a line in its log.
+//! Nothing in the system depends on it: an error here is only a line in its log.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,16 +21,16 @@ mod collect;
 mod files;
 mod requests;
 
-/// When a log that did not get through is sent again: what is in it takes time to collect.
+/// Wait before a failed log is sent again. Collecting its content takes time.
 const LOG_AGAIN: Duration = Duration::from_secs(60);
-/// The system that is reported of. Tests put a folder in its place.
+/// The system to report on. Tests use a folder in its place.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
-    /// Its root.
+    /// Its root folder.
     pub root: PathBuf,
-    /// Where its programs are looked for, in this order.
+    /// Folders to search for its programs, in this order.
     pub programs: Vec<PathBuf>,
-    /// A folder that does not survive a restart of the system.
+    /// A folder that is lost when the system restarts.
     pub state: PathBuf,
 }
 
@@ -41,14 +41,14 @@ impl Default for Surroundings {
     }
 }
 
-/// How time passes.
+/// Intervals and time limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Between two looks at the system, each of which is reported.
+    /// Time between two looks at the system, each of which is reported.
     pub look: Duration,
-    /// Between two logs.
+    /// Time between two logs.
     pub log: Duration,
-    /// After which it is over, however the boot went.
+    /// Time after which the reporter ends, whatever the state of the boot.
     pub lifetime: Duration,
 }
 
@@ -68,16 +68,16 @@ impl Pace {
 pub enum End {
     /// The system runs, and the server knows.
     Healthy,
-    /// The server knows nothing of the run any more, or has a newer one.
+    /// The server no longer knows the run, or has a newer one.
     NotAwaited,
-    /// Its time was over first.
+    /// The time limit was reached.
     TimeIsUp,
 }
 
-/// Why the reporter could not begin.
+/// Why the reporter could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// Its configuration is not there, or not what the action writes.
+    /// The configuration is missing, or is not in the form the action writes.
     #[error(
         "reading {}: this command is started by the unit that the action boot-reporter leaves in a system it installs",
         path.display()
@@ -89,7 +89,7 @@ pub enum ReportError {
         #[source]
         source: std::io::Error,
     },
-    /// The server's URL is none.
+    /// The server's URL is invalid.
     #[error("reading the server's URL {url:?}")]
     Url {
         /// The text.
@@ -98,7 +98,7 @@ pub enum ReportError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// No request can be made.
+    /// No request can be prepared.
     #[error("preparing to report")]
     Client {
         /// The cause.
@@ -107,7 +107,7 @@ pub enum ReportError {
     },
 }
 
-/// Reports until the system runs and the server knows, until nobody waits for reports, or until the time is over.
+/// Reports until the system runs and the server knows it, the server no longer expects reports, or the time is over.
 pub async fn run(config: &BootReporterConfig, surroundings: &Surroundings, pace: Pace) -> Result<End, ReportError> {
     let wrong = |source| ReportError::Url { url: config.url.clone(), source };
     let server = config.url.parse().map_err(|error| wrong(Box::new(error)))?;
@@ -163,7 +163,7 @@ impl Reporter<'_> {
         }
     }
 
-    /// What the server knows, once it answers; none where it awaits nothing.
+    /// What the server knows, once it answers. None if it expects no reports.
     async fn first_contact(&self) -> Option<BootKnown> {
         let (mut told, mut backoff) = (Told::default(), Backoff::default());
         loop {
@@ -178,7 +178,7 @@ impl Reporter<'_> {
         }
     }
 
-    /// Sends what there is to see of this boot; false where it did not get through.
+    /// Sends the log of this boot. False if it did not get through.
     async fn send_log(&self, report: &BootReport) -> bool {
         let log = collect::log(self.surroundings, report).await;
         let sent = self.client.boot_log(&self.boot_id, &log).await;
@@ -186,7 +186,7 @@ impl Reporter<'_> {
     }
 }
 
-/// The failure that was logged last: the same one again and again is told once.
+/// The last failure logged. A repeated failure is logged once.
 #[derive(Default)]
 struct Told(String);
 
@@ -200,7 +200,7 @@ impl Told {
     }
 }
 
-/// The stage of a boot that has just begun, or that is reported of again after the reporter was restarted.
+/// The stage of a boot that has just begun, or of one whose reporter was restarted.
 fn first_stage(last: Option<&BootReport>, boot_id: &str) -> BootStage {
     match last {
         None => BootStage::Booting,
@@ -214,7 +214,7 @@ fn is_up(system_state: &str) -> bool {
     matches!(system_state, "running" | "degraded")
 }
 
-/// Whether the server itself says that nobody waits for reports. An answer that is not its own says nothing.
+/// Whether the server itself says that it expects no reports. An answer from anything else does not count.
 fn is_gone(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { status, .. } if matches!(status.as_u16(), 404 | 410))
 }

@@ -1,4 +1,4 @@
-//! Captured disks and recovery keys go to the server.
+//! Sends captured disks and recovery keys to the server.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -13,9 +13,9 @@ use tokio::time::sleep;
 use crate::client::ClientError;
 use crate::enrol::Session;
 
-/// How often a request that waits looks whether it should stop.
+/// How often a waiting request checks whether to stop.
 const STOP_CHECK: Duration = Duration::from_millis(100);
-/// Before the server is asked again whether it has verified an image.
+/// Wait before asking the server again whether it has verified an image.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A machine in a run, whose captured disks and recovery keys go to the run's server.
@@ -31,7 +31,7 @@ impl ServerMachine {
         Self { machine, session, run, runtime }
     }
 
-    /// Waits for an answer of the server, or until the action is to stop. For the threads of actions, which may block.
+    /// Waits for an answer of the server, or until the action is to stop. Only for action threads, which may block.
     fn wait<T>(&self, request: impl Future<Output = Result<T, ClientError>>) -> Result<T, UploadError> {
         let stopped = async {
             while !self.cancel().is_set() {
@@ -41,14 +41,14 @@ impl ServerMachine {
         self.runtime.block_on(async {
             tokio::select! {
                 answer = request => answer.map_err(failed),
-                // What else went on will end too, and tells why.
+                // The cause is reported by another part of the action, which also ends.
                 () = stopped => Err(UploadError { source: "stopping on request".into(), is_transient: true }),
             }
         })
     }
 }
 
-/// Credentials that are no longer good are being replaced, by whoever notices first.
+/// Rejected credentials are transient: another task may already be replacing them.
 fn failed(error: ClientError) -> UploadError {
     let is_transient = error.is_transient() || error.code() == Some(ErrorCode::Unauthenticated);
     UploadError { source: Box::new(error), is_transient }
@@ -89,7 +89,7 @@ impl Machine for ServerMachine {
     }
 }
 
-/// An image that is being stored on the server, which forgets it when the run ends before the image is committed.
+/// An image being stored on the server. The server forgets it if the run ends before the image is committed.
 struct ServerUpload<'a> {
     machine: &'a ServerMachine,
     name: String,

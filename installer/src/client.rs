@@ -1,4 +1,4 @@
-//! The requests a node makes, one function each.
+//! The requests of a node, one function each.
 
 use std::io::Write;
 use std::time::Duration;
@@ -15,55 +15,56 @@ use slipway_protocol::{
 use crate::config::Config;
 use crate::tls::{self, NodeCertificate, TlsError};
 
-/// Time to connect, and time without a byte.
+/// Time limit for a connection, and for the next byte.
 const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(15);
-/// Time for a piece of an image, over a slow line, and for the server to store it; as long as it lets a request take.
+/// Time to send a piece of an image over a slow line and for the server to store it. The server allows a request the
+/// same time.
 const PIECE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why a request got no answer that can be used.
+/// Why a request got no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No connection, or it broke.
+    /// The connection failed or broke.
     #[error("{what} at {url}")]
     Transport {
-        /// What was asked.
+        /// What was requested.
         what: &'static str,
-        /// Of whom.
+        /// URL of the request.
         url: String,
         /// The cause.
         #[source]
         source: reqwest::Error,
     },
-    /// The server is not the one the boot medium knows.
+    /// The server's certificate failed the check against the boot medium's CA.
     #[error("{what} at {url}: the server is not trusted, nothing was sent: {verdict}")]
     Untrusted {
-        /// What was to be asked.
+        /// What was to be requested.
         what: &'static str,
-        /// Of whom.
+        /// URL of the request.
         url: String,
-        /// What the certificate check said.
+        /// Result of the certificate check.
         verdict: String,
     },
-    /// The server said no.
+    /// The server refused.
     #[error("{what} at {url}: refused with status {status}")]
     Refused {
-        /// What was asked.
+        /// What was requested.
         what: &'static str,
-        /// Of whom.
+        /// URL of the request.
         url: String,
         /// HTTP status.
         status: StatusCode,
-        /// Its reason.
+        /// The server's reason.
         #[source]
         source: Box<ErrorBody>,
     },
-    /// The answer is not what the protocol says.
+    /// The answer does not follow the protocol.
     #[error("{what} at {url}: the answer with status {status} cannot be read")]
     Answer {
-        /// What was asked.
+        /// What was requested.
         what: &'static str,
-        /// Of whom.
+        /// URL of the request.
         url: String,
         /// HTTP status.
         status: StatusCode,
@@ -71,7 +72,7 @@ pub enum ClientError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// No request could be made at all.
+    /// No request could be made.
     #[error("setting up TLS")]
     Tls {
         /// The cause.
@@ -85,7 +86,7 @@ impl ClientError {
         let url = url.to_string();
         match tls::certificate_verdict(&source) {
             Some(verdict) => Self::Untrusted { what, url, verdict },
-            // The URL is in our own message.
+            // Our own message contains the URL.
             None => Self::Transport { what, url, source: source.without_url() },
         }
     }
@@ -98,12 +99,12 @@ impl ClientError {
         }
     }
 
-    /// True when the server was not reached, or cannot serve now.
+    /// True if the server was not reached or cannot serve now.
     pub fn is_outage(&self) -> bool {
         self.is_transient() && !matches!(self, Self::Untrusted { .. })
     }
 
-    /// True when asking the same again can help: the server is away, overloaded or faulty.
+    /// True if the same request may succeed later: the server is away, overloaded or faulty.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Transport { .. } | Self::Untrusted { .. } => true,
@@ -120,11 +121,11 @@ impl ClientError {
 pub enum Enrolled {
     /// Credentials.
     Yes(Enrolment),
-    /// An operator must act; ask again after this time.
+    /// An operator must act. Ask again after this time.
     Wait(Wait, Duration),
 }
 
-/// Speaks to the server as an unknown machine, or as a node.
+/// Sends requests as an unknown machine or as a node.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -194,7 +195,7 @@ impl Client {
         self.read(&ask, answer).await
     }
 
-    /// `GET /v1/node/workflow`: a long poll; nothing when there is nothing to do.
+    /// `GET /v1/node/workflow`: a long poll. None if there is no work.
     pub async fn workflow(&self) -> Result<Option<Workflow>, ClientError> {
         let patience = Duration::from_secs(POLL_SECONDS) + SILENCE;
         let ask = Ask { patience, ..Ask::new("asking for work", Method::GET, "v1/node/workflow") };
@@ -212,7 +213,7 @@ impl Client {
         self.read(&ask, answer).await
     }
 
-    /// `POST /v1/node/logs`: text that begins `offset` bytes after the first of this boot.
+    /// `POST /v1/node/logs`: text that begins at `offset`, in bytes from the start of this boot's log.
     pub async fn logs(&self, boot_id: &str, offset: u64, run: Option<&str>, text: &str) -> Result<(), ClientError> {
         #[derive(Serialize)]
         struct Query<'a> {
@@ -243,8 +244,8 @@ impl Client {
         self.send(&ask, |r| r).await.map(drop)
     }
 
-    /// `PUT /v1/node/runs/{run}/captures/{name}`: a piece of an image. Returns how many bytes of the image the server has now,
-    /// whether it took the piece or not.
+    /// `PUT /v1/node/runs/{run}/captures/{name}`: a piece of an image. Returns how many bytes of the image the server
+    /// now has, whether or not it took the piece.
     pub async fn put_capture(&self, run: &str, name: &str, offset: u64, piece: Vec<u8>) -> Result<u64, ClientError> {
         let path = format!("v1/node/runs/{run}/captures/{name}");
         let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("sending a piece of an image", Method::PUT, path) };
@@ -262,7 +263,7 @@ impl Client {
         Err(ClientError::Answer { what, url, status, source: format!("it has no header {UPLOAD_OFFSET}").into() })
     }
 
-    /// `POST /v1/node/runs/{run}/captures`. False while the server has not verified it yet: it is to be asked again.
+    /// `POST /v1/node/runs/{run}/captures`. False if the server has not verified the image yet: ask again.
     pub async fn commit_capture(&self, run: &str, image: &CapturedImage) -> Result<bool, ClientError> {
         let path = format!("v1/node/runs/{run}/captures");
         let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("completing an image", Method::POST, path) };
@@ -270,7 +271,7 @@ impl Client {
         Ok(answer.status() != StatusCode::ACCEPTED)
     }
 
-    /// A log as it is sent.
+    /// Compresses a log for sending.
     pub(crate) fn compress(&self, log: &[u8]) -> Result<Vec<u8>, ClientError> {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(log).and_then(|()| gzip.finish()).map_err(|source| ClientError::Answer {
@@ -281,13 +282,13 @@ impl Client {
         })
     }
 
-    /// `POST /v1/node/runs/{run}/recovery-keys`. Once it succeeds, the server does not lose the key.
+    /// `POST /v1/node/runs/{run}/recovery-keys`. After success the key is stored durably.
     pub async fn escrow(&self, run: &str, key: &RecoveryKey) -> Result<(), ClientError> {
         let ask = Ask::new("storing a recovery key", Method::POST, format!("v1/node/runs/{run}/recovery-keys"));
         self.send(&ask, |r| r.json(key)).await.map(drop)
     }
 
-    /// Sends a request and turns every answer that is not a success into an error.
+    /// Sends a request. Any answer other than success is an error.
     pub(crate) async fn send(
         &self,
         ask: &Ask,
@@ -297,7 +298,7 @@ impl Client {
         self.success(ask, answer).await
     }
 
-    /// Sends a request and returns whatever the answer is.
+    /// Sends a request and returns the answer, whatever its status.
     async fn ask(
         &self,
         ask: &Ask,
@@ -357,7 +358,7 @@ impl Ask {
         Self { what, method, path: path.into(), patience: SILENCE }
     }
 
-    /// The same with time for a large body.
+    /// The same request with the longer time limit for a large body.
     pub(crate) fn patient(self) -> Self {
         Self { patience: PIECE_PATIENCE, ..self }
     }

@@ -1,4 +1,4 @@
-//! The clock, which certificates are judged by: at least the build time, then what the verified server says.
+//! The clock, which certificates are checked against: at least the build time, then the time of the verified server.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,10 +9,10 @@ use tracing::{info, warn};
 use crate::client::ClientError;
 use crate::tls;
 
-/// A clock this near the server's is left alone.
+/// A clock that differs from the server's by no more than this is not changed.
 const CLOSE_ENOUGH: Duration = Duration::from_secs(2);
 
-/// How long the server may take to answer.
+/// Time limit for the server's answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// When this program was built, in seconds since 1970: `SOURCE_DATE_EPOCH` of the build, else 2026-01-01.
@@ -26,7 +26,7 @@ pub fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Asks the server for the time by its `Date` header and sets the clock, never before the build time.
+/// Reads the time from the server's `Date` header and sets the clock, never to before the build time.
 pub async fn set_from_server(server: &Url, ca: &str) -> Result<(), ClientError> {
     let url = crate::client::join(server, "v1/time");
     let what = "asking for the time";

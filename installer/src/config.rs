@@ -1,7 +1,8 @@
-//! What the machine is told before it can ask: where the server is and how to know it.
+//! The configuration a machine needs for its first request: where the server is and how to verify it.
 //!
-//! Four sources, later wins: the file baked into the initramfs, SMBIOS OEM strings (type 11, `slipway.KEY=VALUE`), QEMU's
-//! fw_cfg (`opt/slipway/KEY`), the kernel command line (`slipway.KEY=VALUE`). One set of keys for all of them.
+//! Four sources; later ones override earlier ones: the file in the initramfs, SMBIOS OEM strings (type 11,
+//! `slipway.KEY=VALUE`), QEMU's fw_cfg (`opt/slipway/KEY`), the kernel command line (`slipway.KEY=VALUE`). All have the
+//! same keys.
 
 mod yaml;
 
@@ -14,9 +15,9 @@ use slipway_user_data::Refusal;
 
 /// The file in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
-/// Where a source is, for messages.
+/// Name of a source, for messages.
 const COMMAND_LINE: &str = "the kernel command line";
-/// Largest value read from any source, in bytes; a CA bundle of a hundred certificates fits.
+/// Largest value from any source, in bytes. A CA bundle of a hundred certificates fits.
 const LARGEST: u64 = 1 << 20;
 
 /// The merged configuration.
@@ -24,16 +25,16 @@ const LARGEST: u64 = 1 << 20;
 pub struct Config {
     /// Key `server`: base URL of the server, `https` only.
     pub server: Url,
-    /// Key `ca`: PEM certificates that may sign the server's. Nothing else is trusted.
+    /// Key `ca`: PEM certificates of CAs that may sign the server's. Nothing else is trusted.
     pub ca: String,
     /// Key `token`: bootstrap token.
     pub token: Option<Secret>,
 }
 
-/// What one source says.
+/// The values of one source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
-    /// Where it was found, for messages.
+    /// Name of the source, for messages.
     pub place: String,
     /// Keys without the `slipway.` prefix.
     pub values: BTreeMap<String, String>,
@@ -42,16 +43,16 @@ pub struct Source {
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file is not YAML, or not a mapping of words to words.
+    /// The file is not YAML, or not a mapping of strings to strings.
     #[error("reading the configuration in {place}")]
     Syntax {
         /// The file.
         place: String,
-        /// With line and column.
+        /// The cause, with line and column.
         #[source]
         source: Refusal,
     },
-    /// A source exists and cannot be read.
+    /// A source exists but cannot be read.
     #[error("reading the configuration in {}", path.display())]
     Read {
         /// The file.
@@ -60,27 +61,27 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// A key nobody set.
+    /// A required key is missing.
     #[error("no {key} is configured: set `{key}:` in {BAKED} or slipway.{key}= on the kernel command line")]
     Missing {
         /// The key.
         key: &'static str,
     },
-    /// A value that means nothing.
+    /// A value is invalid.
     #[error("{key} from {place} is {value:?}, which {wrong}")]
     Value {
         /// The key.
         key: &'static str,
         /// Where it was set.
         place: String,
-        /// What was set.
+        /// The value.
         value: String,
         /// What is wrong and what would be right.
         wrong: String,
     },
 }
 
-/// Reads every source of this machine and merges them. The strings are warnings for the operator.
+/// Reads and merges every source of this machine. The strings are warnings for the operator.
 pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
     let root = Path::new("/");
     let baked = root.join(BAKED.trim_start_matches('/'));
@@ -90,7 +91,7 @@ pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
     }
     sources.push(Source {
         place: "the SMBIOS OEM strings".to_owned(),
-        // Root alone may read the table; on a machine without SMBIOS there is none.
+        // Only root can read the table. A machine without SMBIOS has none.
         values: crate::oem_strings::parse(&std::fs::read(root.join("sys/firmware/dmi/tables/DMI")).unwrap_or_default())
             .iter()
             .filter_map(|word| key_and_value(word))
@@ -111,14 +112,14 @@ fn read_if_there(path: &Path) -> Result<Option<String>, ConfigError> {
     }
 }
 
-/// A mapping of words to words, in YAML.
+/// Reads a YAML mapping of strings to strings.
 pub fn from_yaml(place: &str, text: &str) -> Result<Source, ConfigError> {
     let values = yaml::parse(text).map_err(|source| ConfigError::Syntax { place: place.to_owned(), source })?;
     Ok(Source { place: place.to_owned(), values })
 }
 
-/// `slipway.KEY=VALUE` words; a value in double quotes may hold blanks, as in the kernel's own parser
-/// (lib/cmdline.c, `next_arg`). Only the first `=` divides.
+/// Reads `slipway.KEY=VALUE` words. Only the first `=` separates. A value in double quotes may contain blanks, as in
+/// the kernel's own parser (lib/cmdline.c, `next_arg`).
 pub fn from_command_line(text: &str) -> Source {
     let mut words = vec![String::new()];
     let mut quoted = false;
@@ -157,7 +158,7 @@ pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
     let mut found: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     for source in sources {
         for (key, value) in &source.values {
-            // Read by whoever lists disks, who must know the boot medium before there is a configuration.
+            // Read by the code that lists disks, which must know the boot medium before there is a configuration.
             if key == "boot_medium" && source.place == COMMAND_LINE {
                 continue;
             }
@@ -188,7 +189,7 @@ pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
 }
 
 fn parse_server(place: &str, value: &str) -> Result<Url, ConfigError> {
-    // What stands before an @ may be a password.
+    // The part before an @ may contain a password.
     let shown = value.rsplit_once('@').map_or(value.to_owned(), |(_, host)| format!("...@{host}"));
     let wrong =
         |wrong: String| ConfigError::Value { key: "server", place: place.to_owned(), value: shown.clone(), wrong };

@@ -1,4 +1,4 @@
-//! From a machine to a node: key, request, wait, credentials, and their renewal.
+//! How a machine becomes a node: key, request, wait, credentials, and their renewal.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -14,28 +14,28 @@ use crate::tls::NodeCertificate;
 use crate::told::Told;
 use tracing::{error, info, warn};
 
-/// How often a refused machine asks again: an operator may have put things right.
+/// Wait before a refused machine asks again. An operator may have fixed the cause.
 const AFTER_REFUSAL: Duration = Duration::from_secs(15);
 
-/// How often a renewal that failed is tried again.
+/// Wait before a failed renewal is tried again.
 const AFTER_FAILED_RENEWAL: Duration = Duration::from_secs(30);
-/// How often a server may be out of reach when somebody waits in front of the terminal.
+/// How often the server may be out of reach in an interactive run.
 const IMPATIENT_FAILURES: u32 = 3;
 
-/// What the machine says of itself when it enrols.
+/// What the machine sends about itself when it enrols.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The keys it is known by.
+    /// The keys that identify it.
     pub identity: Identity,
-    /// What is inside it.
+    /// Its hardware.
     pub inventory: Inventory,
-    /// Which boot this is.
+    /// The id of this boot.
     pub boot_id: String,
     /// Milliseconds from the start of the kernel to the start of PID 1, in the micro-OS.
     pub kernel_to_init: Option<u64>,
 }
 
-/// A node's way to its server. Clones share the credentials, which are replaced when they are renewed.
+/// A node's access to its server. Clones share the credentials, which are replaced on renewal.
 #[derive(Clone, Debug)]
 pub struct Session {
     config: Arc<Config>,
@@ -44,11 +44,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Enrols, however long it takes an operator to let the machine in, and keeps the credentials fresh from then on. With
-    /// `impatient` a server that refuses, or is not to be reached in a few tries, is an error.
+    /// Enrols, however long an operator takes to approve the machine, and then keeps the credentials fresh. With
+    /// `impatient`, a server that refuses or cannot be reached in a few tries is an error.
     pub async fn open(config: Config, facts: Facts, impatient: bool) -> Result<Self, ClientError> {
         let (client, renew_in) = enrol(&config, &facts, impatient).await?;
-        // The token is for a machine's first way in: one that an operator took out of service must not come back by itself.
+        // The token is only for the first enrolment: a machine that an operator decommissioned must not come back by
+        // itself.
         let config = Config { token: None, ..config };
         let session = Self { config: Arc::new(config), facts: Arc::new(facts), client: Arc::new(RwLock::new(client)) };
         tokio::spawn(session.clone().keep_fresh(renew_in));
@@ -60,12 +61,12 @@ impl Session {
         self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Which boot this is.
+    /// The id of this boot.
     pub fn boot_id(&self) -> &str {
         &self.facts.boot_id
     }
 
-    /// Enrols anew, because the server no longer accepts the credentials, as `why` says.
+    /// Enrols again after the server rejected the credentials with the error `why`.
     pub async fn reopen(&self, why: &ClientError) -> Result<(), ClientError> {
         warn!("{}; enrolling again", crate::one_line(why));
         let (client, _) = enrol(&self.config, &self.facts, false).await?;
@@ -96,8 +97,8 @@ impl Session {
         }
     }
 
-    /// New credentials from those at hand, while they are good. A server that was away for longer would not even shake hands
-    /// with the old ones, so then the machine enrols as it did at first.
+    /// Renews the credentials while they are valid. Once they have expired, the server refuses the TLS handshake, so
+    /// the machine enrols again.
     async fn renew(&self, end: Instant) -> Result<Duration, ClientError> {
         let anew = || enrol(&self.config, &self.facts, false);
         let (client, wait) = if Instant::now() >= end {
@@ -115,7 +116,7 @@ impl Session {
     }
 }
 
-/// Asks until the server says yes. Gives up only on what asking again cannot change.
+/// Asks until the server accepts. Gives up only on errors that a retry cannot fix.
 async fn enrol(config: &Config, facts: &Facts, impatient: bool) -> Result<(Client, Duration), ClientError> {
     let anonymous = Client::new(config)?;
     let (key, csr) = key_and_request()?;
@@ -143,7 +144,7 @@ async fn enrol(config: &Config, facts: &Facts, impatient: bool) -> Result<(Clien
                     WaitReason::NotReleased => "this machine is registered and waits for release",
                     WaitReason::Unregistered => "this machine is not registered and waits for approval",
                 };
-                // On the console, where somebody stands in front of the machine and looks for it.
+                // Logged for the console, where a person at the machine looks for the claim code.
                 let sentence = format!("{why}: claim code {}", wait.claim_code);
                 if told.is_due(&sentence, Instant::now()) {
                     warn!("{sentence}");
@@ -171,7 +172,7 @@ fn timing(kernel_to_init: u64) -> BootTiming {
     BootTiming { kernel_to_init, init_to_enrol: now.saturating_sub(kernel_to_init) }
 }
 
-/// A fresh P-256 key, which never leaves the machine, and the request for its certificate. The server names the subject.
+/// A new P-256 key, which never leaves the machine, and its certificate request. The server sets the subject.
 fn key_and_request() -> Result<(KeyPair, String), ClientError> {
     let wrong = |source: rcgen::Error| crate::tls::TlsError::Identity { source: Box::new(source) };
     let key = KeyPair::generate().map_err(wrong)?;
@@ -183,6 +184,6 @@ fn key_and_request() -> Result<(KeyPair, String), ClientError> {
 fn credentials(config: &Config, key: &KeyPair, enrolment: Enrolment) -> Result<(Client, Duration), ClientError> {
     let node = NodeCertificate { chain: enrolment.certificate, key: key.serialize_pem().into() };
     let client = Client::of_node(config, &node, enrolment.jwt)?;
-    // Half of the life, and never so often that a server with a wrong idea of time is flooded.
+    // Half of the lifetime, and at least 10 s so that a server with a wrong clock is not flooded.
     Ok((client, Duration::from_secs((enrolment.expires_in / 2).max(10))))
 }

@@ -1,9 +1,9 @@
-//! Small files that are read by others.
+//! Writes small files that other processes read.
 
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes a file so that a reader sees the old text or the new, never half of it. Makes the folder. Mode 0600.
+/// Writes a file so that a reader sees the old text or the new, never a part. Creates the folder. Mode 0600.
 pub fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     if let Some(folder) = path.parent() {

@@ -1,7 +1,8 @@
-//! What happens between power-on and the installed system, seen from the machine: find out who it is, enrol, wait for work,
-//! do it, report it.
+//! The machine's side of an installation from power-on to the installed system: identify the machine, enrol, wait for
+//! work, run it, report it.
 //!
-//! Nothing here opens a disk: that is `slipway-actions`. Nothing here restarts the machine: [`run()`] returns that it is to be.
+//! No code here opens a disk (`slipway-actions` does) or restarts the machine ([`run()`] returns that it is to be
+//! restarted).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,29 +40,30 @@ pub mod run;
 pub mod tls;
 mod told;
 
-/// What [`run()`] needs to know of the machine it runs on.
+/// What [`run()`] needs to know about the machine.
 pub struct Options {
-    /// Who and what the machine is.
+    /// Identity and hardware of the machine.
     pub facts: Facts,
-    /// Whether the clock may be set: in the micro-OS, where nobody else does.
+    /// Whether to set the clock: only in the micro-OS, where nothing else sets it.
     pub set_clock: bool,
-    /// A folder that does not survive a restart of the machine.
+    /// A folder that is lost when the machine restarts.
     pub state: PathBuf,
-    /// How the installer before this one ended, in this boot.
+    /// How the previous installer in this boot ended.
     pub previous_exit: Option<String>,
     /// The log of the machine.
     pub log: LogBook,
-    /// What actions work on.
+    /// Makes the machine that actions work on.
     pub machine: MakeMachine,
-    /// Becomes true when the machine has found its disks, as far as anybody can tell. A rule that takes the smallest of them is
-    /// not asked before.
+    /// Becomes true once the list of disks seems complete. Steps do not start before, because a rule such as "smallest
+    /// disk" needs the whole list.
     pub disks_settled: watch::Receiver<bool>,
-    /// Return after the first run instead of waiting for the next, and give up where the server cannot be reached or refuses.
+    /// Return after the first run instead of waiting for the next, and give up if the server refuses or cannot be
+    /// reached.
     pub once: bool,
 }
 
-/// The whole flow. Returns when the machine is to be left, after the server has stored the last event; fails only on what
-/// no waiting can change.
+/// The whole flow. Returns when the machine is to be left, after the server has stored the last event. Fails only on
+/// errors that waiting cannot fix.
 pub async fn run(config: Config, mut options: Options) -> Result<End, ClientError> {
     if options.set_clock {
         set_clock(&config).await?;
@@ -77,7 +79,7 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
         machine: options.machine,
     };
     let mut backoff = Backoff::default();
-    // A run the server takes no reports of, and may hand out again: it is not begun again.
+    // A run whose reports the server refuses. The server may hand it out again, but it is not started again.
     let mut abandoned = None;
     info!("waiting for work");
     loop {
@@ -85,7 +87,7 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
             Ok(Some(workflow)) if abandoned.as_ref() == Some(&workflow.run) => sleep(backoff.next_wait()).await,
             Ok(Some(workflow)) => {
                 backoff.reset();
-                // The sender lives as long as the machine; without one there is nothing to wait for.
+                // The sender lives as long as the machine. An error means there is nothing to wait for.
                 let _ = options.disks_settled.wait_for(|settled| *settled).await;
                 let mut end = runner.run(&workflow).await;
                 if let Err(reason) = reporter.flush().await {
@@ -112,12 +114,12 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
     }
 }
 
-/// Whether the node's credentials are worth nothing any more: they are not known, or an operator took the node out of service.
+/// Whether the node's credentials are useless: unknown to the server, or the node was decommissioned.
 pub(crate) fn is_shut_out(error: &ClientError) -> bool {
     matches!(error.code(), Some(ErrorCode::Unauthenticated | ErrorCode::Decommissioned))
 }
 
-/// Asks for the time until the server answers: the first contact, which tells whether it can be trusted.
+/// Asks for the time until the server answers. This first contact shows whether the server can be trusted.
 async fn set_clock(config: &Config) -> Result<(), ClientError> {
     let mut backoff = Backoff::default();
     let mut told = Told::default();
@@ -136,7 +138,7 @@ async fn set_clock(config: &Config) -> Result<(), ClientError> {
     }
 }
 
-/// Waits, bounded, until the kernel has found a disk: drivers load while the network comes up.
+/// Waits up to `patience` for the first disk, because drivers load while the network comes up. False if none was found.
 pub async fn wait_for_disks(list: impl Fn() -> usize, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     while list() == 0 {
@@ -148,13 +150,13 @@ pub async fn wait_for_disks(list: impl Fn() -> usize, patience: Duration) -> boo
     true
 }
 
-/// An error and its causes in one line, the way a log or a person wants it.
+/// An error and its causes in one line.
 pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         let cause_text = cause.to_string();
-        // Some libraries repeat their cause in their own message.
+        // Some libraries include the cause in their own message.
         if !text.ends_with(&cause_text) {
             text.push_str(": ");
             text.push_str(&cause_text);

@@ -1,4 +1,4 @@
-//! The one word `slipway network` says to `slipway installer`: which interface reaches the server.
+//! How `slipway network` tells `slipway installer` which interface reaches the server.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-/// Where the word is left.
+/// File with the [`Link`].
 pub const PATH: &str = "/run/slipway/link.json";
 
 /// The interface that reached the server first.
@@ -25,12 +25,12 @@ pub struct Link {
     pub name_servers: Vec<String>,
 }
 
-/// Leaves the word, whole or not at all.
+/// Writes the link's file, as a whole or not at all.
 pub fn announce(link: &Link) -> io::Result<()> {
     crate::files::write_whole(Path::new(PATH), &serde_json::to_vec(link)?)
 }
 
-/// Takes the word back.
+/// Removes the file.
 pub fn withdraw() -> io::Result<()> {
     match std::fs::remove_file(PATH) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -38,7 +38,7 @@ pub fn withdraw() -> io::Result<()> {
     }
 }
 
-/// Waits for the word.
+/// Waits for the file.
 pub async fn wait() -> Link {
     let mut waited = 0u32;
     loop {

@@ -1,7 +1,7 @@
-//! What the machine logged: the last lines for a failure report, and all of it for the server.
+//! The machine's log: the last lines for a failure report, and all lines for the server.
 //!
-//! In the micro-OS the log is the kernel's, which holds everything: drivers, disk errors, PID 1 and its children. It
-//! survives the installer, so a restarted one goes on where the last acknowledged line ended.
+//! In the micro-OS this is the kernel's log, which has everything: drivers, disk errors, PID 1 and its children. It
+//! survives the installer, so a restarted installer continues after the last acknowledged line.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 /// Lines kept for a failure report.
 const TAIL: usize = 20;
-/// Bytes kept for a server that is away; the oldest lines give way.
+/// Bytes kept while the server is away. The oldest lines are dropped.
 const KEPT: usize = 1 << 20;
-/// Bytes of one chunk sent.
+/// Bytes of one chunk.
 const CHUNK: usize = 128 << 10;
 /// Longest record of /dev/kmsg (`CONSOLE_EXT_LOG_MAX`, 8192 in kernel/printk/printk.c).
 const LONGEST_RECORD: usize = 8192;
 
-/// The log, shared between its writer and its readers.
+/// The log, shared by its writer and readers.
 #[derive(Clone, Debug, Default)]
 pub struct LogBook {
     inner: Arc<Mutex<Inner>>,
@@ -28,35 +28,35 @@ pub struct LogBook {
 #[derive(Debug, Default)]
 struct Inner {
     tail: VecDeque<String>,
-    /// Number in the kernel's log, and the line with its end.
+    /// Number in the kernel's log, and the line with its line break.
     unsent: VecDeque<(u64, String)>,
     unsent_bytes: usize,
-    /// Where `unsent` begins.
+    /// Position at which `unsent` begins.
     sent: Sent,
-    /// Where `sent` is kept for the next installer.
+    /// File that keeps `sent` for the next installer.
     kept_in: Option<PathBuf>,
 }
 
-/// How much the server has.
+/// How much the server has stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Sent {
     /// Bytes since the first line of this boot.
     bytes: u64,
-    /// The kernel's number of the first line not sent.
+    /// The kernel's number of the first unsent line.
     next: u64,
 }
 
 /// A piece of the log on its way to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where it begins, in bytes since the first line of this boot.
+    /// Start position, in bytes since the first line of this boot.
     pub offset: u64,
     /// Whole lines.
     pub text: String,
     lines: usize,
 }
 
-/// The kernel logs its command line, on which somebody may have put a bootstrap token all the same.
+/// Removes a bootstrap token from a line: the kernel logs its command line, which may contain one.
 fn without_token(line: String) -> String {
     const KEY: &str = "slipway.token=";
     let Some((before, rest)) = line.split_once(KEY) else { return line };
@@ -68,7 +68,7 @@ fn without_token(line: String) -> String {
 }
 
 impl LogBook {
-    /// Follows the kernel's log from the first line the server has not seen, in a thread of its own.
+    /// Follows the kernel's log in its own thread, from the first line that the server does not have.
     pub fn of_kernel(state: &Path) -> std::io::Result<Self> {
         let book = Self::default();
         let sent = std::fs::read(state).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
@@ -93,7 +93,7 @@ impl LogBook {
                         self.add(number, line);
                     }
                 }
-                // EPIPE: the kernel overwrote what we were about to read; the next read goes on behind it.
+                // EPIPE: the kernel overwrote the next record. The next read continues after it.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => return,
@@ -101,7 +101,7 @@ impl LogBook {
         }
     }
 
-    /// Adds a line of a log that is not the kernel's.
+    /// Adds a line that is not from the kernel's log.
     pub fn add_line(&self, line: &str) {
         let number = {
             let inner = self.lock();
@@ -132,7 +132,7 @@ impl LogBook {
         self.lock().tail.iter().cloned().collect()
     }
 
-    /// What to send next, if there is anything.
+    /// The next chunk to send, if any.
     pub fn chunk(&self) -> Option<Chunk> {
         let inner = self.lock();
         let mut chunk = Chunk { offset: inner.sent.bytes, text: String::new(), lines: 0 };
@@ -146,7 +146,7 @@ impl LogBook {
         (chunk.lines > 0).then_some(chunk)
     }
 
-    /// Forgets what the server has.
+    /// Drops what the server has stored.
     pub fn acknowledge(&self, chunk: &Chunk) {
         let mut inner = self.lock();
         // Lines dropped meanwhile have moved the beginning.
@@ -157,7 +157,7 @@ impl LogBook {
         let kept = inner.kept_in.clone().zip(serde_json::to_vec(&inner.sent).ok());
         drop(inner);
         if let Some((path, text)) = kept {
-            // Without it a restarted installer sends lines again that the server then skips.
+            // Without the file a restarted installer sends lines again, which the server skips.
             let _ = crate::files::write_whole(&path, &text);
         }
     }
@@ -176,8 +176,8 @@ impl Inner {
     }
 }
 
-/// A record of /dev/kmsg: `PRIORITY,NUMBER,MICROSECONDS,FLAGS[,...];TEXT`, then lines of `KEY=VALUE`
-/// (Documentation/ABI/testing/dev-kmsg). Gives its number and the line as dmesg shows it.
+/// Parses a record of /dev/kmsg: `PRIORITY,NUMBER,MICROSECONDS,FLAGS[,...];TEXT`, then lines of `KEY=VALUE`
+/// (Documentation/ABI/testing/dev-kmsg). Returns its number and the line as dmesg shows it.
 fn parse_record(record: &str) -> Option<(u64, String)> {
     let (prefix, rest) = record.split_once(';')?;
     let mut fields = prefix.split(',').skip(1);

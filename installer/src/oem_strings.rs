@@ -1,11 +1,12 @@
-//! SMBIOS OEM strings (DSP0134, 7.12, type 11), by which a BMC or a hypervisor can hand the machine a few words.
+//! SMBIOS OEM strings (DSP0134, 7.12, type 11), by which a BMC or a hypervisor can pass settings to the machine.
 
 /// A structure's header: type, length of the formatted part, handle (DSP0134, 6.1.2).
 const HEADER: usize = 4;
 const OEM_STRINGS: u8 = 11;
 const END_OF_TABLE: u8 = 127;
 
-/// The strings of all type 11 structures, in order. Whatever is not a table gives no strings: its bytes are the firmware's.
+/// The strings of all type 11 structures, in order. Invalid data gives no strings, because the bytes come from
+/// firmware.
 pub fn parse(table: &[u8]) -> Vec<String> {
     let mut strings = Vec::new();
     let mut rest = table;
@@ -20,7 +21,8 @@ pub fn parse(table: &[u8]) -> Vec<String> {
     strings
 }
 
-/// Type and strings of the first structure, and what follows it. The strings end with two NULs, also when there are none.
+/// Type and strings of the first structure, and the rest of the table. Two NULs end the strings, even if there are
+/// none.
 fn next_structure(table: &[u8]) -> Option<(u8, Vec<String>, &[u8])> {
     let (kind, length) = (*table.first()?, usize::from(*table.get(1)?));
     let text = table.get(length.max(HEADER)..)?;

@@ -1,7 +1,7 @@
-//! Reports to the server: step events in order until they are stored, the log, a sign of life.
+//! Reports to the server: step events in order until they are stored, the log, heartbeats.
 //!
-//! The queue is bounded by what a run can say: of progress only the newest is kept, and every other event ends something.
-//! A server that is away is asked again for as long as it takes; the node works on meanwhile.
+//! The queue is bounded by the events of a run: only the newest progress is kept, and every other event ends something.
+//! Requests are repeated for as long as the server is away; the node continues its work meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,23 +20,23 @@ use tracing::{error, warn};
 
 /// How often the log is sent.
 const LOG_EVERY: Duration = Duration::from_secs(2);
-/// Longest note or log line taken into an event, in characters.
+/// Longest note or log line in an event, in characters.
 const LONGEST_TEXT: usize = 2000;
-/// Most notes of one run; an action that says more is at fault.
+/// Maximum number of notes of one run. An action that sends more is faulty.
 const MOST_NOTES: usize = 1000;
-/// How long the log may keep a machine from its reboot. Events may for ever.
+/// How long sending the log may delay a reboot. Events may delay it for ever.
 const LOG_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Takes events from the workflow and sends them. Clones share the queue.
+/// Takes events from a run and sends them. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     session: Session,
     log: LogBook,
     queue: Arc<Mutex<Queue>>,
     more: Arc<Notify>,
-    /// How many events wait; a watch, so that the last acknowledgement is never missed.
+    /// Number of waiting events. A watch, so that the last acknowledgement is never missed.
     waiting: Arc<watch::Sender<usize>>,
-    /// Why the server takes nothing more of this run, once it does not.
+    /// Why the server accepts nothing more of this run, if so.
     over: Arc<watch::Sender<Option<String>>>,
 }
 
@@ -44,16 +44,16 @@ pub struct Reporter {
 struct Queue {
     run: String,
     next_seq: u64,
-    /// Up to here events are on their way and must not change.
+    /// Sequence number up to which events are being sent and must not change.
     sending: u64,
     notes: usize,
-    /// Events to be sent one by one, because the server refused a batch they were in.
+    /// Number of events to send one by one, because the server refused a batch with them.
     suspects: usize,
     events: VecDeque<Event>,
 }
 
 impl Reporter {
-    /// Starts the tasks that send.
+    /// Starts the sending tasks.
     pub fn start(session: Session, log: LogBook) -> Self {
         let reporter = Self {
             session,
@@ -69,7 +69,7 @@ impl Reporter {
         reporter
     }
 
-    /// Begins a run. Whatever an earlier one had to say must have been flushed.
+    /// Begins a run. The events of the previous run must have been flushed.
     pub fn begin(&self, run: &str, next_seq: u64) {
         let mut queue = self.lock();
         *queue = Queue { run: run.to_owned(), next_seq: next_seq.max(1), ..Queue::default() };
@@ -77,7 +77,8 @@ impl Reporter {
         self.over.send_replace(None);
     }
 
-    /// Takes an event of a step. One of another run comes from an action that did not stop when it was asked to.
+    /// Queues an event of a step. An event of another run comes from an action that did not stop when asked, and is
+    /// ignored.
     pub fn event(&self, run: &str, step: u32, attempt: u32, kind: EventKind) {
         let mut queue = self.lock();
         if queue.run != run || self.over.borrow().is_some() {
@@ -89,7 +90,7 @@ impl Reporter {
         self.more.notify_one();
     }
 
-    /// Waits until the run is over on the server's side, and returns why.
+    /// Waits until the server accepts nothing more of this run, and returns why.
     pub async fn over(&self) -> String {
         let mut over = self.over.subscribe();
         // The sender lives in self, so waiting cannot fail.
@@ -97,8 +98,8 @@ impl Reporter {
         reason.ok().and_then(|reason| reason.clone()).unwrap_or_default()
     }
 
-    /// Waits until the server has stored every event, and has the log or had time to take it. Without success if the server
-    /// takes nothing more of this run: then it has not stored what happened, and the reason is returned.
+    /// Waits until the server has stored every event, and has the log or had time to take it. Fails with the reason if
+    /// the server accepts nothing more of this run, because then it has not stored all events.
     pub async fn flush(&self) -> Result<(), String> {
         let mut waiting = self.waiting.subscribe();
         // The sender lives in self, so waiting cannot fail.
@@ -169,8 +170,8 @@ impl Reporter {
         }
     }
 
-    /// What the server will never take. Of a batch one event may be the cause, so each is sent by itself; a note or progress
-    /// can be spared, but a run whose steps the server does not know of is over.
+    /// Handles events that the server will never accept. One event of a batch may be the cause, so each is sent by
+    /// itself. A note or progress can be dropped. If the server lacks a step event, the run is over.
     fn refused(&self, batch: &EventBatch, error: &ClientError) {
         let reason = crate::one_line(error);
         match batch.events.as_slice() {
@@ -187,7 +188,7 @@ impl Reporter {
         let mut queue = self.lock();
         if queue.run == run {
             queue.events.clear();
-            // First why, then that nothing waits: whoever flushes must not take this for success.
+            // Set the reason before the count, so that `flush` does not take this for success.
             self.over.send_replace(Some(reason));
             self.waiting.send_replace(0);
         }
@@ -200,7 +201,7 @@ impl Reporter {
             while let Some(chunk) = self.log.chunk() {
                 match self.send_chunk(&chunk).await {
                     Ok(()) => backoff.reset(),
-                    // Not logged: that would be one more line to send.
+                    // Not logged: that would add a line to send.
                     Err(_) => sleep(backoff.next_wait()).await,
                 }
             }
@@ -211,7 +212,7 @@ impl Reporter {
         let run = Some(self.lock().run.clone()).filter(|run| !run.is_empty());
         let session = &self.session;
         match session.client().logs(session.boot_id(), chunk.offset, run.as_deref(), &chunk.text).await {
-            // A chunk the server will never take must not hold up the next.
+            // A chunk that the server will never accept must not block the next.
             Err(error)
                 if error.code().is_none_or(|code| code == ErrorCode::Unauthenticated) || error.is_transient() =>
             {
@@ -227,7 +228,7 @@ impl Reporter {
     async fn send_heartbeats(self) {
         loop {
             sleep(Duration::from_secs(HEARTBEAT_SECONDS)).await;
-            // A missed sign of life speaks for itself; the tasks that carry something say what is wrong.
+            // The server notices a missed heartbeat, and the other tasks log the failure.
             let _ = self.session.client().heartbeat().await;
         }
     }
@@ -237,7 +238,7 @@ impl Reporter {
     }
 }
 
-/// Whether the server has no such run or no such node any more.
+/// Whether the server no longer knows the run or the node.
 fn is_gone(error: &ClientError) -> bool {
     matches!(error.code(), Some(ErrorCode::NotFound | ErrorCode::Decommissioned | ErrorCode::Forbidden))
 }
@@ -264,7 +265,7 @@ impl Queue {
     }
 }
 
-/// Cuts texts that are longer than an event should carry.
+/// Cuts texts that are too long for an event.
 fn shorten(mut kind: EventKind) -> EventKind {
     let cut = |text: &mut String| {
         if let Some((at, _)) = text.char_indices().nth(LONGEST_TEXT) {

@@ -1,4 +1,4 @@
-//! A run: the steps of a workflow in order, each tried as often as it may be, each reported.
+//! A run: the steps of a workflow in order, each with its attempts, each reported.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,39 +19,39 @@ use crate::log_book::LogBook;
 use crate::reporter::Reporter;
 use tracing::{error, info, warn};
 
-/// How long a cancelled action may take to let go of the disk before it is reported as stuck.
+/// How long a cancelled action may take to release the disk before it is reported as stuck.
 const LET_GO: Duration = Duration::from_secs(60);
 
-/// Makes the machine the actions work on, once for each attempt. The handle stops that attempt.
+/// Makes the machine that actions work on, once per attempt. The handle stops that attempt.
 pub type MakeMachine = Arc<dyn Fn(&Cancel) -> Box<dyn Machine + Send> + Send + Sync>;
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Every step succeeded and none left the machine.
+    /// Every step succeeded, and none asks to leave the machine.
     Done,
     /// A step failed: the machine holds.
     Failed,
     /// Every step succeeded, and the machine is to be restarted.
     Reboot,
-    /// Every step succeeded, and the machine is to go on with the kernel that is loaded.
+    /// Every step succeeded, and the loaded kernel is to be started.
     Kexec,
 }
 
-/// What runs need beside the workflow.
+/// What runs need besides the workflow.
 pub struct Runner {
-    /// The way to the server, for disks that are captured.
+    /// Access to the server, for captured disks and recovery keys.
     pub session: Session,
-    /// Where reports go.
+    /// Sends the reports.
     pub reporter: Reporter,
-    /// Where the last log lines are.
+    /// The log, for the last lines in a failure report.
     pub log: LogBook,
-    /// Where the step in progress is noted, so that a restarted installer knows what it interrupted. Must not survive
-    /// a restart of the machine.
+    /// File that names the step in progress, so that a restarted installer knows what was interrupted. Must be lost
+    /// when the machine restarts.
     pub note: PathBuf,
-    /// How the installer before this one ended, if there was one in this boot.
+    /// How the previous installer in this boot ended, if there was one.
     pub previous_exit: Option<String>,
-    /// Makes the machine.
+    /// Makes the machine for an attempt.
     pub machine: MakeMachine,
 }
 
@@ -70,12 +70,13 @@ enum Unsuccessful {
         is_transient: bool,
     },
     TimedOut(Failure),
-    /// The server wants nothing more of this run, for this reason.
+    /// The server accepts nothing more of this run, for this reason.
     Over(String),
 }
 
 impl Runner {
-    /// Runs a workflow to its end. Returns once every event is queued; the caller flushes before it leaves the machine.
+    /// Runs a workflow to its end. Returns once every event is queued. The caller must flush before it leaves the
+    /// machine.
     pub async fn run(&self, workflow: &Workflow) -> End {
         self.reporter.begin(&workflow.run, workflow.next_seq);
         if let Some(interrupted) = self.interrupted(&workflow.run) {
@@ -100,7 +101,7 @@ impl Runner {
         End::Done
     }
 
-    /// Runs one step; whatever happens is reported.
+    /// Runs one step and reports its result.
     async fn run_step(&self, workflow: &Workflow, index: u32, step: &Step) -> Result<Next, ()> {
         let place = format!("step {}/{} {}", index + 1, workflow.steps.len(), step.name);
         let mut backoff = Backoff::default();
@@ -187,7 +188,7 @@ impl Runner {
                 let failure = Failure { log_tail: self.log.tail(), ..Failure::of(&error) };
                 Err(Unsuccessful::Failed { failure, is_transient: slipway_actions::is_transient(&error) })
             }
-            // As everywhere: a panic ends the process, and the installer that is started then reports it.
+            // A panic ends the process, as everywhere. The next installer reports it.
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         }
     }
@@ -201,7 +202,7 @@ impl Runner {
         Failure { reason: format!("running {}", step.action.name()), causes, log_tail: self.log.tail() }
     }
 
-    /// Reports the end of a run at a step, and that no later one runs.
+    /// Reports that the run ended at this step and that no later step runs.
     fn fail(&self, workflow: &Workflow, index: u32, attempt: u32, kind: EventKind) -> End {
         self.reporter.event(&workflow.run, index, attempt, kind);
         for (later, _) in (0u32..).zip(&workflow.steps).skip(index as usize + 1) {
@@ -237,7 +238,7 @@ impl Runner {
     }
 
     fn forget(&self) {
-        // A note left behind names a run that is over, and is ignored.
+        // A remaining note names a finished run and is ignored.
         let _ = std::fs::remove_file(&self.note);
     }
 }
@@ -252,7 +253,7 @@ fn event(report: Report) -> EventKind {
     }
 }
 
-/// Bytes in use in the whole machine, 0 if it cannot be told.
+/// Bytes of memory in use in the whole machine, 0 if unknown.
 fn memory_in_use() -> u64 {
     let text = std::fs::read_to_string(Path::new("/proc/meminfo")).unwrap_or_default();
     let kib = |key: &str| {

@@ -1,4 +1,4 @@
-//! TLS as slipway speaks it: the CA that came with the boot medium and no other, always verified.
+//! TLS in slipway: always verified, and only against the CA of the boot medium.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// Why no TLS connection can be set up at all.
+/// Why no TLS connection can be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The configured CA is not PEM, holds no certificate, or one that cannot sign others.
+    /// The configured CA is not PEM, contains no certificate, or contains one that cannot sign others.
     #[error("reading the CA certificate the configuration holds")]
     Ca {
         /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The node's own certificate or key cannot be used.
+    /// The node's own certificate or key is unusable.
     #[error("using the node's certificate")]
     Identity {
         /// The cause.
@@ -36,13 +36,13 @@ pub struct NodeCertificate {
     pub key: slipway_protocol::Secret,
 }
 
-/// Makes ring the process's cryptography. Call it once, before anything else of TLS.
+/// Makes ring the process's cryptography provider. Call it once, before any other use of TLS.
 pub fn install_provider() {
-    // An error means it was installed before, which is as good.
+    // An error means that it was installed before.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// The roots in a PEM text.
+/// The root certificates in a PEM text.
 pub fn roots(ca: &str) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
@@ -55,7 +55,7 @@ pub fn roots(ca: &str) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// A client that trusts these roots, and shows this certificate when asked.
+/// A client that trusts these roots and has this certificate, if any.
 pub fn client(ca: &str, node: Option<&NodeCertificate>) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder().with_root_certificates(roots(ca)?);
     let Some(node) = node else { return Ok(builder.with_no_client_auth()) };
@@ -67,9 +67,9 @@ pub fn client(ca: &str, node: Option<&NodeCertificate>) -> Result<ClientConfig, 
         .map_err(|e| wrong(Box::new(e)))
 }
 
-/// A client for one question only, "what time is it": chain and name are verified as ever, but a certificate that is not
-/// valid *now* is judged at the nearest moment it was valid. The machine's own clock may be wrong by years, and what the
-/// verified server says of the time is better than that.
+/// A client only for asking the time. Chain and name are verified as usual, but a certificate that is not valid *now*
+/// is checked at the nearest time it was valid. The machine's clock may be wrong by years, and the time of the verified
+/// server is better.
 pub fn client_for_clock(ca: &str) -> Result<ClientConfig, TlsError> {
     let strict = WebPkiServerVerifier::builder(Arc::new(roots(ca)?))
         .build()
@@ -125,14 +125,14 @@ impl ServerCertVerifier for IgnoreExpiry {
     }
 }
 
-/// What the certificate check said, when that is why a request failed.
+/// The result of the certificate check, if that is why a request failed.
 pub fn certificate_verdict(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(Error::InvalidCertificate(reason)) = error.downcast_ref::<Error>() {
             return Some(explain(reason));
         }
-        // io::Error passes over the error it wraps when it is asked for its source.
+        // `source` of an io::Error skips the error it wraps.
         let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         next = match wrapped {
             Some(wrapped) => Some(wrapped),

@@ -1,19 +1,19 @@
-//! What is said of a state that lasts: when it begins, and once a minute while it goes on.
+//! Logs a lasting state when it begins, and once a minute while it lasts.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often the same is said again. A console that is opened later shows it then, and a machine that waits for days does not
+/// Interval between repeats. A console opened later shows the state then, and a machine that waits for days does not
 /// fill its log.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What was said last, and when.
+/// The last sentence and its time.
 #[derive(Debug, Default)]
 pub struct Told(Option<(String, Instant)>);
 
 impl Told {
-    /// Whether this is to be said now, which then counts as said.
+    /// Whether to log this sentence now. If so, it counts as logged.
     pub fn is_due(&mut self, sentence: &str, now: Instant) -> bool {
         let said = |(last, at): &(String, Instant)| last == sentence && now < *at + AGAIN;
         if self.0.as_ref().is_some_and(said) {

@@ -1,4 +1,4 @@
-//! Debian, installed by a workflow of a test's own and started by firmware from its disk.
+//! Installs Debian by a test's own workflow and starts it by firmware from its disk.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -7,16 +7,16 @@ use xtask::demo::{self, Demo};
 use xtask::lab::Lab;
 use xtask::target_image::{System, TargetImage};
 
-/// A system that was installed and has reported.
+/// A system that was installed and has phoned home.
 pub struct Installed {
-    /// What the server shows.
+    /// The node as the server shows it.
     pub node: NodeStatus,
-    /// What the machine wrote on its console from the start of the installed kernel.
+    /// The console output from the start of the installed kernel.
     pub console: String,
 }
 
-/// Installs a system; `steps` come between its image, with a seed in that place that has it phone home, and the restart. A run that
-/// fails, and a machine that does not report, are errors.
+/// Installs a system that phones home. `steps` run between the image with its seed in this place and the restart. A
+/// failed run and a machine that does not phone home are errors.
 pub fn install(system: System, place: SeedPlace, steps: &[Value]) -> Result<Installed> {
     let folder = tempfile::tempdir()?;
     let start_run = |lab: &Lab, image: &TargetImage, digest: &str| {
@@ -24,7 +24,7 @@ pub fn install(system: System, place: SeedPlace, steps: &[Value]) -> Result<Inst
             "url": format!("{}/images/{digest}", lab.url()),
             "digest": digest,
             "raw_digest": format!("sha256:{}", image.raw_sha256),
-            // A partition for the seed needs room behind the last one.
+            // A seed partition needs room after the last one.
             "grow": place != SeedPlace::Cidata,
         }});
         let user_data = "#cloud-config\n";
@@ -48,7 +48,7 @@ pub fn install(system: System, place: SeedPlace, steps: &[Value]) -> Result<Inst
 }
 
 impl Installed {
-    /// The arguments of the installed kernel.
+    /// The kernel arguments of the installed system.
     pub fn kernel_arguments(&self) -> Result<Vec<&str>> {
         let line = self.console.lines().find_map(|line| Some(line.split_once("Command line: ")?.1));
         Ok(line.context("the kernel's command line")?.split_whitespace().collect())

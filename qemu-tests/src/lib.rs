@@ -1,4 +1,4 @@
-//! A machine and its server, for the tests beside this crate: one claim a file, the file's name is the claim.
+//! A machine and its server for the tests of this crate. Each file tests one claim, which is its name.
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ pub mod installed;
 
 /// SMBIOS UUID of the machine.
 pub const UUID: &str = "7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01";
-/// Serial number of its disk.
+/// Serial number of the machine's disk.
 pub const DISK_SERIAL: &str = "bench-disk-1";
-/// Size of its disk in bytes.
+/// Size of the machine's disk in bytes.
 const DISK_SIZE: u64 = 256 << 20;
-/// Whatever is waited for longer hangs; emulated processors are slow.
+/// Longest wait. Emulated processors are slow.
 pub const LIMIT: Duration = Duration::from_secs(480);
 
 /// A server, boot files for it, and a machine that is switched off.
@@ -38,7 +38,7 @@ impl Bench {
         Self::with_boot_files(|lab| lab.make_boot_files())
     }
 
-    /// Starts a server; the machine gets boot files of the caller's making.
+    /// Starts a server. `make` makes the machine's boot files.
     pub fn with_boot_files(make: impl FnOnce(&Lab) -> Result<ImagePaths>) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut lab = Lab::new(&folder.path().join("lab"))?;
@@ -48,7 +48,7 @@ impl Bench {
         Ok(Self { lab, boot, folder })
     }
 
-    /// A folder for the test's own use.
+    /// A folder for the test.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -70,14 +70,14 @@ impl Bench {
         self.add_file(&file, &[])
     }
 
-    /// The same of a file that is no image.
+    /// Adds a file that is not an image. Returns its URL for machines and its digest.
     pub fn add_other(&self, bytes: &[u8]) -> Result<(String, Digest)> {
         let file = self.folder.path().join("other");
         std::fs::write(&file, bytes)?;
         self.add_file(&file, &["--not-an-image"])
     }
 
-    /// The same of a real Debian.
+    /// Adds a real Debian. Returns its URL for machines and its digest.
     pub fn add_system(&self, system: System) -> Result<(String, Digest)> {
         self.add_file(&target_image::build(system)?.path, &[])
     }
@@ -87,17 +87,17 @@ impl Bench {
         Ok((format!("{}/images/{digest}", self.lab.url()), digest.parse()?))
     }
 
-    /// Registers the machine by its UUID, released.
+    /// Registers the machine by its UUID and releases it.
     pub fn register(&self) -> Result<()> {
         self.lab.operator(&["node", "add", "--name", "m1", "--uuid", UUID, "--release"]).map(drop)
     }
 
-    /// Starts a run of these steps on the registered machine.
+    /// Starts a run with these steps on the registered machine.
     pub fn start_run(&self, steps: &[Step]) -> Result<()> {
         self.start_workflow(&serde_json::json!({ "steps": steps }))
     }
 
-    /// The same, and the system it installs phones home.
+    /// The same, and the installed system phones home.
     pub fn start_run_that_phones_home(&self, steps: &[Step]) -> Result<()> {
         self.start_workflow(&serde_json::json!({ "steps": steps, "phone_home": true }))
     }
@@ -108,13 +108,13 @@ impl Bench {
         self.lab.operator(&["run", "start", "m1", "--workflow", path(&file)?]).map(drop)
     }
 
-    /// The machine, which boots the micro-OS without firmware: that is not the claim of most tests.
+    /// The machine. It boots the micro-OS without firmware, which most tests are not about.
     pub fn machine(&self) -> MachineConfig {
         MachineConfig {
             boot: Boot::Kernel {
                 vmlinuz: self.boot.vmlinuz.clone(),
                 initramfs: self.boot.initramfs.clone(),
-                // SysRq is how a test reaches into a running machine.
+                // Tests use SysRq to act on a running machine.
                 cmdline: "console=ttyS0,115200 sysrq_always_enabled=1".to_owned(),
             },
             memory_mib: 512,
@@ -127,7 +127,7 @@ impl Bench {
         }
     }
 
-    /// The machine with nothing but firmware and a disk.
+    /// The machine with only firmware and a disk.
     pub fn machine_with_firmware(&self, disk: &Path) -> MachineConfig {
         let disks = vec![Disk { path: disk.to_owned(), serial: DISK_SERIAL.to_owned() }];
         MachineConfig { boot: Boot::Uefi { uri: None }, nics: Vec::new(), disks, ..self.machine() }
@@ -138,12 +138,12 @@ impl Bench {
         Machine::start(machine, &self.folder.path().join("machine"))
     }
 
-    /// What the server knows of all nodes.
+    /// The server's status of all nodes.
     pub fn status(&self) -> Result<Vec<NodeStatus>> {
         self.lab.operator(&["status", "--json"])?.lines().map(parse_status).collect()
     }
 
-    /// Waits until the server shows the machine as wanted.
+    /// Waits until the server's status of the machine is as wanted.
     pub fn wait_for(&self, machine: &Machine, what: &str, wanted: impl Fn(&NodeStatus) -> bool) -> Result<NodeStatus> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -165,12 +165,12 @@ pub fn stream(name: &str, url: &str, digest: Digest) -> Step {
     step(name, Action::StreamImage(StreamImage { url, digest, disk, ..StreamImage::default() }))
 }
 
-/// A step that is tried once.
+/// A step with one attempt.
 pub fn step(name: &str, action: Action) -> Step {
     Step { name: name.to_owned(), action, retries: 0, timeout: None }
 }
 
-/// Bytes no compression makes smaller and no two places share: a xorshift generator's (Marsaglia, 2003).
+/// Incompressible bytes without repetition, from a xorshift generator (Marsaglia, 2003).
 pub fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = std::iter::repeat_with(|| {
@@ -182,15 +182,15 @@ pub fn noise(length: usize) -> Vec<u8> {
     words.flatten().take(length).collect()
 }
 
-/// An image of a disk from which UEFI firmware starts a program: a GUID partition table and an EFI system partition. Without a
-/// network the network boot loader, [`xtask::qemu::firmware::IPXE`], greets and gives up.
+/// A disk image from which UEFI firmware starts a program: a GUID partition table and an EFI system partition. Without
+/// a network, the network boot loader [`xtask::qemu::firmware::IPXE`] prints its greeting and gives up.
 pub fn bootable_image(folder: &Path, program: &Path) -> Result<PathBuf> {
     let image = folder.join("bootable");
     bootable::make(&image, 64 << 20, program, &[])?;
     Ok(image)
 }
 
-/// Bytes a step of the newest run has done.
+/// Bytes done by a step of the newest run.
 pub fn progress(node: &NodeStatus, step: usize) -> Option<u64> {
     node.run.as_ref()?.steps.get(step)?.progress.as_ref().map(|progress| progress.bytes)
 }
@@ -202,7 +202,7 @@ pub fn has_empty_head(disk: &Path) -> Result<bool> {
     Ok(head.iter().all(|byte| *byte == 0))
 }
 
-/// Runs a test, and says how long it took past the test runner, which shows nothing of tests that pass.
+/// Runs a test, and prints how long it took directly, because the test runner hides the output of passed tests.
 pub fn timed(claim: &str, test: impl FnOnce() -> Result<()>) -> Result<()> {
     let began = Instant::now();
     let result = test();

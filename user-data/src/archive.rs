@@ -8,7 +8,7 @@ use crate::edit::{self, Blocks, Reading, Unfit};
 use crate::kind::{self, Kind};
 use crate::{Refusal, jinja, pyyaml};
 
-/// The archive with one more part. A last part that is nothing but a block makes room for it.
+/// Adds a part to the archive. It replaces the last part if that is only a block.
 pub(crate) fn inject(source: &str, block: &Block) -> Result<String, Unfit> {
     let item = |column: usize, newline: &str| {
         let margin = " ".repeat(column);
@@ -19,7 +19,7 @@ pub(crate) fn inject(source: &str, block: &Block) -> Result<String, Unfit> {
     edit::append_item(source, &item, |entry| is_nothing_but(entry, Blocks::All))
 }
 
-/// The archive without the blocks to drop. `None` if it has none of them, or is not YAML.
+/// Removes the blocks to drop. `None` if the archive has none of them or is not YAML.
 pub(crate) fn remove(source: &str, drop: Blocks) -> Result<Option<String>, Refusal> {
     let Ok(before) = document::parse(source) else { return Ok(None) };
     let mut items = Vec::new();
@@ -34,12 +34,12 @@ pub(crate) fn remove(source: &str, drop: Blocks) -> Result<Option<String>, Refus
     edit::remove_entries(source, &before, &items, Reading::Yaml)
 }
 
-/// Whether cloud-init fails on a part with this key, or this value of the key, whereupon it drops all parts (cloudinit/user_data.py,
-/// `_explode_archive`).
+/// Whether cloud-init fails on a part with this key, or with this value of the key. It then drops all parts
+/// (cloudinit/user_data.py, `_explode_archive`).
 pub(crate) fn is_unfit(key: &str, event: &Event, is_key: bool, is_collection: bool) -> bool {
     let is_text = match event {
         Event::Scalar(text, ScalarStyle::Plain, _, None) => pyyaml::is_text(text),
-        // What is merged is not looked into.
+        // The content of a merge key is not checked.
         Event::Alias(_) if key == "<<" => true,
         _ => !is_collection,
     };
@@ -61,8 +61,8 @@ fn is_nothing_but(entry: &Entry, drop: Blocks) -> bool {
     matches!(without_blocks(entry, drop), Ok(Some(content)) if content.is_empty())
 }
 
-/// What a part's content is without the blocks to drop. `None` if it has none of them. cloud-init looks for a header only where there is
-/// no type, and takes what has neither for a cloud-config (cloudinit/user_data.py, `_explode_archive`).
+/// The content of a part without the blocks to drop. `None` if it has none of them. cloud-init looks for a header only
+/// if there is no type. A part with neither is a cloud-config (cloudinit/user_data.py, `_explode_archive`).
 fn without_blocks(entry: &Entry, drop: Blocks) -> Result<Option<String>, Refusal> {
     let Some(content) = entry.field.as_ref().filter(|_| !entry.is_pieced) else { return Ok(None) };
     let named = entry.content_type.as_deref().filter(|named| named.contains('/'));

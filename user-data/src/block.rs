@@ -5,35 +5,35 @@ use std::str::FromStr;
 
 use slipway_protocol::PhoneHome;
 
-/// What can be posted, by cloud-init's names.
+/// Keys that can be posted, as named by cloud-init.
 const KEYS: &[&str] =
     &["pub_key_dsa", "pub_key_rsa", "pub_key_ecdsa", "pub_key_ed25519", "instance_id", "hostname", "fqdn"];
 
 /// Where and how the installed system reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Where cloud-init posts to.
+    /// URL that cloud-init posts to.
     pub url: String,
-    /// What it posts.
+    /// Keys to post.
     pub post: Post,
-    /// How often it tries, 3 s apart; cloud-init's own default is 10.
+    /// Number of tries, 3 s apart; cloud-init's default is 10.
     pub tries: Option<u32>,
 }
 
-/// What is posted.
+/// Keys to post.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Post {
-    /// All that cloud-init knows.
+    /// All keys that cloud-init knows.
     All,
     /// These keys.
     Keys(Vec<String>),
 }
 
-/// A text that is neither `all` nor a list of keys.
+/// A text that is neither `all` nor a list of known keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cloud-init cannot post {key:?}; give \"all\", or some of {} with commas between them", KEYS.join(", "))]
 pub struct UnknownKey {
-    /// What is not known.
+    /// The unknown key.
     pub key: String,
 }
 
@@ -67,7 +67,7 @@ impl From<&PhoneHome> for Block {
     }
 }
 
-/// What cloud-init could not post to, and why: it fills `$INSTANCE_ID` in and fails on any other name after a `$`.
+/// Why cloud-init could not post to a URL. It replaces `$INSTANCE_ID` and fails on any other name after a `$`.
 pub fn url_problem(url: &str) -> Option<&'static str> {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     if !matches!(scheme.as_deref(), Some("http" | "https")) {
@@ -84,7 +84,7 @@ pub fn url_problem(url: &str) -> Option<&'static str> {
 }
 
 impl Block {
-    /// The block as lines of YAML, the first character of each at a column from 0.
+    /// The block as lines of YAML, indented to a column, from 0.
     pub(crate) fn lines(&self, column: usize, newline: &str) -> String {
         let mut lines = vec!["phone_home:".to_owned(), format!("  url: {}", self.quoted_url())];
         lines.push(match &self.post {
@@ -96,7 +96,7 @@ impl Block {
         lines.into_iter().map(|line| format!("{margin}{line}{newline}")).collect()
     }
 
-    /// The block as an entry of a mapping in braces, in the subset of YAML that is JSON.
+    /// The block as an entry of a flow mapping, in the subset of YAML that is JSON.
     pub(crate) fn json(&self) -> String {
         let post = match &self.post {
             Post::All => quoted("all"),
@@ -106,12 +106,13 @@ impl Block {
         format!("\"phone_home\": {{\"url\": {}, \"post\": {post}{tries}}}", self.quoted_url())
     }
 
-    /// A cloud-config that is nothing but the block.
+    /// A cloud-config with only the block.
     pub(crate) fn document(&self, newline: &str) -> String {
         format!("#cloud-config{newline}{}", self.lines(0, newline))
     }
 
-    /// The URL in ASCII, as parts of a MIME message are read, and without the braces that jinja would look at.
+    /// The URL in ASCII, because parts of a MIME message are read as ASCII. Without braces, which jinja would
+    /// interpret.
     fn quoted_url(&self) -> String {
         let mut ascii = String::new();
         for c in quoted(&self.url).chars() {
@@ -125,7 +126,7 @@ impl Block {
     }
 }
 
-/// The text as a YAML double-quoted scalar (YAML 1.2.2, 7.3.1), which is also a YAML 1.1 one.
+/// The text as a double-quoted scalar, valid in YAML 1.2 (YAML 1.2.2, 7.3.1) and YAML 1.1.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Where the top-level entries of a YAML document are, and what they mean.
+//! Finds the top-level entries of a YAML document, and their meaning.
 
 use std::ops::Range;
 
@@ -12,18 +12,18 @@ use crate::{Refusal, archive, quotes, text};
 
 const PHONE_HOME: &str = "phone_home";
 
-/// What a document is.
+/// Kind of a document, by its root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
-    /// It has no content.
+    /// No content.
     Empty,
-    /// A mapping, an entry a line.
+    /// A block mapping: an entry per line.
     Mapping,
-    /// A mapping in braces.
+    /// A flow mapping, in braces.
     Braces,
-    /// A list, an item a line.
+    /// A block sequence: an item per line.
     List,
-    /// A list in brackets.
+    /// A flow sequence, in brackets.
     Brackets,
 }
 
@@ -35,11 +35,12 @@ pub(crate) struct Document {
     pub(crate) entries: Vec<Entry>,
     /// Column of the entries, from 0.
     pub(crate) indent: usize,
-    /// What is between the braces, or from the first entry to the `...` line or the end of the text.
+    /// The text between the braces or brackets. In a block, from the first entry to the `...` line or the end of the
+    /// text.
     pub(crate) inside: Range<usize>,
-    /// The column at which the root begins, and that of the last entry's key, unless it is a block scalar.
+    /// Column of the root, and column of the last entry's key. None if that key is a block scalar or no scalar.
     pub(crate) columns: (usize, Option<usize>),
-    /// What the value of the last entry of a mapping consists of, if it is in lines.
+    /// Children of the last entry's value, if that is a block collection.
     pub(crate) children: Option<Children>,
 }
 
@@ -48,23 +49,24 @@ pub(crate) struct Document {
 pub(crate) struct Entry {
     /// The key is `phone_home`, or an alias of a scalar that is.
     pub(crate) is_phone_home: bool,
-    /// What the value's `url` is, or the item's `content`, where that is a scalar.
+    /// The `url` of the value, or the `content` of the item (or the item itself), if that is a scalar.
     pub(crate) field: Option<String>,
-    /// What the item's `type` is.
+    /// The `type` of the item.
     pub(crate) content_type: Option<String>,
-    /// The item has keys from elsewhere, or a type that is not written here.
+    /// The item has merged keys, or a key or a type that is not a literal scalar.
     pub(crate) is_pieced: bool,
-    /// It is an item that cloud-init takes for a part of an archive and then fails on.
+    /// cloud-init would take the item for a part of an archive, and fail on it.
     pub(crate) is_unfit: bool,
-    /// Its lines, from the first byte of the first to the last byte of the last; in braces, from its first byte to its last.
+    /// In a block: all its lines, from the first byte to the last. In a flow collection: its own first byte to its
+    /// last.
     pub(crate) bytes: Range<usize>,
     /// The last node of the value is a `|` or `>` scalar.
     pub(crate) ends_in_block_scalar: bool,
-    /// A digest of key and value as events; equal when they mean the same.
+    /// A digest of the events of key and value. It is equal if their meaning is.
     pub(crate) meaning: u64,
 }
 
-/// Parses what may be an empty document, a mapping or a list.
+/// Parses a document, whose root may be missing, a mapping, or a list.
 pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
     pyyaml::refuse_unprintable(source)?;
     let mut text = quotes::Text::new(source);
@@ -81,11 +83,11 @@ pub(crate) fn parse(source: &str) -> Result<Document, Refusal> {
     }
 }
 
-/// Why a document is not read.
+/// Why a document is not parsed.
 enum Stop {
     Refused(Refusal),
-    /// A text in quotes goes on in a column that PyYAML allows and the parser does not. It begins behind one place and is not closed
-    /// before the other.
+    /// A quoted scalar continues in a column that PyYAML allows and the parser does not. It begins after `from` and is
+    /// still open at `at`.
     InQuotes {
         from: usize,
         at: usize,
@@ -99,9 +101,9 @@ impl From<Refusal> for Stop {
     }
 }
 
-/// Parses a text that is the source but for the lines of texts in quotes, some of which are joined.
+/// Parses a text that equals the source, except that the lines of some quoted scalars are joined.
 fn read(source: &str, text: &quotes::Text) -> Result<Document, Stop> {
-    // With the parser's feature `comments` they would be events, of which it holds no more than 96 in a row.
+    // With the parser's feature `comments` they would be events, and the parser holds at most 96 of them in a row.
     let options = options! { emit_comments: false, emit_anchor_events: true };
     let mut tabs = Tabs::new(source);
     let mut nodes = Nodes::new(source, &text.joined);
@@ -148,7 +150,7 @@ fn read(source: &str, text: &quotes::Text) -> Result<Document, Stop> {
     nodes.refuse_lines_joined_elsewhere()?;
     let is_list = reader.as_ref().is_some_and(Reader::is_list);
     if let Some(joined) = text.joined.first().filter(|_| is_list) {
-        // An item is read again as a text of its own, and joined it is another.
+        // An item is parsed again as a separate text, and joined lines would change it.
         let reason = "in a list as the root, as of an archive, text in quotes is read only where its lines are indented; indent them";
         return Err(Refusal::at_byte(source, joined.start, reason).into());
     }
@@ -165,31 +167,31 @@ impl Document {
 struct Reader<'a> {
     source: &'a str,
     document: Document,
-    /// Collections that are open inside the root.
+    /// Number of open collections inside the root.
     depth: usize,
     /// The root has been closed.
     closed: bool,
     open: Option<Open>,
-    /// Bytes at which the scalars of each entry end.
+    /// End of the last scalar of each entry, in bytes.
     scalar_ends: Vec<usize>,
-    /// Anchors among the entries that stay, in order, by which the parser numbers them.
+    /// Anchors in the entries that stay, in order. These are the numbers that the parser gives them.
     anchors: Vec<usize>,
-    /// Anchors of scalars that are `phone_home`, in order.
+    /// Anchors of scalars with the text `phone_home`, in order.
     words: Vec<usize>,
     /// Anchors of lists and mappings, in order.
     collections: Vec<usize>,
 }
 
-/// An entry that is not complete yet.
+/// An incomplete entry.
 struct Open {
     entry: Entry,
-    /// Nodes of it that are complete, of two in a mapping and one in a list.
+    /// Number of its complete nodes: two make an entry of a mapping, one an item of a list.
     nodes: usize,
     scalar_end: usize,
     children: Option<Children>,
-    /// Nodes so far inside its value, if that is a mapping.
+    /// Number of nodes inside its value so far, if that is a mapping.
     fields: Option<usize>,
-    /// The last key among them.
+    /// The last of its keys.
     key: String,
 }
 
@@ -294,8 +296,8 @@ impl<'a> Reader<'a> {
         self.document
     }
 
-    /// Has the entries reach over whole lines. Comments and blank lines behind one belong to the next, unless a scalar
-    /// of it reaches over them.
+    /// Extends the entries to whole lines. Comments and blank lines after an entry belong to the next one, unless a
+    /// scalar of the entry includes them.
     fn widen_to_lines(&mut self, end: usize) {
         if let (Root::Mapping, Some(first)) = (&self.document.root, self.document.entries.first()) {
             self.document.indent = indent_at(self.source, first.bytes.start);
@@ -326,8 +328,8 @@ impl<'a> Reader<'a> {
 }
 
 impl Open {
-    /// Adds an event without its place, anchors numbered by their order. Those of a phone_home are not counted: it goes
-    /// away, and the order of the others stays.
+    /// Adds an event to the meaning, without its position. Anchors are numbered by their order. Those of a phone_home
+    /// do not count: it is removed, and the order of the others stays.
     fn note_meaning(&mut self, event: &Event, anchors: &mut Vec<usize>) {
         let anchor = event.anchor_id();
         anchors.extend(anchor.filter(|_| !self.entry.is_phone_home));
@@ -371,7 +373,8 @@ impl Open {
         }
     }
 
-    /// Looks for the scalar of `url` in the value of a mapping's entry, and of `content` in an item, or the item itself.
+    /// Stores the `url` of an entry's mapping, or the `content` and `type` of an item. An item that is a scalar is
+    /// stored itself.
     fn note_field(&mut self, event: &Event, depth: usize, is_list: bool, is_collection: bool) {
         let scalar = event.scalar().map(|(value, _)| value);
         if depth == 0 && (is_list || self.nodes == 1) {
@@ -411,7 +414,7 @@ fn indent_at(source: &str, at: usize) -> usize {
     source[text::line_start(source, at)..].bytes().take_while(|byte| *byte == b' ').count()
 }
 
-/// Where the line begins that has the dash of an item. The parser gives a block scalar's place as that of its text.
+/// Start of the line with the dash of an item. For a block scalar, the parser gives the position of its text.
 fn item_start(source: &str, at: usize, indent: usize) -> usize {
     let mut start = text::line_start(source, at);
     while start > 0 && source.as_bytes().get(start + indent) != Some(&b'-') {
@@ -424,7 +427,7 @@ fn item_start(source: &str, at: usize, indent: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Where a text in quotes begins is found without the parser, which has to agree.
+    /// The beginning of a quoted scalar is found without the parser. The parser has to agree.
     #[test]
     fn lines_joined_elsewhere_than_in_a_text_in_quotes_are_refused() {
         let source = "a: b 'c\nd: \"e\"\n";

@@ -9,35 +9,35 @@ use crate::tail::Tail;
 use crate::text::{self, Edit, splice};
 use crate::{Refusal, flow, jinja};
 
-/// How a text is looked at.
+/// How a text is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// It is YAML.
+    /// As YAML.
     Yaml,
-    /// It becomes YAML when jinja has rendered it.
+    /// As a jinja template that is rendered to YAML.
     Jinja,
 }
 
-/// Which `phone_home` blocks are meant.
+/// Selects `phone_home` blocks.
 #[derive(Clone, Copy)]
 pub(crate) enum Blocks<'a> {
     /// Every one.
     All,
-    /// Those whose `url` is one of these.
+    /// Those for whose `url` this returns true.
     To(&'a dyn Fn(&str) -> bool),
 }
 
-/// Why nothing can be put into a document.
+/// Why nothing can be added to a document.
 #[derive(Debug)]
 pub(crate) enum Unfit {
     /// cloud-init does not understand it either.
     Refused(Refusal),
-    /// It means something, but has no place at which an edit would mean just that edit.
+    /// It is valid, but has no place where an edit would change nothing else.
     NoPlace,
 }
 
 impl Reading {
-    /// The text as YAML, byte for byte in its place. `None` if it cannot be known what jinja makes of it.
+    /// The text as YAML, with every byte at its place. `None` if the result of jinja cannot be known.
     fn yaml(self, source: &str) -> Option<Cow<'_, str>> {
         match self {
             Self::Yaml => Some(Cow::Borrowed(source)),
@@ -60,13 +60,13 @@ impl Blocks<'_> {
             Self::All => true,
             Self::To(is_meant) => entry.field.as_deref().is_some_and(is_meant),
         };
-        // A statement of a template may begin in an entry and end in another.
+        // A template statement may begin in one entry and end in another.
         let is_whole = reading == Reading::Yaml || !source[entry.bytes.clone()].contains("{%");
         entry.is_phone_home && is_meant && is_whole
     }
 }
 
-/// The cloud-config with the block in place of every `phone_home` it had.
+/// The cloud-config with the block instead of every `phone_home` in it.
 pub(crate) fn inject(source: &str, block: &Block, reading: Reading) -> Result<String, Unfit> {
     let before = reading.parse(source)?;
     if !matches!(before.root, Root::Empty | Root::Mapping | Root::Braces) {
@@ -99,12 +99,12 @@ pub(crate) fn inject(source: &str, block: &Block, reading: Reading) -> Result<St
     if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
 }
 
-/// Whether a text may say how it is to be merged (cloudinit/mergers/__init__.py): cloud-init may then take no key of it.
+/// Whether a text may have merge instructions (cloudinit/mergers/__init__.py). cloud-init may then ignore all its keys.
 fn says_how_to_merge(source: &str) -> bool {
     source.contains("merge_") && (source.contains("merge_how") || source.contains("merge_type"))
 }
 
-/// Whether the end of a template is the end of its root, and the column of its keys is that of the rendered ones.
+/// Whether the end of a template is the end of its root, and its keys have the same column when rendered.
 fn shows_its_end(source: &str, document: &Document) -> bool {
     let Range { start, end } = document.inside;
     let mut margin = source[start..].bytes().take(document.indent);
@@ -114,7 +114,7 @@ fn shows_its_end(source: &str, document: &Document) -> bool {
         && jinja::keeps_columns(source)
 }
 
-/// The list with one more item at its end, in place of the last one if that is ours.
+/// Adds an item at the end of the list. It replaces the last item if that is ours.
 pub(crate) fn append_item(
     source: &str,
     item: &dyn Fn(usize, &str) -> String,
@@ -145,14 +145,15 @@ pub(crate) fn append_item(
     if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
 }
 
-/// The document without the blocks to drop, empty where nothing is left. `None` if it has none of them, or is not YAML.
+/// Removes the blocks to drop; the result is empty if nothing is left. `None` if there are none of them, or it is not
+/// YAML.
 pub(crate) fn remove(source: &str, drop: Blocks, reading: Reading) -> Result<Option<String>, Refusal> {
     let Ok(before) = reading.parse(source) else { return Ok(None) };
     let drop: Vec<bool> = before.entries.iter().map(|entry| drop.drops(entry, source, reading)).collect();
     remove_entries(source, &before, &drop, reading)
 }
 
-/// The document without entries, as [`remove`] gives it.
+/// Removes entries. The result is like that of [`remove`].
 pub(crate) fn remove_entries(
     source: &str,
     before: &Document,
@@ -173,18 +174,19 @@ pub(crate) fn remove_entries(
     ways.find(is_right).map(Some).ok_or_else(refusal)
 }
 
-/// The edited document without its last line break, where the original had none.
+/// The edited document without its last line break, if the original did not have one.
 fn without_last_break(source: &str, before: &Document, drop: &[bool], edited: &str) -> Option<String> {
     let (entry, is_dropped) = before.entries.last().zip(drop.last())?;
     let kept = before.entries.iter().zip(drop).rfind(|(_, drop)| !**drop);
-    // The line break of a block scalar is part of it to PyYAML.
+    // In PyYAML, the line break of a block scalar is part of the scalar.
     let is_in_scalar = kept.is_some_and(|(entry, _)| entry.ends_in_block_scalar);
     let was_open = *is_dropped && entry.bytes.end == source.len() && !text::ends_with_break(source);
     (was_open && !is_in_scalar).then(|| text::without_break(edited).to_owned())
 }
 
-/// The document without entries and what means something else without them: blank lines behind them, which would go to a block scalar
-/// before, or the `...` that ends the document, which has to have begun.
+/// Also removes what would change its meaning without the entries: blank lines after them, which would become part of a
+/// block scalar before them. If no entry is left, that is the `...` at the end of the document, which needs a document
+/// before it.
 fn with_what_depends(source: &str, before: &Document, drop: &[bool], mut edits: Vec<Edit>) -> Option<String> {
     if before.root != Root::Mapping {
         return None;
@@ -204,16 +206,16 @@ fn with_what_depends(source: &str, before: &Document, drop: &[bool], mut edits: 
     Some(splice(source, &edits))
 }
 
-/// Which end of the root something was added at.
+/// The end of the root at which something was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Front,
     Back,
 }
 
-/// A document of lines without entries, and with more lines. They go behind the last entry, unless the text ends inside a
-/// block scalar without a line break: there the break they need would become part of the scalar. `code` is given what
-/// stands before it, and the line break to use.
+/// A document of lines without some entries, and with new lines. They come after the last entry, unless the text ends
+/// inside a block scalar without a line break: the necessary break would become part of the scalar. `code` gets the
+/// text before the new lines, and the line break to use.
 fn with_lines(source: &str, document: &Document, drop: &[bool], code: &dyn Fn(&str, &str) -> String) -> (String, End) {
     let newline = text::newline(source);
     let is_open = !text::ends_with_break(source);
@@ -234,7 +236,7 @@ fn with_lines(source: &str, document: &Document, drop: &[bool], code: &dyn Fn(&s
     (edited, End::Back)
 }
 
-/// What takes entries out of a document. In braces, `code` is put before the others.
+/// The edits that remove entries from a document. In braces, `code` is put before the other entries.
 fn without(document: &Document, drop: &[bool], source: &str, code: Option<&str>) -> Vec<Edit> {
     if matches!(document.root, Root::Braces | Root::Brackets) {
         return flow::without(document, drop, source, code);
@@ -243,7 +245,7 @@ fn without(document: &Document, drop: &[bool], source: &str, code: Option<&str>)
     dropped.map(|(entry, _)| (entry.bytes.clone(), String::new())).collect()
 }
 
-/// Holds an edit to its promise: every other entry still means what it meant, and there is one more.
+/// Verifies an edit: every other entry has the same meaning as before, and there is one more.
 fn adds_only(
     before: &Document,
     drop: &[bool],
@@ -259,7 +261,7 @@ fn adds_only(
     parts.is_some_and(|(added, others)| is_ours(added) && same(before, drop, others))
 }
 
-/// Whether as much is plain from the last lines alone.
+/// Whether the last lines alone show that the edit adds only our entry.
 fn only_appends(
     source: &str,
     before: &Document,
@@ -293,7 +295,7 @@ fn same(before: &Document, drop: &[bool], after: &[Entry]) -> bool {
     kept.eq(after.iter().map(|entry| entry.meaning))
 }
 
-/// Whether a document has nothing left but its header and what marks a document.
+/// Whether a document has only its header and document markers left.
 fn is_nothing(source: &str) -> bool {
     let marks = ["", "---", "...", "{}", "[]", "--- {}", "--- []"];
     let is_header = |line: &str| {

@@ -1,25 +1,25 @@
-//! YAML as events with their places.
+//! YAML as events with positions.
 //!
-//! The parser is generic over its input, so it is compiled with each crate that calls it. Whoever reads YAML by its events calls it here,
-//! and a program has it once.
+//! The parser is generic over its input, so it would be compiled in each crate that calls it. All crates read YAML
+//! events through this module, so that a program contains the parser once.
 
 use granit_parser::{ErrorKind, Event, Options, Parser, Span, StrInput};
 
 use crate::Refusal;
 
-/// The events of a text, up to its end or to what is not YAML.
+/// The events of a text, up to its end or to invalid YAML.
 pub struct Events<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// Where they ended, if it was at what is not YAML.
+    /// Where invalid YAML stopped them, if it did.
     pub(crate) stopped: Option<Stopped>,
 }
 
-/// Where a text is not YAML.
+/// A place of invalid YAML.
 #[derive(Clone, Copy)]
 pub(crate) struct Stopped {
-    /// The byte.
+    /// Offset in bytes.
     pub(crate) at: usize,
-    /// A text in quotes goes on in a column that YAML 1.2 does not allow.
+    /// A quoted scalar continues in a column that YAML 1.2 does not allow.
     pub(crate) in_quotes: bool,
 }
 

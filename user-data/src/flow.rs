@@ -1,12 +1,12 @@
-//! Edits a mapping in braces or a list in brackets. Between its entries there are commas, white space and comments.
+//! Edits a flow mapping or flow sequence. Between its entries there are commas, white space and comments.
 
 use std::ops::Range;
 
 use crate::document::Document;
 use crate::text::{self, Edit};
 
-/// What takes entries out, and puts `code` before the others. Comments stay where they were, but for one behind a dropped entry on the
-/// line where that ends.
+/// The edits that remove entries, and put `code` before the others. Comments stay, except one after a dropped entry on
+/// the line where the entry ends.
 pub(crate) fn without(document: &Document, drop: &[bool], source: &str, code: Option<&str>) -> Vec<Edit> {
     let between = Between::of(document, source);
     let mut edits = Vec::new();
@@ -25,12 +25,12 @@ pub(crate) fn without(document: &Document, drop: &[bool], source: &str, code: Op
     edits
 }
 
-/// What stands before each entry, and behind them all.
+/// The text before each entry, and after the last one.
 struct Between<'a> {
     source: &'a str,
-    /// Where the collection ends.
+    /// End of the collection.
     end: usize,
-    /// Where each of them begins, and the entry behind it.
+    /// Where each of these texts begins, and where the next entry begins.
     ends: Vec<usize>,
     starts: Vec<usize>,
 }
@@ -49,17 +49,17 @@ impl<'a> Between<'a> {
         &self.source[self.ends[index]..self.starts[index]]
     }
 
-    /// The comments behind entries, but for those on the lines where they end.
+    /// The comments after entries, except those on the line where an entry ends.
     fn comments_behind(&self, entries: Range<usize>) -> String {
         entries.map(|index| own_lines(self.separator(index + 1))).collect()
     }
 
-    /// Drops entries that have others behind them.
+    /// Drops entries that are followed by others.
     fn without_some(&self, first: usize, next: usize) -> Edit {
         (self.starts[first]..self.starts[next], self.comments_behind(first..next))
     }
 
-    /// Drops the last entries, with the comma before them.
+    /// Drops the last entries, and the comma before them.
     fn without_last(&self, first: usize, has_code: bool) -> impl Iterator<Item = Edit> {
         let last = self.starts.len() - 2;
         let mut end = self.ends[last + 1];
@@ -78,15 +78,15 @@ impl<'a> Between<'a> {
         if !kept.is_empty() && !self.source[end..].starts_with(['\n', '\r']) {
             kept.push_str(text::newline(self.source));
         }
-        // A comma alone is no list of nothing.
+        // A single comma is not an empty list.
         let comma = if first == 0 && !has_code { marks(&self.source[end..self.end]).next() } else { None };
         let comma = comma.map(|at| (end + at..end + at + 1, String::new()));
         std::iter::once((start..end, kept)).chain(comma)
     }
 }
 
-/// How long what separates entries is at the begin of a text: up to an anchor, a tag, a question mark or a key. A colon stands there
-/// behind a key without a value.
+/// Length of the separator at the beginning of a text, which ends at an anchor, a tag, a question mark or a key. It has
+/// a colon after a key without a value.
 fn separator_len(text: &str) -> usize {
     let mut in_comment = false;
     let is_other = |c: char| {
@@ -96,7 +96,7 @@ fn separator_len(text: &str) -> usize {
     text.find(is_other).unwrap_or(text.len())
 }
 
-/// Where commas and colons stand in a separator.
+/// Positions of the commas and colons in a separator.
 fn marks(separator: &str) -> impl Iterator<Item = usize> {
     let mut in_comment = false;
     let is_mark = move |(_, c): &(usize, char)| {
@@ -112,7 +112,7 @@ fn comments(separator: &str) -> String {
     text::splice(separator, &edits)
 }
 
-/// The comments of a separator that do not begin on the line on which it does; empty where there are none.
+/// The comments of a separator, except one on its first line. Empty if there are none.
 fn own_lines(separator: &str) -> String {
     let lines = separator.find(['\n', '\r']).map_or("", |at| &separator[at..]);
     if lines.contains('#') { comments(lines) } else { String::new() }

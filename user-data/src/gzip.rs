@@ -1,4 +1,4 @@
-//! User-data compressed by gzip, which cloud-init unpacks before it looks at it.
+//! User-data compressed with gzip. cloud-init uncompresses it before anything else.
 
 use std::io::{Read as _, Write as _};
 
@@ -14,7 +14,7 @@ pub(crate) fn is_compressed(user_data: &[u8]) -> bool {
     user_data.starts_with(&MAGIC)
 }
 
-/// What was compressed, or why it cannot be had. As Python has it, zeros may stand behind each member (gzip.py, `_read_eof`).
+/// Uncompresses, or says why that fails. As in Python, zeros may follow each member (gzip.py, `_read_eof`).
 pub(crate) fn unpack(user_data: &[u8]) -> Result<Vec<u8>, String> {
     let mut unpacked = Vec::new();
     let mut rest = user_data;
@@ -34,10 +34,10 @@ pub(crate) fn unpack(user_data: &[u8]) -> Result<Vec<u8>, String> {
     Ok(unpacked)
 }
 
-/// The text compressed, without a time, so the same text gives the same bytes.
+/// Compresses a text without a time stamp, so that the same text gives the same bytes.
 pub(crate) fn pack(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    // A vector takes all that is written to it.
+    // Writing to a vector cannot fail.
     let written = encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish());
     written.unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Ignition configs (Ignition documentation, configuration specifications 2.x and 3.x): JSON, which systems without
-//! cloud-init are set up by.
+//! Ignition configs (Ignition documentation, configuration specifications 2.x and 3.x): JSON for the setup of systems
+//! without cloud-init.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,35 +8,35 @@ use slipway_protocol::PhoneHome;
 
 use crate::{Refusal, url_problem};
 
-/// What a config is to have beside what the operator wrote.
+/// Additions to the operator's config.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Additions<'a> {
-    /// The host name; a config that writes /etc/hostname keeps its own.
+    /// The host name. A config that writes /etc/hostname keeps its own.
     pub hostname: Option<&'a str>,
-    /// Public keys of SSH for the user `core`.
+    /// SSH public keys for the user `core`.
     pub ssh_keys: &'a [String],
-    /// Where the system reports that it is up.
+    /// Where the system reports that it is running.
     pub phone_home: Option<&'a PhoneHome>,
-    /// CA certificates in PEM to trust there instead of the system's.
+    /// CA certificates in PEM to trust for the report, instead of the system's.
     pub ca: Option<&'a str>,
-    /// What it reports as its `instance_id`.
+    /// The `instance_id` in the report.
     pub instance_id: &'a str,
 }
 
-/// Bytes of a config: what it is read into takes many times as much.
+/// Most bytes of a config. Parsed, it takes many times as much memory.
 const MAX_BYTES: usize = 4 << 20;
 const USER: &str = "core";
 const HOSTNAME: &str = "/etc/hostname";
 const CA: &str = "/etc/slipway/phone-home.pem";
-/// Holds the URL, which is secret: units can be read by everybody.
+/// Holds the URL, which is secret: anybody can read units.
 const CURL_CONFIG: &str = "/etc/slipway/phone-home.curl";
 const UNIT: &str = "slipway-phone-home.service";
-/// How often is tried unless it is said, as cloud-init does.
+/// Default number of tries, as in cloud-init.
 const TRIES: u32 = 10;
 
-/// The config with the additions; without any, byte for byte what it was.
+/// Adds the additions to the config. Without any, the config stays the same, byte for byte.
 ///
-/// Refused is what is no config of specification 2 or 3, and of those before 2.1 what would have to be added to.
+/// A config is refused if it is not of specification 2 or 3, or if something has to be added to a version before 2.1.
 pub fn complete(config: &str, additions: &Additions) -> Result<String, Refusal> {
     let mut root = parse(config)?;
     let version = version(&root)?;
@@ -74,7 +74,7 @@ fn parse(config: &str) -> Result<Value, Refusal> {
     })
 }
 
-/// Major and minor number of the specification.
+/// Major and minor version of the specification.
 fn version(root: &Value) -> Result<(u32, u32), Refusal> {
     let Some(version) = root.pointer("/ignition/version").and_then(Value::as_str) else {
         return Err(refusal("the config has no ignition.version, by which Ignition knows one"));
@@ -86,13 +86,13 @@ fn version(root: &Value) -> Result<(u32, u32), Refusal> {
     }
 }
 
-/// Has a config that another one replaces be merged with that: what replaces a config drops all that is in it, and with that
-/// whatever is added. Nothing else of it comes to pass, so nothing else is kept but how the other is fetched
+/// Changes a `replace` to a `merge`. A config that replaces this one would drop everything in it, including the
+/// additions. Only the settings for fetching the other config are kept, because the rest had no effect before
 /// (Ignition, internal/exec/config_fetcher.go, `RenderConfig`).
 fn keep_what_replaces(root: &mut Value, version: (u32, u32)) -> Result<(), Refusal> {
     let replace = root.pointer("/ignition/config/replace").filter(|replace| !replace.is_null()).cloned();
     let Some(replace) = replace else { return Ok(()) };
-    // Without a source, version 3 takes it for none.
+    // In version 3, a `replace` without a source has no effect.
     if version.0 == 3 && replace["source"].is_null() {
         return Ok(());
     }
@@ -107,7 +107,7 @@ fn keep_what_replaces(root: &mut Value, version: (u32, u32)) -> Result<(), Refus
     Ok(())
 }
 
-/// Whether the config has something of its own at a path.
+/// Whether the config itself has an entry for a path.
 fn writes(root: &Value, path: &str) -> bool {
     let entries = ["files", "links", "directories"].into_iter().filter_map(|kind| root["storage"][kind].as_array());
     entries.flatten().any(|entry| entry["path"] == path)
@@ -138,7 +138,7 @@ fn add_keys(root: &mut Value, keys: &[String]) -> Result<(), Refusal> {
     let Some(core) = users.get_mut(core).and_then(Value::as_object_mut) else { return Ok(()) };
     let known = list(core, "sshAuthorizedKeys")?;
     for key in keys {
-        // One key twice is an error to Ignition.
+        // Ignition rejects duplicate keys.
         if !known.iter().any(|known| known == key) {
             known.push(json!(key));
         }
@@ -146,7 +146,7 @@ fn add_keys(root: &mut Value, keys: &[String]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A unit that posts once, with what it must not show in files of its own.
+/// Adds a unit that posts once. Its secrets are in separate files.
 fn add_phone_home(
     root: &mut Value,
     version: (u32, u32),
@@ -173,10 +173,12 @@ fn add_phone_home(
     Ok(())
 }
 
-/// Reports once: a system that did removes what it would need to do it again. It is no oneshot, so that nothing waits for it.
+/// Reports once: after a report, the system deletes the file that it needs for another. The unit is not a oneshot, so
+/// that nothing waits for it.
 ///
-/// Host keys go along under cloud-init's names, as they are in their files (cloudinit/config/cc_phone_home.py). Fedora makes them
-/// behind the target at the first boot, others in the service. Two dollars are one to the shell (systemd.service(5), "Command lines").
+/// Host keys are posted under cloud-init's names, with the content of their files (cloudinit/config/cc_phone_home.py).
+/// Fedora makes them at the first boot through the units of sshd-keygen.target, others in sshd-keygen.service. The
+/// shell gets one dollar for two (systemd.service(5), "Command lines").
 fn unit() -> String {
     let keys = "for kind in rsa ecdsa ed25519; do key=/etc/ssh/ssh_host_\"$$kind\"_key.pub; \
                 [ -s \"$$key\" ] && set -- \"$$@\" --data-urlencode pub_key_\"$$kind\"@\"$$key\"; done";
@@ -189,12 +191,12 @@ fn unit() -> String {
     )
 }
 
-/// A value in a file of options for curl (curl(1), "--config").
+/// A quoted value in a curl config file (curl(1), "--config").
 fn curl_quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 
-/// The object of that name in another, made if it is not there.
+/// The object with that name in another one, created if missing.
 fn object<'a>(root: &'a mut Value, name: &str) -> Result<&'a mut Map<String, Value>, Refusal> {
     let wrong = || refusal(format!("{name} in the config is no object"));
     let value = root.as_object_mut().ok_or_else(wrong)?.entry(name).or_insert(Value::Null);
@@ -204,7 +206,7 @@ fn object<'a>(root: &'a mut Value, name: &str) -> Result<&'a mut Map<String, Val
     value.as_object_mut().ok_or_else(wrong)
 }
 
-/// The list of objects, or of texts, of that name in an object, made if it is not there.
+/// The list with that name in an object, of objects or texts, created if missing.
 fn list<'a>(object: &'a mut Map<String, Value>, name: &str) -> Result<&'a mut Vec<Value>, Refusal> {
     let value = object.entry(name).or_insert(Value::Null);
     if value.is_null() {

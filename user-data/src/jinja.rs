@@ -1,17 +1,18 @@
-//! Templates (cloud-init documentation, "Instance metadata", "Using instance-data"): what can be known of them unrendered.
+//! Templates (cloud-init documentation, "Instance metadata", "Using instance-data"): what can be known without
+//! rendering them.
 
 use std::ops::Range;
 
 use crate::kind::{self, Kind, Whole};
 use crate::{Refusal, text};
 
-/// What the first line of a template says behind `##`.
+/// Text after `##` in the first line of a template.
 const TEMPLATE: &str = "template:";
 
-/// Whether a template becomes a cloud-config as far as can be seen; refuses those cloud-init renders and then leaves alone.
+/// Whether a template seems to become a cloud-config. Refuses templates that cloud-init renders and then ignores.
 pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
     let (first, rest) = source.split_once('\n').unwrap_or((source, ""));
-    // The header is looked for behind white space, and then read where it must be the very first line.
+    // cloud-init skips white space to detect the header, but then expects it in the very first line.
     if !first.starts_with("##") {
         return Err(Refusal::at_byte(
             source,
@@ -39,8 +40,8 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
     }
 }
 
-/// The template with its expressions as plain text and its statements and comments as white space, byte for byte in
-/// their places. `None` where that cannot be told without jinja.
+/// The template with expressions as plain text, and statements and comments as white space, with every byte at its
+/// place. `None` if that needs jinja.
 pub(crate) fn masked(source: &str) -> Option<String> {
     let mut masked = String::with_capacity(source.len());
     let mut end = 0;
@@ -53,9 +54,9 @@ pub(crate) fn masked(source: &str) -> Option<String> {
     Some(masked)
 }
 
-/// Whether what is rendered has every key in the column that it has in the template, as far as can be seen: statements and comments have
-/// lines of their own, from the first column on, which go away as a whole (`trim_blocks`, which cloud-init sets), nothing takes white
-/// space away, and no text is put elsewhere than it stands.
+/// Whether every key seems to keep its column when rendered. Statements and comments must be on lines of their own,
+/// from the first column on. Such a line disappears as a whole (`trim_blocks`, which cloud-init sets). Nothing may
+/// strip white space or render text at another place.
 pub(crate) fn keeps_columns(source: &str) -> bool {
     let Some(codes) = codes(source) else { return false };
     codes.into_iter().all(|range| {
@@ -68,13 +69,13 @@ pub(crate) fn keeps_columns(source: &str) -> bool {
     })
 }
 
-/// Whether a statement only decides whether, and how often, what stands behind it is rendered.
+/// Whether a statement only decides if and how often the text after it is rendered.
 fn renders_in_place(statement: &str) -> bool {
     let word = statement.split_whitespace().next().unwrap_or_default();
     matches!(word, "if" | "elif" | "else" | "endif" | "for" | "endfor") || word == "set" && statement.contains('=')
 }
 
-/// Where its expressions, statements and comments are.
+/// Ranges of expressions, statements and comments.
 fn codes(source: &str) -> Option<Vec<Range<usize>>> {
     let mut codes = Vec::new();
     let mut from = 0;
@@ -96,7 +97,7 @@ fn codes(source: &str) -> Option<Vec<Range<usize>>> {
     Some(codes)
 }
 
-/// Puts characters of the same length in the place of code.
+/// Replaces code with characters of the same length.
 fn mask(code: &str, masked: &mut String) -> Option<()> {
     let is_expression = code.starts_with("{{");
     if is_expression && code.contains(['\n', '\r']) {
@@ -115,7 +116,7 @@ fn mask(code: &str, masked: &mut String) -> Option<()> {
 
 fn expression_len(code: &str) -> Option<usize> {
     let len = code_len(code, "}}")?;
-    // Braces of its own would need jinja's grammar to be told from its end.
+    // With braces inside it, only jinja's grammar could find its end.
     (!code[2..len].contains('{')).then_some(len)
 }
 
@@ -125,7 +126,7 @@ fn statement_len(code: &str) -> Option<usize> {
     (!is_raw).then_some(len)
 }
 
-/// The length up to the end mark, which does not count inside quotes.
+/// Length up to and including the end mark. Marks inside quotes do not count.
 fn code_len(code: &str, end: &str) -> Option<usize> {
     let mut quote = None;
     let mut bytes = code.bytes().enumerate().skip(2);
@@ -141,7 +142,7 @@ fn code_len(code: &str, end: &str) -> Option<usize> {
     None
 }
 
-/// Whether a template ends with a line break that jinja takes away (`trim_blocks`, which cloud-init sets), and with no other.
+/// Whether a template ends with only one line break, and jinja removes it (`trim_blocks`, which cloud-init sets).
 pub(crate) fn eats_line_break(source: &str) -> bool {
     let end = source.trim_end_matches([' ', '\t', '\n', '\r']);
     (end.ends_with("%}") || end.ends_with("#}")) && text::lines(source, end.len()..source.len()).count() < 2

@@ -1,24 +1,24 @@
-//! What sort of user-data a text is, decided as cloud-init decides it (cloudinit/handlers/__init__.py):
-//! leading white space stripped, case ignored, the longest prefix wins.
+//! Determines the kind of user-data as cloud-init does (cloudinit/handlers/__init__.py): leading white space is
+//! stripped, case is ignored, and the longest prefix wins.
 
 use crate::{Refusal, text};
 
-/// The sorts there are.
+/// The kinds of user-data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Nothing but white space.
+    /// Only white space.
     Empty,
     /// YAML: a mapping.
     CloudConfig,
     /// YAML: a list of parts.
     Archive,
-    /// Text that becomes a cloud-config or a script when it is rendered.
+    /// A template that is rendered to a cloud-config or a script.
     Jinja,
-    /// What has no place for another key.
+    /// User-data with no place for another key.
     Whole(Whole),
 }
 
-/// The sorts that have no place for another key.
+/// The kinds with no place for another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whole {
     Script,
@@ -28,7 +28,7 @@ pub(crate) enum Whole {
     Boothook,
 }
 
-/// Prefixes cloud-init knows, longer ones before their own prefixes.
+/// Prefixes known to cloud-init. A longer one comes before its own prefix.
 const PREFIXES: &[(&str, Kind)] = &[
     ("text/x-shellscript-per-instance", Kind::Whole(Whole::Script)),
     ("text/x-shellscript-per-boot", Kind::Whole(Whole::Script)),
@@ -44,7 +44,7 @@ const PREFIXES: &[(&str, Kind)] = &[
 ];
 const LONGEST_PREFIX: usize = 31;
 
-/// The sort of a text that is not a MIME message.
+/// The kind of a text that is not a MIME message.
 pub(crate) fn of(text: &str) -> Result<Kind, Refusal> {
     let start = text.trim_start_matches(text::is_python_space);
     if start.is_empty() {

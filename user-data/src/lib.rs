@@ -1,11 +1,11 @@
-//! Edits cloud-init user-data as text, so that everything outside the edit stays as it was, byte for byte.
+//! Edits cloud-init user-data as text. Everything outside the edit stays the same, byte for byte.
 //!
-//! No input or output: bytes go in, bytes or a [`Refusal`] come out. YAML is parsed only to find where things are; an
-//! edited document is parsed again and must mean what it meant before, the block apart. User-data that has no place for
-//! another key becomes one part of a MIME message, and the block another. What cloud-init makes of user-data is told by its
-//! own sources (cloudinit/user_data.py and cloudinit/handlers/).
+//! No input or output: bytes go in, bytes or a [`Refusal`] come out. YAML is parsed only to find positions. An edited
+//! document is parsed again and must have the same meaning as before, apart from the block. User-data with no place for
+//! another key becomes one part of a MIME message, and the block another part. How cloud-init handles user-data is
+//! taken from its source code (cloudinit/user_data.py and cloudinit/handlers/).
 //!
-//! Systems that have Ignition in its place are served by [`ignition`].
+//! [`ignition`] is for systems that use Ignition instead.
 
 mod archive;
 mod block;
@@ -36,18 +36,18 @@ use crate::kind::Kind;
 use crate::multipart::Part;
 pub use crate::trust::trusting;
 
-/// Bytes of user-data that are looked at, compressed and not.
+/// Most bytes of user-data that are read, both compressed and uncompressed.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// Why a text is not what it should be, and where.
+/// Why a text is refused, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
 pub struct Refusal {
-    /// Line, from 1. In compressed user-data, of what is compressed.
+    /// Line, from 1. For compressed user-data, the line in the uncompressed text.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is there and what would be right.
+    /// What is wrong, and what would be right.
     pub reason: String,
 }
 
@@ -58,11 +58,11 @@ impl Refusal {
     }
 }
 
-/// The user-data with the block: cloud-init does what it did before, and reports. Every `phone_home` that stood in a
+/// Adds the block to the user-data. cloud-init does the same as before, and reports. Every `phone_home` in a
 /// cloud-config is replaced.
 ///
-/// Empty user-data becomes a cloud-config that holds nothing but the block. Refused is what cloud-init would not
-/// understand either, and what has more than [`MAX_BYTES`].
+/// Empty user-data becomes a cloud-config with only the block. User-data is refused if cloud-init would not understand
+/// it, or if it has more than [`MAX_BYTES`].
 pub fn inject(user_data: &[u8], block: &Block) -> Result<Vec<u8>, Refusal> {
     let source = readable(user_data)?;
     let edited = with_block(text_of(&source)?, block)?;
@@ -75,7 +75,7 @@ pub fn inject_text(user_data: &str, block: &Block) -> Result<String, Refusal> {
     with_block(user_data, block)
 }
 
-/// [`inject_text`] with all that cloud-init can post.
+/// [`inject_text`] with all keys that cloud-init can post.
 pub fn inject_phone_home(user_data: &str, phone_home: &PhoneHome) -> Result<String, Refusal> {
     inject_text(user_data, &Block::from(phone_home))
 }
@@ -86,18 +86,18 @@ pub fn check(user_data: &[u8]) -> Result<(), Refusal> {
     with_block(text_of(&readable(user_data)?)?, &block).map(drop)
 }
 
-/// The user-data as text, unpacked where it is compressed. Refused is what is not UTF-8, and what has more than [`MAX_BYTES`].
+/// The user-data as text, uncompressed if necessary. Refused if it is not UTF-8 or has more than [`MAX_BYTES`].
 pub fn unpacked(user_data: &[u8]) -> Result<String, Refusal> {
     text_of(&readable(user_data)?).map(str::to_owned)
 }
 
-/// The user-data without every block whose `url` is this; empty where nothing is left. What has none, or is not YAML
-/// where it would have to be, stays as it is.
+/// Removes every block with this `url`. The result is empty if nothing is left. User-data without such a block, or with
+/// invalid YAML, stays as it is.
 ///
-/// Where [`inject`] added to user-data that had something in it, this gives its bytes back, unless they were compressed, ended
+/// For user-data that was not empty, this undoes [`inject`] byte for byte, unless the user-data was compressed, ended
 /// inside a message without its closing boundary, or had a `phone_home`.
 ///
-/// Refused is a block that something else depends on, or that stands among other keys in an archive.
+/// A block is refused if something else depends on it, or if it is among other keys in an archive.
 pub fn remove(user_data: &[u8], url: &str) -> Result<Vec<u8>, Refusal> {
     let unchanged = || Ok(user_data.to_owned());
     let Ok(source) = readable(user_data) else { return unchanged() };
@@ -109,7 +109,7 @@ pub fn remove(user_data: &[u8], url: &str) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-/// [`remove`] for text, and for every `url` that is meant. `None` if it stays as it is.
+/// [`remove`] for text, and for every `url` for which `is_meant` is true. `None` if nothing changes.
 pub fn remove_text(user_data: &str, is_meant: &dyn Fn(&str) -> bool) -> Result<Option<String>, Refusal> {
     match readable(user_data.as_bytes()) {
         Ok(_) => without_blocks(user_data, Blocks::To(is_meant)),
@@ -147,7 +147,7 @@ fn with_block(source: &str, block: &Block) -> Result<String, Refusal> {
     }
 }
 
-/// The user-data as it is, or unpacked.
+/// The user-data, uncompressed if necessary.
 fn readable(user_data: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     let refuse = |reason: String| Refusal { line: 1, column: 1, reason };
     if user_data.len() > MAX_BYTES {

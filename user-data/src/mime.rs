@@ -1,18 +1,18 @@
-//! MIME messages, read as Python's email package reads them for cloud-init (email/feedparser.py, RFC 2045, RFC 2046).
+//! MIME messages, parsed as Python's email package does for cloud-init (email/feedparser.py, RFC 2045, RFC 2046).
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::text;
 
-/// cloud-init looks for the header this far into the bytes of the user-data (cloudinit/user_data.py).
+/// cloud-init looks for the header in this many bytes of the user-data (cloudinit/user_data.py).
 const WINDOW: usize = 4096;
 const MARK: &[u8] = b"mime-version:";
 
-/// How a part's text is encoded.
+/// Transfer encoding of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
-    /// It is not.
+    /// Not encoded.
     Plain,
     Base64,
     Other,
@@ -21,32 +21,32 @@ pub(crate) enum Encoding {
 /// A message or a part of one.
 #[derive(Debug)]
 pub(crate) struct Message {
-    /// In lower case, without parameters.
+    /// Content type in lower case, without parameters.
     pub(crate) content_type: String,
-    /// Of one line; others no line can be.
+    /// Boundary of the parts. One with a line break is ignored, as no line can match it.
     pub(crate) boundary: Option<String>,
     pub(crate) encoding: Encoding,
     pub(crate) body: Range<usize>,
 }
 
-/// What is between the boundaries of a message.
+/// The parts of a message.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) parts: Vec<Part>,
-    /// Where the line of the closing boundary begins.
+    /// Start of the line with the closing boundary.
     pub(crate) close: Option<usize>,
 }
 
 /// A part of a message.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Where the line of the boundary before it begins.
+    /// Start of the line with the boundary before it.
     pub(crate) boundary: usize,
-    /// Its headers and its body, without the line break that belongs to the next boundary.
+    /// Its headers and body, without the line break that belongs to the next boundary.
     pub(crate) bytes: Range<usize>,
 }
 
-/// The user-data as a message, if cloud-init takes it for one and it has headers.
+/// Parses user-data as a message, if cloud-init would and it has headers.
 pub(crate) fn message(source: &str) -> Option<Message> {
     let window = &source.as_bytes()[..source.len().min(WINDOW)];
     let is_marked = window.windows(MARK.len()).any(|bytes| bytes.eq_ignore_ascii_case(MARK));
@@ -54,7 +54,7 @@ pub(crate) fn message(source: &str) -> Option<Message> {
     (is_marked && is_header(&source[first])).then(|| parse(source, 0..source.len()))
 }
 
-/// The headers and the body in a range.
+/// Parses the headers and the body in a range.
 pub(crate) fn parse(source: &str, within: Range<usize>) -> Message {
     let mut headers: Vec<(String, String)> = Vec::new();
     let end = within.end;
@@ -101,7 +101,7 @@ fn is_header(line: &str) -> bool {
 fn boundary(content_type: &str) -> Option<String> {
     let plain = parameters(content_type).find(|(name, _)| name.eq_ignore_ascii_case("boundary"));
     let value = match plain {
-        // Python takes quotes and brackets away when it reads the header, and once more when it is asked for the boundary.
+        // Python removes quotes and brackets when it reads the header, and again when it is asked for the boundary.
         Some((_, value)) => unquoted(&unquoted(value)).into_owned(),
         None => boundary_of_pieces(content_type)?,
     };
@@ -109,7 +109,7 @@ fn boundary(content_type: &str) -> Option<String> {
     (!value.contains(['\n', '\r'])).then(|| value.to_owned())
 }
 
-/// A boundary in pieces with numbers, or with its character set before it (RFC 2231; email/utils.py, `decode_params`).
+/// A boundary in numbered pieces, or with its character set before it (RFC 2231; email/utils.py, `decode_params`).
 fn boundary_of_pieces(content_type: &str) -> Option<String> {
     let mut is_extended = false;
     let mut pieces = Vec::new();
@@ -127,7 +127,7 @@ fn boundary_of_pieces(content_type: &str) -> Option<String> {
         let number = number.map(|number| number.parse::<u32>()).transpose().ok()?;
         pieces.push((number, if is_encoded { percent_decoded(&value)? } else { value.into_owned() }));
     }
-    // Python cannot put one without a number in order with others.
+    // Python cannot sort a piece without a number among numbered ones.
     let is_mixed = pieces.len() > 1 && pieces.iter().any(|(number, _)| number.is_none());
     pieces.sort();
     let value: String = pieces.iter().map(|(_, piece)| piece.as_str()).collect();
@@ -143,7 +143,7 @@ fn boundary_of_pieces(content_type: &str) -> Option<String> {
     }
 }
 
-/// A text in which bytes may be written as `%` and two digits. `None` if it is not ASCII then.
+/// Decodes bytes that are written as `%` and two digits. `None` if the result is not ASCII.
 fn percent_decoded(text: &str) -> Option<String> {
     let mut pieces = text.split('%');
     let mut decoded = pieces.next()?.to_owned();
@@ -161,7 +161,7 @@ fn percent_decoded(text: &str) -> Option<String> {
     decoded.is_ascii().then_some(decoded)
 }
 
-/// The parameters of a header's value: `; name=value`, where the value may be in double quotes.
+/// The parameters in the value of a header: `; name=value`, where the value may be in double quotes.
 fn parameters(value: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut quoted = false;
     let mut escaped = false;
@@ -184,8 +184,8 @@ fn unquoted(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The parts of a body. As Python has it, the outermost boundary ends everything in it, and boundaries that follow one
-/// another are one.
+/// The parts of a body. As in Python, the outermost boundary ends everything inside it, and adjacent boundaries count
+/// as one.
 pub(crate) fn parts(source: &str, body: Range<usize>, boundary: &str) -> Parts {
     let mut found = Parts::default();
     let mut after_boundary = false;
@@ -210,7 +210,7 @@ pub(crate) fn parts(source: &str, body: Range<usize>, boundary: &str) -> Parts {
         found.parts.push(Part { boundary: line.start, bytes: line.end..body.end });
         after_boundary = true;
     }
-    // Python takes the last line break of a message without an end for that of the boundary it lacks.
+    // In a message without a closing boundary, Python counts the last line break as part of the missing boundary.
     if let (None, Some(last)) = (found.close, found.parts.last_mut())
         && body.end == source.len()
     {

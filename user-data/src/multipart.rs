@@ -1,5 +1,5 @@
-//! MIME messages of several parts: adds a part, takes blocks out of parts, and makes one message of user-data that has no
-//! place for another key. cloud-init merges its parts in order, later keys over earlier ones.
+//! MIME messages with several parts: adds a part, removes blocks from parts, and wraps user-data that has no place for
+//! another key. cloud-init merges the parts in order; later keys override earlier ones.
 
 use std::ops::Range;
 
@@ -14,27 +14,27 @@ use crate::text::{self, Edit, splice};
 use crate::{Refusal, archive, jinja};
 
 const BOUNDARY: &str = "slipway-phone-home";
-/// Names of the second and further boundaries to try where the text has the first.
+/// Number of boundary names to try, as the text may contain some of them.
 const BOUNDARIES: usize = 8;
-/// cloud-init tells what it is from its first line, as it does for user-data that stands alone.
+/// cloud-init determines the kind of such a part from its first line, as for user-data without a message.
 const AS_IT_IS: &str = "Content-Type: text/plain\n\n";
 const IN_BASE64: &str = "Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\n";
-/// Characters of a line of base64 (RFC 2045, 6.8).
+/// Characters in a line of base64 (RFC 2045, 6.8).
 const LINE: usize = 76;
-/// Messages inside messages that are looked into.
+/// Nesting of messages up to which blocks are found.
 const DEPTH: usize = 8;
 
-/// What is put beside what was there.
+/// The added part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part<'a> {
-    /// A cloud-config that is nothing but the block.
+    /// A cloud-config with only the block.
     Block(&'a Block),
-    /// A script that is run early in every boot.
+    /// A script that runs early in every boot.
     Boothook(&'a str),
 }
 
 impl Part<'_> {
-    /// The part behind its boundary. The lines of a script end as the shell wants them, whatever the others do.
+    /// The part and its boundary. A script keeps its own line ends, which the shell needs, whatever `newline` is.
     fn behind(self, boundary: &str, newline: &str) -> String {
         let (content_type, text) = match self {
             Self::Block(block) => ("text/cloud-config", block.document(newline)),
@@ -44,15 +44,15 @@ impl Part<'_> {
     }
 }
 
-/// A message of user-data, which keeps its meaning, and a part.
+/// A message with the user-data, whose meaning stays the same, and a part.
 pub(crate) fn wrap(source: &str, ours: Part) -> String {
-    // In a message cloud-init reads no characters outside ASCII; base64 brings them through, and whatever looks like a boundary.
+    // In a message, cloud-init reads only ASCII. base64 protects other characters, and text that looks like a boundary.
     let is_plain = source.is_ascii() && !source.contains(&format!("--{BOUNDARY}")) && !source.ends_with('\r');
     let part = if is_plain { format!("{AS_IT_IS}{source}") } else { format!("{IN_BASE64}{}", base64(source, "\n")) };
     around(&part, BOUNDARY, ours)
 }
 
-/// A message of a message and a part.
+/// A message with a message and a part.
 fn wrap_message(source: &str, ours: Part) -> Result<String, Refusal> {
     let names = (1..=BOUNDARIES).map(|n| if n == 1 { BOUNDARY.to_owned() } else { format!("{BOUNDARY}-{n}") });
     let mut free = names.filter(|name| !source.contains(&format!("--{name}")));
@@ -63,7 +63,7 @@ fn wrap_message(source: &str, ours: Part) -> Result<String, Refusal> {
 }
 
 fn around(part: &str, boundary: &str, ours: Part) -> String {
-    // A break of its own kind behind the text, or the two would be one.
+    // The line break after the text must be of the same kind, otherwise CR and LF would become one break.
     let newline = if part.ends_with('\r') { "\r" } else { "\n" };
     let ours = ours.behind(boundary, "\n");
     format!("{}{part}{newline}{ours}--{boundary}--\n", head(boundary))
@@ -73,7 +73,7 @@ fn head(boundary: &str) -> String {
     format!("Content-Type: multipart/mixed; boundary=\"{boundary}\"\nMIME-Version: 1.0\n\n--{boundary}\n")
 }
 
-/// The message with one more part. To the block, a last part that is nothing but a block makes room.
+/// Adds a part to the message. A block replaces the last part if that is only a block.
 pub(crate) fn inject(source: &str, message: &Message, ours: Part) -> Result<String, Refusal> {
     let Some(boundary) = parts_boundary(source, message)? else { return wrap_message(source, ours) };
     let found = mime::parts(source, message.body.clone(), boundary);
@@ -87,9 +87,10 @@ pub(crate) fn inject(source: &str, message: &Message, ours: Part) -> Result<Stri
     match found.close {
         Some(close) => edits.push((close..close, part)),
         None => {
-            // Python takes the last line break of a message without an end for that of the boundary it lacks.
+            // In a message without a closing boundary, Python counts the last line break as part of the missing
+            // boundary.
             let open = if text::ends_with_break(source) { "" } else { newline };
-            // A boundary with a colon in it right behind the headers would be one of them.
+            // Directly after the headers, a boundary with a colon in it would become one of them.
             let gap = if message.body.is_empty() { newline } else { "" };
             edits.push((end..end, format!("{open}{gap}{part}--{boundary}--{newline}")));
         }
@@ -97,7 +98,7 @@ pub(crate) fn inject(source: &str, message: &Message, ours: Part) -> Result<Stri
     Ok(splice(source, &edits))
 }
 
-/// What is between the parts of a message, if it may have several.
+/// The boundary of a message that may have several parts. `None` for other messages.
 fn parts_boundary<'a>(source: &str, message: &'a Message) -> Result<Option<&'a str>, Refusal> {
     if !message.content_type.starts_with("multipart/") {
         return Ok(None);
@@ -112,7 +113,7 @@ fn without_any_block(source: &str, found: &mime::Parts) -> Vec<Edit> {
     for (index, part) in found.parts.iter().enumerate() {
         let next = found.parts.get(index + 1).map_or(end, |next| next.boundary);
         match without_blocks(source, part.bytes.clone(), Blocks::All, DEPTH) {
-            // The numbers of the parts are the names of their files, so only the last one may go.
+            // File names contain the numbers of the parts, so only the last one may be removed.
             Ok(Change::Nothing) if index + 1 == found.parts.len() && found.close.is_some() => {
                 edits.push((part.boundary..next, String::new()));
             }
@@ -123,7 +124,7 @@ fn without_any_block(source: &str, found: &mime::Parts) -> Vec<Edit> {
     edits
 }
 
-/// The message without the blocks to drop. `None` if it has none of them.
+/// Removes the blocks to drop. `None` if the message has none of them.
 pub(crate) fn remove(source: &str, drop: Blocks) -> Result<Option<String>, Refusal> {
     match without_blocks(source, 0..source.len(), drop, DEPTH)? {
         Change::None => Ok(None),
@@ -135,7 +136,7 @@ pub(crate) fn remove(source: &str, drop: Blocks) -> Result<Option<String>, Refus
     }
 }
 
-/// What [`wrap`] or [`wrap_message`] was given, of which nothing but the block's part has been taken away.
+/// The input of [`wrap`] or [`wrap_message`], if only the part with the block was removed from their result.
 fn unwrapped(source: &str) -> Option<String> {
     let message = mime::parse(source, 0..source.len());
     let boundary = message.boundary?;
@@ -155,11 +156,11 @@ fn unwrapped(source: &str) -> Option<String> {
     }
 }
 
-/// What dropping blocks does to a part.
+/// Effect of dropping blocks on a part.
 enum Change {
-    /// It has none of them.
+    /// It has no such block.
     None,
-    /// There is nothing else in it.
+    /// Nothing is left.
     Nothing,
     Edits(Vec<Edit>),
 }
@@ -227,8 +228,8 @@ fn in_leaf(source: &str, message: &Message, drop: Blocks) -> Result<Change, Refu
     })
 }
 
-/// What a part's content is without the blocks to drop, as cloud-init reads it (cloudinit/user_data.py, `_process_msg`). `None` if it
-/// has none of them.
+/// The content of a part without the blocks to drop. Its kind is determined like in cloud-init (cloudinit/user_data.py,
+/// `_process_msg`). `None` if it has none of them.
 fn without_blocks_in(content_type: &str, content: &str, drop: Blocks) -> Result<Option<String>, Refusal> {
     let kind = match content_type {
         "text/cloud-config" => Ok(Kind::CloudConfig),

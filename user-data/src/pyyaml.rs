@@ -1,4 +1,4 @@
-//! What YAML allows and PyYAML, by which cloud-init reads it, does not.
+//! Refuses valid YAML that PyYAML, the parser of cloud-init, does not accept.
 
 mod nodes;
 mod scalars;
@@ -10,18 +10,18 @@ use crate::{Refusal, text};
 pub(crate) use nodes::Nodes;
 pub(crate) use scalars::is_text;
 
-/// Refuses characters that may not stand anywhere (yaml/reader.py, NON_PRINTABLE).
+/// Refuses characters that are not allowed anywhere (yaml/reader.py, NON_PRINTABLE).
 pub(crate) fn refuse_unprintable(source: &str) -> Result<(), Refusal> {
     let is_printable = |c: char| match c {
         '\t' | '\n' | '\r' | '\u{85}' => true,
         '\u{fffe}' | '\u{ffff}' => false,
         c => !c.is_control(),
     };
-    // In UTF-8 every other character begins with a byte that these do not begin with.
+    // In UTF-8, no other character begins with one of these bytes.
     let may_begin = |byte: u8| matches!(byte, 0..=0x1f | 0x7f | 0xc2 | 0xef);
     let starts = source.bytes().enumerate().filter(|(_, byte)| may_begin(*byte));
     let mut suspects = starts.filter_map(|(at, _)| Some((at, source.get(at..)?.chars().next()?)));
-    // At the begin of a line YAML passes over a byte order mark, and PyYAML does not.
+    // At the beginning of a line YAML skips a byte order mark, but PyYAML does not.
     let begins_line = |at: usize| at == 0 || matches!(source.as_bytes()[at - 1], b'\n' | b'\r');
     match suspects.find(|(at, c)| !is_printable(*c) || *c == '\u{feff}' && begins_line(*at)) {
         Some((at, c)) => {
@@ -32,8 +32,9 @@ pub(crate) fn refuse_unprintable(source: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses directives without a plain name, and `...` where nothing has begun (yaml/scanner.py, `scan_directive_name`; yaml/parser.py,
-/// `parse_implicit_document_start`), in what stands before the document.
+/// Refuses directives without a plain name, and a `...` before anything has begun (yaml/scanner.py,
+/// `scan_directive_name`; yaml/parser.py, `parse_implicit_document_start`). Only the text before the document is
+/// checked.
 pub(crate) fn refuse_before_document(source: &str, end: usize) -> Result<(), Refusal> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     for line in text::lines(source, 0..end) {
@@ -53,10 +54,11 @@ pub(crate) fn refuse_before_document(source: &str, end: usize) -> Result<(), Ref
     Ok(())
 }
 
-/// Finds tabs outside of quotes, comments and block scalars (yaml/scanner.py, `scan_to_next_token` and `scan_plain_spaces`).
+/// Finds tabs outside quotes, comments and block scalars (yaml/scanner.py, `scan_to_next_token` and
+/// `scan_plain_spaces`).
 pub(crate) struct Tabs<'a> {
     source: &'a str,
-    /// The byte up to which there is none of them.
+    /// The text before this byte has been checked.
     looked_at: usize,
 }
 
@@ -65,11 +67,11 @@ impl<'a> Tabs<'a> {
         Self { source, looked_at: if source.contains('\t') { 0 } else { source.len() } }
     }
 
-    /// Looks at what is between two scalars. To be called with every event.
+    /// Checks the text between two scalars. Must be called for every event.
     pub(crate) fn refuse(&mut self, event: &Event, span: &Span) -> Result<(), Refusal> {
         let between = match event {
             Event::Scalar(_, ScalarStyle::Plain, ..) => return Ok(()),
-            // Where a text block is empty, the parser gives as its place what stands behind the `|`.
+            // For an empty block scalar, the parser gives the position after the `|`.
             Event::Scalar(value, ScalarStyle::Literal | ScalarStyle::Folded, ..)
                 if value.bytes().all(|byte| byte == b'\n') =>
             {
@@ -86,7 +88,7 @@ impl<'a> Tabs<'a> {
         for (at, c) in text.char_indices() {
             match c {
                 '\n' | '\r' => in_comment = false,
-                // Behind the quote of a scalar a comment needs a space, as it does behind any other character.
+                // A comment needs a space before it, also after the closing quote of a scalar.
                 '#' if matches!(before, '\n' | '\r' | ' ') => in_comment = true,
                 '\t' if !in_comment => {
                     let reason = "this is not YAML to cloud-init: a tab may stand in quotes, comments and text blocks; use spaces";

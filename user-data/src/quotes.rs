@@ -1,27 +1,28 @@
-//! Texts in quotes over several lines. PyYAML lets them go on in any column (yaml/scanner.py, `scan_flow_scalar_spaces`), YAML 1.2 only
-//! farther in than what they are in (YAML 1.2.2, 7.3). With its lines joined such a text is read by both.
+//! Quoted scalars over several lines. PyYAML lets them continue in any column (yaml/scanner.py,
+//! `scan_flow_scalar_spaces`). YAML 1.2 requires a deeper column than that of the parent (YAML 1.2.2, 7.3). If the
+//! lines are joined, both accept such a scalar.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Bytes that may be parsed again because of such texts.
+/// Most bytes that are parsed again because of such scalars.
 const AGAIN: usize = 16 << 20;
 
-/// A document in which the lines of some texts in quotes are joined, byte for byte in their places.
+/// A document in which the lines of some quoted scalars are joined, with every byte at its place.
 pub(crate) struct Text<'a> {
     pub(crate) text: Cow<'a, str>,
-    /// The texts in quotes, from one quote to behind the other.
+    /// The joined scalars, including both quotes.
     pub(crate) joined: Vec<Range<usize>>,
 }
 
 impl<'a> Text<'a> {
-    /// The document as it is.
+    /// The document without changes.
     pub(crate) fn new(source: &'a str) -> Self {
         Self { text: Cow::Borrowed(source), joined: Vec::new() }
     }
 
-    /// Joins the lines of what seems to be a text in quotes that begins behind one place and ends behind the other. Whether anything is
-    /// different then, and may be parsed again.
+    /// Joins the lines of the apparent quoted scalar that begins after `from` and ends after `at`. Returns whether the
+    /// text has changed and may be parsed again.
     pub(crate) fn join(&mut self, from: usize, at: usize) -> bool {
         let is_too_much = (self.joined.len() + 1).saturating_mul(self.text.len()) > AGAIN;
         let Some(quoted) = around(&self.text, from, at).filter(|_| !is_too_much) else { return false };
@@ -33,7 +34,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// The text in quotes that has not ended at a byte, from one quote to behind the other, as far as can be told without a parser.
+/// The quoted scalar that is open at byte `at`, including both quotes, as far as can be known without a parser.
 fn around(text: &str, from: usize, at: usize) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     let mut index = from;
@@ -59,7 +60,7 @@ fn around(text: &str, from: usize, at: usize) -> Option<Range<usize>> {
     None
 }
 
-/// Where the text in quotes ends that begins at a byte.
+/// End of the quoted scalar that begins at byte `start`.
 fn end(bytes: &[u8], start: usize) -> Option<usize> {
     let quote = bytes[start];
     let mut index = start + 1;
@@ -74,7 +75,7 @@ fn end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The text with spaces for the line breaks of a part of it, but for those in front of what ends a document anywhere.
+/// Replaces the line breaks in a quoted scalar with spaces, except before a document marker, which is valid anywhere.
 fn join(text: &str, quoted: &Range<usize>) -> String {
     let inside = &text[quoted.clone()];
     let mut joined = String::with_capacity(text.len());

@@ -1,9 +1,9 @@
-//! The lines of a document that decide what comes of lines put behind it.
+//! The last lines of a document, which decide the meaning of lines that are added after them.
 //!
-//! A parser reads from left to right. Where an entry or an item begins on a line of its own, it knows of those before it only
-//! which collections are open, in which columns, and what is defined for the document (anchors, and handles of tags). It is in the
-//! same state when they are not there, so it reads all from there on alike; and if it does not know an anchor or a handle then, it
-//! says so.
+//! A parser reads from left to right. At an entry or item that begins a line, the earlier ones matter only in two ways:
+//! which collections are open, in which columns, and what the document has defined (anchors, and handles of tags).
+//! Without the earlier entries, the parser is in the same state, so it reads the rest in the same way. If an anchor or
+//! a handle is then unknown, it reports an error.
 
 use std::ops::Range;
 
@@ -12,20 +12,20 @@ use granit_parser::{Event, Span, StructureStyle};
 use crate::document::{Document, Root};
 use crate::text;
 
-/// What a value in lines consists of: items, or entries with a key and a value.
+/// The children of a block collection: items, or entries with a key and a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Children {
     is_list: bool,
-    /// At which the value begins.
+    /// Column of the collection.
     column: usize,
     nodes: usize,
-    /// Bytes at which the first item or key begins, and the last one.
+    /// Offset of the first item or key, and of the last one, in bytes.
     first: usize,
     last: usize,
 }
 
 impl Children {
-    /// Of the value that begins with this event.
+    /// For a collection that begins with this event.
     pub(crate) fn new(event: &Event, span: &Span) -> Option<Self> {
         let is_list = match event {
             Event::SequenceStart(StructureStyle::Block, ..) => true,
@@ -35,7 +35,7 @@ impl Children {
         Some(Self { is_list, column: span.start.col(), nodes: 0, first: 0, last: 0 })
     }
 
-    /// To be called with every node directly in the value.
+    /// Must be called for every direct child node.
     pub(crate) fn note(&mut self, at: usize) {
         if self.is_list || self.nodes.is_multiple_of(2) {
             self.first = if self.nodes == 0 { at } else { self.first };
@@ -44,7 +44,7 @@ impl Children {
         self.nodes += 1;
     }
 
-    /// Where the lines of the first and the last of them begin, if nothing but the margin and a dash stand before both.
+    /// Starts of the lines with the first and the last child, if each has only indentation and a dash before it.
     fn lines(&self, source: &str) -> Option<(usize, usize)> {
         let plain = |at: usize| {
             let line = text::line_start(source, at);
@@ -56,35 +56,36 @@ impl Children {
             margin.bytes().all(|byte| byte == b' ').then_some((line, margin.len()))
         };
         let ((first, column), (last, other)) = plain(self.first).zip(plain(self.last))?;
-        // A list in the column of its key begins elsewhere to the parser; but its dashes are seen.
+        // For a list in the column of its key, the parser gives another column. But the dashes show it.
         (column == other && (self.is_list || column == self.column)).then_some((first, last))
     }
 }
 
-/// What is left of a document without what comes before its last lines.
+/// The last lines of a document.
 pub(crate) struct Tail {
-    /// The lines of the last key, if some of its value is left out.
+    /// The lines of the last key, if part of its value is left out.
     key: Range<usize>,
-    /// Where the rest begins.
+    /// Where the other lines begin.
     from: usize,
 }
 
 impl Tail {
-    /// `None` where the last entry does not begin a line with its key or its dash.
+    /// `None` if the last entry does not begin a line with its key or dash.
     pub(crate) fn of(source: &str, document: &Document) -> Option<Self> {
         let start = document.entries.last()?.bytes.start;
         let content = source.get(start..)?.strip_prefix(&" ".repeat(document.indent))?;
         let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '"' | '\'');
         let columns = (document.indent, Some(document.indent));
         let is_plain = match document.root {
-            // Of a key behind a question mark the parser gives the place, and of a block scalar that of its text.
+            // For a key after a question mark, the parser gives the position of the key; for a block scalar, that of
+            // its text.
             Root::Mapping => content.starts_with(is_key) && document.columns == columns,
             Root::List => content.starts_with("- "),
             Root::Empty | Root::Braces | Root::Brackets => false,
         };
         let children = document.children.and_then(|children| children.lines(source));
         let tail = match children {
-            // Of a part the meaning is not known yet, so it is parsed twice.
+            // The meaning of a part is not known yet, so a part is parsed twice.
             Some((first, last)) if start < first && last - first > source.len() - last => {
                 Self { key: start..first, from: last }
             }
@@ -93,12 +94,12 @@ impl Tail {
         is_plain.then_some(tail)
     }
 
-    /// Whether the last entry is there as a whole.
+    /// Whether the whole last entry is included.
     pub(crate) fn has_last_entry(&self) -> bool {
         self.key.is_empty()
     }
 
-    /// What is left of the document, or of one that differs from it only behind its last entry.
+    /// The last lines of the document, or of one that differs only after its last entry.
     pub(crate) fn text(&self, document: &str) -> String {
         [&document[self.key.clone()], &document[self.from..]].concat()
     }

@@ -1,11 +1,11 @@
-//! Lines of a text as YAML and electronic mail see them: they end with LF, CR LF or CR.
+//! Lines of a text as in YAML and email: they end with LF, CR LF or CR.
 
 use std::ops::Range;
 
-/// Characters that YAML 1.1 takes for line breaks, and YAML 1.2 does not (YAML 1.1, 5.4).
+/// Characters that are line breaks in YAML 1.1 (5.4), but not in YAML 1.2.
 const OLD_BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
-/// Bytes and what is put in their place.
+/// A range of bytes and its replacement.
 pub(crate) type Edit = (Range<usize>, String);
 
 /// The lines in a range, each with its break.
@@ -23,7 +23,7 @@ pub(crate) fn lines(text: &str, within: Range<usize>) -> impl Iterator<Item = Ra
     })
 }
 
-/// [`lines`], the last one first. The range begins where a line does.
+/// [`lines`], last one first. The range must begin at a line start.
 pub(crate) fn lines_back(text: &str, within: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut end = within.end;
     std::iter::from_fn(move || {
@@ -33,12 +33,12 @@ pub(crate) fn lines_back(text: &str, within: Range<usize>) -> impl Iterator<Item
     })
 }
 
-/// Where the line begins that holds the byte at an offset.
+/// Start of the line that contains the byte at an offset.
 pub(crate) fn line_start(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().rposition(|byte| matches!(byte, b'\n' | b'\r')).map_or(0, |found| found + 1)
 }
 
-/// The break of the first line, or LF where there is none.
+/// The first line break of the text, or LF if it has none.
 pub(crate) fn newline(text: &str) -> &'static str {
     match text.find(['\n', '\r']).map(|at| &text[at..]) {
         Some(found) if found.starts_with("\r\n") => "\r\n",
@@ -51,7 +51,7 @@ pub(crate) fn ends_with_break(text: &str) -> bool {
     text.ends_with(['\n', '\r'])
 }
 
-/// The text without the break at its end, if it has one.
+/// The text without the line break at its end, if any.
 pub(crate) fn without_break(text: &str) -> &str {
     text.strip_suffix("\r\n").or_else(|| text.strip_suffix(['\n', '\r'])).unwrap_or(text)
 }
@@ -62,7 +62,7 @@ pub(crate) fn place(text: &str, at: usize) -> (usize, usize) {
     (1 + lines(text, 0..start).count(), 1 + text[start..at].chars().count())
 }
 
-/// Python's `str.isspace`, which knows more white space than Unicode does.
+/// Python's `str.isspace`, which includes more characters than Unicode's white space.
 pub(crate) fn is_python_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
@@ -71,7 +71,7 @@ pub(crate) fn has_old_breaks(text: &str) -> bool {
     !text.is_ascii() && text.contains(OLD_BREAKS)
 }
 
-/// The text with ranges replaced, which are in order and do not overlap.
+/// Replaces ranges of the text. They must be in order and must not overlap.
 pub(crate) fn splice(text: &str, edits: &[Edit]) -> String {
     let mut edited = String::with_capacity(text.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>());
     let mut copied = 0;

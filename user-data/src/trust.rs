@@ -1,9 +1,9 @@
-//! Vendor-data that has the system trust a CA, and does what the operator's does.
+//! Makes vendor-data that installs a CA, and otherwise does the same as the operator's vendor-data.
 //!
-//! Not by `ca_certs`: of that, or of its older name `ca-certs`, cloud-init takes the user's list or the vendor's and never both
-//! (cloudinit/config/cc_ca_certs.py, and its merging). A boothook has no name that anybody else's could take, and needs no module,
-//! which images leave out. It comes before `ca_certs`, whose `remove_defaults` leaves local certificates where they are in Debian and
-//! Ubuntu.
+//! It does not use `ca_certs`. Of that, or of its older name `ca-certs`, cloud-init uses the list of the user or of the
+//! vendor, never both (cloudinit/config/cc_ca_certs.py, and its merging). A boothook has no key that another could
+//! override, and needs no module that an image may leave out. It runs before `ca_certs`. The `remove_defaults` of that
+//! keeps local certificates in Debian and Ubuntu.
 
 use twox_hash::XxHash3_64;
 
@@ -11,13 +11,13 @@ use crate::kind::{self, Kind};
 use crate::multipart::{self, Part};
 use crate::{Refusal, jinja, mime, readable};
 
-/// Ends the certificates in the script. No line of base64 or of PEM is that.
+/// Ends the certificates in the script. It cannot be a line of base64 or PEM.
 const END: &str = "END OF CA";
 
-/// The vendor-data with a script that has the system trust the certificates in PEM, once for each instance-id.
+/// Adds a script to the vendor-data that makes the system trust the certificates in PEM, once for each instance-id.
 ///
-/// Refused is what has no header that cloud-init knows, and what has more than [`MAX_BYTES`](crate::MAX_BYTES). Nothing of it is edited,
-/// so nothing else of it matters.
+/// Vendor-data is refused if it has no header that cloud-init knows, or more than [`MAX_BYTES`](crate::MAX_BYTES). It
+/// is not edited otherwise, so the rest of it is not checked.
 pub fn trusting(vendor_data: &str, ca: &str) -> Result<String, Refusal> {
     readable(vendor_data.as_bytes())?;
     let script = script(ca);
@@ -33,10 +33,11 @@ pub fn trusting(vendor_data: &str, ca: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Distributions have one of these folders (update-ca-trust(8), update-ca-certificates(8)); the last is made where there is none.
+/// Distributions have one of these folders (update-ca-trust(8), update-ca-certificates(8)). Without any, the last is
+/// made.
 fn script(ca: &str) -> String {
     let certificates = certificates(ca);
-    // Another server's script has another name, or the first of two would be the only one that is run.
+    // The name depends on the certificates. If two servers used the same name, only the first script would run.
     let name = format!("slipway-ca-{:016x}", XxHash3_64::oneshot(certificates.as_bytes()));
     format!(
         "#cloud-boothook\n\
@@ -59,8 +60,8 @@ fn script(ca: &str) -> String {
     )
 }
 
-/// The lines of the certificates, without what may stand between them (RFC 7468, 5.2): in a message cloud-init writes no file with
-/// characters outside ASCII.
+/// The lines of the certificates, without the text between them (RFC 7468, 5.2): in a message, cloud-init writes no
+/// file with characters outside ASCII.
 fn certificates(pem: &str) -> String {
     let mut is_inside = false;
     let mut lines = String::new();

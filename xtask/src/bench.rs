@@ -1,4 +1,4 @@
-//! Measures slipway against its peers and against the limit of the machine it runs on.
+//! Benchmarks: slipway against other tools and against the limit of this machine.
 
 pub mod cost;
 pub mod servers;

@@ -1,6 +1,6 @@
-//! The static musl binary `slipway`, by the first way that works: the musl target of the Rust toolchain at hand, or
-//! Debian's compiler with a std built from source. Either way zig, through cargo-zigbuild, compiles the C code of
-//! dependencies (zstd, xz, ring) and links.
+//! The static musl binary `slipway`, built with the first toolchain that works: the current Rust toolchain with a musl
+//! target, or Debian's compiler with a std built from source. In both cases zig, through cargo-zigbuild, links and
+//! compiles the C code of dependencies (zstd, xz, ring).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Arch {
 /// Where compiler and std come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Toolchain {
-    /// The compiler cargo uses, with a musl target that is installed or that rustup can add.
+    /// The compiler that cargo uses, with a musl target that is installed or that rustup can add.
     Rustup,
     /// Debian's `rustc-web`, and a std built from `rust-web-src`.
     Debian,
@@ -48,17 +48,17 @@ pub enum Toolchain {
 
 /// The cargo profile the binary is built with.
 const PROFILE: &str = "static";
-/// What the C compiler is told. zstd has compressors for every level, most of which are never used: capture-disk has level 3.
-/// Its decoder copies a few bytes at a time, in loops that clang makes slower by unrolling them.
+/// C compiler flags. zstd has compressors for every level, but capture-disk only uses level 3. zstd's decoder copies a
+/// few bytes at a time in loops, which become slower when clang unrolls them.
 const CFLAGS: &str = "-fno-unroll-loops -DZSTD_EXCLUDE_GREEDY_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_LAZY_BLOCK_COMPRESSOR \
                       -DZSTD_EXCLUDE_LAZY2_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_BTLAZY2_BLOCK_COMPRESSOR \
                       -DZSTD_EXCLUDE_BTOPT_BLOCK_COMPRESSOR -DZSTD_EXCLUDE_BTULTRA_BLOCK_COMPRESSOR";
-/// What liblzma's own build system would find out for it: checksums by PCLMULQDQ where the processor has it, and copies of 16
-/// bytes by SSE2, which it always has.
+/// What liblzma's own build system would detect: checksums by PCLMULQDQ if the processor has it, and copies of 16 bytes
+/// by SSE2, which x86-64 always has.
 const X86_64_CFLAGS: &str = "-DHAVE_USABLE_CLMUL -DHAVE_CPUID_H -DHAVE_IMMINTRIN_H -DTUKLIB_FAST_UNALIGNED_ACCESS";
 
-/// Builds the binary and returns its path in the cache. With the same sources, compiler and flags nothing runs but a look at
-/// the cache. Without a toolchain the first that works is taken.
+/// Builds the binary and returns its path in the cache. With the same sources, compiler and flags it only reads the
+/// cache. Without a `toolchain`, the first that works is used.
 pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
     let toolchain = toolchain.unwrap_or_else(|| default_toolchain(arch));
     match toolchain {
@@ -102,7 +102,7 @@ pub fn default_toolchain(arch: Arch) -> Toolchain {
     if has_target(arch) { Toolchain::Rustup } else { Toolchain::Debian }
 }
 
-/// Whether the toolchain at hand has a std for the target, after asking rustup for it.
+/// Whether the current toolchain has a std for the target. rustup is asked to add it first.
 fn has_target(arch: Arch) -> bool {
     let installed = || {
         let query = ["--print", "target-libdir", "--target", &arch.target()];
@@ -122,8 +122,8 @@ fn rustc(toolchain: Toolchain) -> &'static str {
     }
 }
 
-/// Compiler flags. Workspace crates are compiled by paths relative to its root; the other paths of this machine that would
-/// end up in panic messages are the sources of the registry and the output of build scripts.
+/// Compiler flags. Workspace crates are compiled with paths relative to the workspace. Panic messages would also
+/// contain two paths of this machine: those of registry sources and of build script output.
 fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
     let mut flags = vec![
         format!("-Clink-arg=-Wl,-T,{}", linker_script()?.display()),
@@ -131,18 +131,19 @@ fn flags(toolchain: Toolchain) -> Result<Vec<String>> {
         format!("--remap-path-prefix={}=/target", target_folder(toolchain)?.display()),
     ];
     if toolchain == Toolchain::Debian {
-        // Debian's compiler carries no musl start files; zig does.
+        // Debian's compiler has no musl start files. zig has them.
         flags.push("-Clink-self-contained=no".to_owned());
     }
     Ok(flags)
 }
 
-/// A panic ends the process with its message and nothing unwinds, so the tables for that are a tenth of the program and dead weight. The
-/// compiler can leave out those of our code, but those of std and C libraries, and of all that std is inlined into, come with them.
+/// A panic ends the process with its message and nothing unwinds, so the unwind tables, a tenth of the program, are
+/// useless. The compiler can omit those of our code, but not those of std, of C libraries, and of code that std is
+/// inlined into.
 const LINKER_SCRIPT: &str =
     "SECTIONS { /DISCARD/ : { *(.eh_frame) *(.eh_frame_hdr) *(.gcc_except_table*) } }\nINSERT AFTER .rodata;\n";
 
-/// In the cache, because the path is one of the flags, and those tell what was built before.
+/// In the cache, because its path is one of the flags, which are part of the key of a build.
 fn linker_script() -> Result<PathBuf> {
     let folder = cache::keyed("linker-script", Key::new("linker-script-1").with("text", LINKER_SCRIPT), |folder| {
         let path = folder.join("slipway.ld");
@@ -151,7 +152,7 @@ fn linker_script() -> Result<PathBuf> {
     Ok(folder.join("slipway.ld"))
 }
 
-/// The folder of what was compiled for musl.
+/// Target folder for musl builds.
 fn target_folder(toolchain: Toolchain) -> Result<PathBuf> {
     let name = match toolchain {
         Toolchain::Rustup => "target-rustup",
@@ -194,7 +195,7 @@ fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Res
         cargo
             .arg("-Zbuild-std=std,panic_abort")
             .env("RUSTC", rustc(toolchain))
-            // -Zbuild-std is for nightly compilers; the option works in this one, which Debian builds browsers with.
+            // -Zbuild-std needs a nightly compiler. It also works in this one, which Debian uses to build browsers.
             .env("RUSTC_BOOTSTRAP", "1");
     }
     run(&mut cargo)?;
@@ -211,7 +212,7 @@ fn path_with(tools: &Path) -> std::ffi::OsString {
     path
 }
 
-/// The binary runs on any Linux, and says nothing about the machine that built it.
+/// Checks that the binary runs on any Linux and contains nothing about the machine that built it.
 fn check(binary: &Path) -> Result<()> {
     let bytes = fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
     if let Some(reason) = elf::why_not_static(&bytes) {

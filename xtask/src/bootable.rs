@@ -1,4 +1,4 @@
-//! Images of disks from which UEFI firmware starts a program.
+//! Disk images from which UEFI firmware starts a program.
 
 use std::fs;
 use std::path::Path;
@@ -11,20 +11,20 @@ use crate::qemu::create_disk;
 
 /// Where the EFI system partition starts, in bytes.
 const PARTITION: u64 = 1 << 20;
-/// What the file system leaves free at the end of the partition, at least, in bytes.
+/// Least free space of the file system at the end of the partition, in bytes.
 pub const SLACK: u64 = 512 << 10;
-/// Heads and sectors a track, of which mformat wants a whole number.
+/// Heads times sectors per track. mformat needs a whole number of these.
 const TRACK: u64 = 64 * 32;
 const SECTOR: u64 = 512;
 
-/// Makes an image of `size` bytes, of which at least 64 MiB: a GUID partition table and an EFI system partition (UEFI
-/// specification, 13.3) with a program and a file of other bytes. Without a network the network boot loader,
-/// [`crate::qemu::firmware::IPXE`], greets and gives up.
+/// Makes an image of `size` bytes, at least 64 MiB: a GUID partition table and an EFI system partition (UEFI
+/// specification, 13.3) with a program and a file of other bytes. Without a network, the network boot loader
+/// [`crate::qemu::firmware::IPXE`] prints its greeting and gives up.
 pub fn make(image: &Path, size: u64, program: &Path, filler: &[u8]) -> Result<()> {
     host::ensure(host::TARGET_IMAGE)?;
     create_disk(image, size)?;
     run_quietly(command("sgdisk", ["--new=1:2048:0", "--typecode=1:ef00"]).arg(image))?;
-    // mtools' way to name a partition: the image and where it starts.
+    // mtools names a partition by the image and its offset.
     let partition = format!("{}@@{PARTITION}", image.display());
     let sectors = (size - 2 * PARTITION - SLACK) / SECTOR / TRACK * TRACK;
     let sectors = sectors.to_string();

@@ -1,5 +1,5 @@
-//! What was built once is kept in the user's cache folder, under the digest of what it was built from, so that any clone
-//! of the repository finds it.
+//! Build results are kept in the user's cache folder, under the digest of their inputs, so that every clone of the
+//! repository finds them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use crate::command::{command, run_quietly};
 use crate::workspace;
 
-/// The folder all caches are in: `$XDG_CACHE_HOME/slipway`, or `~/.cache/slipway`.
+/// The root of all caches: `$XDG_CACHE_HOME/slipway`, or `~/.cache/slipway`.
 pub fn root() -> Result<PathBuf> {
     let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
         Some(folder) => PathBuf::from(folder),
@@ -25,16 +25,16 @@ pub fn root() -> Result<PathBuf> {
     Ok(root)
 }
 
-/// A folder of the cache that is not keyed, such as a cargo target directory.
+/// A cache folder without a key, such as a cargo target directory.
 pub fn folder(name: &str) -> Result<PathBuf> {
     let folder = root()?.join(name);
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     Ok(folder)
 }
 
-/// A cargo target directory that all clones of the repository share, so that dependencies are compiled once. What another
-/// clone compiled of the repository's own crates is removed, in each of these profiles (arguments of `cargo clean`): cargo tells
-/// fresh from stale by the times of files, which say nothing about another clone's.
+/// A cargo target directory shared by all clones of the repository, so that dependencies are compiled once. The
+/// repository's own crates compiled by another clone are removed in each of these profiles (arguments of `cargo
+/// clean`), because cargo detects changes by file times, which cannot be compared between clones.
 pub fn cargo_target(name: &str, profiles: &[&[&str]]) -> Result<PathBuf> {
     let target = folder(name)?;
     let (owner, clone) = (target.join("clone"), clone_id()?);
@@ -51,7 +51,7 @@ pub fn cargo_target(name: &str, profiles: &[&[&str]]) -> Result<PathBuf> {
     Ok(target)
 }
 
-/// What tells this clone from every other, one that was in the same place before included.
+/// Identifies this clone, even against an earlier clone at the same path.
 fn clone_id() -> Result<String> {
     let root = workspace::root();
     let path = root.join("target/slipway/clone");
@@ -64,16 +64,16 @@ fn clone_id() -> Result<String> {
     Ok(format!("{} {nonce}", root.display()))
 }
 
-/// The digest of the inputs of something built.
+/// The digest of a build's inputs.
 pub struct Key(Sha256);
 
 impl Key {
-    /// A key for one kind of thing. Raise the number in the name when the recipe changes in a way its inputs do not show.
+    /// A key for one kind of build. Raise the number in the name if the recipe changes in a way its inputs do not show.
     pub fn new(kind: &str) -> Self {
         Self(Sha256::new()).with("kind", kind)
     }
 
-    /// Adds one input. Lengths go in too, so that no two lists of inputs run together.
+    /// Adds one input. Lengths are hashed too, so that different lists of inputs cannot give the same bytes.
     pub fn with(mut self, label: &str, value: impl AsRef<[u8]>) -> Self {
         for part in [label.as_bytes(), value.as_ref()] {
             self.0.update((part.len() as u64).to_le_bytes());
@@ -82,7 +82,7 @@ impl Key {
         self
     }
 
-    /// Adds a file's bytes, or every file below a folder with its path from there.
+    /// Adds a file's bytes, or every file below a folder with its path in the folder.
     pub fn with_path(mut self, path: &Path) -> Result<Self> {
         for file in files_below(path)? {
             let name = file.strip_prefix(path).unwrap_or(&file).to_string_lossy().into_owned();
@@ -92,7 +92,7 @@ impl Key {
         Ok(self)
     }
 
-    /// The key as the cache spells it: 32 hexadecimal digits are plenty for a cache.
+    /// The key as 32 hexadecimal digits, which are enough for a cache.
     pub fn hex(self) -> String {
         hex(&self.0.finalize())[..32].to_owned()
     }
@@ -119,8 +119,8 @@ pub fn files_below(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The folder `name/key` of the cache. If it is not there, `build` fills a fresh folder that takes its place only when all
-/// went well, so that an interrupted build leaves nothing that looks finished. A second process waits for the first.
+/// The folder `name/key` of the cache. If it is missing, `build` fills a new folder, which is renamed only after
+/// success, so that an interrupted build never looks finished. A second process waits for the first.
 pub fn keyed(name: &str, key: Key, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let parent = folder(name)?;
     let key = key.hex();
@@ -142,19 +142,19 @@ pub fn keyed(name: &str, key: Key, build: impl FnOnce(&Path) -> Result<()>) -> R
     Ok(finished)
 }
 
-/// Has [`entries`] see that something is in use. Whoever may read the cache but not write to it uses it unseen.
+/// Marks an entry as used now, for [`entries`]. Has no effect without write access to the cache.
 pub fn mark_used(path: &Path) {
     _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
 }
 
-/// Something in the cache.
+/// An entry of the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CacheEntry {
-    /// Its path below the cache folder: a kind of things, and the key of one if it is keyed.
+    /// Path below the cache folder: the kind, and the key if there is one.
     pub name: PathBuf,
-    /// Bytes it takes on the disk.
+    /// Bytes used on the disk.
     pub size: u64,
-    /// When a command used it last.
+    /// When a command last used it.
     pub used: SystemTime,
 }
 
@@ -164,7 +164,7 @@ pub fn entries() -> Result<Vec<CacheEntry>> {
     let mut entries = Vec::new();
     for kind in children(&root)? {
         let below = if kind.is_dir() { children(&kind)? } else { Vec::new() };
-        // Keyed things are used one by one, others as a whole.
+        // Keyed entries are used one by one, others as a whole.
         let is_keyed = below.iter().any(|path| path.is_dir() && is_key(path));
         for path in if is_keyed { below } else { vec![kind] } {
             let metadata = path.metadata().with_context(|| format!("reading {}", path.display()))?;
@@ -177,7 +177,7 @@ pub fn entries() -> Result<Vec<CacheEntry>> {
     Ok(entries)
 }
 
-/// Removes an entry, unless something builds it at this moment. Returns whether it is gone.
+/// Removes an entry, unless it is being built now. Returns whether it is gone.
 pub fn remove(entry: &CacheEntry) -> Result<bool> {
     let path = root()?.join(&entry.name);
     let lock_path = path.with_extension("lock");
@@ -203,7 +203,7 @@ fn children(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths.filter(|path| path.extension().is_none_or(|end| end != "lock")).collect())
 }
 
-/// What du(1) counts: a sparse file takes less than it is long.
+/// The size that du(1) shows: a sparse file uses less than its length.
 fn size_on_disk(path: &Path) -> Result<u64> {
     let metadata = path.symlink_metadata().with_context(|| format!("reading {}", path.display()))?;
     let mut size = metadata.blocks() * 512;
@@ -215,7 +215,7 @@ fn size_on_disk(path: &Path) -> Result<u64> {
     Ok(size)
 }
 
-/// Waits until no other process builds this path, and keeps others waiting until the result is dropped.
+/// Locks a path against other builds. Waits for the lock, and holds it until the result is dropped.
 pub fn lock(path: &Path) -> Result<File> {
     let lock_path = path.with_extension("lock");
     let file = File::create(&lock_path).with_context(|| format!("creating {}", lock_path.display()))?;

@@ -1,4 +1,4 @@
-//! Running other programs: a failure names the program and shows what it said.
+//! Runs other programs. An error names the program and shows its output.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -6,11 +6,11 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The program with its arguments, ready for the functions below. What cargo says of the package it runs, ours, is kept from
-/// it: another cargo would take it for a change and compile again what looks at it.
+/// The program with its arguments, for the functions below. Cargo's variables about our package are removed: another
+/// cargo would take them for a change and recompile the crates that read them.
 pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
-    // What programs say is read, in English.
+    // The output is parsed, so it must be English.
     command.args(arguments).env("LC_ALL", "C.UTF-8").env_remove("LANGUAGE");
     for (name, _) in std::env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|ours| name.as_encoded_bytes().starts_with(ours.as_bytes())) {
@@ -30,13 +30,13 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command and says nothing unless it fails; then the error holds the end of what it wrote.
+/// Runs the command without showing its output. On failure the error contains the end of it.
 pub fn run_quietly(command: &mut Command) -> Result<()> {
     captured(command).map(drop)
 }
 
-/// Runs the command and prints `message`, once, when it first says something that begins with this word on standard error:
-/// cargo says by `Compiling` that there is something to do. Whatever else it says is shown only if it fails.
+/// Runs the command and prints `message` once, when a line on standard error first begins with `word`: cargo prints
+/// `Compiling` if there is something to do. Other output is shown only on failure.
 pub fn run_and_tell(command: &mut Command, word: &str, message: &str) -> Result<()> {
     let name = name(command);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();

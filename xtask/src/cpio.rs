@@ -1,37 +1,37 @@
-//! Archives the kernel unpacks as its first root file system: cpio in the "new ASCII" format
+//! Archives that the kernel unpacks as its first root file system: cpio in the "new ASCII" format
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeMap;
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A folder.
     Directory,
-    /// A file and its content.
+    /// A file with its content.
     File(Vec<u8>),
-    /// A symbolic link and where it points.
+    /// A symbolic link with its target.
     Symlink(String),
     /// A character device: major and minor number.
     CharDevice(u32, u32),
 }
 
-/// An entry: what it is, and its permission bits.
+/// An entry: type and permission bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// Its type.
     pub node: Node,
     /// Permission bits, such as 0o755.
     pub mode: u32,
 }
 
-/// The entries of an archive by path, without a slash in front. Sorted, so that a folder comes before what is in it and the
-/// same entries give the same bytes.
+/// The entries of an archive by path, without a leading slash. Sorted, so that a folder comes before its content and
+/// the same entries give the same bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Archive(BTreeMap<String, Entry>);
 
 impl Archive {
-    /// Adds an entry and the folders above it that are not there yet.
+    /// Adds an entry and the missing folders above it.
     pub fn add(&mut self, path: &str, entry: Entry) {
         let path = path.trim_matches('/');
         for (at, _) in path.match_indices('/') {
@@ -86,7 +86,7 @@ fn append(bytes: &mut Vec<u8>, path: &str, header: Header, content: &[u8]) {
     pad(bytes);
 }
 
-/// Zeros up to the next multiple of four bytes, where the kernel looks for the next header.
+/// Pads with zeros to a multiple of four bytes, where the kernel looks for the next header.
 pub fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(4), 0);
 }
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Lists an archive by the program everybody uses.
+    /// Lists an archive with the cpio program.
     fn list(bytes: &[u8]) -> std::io::Result<String> {
         let mut cpio = Command::new("cpio")
             .args(["--list", "--verbose", "--numeric-uid-gid", "--quiet"])

@@ -1,4 +1,5 @@
-//! Debian's archive, at the mirror the host's own apt has: what target images are made of, and single packages of later suites.
+//! Debian's archive on the mirror of the host's apt: the source of target images and of single packages of later
+//! suites.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ pub struct Sources {
     pub list: String,
 }
 
-/// The entries of Debian's own archive among those of the host.
+/// The entries for Debian's own archive in the host's sources.
 pub fn sources() -> Result<Sources> {
     let query = || {
         let line = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) $(RELEASE) $(COMPONENT)";
@@ -29,30 +30,30 @@ pub fn sources() -> Result<Sources> {
         host::refresh_lists()?;
         list = query()?;
     }
-    // The plain suite is the shortest: bookworm, beside bookworm-updates and bookworm-security.
+    // The plain suite is the shortest: bookworm, not bookworm-updates or bookworm-security.
     let suites = list.lines().filter_map(|line| line.split_whitespace().nth(3));
     let suite =
         suites.min_by_key(|suite| suite.len()).context("looking for Debian's archive: apt knows none")?.to_owned();
     Ok(Sources { suite, list })
 }
 
-/// A package of a suite, which may be another than the host's.
+/// A package of a suite, which may differ from the host's.
 pub struct Package {
     name: &'static str,
     suite: &'static str,
 }
 
-/// Sets systems up by configs of its own at their first boot; Debian has it since trixie.
+/// Configures systems with Ignition configs at first boot. Debian has it since trixie.
 pub const IGNITION: Package = Package { name: "ignition", suite: "trixie" };
-/// Boot loader and stub for unified kernel images, of the first version whose stub reads addons, 254.
+/// Boot loader and stub for unified kernel images. 254 is the first version whose stub reads addons.
 pub const SYSTEMD_BOOT: Package = Package { name: "systemd-boot-efi", suite: "bookworm-backports" };
-/// Makes the menu of U-Boot, an extlinux.conf, of the kernels that are installed.
+/// Writes U-Boot's menu, an extlinux.conf, for the installed kernels.
 pub const U_BOOT_MENU: Package = Package { name: "u-boot-menu", suite: "bookworm" };
-/// Debian's installer as it is started over the network.
+/// Debian's installer for network boot.
 pub const INSTALLER: Package = Package { name: "debian-installer-12-netboot-amd64", suite: "bookworm" };
 
-/// The root of an unpacked package, which is not installed, nor is what it depends on. It stays in the cache: remove the folder
-/// `debian-package` there to get a new version.
+/// The root of an unpacked package. Neither it nor its dependencies are installed. It stays in the cache: remove the
+/// folder `debian-package` there to get a new version.
 pub fn unpacked(Package { name, suite }: &Package) -> Result<PathBuf> {
     let sources = sources()?;
     let own = format!(" {} main", sources.suite);
@@ -78,8 +79,8 @@ pub fn unpacked(Package { name, suite }: &Package) -> Result<PathBuf> {
     })
 }
 
-/// apt-get with one list of sources, and lists of packages and downloads of its own in a folder, where it runs. It knows nothing of what
-/// is installed on the host, or preferred there.
+/// apt-get with one list of sources, and with its own package lists and downloads in a folder, where it runs. It
+/// ignores the host's installed packages and preferences.
 pub(crate) fn apt_get(folder: &Path, sources: &Path) -> Result<Command> {
     let (lists, cache) = (folder.join("lists"), folder.join("cache"));
     for needed in [lists.join("partial"), cache.join("archives/partial")] {
@@ -94,9 +95,9 @@ pub(crate) fn apt_get(folder: &Path, sources: &Path) -> Result<Command> {
         ("Dir::State::status", Path::new("/dev/null")),
         ("Dir::Etc::preferences", Path::new("/dev/null")),
         ("Dir::Etc::preferencesparts", Path::new("/dev/null")),
-        // A list that could not be fetched is an error.
+        // A list that cannot be fetched is an error.
         ("APT::Update::Error-Mode", Path::new("any")),
-        // The folder is nobody else's.
+        // The folder is private: apt's sandbox user could not use it.
         ("APT::Sandbox::User", Path::new("root")),
     ] {
         apt_get.arg("--option").arg(format!("{option}={}", path.display()));

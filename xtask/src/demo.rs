@@ -1,5 +1,5 @@
-//! The main job, end to end, with nothing pretended: a real Debian goes into an empty machine, from power-on by UEFI firmware and
-//! iPXE to its report that it runs.
+//! A complete installation with nothing simulated: a real Debian on an empty machine, from power-on by UEFI firmware
+//! and iPXE to its report that it runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use crate::lab::Lab;
 use crate::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use crate::target_image::{self, System, TargetImage};
 
-/// What the operator calls the machine.
+/// The operator's name for the machine.
 pub const NAME: &str = "demo";
-/// What the operator has added to the kernel arguments of the installed system.
+/// Kernel argument that the operator adds to the installed system.
 pub const KERNEL_ARGUMENT: &str = "slipway.demo=1";
-/// SMBIOS UUID by which the operator registers the machine before it is switched on.
+/// SMBIOS UUID with which the operator registers the machine before power-on.
 const UUID: &str = "5b1c6f6e-90e9-4a0f-8c1e-2d6f0f6e1a01";
 const DISK_SIZE: u64 = 4 << 30;
-/// The smallest machine an installation is promised to work in.
+/// The smallest memory that slipway supports.
 const MEMORY_MIB: u32 = 512;
-/// Emulated processors are slow; an installation that takes longer than this hangs.
+/// Emulated processors are slow. An installation that takes longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// A server with something to install, and the machine it is for, switched off.
+/// A server with something to install, and its machine, which is switched off.
 pub struct Demo {
     /// The server.
     pub lab: Lab,
@@ -34,8 +34,9 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Builds what is not yet built, starts the server, and has an operator prepare the installation. Everything is kept in the
-    /// folder, which is made anew. `say` is told what is going on. With `keep` server and machine outlive the terminal.
+    /// Builds what is missing, starts the server, and prepares the installation as an operator. All files are in the
+    /// folder, which is recreated. `say` receives progress messages. With `keep`, server and machine outlive the
+    /// terminal.
     pub fn prepare(folder: &Path, keep: bool, say: &dyn Fn(&str)) -> Result<Self> {
         let install = |lab: &Lab, image: &TargetImage, digest: &str| {
             let (size, raw_digest) = (image.raw_size.to_string(), format!("sha256:{}", image.raw_sha256));
@@ -47,8 +48,8 @@ impl Demo {
         Self::with(folder, keep, System::SystemdBoot, say, &install)
     }
 
-    /// The same of another system, with a run that `start_run` starts: it is given the server, the image, and the digest under
-    /// which the server has it.
+    /// Like [`Demo::prepare`] for another system, with a run started by `start_run`, which gets the server, the image,
+    /// and the image's digest on the server.
     pub fn with(
         folder: &Path,
         keep: bool,
@@ -92,8 +93,8 @@ impl Demo {
         Machine::start(&config, &self.folder.join("machine"))
     }
 
-    /// Tells `show` what the server knows, whenever it changes, until the node runs or has failed. A machine that takes too long
-    /// is an error.
+    /// Calls `show` with the server's status of the node whenever it changes, until the node runs or has failed. A
+    /// machine that takes too long is an error.
     pub fn watch(&self, machine: &mut Machine, mut show: impl FnMut(&NodeStatus)) -> Result<NodeStatus> {
         let changes = self.lab.watch(NAME)?;
         let deadline = Instant::now() + LIMIT;

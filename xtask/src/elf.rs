@@ -1,11 +1,11 @@
-//! Just enough of ELF to say whether a program needs a dynamic loader (System V ABI, chapter 5, "Program Header" and
-//! "Dynamic Section"; 64 bit, little endian).
+//! Reads just enough of ELF to tell whether a program needs a dynamic loader (System V ABI, chapter 5, "Program Header"
+//! and "Dynamic Section"; 64 bit, little endian).
 
 const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
 const DT_NEEDED: u64 = 1;
 
-/// Why a program is not static, or nothing if it is.
+/// Why a program is not static, or none if it is.
 pub fn why_not_static(file: &[u8]) -> Option<&'static str> {
     if file.get(..6) != Some(b"\x7fELF\x02\x01") {
         return Some("it is no 64-bit little-endian ELF file");
@@ -23,7 +23,7 @@ pub fn why_not_static(file: &[u8]) -> Option<&'static str> {
     None
 }
 
-/// Kind and file content of each segment.
+/// Type and file content of each segment.
 fn program_headers(file: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     let (table, size, count) = (number(file, 32, 8)?, number(file, 54, 2)?, number(file, 56, 2)?);
     let header = |index: u64| {
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_shared_library_is_needed_or_not() {
-        // One PT_DYNAMIC segment right behind the header and its program header.
+        // One PT_DYNAMIC segment directly after the header and its program header.
         let mut file = vec![0; 64 + 56 + 16];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
         (file[32], file[54], file[56]) = (64, 56, 1);

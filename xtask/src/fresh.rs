@@ -1,5 +1,5 @@
-//! A machine that has never seen the project: a Debian in a folder with a Rust toolchain and nothing else, in which the README's
-//! commands are run as a new user would run them.
+//! A machine without any trace of the project: a Debian in a folder with a Rust toolchain, in which the README's
+//! commands run as for a new user.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,19 +13,20 @@ use crate::cache::{self, Key};
 use crate::command::{command, run_quietly, stdout};
 use crate::{debian, host, workspace};
 
-/// What a new user has beside Debian's smallest system and the toolchain: a Rust toolchain cannot link without a C compiler.
+/// What a new user has besides Debian's smallest system and the toolchain. A Rust toolchain cannot link without a C
+/// compiler.
 const PACKAGES: &[&str] = &["ca-certificates", "git", "gcc", "libc6-dev"];
-/// Where the toolchain is in the new system.
+/// Path of the toolchain in the new system.
 const TOOLCHAIN: &str = "opt/rust";
-/// Downloads that are kept from one fresh machine to the next: the name in our cache, and the place in the new system.
+/// Downloads kept between fresh machines: name in our cache, and path in the new system.
 const DOWNLOADS: [(&str, &str); 3] = [
     ("fresh-download/apt", "var/cache/apt/archives"),
     ("fresh-download/crates", "root/.cargo/registry"),
     ("fresh-download/pip", "root/.cache/pip"),
 ];
-/// What is built that takes longest, by its folder in the cache: nothing else of this machine's may be lent to a fresh one.
+/// The cache folder of the slowest build. Nothing else of this machine may be shared with a fresh one.
 pub const SLOWEST: [&str; 1] = ["target-image"];
-/// Settings of this machine for reaching package mirrors.
+/// This machine's settings for reaching package mirrors.
 const NETWORK_SETTINGS: [&str; 9] = [
     "http_proxy",
     "https_proxy",
@@ -37,13 +38,13 @@ const NETWORK_SETTINGS: [&str; 9] = [
     "PIP_CERT",
     "CARGO_REGISTRIES_CRATES_IO_PROTOCOL",
 ];
-/// The heading of the README below which its commands are.
+/// The README heading above its commands.
 const HEADING: &str = "## Two commands";
-/// How the programs that install packages of the host, and those that build and fetch, begin what they say.
+/// Beginnings of the messages about installing packages on the host, and about building and fetching.
 const INSTALLS: &str = "installing on this host";
 const WORKS: [&str; 2] = ["building ", "fetching "];
 
-/// The commands that a README gives below its heading, without their comments.
+/// The commands below a README's heading, without their comments.
 pub fn commands(readme: &str) -> Vec<String> {
     let section =
         readme.lines().skip_while(|line| *line != HEADING).skip(1).take_while(|line| !line.starts_with("## "));
@@ -51,7 +52,7 @@ pub fn commands(readme: &str) -> Vec<String> {
     indented.map(|line| format!("cargo {}", line.split('#').next().unwrap_or_default().trim())).collect()
 }
 
-/// A fresh machine, which is gone with this value.
+/// A fresh machine, removed on drop.
 pub struct Machine {
     root: PathBuf,
     log: PathBuf,
@@ -59,8 +60,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Makes the machine in a folder, which is emptied, with a clone of what is committed here. `lent` are folders of the cache, of
-    /// [`SLOWEST`], that it finds in its own. As root.
+    /// Makes the machine in a folder, which is emptied, with a clone of the last commit. `lent` are cache folders from
+    /// [`SLOWEST`] that it shares. As root.
     pub fn new(folder: &Path, lent: &[&'static str]) -> Result<Self> {
         if !host::is_root()? {
             bail!("making a fresh machine: only root can give it its devices and mounts; run this as root");
@@ -81,7 +82,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Runs a command in the clone. Everything it says is printed and logged. Fails if it does, or if it installed packages of
+    /// Runs a command in the clone and prints and logs its output. Fails if the command fails or installs packages on
     /// the host after it began to build.
     pub fn run_in_clone(&self, line: &str) -> Result<Duration> {
         let (began, mut works, mut late) = (Instant::now(), false, None);
@@ -98,7 +99,7 @@ impl Machine {
         }
     }
 
-    /// What the machine needs to reach package mirrors as this one does: names, certificates, settings.
+    /// Gives the machine what it needs to reach package mirrors: names, certificates, settings.
     fn connect(&self) -> Result<()> {
         let copies = [
             ("/etc/resolv.conf", "etc/resolv.conf"),
@@ -119,7 +120,7 @@ impl Machine {
         self.run("update-ca-certificates", "/", &mut |_| {})
     }
 
-    /// Runs a line of a shell in the machine, with nothing of this one's environment but what the network needs.
+    /// Runs a shell line in the machine. Of this environment it only has what the network needs.
     fn run(&self, line: &str, folder: &str, hear: &mut dyn FnMut(&str)) -> Result<()> {
         let sysroot = stdout(command("rustc", ["--print", "sysroot"]).current_dir(workspace::root()))?;
         let mut mounts = vec![(PathBuf::from(sysroot.trim()), TOOLCHAIN.to_owned())];
@@ -129,7 +130,7 @@ impl Machine {
         for name in &self.lent {
             mounts.push((cache::folder(name)?, format!("root/.cache/slipway/{name}")));
         }
-        // Its own processes end with the first of them, and its mounts with the last.
+        // In its own namespaces: its processes end with the first of them, and its mounts with the last.
         let script = r#"
             exec 2>&1
             root=$1 folder=$2 line=$3
@@ -174,7 +175,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Leaves the machine's folder in place, and returns it.
+    /// Keeps the machine's folder, and returns it.
     pub fn keep(self) -> PathBuf {
         let root = self.root.clone();
         std::mem::forget(self);
@@ -184,7 +185,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Nothing is mounted there any more: mounts ended with the processes that saw them.
+        // Nothing is mounted there any more: mounts ended with the processes of their namespace.
         if let Err(error) = fs::remove_dir_all(&self.root) {
             eprintln!("removing {}: {error}", self.root.display());
         }

@@ -1,4 +1,4 @@
-//! The targets in `fuzz/`: built the way cargo-fuzz builds them, but by the compiler at hand, and run by themselves.
+//! The fuzz targets in `fuzz/`: built as cargo-fuzz builds them, but with the current compiler, and run directly.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::cache;
 use crate::command::{command, run, run_quietly, stdout, tail};
 use crate::{host, workspace};
 
-/// Coverage as libFuzzer wants it, the checks of AddressSanitizer, and what libfuzzer-sys looks for.
+/// Coverage for libFuzzer, AddressSanitizer's checks, and the cfg that libfuzzer-sys expects.
 const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -21,7 +21,7 @@ const FLAGS: [&str; 8] = [
     "-Zsanitizer=address",
     "--cfg=fuzzing",
 ];
-/// The crates of the repository that are linked into the targets.
+/// The repository's crates that are linked into the targets.
 const CRATES: [&str; 6] = [
     "slipway-fuzz",
     "slipway-actions",
@@ -32,15 +32,15 @@ const CRATES: [&str; 6] = [
 ];
 /// Largest input in bytes.
 const MAX_LEN: u32 = 64 << 10;
-/// Seconds a new input may take: one that takes longer is kept as slow.
+/// Seconds a new input may take. A longer one is kept as slow.
 const TIMEOUT: u32 = 10;
-/// Memory a target may take, and one piece of it, in MiB. The largest is the dictionary of an xz stream.
+/// Memory limits for a target and for one allocation, in MiB. The largest allocation is an xz stream's dictionary.
 const MEMORY: u32 = 1024;
 const ALLOCATION: u32 = 256;
-/// Lines of a target's output that are shown where it failed.
+/// Lines of a failed target's output to show.
 const SHOWN: usize = 40;
 
-/// The targets of these names, or all, sorted.
+/// The targets with these names, or all, sorted.
 pub fn targets(wanted: &[String]) -> Result<Vec<String>> {
     let folder = workspace::root().join("fuzz/fuzz_targets");
     let files = cache::files_below(&folder)?;
@@ -52,7 +52,7 @@ pub fn targets(wanted: &[String]) -> Result<Vec<String>> {
     }
 }
 
-/// Why targets cannot be built here, if they cannot.
+/// Why targets cannot be built here, or none if they can.
 pub fn why_not() -> Option<String> {
     if run_quietly(&mut command("c++", ["--version"])).is_err() {
         return Some("there is no C++ compiler, which libFuzzer is compiled with (Debian's package g++)".to_owned());
@@ -72,13 +72,13 @@ pub fn why_not() -> Option<String> {
         Ok(folder) => folder,
         Err(error) => return Some(format!("no program can be compiled on trial: {error}")),
     };
-    // What is missing may be known only to the linker, such as the runtime of the sanitizer.
+    // Only the linker may notice what is missing, such as the sanitizer's runtime.
     let mut trial = command("rustc", ["trial.rs", "--target", &host]);
     trial.args(FLAGS).env("RUSTC_BOOTSTRAP", "1").current_dir(folder.path());
     run_quietly(&mut trial).err().map(|error| format!("the Rust compiler does not take its flags: {error:#}"))
 }
 
-/// The platform the compiler is for.
+/// The compiler's host target.
 fn host_triple() -> Result<String> {
     let version = stdout(command("rustc", ["-vV"]).current_dir(workspace::root()))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
@@ -89,28 +89,29 @@ fn manifest() -> PathBuf {
     workspace::root().join("fuzz/Cargo.toml")
 }
 
-/// What a target is given.
+/// The inputs for a target.
 #[derive(Clone, Copy)]
 pub enum Extent {
-    /// New inputs for so many seconds, made from those in the repository and in the cache, where new ones are kept.
+    /// New inputs for this many seconds, derived from those in the repository and the cache. New ones are kept in the
+    /// cache.
     Seconds(u32),
     /// The inputs in the repository, each once.
     Replay,
 }
 
-/// Targets that were built. Nobody else builds or runs any until it is dropped.
+/// Built targets. Other processes cannot build or run any until it is dropped.
 pub struct Programs {
     folder: PathBuf,
-    /// For logs, inputs that break a target, and whatever targets need while they run.
+    /// For logs, inputs that break a target, and other files of running targets.
     work: PathBuf,
     _lock: File,
 }
 
 /// How a target ended.
 pub enum Outcome {
-    /// Nothing was found; what was done, in words.
+    /// No fault was found, and what was done.
     Sound(String),
-    /// What the target said, and how to see it again.
+    /// The target's output, and how to reproduce it.
     Broken(String),
 }
 
@@ -128,7 +129,7 @@ pub fn build() -> Result<Programs> {
     let mut cargo = command(workspace::cargo(), ["build", "--quiet", "--release", "--bins"]);
     cargo.args(["--target", &host, "--manifest-path", manifest]).current_dir(workspace::root());
     cargo.env("CARGO_TARGET_DIR", &target).env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
-    // The flags are for nightly compilers; they work in this one, as `why_not` found.
+    // The flags need a nightly compiler. They work in this one, as `why_not` found.
     run(cargo.env("RUSTC_BOOTSTRAP", "1"))?;
     Ok(Programs {
         folder: target.join(host).join("release"),
@@ -149,20 +150,20 @@ impl Programs {
             Extent::Seconds(seconds) => {
                 let corpus = cache::folder(&format!("fuzz-corpus/{target}"))?;
                 let mut fuzz = command(&program, [format!("-max_total_time={seconds}"), format!("-timeout={TIMEOUT}")]);
-                // What is new goes to the first folder.
+                // libFuzzer writes new inputs to the first folder.
                 fuzz.args([&corpus, &seeds]);
                 fuzz
             }
             Extent::Replay => {
                 let mut fuzz = command(&program, ["-runs=0"]);
-                // The sanitizer finds a thread that is just ending by chance, and takes what it holds for lost.
+                // The leak check may see a thread that is just ending and report its memory as lost.
                 fuzz.arg(&seeds).env("ASAN_OPTIONS", "detect_leaks=0");
                 fuzz
             }
         };
         fuzz.arg(format!("-max_len={MAX_LEN}"));
         fuzz.args([format!("-rss_limit_mb={MEMORY}"), format!("-malloc_limit_mb={ALLOCATION}")]);
-        // Leaks are looked for once, when a target has done all its inputs: every look stops the process to trace it.
+        // Leaks are checked once, after all inputs, because every check stops the process to trace it.
         fuzz.args(["-detect_leaks=0", "-print_final_stats=1"]);
         fuzz.arg(format!("-artifact_prefix={}/", kept.display()));
         fuzz.env("TMPDIR", scratch.path()).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
@@ -187,7 +188,7 @@ fn summary(said: &str) -> String {
     format!("{done}, {} edges", covered.unwrap_or("no"))
 }
 
-/// The file libFuzzer kept of the input that broke the target.
+/// The file with the input that broke the target.
 fn broken_by(said: &str) -> Option<&str> {
     said.lines().rev().find_map(|line| line.split("Test unit written to ").nth(1))
 }

@@ -1,4 +1,4 @@
-//! The host: a Debian gets the packages it lacks. What apt would do is printed first, and nothing the user has is removed.
+//! Installs missing packages on a Debian host. apt's plan is printed first, and no package of the user is removed.
 
 use std::process::Command;
 
@@ -6,27 +6,27 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{command, run_quietly, stdout};
 
-/// For a virtual environment of Python programs.
+/// For Python virtual environments.
 pub const PYTHON: &[&str] = &["python3-venv"];
-/// For the static build where rustup has no musl target: Debian's newest compiler and the sources of its std.
+/// For the static build if rustup has no musl target: Debian's newest compiler and the sources of its std.
 pub const DEBIAN_RUST: &[&str] = &["rustc-web", "rust-web-src"];
-/// For the boot image: depmod, zstd, and the stub that makes kernel and initramfs one EFI program.
+/// For the boot image: depmod, zstd, and the stub that joins kernel and initramfs to one EFI program.
 pub const BOOT_IMAGE: &[&str] = &["kmod", "zstd", "systemd-boot-efi"];
-/// For the programs of the boot image that make file systems: a C compiler, and the static libraries they are linked with.
+/// For the boot image's mkfs programs: a C compiler, and the static libraries they are linked with.
 pub const MKFS: &[&str] =
     &["build-essential", "libc6-dev", "libblkid-dev", "libinih-dev", "liburcu-dev", "pkg-config", "uuid-dev"];
-/// For crates that bring C code: the compiler that also links Rust programs, and the headers of the C library.
+/// For crates with C code: the C compiler, which also links Rust programs, and the headers of the C library.
 pub const C_COMPILER: &[&str] = &["gcc", "libc6-dev"];
 /// For the target image.
 pub const TARGET_IMAGE: &[&str] =
     &["mmdebstrap", "debian-archive-keyring", "uidmap", "e2fsprogs", "gdisk", "dosfstools", "mtools", "zstd"];
-/// For machines in QEMU, with UEFI firmware and the network boot loader a rack would chain.
+/// For machines in QEMU, with UEFI firmware and a network boot loader.
 pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
 
-/// For benchmarks: servers, and what people write images with.
+/// For benchmarks: servers, and other tools that write images.
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
-/// For our own tests: other people's readers of what we write, and writers of what we read; a shell and the program of the device
-/// mapper for a machine whose disks are to fail; what sends reports on installed systems; systemd's judgement of our unit.
+/// For our tests: other readers of what we write and writers of what we read; a shell and dmsetup for a machine with
+/// failing disks; the program that sends reports of installed systems; systemd to verify our unit.
 pub const TESTS: &[&str] = &[
     "curl",
     "wget",
@@ -55,14 +55,14 @@ pub const TESTS: &[&str] = &[
     "tpm2-tools",
 ];
 
-/// For power cuts: what makes a block map, and what judges a file system.
+/// For power cut tests: the programs that make a block map and check a file system.
 pub const TORTURE: &[&str] = &["bmap-tools", "e2fsprogs"];
 
-/// For fuzzing: the parser of cloud-init, and the C++ compiler libFuzzer is built with.
+/// For fuzzing: the YAML parser of cloud-init, and the C++ compiler for libFuzzer.
 pub const FUZZ: &[&str] = &["python3-yaml", "g++"];
 
-/// Installs those of the packages that are missing, as root or through sudo, without a question. Fails before anything is
-/// changed if that would remove a package for which the archive has no other version.
+/// Installs the missing packages, as root or through sudo, without asking. Fails before any change if that would remove
+/// a package for which the archive has no other version.
 pub fn ensure(packages: &[&str]) -> Result<()> {
     let missing = missing(packages)?;
     if missing.is_empty() {
@@ -70,19 +70,19 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
     }
     let plan = match plan(&missing) {
         Ok(plan) => plan,
-        // A fresh machine has no package lists yet, and old lists name packages that are gone.
+        // A new machine has no package lists yet, and old lists name packages that are gone.
         Err(_) => refresh_lists().and_then(|()| self::plan(&missing))?,
     };
     plan.describe(&missing).iter().for_each(|line| eprintln!("{line}"));
     if plan.install().is_err() {
         refresh_lists()?;
-        // The newer lists may ask for another plan.
+        // The newer lists may need another plan.
         self::plan(&missing)?.install()?;
     }
     Ok(())
 }
 
-/// Megabytes that apt has to download to install those of the packages that are missing.
+/// Megabytes to download to install the missing packages.
 pub fn megabytes_to_download(packages: &[&str]) -> Result<u64> {
     let missing = missing(packages)?;
     if missing.is_empty() {
@@ -102,24 +102,24 @@ pub fn megabytes_to_download(packages: &[&str]) -> Result<u64> {
     Ok(sizes.sum::<u64>().div_ceil(1_000_000))
 }
 
-/// What apt is asked for, and what it does then.
+/// An apt request and its effect.
 struct Plan {
     /// Arguments of `apt-get install`.
     wanted: Vec<String>,
     changes: Changes,
 }
 
-/// What `apt-get --simulate` says it would do.
+/// The changes that `apt-get --simulate` reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Changes {
-    /// Packages that are new or get another version: name, version of now, version afterwards.
+    /// New or changed packages: name, current version, version afterwards.
     installed: Vec<(String, Option<String>, String)>,
-    /// Packages that would be gone: name, version.
+    /// Packages that would be removed: name, version.
     removed: Vec<(String, String)>,
 }
 
-/// Looks for a way to install the packages that removes nothing. Where a package of the user's is in their way, as tools of a
-/// newer QEMU are, the newest version that Debian's archive has of it takes its place.
+/// Looks for a way to install the packages without a removal. If a user's package conflicts, such as tools of a newer
+/// QEMU, it is replaced by the newest version in Debian's archive.
 fn plan(missing: &[&str]) -> Result<Plan> {
     let mut wanted: Vec<String> = missing.iter().map(|package| (*package).to_owned()).collect();
     let changes = simulate(&wanted)?;
@@ -137,7 +137,7 @@ fn plan(missing: &[&str]) -> Result<Plan> {
     };
     for (name, _) in &changes.removed {
         let versions = stdout(&mut command("apt-cache", ["madison", name]))?;
-        // PACKAGE | VERSION | SOURCE, newest first; the archive's alone, not what is merely installed.
+        // PACKAGE | VERSION | SOURCE, newest first. Only versions in the archive, not installed ones.
         let version = versions.lines().find_map(|line| Some(line.split('|').nth(1)?.trim().to_owned()));
         wanted.push(format!("{name}={}", version.with_context(why)?));
     }
@@ -215,7 +215,7 @@ pub fn candidate(package: &str) -> Result<String> {
     Ok(version.with_context(|| format!("looking for package {package}: apt has none"))?.to_owned())
 }
 
-/// Whether this is a Debian (or a derivative), where packages can be looked up and installed.
+/// Whether this is a Debian or derivative, where packages can be looked up and installed.
 pub fn is_debian() -> bool {
     Command::new("dpkg-query").arg("--version").output().is_ok_and(|output| output.status.success())
 }
@@ -243,7 +243,7 @@ fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
     Ok(missing)
 }
 
-/// apt-get that asks nothing.
+/// apt-get without questions.
 fn apt_get() -> Result<Command> {
     let mut apt_get = if is_root()? { Command::new("env") } else { command("sudo", ["env"]) };
     apt_get.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet"]);

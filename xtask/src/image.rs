@@ -1,8 +1,8 @@
 //! The boot image: kernel, initramfs, and both in one EFI program.
 //!
-//! The initramfs is two archives one behind the other, which the kernel unpacks in turn
-//! (Documentation/driver-api/early-userspace/buffer-format.rst): a compressed one that is the same for every server, and a
-//! small plain one with the configuration. So a new server or token costs milliseconds.
+//! The initramfs is two archives in a row, which the kernel unpacks in turn
+//! (Documentation/driver-api/early-userspace/buffer-format.rst): a compressed one that is the same for every server,
+//! and a small uncompressed one with the configuration. So an image for another server or token takes milliseconds.
 
 use std::fs;
 use std::net::Ipv6Addr;
@@ -17,7 +17,7 @@ use crate::kernel::Kernel;
 use crate::modules::{Index, Selection};
 use crate::{mkfs, uki, workspace};
 
-/// What an image is made of.
+/// The inputs of an image.
 #[derive(Clone, Debug)]
 pub struct ImageConfig {
     /// The static binary.
@@ -28,17 +28,17 @@ pub struct ImageConfig {
     pub kernel: Kernel,
     /// HTTPS URL of the server.
     pub server_url: String,
-    /// The CA the server's certificate must come from: certificates in PEM (RFC 7468).
+    /// CAs that may sign the server's certificate: certificates in PEM (RFC 7468).
     pub ca: String,
-    /// Bootstrap token to be baked in.
+    /// Bootstrap token in the image.
     pub token: Option<String>,
     /// Command line of the unified kernel image.
     pub cmdline: String,
-    /// Seconds since 1970: the date of every file inside.
+    /// Date of every file in the image, in seconds since 1970.
     pub date: u64,
 }
 
-/// Where the parts of an image are.
+/// Paths of the parts of an image.
 #[derive(Clone, Debug)]
 pub struct ImagePaths {
     /// The kernel.
@@ -49,13 +49,13 @@ pub struct ImagePaths {
     pub uki: PathBuf,
 }
 
-/// The consoles a machine is likely to have; the kernel's messages go to all of them, PID 1 talks to the last.
+/// The usual consoles. The kernel's messages go to all of them, PID 1's output to the last.
 pub const CMDLINE: &str = "console=tty0 console=ttyS0,115200";
 
-/// Where systemd-boot-efi puts its stub.
+/// Path of systemd-boot-efi's stub.
 const STUB: &str = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub";
 
-/// The date of an image nobody gave one: that of the last change to what goes into it.
+/// Default date of an image: that of the last change to its sources.
 pub fn source_date() -> Result<u64> {
     let mut sources = workspace::folders_of("slipway")?;
     sources.push(workspace::root().join("initramfs"));
@@ -88,7 +88,7 @@ pub fn build_image(config: &ImageConfig, out: &Path) -> Result<ImagePaths> {
     Ok(paths)
 }
 
-/// The archive with programs and modules, compressed; from the cache if it is there.
+/// The compressed archive with programs and modules, from the cache or built.
 fn common_archive(config: &ImageConfig) -> Result<Vec<u8>> {
     let sources = workspace::root().join("initramfs");
     let key = Key::new("initramfs-1")
@@ -105,26 +105,26 @@ fn common_archive(config: &ImageConfig) -> Result<Vec<u8>> {
 /// Name of the compressed archive in its folder.
 const COMMON_ARCHIVE: &str = "common.cpio.zst";
 
-/// Builds the archive with programs and modules, whether or not it is in the cache, and returns its path in the folder.
+/// Builds the archive with programs and modules, even if it is in the cache, and returns its path in the folder.
 pub fn write_common_archive(config: &ImageConfig, folder: &Path) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
     let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, config)?;
     add_modules(&mut archive, &config.kernel, &read_text(&sources.join("drivers.txt"))?)?;
     let plain = folder.join("common.cpio");
     fs::write(&plain, archive.to_bytes(config.date)).with_context(|| format!("writing {}", plain.display()))?;
-    // One thread: how zstd splits the work among more is no promise.
+    // One thread, because zstd does not promise the same output with more.
     let finished = folder.join(COMMON_ARCHIVE);
     run_quietly(command("zstd", ["-19", "--single-thread", "--quiet", "--rm"]).arg(&plain).arg("-o").arg(&finished))?;
     Ok(finished)
 }
 
-/// Whether machines can use this as the URL of their server: `https://`, a host name or address, and perhaps a port.
+/// Whether this is a valid server URL for machines: `https://`, a host name or address, and an optional port.
 pub fn check_server_url(url: &str) -> Result<()> {
     let refuse =
         |why: &str| bail!("checking the server's URL {url:?}: {why}; write it as https://install.example:8443");
     let Some(rest) = url.strip_prefix("https://") else { return refuse("it does not begin with https://") };
     let host_and_port = rest.strip_suffix('/').unwrap_or(rest);
-    // An IPv6 address has colons of its own, and so stands in brackets (RFC 3986, section 3.2.2).
+    // An IPv6 address contains colons, so it is in brackets (RFC 3986, section 3.2.2).
     let (host, port) = match host_and_port.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, port)) if host.parse::<Ipv6Addr>().is_ok() => {
             (host, port.strip_prefix(':').or((!port.is_empty()).then_some(port)))
@@ -144,7 +144,7 @@ pub fn check_server_url(url: &str) -> Result<()> {
     }
 }
 
-/// Whether this holds a certificate in PEM (RFC 7468).
+/// Whether this contains a certificate in PEM (RFC 7468).
 pub fn check_ca(pem: &str) -> Result<()> {
     if !pem.contains("-----BEGIN CERTIFICATE-----") {
         bail!("reading the CA: it holds no certificate in PEM; `slipway-server ca` prints the server's");
@@ -156,7 +156,7 @@ pub fn check_ca(pem: &str) -> Result<()> {
 fn config_archive(config: &ImageConfig) -> Result<Archive> {
     check_server_url(&config.server_url)?;
     check_ca(&config.ca)?;
-    // JSON strings are YAML strings (YAML 1.2.2, section 1.2), quotes and all.
+    // JSON strings are valid YAML strings (YAML 1.2.2, section 1.2).
     let mut yaml = format!("server: {}\n", serde_json::to_string(&config.server_url)?);
     if let Some(token) = &config.token {
         yaml.push_str(&format!("token: {}\n", serde_json::to_string(token)?));
@@ -199,7 +199,7 @@ fn manifest(text: &str, config: &ImageConfig) -> Result<Archive> {
     Ok(archive)
 }
 
-/// Entries of the driver list that a kernel was made without.
+/// Entries of the driver list that the kernel does not have.
 pub fn absent_drivers(kernel: &Kernel) -> Result<Vec<String>> {
     Ok(select(kernel, &read_text(&workspace::root().join("initramfs/drivers.txt"))?)?.absent)
 }
@@ -211,7 +211,7 @@ fn select(kernel: &Kernel, drivers: &str) -> Result<Selection> {
     Ok(Index::parse(&dep, &softdep, &alias, &builtin).select(drivers))
 }
 
-/// Adds the modules a driver list selects, and depmod's index of just those.
+/// Adds the modules of a driver list, and a depmod index of only those.
 fn add_modules(archive: &mut Archive, kernel: &Kernel, drivers: &str) -> Result<()> {
     let modules = kernel.modules();
     let selection = select(kernel, drivers)?;

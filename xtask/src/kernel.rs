@@ -17,9 +17,9 @@ pub const CLOUD: &str = "cloud";
 /// An unpacked kernel package.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Release, as `uname -r` says it.
+    /// Release, as shown by `uname -r`.
     pub release: String,
-    /// The root of the unpacked package; its modules are in `lib/modules/RELEASE`, with depmod's index.
+    /// The root of the unpacked package. Its modules and depmod's index are in `lib/modules/RELEASE`.
     pub root: PathBuf,
 }
 
@@ -35,7 +35,7 @@ impl Kernel {
     }
 }
 
-/// Fetches a kernel of `initramfs/kernels.txt` by its name there; without a name the first.
+/// Fetches a kernel by its name in `initramfs/kernels.txt`; without a name, the first.
 pub fn fetch(name: Option<&str>) -> Result<Kernel> {
     let path = workspace::root().join("initramfs/kernels.txt");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -53,7 +53,7 @@ fn unpack(package: &str) -> Result<Kernel> {
     host::ensure(host::BOOT_IMAGE)?;
     let (package, version) = match newest(package) {
         Ok(found) => found,
-        // A fresh machine has no package lists yet.
+        // A new machine has no package lists yet.
         Err(_) => host::refresh_lists().and_then(|()| newest(package))?,
     };
     let key = Key::new("kernel-1").with("package", &package).with("version", &version);
@@ -70,7 +70,7 @@ fn unpack(package: &str) -> Result<Kernel> {
     Ok(Kernel { release: release(&root)?, root })
 }
 
-/// Name and version of the package a metapackage stands for now.
+/// Name and version of the package that a metapackage currently depends on.
 fn newest(package: &str) -> Result<(String, String)> {
     let depends = stdout(&mut command("apt-cache", ["depends", "--important", package]))?;
     let images = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));

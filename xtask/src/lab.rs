@@ -1,4 +1,4 @@
-//! A server of ours on this host's loopback, with boot files for machines in QEMU, which reach it as 10.0.2.2.
+//! A server on this host's loopback, with boot files for machines in QEMU, which reach it as 10.0.2.2.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -20,10 +20,11 @@ use crate::image::{self, CMDLINE, ImageConfig, ImagePaths, build_image};
 use crate::qemu::firmware;
 use crate::{kernel, mkfs, workspace};
 
-/// This host's loopback, as a machine on QEMU's user network sees it.
+/// This host's loopback on QEMU's user network.
 const HOST: &str = "10.0.2.2";
 
-/// For machines without KVM, where it takes QEMU minutes to forget code that it has translated: memory is not cleared before it is filled.
+/// Kernel argument for machines without KVM: memory is not cleared before it is filled. Clearing would make QEMU
+/// discard translated code, which takes minutes.
 pub const FOR_EMULATION: &str = "init_on_alloc=0";
 
 /// Server, data and boot files in one folder.
@@ -33,7 +34,7 @@ pub struct Lab {
     https_port: u16,
     boot_port: u16,
     server: Option<Child>,
-    /// Whether the server is to outlive the terminal: neither a hang-up nor ctrl-c reaches it.
+    /// Whether the server outlives the terminal: it gets neither a hang-up nor ctrl-c.
     pub detached: bool,
 }
 
@@ -41,7 +42,7 @@ pub struct Lab {
 #[derive(Deserialize)]
 struct Ready {}
 
-/// The cargo target directory of what runs on this host.
+/// The cargo target directory for programs of this host.
 pub fn host_target() -> Result<PathBuf> {
     cache::cargo_target("target-host", &[&["--profile", "dev"], &["--release"]])
 }
@@ -56,7 +57,7 @@ pub fn build_server() -> Result<PathBuf> {
 }
 
 impl Lab {
-    /// A lab in a folder, which is made; the server does not run yet. Its ports stay the same over restarts.
+    /// Creates a lab in a folder. The server is not started. Its ports stay the same over restarts.
     pub fn new(folder: &Path) -> Result<Self> {
         let program = build_server()?;
         fs::create_dir_all(folder.join("boot")).with_context(|| format!("creating {}", folder.display()))?;
@@ -74,23 +75,23 @@ impl Lab {
         format!("http://{HOST}:{}/boot", self.boot_port)
     }
 
-    /// The URL the firmware boots from: the network boot loader.
+    /// The URL of the network boot loader, from which the firmware boots.
     pub fn loader_url(&self) -> String {
         format!("{}/ipxe.efi", self.boot_url())
     }
 
-    /// The URL of the boot script, which DHCP tells the network boot loader.
+    /// The URL of the boot script, which the network boot loader gets from DHCP.
     pub fn script_url(&self) -> String {
         format!("{}/ipxe", self.boot_url())
     }
 
-    /// Runs an operator's command and returns what it prints.
+    /// Runs an operator's command and returns its output.
     pub fn operator(&self, arguments: &[&str]) -> Result<String> {
         stdout(self.command().args(arguments))
             .with_context(|| format!("running slipway-server {}", arguments.join(" ")))
     }
 
-    /// What a node is doing, now and whenever it changes, until the receiver is dropped or the command ends.
+    /// The status of a node, now and on every change, until the receiver is dropped or the command ends.
     pub fn watch(&self, node: &str) -> Result<Watch> {
         let mut status = self.command();
         status.args(["status", "--json", "--watch", node]).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -107,12 +108,12 @@ impl Lab {
         Ok(Watch { process, changes })
     }
 
-    /// Puts boot files for this server in place, with its own CA baked in and the network boot loader beside them.
+    /// Makes boot files for this server, with its CA, and puts the network boot loader beside them.
     pub fn make_boot_files(&self) -> Result<ImagePaths> {
         self.make_boot_files_with_ca(self.operator(&["ca"])?)
     }
 
-    /// The same with a CA in PEM of another's choice.
+    /// The same with another CA in PEM.
     pub fn make_boot_files_with_ca(&self, ca: String) -> Result<ImagePaths> {
         self.make(ca, kernel::CLOUD)
     }
@@ -173,18 +174,18 @@ impl Lab {
         Ok(())
     }
 
-    /// Ends the server the way a power cut does.
+    /// Kills the server, as a power cut would.
     pub fn kill_server(&mut self) -> Result<()> {
         let Some(mut server) = self.server.take() else { return Ok(()) };
         server.kill().and_then(|()| server.wait()).context("killing slipway-server").map(drop)
     }
 
-    /// The server's log with every request, which grows over restarts.
+    /// The server's log with every request. Restarts append to it.
     pub fn server_log(&self) -> PathBuf {
         self.folder.join("server.log")
     }
 
-    /// Lets the server run on when this value ends, and returns its process id.
+    /// Keeps the server running after this value is dropped, and returns its process id.
     pub fn keep_server(&mut self) -> Option<u32> {
         self.server.take().map(|server| server.id())
     }
@@ -201,19 +202,19 @@ impl Lab {
     }
 }
 
-/// A line of `slipway-server status --json`.
+/// Parses a line of `slipway-server status --json`.
 pub fn parse_status(line: &str) -> Result<NodeStatus> {
     serde_json::from_str(line).with_context(|| format!("reading the status {line}"))
 }
 
-/// A node that is watched.
+/// A watched node.
 pub struct Watch {
     process: Child,
     changes: mpsc::Receiver<Result<NodeStatus>>,
 }
 
 impl Watch {
-    /// The next change, or nothing if there is none within the limit.
+    /// The next change, or none within the limit.
     pub fn next(&self, limit: Duration) -> Result<Option<NodeStatus>> {
         match self.changes.recv_timeout(limit) {
             Ok(status) => status.map(Some),
@@ -225,7 +226,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Both fail only where it has ended by itself.
+        // Both fail only if the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -234,18 +235,18 @@ impl Drop for Watch {
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
-            // Both fail only where the server has ended by itself.
+            // Both fail only if the server has already ended.
             let _ = server.kill();
             let _ = server.wait();
         }
     }
 }
 
-/// Ports of the loopback nobody uses. Machines must know them before the server can listen on them.
+/// Free ports of the loopback. Boot files contain them, so they are chosen before the server listens.
 pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let bind = |_| TcpListener::bind(("127.0.0.1", 0));
     let listeners = (0..N).map(bind).collect::<Result<Vec<_>, _>>().context("looking for free ports")?;
-    // All are held until all are known, so that none is given twice.
+    // All are held at the same time, so that none is given twice.
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(&listeners) {
         *port = listener.local_addr().context("looking for free ports")?.port();

@@ -1,4 +1,4 @@
-//! The layers of the code: which crates and modules may use which. ARCHITECTURE.md draws what is checked here.
+//! The layers of the code: which crates and modules may use which others. ARCHITECTURE.md shows them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace;
 
-/// A crate by its folder, and the crates of the workspace that it may use.
+/// A crate by its folder, and the workspace crates it may use.
 const CRATES: &[(&str, &[&str])] = &[
     ("protocol", &[]),
     ("formats", &["protocol"]),
@@ -19,7 +19,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("server", &["protocol", "formats", "user-data"]),
 ];
 
-/// The modules at the root of a crate, lowest layer first. A module may use its own layer and those below it.
+/// The modules at the root of a crate, lowest layer first. A module may use its own layer and lower ones.
 type Layers = &'static [&'static [&'static str]];
 
 const MODULES: &[(&str, Layers)] = &[
@@ -53,7 +53,7 @@ const MODULES: &[(&str, Layers)] = &[
     ),
 ];
 
-/// Fails if a crate or a module uses one that it may not use. Returns the number of files read.
+/// Fails if a crate or module uses one that it must not use. Returns the number of files read.
 pub fn check() -> Result<usize> {
     let root = workspace::root();
     let (mut violations, mut files) = (Vec::new(), 0);
@@ -72,7 +72,7 @@ pub fn check() -> Result<usize> {
     Ok(files)
 }
 
-/// Dependencies in a manifest that are not allowed. Those of tests are.
+/// Forbidden dependencies in a manifest. Test dependencies are allowed.
 fn crates_above(name: &str, manifest: &str, allowed: &[&str]) -> Vec<String> {
     let is_header = |line: &&str| line.starts_with('[');
     let section =
@@ -82,7 +82,7 @@ fn crates_above(name: &str, manifest: &str, allowed: &[&str]) -> Vec<String> {
     above.map(|used| format!("{name}/Cargo.toml: {name} must not use {used}")).collect()
 }
 
-/// Adds the imports of the files below a folder that lead upwards. Returns the number of files read.
+/// Adds the upward imports of the files below a folder. Returns the number of files read.
 pub fn imports_above(source: &Path, folder: &Path, layers: &[&[&str]], violations: &mut Vec<String>) -> Result<usize> {
     let here = source.join(folder);
     let mut files = 0;
@@ -95,7 +95,7 @@ pub fn imports_above(source: &Path, folder: &Path, layers: &[&[&str]], violation
             files += imports_above(source, &path, layers, violations)?;
             continue;
         }
-        // The root joins all layers, and tests may use what they like.
+        // The root joins all layers, and tests may use anything.
         let Some(module) = name.strip_suffix(".rs").filter(|module| !matches!(*module, "lib" | "main" | "tests"))
         else {
             continue;
@@ -120,8 +120,8 @@ pub fn imports_above(source: &Path, folder: &Path, layers: &[&[&str]], violation
     Ok(files)
 }
 
-/// What a file names from the root of its crate, each with the first line that does. `depth` is the number of modules from the root
-/// to the file.
+/// The modules that a file names from the root of its crate, each with its first line. `depth` is the number of modules
+/// from the root to the file.
 fn imports(text: &str, depth: usize) -> BTreeMap<String, usize> {
     let end = text.find("\n#[cfg(test)]\nmod tests").unwrap_or(text.len());
     let mut found = BTreeMap::new();

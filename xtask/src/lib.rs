@@ -1,5 +1,5 @@
-//! Builds slipway, its boot image and a target image, and runs whole machines in QEMU. The commands are in the binary; what they
-//! are made of is here, for the tests of whole machines.
+//! Builds slipway, its boot image and target images, and runs whole machines in QEMU. The binary has the commands. This
+//! library has their parts, which whole-machine tests use too.
 
 pub mod bench;
 pub mod binary;

@@ -1,4 +1,4 @@
-//! `cargo xtask COMMAND`: everything the repository can do beside `cargo build`.
+//! `cargo xtask COMMAND`: everything the repository can do besides `cargo build`.
 
 use std::process::ExitCode;
 

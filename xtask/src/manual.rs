@@ -1,4 +1,4 @@
-//! The manual: a book of Markdown pages in `docs/`, checked and built by MkDocs. Tables of options come from the types.
+//! The manual: a book of Markdown pages in `docs/`, checked and built by MkDocs. Option tables come from the types.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,17 +10,18 @@ use serde_json::Value;
 use crate::command::{command, run_quietly};
 use crate::{python, workspace};
 
-/// In a page: a table of the options of the type follows, up to [`END`].
+/// Marker in a page: the option table of this type follows, up to [`END`].
 const BEGIN: &str = "<!-- options: ";
 const END: &str = "<!-- end of options -->";
-/// Types that have a page of their own.
+/// Types with their own page.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("DiskHints", "[hints](../disk-hints.md)"),
     ("RegistryAuth", "[login](../sources.md#artifacts-in-a-registry)"),
     ("DetachedSignature", "[signature](../sources.md#what-proves-the-file)"),
 ];
 
-/// Builds the book. Returns the folder of its pages. Fails on a link that leads nowhere, and on a page that the book does not list.
+/// Builds the book and returns the folder of its pages. Fails on a broken link and on a page that the book does not
+/// list.
 pub fn build() -> Result<PathBuf> {
     let root = workspace::root();
     let folder = root.join("target/slipway/manual");
@@ -31,7 +32,7 @@ pub fn build() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Writes the tables of options anew. Returns the pages that changed.
+/// Rewrites the option tables. Returns the changed pages.
 pub fn fill_in_options() -> Result<Vec<PathBuf>> {
     let root = workspace::root();
     let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
@@ -62,7 +63,7 @@ fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A page with the tables that its markers ask for.
+/// A page with the tables for its markers.
 fn filled(page: &str, openapi: &Value) -> Result<String> {
     let mut text = String::new();
     let mut lines = page.split_inclusive('\n');
@@ -72,7 +73,7 @@ fn filled(page: &str, openapi: &Value) -> Result<String> {
             continue;
         };
         let rest: String = lines.by_ref().collect();
-        // What is there is replaced; a new marker has nothing yet.
+        // An old table is replaced. A new marker has none yet.
         let after = match rest.split_once(END) {
             Some((old, after)) if !old.contains(BEGIN) => after.to_owned(),
             _ => format!("\n{rest}"),
@@ -84,7 +85,7 @@ fn filled(page: &str, openapi: &Value) -> Result<String> {
     Ok(text)
 }
 
-/// The options of a type, and below those of the types it is made of.
+/// The options of a type, followed by those of the types it contains.
 fn options(name: &str, openapi: &Value) -> Result<String> {
     let (mut text, mut nested, mut done) =
         (table(name, openapi)?, nested(name, openapi), BTreeSet::from([name.to_owned()]));
@@ -101,7 +102,7 @@ fn schema<'a>(name: &str, openapi: &'a Value) -> &'a Value {
     &openapi["components"]["schemas"][name]
 }
 
-/// Types with options that the options of a type have.
+/// Types of a type's options that have options themselves.
 fn nested(name: &str, openapi: &Value) -> Vec<String> {
     let properties = schema(name, openapi)["properties"].as_object();
     let types = properties.into_iter().flatten().filter_map(|(_, property)| reference(property));
@@ -130,7 +131,7 @@ fn table(name: &str, openapi: &Value) -> Result<String> {
     };
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let mut text = "| option | type | meaning |\n|---|---|---|\n".to_owned();
-    // What must be given comes first.
+    // Required options first.
     let (must, may): (Vec<_>, Vec<_>) = properties.iter().partition(|(option, _)| required.contains(&option.as_str()));
     for (is_required, (option, property)) in
         must.into_iter().map(|one| (true, one)).chain(may.into_iter().map(|one| (false, one)))

@@ -1,5 +1,5 @@
-//! The programs of the boot image that make file systems, built as static programs from Debian's own source packages: apt checks
-//! what it fetches against the archive's signature.
+//! The boot image's mkfs programs, built as static programs from Debian's source packages. apt verifies the sources by
+//! the archive's signature.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use crate::cache::{self, Key};
 use crate::command::{command, run_quietly, stdout};
 use crate::{debian, elf, host};
 
-/// Makes ext4; the name of its file in the folder [`build`] returns.
+/// Makes ext4. File name in the folder that [`build`] returns.
 pub const MKE2FS: &str = "mke2fs";
-/// Makes XFS; the name of its file there too.
+/// Makes XFS. File name in the same folder.
 pub const MKFS_XFS: &str = "mkfs.xfs";
 
-/// How a program is made of a source package.
+/// How to build a program from a source package.
 struct Recipe {
     package: &'static str,
     program: &'static str,
-    /// Commands of a shell, in the unpacked package.
+    /// Shell commands, run in the unpacked package.
     script: &'static str,
-    /// Where the program is after that.
+    /// Path of the built program.
     built: &'static str,
 }
 
@@ -44,15 +44,15 @@ const RECIPES: &[Recipe] = &[
         built: "mkfs/mkfs.xfs",
     },
 ];
-/// Small before fast: these programs wait for the disk.
+/// Optimised for size, because these programs wait for the disk.
 const CFLAGS: &str = "-Os -ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables";
-/// Builds the programs and returns their folder in the cache. Where packages, libraries and compiler are the same, nothing runs but a
-/// look at it.
+/// Builds the programs and returns their folder in the cache. With the same packages, libraries and compiler it only
+/// reads the cache.
 pub fn build() -> Result<PathBuf> {
     host::ensure(host::MKFS)?;
     let versions = match versions() {
         Ok(versions) => versions,
-        // A fresh machine has no package lists yet.
+        // A new machine has no package lists yet.
         Err(_) => host::refresh_lists().and_then(|()| self::versions())?,
     };
     let libraries = ["--show", "--showformat", "${Package} ${Version}\\n"];
@@ -79,14 +79,13 @@ fn versions() -> Result<Vec<String>> {
     RECIPES.iter().map(|recipe| Ok(source_version(&host::candidate(recipe.package)?).to_owned())).collect()
 }
 
-/// The version of the source a package was built from: that of the package, without the number of a build of the same source anew
-/// (Debian policy, 5.6.12.1).
+/// The version of a package's source: the package version without the binary rebuild number (Debian policy, 5.6.12.1).
 fn source_version(version: &str) -> &str {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     version.rsplit_once("+b").filter(|(_, build)| is_number(build)).map_or(version, |(source, _)| source)
 }
 
-/// Fetches the source packages. What apt keeps for this is kept in the folder: the host's own lists may be without sources.
+/// Fetches the source packages. apt's files are kept in the folder, because the host's own lists may lack sources.
 fn fetch(folder: &Path, versions: &[String]) -> Result<()> {
     let list = folder.join("sources.list");
     fs::write(&list, of_sources(&debian::sources()?.list)).with_context(|| format!("writing {}", list.display()))?;
@@ -95,7 +94,7 @@ fn fetch(folder: &Path, versions: &[String]) -> Result<()> {
     run_quietly(debian::apt_get(folder, &list)?.args(["source", "--only-source", "--download-only"]).args(packages))
 }
 
-/// The same archives, for sources and not for packages.
+/// The same archives as source entries instead of package entries.
 fn of_sources(list: &str) -> String {
     list.lines().map(|line| format!("{}\n", line.replacen("deb ", "deb-src ", 1))).collect()
 }

@@ -1,4 +1,4 @@
-//! Which kernel modules go into the initramfs: those `initramfs/drivers.txt` names, and all they depend on.
+//! Which kernel modules go into the initramfs: those named in `initramfs/drivers.txt` and all their dependencies.
 //!
 //! The index files are depmod's, in their text form (modules.dep(5), modprobe.d(5) for `softdep` and `alias`).
 
@@ -6,21 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// depmod's index of a kernel.
 pub struct Index<'a> {
-    /// Each module's file and the files it needs, in full.
+    /// Each module's file and the files it needs, with indirect dependencies.
     needs: BTreeMap<&'a str, Vec<&'a str>>,
-    /// Names of modules that work better with others: module, names of the others.
+    /// Soft dependencies: a module, and the names of modules it works better with.
     soft: Vec<(&'a str, Vec<&'a str>)>,
-    /// Other names of modules, without those that are patterns for hardware.
+    /// Other names of modules, without hardware patterns.
     aliases: Vec<(&'a str, &'a str)>,
     built_in: BTreeSet<String>,
 }
 
-/// What was found for a list of drivers.
+/// The result for a driver list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Selection {
     /// Module files by their path below `/lib/modules/VERSION/`.
     pub files: BTreeSet<String>,
-    /// Lines that name nothing this kernel has.
+    /// Lines that match nothing in this kernel.
     pub absent: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The modules of a driver list, with all they need.
+    /// The modules of a driver list, with all their dependencies.
     pub fn select(&self, drivers: &str) -> Selection {
         let mut selection = Selection { files: BTreeSet::new(), absent: Vec::new() };
         for line in drivers.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
@@ -64,7 +64,7 @@ impl<'a> Index<'a> {
         selection
     }
 
-    /// The files of the modules that have this name, or go by it.
+    /// The files of the modules with this name or alias.
     fn files_of(&self, name: &str) -> Vec<&'a str> {
         let mut names = BTreeSet::from([spelled(name)]);
         names.extend(self.aliases.iter().filter(|(alias, _)| *alias == name).map(|(_, module)| spelled(module)));
@@ -83,13 +83,13 @@ impl<'a> Index<'a> {
     }
 }
 
-/// The name of the module in a file, spelled the kernel's way.
+/// The module name of a file, in the kernel's spelling.
 fn name_of(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     spelled(name.split(".ko").next().unwrap_or(name))
 }
 
-/// Module names are written with `-` and `_` alike.
+/// Module names may be written with `-` or `_`.
 fn spelled(name: &str) -> String {
     name.replace('-', "_")
 }

@@ -1,21 +1,21 @@
-//! What a disk with a volatile cache may hold after a power cut. All that was done before the last flush is there. Of each later
-//! request any part may be there, down to the sector, which a disk writes whole or not at all. Of two requests for the same
-//! sector the later wins where both are there, because the cache holds one content of a sector.
+//! The possible content of a disk with a volatile cache after a power cut. Everything done before the last flush is
+//! there. Of each later request any sectors may be there; a disk writes a sector whole or not at all. If two requests
+//! wrote the same sector and both survived, the later wins, because the cache has one content per sector.
 
 use crate::write_log::Request;
 
-/// Random numbers that are the same for the same seed: SplitMix64 (Steele, Lea, Flood 2014).
+/// Random numbers that depend only on the seed: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice for one trial of many.
+    /// The numbers for one trial of many.
     pub fn new(seed: u64, trial: u64) -> Self {
         let mut dice = Self(seed);
         Self(dice.roll() ^ trial.wrapping_mul(0xd134_2543_de82_ef95))
     }
 
-    /// A number below `sides`, which is not 0.
+    /// A number below `sides`, which must not be 0.
     pub fn below(&mut self, sides: usize) -> usize {
         (self.roll() % sides as u64) as usize
     }
@@ -27,25 +27,25 @@ impl Dice {
         mixed ^ mixed >> 31
     }
 
-    /// True that many times out of 16.
+    /// True with this probability in sixteenths.
     fn chance(&mut self, sixteenths: usize) -> bool {
         self.below(16) < sixteenths
     }
 }
 
-/// Sixteenths of something that survive. Few and most are as telling as half: what is wrong may show only where one request
-/// stands alone, or is all that is missing.
+/// Sixteenths that survive. Very small and large shares matter as much as half: a fault may show only if one request
+/// survives alone, or is the only one missing.
 const SHARES: [usize; 5] = [0, 1, 8, 15, 16];
 
-/// Carries requests out as far as they survived the cut: `requests` are those since the last flush, and the disk writes aligned pieces of
-/// `whole` bytes whole or not at all.
+/// Applies the requests as far as they survived the cut. `requests` are those since the last flush. The disk writes
+/// aligned pieces of `whole` bytes whole or not at all.
 pub fn survive(disk: &mut [u8], requests: &[Request], whole: usize, dice: &mut Dice) {
     let (kept, torn) = (SHARES[dice.below(SHARES.len())], SHARES[dice.below(SHARES.len())]);
     for request in requests {
         let Request::Write { offset, bytes } = request else { continue };
         let is_kept = dice.chance(kept);
         let share = SHARES[dice.below(SHARES.len())];
-        // Any of them may be torn: a disk works on many at once.
+        // Any request may be torn, because a disk works on many at once.
         if !is_kept && !dice.chance(torn) {
             continue;
         }
@@ -60,7 +60,7 @@ pub fn survive(disk: &mut [u8], requests: &[Request], whole: usize, dice: &mut D
     }
 }
 
-/// Carries a request out.
+/// Applies a request.
 pub fn apply(disk: &mut [u8], request: &Request) {
     if let Request::Write { offset, bytes } = request {
         put(disk, *offset as usize, bytes);
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::write_log::SECTOR;
 
-    /// Two sectors written by one request, and the second of them again: what may be there is all that is ever there.
+    /// One request writes two sectors, another rewrites the second: only possible results may occur.
     #[test]
     fn any_part_of_what_was_not_flushed_survives_and_nothing_else() {
         let write = |offset: usize, bytes: Vec<u8>| Request::Write { offset: offset as u64, bytes };

@@ -1,5 +1,5 @@
-//! What a command needs of this machine, all of it found out before the first minute is spent: how long it will take, how much
-//! it will download and keep, and the packages of the host, which are installed at once.
+//! Determines what a command needs before it starts: how long it will take, how much it will download and keep, and the
+//! host's packages, which are installed at once.
 
 use std::fs;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use anyhow::Result;
 use crate::binary::{Arch, Toolchain};
 use crate::{binary, cache, host};
 
-/// Something that is fetched or built once and then kept in the cache. The figures are rough: two cores, a fast network.
+/// Something fetched or built once and kept in the cache. The figures are estimates for two cores and a fast network.
 pub struct Part {
-    /// For people.
+    /// Name shown to users.
     name: &'static str,
     /// Packages of the host.
     packages: &'static [&'static [&'static str]],
-    /// Where it is, below the cache folder.
+    /// Its folder below the cache folder.
     folder: &'static str,
-    /// How many entries that folder has when everything is there.
+    /// Number of entries in that folder when it is complete.
     entries: usize,
-    /// Seconds to make it.
+    /// Seconds to build it.
     seconds: u64,
-    /// Megabytes to download for it, without packages of the host.
+    /// Megabytes to download for it, without host packages.
     download: u64,
-    /// Megabytes it takes in the cache, with all that is kept to make it again.
+    /// Megabytes in the cache, with everything kept for rebuilding it.
     kept: u64,
 }
 
@@ -77,7 +77,7 @@ pub const TARGET_IMAGES: Part = Part {
     download: 550,
     kept: 750,
 };
-/// The program that makes web pages of the manual.
+/// The program that builds web pages of the manual.
 pub const MANUAL: Part = Part {
     name: "the manual's program",
     packages: &[host::PYTHON],
@@ -87,7 +87,7 @@ pub const MANUAL: Part = Part {
     download: 10,
     kept: 40,
 };
-/// The Debian that benchmarks write, and its compressed forms.
+/// The Debian that benchmarks write, with its compressed forms.
 pub const LARGE_IMAGE: Part = Part {
     name: "the image to measure with",
     packages: &[host::TARGET_IMAGE, host::BENCH],
@@ -117,7 +117,7 @@ pub const TEST_PROGRAMS: Part = Part {
     download: 60,
     kept: 5000,
 };
-/// What benchmarks and power cuts use beside the rest.
+/// What else benchmarks and power cut tests use.
 pub const TORTURE: Part = Part {
     name: "the judges of disks",
     packages: &[host::TORTURE],
@@ -148,8 +148,8 @@ pub const FUZZ: Part = Part {
     kept: 1500,
 };
 
-/// Says what is to be expected of the command, then installs the packages that its parts need. `itself` is how long it takes
-/// when everything is there.
+/// Prints what to expect of the command, then installs the packages of its parts. `itself` is the time it takes when
+/// everything is in the cache.
 pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
     let mut packages: Vec<&str> = parts.iter().flat_map(|part| part.packages.concat()).collect();
     if parts.iter().any(|part| part.name == BINARY.name)
@@ -169,7 +169,7 @@ pub fn prepare(command: &str, parts: &[Part], itself: Duration) -> Result<()> {
     }
     match host::is_debian() {
         true => host::ensure(&packages),
-        // Whoever has no dpkg is told by the first part that misses something.
+        // Without dpkg, the first part that lacks something fails with an error.
         false => Ok(()),
     }
 }
@@ -185,7 +185,7 @@ impl Part {
 
 fn forecast(command: &str, new: &[&Part], itself: Duration, of_debian: u64, cache: &str) -> Vec<String> {
     let build: u64 = new.iter().map(|part| part.seconds).sum();
-    // Packages of the host: a few megabytes a second, with their installation.
+    // Host packages: a few megabytes a second, installation included.
     let all = Duration::from_secs(build + of_debian / 4) + itself;
     if new.is_empty() && of_debian == 0 {
         return vec![format!("{command}: about {}; everything it needs is there", minutes(itself))];

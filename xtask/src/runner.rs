@@ -1,4 +1,4 @@
-//! Test programs: which there are, and what they say when they run.
+//! Finds and runs test programs, and evaluates their output.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,41 +16,41 @@ use crate::command::{command, run_quietly, stdout, tail};
 use crate::target_image::System;
 use crate::workspace;
 
-/// Test programs that run at the same time where there are as many processors, each with one test at a time: a machine in emulation
-/// takes a whole core, and its time limits assume it gets one.
+/// Maximum number of test programs at the same time, if there are as many processors. Each runs one test at a time: an
+/// emulated machine uses a whole core, and its time limits assume that it has one.
 const AT_ONCE: usize = 2;
 
-/// What a test says that lacks something here which it needs, as root, a tool or a file system of the kernel.
+/// Printed by a test that lacks something it needs here, such as root, a tool or a file system of the kernel.
 const NOT_CHECKED: &str = "not checked: ";
 
 /// A program that takes longer hangs. The longest takes ten minutes on two cores.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
-/// Time between two looks at a program that runs.
+/// Polling interval of a running program.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Test programs of whole machines that take longer than two minutes, and the systems that they alone install. They take turns.
+/// Whole-machine tests that take longer than two minutes and take turns, each with the system that only it installs.
 pub const LONG: [(&str, System); 3] = [
     ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", System::Dracut),
     ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", System::Grub),
     ("kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates", System::BootPartition),
 ];
 
-/// Whose turn it is among [`LONG`]: each commit is the next one's, so that the same commit is always tested alike.
+/// Index in [`LONG`] of this commit's test. The next commit has the next test, and the same commit always the same one.
 pub fn turn() -> usize {
     let count = stdout(command("git", ["rev-list", "--count", "HEAD"]).current_dir(workspace::root()));
     count.ok().and_then(|count| count.trim().parse::<usize>().ok()).unwrap_or(0) % LONG.len()
 }
 
-/// What the test programs said in all.
+/// The sum of the test programs' results.
 #[derive(Default)]
 pub struct Tally {
     /// Tests that passed.
     pub passed: u32,
     /// Tests that failed.
     pub failed: u32,
-    /// Those that did not check all they are there for.
+    /// Tests that did not check everything.
     pub skipped: u32,
-    /// Programs that ended otherwise than by a summary without failures.
+    /// Programs that did not end with a summary without failures.
     pub broken: Vec<String>,
 }
 
@@ -59,19 +59,19 @@ pub struct Program {
     /// Package and target.
     name: String,
     executable: PathBuf,
-    /// Where cargo would run it.
+    /// The folder in which cargo would run it.
     folder: PathBuf,
 }
 
 impl Program {
-    /// Whether this is the test program of that name.
+    /// Whether this is the test program with that name.
     pub fn is(&self, target: &str) -> bool {
         self.name.rsplit('/').next() == Some(target)
     }
 }
 
-/// Builds the test programs, with a cargo that compiles where it is told. Those of whole machines come first, because they take
-/// longest.
+/// Builds the test programs with this cargo command, which knows its target directory. Whole-machine tests come first,
+/// because they take longest.
 pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
     cargo.args(["test", "--quiet", "--workspace", "--all-targets", "--no-run"]);
     let messages = stdout(cargo.args(["--message-format", "json-render-diagnostics"])).context("building the tests")?;
@@ -95,7 +95,7 @@ pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// A line of what cargo says in JSON (The Cargo Book, "External tools").
+/// A line of cargo's JSON output (The Cargo Book, "External tools").
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,
@@ -114,14 +114,15 @@ struct Profile {
     test: bool,
 }
 
-/// Runs the programs, prints what each says when it has ended, and adds up their summaries. What a program says is in the folder
-/// meanwhile, in a file of its name.
+/// Runs the programs, prints each one's output when it has ended, and adds up their summaries. While a program runs,
+/// its output is in a file with its name in the folder.
 pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> Result<Tally> {
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     let tally = Mutex::new(Tally::default());
     let waiting = Mutex::new(programs.into_iter());
     let next = || waiting.lock().ok()?.next();
-    // What a program mounts would be held by every other that begins a namespace meanwhile. Not everybody may have one.
+    // Namespaces that other programs create meanwhile would keep a program's mounts busy. Creating a namespace may not
+    // be permitted.
     let may_part = run_quietly(&mut command("unshare", ["--mount", "true"])).is_ok();
     let starter: &[&str] = if may_part { &["unshare", "--mount"] } else { &["env"] };
     thread::scope(|scope| {
@@ -146,7 +147,7 @@ pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> R
     Ok(tally.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
-/// What a program said.
+/// The output of a program.
 struct Said {
     out: String,
     errors: String,
@@ -160,10 +161,10 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     let read = |path: &Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
     let mut test = command(starter[0], &starter[1..]);
     test.arg(&program.executable).args(["--test-threads", "1", "--show-output"]).args(filter);
-    // What tests say would come among their names, and what is logged would be other than they expect.
+    // Otherwise output would be mixed with test names, and log lines would differ from what tests expect.
     test.env_remove("RUST_TEST_NOCAPTURE").env_remove("SLIPWAY_LOG");
     for name in ["NO_PROXY", "no_proxy"] {
-        // Their servers are asked directly, whoever asks.
+        // Tests must reach their servers without a proxy.
         let exceptions = std::env::var(name).unwrap_or_default();
         test.env(name, format!("{exceptions},127.0.0.1,localhost"));
     }
@@ -186,7 +187,8 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     Ok(Said { out: text(&out)?, errors: text(&errors)?, status })
 }
 
-/// What a program said but for the output of tests that passed, and which of those did not check what, for want of what.
+/// The output without that of passed tests, and for each passed test that did not check everything, its name and what
+/// it lacked.
 fn unchecked(said: &str) -> (String, Vec<(String, String)>) {
     let (mut text, mut unchecked) = (String::new(), Vec::new());
     let (mut in_passed, mut in_failed, mut test) = (false, false, "");
@@ -206,7 +208,7 @@ fn unchecked(said: &str) -> (String, Vec<(String, String)>) {
 }
 
 impl Tally {
-    /// Prints what a program said if there is anything in it, and adds it.
+    /// Prints a program's output, unless it ran no tests, and adds its results.
     fn hear(&mut self, program: &Program, said: &Said, took: u64) {
         let (text, unchecked) = unchecked(&said.out);
         let is_good = self.add(&text, &unchecked) && said.status.success();
@@ -218,7 +220,8 @@ impl Tally {
         self.broken.extend((!is_good).then(|| program.name.clone()));
     }
 
-    /// Adds what a program said, and which of its tests did not check all. False if it gave no summary, or one with failures.
+    /// Adds a program's results, and its tests that did not check everything. False if there is no summary, or one with
+    /// failures.
     fn add(&mut self, text: &str, unchecked: &[(String, String)]) -> bool {
         let counts = text.lines().filter_map(|line| line.strip_prefix("test result: ")).next_back();
         let Some(counts) = counts else { return false };

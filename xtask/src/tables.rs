@@ -1,5 +1,5 @@
-//! Partition tables as firmware looks for them: an MBR in the first block, a GPT in the second, its backup in the last (UEFI
-//! specification, 5.2 and 5.3). Blocks are of 512 bytes.
+//! Partition tables as firmware finds them: an MBR in the first block, a GPT in the second, its backup in the last
+//! (UEFI specification, 5.2 and 5.3). Blocks have 512 bytes.
 
 use std::ops::Range;
 
@@ -12,30 +12,30 @@ const MBR_ENTRY: usize = 16;
 const MBR_SIGNATURE: Range<usize> = 510..512;
 const PROTECTIVE: u8 = 0xee;
 const GPT_ENTRY: usize = 128;
-/// More entries are no table that anybody makes.
+/// No real table has more entries.
 const MAX_ENTRIES: u64 = 1024;
 
 /// Where a table was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// An MBR with code or partitions of its own: a BIOS runs it, UEFI firmware looks into its partitions.
+    /// An MBR with its own code or partitions. A BIOS runs it, UEFI firmware looks into its partitions.
     Mbr,
-    /// A GPT behind the first block.
+    /// A GPT after the first block.
     Primary,
-    /// A GPT that ends with the disk.
+    /// A GPT at the end of the disk.
     Backup,
 }
 
-/// A table by which something on a disk can be found.
+/// A table through which firmware finds something on a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Where it is.
     pub place: Place,
-    /// What is found by it, in bytes: its partitions, and what runs before any.
+    /// The byte ranges it refers to: its partitions, and boot code before them.
     pub reaches: Vec<Range<usize>>,
 }
 
-/// Every whole table of a disk. Each counts, although firmware prefers one to another: which it takes is the firmware's choice.
+/// Every valid table of a disk. All count, because the choice between them is the firmware's.
 pub fn find(disk: &[u8]) -> Vec<Table> {
     let last = (disk.len() / BLOCK).saturating_sub(1);
     let gpt = |place, lba| Some(Table { place, reaches: gpt(disk, lba)? });
@@ -43,7 +43,7 @@ pub fn find(disk: &[u8]) -> Vec<Table> {
     [mbr, gpt(Place::Primary, 1), gpt(Place::Backup, last)].into_iter().flatten().collect()
 }
 
-/// Whether the first block says that there is a GPT. UEFI firmware made from EDK2, and Linux, look for none without
+/// Whether the first block announces a GPT. UEFI firmware made from EDK2 and Linux look for a GPT only then
 /// (MdeModulePkg/Universal/Disk/PartitionDxe/Gpt.c; block/partitions/efi.c).
 pub fn is_protected(disk: &[u8]) -> bool {
     mbr_entries(disk).is_some_and(|entries| entries.iter().any(|entry| entry.kind == PROTECTIVE && entry.first == 1))
@@ -64,7 +64,7 @@ fn mbr_entries(disk: &[u8]) -> Option<Vec<MbrEntry>> {
     Some(mbr[MBR_ENTRIES..MBR_SIGNATURE.start].chunks_exact(MBR_ENTRY).map(entry).collect())
 }
 
-/// What is reached by the MBR alone. Its code goes on with blocks behind it that nothing describes.
+/// The ranges the MBR itself refers to. Its code continues in the following blocks, which nothing describes.
 fn mbr(disk: &[u8]) -> Option<Vec<Range<usize>>> {
     let entries = mbr_entries(disk)?;
     let has_code = disk[..BOOT_CODE].iter().any(|byte| *byte != 0);
@@ -73,14 +73,14 @@ fn mbr(disk: &[u8]) -> Option<Vec<Range<usize>>> {
     let partitions = own.map(|entry| entry.first * BLOCK..(entry.first + entry.blocks) * BLOCK);
     let mut reaches: Vec<_> = partitions.filter(|bytes| bytes.start > 0 && bytes.end <= disk.len()).collect();
     if has_code {
-        // Behind the MBR of a GPT there is the table, and code is in a partition.
+        // With a GPT, the table follows the MBR, and further code is in a partition.
         let first = reaches.iter().map(|bytes| bytes.start).min().unwrap_or(disk.len());
         reaches.push(0..if is_protective { BLOCK } else { first });
     }
     (!reaches.is_empty()).then_some(reaches)
 }
 
-/// The partitions of the GPT whose header is in a block, if header and entries are whole.
+/// The partitions of the GPT with its header in this block, if header and entries are valid.
 fn gpt(disk: &[u8], lba: usize) -> Option<Vec<Range<usize>>> {
     let header = disk.get(lba * BLOCK..(lba + 1) * BLOCK)?;
     let size = number(header, 12, 4) as usize;
@@ -130,7 +130,7 @@ mod tests {
 
     const SIZE: usize = 4 << 20;
 
-    /// A disk by sgdisk with a partition of one mebibyte.
+    /// A disk made by sgdisk with a partition of one mebibyte.
     fn disk() -> Result<Vec<u8>> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("disk");

@@ -1,7 +1,7 @@
 //! Target images: small real Debians that boot by UEFI, for the demo and the tests of whole machines.
 //!
-//! mmdebstrap makes the root file system from the machine's own package mirror; `xtask/target-image/` holds the recipes. The
-//! disk is put together in a file, part by part at its offset, without loop devices or mounts.
+//! mmdebstrap makes the root file system from the package mirror of this machine, with the recipes in
+//! `xtask/target-image/`. The disk is assembled in a file, part by part at its offset, without loop devices or mounts.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -18,35 +18,37 @@ use crate::debian::{self, Sources};
 use crate::{host, workspace};
 
 const MIB: u64 = 1 << 20;
-/// Size of the root file system: what the system takes, and room to run before it has grown.
+/// Size of the root file system: the system, and room to run before the file system has grown.
 const ROOT: u64 = 894 * MIB;
-/// The same of the image that benchmarks write, which is as large as what people install.
+/// The same for the image that benchmarks write, which is as large as a typical system.
 const LARGE_ROOT: u64 = 2942 * MIB;
-/// What that has beside the packages of the other: other people's servers and compilers.
+/// Additional packages of the large image: servers and compilers.
 const LARGE_PACKAGES: &[&str] =
     &["build-essential", "git", "nginx", "openjdk-17-jre-headless", "postgresql", "python3-numpy", "vim"];
-/// What opens an encrypted root by the TPM, and what makes an initramfs of it in place of Debian's usual program.
+/// Packages that open an encrypted root with the TPM, and dracut, which makes an initramfs with them instead of
+/// Debian's usual program.
 const ENCRYPTED_PACKAGES: &[&str] = &["dracut", "cryptsetup-bin", "tpm2-tools", "libtss2-tcti-device0", "binutils"];
 const USUAL_INITRAMFS: &str = "initramfs-tools";
-/// Where the first partition starts, and what is left behind the last one for the backup partition table.
+/// Offset of the first partition, and the space after the last one for the backup partition table.
 const ALIGNMENT: u64 = MIB;
-/// A partition for boot loaders: the boot loader, and room for three kernels.
+/// Size of a partition for boot loaders: the boot loader, and room for three kernels.
 const BOOT_SIZE: u64 = 128 * MIB;
 /// "Root Partition (amd64/x86_64)" of the Discoverable Partitions Specification.
 const ROOT_TYPE: &str = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709";
-/// The recipe that all images have in common.
+/// The recipe that all images share.
 const COMMON: &str = "common";
 
-/// Which image, by how it boots.
+/// The kinds of image, by how they boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
-    /// systemd-boot, with kernels and their entries beside it on the EFI system partition.
+    /// systemd-boot, with kernels and their entries on the EFI system partition.
     SystemdBoot,
     /// systemd-boot, with kernels and their entries on an extended boot loader partition.
     BootPartition,
-    /// Debian's signed shim and GRUB, with kernels in the root file system. It has no grub.cfg yet: grub-mkconfig needs the disk.
+    /// Debian's signed shim and GRUB, with kernels in the root file system. Without a grub.cfg, because grub-mkconfig
+    /// needs the disk.
     Grub,
-    /// As with systemd-boot, with an initramfs by dracut that can open an encrypted root.
+    /// Like `SystemdBoot`, with an initramfs from dracut that can open an encrypted root.
     Dracut,
 }
 
@@ -55,7 +57,7 @@ struct BootFileSystem {
     /// Where the system mounts it.
     place: &'static str,
     label: &'static str,
-    /// Its type, as sgdisk calls it.
+    /// Its type in sgdisk.
     r#type: &'static str,
 }
 
@@ -63,10 +65,10 @@ const ESP: BootFileSystem = BootFileSystem { place: "boot/efi", label: "ESP", r#
 const XBOOTLDR: BootFileSystem = BootFileSystem { place: "boot/xbootldr", label: "XBOOTLDR", r#type: "EA00" };
 
 impl System {
-    /// Every image there is.
+    /// Every kind of image.
     pub const ALL: [System; 4] = [System::SystemdBoot, System::BootPartition, System::Grub, System::Dracut];
 
-    /// Folder of what it has beside the recipe that all have in common.
+    /// Folder of the recipe that is added to the common one.
     fn recipe(self) -> &'static str {
         match self {
             System::SystemdBoot | System::Dracut => "systemd-boot",
@@ -75,12 +77,12 @@ impl System {
         }
     }
 
-    /// Packages beside those of its recipes.
+    /// Packages in addition to those of its recipes.
     fn packages(self) -> &'static [&'static str] {
         if self == System::Dracut { ENCRYPTED_PACKAGES } else { &[] }
     }
 
-    /// The partitions before that of the root file system.
+    /// The partitions before the root partition.
     fn boot_file_systems(self) -> &'static [BootFileSystem] {
         match self {
             System::SystemdBoot | System::Grub | System::Dracut => &[ESP],
@@ -89,23 +91,23 @@ impl System {
     }
 }
 
-/// An image in the cache, and what is to be known about it.
+/// An image in the cache with its properties.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetImage {
-    /// The image, compressed by zstd. In `image.json` beside it, its name.
+    /// The image, compressed with zstd. `image.json` beside it has its name.
     pub path: PathBuf,
-    /// Bytes of the image on the disk.
+    /// Size of the uncompressed image in bytes.
     pub raw_size: u64,
-    /// Bytes of the compressed file.
+    /// Size of the compressed file in bytes.
     pub size: u64,
     /// SHA-256 of the compressed file, in hexadecimal.
     pub sha256: String,
-    /// SHA-256 of the image on the disk, in hexadecimal.
+    /// SHA-256 of the uncompressed image, in hexadecimal.
     pub raw_sha256: String,
 }
 
-/// Builds an image, or finds it in the cache. It stays there until recipe, release or mirror change: new versions of its
-/// packages alone are no reason, so remove the folder `target-image` of the cache to get them.
+/// Builds an image, or finds it in the cache. It stays there until recipe, release or mirror change. To get new
+/// versions of packages, remove the folder `target-image` of the cache.
 pub fn build(system: System) -> Result<TargetImage> {
     let sources = debian::sources()?;
     let key = key("target-image-2", system, &sources)?;
@@ -138,7 +140,7 @@ impl TargetImage {
     }
 }
 
-/// Builds the raw image that benchmarks write, or finds it in the cache, under the same rule.
+/// Builds the raw image that benchmarks write, or finds it in the cache, with the same rule.
 pub fn build_large() -> Result<PathBuf> {
     let sources = debian::sources()?;
     let key = key("large-image-2", System::SystemdBoot, &sources)?.with("packages", LARGE_PACKAGES.join(" "));
@@ -153,7 +155,7 @@ pub fn build_large() -> Result<PathBuf> {
     Ok(folder.join("image.raw"))
 }
 
-/// What an image is made of.
+/// The cache key of an image.
 fn key(name: &str, system: System, sources: &Sources) -> Result<Key> {
     let key = Key::new(name).with("sources", &sources.list);
     let key = key.with_path(&recipe(COMMON))?.with("system", system.recipe()).with_path(&recipe(system.recipe()))?;
@@ -164,7 +166,7 @@ fn recipe(name: &str) -> PathBuf {
     workspace::root().join("xtask/target-image").join(name)
 }
 
-/// Makes a disk with a Debian of these packages beside the recipe's own.
+/// Makes a disk with a Debian that has these packages in addition to the recipe's.
 fn disk(raw: &Path, system: System, root_size: u64, packages: &[&str], sources: &Sources) -> Result<()> {
     let folder = raw.parent().context("finding the folder of the image")?;
     let root = bootstrap(folder, system, packages, sources)?;
@@ -176,7 +178,7 @@ fn disk(raw: &Path, system: System, root_size: u64, packages: &[&str], sources: 
 fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) -> Result<PathBuf> {
     let list = folder.join("sources.list");
     fs::write(&list, &sources.list).with_context(|| format!("writing {}", list.display()))?;
-    // The boot loader is set up before the rest.
+    // The boot loader is set up first.
     let recipes = [recipe(system.recipe()), recipe(COMMON)];
     let mut packages: Vec<String> = more.iter().map(|package| (*package).to_owned()).collect();
     for recipe in &recipes {
@@ -209,7 +211,7 @@ fn bootstrap(folder: &Path, system: System, more: &[&str], sources: &Sources) ->
     Ok(root)
 }
 
-/// Puts partition table and file systems into a sparse file.
+/// Writes partition table and file systems to a sparse file.
 fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<()> {
     let boot = system.boot_file_systems();
     let starts = (0..).map(|index| ALIGNMENT + index * BOOT_SIZE);
@@ -225,14 +227,14 @@ fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<(
     }
     run_quietly(sgdisk.arg(raw))?;
 
-    // Clusters of 1 KiB: FAT32, which the UEFI specification asks for (section 13.3), has no fewer than 65,525 of them.
+    // Clusters of 1 KiB: FAT32, which the UEFI specification requires (section 13.3), has at least 65,525 of them.
     for (boot, start) in boot.iter().zip(starts.clone()) {
         let offset = format!("--offset={}", start / 512);
         let mut mkfs = command("mkfs.vfat", ["-F", "32", "-s", "2", "-n", boot.label, &offset]);
         run_quietly(mkfs.arg(raw).arg((BOOT_SIZE / 1024).to_string()))?;
     }
 
-    // Owners, and what only root may create, as root or as root of a user namespace of our own.
+    // Needs root, or root in a new user namespace, to set owners and create what only root may.
     let script = "
         archive=$1 tree=$2 disk=$3 start=$4 size=$5
         shift 5
@@ -260,7 +262,7 @@ fn assemble(raw: &Path, system: System, root_size: u64, root: &Path) -> Result<(
     run_quietly(&mut shell)
 }
 
-/// Compresses a file and takes both digests on the way.
+/// Compresses a file and computes both digests.
 fn compress(raw: &Path, folder: &Path, name: &str) -> Result<TargetImage> {
     let to = &folder.join(name);
     let input = File::open(raw).with_context(|| format!("opening {}", raw.display()))?;

@@ -1,16 +1,16 @@
-//! The unified kernel image: kernel, initramfs and command line as sections of one EFI program
-//! (<https://uapi-group.org/specifications/specs/unified_kernel_image/>), behind systemd's stub.
+//! The unified kernel image: systemd's stub followed by kernel, initramfs and command line as sections of one EFI
+//! program (<https://uapi-group.org/specifications/specs/unified_kernel_image/>).
 //!
 //! Offsets are those of the PE format ("PE Format", section 3, "File Headers" and section 4, "Section Table").
 
 use anyhow::{Context, Result, bail};
 
-/// Room one entry of the section table takes, in bytes.
+/// Size of a section table entry, in bytes.
 const SECTION_ENTRY: usize = 40;
 /// IMAGE_SCN_CNT_INITIALIZED_DATA | IMAGE_SCN_MEM_READ.
 const READ_ONLY_DATA: u32 = 0x4000_0040;
 
-/// The stub with the sections added behind its own, in the order given.
+/// The stub with these sections appended, in the given order.
 pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>> {
     let mut image = stub.to_vec();
     let pe = get(&image, 0x3c, 4)?;
@@ -24,19 +24,19 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>> {
     let file_alignment = get(&image, optional + 36, 4)?;
     let headers_end = get(&image, optional + 60, 4)?;
 
-    // Each section goes behind the one before it, in memory and in the file.
+    // Each section follows the one before it, in memory and in the file.
     let mut address = 0;
     for index in 0..count {
         let entry = table + index * SECTION_ENTRY;
         address = address.max(get(&image, entry + 8, 4)? + get(&image, entry + 12, 4)?);
     }
-    // A signature would be at the end of the file; the stub has none, and what follows would make it wrong anyway.
+    // A signature would be at the end of the file. The stub has none, and appended sections would invalidate it.
     for (name, content) in sections {
         let entry = table + count * SECTION_ENTRY;
         if entry + SECTION_ENTRY > headers_end {
             bail!("adding section {name}: the stub's header has no room for it");
         }
-        // The kernel wants a page of its own, whatever the stub makes do with.
+        // The kernel needs its own page, whatever the stub's alignment.
         address = address.next_multiple_of(section_alignment.max(4096));
         image.resize(image.len().next_multiple_of(file_alignment), 0);
         let offset = image.len();
@@ -76,7 +76,7 @@ fn put(image: &mut [u8], at: usize, value: usize) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The smallest stub: headers of 512 bytes, one section in memory from 0x1000 to 0x1234.
+    /// The smallest stub: headers of 512 bytes, and one section in memory from 0x1000 to 0x1234.
     fn stub() -> Vec<u8> {
         let mut stub = vec![0; 1024];
         stub[0x3c] = 0x40;

@@ -1,4 +1,4 @@
-//! Where the repository is, and what a package of it is built from.
+//! The path of the repository, and the folders that a package is built from.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use serde::Deserialize;
 
 use crate::command::{command, stdout};
 
-/// The root of the repository: that of the package cargo runs, else the one we are in. Not the one this program was compiled
-/// in, which may have been another clone.
+/// The root of the repository: that of the package cargo runs, else that of the current directory. Not the one this
+/// program was compiled in, which may be another clone.
 pub fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).or_else(|| std::env::current_dir().ok());
     let here = here.unwrap_or_default();
     here.ancestors().find(|folder| folder.join("Cargo.lock").is_file()).unwrap_or(&here).to_owned()
 }
 
-/// The cargo that runs us, or the one on the path.
+/// The cargo that runs us, or the one in the path.
 pub fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
@@ -39,7 +39,7 @@ struct Dependency {
     kind: Option<String>,
 }
 
-/// The folders of a package and of every package of the workspace it is built with, sorted.
+/// The folders of a package and of all workspace packages it depends on, sorted.
 pub fn folders_of(package: &str) -> Result<Vec<PathBuf>> {
     let arguments = ["metadata", "--no-deps", "--format-version", "1"];
     let text = stdout(command(cargo(), arguments).current_dir(root()))?;
@@ -55,15 +55,15 @@ pub fn folders_of(package: &str) -> Result<Vec<PathBuf>> {
     Ok(folders.into_iter().collect())
 }
 
-/// Seconds since 1970 that stand for the date of what is built: `SOURCE_DATE_EPOCH` if set
-/// (<https://reproducible-builds.org/specs/source-date-epoch/>), else the last commit that touched these paths.
+/// The date of a build in seconds since 1970: `SOURCE_DATE_EPOCH` if set
+/// (<https://reproducible-builds.org/specs/source-date-epoch/>), else the last commit that changed these paths.
 pub fn source_date(paths: &[PathBuf]) -> Result<u64> {
     if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
         return text.parse().with_context(|| format!("reading SOURCE_DATE_EPOCH {text:?}"));
     }
     let mut git = command("git", ["log", "-1", "--format=%ct", "--"]);
     let commit = stdout(git.args(paths).current_dir(root()));
-    // A source archive has no history; what it holds is newer than this all the same.
+    // A source archive has no history. Its files are newer than this.
     const ANY_RELEASE: u64 = 1_767_225_600; // 2026-01-01
     Ok(commit.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(ANY_RELEASE))
 }

@@ -1,38 +1,38 @@
-//! What a machine asked of its disk, as QEMU's block driver `blklogwrites` records it: the format of the kernel's target
-//! dm-log-writes (drivers/md/dm-log-writes.c; QEMU's block/blklogwrites.c), all numbers little endian. A request is logged once
-//! it is done, so what stands before a flush was done before the flush was.
+//! The requests to a machine's disk, recorded by QEMU's block driver `blklogwrites` in the format of the kernel's
+//! target dm-log-writes (drivers/md/dm-log-writes.c; QEMU's block/blklogwrites.c). All numbers are little endian. A
+//! request is logged when it is done, so requests logged before a flush were done before it.
 
 use std::io::Read;
 
 use anyhow::{Context, Result, bail};
 
-/// What the superblock begins with.
+/// Magic number of the superblock.
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const VERSION: u64 = 1;
 const FLUSH: u64 = 1;
 const DISCARD: u64 = 4;
-/// Sector size of the logs we have QEMU make, and the smallest piece a disk writes whole.
+/// Sector size of QEMU's logs, and the smallest piece that a disk writes whole.
 pub const SECTOR: usize = 512;
-/// A larger request is a damaged log: the kernel's are of some MiB at most.
+/// A larger request means a damaged log: the kernel's have a few MiB at most.
 const MAX_SECTORS: u64 = 1 << 16;
 
 /// A request to a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Bytes to be written.
+    /// A write.
     Write {
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset: u64,
-        /// What.
+        /// The data.
         bytes: Vec<u8>,
     },
-    /// Bytes nobody wants any more; they read as anything.
+    /// Discarded bytes. Their content is undefined.
     Discard,
-    /// Everything done before is to survive a power cut.
+    /// Everything done before must survive a power cut.
     Flush,
 }
 
-/// How many requests a log says it holds; none before the first flush.
+/// The number of requests in a log. 0 before the first flush.
 pub fn count(log: &mut impl Read) -> Result<u64> {
     let sector = sector(log)?;
     let (magic, version, count, size) =

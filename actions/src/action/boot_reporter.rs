@@ -1,5 +1,5 @@
-//! `boot-reporter`: leaves this program in the installed system, with a unit of systemd that has it report the system's boots. It
-//! removes itself when the system runs.
+//! `boot-reporter`: installs this program in the installed system, with a systemd unit that runs it to report the
+//! system's boots. It removes itself when the system runs.
 
 use std::fs::File;
 use std::io;
@@ -19,12 +19,12 @@ use crate::target::root::{Attributes, TargetRoot, target_file};
 use crate::target::{self, Target};
 
 const UNIT: &str = include_str!("boot_reporter/slipway-report.service");
-/// Where the link leads, as `systemctl enable` makes it.
+/// Target of the symbolic link, as `systemctl enable` makes it.
 const LINK_TO: &str = "/etc/systemd/system/slipway-report.service";
 const SYSTEMD: &[&str] = &["usr/lib/systemd/systemd", "lib/systemd/systemd"];
 const SELINUX: &str = "etc/selinux/config";
-/// Types that the policies of Fedora and Red Hat give to files in these places; without one a file may not be executed or read
-/// when the policy is enforced.
+/// SELinux types that the policies of Fedora and Red Hat assign to these paths. With an enforced policy, a file without
+/// its type may not be executed or read.
 const LABELS: &[(&str, &str)] = &[
     ("usr/local/lib/slipway", "lib_t"),
     (places::PROGRAM, "bin_t"),
@@ -53,7 +53,7 @@ pub(crate) fn run(inputs: &BootReporter, machine: &dyn Machine, report: &mut dyn
 const READ_ONLY: &str =
     "its root file system is read-only; make the reporter a part of the image, or leave the step out";
 
-/// Why the reporter cannot work in a system; nothing if it can.
+/// Why the reporter cannot work in a system; `None` if it can.
 fn unfit(root: &TargetRoot) -> Result<Option<&'static str>, Error> {
     let look = |errno: Errno| target_file("looking at", "", errno.into());
     let flags = root.directory().and_then(fstatvfs).map_err(look)?.f_flag;
@@ -64,7 +64,7 @@ fn unfit(root: &TargetRoot) -> Result<Option<&'static str>, Error> {
     Ok((!has_systemd).then_some("it is not started by systemd, which alone can start the reporter; leave the step out"))
 }
 
-/// Puts everything in place, last the link that makes it a part of the boot.
+/// Installs all files. The link that enables the unit at boot comes last.
 fn put(inputs: &BootReporter, machine: &dyn Machine, root: &TargetRoot) -> Result<(), Error> {
     put_program(machine, root)?;
     let config = BootReporterConfig {
@@ -94,7 +94,7 @@ fn put_program(machine: &dyn Machine, root: &TargetRoot) -> Result<(), Error> {
     new.finish(Some(Attributes { uid: 0, gid: 0, mode: 0o755 })).map_err(failed)
 }
 
-/// Whether a system whose SELinux is configured so looks at the labels of its files (selinux(8)).
+/// Whether a system with this SELinux configuration uses file labels (selinux(8)).
 fn has_labels(config: &str) -> bool {
     let mode = config.lines().filter_map(|line| line.trim().strip_prefix("SELINUX=")).next_back();
     mode.is_some_and(|mode| matches!(mode.trim(), "enforcing" | "permissive"))

@@ -1,4 +1,4 @@
-//! `capture-disk`: stores a disk as an image, compressed, with its digests. The disk is only read.
+//! `capture-disk`: stores a disk as a compressed image, with digests. The disk is only read.
 
 use slipway_protocol::{CaptureDisk, Outcome};
 

@@ -1,7 +1,7 @@
-//! `efi-boot-order`: has the firmware start the installed system, by its variables and without a tool.
+//! `efi-boot-order`: has the firmware start the installed system, by writing EFI variables directly.
 //!
-//! Firmware that has no room, refuses, or forgets must not leave a machine that does not start: the removable path is there
-//! before a variable is touched.
+//! The machine must still start if the firmware has no room for variables, refuses them or forgets them. So the boot
+//! loader is installed at the removable path before a variable is changed.
 
 use std::fs;
 
@@ -24,14 +24,14 @@ use crate::target::os_release::OsRelease;
 use crate::target::root::TargetRoot;
 use crate::{target, text};
 
-/// Where all but the removable path's programs are, each in a folder of its vendor.
+/// Folder of the boot loaders. Each vendor has a folder in it, apart from the removable path.
 const PROGRAMS: &str = "EFI";
 
-/// The program to be started.
+/// The program to start.
 struct Found {
     esp: TargetRoot,
     partition: Partition,
-    /// Its path from the root of that partition, with slashes.
+    /// Path from the root of the partition, with slashes.
     path: String,
 }
 
@@ -85,7 +85,7 @@ fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(R
     }
 }
 
-/// What the installed system says of itself; nothing where there is no root file system to be seen.
+/// The os-release of the installed system; empty if no root file system is found.
 fn os_release(disk: &OpenDisk) -> OsRelease {
     target::find_root(disk, &mut |_| {}).map(|target| OsRelease::of(&target.root)).unwrap_or_default()
 }
@@ -100,7 +100,7 @@ fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRe
         let file_system = mount::probe(disk, &partition)?.filter(|found| mount::is_mountable(found.kind));
         let is_esp = match partition.type_guid.as_deref() {
             Some(guid) => guid == partition_types::ESP,
-            // An MBR's types are not told: a FAT file system with programs will do.
+            // An MBR partition has no type GUID here, so any FAT file system with programs is accepted.
             None => file_system.as_ref().is_some_and(|found| found.kind == "vfat"),
         };
         let Some(file_system) = file_system.filter(|_| is_esp) else {
@@ -133,7 +133,7 @@ fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRe
     Err(looked_at.not_found("a boot loader", disk))
 }
 
-/// Paths of the programs in the folders of vendors.
+/// Paths of the programs in the vendor folders.
 fn programs(esp: &TargetRoot) -> Result<Vec<String>, Error> {
     let mut programs = Vec::new();
     for vendor in esp.directories(PROGRAMS)? {
@@ -144,7 +144,7 @@ fn programs(esp: &TargetRoot) -> Result<Vec<String>, Error> {
     Ok(programs)
 }
 
-/// The firmware's order, and what it is to start.
+/// The boot order of the firmware, and the program to start.
 struct Order<'a> {
     variables: Variables,
     disk: &'a OpenDisk,
@@ -153,8 +153,8 @@ struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// Has an entry for the program at its place. What leads nowhere goes first, which makes room; then the entry is written, and
-    /// last the order, so that the machine starts as before for as long as it does not start the new way.
+    /// Puts an entry for the program at its place in the boot order. Stale entries are removed first to make room, then
+    /// the entry is written, and last the order. Until then, the machine starts as before.
     fn change(
         &self,
         inputs: &EfiBootOrder,
@@ -232,7 +232,7 @@ impl Order<'_> {
         ))
     }
 
-    /// Where firmware finds the program.
+    /// Where the firmware finds the program.
     fn loader(&self) -> Result<LoaderPath, Error> {
         let unknown = || {
             Error::Boot(BootError::Loader {
@@ -247,8 +247,8 @@ impl Order<'_> {
         Ok(LoaderPath { drive, file: format!("\\{}", self.found.path.replace('/', "\\")) })
     }
 
-    /// Other disks with a partition that firmware cannot tell from this one. What the disk is made of, and another path to it, are no
-    /// others.
+    /// Other disks with a partition that the firmware cannot tell from this one. Excludes the devices the disk is made
+    /// of and other paths to the same disk.
     fn copies(&self, drive: &HardDrive, machine: &dyn Machine) -> Result<Vec<String>, Error> {
         let own = choose::named(self.disk.path(), machine)?;
         let identity = previous_install::identity(&own.disk);
@@ -263,11 +263,12 @@ impl Order<'_> {
             Ok(partitions.iter().any(|other| other.hard_drive(block).is_some_and(|other| other.is_same(drive))))
         };
         let others = machine.disks()?.into_iter().filter(is_other).map(|other| other.disk.path);
-        // What cannot be read now cannot be started either.
+        // A disk that cannot be read now cannot be started either.
         Ok(others.filter(|path| has_copy(path).unwrap_or_default()).collect())
     }
 
-    /// Notes where this installation has its loader, for the next one. Without the note that one leaves an entry more.
+    /// Notes where the boot loader of this installation is, for the next installation. Without the note, the next
+    /// installation leaves a stale entry.
     fn remember(&self, note: &str, identity: Option<&str>, gone: &[Signature]) {
         let is_gpt = self.found.partition.type_guid.is_some();
         let guid = self.found.partition.guid.as_deref().filter(|_| is_gpt);
@@ -280,7 +281,7 @@ impl Order<'_> {
     }
 }
 
-/// Those of some partitions that are on no disk of the machine.
+/// Those of the partitions that are on no disk of the machine.
 fn gone(mut partitions: Vec<Signature>, machine: &dyn Machine) -> Result<Vec<Signature>, Error> {
     if partitions.is_empty() {
         return Ok(partitions);

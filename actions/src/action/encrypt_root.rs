@@ -1,8 +1,8 @@
-//! `encrypt-root`: turns the root partition of the installed system into a LUKS2 volume, with a key that the TPM gives to that
-//! system and a recovery key that is stored elsewhere.
+//! `encrypt-root`: turns the root partition of the installed system into a LUKS2 volume. The TPM releases one key to
+//! that system; a recovery key is stored elsewhere.
 //!
-//! Everything that can be refused is, before anything is changed; the recovery key is safe before the disk is touched. What the
-//! system needs to open its root is put into it first, while that can still be mounted.
+//! All checks come before any change. The recovery key is stored before the disk is changed. The files that the system
+//! needs to open its root are written first, while its root can still be mounted.
 
 mod boot_files;
 mod extent;
@@ -37,20 +37,20 @@ use luks2::{DATA_OFFSET, Volume};
 use reencrypt::Work;
 use table::{State, Table};
 
-/// Entries for recovery would not start without the arguments.
+/// All entries, because rescue entries would not start without the arguments.
 const ENTRIES: EntryScope = EntryScope::All;
-/// In place of a volume that has no UUID yet.
+/// Placeholder for a volume that has no UUID yet.
 const ANY_VOLUME: &str = "00000000-0000-0000-0000-000000000000";
 
-/// What there is to encrypt, and where.
+/// What to encrypt, and where.
 struct Plan {
-    /// The partition as it will be.
+    /// The partition after it has grown.
     partition: Partition,
     extent: Extent,
     table: Table,
 }
 
-/// What it is encrypted by.
+/// The keys of the encryption.
 struct Keys {
     volume: Volume,
     header: Vec<u8>,
@@ -91,10 +91,10 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
     root.sync()?;
     drop(root);
     let path = disk.path().to_owned();
-    // A partition of a disk that is held cannot be mounted.
+    // A partition cannot be mounted while the disk is held open.
     drop(disk);
     let hints = DiskHints { device: Some(path), ..DiskHints::default() };
-    // To try again would begin with what is changed by now.
+    // Another attempt would start from a disk that is already changed.
     let half_done = |error: Error| match error {
         Error::Cancelled => error,
         error => refused(format!("{}; install it again", text::chain(&error))),
@@ -113,8 +113,8 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
     Ok(Done::go_on(summary, warnings))
 }
 
-/// What in the boot files would keep the system from starting, or their change from being made. What keeps only an entry from it
-/// is told in `warnings`.
+/// What in the boot files would keep the system from starting, or would keep the files from being changed. What affects
+/// only a rescue entry is added to `warnings`.
 fn obstacle(
     disk: &OpenDisk,
     volumes: &[crate::target::volume::Volume],
@@ -129,7 +129,7 @@ fn obstacle(
     kernel_args::check(ENTRIES, &wanted, disk, volumes, looked_at).map(|()| None)
 }
 
-/// What is to be encrypted, if its partition has room for it beside the header.
+/// Plans the encryption, if the partition has room for the LUKS2 header besides the file system.
 fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Plan, Error> {
     let refused = |reason: String| Err(EncryptError::Refused { what: root.describe(disk), reason }.into());
     if root.number == 0 {
@@ -160,7 +160,7 @@ fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Pla
     Ok(Plan { partition, extent, table })
 }
 
-/// Makes the key of the volume, and the two ways to it.
+/// Makes the volume key and the two key slots.
 fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result<Keys, Error> {
     let sealed = tpm::seal(&machine.setup().tpm, &inputs.pcrs, random::bytes()?)
         .map_err(|source| EncryptError::Tpm { source })?;
@@ -194,8 +194,9 @@ fn encrypt(
     })
 }
 
-/// Has the installed system open its root when it starts: by what the boot loader tells its initramfs, and by that. In this order,
-/// because kernel-install makes an entry of this kernel's own command line where the system has none, which the former sees to.
+/// Has the installed system open its root at boot: adds kernel arguments, then rebuilds its initramfs images. The order
+/// matters: if the system has no kernel command line of its own, kernel-install makes entries with the one of the
+/// running kernel. Adding the arguments first prevents that.
 fn prepare_boot(
     disk: &DiskHints,
     uuid: &str,
@@ -209,7 +210,7 @@ fn prepare_boot(
     Ok([added.outcome.warnings, made.outcome.warnings].concat())
 }
 
-/// What the boot loader is to tell the kernel.
+/// The kernel arguments to add.
 fn boot_arguments(disk: DiskHints, uuid: &str) -> KernelArgs {
     KernelArgs { disk, append: target_files::kernel_arguments(uuid), ..KernelArgs::default() }
 }

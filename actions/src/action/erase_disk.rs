@@ -1,4 +1,4 @@
-//! `erase-disk`: takes away what is on disks, and checks that it is gone. One file a method.
+//! `erase-disk`: erases disks, and verifies that the data is gone. One file per method.
 
 mod ata;
 mod discard;
@@ -28,23 +28,23 @@ use crate::stream::progress::{Counters, Watch};
 use crate::text;
 use worker::{Share, Worker};
 
-/// What a method did.
+/// The result of a method.
 #[derive(Debug)]
 struct Erased {
-    /// In words.
+    /// Description of the method.
     method: String,
-    /// Places read back.
+    /// Number of places read back.
     samples: u64,
 }
 
-/// What came of a disk, and what its operator should know.
+/// The result for a disk, and warnings for the operator.
 type Erasing = Result<(Erasure, Vec<String>), Error>;
 
 pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     let (disks, skipped) = find(&inputs.disk, machine, report)?;
     let mut opened = Vec::new();
     for disk in &disks {
-        // In turn, because what is taken down may stand on several of them.
+        // One after the other, because the layers to take down may span several disks.
         opened.push(tear_down(disk, machine, report).and_then(|()| OpenDisk::open(&disk.path, Access::Write)));
     }
     let results = erase_all(inputs, opened, machine, report);
@@ -64,7 +64,7 @@ pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn Fn
         (0, _) => {}
         (1, 1) => return Err(failed.remove(0)),
         (_, count) => {
-            // A step that fails has no outcome, so the results of the others are told with the failure.
+            // A failed step has no outcome, so the error includes the results of the other disks.
             let others = outcome.disks.iter().map(|disk| told(&disk.path, &disk.result));
             return Err(EraseError::SomeNotErased {
                 count,
@@ -82,7 +82,7 @@ fn erasure(disk: &Disk, result: Erasure) -> DiskErasure {
     DiskErasure { path: disk.path.clone(), serial: disk.serial.clone(), result }
 }
 
-/// What came of a disk, in words.
+/// The result for a disk, in words.
 fn told(path: &str, result: &Erasure) -> String {
     match result {
         Erasure::Erased { method, millis, samples } => {
@@ -104,7 +104,7 @@ fn summary(disks: &[DiskErasure]) -> String {
     }
 }
 
-/// The disks that are meant, and those that are left as they are although they are meant; each is reported with the reason.
+/// Finds the chosen disks, and those that match but are skipped. Each is reported with the reason.
 fn find(
     hints: &DiskHints,
     machine: &dyn Machine,
@@ -129,7 +129,7 @@ fn find(
     Ok((disks, skipped))
 }
 
-/// Erases disks side by side, each on a thread of its own, and gives what came of each in their order.
+/// Erases disks in parallel, each on its own thread. Returns the results in the order of the disks.
 fn erase_all(
     inputs: &EraseDisk,
     disks: Vec<Result<OpenDisk, Error>>,
@@ -159,7 +159,7 @@ fn erase_all(
     })
 }
 
-/// Passes on what the threads say, until the last has ended. There is no progress before one of them has begun.
+/// Passes on the notes of the threads until the last has ended. Reports no progress before one of them has begun.
 fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: &mut dyn FnMut(Report)) {
     let counters = Counters::default();
     let mut watch = Watch::new(&counters, &[], None);
@@ -183,8 +183,8 @@ fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: &
     }
 }
 
-/// Erases one disk in the way asked for, or, where the disk refuses that and can be used as before, in the first way allowed instead
-/// that it can.
+/// Erases one disk by the requested mode. If the disk refuses that mode and can be used as before, tries the allowed
+/// fallbacks in order.
 fn erase(inputs: &EraseDisk, mut worker: Worker<'_>) -> Erasing {
     let began = Instant::now();
     let mut mode = inputs.mode;

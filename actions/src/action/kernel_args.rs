@@ -1,5 +1,5 @@
-//! `kernel-args`: changes the installed system's kernel command lines, wherever its boot loader keeps them, and what those of
-//! later kernels are made from. Every file is read before the first is written, so what is refused changes nothing.
+//! `kernel-args`: changes the kernel command lines of the installed system, wherever its boot loader keeps them, and
+//! the templates for those of later kernels. Reads every file before it writes the first, so a refusal changes nothing.
 
 use slipway_formats::boot_config::EntryScope;
 use slipway_protocol::{KernelArgs, RunInTarget};
@@ -18,7 +18,7 @@ use plan::Plan;
 mod images;
 mod plan;
 
-/// Where GRUB's menu is made by which program of the installed system.
+/// The programs of the installed system that make GRUB's menu, and the folder of that menu.
 const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-mkconfig", "/boot/grub2")];
 const PROGRAM_DIRS: &[&str] = &["usr/sbin", "usr/bin", "sbin"];
 
@@ -26,7 +26,7 @@ pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn F
     run_for(EntryScope::Default, inputs, machine, report)
 }
 
-/// The same, with a say in which entries get what is added.
+/// Like [`run`], with a choice of the entries that get the added arguments.
 pub(crate) fn run_for(
     entries: EntryScope,
     inputs: &KernelArgs,
@@ -39,7 +39,7 @@ pub(crate) fn run_for(
         let (volumes, looked_at) = mount_all(&disk, machine.cancel())?;
         let plan = Plan::make(&volumes, inputs, entries)?;
         changed += plan.changes();
-        // What could not be looked into may have the menu.
+        // The menu may be on a file system that could not be looked into.
         let may_be_made = !is_made && plan.entries() == 0 && looked_at.refusals.is_empty();
         let Some((program, dir)) = missing_menu(&volumes)?.filter(|_| may_be_made) else {
             let mut done = finish(&disk, &plan, &volumes, looked_at, inputs, changed)?;
@@ -56,8 +56,8 @@ pub(crate) fn run_for(
     }
 }
 
-/// Fails where [`run_for`] would before it has changed anything, as far as the file systems of the disk tell that: a menu that is
-/// to be made is seen only then.
+/// Fails where [`run_for`] would fail before changing anything, as far as the file systems of the disk show. A menu
+/// that is still to be generated cannot be checked.
 pub(crate) fn check(
     entries: EntryScope,
     inputs: &KernelArgs,
@@ -74,7 +74,7 @@ fn not_found(looked_at: SearchLog, disk: &OpenDisk) -> Error {
     looked_at.not_found("a boot loader's configuration", disk)
 }
 
-/// Carries out a plan that leads to what is wanted.
+/// Carries out a plan, after checking that it achieves what is wanted.
 fn finish(
     disk: &OpenDisk,
     plan: &Plan,
@@ -96,7 +96,7 @@ fn finish(
     Ok(Done::go_on(summary(inputs, changed, plan.entries()), warnings))
 }
 
-/// The program of the installed system that makes GRUB's menu, and the folder it is for, where GRUB is on the disk.
+/// The program of the installed system that makes GRUB's menu, and the folder of the menu, if GRUB is on the disk.
 fn missing_menu(volumes: &[Volume]) -> Result<Option<(&'static str, &'static str)>, Error> {
     let is_there = |program: &str| {
         let has = |volume: &Volume| PROGRAM_DIRS.iter().any(|dir| volume.root.exists(&format!("{dir}/{program}")));
@@ -109,7 +109,7 @@ fn missing_menu(volumes: &[Volume]) -> Result<Option<(&'static str, &'static str
     Ok(GENERATORS.iter().copied().find(|(program, _)| has_grub && is_there(program)))
 }
 
-/// Has the installed system make GRUB's menu, of this disk only. Returns its warnings.
+/// Has the installed system make GRUB's menu, for this disk only. Returns the warnings.
 fn generate(
     disk: &OpenDisk,
     program: &str,

@@ -1,5 +1,5 @@
-//! `kexec`: puts the installed kernel into memory, to be started in place of the firmware. That is the caller's to do, after the
-//! last report was accepted.
+//! `kexec`: loads the installed kernel into memory, so that it can be started without going through the firmware. The
+//! caller starts it after the last report was accepted.
 
 mod find;
 mod image;

@@ -1,4 +1,4 @@
-//! `make-filesystem`: a file system in a partition. One file a kind.
+//! `make-filesystem`: makes a file system in a partition. One file per kind.
 
 mod ext4;
 mod program;
@@ -17,7 +17,7 @@ use crate::machine::Machine;
 use crate::report::Report;
 use crate::text;
 
-/// What was in a partition is taken away at its head and its tail, in bytes.
+/// This many bytes are cleared at both ends of a partition.
 const ENDS: u64 = 1 << 20;
 
 pub(crate) fn run(
@@ -60,7 +60,7 @@ pub(crate) fn run(
     Ok(Done::go_on(format!("made {kind} in {name}"), Vec::new()))
 }
 
-/// The one partition that is meant; without a choice the whole, which must have none.
+/// Finds the chosen partition. Without a choice, takes the whole disk, which must not have partitions.
 fn find(disk: &OpenDisk, choice: Option<&PartitionChoice>) -> Result<Partition, Error> {
     let all = partitions::read(disk)?;
     let is_meant = |partition: &&Partition| match choice {
@@ -84,7 +84,7 @@ fn find(disk: &OpenDisk, choice: Option<&PartitionChoice>) -> Result<Partition, 
     }
 }
 
-/// Takes away what a partition is known by.
+/// Removes the signatures by which the old contents of a partition are recognised.
 fn clear(disk: &OpenDisk, partition: &Partition) -> Result<(), Error> {
     let bytes = &partition.bytes;
     disk.zero(bytes.start..bytes.end.min(bytes.start + ENDS))?;

@@ -1,4 +1,4 @@
-//! `partition`: a new GPT in place of what each of the chosen disks has, with arrays and volumes on it.
+//! `partition`: replaces the contents of each chosen disk by a new GPT, with arrays and volumes on it.
 
 mod layers;
 mod lvm;
@@ -22,12 +22,12 @@ use layers::Layers;
 /// Partitions begin and end at multiples of this many bytes, which suits every disk.
 const ALIGNMENT: u64 = 1 << 20;
 
-/// A disk, and the table it is to have.
+/// A disk and its new table.
 #[derive(Debug)]
 struct Planned {
     disk: OpenDisk,
     table: Table,
-    /// Bytes of each partition.
+    /// Byte range of each partition.
     places: Vec<Range<u64>>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn Fn
     let mut disks = disks.into_iter().map(|disk| plan(inputs, disk)).collect::<Result<Vec<_>, _>>()?;
     let layers = Layers::plan(inputs, &disks, machine)?;
     for disk in &disks {
-        // Which disk is meant goes without saying where there is one.
+        // With a single disk, its name is not needed.
         let on_disk = if disks.len() > 1 { format!(" of {}", disk.disk.path()) } else { String::new() };
         for (number, (new, bytes)) in (1..).zip(inputs.partitions.iter().zip(&disk.places)) {
             let size = text::size(bytes.end - bytes.start);
@@ -59,7 +59,7 @@ pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn Fn
         }
     }
     let paths: Vec<String> = disks.iter().map(|disk| disk.disk.path().to_owned()).collect();
-    // What is on partitions of a disk that is held cannot be started.
+    // What is on the partitions cannot be started while the disks are held open.
     drop(disks);
     if machine.setup().is_operating_system {
         layers.start(&paths)?;
@@ -69,7 +69,7 @@ pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn Fn
     Ok(Done::go_on(summary, warnings))
 }
 
-/// Lays out the table of a disk. Nothing is written.
+/// Plans the table of a disk. Writes nothing.
 fn plan(inputs: &Partition, disk: OpenDisk) -> Result<Planned, Error> {
     let refused = |reason| Error::Partitions(PartitionError::Layout { disk: disk.path().to_owned(), reason });
     let mut table = Table::new(&disk)?;
@@ -88,8 +88,8 @@ fn plan(inputs: &Partition, disk: OpenDisk) -> Result<Planned, Error> {
     Ok(Planned { disk, table, places })
 }
 
-/// Takes the old table away, then what was where the new partitions begin and end, so that no file system of before appears
-/// in one of them.
+/// Removes the old table, and clears the places where the new partitions begin and end, so that no old file system
+/// appears in one of them.
 fn clear(planned: &Planned) -> Result<(), Error> {
     let disk = &planned.disk;
     partitions::forget(disk)?;
@@ -102,7 +102,8 @@ fn clear(planned: &Planned) -> Result<(), Error> {
     disk.flush()
 }
 
-/// Where partitions of these sizes are, one behind the other, in what may be used of a disk; no size is what the others leave.
+/// Places partitions of these sizes one after the other in the usable range of a disk. `None` as a size means the space
+/// that the others leave.
 fn places(sizes: &[Option<u64>], usable: Range<u64>) -> Result<Vec<Range<u64>>, String> {
     let room = usable.end.saturating_sub(usable.start);
     let rounded = |bytes: u64| bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! `reboot`: leaves for the installed system. The reboot itself is the caller's, after the last report was accepted.
+//! `reboot`: asks for a reboot into the installed system. The caller reboots after the last report was accepted.
 
 use slipway_protocol::Outcome;
 

@@ -1,8 +1,8 @@
-//! `run-in-target`: runs a command or a script in the installed system, with its kernel file systems and the machine's name
-//! servers.
+//! `run-in-target`: runs a command or a script in the installed system, with its kernel file systems and the machine's
+//! name servers.
 //!
-//! The command runs in a process namespace and a mount namespace of its own, so that nothing it starts outlives it and
-//! everything is unmounted with its end, however that comes. Their first process is this program again ([`in_target`]).
+//! The command runs in its own PID namespace and mount namespace. So nothing it starts outlives it, and everything is
+//! unmounted however it ends. The first process in these namespaces is this program again ([`in_target`]).
 
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,19 +35,19 @@ mod inside;
 mod links;
 mod output;
 
-/// Argument that has this program be the first process in the installed system.
+/// Subcommand that makes this program the first process in the installed system.
 const SUBCOMMAND: &str = "in-target";
 const RESOLV_CONF: &str = "etc/resolv.conf";
-/// How often it is looked whether to stop.
+/// How often to check whether the step was cancelled.
 const STOP_CHECK: Duration = Duration::from_millis(100);
-/// Longest answer of the first process, in bytes.
+/// Maximum bytes of the answer of the first process.
 const MAX_ANSWER: u64 = 64 << 10;
 
-/// A file system to mount: device, type, and its place in the installed system.
+/// A file system to mount: device, type, and mount point in the installed system.
 type Mount = (String, String, String);
-/// What the first process is told: the inputs, what to mount, the root first, and the machine's resolv.conf.
+/// The orders for the first process: inputs, file systems to mount, the root first, and the machine's resolv.conf.
 type Orders = (RunInTarget, Vec<Mount>, Option<String>);
-/// What it answers: exit status or signal of the command, or why there was none.
+/// Its answer: exit status or signal of the command, or why there is none.
 type Answer = Result<(Option<i32>, Option<i32>), String>;
 
 pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
@@ -55,7 +55,7 @@ pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: &mut dyn 
     run_on(&disk, inputs, machine, report)
 }
 
-/// Runs it on a disk that is chosen already.
+/// Runs the command on a disk that is already chosen.
 pub(crate) fn run_on(
     disk: &OpenDisk,
     inputs: &RunInTarget,
@@ -64,7 +64,7 @@ pub(crate) fn run_on(
 ) -> Result<Done, Error> {
     let Target { root, partition, name, kind, mut warnings } = target::find_root(disk, report)?;
     let fstab = root.read("etc/fstab")?.unwrap_or_default();
-    // It is mounted again by the first process, and a file system must not be mounted through two devices.
+    // The first process mounts it again, and a file system must not be mounted through two devices.
     drop(root);
     let no_device = |error: MountError| {
         let mut looked_at = SearchLog::default();
@@ -83,7 +83,7 @@ pub(crate) fn run_on(
     let resolver = fs::read_to_string("/etc/resolv.conf").ok();
     let is_made = resolver.is_some() && !root.has(RESOLV_CONF) && root.exists("etc");
     if is_made {
-        // There must be something to mount over.
+        // The mount needs an existing file.
         root.write(RESOLV_CONF, b"", 0o644)?;
     }
     let places =
@@ -101,7 +101,7 @@ fn clean_up(root: &TargetRoot, is_made: bool) -> Result<(), Error> {
     root.sync()
 }
 
-/// The file systems that boot loaders and kernels are on, where the installed system has them by themselves on the same disk.
+/// The file systems with boot loaders and kernels, if the installed system has them separately on the same disk.
 fn boot_file_systems(
     disk: &OpenDisk,
     fstab: &str,
@@ -123,12 +123,12 @@ fn boot_file_systems(
     warnings.extend(
         wanted.iter().map(|entry| format!("/{} is not mounted: {} is not on this disk", entry.place, entry.source)),
     );
-    // The outer ones first.
+    // The outer mount points first.
     found.sort_by_key(|(_, _, place)| place.len());
     Ok(found)
 }
 
-/// Starts the first process, passes the output on, and tells how it ended.
+/// Starts the first process, passes on the output, and returns how it ended.
 fn execute(orders: &Orders, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
     let what = orders.0.describe();
     let failed = |source: io::Error| Error::Target(TargetError::StartCommand { what: what.clone(), source });
@@ -136,11 +136,11 @@ fn execute(orders: &Orders, machine: &dyn Machine, report: &mut dyn FnMut(Report
     let (reader, writer) = io::pipe().map_err(failed)?;
     let mut child = Guard(start(theirs.into(), writer.into()).map_err(failed)?);
     let text = serde_json::to_string(orders).map_err(|error| failed(error.into()))?;
-    // If it is gone already, its answer or the lack of one says why.
+    // If the process is already gone, its answer or the lack of one says why.
     _ = control.write_all(text.as_bytes()).and_then(|()| control.write_all(b"\n"));
     let mut output = Output::default();
     let passed = pass_on(&reader, &mut child.0, &mut output, machine, report, &failed);
-    // Of a command that is stopped too: what it asked for and never got may be a line without an end.
+    // Also for a command that was stopped: it may have printed a prompt without a line end, and waited for an answer.
     output.finish(report);
     passed?;
     let mut answer = String::new();
@@ -155,8 +155,8 @@ fn execute(orders: &Orders, machine: &dyn Machine, report: &mut dyn FnMut(Report
     Err(TargetError::Command { what, how, output: output.tail() }.into())
 }
 
-/// Starts the first process of a new process namespace. A thread of its own does it, because what it starts later would end up
-/// there too.
+/// Starts the first process of a new PID namespace. It does so on a separate thread, because later processes of that
+/// thread would also start in the namespace.
 fn start(control: OwnedFd, output: OwnedFd) -> io::Result<Child> {
     let start = move || {
         sys::unshare(UnshareFlags::NEWPID)?;
@@ -167,18 +167,18 @@ fn start(control: OwnedFd, output: OwnedFd) -> io::Result<Child> {
     thread::scope(|scope| scope.spawn(start).join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked"))))
 }
 
-/// The first process; with its end every process of its namespace is killed, and their mounts go.
+/// The first process. When it ends, the kernel kills every process of its namespace and unmounts its file systems.
 struct Guard(Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // It may have ended before.
+        // It may have ended already.
         _ = self.0.kill();
         _ = self.0.wait();
     }
 }
 
-/// Passes output on until the first process has ended.
+/// Passes on output until the first process has ended.
 fn pass_on(
     mut reader: &PipeReader,
     child: &mut Child,

@@ -1,5 +1,6 @@
-//! `seed-cloud-init`: tells the installed system who it is and what to do at its first boot. cloud-init gets it as a seed of
-//! NoCloud (cloud-init documentation, "NoCloud"), in the root file system or in a partition; Ignition as its config.
+//! `seed-cloud-init`: gives the installed system its identity and the tasks of its first boot. cloud-init gets them as
+//! a NoCloud seed (cloud-init documentation, "NoCloud") in the root file system or in a partition; Ignition gets them
+//! as its config.
 
 mod cidata;
 mod fat;
@@ -19,13 +20,13 @@ use crate::target::verity::{self, Place};
 use crate::text;
 use root::System;
 
-/// The root file system of a disk.
+/// State of the root file system of a disk.
 enum Root {
-    /// It can be written to.
+    /// It is writable.
     Open(System),
-    /// It can be written to, and a seed in it would not be found; with the reason.
+    /// It is writable, but a seed in it would not be found, for this reason.
     Beside(System, String),
-    /// It cannot, or must not; with the reason.
+    /// It cannot or must not be written to, for this reason.
     Closed(String),
 }
 
@@ -83,11 +84,11 @@ fn seed_cloud_init(
             name
         }
     };
-    // Not the instance: who knows its id may report for it.
+    // The instance ID is left out, because anyone who knows it can report for it.
     Ok(Done::go_on(format!("seeded cloud-init in {name}"), warnings))
 }
 
-/// Has the root file system not be in the way of a seed in a partition.
+/// Makes sure that the root file system does not interfere with a seed in a partition.
 fn make_way(root: Root, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
     let (system, reason) = match root {
         Root::Open(system) => (Some(system), None),
@@ -100,7 +101,7 @@ fn make_way(root: Root, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
     system.map_or(Ok(()), |system| system.make_way())
 }
 
-/// The root file system, and whether it can be written to.
+/// Finds the root file system, and whether it can be written to.
 fn find_root(
     disk: &OpenDisk,
     places: &[Place],
@@ -112,7 +113,7 @@ fn find_root(
     }
     let system = match root::find(disk, places, report) {
         Ok(system) => system,
-        // A partition needs none.
+        // A seed in a partition does not need a root file system.
         Err(error @ Error::Target(TargetError::NotFound { is_transient: false, .. }))
             if wanted == SeedPlace::Cidata =>
         {
@@ -135,7 +136,7 @@ fn find_root(
     }
 }
 
-/// The files of a seed of NoCloud.
+/// The files of a NoCloud seed.
 fn files(inputs: &SeedCloudInit) -> Result<Vec<(&'static str, String)>, Error> {
     let user_data = match &inputs.phone_home {
         Some(phone_home) => {

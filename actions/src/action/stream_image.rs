@@ -1,4 +1,4 @@
-//! `stream-image`: puts an image on a disk while it is fetched.
+//! `stream-image`: writes an image to a disk while fetching it.
 
 use slipway_protocol::{StreamImage, workflow};
 
@@ -58,7 +58,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
         summary.push_str(&format!("; left out {left_out} that its block map says are no data"));
     }
     let path = disk.path().to_owned();
-    // A partition of a disk that is held cannot be mounted.
+    // A partition cannot be mounted while the disk is held open.
     drop(disk);
     match growth {
         Growth::NotNeeded => {}
@@ -72,8 +72,8 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     Ok(Done::go_on(summary, warnings))
 }
 
-/// Writes the image, from another place where one gives what is not the image: nothing of that is left on the disk by which it would
-/// be known.
+/// Writes the image. If one place serves something else than the wanted image, tries the next place. Nothing of the
+/// wrong data that could be recognised is left on the disk.
 fn write(
     inputs: &StreamImage,
     source: &mut Source<'_>,
@@ -90,7 +90,7 @@ fn write(
     )
 }
 
-/// Writes what the places give for the image.
+/// Writes the image from the current place.
 fn write_once(
     inputs: &StreamImage,
     source: &mut Source<'_>,
@@ -110,8 +110,9 @@ fn write_once(
     })
 }
 
-/// Whether what was fetched is not the image that is wanted, or damaged. Another place may have the right one. What does not fit the
-/// disk is known before anything is proven.
+/// Whether the fetched data is damaged or not the wanted image, so that another place may have the right one. An image
+/// that does not fit the disk is detected before its digest is checked, so it counts only if the image has one
+/// (`is_verified`).
 fn is_another_image(error: &Error, is_verified: bool) -> bool {
     let is_another = match error {
         Error::Source(SourceError::Signature { .. }) => true,

@@ -1,5 +1,5 @@
-//! `unpack-archive`: unpacks a tar archive in a directory of the installed system. Everything goes into a directory of its own
-//! first and is moved into place when the stream has ended and its digest was right.
+//! `unpack-archive`: unpacks a tar archive into a directory of the installed system. Everything is unpacked into a
+//! staging directory first, and moved into place once the stream has ended and its digest is right.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -26,19 +26,19 @@ use tar::{Archive, ENDS_EARLY, Fault};
 pub(crate) mod staging;
 mod tar;
 
-/// Where entries wait, in the directory they are unpacked in, so that they need only be renamed.
+/// Name of the staging directory. It is in the target directory, so that entries only need to be renamed.
 const STAGING: &str = ".slipway-unpack";
 
-/// An archive may have so many times the size of the file system: what comes later replaces what came before, and entries take more room in
-/// an archive. One that has more may have no end.
+/// Maximum size of an archive, as a multiple of the size of the file system. It is more than 1 because later entries
+/// may replace earlier ones, and because entries take up more space in an archive. A larger archive may be endless.
 const ROOMS: u64 = 2;
 
-/// What an archive held.
+/// Totals of an unpacked archive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unpacked {
     pub(crate) entries: u64,
     bytes: u64,
-    /// Entries with access control lists, which were left out.
+    /// Number of entries whose access control lists were left out.
     acls: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn run(
         merge(&target.root, &staging, place)?;
         Ok((unpacked, warning))
     });
-    // Whatever happened, what is left there is of no use.
+    // Whatever happened, the rest of the staging directory is useless.
     let removed = target.root.remove(&staging);
     let (unpacked, warning) = done?;
     removed?;
@@ -91,7 +91,7 @@ fn unpack(
     let bytes = target.partition.bytes.end.saturating_sub(target.partition.bytes.start).saturating_mul(ROOMS);
     let words = format!("twice the size of {}", target.name);
     read::run(source, Some(Room { bytes, words: &words }), machine, report, &|input| {
-        // One that was begun before, or left behind by a power cut.
+        // Left from an earlier try, or from a power cut.
         target.root.remove(staging)?;
         let root = target.root.make_directory(staging)?;
         let mut staging = Staging::new(root, target.keeps_owners(), inputs.devices);
@@ -143,7 +143,7 @@ fn shown(path: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(path))
 }
 
-/// Moves what is in one directory of a file system into another. What can stand in the way is found before anything is moved.
+/// Moves the contents of one directory of a file system into another. Detects all conflicts before anything is moved.
 fn merge(root: &TargetRoot, from: &str, to: &str) -> Result<(), Error> {
     for is_trial in [true, false] {
         merge_directory(root, from.as_bytes(), to.as_bytes(), is_trial)?;
@@ -162,7 +162,7 @@ fn merge_directory(root: &TargetRoot, from: &[u8], to: &[u8], is_trial: bool) ->
         };
         let (inner_from, inner_to) = (joined(from, &name), joined(to, &name));
         match (is_directory(&source), is_directory(&target)) {
-            // A link to a directory is as good as one: /lib -> usr/lib.
+            // A link to a directory counts as a directory: /lib -> usr/lib.
             (Some(true), Some(_)) if root.open_directory(&inner_to).is_ok() => {
                 merge_directory(root, &inner_from, &inner_to, is_trial)?;
             }

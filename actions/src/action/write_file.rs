@@ -1,4 +1,4 @@
-//! `write-file`: writes one file of the installed system, whole or not at all.
+//! `write-file`: writes one file in the installed system, atomically.
 
 use std::io::{self, Seek, Write};
 
@@ -17,7 +17,7 @@ use crate::stream::read;
 use crate::target::root::{Attributes, NewFile, TargetRoot, target_file};
 use crate::{target, text};
 
-/// Of a file that is new.
+/// Attributes of a new file.
 const NEW: Attributes = Attributes { uid: 0, gid: 0, mode: 0o644 };
 const NEW_DIR_MODE: u32 = 0o755;
 const USERS: &str = "etc/passwd";
@@ -58,7 +58,7 @@ pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: &mut dyn Fn
     Ok(Done::go_on(summary, warnings))
 }
 
-/// Puts what is fetched into a file; returns its size in bytes, and a warning for the operator.
+/// Fetches the content into a file. Returns its size in bytes, and a warning for the operator.
 fn fetch(
     new: &NewFile,
     path: &str,
@@ -89,7 +89,7 @@ fn content(inputs: &WriteFile) -> Result<Vec<u8>, Error> {
     STANDARD.decode(digits).map_err(refused)
 }
 
-/// What the file is to have: what the inputs say, else what the file has that is there, else what a new one gets.
+/// Attributes of the file to write: from the inputs, else from the existing file, else [`NEW`].
 fn attributes(inputs: &WriteFile, root: &TargetRoot, path: &str) -> Result<Attributes, Error> {
     let before = root.attributes(path)?.unwrap_or(NEW);
     Ok(Attributes {
@@ -103,7 +103,7 @@ fn mode(digits: &Option<String>) -> Option<u32> {
     digits.as_deref().and_then(workflow::file_mode)
 }
 
-/// The number of a user or group, by the file that has them in the installed system.
+/// The numeric ID of a user or group, looked up in `file` of the installed system.
 fn id(who: Option<&NumberOrName>, file: &'static str, root: &TargetRoot) -> Result<Option<u32>, Error> {
     let name = match who {
         None => return Ok(None),
@@ -115,7 +115,7 @@ fn id(who: Option<&NumberOrName>, file: &'static str, root: &TargetRoot) -> Resu
     number_of(name, &text).map(Some).ok_or_else(|| unknown("it is not there"))
 }
 
-/// The third field of the line of a name (passwd(5), group(5)).
+/// The third field of the line for `name` (passwd(5), group(5)).
 fn number_of(name: &str, text: &str) -> Option<u32> {
     let mut lines = text.lines().map(|line| line.split(':'));
     let mut line = lines.find_map(|mut fields| (fields.next()? == name).then_some(fields))?;

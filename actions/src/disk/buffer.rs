@@ -2,14 +2,14 @@
 
 use std::io::{self, Read};
 
-/// Direct I/O wants memory aligned to the logical block size, which is at most a page.
+/// Direct I/O needs memory aligned to the logical block size, which is at most a page.
 const ALIGNMENT: usize = 4096;
 
 /// A piece of a stream, in memory aligned for direct I/O.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     memory: Vec<u8>,
-    /// First aligned byte of the memory.
+    /// Offset of the first aligned byte of the memory.
     base: usize,
     start: usize,
     end: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer that holds up to `capacity` bytes, a multiple of the alignment.
+    /// An empty buffer for up to `capacity` bytes, a multiple of the alignment.
     pub(crate) fn new(capacity: usize) -> Self {
         let memory = vec![0; capacity + ALIGNMENT];
         let base = memory.as_ptr().align_offset(ALIGNMENT);
@@ -31,8 +31,8 @@ impl Buffer {
         Self { len: capacity, ..Self::new(capacity) }
     }
 
-    /// Empties it for bytes from an offset of the image on, up to the next multiple of its capacity. What is aligned on the
-    /// disk is aligned in memory too, whatever the offset.
+    /// Empties the buffer and prepares it for bytes from an offset of the image up to the next multiple of its
+    /// capacity. Bytes that are aligned on the disk are aligned in memory too, whatever the offset.
     pub(crate) fn place(&mut self, offset: u64) {
         self.start = self.base + (offset % ALIGNMENT as u64) as usize;
         self.end = self.start + self.capacity - (offset % self.capacity as u64) as usize;
@@ -41,33 +41,34 @@ impl Buffer {
         self.offset = offset;
     }
 
-    /// Offset of its first byte in the image.
+    /// Offset of the buffer's first byte in the image.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The bytes in it.
+    /// The bytes in the buffer.
     pub(crate) fn filled(&self) -> &[u8] {
         &self.memory[self.start..self.start + self.len]
     }
 
-    /// The same, to be changed where they are.
+    /// The bytes in the buffer, to be changed in place.
     pub(crate) fn filled_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.len]
     }
 
-    /// The room left in it.
+    /// The free space at the end of the buffer.
     pub(crate) fn spare(&mut self) -> &mut [u8] {
         &mut self.memory[self.start + self.len..self.end]
     }
 
-    /// The memory from `before` bytes in front of its first byte on, to read whole blocks into, if there is as much.
+    /// The memory from `before` bytes in front of the buffer's first byte, to read whole blocks into; none if there is
+    /// not enough of it.
     pub(crate) fn blocks(&mut self, before: usize, len: usize) -> Option<&mut [u8]> {
         let start = self.start.checked_sub(before).filter(|start| *start >= self.base)?;
         self.memory.get_mut(start..start + len)
     }
 
-    /// Fills the room with what a reader gives, up to the end of either.
+    /// Reads until the buffer is full or the reader has ended.
     pub(crate) fn read_from(&mut self, reader: &mut dyn Read) -> io::Result<()> {
         while !self.spare().is_empty() {
             match reader.read(self.spare()) {
@@ -80,7 +81,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Counts `n` bytes of the room as filled.
+    /// Marks `n` bytes of the free space as filled.
     pub(crate) fn advance(&mut self, n: usize) {
         self.len = (self.len + n).min(self.end - self.start);
     }
@@ -92,9 +93,9 @@ impl Buffer {
     }
 }
 
-/// Whether there is nothing but zeros.
+/// Whether all bytes are zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    // In pieces of a size the compiler turns into wide instructions; in most data the first of them ends the search.
+    // Pieces of this size are compiled to SIMD instructions. In most data the first piece ends the search.
     let (pieces, rest) = bytes.as_chunks::<128>();
     pieces.iter().all(|piece| {
         let (words, _) = piece.as_chunks::<8>();

@@ -1,4 +1,4 @@
-//! From hints to exactly one disk, or to all that match, with the reason in words.
+//! Chooses one disk by hints, or all that match, and gives the reason in words.
 
 use std::cmp::Reverse;
 use std::{fs, io};
@@ -17,7 +17,7 @@ use judge::{objection, obstacle, wanted};
 
 mod judge;
 
-/// Finds the disk of an action on a machine, says which and why, and opens it.
+/// Chooses the disk of an action, reports which and why, and opens it.
 pub(crate) fn open(
     hints: &DiskHints,
     access: Access,
@@ -31,7 +31,7 @@ pub(crate) fn open(
     OpenDisk::open(&disk.path, access)
 }
 
-/// Finds every disk of an action, says which and why, and opens them for writing.
+/// Chooses every disk of an action, reports which and why, and opens them for writing.
 pub(crate) fn open_all(
     hints: &DiskHints,
     machine: &dyn Machine,
@@ -42,15 +42,15 @@ pub(crate) fn open_all(
     for (disk, reason) in &chosen {
         report(Report::Note(format!("chose {}: {reason}", describe(disk))));
     }
-    // Of all of them first: what is taken down may stand on several.
+    // Tear down all disks before opening any, because one mount or array may use several of them.
     for (disk, _) in &chosen {
         tear_down(disk, machine, report)?;
     }
     chosen.iter().map(|(disk, _)| OpenDisk::open(&disk.path, Access::Write)).collect()
 }
 
-/// Finds the disk of an action and the partition that is meant, and opens it for writing to that partition. What is on its other
-/// partitions stays up.
+/// Chooses the disk and the partition of an action, and opens the disk for writing to that partition. Whatever uses the
+/// other partitions stays up.
 pub(crate) fn open_partition(
     hints: &DiskHints,
     find: impl Fn(&OpenDisk) -> Result<Partition, Error>,
@@ -75,7 +75,7 @@ pub(crate) fn open_partition(
     Ok((opened, partition))
 }
 
-/// The one disk of an action, which is reported.
+/// Chooses the one disk of an action and reports it.
 fn one(
     hints: &DiskHints,
     access: Access,
@@ -84,7 +84,7 @@ fn one(
 ) -> Result<Disk, Error> {
     let (hints, mut candidates) = resolve(hints, machine)?;
     if access == Access::Capture {
-        // Nothing is written to it.
+        // Nothing is written to the disk, so it may be read-only.
         candidates.iter_mut().for_each(|candidate| candidate.disk.read_only = false);
     }
     let (disk, reason) = choose(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
@@ -92,7 +92,7 @@ fn one(
     Ok(disk.clone())
 }
 
-/// The hints with `device` as in [`Disk::path`], and the disks they are about.
+/// The hints with `device` as in [`Disk::path`], and the disks to choose from.
 pub(crate) fn resolve(hints: &DiskHints, machine: &dyn Machine) -> Result<(DiskHints, Vec<Candidate>), Error> {
     let (device, candidates) = match &hints.device {
         Some(device) => {
@@ -104,21 +104,21 @@ pub(crate) fn resolve(hints: &DiskHints, machine: &dyn Machine) -> Result<(DiskH
     Ok((DiskHints { device, ..hints.clone() }, candidates))
 }
 
-/// A disk, and what hints make of it.
+/// A disk, and how the hints apply to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The disk.
     pub disk: Disk,
     /// Why it must not be touched, whatever the hints say.
     pub obstacle: Option<String>,
-    /// Why it is not among those the hints mean; the obstacle, if that is why.
+    /// Why the hints do not select it, or the obstacle if there is one.
     pub objection: Option<String>,
-    /// Whether an action with these hints would take it.
+    /// Whether an action with these hints would choose it.
     pub chosen: bool,
 }
 
-/// What hints make of each disk of a machine, by path; and the error an action with these hints would fail with. Loop
-/// devices, arrays and mappings are left out unless they are named.
+/// How hints apply to each disk of a machine, by path, and the error with which an action with these hints would fail.
+/// Loop devices, arrays and mappings are left out unless they are named.
 pub fn survey(hints: &DiskHints, machine: &dyn Machine) -> Result<(Vec<Verdict>, Option<Error>), Error> {
     let (hints, mut candidates) = resolve(hints, machine)?;
     candidates.retain(|candidate| !candidate.by_name_only || hints.device.as_ref() == Some(&candidate.disk.path));
@@ -135,20 +135,21 @@ pub fn survey(hints: &DiskHints, machine: &dyn Machine) -> Result<(Vec<Verdict>,
     Ok((verdicts, chosen.err().map(|reason| Error::ChooseDisk { reason })))
 }
 
-/// What is at a path given by hand, or why that is no disk.
+/// The disk at a path given by hand, or why there is no disk.
 pub fn named(device: &str, machine: &dyn Machine) -> Result<Candidate, Error> {
     let (path, candidates) = with_named(device, machine)?;
     let found = candidates.iter().find(|candidate| candidate.disk.path == path);
     found.cloned().ok_or_else(|| Error::ChooseDisk { reason: no_disk(&path, &candidates) })
 }
 
-/// The path without links, such as those under /dev/disk, and the machine's disks; with the path, if it is a regular file: an
-/// image of a disk, when an action is run by hand.
+/// The path with links resolved, such as those in /dev/disk, and the disks of the machine. If the path is a regular
+/// file, it is added as a disk: an image, when an action is run by hand.
 fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candidate>), Error> {
     let mut candidates = machine.disks()?;
     let path = match fs::canonicalize(device) {
         Ok(path) => path.to_string_lossy().into_owned(),
-        // A disk may have no node, and nothing makes links in the micro-OS: the machine knows what it has.
+        // A disk may have no node, and nothing creates links in the micro-OS, so the machine's list of disks is
+        // searched.
         Err(error) => known_as(device, &candidates).ok_or_else(|| {
             let reason = format!("looking for {device}: {error}; {}", those_there_are(&candidates));
             Error::ChooseDisk { reason }
@@ -163,7 +164,7 @@ fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candid
     Ok((path, candidates))
 }
 
-/// The path of the only disk with this path or this place.
+/// The path of the only disk with this path or this by-path link.
 fn known_as(device: &str, candidates: &[Candidate]) -> Option<String> {
     let is_known = |disk: &&Disk| disk.path == device || disk.by_path.as_deref() == Some(device);
     let mut known = candidates.iter().map(|candidate| &candidate.disk).filter(is_known);
@@ -189,8 +190,8 @@ fn those_there_are(candidates: &[Candidate]) -> String {
     format!("there is {}", disks.join(", "))
 }
 
-/// The one disk the hints mean and why it is that one, or why there is none, disk by disk. `hints.device` must be a path
-/// as in [`Disk::path`].
+/// The one disk the hints select and the reason, or why there is none, disk by disk. `hints.device` must be a path as
+/// in [`Disk::path`].
 pub fn choose<'a>(hints: &DiskHints, candidates: &'a [Candidate]) -> Result<(&'a Disk, String), String> {
     let mut chosen = choose_all(hints, candidates)?;
     match (chosen.pop(), chosen.len()) {
@@ -199,7 +200,8 @@ pub fn choose<'a>(hints: &DiskHints, candidates: &'a [Candidate]) -> Result<(&'a
     }
 }
 
-/// Every disk the hints mean, at least one, and why: several only where they choose all. Else as [`choose`].
+/// Every disk the hints select, at least one, and the reason. Several only if the hints choose all; otherwise as
+/// [`choose`].
 pub(crate) fn choose_all<'a>(
     hints: &DiskHints,
     candidates: &'a [Candidate],
@@ -215,7 +217,7 @@ pub(crate) fn choose_all<'a>(
     let judged: Vec<(&Disk, Option<String>)> =
         judged.into_iter().map(|candidate| (&candidate.disk, objection(hints, candidate))).collect();
     let mut matching: Vec<&Disk> = judged.iter().filter(|(_, no)| no.is_none()).map(|(disk, _)| *disk).collect();
-    // Equals stay in the order of their names.
+    // The sort is stable: equal disks stay in the order of their paths.
     match hints.choose {
         DiskChoice::Smallest => matching.sort_by_key(|disk| disk.size),
         DiskChoice::Largest => matching.sort_by_key(|disk| Reverse(disk.size)),

@@ -14,20 +14,20 @@ mod boot_medium;
 
 /// `size` counts sectors of this many bytes, whatever the disk's own block size.
 const SECTOR: u64 = 512;
-/// Names of block devices that are built on others and can stand in for a disk.
+/// Prefixes of block devices that are built on others and can be used in place of a disk.
 const LAYERS: &[&str] = &["loop", "dm-", "md"];
-/// Names of block devices that are never written: in memory, optical, floppy, flash chips.
+/// Prefixes of block devices that are never written to: in memory, optical, floppy, flash chips.
 const NEVER: &[&str] = &["ram", "zram", "sr", "fd", "mtdblock"];
-/// Vendors that are a bus and not a maker.
+/// Vendor strings that name a bus, not a manufacturer.
 const EMPTY_VENDORS: &[&str] = &["ATA", "NVMe"];
 
-/// Every whole disk with a size, sorted by path. `sys` is where sysfs is mounted. What cannot be read is left out: a disk
-/// may vanish at any time.
+/// Every whole disk with a size, sorted by path. `sys` is the mount point of sysfs. Disks that cannot be read are left
+/// out, because a disk may vanish at any time.
 pub fn list_disks(sys: &Path) -> Vec<Disk> {
     block_devices(sys).into_iter().filter(|disk| !is_layer(disk)).collect()
 }
 
-/// The same, and what stands in for a disk.
+/// As [`list_disks`], with the devices that can be used in place of a disk.
 fn block_devices(sys: &Path) -> Vec<Disk> {
     let Ok(entries) = fs::read_dir(sys.join("block")) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -49,12 +49,12 @@ fn disk(sys: &Path, name: &str) -> Option<Disk> {
     let text = |file: &str| attribute(&dir.join(file));
     let flag = |file: &str| text(file).as_deref() == Some("1");
     let size = text("size")?.parse::<u64>().ok()? * SECTOR;
-    // A hidden disk is one path of a multipath NVMe namespace, which has a node of its own.
+    // A hidden disk is one path of a multipath NVMe namespace. The namespace has its own node.
     if size == 0 || flag("hidden") {
         return None;
     }
     Some(Disk {
-        // The kernel writes a slash in a device's name as an exclamation mark (cciss!c0d0).
+        // The kernel writes a slash in a device name as an exclamation mark (cciss!c0d0).
         path: format!("/dev/{}", name.replace('!', "/")),
         size,
         logical_block: text("queue/logical_block_size").and_then(|size| size.parse().ok()).unwrap_or_default(),
@@ -74,7 +74,7 @@ fn disk(sys: &Path, name: &str) -> Option<Disk> {
     })
 }
 
-/// The link that udev makes to an array or a mapping by its name.
+/// The link that udev creates for an array or a mapping, by its name.
 fn layer_link(name: &str, mapping: Option<String>, uuid: Option<String>) -> Option<String> {
     let Some(mapping) = mapping else { return Some(format!("/dev/md/{}", name.strip_prefix("md_")?)) };
     let volume = uuid.filter(|uuid| uuid.starts_with("LVM-")).and_then(|_| layers::parse_mapping_name(&mapping));
@@ -83,13 +83,13 @@ fn layer_link(name: &str, mapping: Option<String>, uuid: Option<String>) -> Opti
 
 fn model(dir: &Path) -> Option<String> {
     let model = attribute(&dir.join("device/model")).or_else(|| attribute(&dir.join("device/name")))?;
-    // virtio and NVMe give the PCI number of the vendor.
+    // virtio and NVMe give the PCI vendor number instead.
     let vendor = attribute(&dir.join("device/vendor"))
         .filter(|vendor| !vendor.starts_with("0x") && !EMPTY_VENDORS.contains(&vendor.as_str()));
     Some(vendor.map_or(model.clone(), |vendor| format!("{vendor} {model}")))
 }
 
-/// Unit serial number page of a SCSI disk (SPC-4, 7.8.15): a four-byte header, the length in its last two bytes.
+/// Unit serial number page of a SCSI disk (SPC-4, 7.8.15): a header of four bytes with the length in its last two.
 fn scsi_serial(dir: &Path) -> Option<String> {
     let page = fs::read(dir.join("device/vpd_pg80")).ok()?;
     let serial = page.get(4..)?;
@@ -103,8 +103,9 @@ fn attribute(path: &Path) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Every disk and what stands in for one, and what forbids writing to it: that slipway booted from it, and unless slipway is the
-/// operating system, which takes such down, a mount, swap, or a device built on it.
+/// Every disk and every device used in place of one, with the reason why it must not be written to: slipway booted from
+/// it, it is mounted, used as swap, or another device is built on it. If slipway is the operating system, it takes down
+/// the last three, so only the first counts.
 pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> io::Result<Vec<Candidate>> {
     let mounts = mounted(&fs::read_to_string(proc.join("self/mountinfo"))?);
     let swaps = fs::read_to_string(proc.join("swaps")).unwrap_or_default();
@@ -114,7 +115,7 @@ pub(crate) fn candidates(sys: &Path, proc: &Path, is_operating_system: bool) -> 
         .map(|disk| {
             let is_layer = is_layer(&disk);
             let found = medium.look_at(&disk.path, is_layer);
-            // First of all, and in the place of a mount: the boot medium is never taken down.
+            // This is checked first, even before mounts: the boot medium is never taken down.
             let in_use = match found {
                 Found::BootedFrom => Some("slipway booted from it".to_owned()),
                 _ if is_operating_system => None,
@@ -147,8 +148,9 @@ fn in_use(sys: &Path, disk: &Disk, mounts: &HashMap<String, String>, swaps: &str
     None
 }
 
-/// Mount points by device number and by source (proc_pid_mountinfo(5)). btrfs mounts have a device number of their own, so
-/// only the source names the disk. Of several mounts of one the first is told: the others are often binds of a part of it.
+/// Mount points by device number and by source (proc_pid_mountinfo(5)). btrfs mounts have their own device number, so
+/// only the source names the disk. Of several mounts of one device only the first is kept, because the others are often
+/// bind mounts of a part of it.
 fn mounted(mountinfo: &str) -> HashMap<String, String> {
     let mut mounts = HashMap::new();
     for line in mountinfo.lines() {

@@ -10,10 +10,10 @@ use super::partitions::Partition;
 /// How long the node of a partition may take to appear after the table was read.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 const NODE_CHECK: Duration = Duration::from_millis(20);
-/// Partition starts in sysfs are counted in these, whatever the disk's block size.
+/// Unit of partition starts in sysfs in bytes, whatever the disk's block size.
 const SECTOR: u64 = 512;
 
-/// The device node of a partition. None where the kernel keeps no partitions of the disk: a file, a loop device.
+/// The device node of a partition. None if the kernel does not create partitions of the disk: a file, a loop device.
 pub(crate) fn of_partition(disk: &OpenDisk, partition: &Partition) -> Option<PathBuf> {
     let name = disk.path().strip_prefix("/dev/")?;
     if partition.number == 0 {
@@ -29,7 +29,7 @@ pub(crate) fn of_partition(disk: &OpenDisk, partition: &Partition) -> Option<Pat
         if found.is_some() || Instant::now() >= deadline {
             return found;
         }
-        // The table may have been written by a step before this one and not been read yet.
+        // An earlier step may have written the table, and the kernel may not have read it yet.
         _ = disk.reread_partitions();
         thread::sleep(NODE_CHECK);
     }

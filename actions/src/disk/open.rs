@@ -1,4 +1,4 @@
-//! An open disk: reads and writes at offsets, past the page cache where the disk allows it.
+//! An open disk: reads and writes at offsets, bypassing the page cache where the disk allows it.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{Seek, SeekFrom};
@@ -18,13 +18,13 @@ mod presence;
 /// What an opened disk is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Looking at it.
+    /// To read it.
     Read,
-    /// Overwriting it; fails while anything else (a mount, a RAID) holds it.
+    /// To overwrite it. Fails while anything else (a mount, a RAID) holds it.
     Write,
-    /// Reading the whole of it as it is, which fails while anything else holds it and may change it.
+    /// To read all of it unchanged. Fails while anything else holds it and may change it.
     Capture,
-    /// Overwriting a part of it that nothing holds, while other parts are held.
+    /// To overwrite a part that nothing holds, while other parts are held.
     WriteBeside,
 }
 
@@ -35,28 +35,29 @@ pub(crate) struct OpenDisk {
     size: u64,
     logical_block: u32,
     is_block_device: bool,
-    /// For reads, and for writes that are not aligned.
+    /// Used for reads and for unaligned writes.
     cached: File,
     /// Opened with O_DIRECT: writing images through the page cache is several times slower.
     direct: Option<File>,
 }
 
-/// A regular file stands for a disk with blocks of this many bytes.
+/// Logical block size in bytes of a regular file that is used as a disk.
 const FILE_BLOCK: u32 = 512;
-/// Direct writes to a regular file must be aligned to the block size of the file system it is on, at most this.
+/// Direct writes to a regular file must be aligned to the block size of its file system, which is at most this many
+/// bytes.
 const FILE_ALIGNMENT: u64 = 4096;
-/// What was written is compared in pieces of this many bytes.
+/// Size in bytes of the pieces in which written data is compared.
 const VERIFY_CHUNK: usize = 1 << 20;
-/// Zeros are written in pieces of this many bytes where the disk has no command for it.
+/// Size in bytes of the pieces in which zeros are written if the disk has no command for that.
 const ZERO_CHUNK: usize = 1 << 20;
 
 impl OpenDisk {
-    /// Opens a disk. Its size is asked of the kernel, never assumed.
+    /// Opens a disk. The kernel is asked for its size.
     pub(crate) fn open(path: &str, access: Access) -> Result<Self, Error> {
         let failed = |source| Error::OpenDisk { disk: path.to_owned(), source };
         let is_block_device = fs::metadata(path).map_err(failed)?.file_type().is_block_device();
         let writing = matches!(access, Access::Write | Access::WriteBeside);
-        // O_EXCL without O_CREAT, on a block device, fails while it is mounted or held (open(2)).
+        // O_EXCL without O_CREAT fails on a block device that is mounted or held (open(2)).
         let is_exclusive = is_block_device && matches!(access, Access::Write | Access::Capture);
         let exclusive = if is_exclusive { OFlags::EXCL.bits() } else { 0 };
         let open =
@@ -71,7 +72,7 @@ impl OpenDisk {
         Ok(Self { path: path.to_owned(), size, logical_block, is_block_device, cached, direct })
     }
 
-    /// Path it was opened by.
+    /// Path by which it was opened.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
@@ -91,7 +92,7 @@ impl OpenDisk {
         &self.cached
     }
 
-    /// Whether a file is this disk, under whatever name, a partition of it, or on one.
+    /// Whether a file is this disk under any name, a partition of it, or stored on one of these.
     pub(crate) fn holds(&self, file: &Metadata) -> bool {
         let Ok(own) = self.cached.metadata() else { return false };
         if !self.is_block_device {
@@ -101,8 +102,8 @@ impl OpenDisk {
         device == own.rdev() || disk_of_partition(device) == Some(own.rdev())
     }
 
-    /// What a request to this disk failed with; where the disk is gone, that, because what the kernel says of it then may be
-    /// anything from an I/O error to a lack of space.
+    /// The error of a failed request to this disk. If the disk is gone, the error says so, because the kernel may then
+    /// report anything from an I/O error to a lack of space.
     pub(crate) fn failed(&self, error: Error) -> Error {
         let own = self.cached.metadata().ok().filter(|_| self.is_block_device);
         match own.is_some_and(|own| presence::is_gone(Path::new("/sys"), own.rdev())) {
@@ -117,15 +118,15 @@ impl OpenDisk {
         self.cached.read_exact_at(buffer, offset).map_err(failed)
     }
 
-    /// Fills the buffer with `len` bytes from where it was placed, from the disk itself where it allows that. A piece that begins
-    /// or ends between two blocks is read with the whole of them, for which the buffer must have room.
+    /// Fills the buffer with `len` bytes from the offset it was placed at, bypassing the page cache if possible. If the
+    /// piece begins or ends within a block, the whole block is read, and the buffer must have room for it.
     pub(crate) fn read_past_cache(&self, buffer: &mut Buffer, len: usize) -> Result<(), Error> {
         let alignment = self.alignment();
         let offset = buffer.offset();
         let range = offset / alignment * alignment..(offset + len as u64).next_multiple_of(alignment);
         let read = |file: &File, bytes: &mut [u8]| file.read_exact_at(bytes, range.start);
         let blocks = buffer.blocks((offset - range.start) as usize, (range.end - range.start) as usize);
-        // The last bytes of a file that is not a multiple of the alignment are no whole blocks.
+        // If the size of a file is not a multiple of the alignment, its last bytes are not a whole block.
         let direct = self.direct.as_ref().filter(|_| range.end <= self.size);
         let direct = direct.zip(blocks).map(|(direct, blocks)| read(direct, blocks));
         buffer.advance(len);
@@ -142,7 +143,7 @@ impl OpenDisk {
         Ok(())
     }
 
-    /// Fails unless these bytes are at an offset of the disk itself.
+    /// Fails unless the disk has these bytes at an offset. Bypasses the page cache.
     pub(crate) fn verify_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
         let mut buffer = Buffer::new(VERIFY_CHUNK);
         let (mut rest, mut at) = (bytes, offset);
@@ -158,7 +159,7 @@ impl OpenDisk {
         Ok(())
     }
 
-    /// What direct reads and writes must be multiples of, in bytes.
+    /// Alignment of direct reads and writes, in bytes.
     fn alignment(&self) -> u64 {
         if self.is_block_device { u64::from(self.logical_block) } else { FILE_ALIGNMENT }
     }
@@ -177,13 +178,13 @@ impl OpenDisk {
         match self.direct.as_ref().map(|direct| direct.write_all_at(middle, offset)) {
             Some(Ok(())) => {}
             Some(Err(error)) if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) => return Err(failed(error)),
-            // No direct access, or a file system that takes the flag and refuses the write.
+            // No direct access, or a file system that accepts the flag but refuses the write.
             None | Some(Err(_)) => self.cached.write_all_at(middle, offset).map_err(failed)?,
         }
         self.cached.write_all_at(last, offset + split as u64).map_err(failed)
     }
 
-    /// Makes a range of bytes, aligned to logical blocks, read as zeros.
+    /// Makes a range of bytes, aligned to logical blocks, read as zeros afterwards.
     pub(crate) fn zero(&self, range: Range<u64>) -> Result<(), Error> {
         let len = range.end.saturating_sub(range.start);
         if len == 0 {
@@ -217,14 +218,14 @@ impl OpenDisk {
         Ok(())
     }
 
-    /// Returns once the disk has everything.
+    /// Returns once all data is on the disk.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let failed = |source| self.failed(Error::FlushDisk { disk: self.path.clone(), source });
         self.cached.sync_data().map_err(failed)
     }
 
-    /// Has the kernel forget the old partitions and find the new ones. A disk that cannot have partition nodes, such as
-    /// a file or a loop device, is not an error.
+    /// Makes the kernel read the partition table again. A disk that cannot have partition nodes, such as a file or a
+    /// loop device, is not an error.
     pub(crate) fn reread_partitions(&self) -> Result<(), Errno> {
         if !self.is_block_device {
             return Ok(());

@@ -24,26 +24,26 @@ pub(crate) use create::{Planned, Table};
 pub(crate) use fit::{Backup, Fitted, Moved, check, fit, in_head};
 pub(crate) use grow::{Grown, Growth};
 
-/// A partition, or a whole disk that has none.
+/// A partition, or a whole disk without partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Partition {
     /// Number in the table, from 1; 0 for a whole disk.
     pub(crate) number: u32,
-    /// Bytes it covers.
+    /// Range of bytes on the disk.
     pub(crate) bytes: Range<u64>,
-    /// Type GUID, lower case; none in an MBR.
+    /// Type GUID in lower case; none in an MBR.
     pub(crate) type_guid: Option<String>,
-    /// Identity of its own, lower case, which Linux calls PARTUUID: a GUID; in an MBR the signature of the disk and the
-    /// number, none where the disk has no signature.
+    /// Unique identity in lower case, which Linux calls PARTUUID. A GUID in a GPT. In an MBR the disk's signature and
+    /// the number; none if the disk has no signature.
     pub(crate) guid: Option<String>,
-    /// Name in the table.
+    /// Name in a GPT.
     pub(crate) name: String,
-    /// Not to be written to once it is mounted (Discoverable Partitions Specification, partition flags).
+    /// Must not be written to when mounted (Discoverable Partitions Specification, partition flags).
     pub(crate) read_only: bool,
 }
 
 impl Partition {
-    /// The whole of a disk.
+    /// A whole disk.
     pub(crate) fn whole(disk: &OpenDisk) -> Self {
         let bytes = 0..disk.size();
         Self { number: 0, bytes, type_guid: None, guid: None, name: String::new(), read_only: false }
@@ -58,7 +58,8 @@ impl Partition {
         }
     }
 
-    /// The partition as firmware finds it again on a disk with blocks of so many bytes; none where nothing tells it from others.
+    /// The device path node by which firmware finds the partition on a disk with this block size; none if nothing
+    /// identifies it.
     pub(crate) fn hard_drive(&self, block: u64) -> Option<HardDrive> {
         let guid = self.guid.as_ref()?;
         let signature = match self.type_guid {
@@ -71,35 +72,35 @@ impl Partition {
     }
 }
 
-/// Extended partitions hold others.
+/// Types of extended partitions, which contain other partitions.
 const MBR_EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
-/// A protective entry covers a GPT.
+/// Type of the protective entry of a disk with a GPT.
 const MBR_PROTECTIVE: u8 = 0xEE;
-/// What a record begins with: this, or zero.
+/// First byte of a record: this value, or zero.
 const MBR_ACTIVE: u8 = 0x80;
 /// Offset of the disk's signature.
 const MBR_SIGNATURE: u64 = 440;
-/// Logical partitions are numbered from here, as the kernel does, whatever the four primary ones are.
+/// Number of the first logical partition, as in the kernel, whatever the four primary ones are.
 const MBR_FIRST_LOGICAL: u32 = 5;
-/// Links of the chain inside an extended partition that are followed; it may be damaged.
+/// Maximum number of links followed in the chain inside an extended partition, which may be damaged.
 const MBR_MAX_LINKS: usize = 128;
-/// The gpt crate writes tables of no fewer entries, which would not fit where a table of fewer is.
+/// Smallest number of entries in tables that the gpt crate writes. They would not fit in place of a smaller table.
 const MIN_ENTRIES: u32 = 128;
-/// More entries are not read: their number is what the disk says, and they are held in memory.
+/// Maximum number of entries to read. The number comes from the disk, and the entries are held in memory.
 const MAX_ENTRIES: u32 = 8192;
-/// Bytes of an entry. Larger ones are valid (UEFI specification, 5.3.2), but neither Linux nor the gpt crate, which panics,
-/// reads them.
+/// Size of an entry in bytes. Larger ones are valid (UEFI specification, 5.3.2), but Linux does not read them, and the
+/// gpt crate panics on them.
 const ENTRY_SIZE: u32 = 128;
-/// The block after the protective MBR, and the one after it, from which on the entries usually are.
+/// The header is in the block after the protective MBR, and the entries usually begin in the next one.
 const HEADER_LBA: u64 = 1;
 const ENTRIES_LBA: u64 = 2;
-/// Attribute of an entry: read-only.
+/// Attribute bit of an entry: read-only.
 const READ_ONLY: u64 = 1 << 60;
 
 type Entries = BTreeMap<u32, gpt::partition::Partition>;
 
-/// The partitions in the order of their numbers; one that is the whole disk where there is no table, or one that is
-/// damaged. A table that is whole but cannot be read is an error.
+/// The partitions by number. If there is no table or it is damaged, one that is the whole disk. An intact table that
+/// cannot be read is an error.
 pub(crate) fn read(disk: &OpenDisk) -> Result<Vec<Partition>, Error> {
     let block = u64::from(disk.logical_block());
     let block_size = LogicalBlockSize::try_from(block).map_err(|error| unreadable(disk, error.to_string()))?;
@@ -127,14 +128,14 @@ fn used(entries: &Entries, block: u64) -> impl Iterator<Item = Partition> {
     })
 }
 
-/// The entries of the GPT whose header is in a block; none where there is no header or either is damaged.
+/// The entries of the GPT with its header in this block; none if there is no header, or header or entries are damaged.
 fn entries(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Option<Entries>, Error> {
     let offset = lba * block_size.as_u64();
     let not_read = |source: io::Error| match source.raw_os_error() {
         Some(_) => Err(disk.failed(Error::ReadDisk { disk: disk.path().to_owned(), offset, source })),
         None => Ok(None),
     };
-    // The crate looks for a header in the second block of what it is given.
+    // The crate expects the header in the second block of its device.
     let mut device = Device { disk, start: offset - block_size.as_u64(), at: 0 };
     let header = match read_header_from_arbitrary_device(&mut device, block_size) {
         Ok(header) => header,
@@ -179,20 +180,20 @@ fn without_gpt(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<Vec<Part
     Ok(if partitions.is_empty() { vec![Partition::whole(disk)] } else { partitions })
 }
 
-/// Whether these are records of partitions. The boot sector of a FAT or NTFS file system on a whole disk has code in their
-/// place. The kernel tells it by this.
+/// Whether these are partition records. The boot sector of a FAT or NTFS file system on a whole disk has code in their
+/// place. The kernel uses the same test.
 fn are_records(records: &[PartRecord]) -> bool {
     records.iter().all(|record| matches!(record.boot_indicator, 0 | MBR_ACTIVE))
 }
 
-/// The partition of a record, from this block on.
+/// The partition of a record whose start is counted from this block.
 fn in_mbr(number: u32, start: u64, record: &PartRecord, block: u64) -> Partition {
     let bytes = start * block..(start + u64::from(record.lb_size)) * block;
     Partition { number, bytes, type_guid: None, guid: None, name: String::new(), read_only: false }
 }
 
-/// The partitions inside an extended one: a chain of boot records, each with one partition, counted from that record, and
-/// the next record, counted from the extended partition.
+/// The partitions inside an extended one: a chain of boot records. Each has one partition, counted from that record,
+/// and a link to the next record, counted from the extended partition.
 fn logical_partitions(
     disk: &OpenDisk,
     extended: u64,
@@ -212,7 +213,7 @@ fn logical_partitions(
     Ok(found)
 }
 
-/// The four records of the boot record in a block; none where there is no boot record.
+/// The four records of the boot record in a block; none if there is no boot record.
 fn mbr_records(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Vec<PartRecord>, Error> {
     let offset = lba * block_size.as_u64();
     if offset + block_size.as_u64() > disk.size() {
@@ -223,7 +224,7 @@ fn mbr_records(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Resul
     Ok(records_in(&block, block_size))
 }
 
-/// The four records of a boot record; none where it is none.
+/// The four records of a boot record; none if it is not a boot record.
 fn records_in(block: &[u8], block_size: LogicalBlockSize) -> Vec<PartRecord> {
     let Ok(mbr) = ProtectiveMBR::from_bytes(block, block_size) else { return Vec::new() };
     (0..4).filter_map(|index| mbr.partition(index)).collect()
@@ -239,8 +240,8 @@ fn unreadable(disk: &OpenDisk, reason: String) -> Error {
     Error::Partitions(PartitionError::Table { operation: "reading", disk: disk.path().to_owned(), reason })
 }
 
-/// Takes away what firmware and kernels find partitions by: the MBR, then the headers of the GPT. Flushed in between, so that for
-/// as long as the old system is found, it is whole.
+/// Erases what firmware and kernels find partitions by: first the MBR, then the GPT headers. The disk is flushed in
+/// between, so that the old system is intact for as long as it can be found.
 pub(crate) fn forget(disk: &OpenDisk) -> Result<(), Error> {
     let block = u64::from(disk.logical_block());
     let blocks = disk.size() / block;
@@ -252,18 +253,18 @@ pub(crate) fn forget(disk: &OpenDisk) -> Result<(), Error> {
     disk.flush()
 }
 
-/// An open disk with a position, as the gpt crate wants it. Writes go through the disk's own, bounds and all.
+/// An open disk with a position, as the gpt crate needs it. Writes go through [`OpenDisk`], with its bounds checks.
 #[derive(Debug)]
 struct Device<'a> {
     disk: &'a OpenDisk,
-    /// Where on the disk it begins, in bytes.
+    /// Offset of the device on the disk, in bytes.
     start: u64,
     at: u64,
 }
 
 impl Read for Device<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // A position beyond what a file can have would be an error of the system, and not of the table that names it.
+        // A position beyond the maximum file size would cause a system error. Here the table is wrong, not the system.
         let Some(at) = self.start.checked_add(self.at).filter(|at| *at < self.disk.size()) else { return Ok(0) };
         let n = std::os::unix::fs::FileExt::read_at(self.disk.file(), buffer, at)?;
         self.at += n as u64;

@@ -1,9 +1,9 @@
-//! Which partitions former installations had their loaders on.
+//! Remembers which partitions former installations had their boot loaders on.
 //!
-//! An entry that leads to a partition nobody has may belong to a disk that is only away for now. So it is remembered what a disk
-//! held before: in this process from the first look at it on, and over restarts in a variable, in which each installation notes
-//! the partition of its loader. When such a partition is on no disk any more it is gone for good, and whoever made entries for
-//! it, they lead nowhere.
+//! A boot entry may point to a partition that no disk has. It may belong to a disk that is only missing at the moment,
+//! so slipway remembers which partitions each disk had: within this process since the disk was first looked at, and
+//! across restarts in an EFI variable, in which each installation notes the partition of its loader. If such a
+//! partition is on no disk any more, it is gone for good. Then the entries for it lead nowhere, whoever made them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,16 +14,16 @@ use slipway_protocol::Disk;
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions;
 
-/// The variable: lines of a GUID, a space, and the disk.
+/// The EFI variable: lines of a GUID, a space, and the disk.
 pub(crate) const VARIABLE: &str = "SlipwayInstallations-9a1c7a3e-52f5-4e0b-8f64-0d3b6f0f2d7c";
-/// The oldest lines are forgotten: firmware has little room.
+/// Maximum number of lines. The oldest are dropped, because firmware has little room.
 const MAX_LINES: usize = 32;
 
-/// The partitions that each disk had when it was first looked at, shared by all who look.
+/// The partitions that each disk had when it was first looked at. All clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct FormerPartitions(Arc<Mutex<BTreeMap<Known, Vec<String>>>>);
 
-/// Path and identity: another disk may be put where one was pulled out.
+/// Path and identity of a disk, because another disk may be plugged in at the same path.
 type Known = (String, Option<String>);
 
 impl FormerPartitions {
@@ -31,7 +31,7 @@ impl FormerPartitions {
     pub(crate) fn look_at(&self, disk: &Disk) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry((disk.path.clone(), identity(disk))).or_insert_with(|| {
-            // A disk that cannot be read now had nothing that will be known to be gone.
+            // A disk that cannot be read counts as having had no partitions, so none of it is ever taken for gone.
             let found = OpenDisk::open(&disk.path, Access::Read).and_then(|disk| partitions::read(&disk));
             found.unwrap_or_default().into_iter().filter_map(|partition| partition.guid).collect()
         });
@@ -44,21 +44,21 @@ impl FormerPartitions {
     }
 }
 
-/// What a disk is known by beyond this installation; none where it tells nothing.
+/// Identity of a disk that outlasts this installation; none if the disk reports nothing.
 pub(crate) fn identity(disk: &Disk) -> Option<String> {
     let named = |key: &str, value: &Option<String>| Some(format!("{key}={}", value.as_deref()?));
     let identity = named("wwn", &disk.wwn).or_else(|| named("serial", &disk.serial))?;
     (!identity.chars().any(char::is_control)).then_some(identity)
 }
 
-/// Partitions that were noted for a disk.
+/// Partitions noted for a disk.
 pub(crate) fn noted(note: &str, disk: &str) -> Vec<Signature> {
     let of_disk =
         |line: &str| line.split_once(' ').filter(|(_, noted)| *noted == disk).map(|(guid, _)| guid.to_owned());
     note.lines().filter_map(of_disk).filter_map(|guid| guid_bytes(&guid)).map(Signature::Guid).collect()
 }
 
-/// The note with a partition of a disk at its end, and without those that are gone.
+/// The note without the partitions that are gone, and with a partition of a disk added at the end.
 pub(crate) fn with(note: &str, disk: &str, partition: &str, gone: &[Signature]) -> String {
     let own = format!("{partition} {disk}");
     let is_kept = |line: &&str| {

@@ -1,8 +1,9 @@
-//! Which file system, or what in its place, is on a disk, a partition or an image: TYPE, UUID and LABEL as the blkid program
-//! of util-linux 2.38 prints them with `-p`.
+//! Detects the file system, or similar content, of a disk, a partition or an image: TYPE, UUID and LABEL as the blkid
+//! program of util-linux 2.38 prints them with `-p`.
 //!
-//! Each format is a file that names its source. Magic strings alone prove nothing, because wiping is often half-hearted: what
-//! libblkid checks beyond them is checked here. Where signatures of several file systems are found, none is believed.
+//! Each format has its own file, which names its source. Magic strings alone prove nothing, because disks are often
+//! wiped only in part, so everything that libblkid checks is checked here too. If signatures of several file systems
+//! are found, none is trusted.
 
 mod area;
 mod crypt;
@@ -32,15 +33,15 @@ use area::Area;
 
 pub(crate) use volume::crc as lvm_crc;
 
-/// The kind of a place where signatures of several file systems are found, of which the older ones should have been wiped.
+/// The kind of a place with signatures of several file systems, of which the older ones should have been wiped.
 const AMBIVALENT: &str = "ambivalent";
-/// What is not larger holds nothing, such as the boot record that stands for an extended partition.
+/// Places up to this size in bytes are taken as empty, such as the boot record that stands for an extended partition.
 const MIN_SIZE: u64 = 1024;
 
-/// Kind of the hashes that seal another partition (dm-verity).
+/// Kind of a partition with dm-verity hashes, which seal another partition.
 pub(crate) const VERITY_HASHES: &str = "DM_verity_hash";
 
-/// A file system, or what stands in its place.
+/// A file system, or similar content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileSystem {
     /// Name as the kernel and blkid know it, or `ambivalent`.
@@ -51,22 +52,22 @@ pub(crate) struct FileSystem {
     pub(crate) label: Option<String>,
 }
 
-/// How a signature gets on with others in the same place (libblkid, superblocks.c).
+/// How a signature combines with others in the same place (libblkid, superblocks.c).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Part of an array or a volume group: file systems seen through it are not its own.
+    /// Part of an array or a volume group. File systems detected in the same place are not its own.
     Raid,
-    /// Encrypted or verified; likewise.
+    /// Encrypted or verified. The same applies.
     Crypto,
-    /// The only one, or something is wrong.
+    /// Must be the only one, else something is wrong.
     Sole,
-    /// Formats of optical discs, made to be on the same disc.
+    /// Formats of optical discs, which may be on the same disc.
     Shared,
 }
 
 type Probe = fn(&Area) -> Option<FileSystem>;
 
-/// In the order of libblkid.
+/// In the order that libblkid uses.
 const PROBES: &[(Class, Probe)] = &[
     (Class::Raid, raid::linux),
     (Class::Raid, raid::ddf),
@@ -96,7 +97,7 @@ const PROBES: &[(Class, Probe)] = &[
     (Class::Sole, linux::erofs),
 ];
 
-/// What was found in a place: a partition, or a whole disk.
+/// A partition or a whole disk, and what was found in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Number of the partition, from 1; 0 for the whole disk.
@@ -105,33 +106,33 @@ pub struct Place {
     pub start: u64,
     /// Size in bytes.
     pub size: u64,
-    /// What it holds, as blkid calls it; `ambivalent` where signatures of several file systems are found; none where
-    /// nothing known is.
+    /// Type of its content, as blkid calls it; `ambivalent` if signatures of several file systems are found; none if
+    /// nothing is recognised.
     pub kind: Option<&'static str>,
-    /// UUID of what it holds.
+    /// UUID of the content.
     pub uuid: Option<String>,
-    /// Label of what it holds.
+    /// Label of the content.
     pub label: Option<String>,
-    /// Identity of the partition itself.
+    /// UUID of the partition itself.
     pub partuuid: Option<String>,
     /// Name of the partition in a GPT.
     pub partlabel: Option<String>,
 }
 
-/// What is on a disk, a partition or an image file: the whole of it, if something is found there or it has no partitions, and
-/// each of its partitions. Only reads. Fails where the disk cannot be opened or read, and on a partition table of a kind
-/// that cannot be read.
+/// Detects the contents of a disk, a partition or an image file: of the whole, if something is found there or it has no
+/// partitions, and of each partition. Only reads. Fails if the disk cannot be opened or read, or has a partition table
+/// of a kind that cannot be read.
 pub fn probe(path: &str) -> Result<Vec<Place>, Error> {
     first(path, usize::MAX)
 }
 
-/// What the table of a disk says of its partitions, without a look at what they hold.
+/// The partitions in the table of a disk, without a look at their contents.
 pub(crate) fn in_table(path: &str) -> Result<Vec<Place>, Error> {
     let partitions = partitions::read(&OpenDisk::open(path, Access::Read)?)?;
     Ok(partitions.into_iter().map(|partition| place(partition, None)).collect())
 }
 
-/// What [`probe`] gives, of this many partitions at most.
+/// As [`probe`], for at most this many partitions.
 pub(crate) fn first(path: &str, most: usize) -> Result<Vec<Place>, Error> {
     let disk = OpenDisk::open(path, Access::Read)?;
     let whole = Partition::whole(&disk);
@@ -141,7 +142,7 @@ pub(crate) fn first(path: &str, most: usize) -> Result<Vec<Place>, Error> {
     let partitions: Vec<_> = partitions::read(&disk)?.into_iter().filter(|partition| partition.number > 0).collect();
     let covered: Vec<_> = partitions.iter().map(|partition| partition.bytes.clone()).collect();
     let on_whole = identify(&disk, &whole, Some(&covered))?;
-    // The partitions of an array are seen on its members too, where they are not to be used.
+    // The partitions of an array also appear on its members, where they must not be used.
     let is_member = on_whole.as_ref().is_some_and(|(class, _)| *class == Class::Raid);
     let mut found = Vec::new();
     if on_whole.is_some() || partitions.is_empty() {
@@ -154,7 +155,7 @@ pub(crate) fn first(path: &str, most: usize) -> Result<Vec<Place>, Error> {
     Ok(found)
 }
 
-/// What the table of its disk says of a partition that was opened itself; none for a disk or a file.
+/// The table entry of a partition that was itself opened; none for a disk or a file.
 fn entry_in_table(partition: &OpenDisk) -> Option<Partition> {
     let device = partition.file().metadata().ok().filter(|file| file.file_type().is_block_device())?.rdev();
     let dir = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(device), minor(device))).ok()?;
@@ -181,13 +182,13 @@ fn place(partition: Partition, found: Option<(Class, FileSystem)>) -> Place {
     }
 }
 
-/// The file system of a partition, if it holds one.
+/// The file system of a partition, if it has one.
 pub(crate) fn file_system(disk: &OpenDisk, partition: &Partition) -> Result<Option<FileSystem>, Error> {
     let covered: Option<&[Range<u64>]> = (partition.number == 0).then_some(&[]);
     Ok(identify(disk, partition, covered)?.map(|(_, found)| found))
 }
 
-/// What a partition or a whole disk holds; `covered` is where the partitions of a whole disk are.
+/// Detects the content of a partition or a whole disk. `covered` lists the partitions of a whole disk.
 fn identify(
     disk: &OpenDisk,
     partition: &Partition,
@@ -200,7 +201,7 @@ fn identify(
     area.into_failure().map_or(Ok(found), Err)
 }
 
-/// What an area holds. Pure but for the reads, which are the caller's.
+/// Detects the content of an area. Its only side effects are the caller's reads.
 fn what_is_in(area: &Area) -> Option<(Class, FileSystem)> {
     if area.size() <= MIN_SIZE {
         return None;
@@ -223,7 +224,7 @@ fn what_is_in(area: &Area) -> Option<(Class, FileSystem)> {
 }
 
 impl FileSystem {
-    /// One that has neither UUID nor label.
+    /// A file system without UUID and label.
     fn of_kind(kind: &'static str) -> Self {
         Self { kind, uuid: None, label: None }
     }

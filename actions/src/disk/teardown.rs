@@ -1,4 +1,5 @@
-//! Takes down what sits on a disk before it is overwritten or captured: swap, mounts, mappings, arrays, caches, loop devices.
+//! Takes down everything that uses a disk before it is overwritten or captured: swap, mounts, mappings, arrays, caches,
+//! loop devices.
 
 mod plan;
 
@@ -17,21 +18,21 @@ use crate::report::Report;
 use crate::sys;
 use plan::{Step, plan};
 
-/// How long something may take to be gone after it was told to go: bcache writes back what it holds.
+/// How long something may take to disappear after it was stopped. bcache first writes back its data.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long something may be busy before that is an error: what was released a moment ago is let go of a moment later.
+/// How long something may be busy before that is an error. A device that was just released may stay busy for a moment.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// More than any machine has on a disk: something puts back what is taken down.
+/// More steps than any machine needs. If they are exceeded, something restores what is taken down.
 const MAX_STEPS: usize = 10_000;
 
-/// Takes down everything that holds a disk, one note for each thing, if slipway is the operating system. On a system of somebody
-/// else's nothing is touched: a disk in use is not chosen there, and is not opened.
+/// Takes down everything that holds a disk, if slipway is the operating system, with one note for each thing. On a
+/// running system of somebody else nothing is touched: there a disk in use is not chosen, and cannot be opened.
 pub(crate) fn tear_down(disk: &Disk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
     take_down_at(disk, &kernel_name(&disk.path), machine, report)
 }
 
-/// The same for one partition of a disk, by its node.
+/// As [`tear_down`], for one partition of a disk, by its node.
 pub(crate) fn tear_down_partition(
     disk: &Disk,
     node: &Path,
@@ -42,7 +43,7 @@ pub(crate) fn tear_down_partition(
     take_down_at(disk, &place, machine, report)
 }
 
-/// A slash in the name of a device is an exclamation mark in sysfs.
+/// sysfs replaces a slash in a device name by an exclamation mark.
 fn kernel_name(path: &str) -> String {
     path.strip_prefix("/dev/").unwrap_or(path).replace('/', "!")
 }
@@ -55,7 +56,7 @@ fn take_down_at(disk: &Disk, place: &str, machine: &dyn Machine, report: &mut dy
     let mut last: Option<(Step, Instant)> = None;
     for _ in 0..MAX_STEPS {
         machine.cancel().check()?;
-        // Looked at afresh each time: one thing that goes may take others with it.
+        // Planned afresh each time, because one thing that is taken down may take others with it.
         let steps = plan(Path::new("/sys"), Path::new("/proc"), place);
         let steps = steps.map_err(|holder| Error::Held { disk: disk.path.clone(), holder })?;
         let Some(step) = steps.into_iter().next() else { return Ok(()) };
@@ -96,7 +97,7 @@ fn perform(step: &Step) -> io::Result<()> {
     let device = |name: &str| File::open(format!("/dev/{}", name.replace('!', "/")));
     match step {
         Step::Swap(path) => sys::swap::stop(&CString::new(path.as_str())?),
-        // Never lazily: what is still used would be written over.
+        // Never a lazy unmount: data still in use would be overwritten.
         Step::Unmount { place, .. } => Ok(rustix::mount::unmount(place.as_str(), UnmountFlags::NOFOLLOW)?),
         Step::Mapping { name, .. } => Ok(sys::device_mapper::remove(&File::open("/dev/mapper/control")?, name)?),
         Step::Array(node) => Ok(sys::md::stop(&device(node)?)?),

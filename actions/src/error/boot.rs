@@ -1,8 +1,8 @@
-//! How machine and installed system start.
+//! How the machine and the installed system start.
 
 use std::io;
 
-/// Why the machine, or the installed system on it, was not told how to start.
+/// Why the start of the machine or of the installed system could not be configured.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     /// A boot loader's configuration cannot be edited.
@@ -10,7 +10,7 @@ pub enum BootError {
     Config {
         /// Path relative to the root of its file system.
         path: String,
-        /// What is there, on which line, and what would be right.
+        /// What was found, on which line, and what would be right.
         reason: String,
     },
     /// A kernel argument cannot be replaced.
@@ -21,13 +21,13 @@ pub enum BootError {
         /// Why not, and what to do.
         reason: &'static str,
     },
-    /// The machine has no EFI variables to say what it starts from.
+    /// The machine has no EFI variables for its boot order.
     #[error(
         "changing the order in which the machine starts: it was not started by UEFI firmware ({folder} is not there); \
          start it by UEFI, or leave the step out"
     )]
     NotUefi {
-        /// Where Linux would show them.
+        /// The folder in which Linux would show them.
         folder: String,
     },
     /// The firmware's variables could not be read or changed.
@@ -35,29 +35,29 @@ pub enum BootError {
     EfiVariable {
         /// What was done: "reading", "writing", "removing".
         operation: &'static str,
-        /// Its name, or the folder of all.
+        /// Its name, or the folder of all variables.
         variable: String,
         /// The cause, and what to do.
         #[source]
         source: io::Error,
     },
-    /// Nothing says which program starts the installed system.
+    /// The program that starts the installed system cannot be determined.
     #[error("looking for the boot loader on {disk}: {reason}")]
     Loader {
         /// Path of the disk.
         disk: String,
-        /// What is there, and what to do.
+        /// What was found, and what to do.
         reason: String,
     },
-    /// Nothing says which kernel is to be started, or it is not there.
+    /// The kernel to start cannot be determined, or does not exist.
     #[error("looking for the kernel of the installed system on {disk}: {reason}")]
     InstalledKernel {
         /// Path of the disk.
         disk: String,
-        /// What is there, and what to do.
+        /// What was found, and what to do.
         reason: String,
     },
-    /// The kernel could not be put into memory.
+    /// The kernel could not be loaded into memory.
     #[error("loading the kernel {kernel}: {reason}")]
     LoadKernel {
         /// Its path.

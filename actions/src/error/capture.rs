@@ -5,7 +5,7 @@ use std::io;
 /// Why a disk was not captured.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// Data of a disk could not be compressed.
+    /// Data of the disk could not be compressed.
     #[error("compressing {disk} at byte {offset}")]
     Compress {
         /// Path of the disk.
@@ -16,7 +16,7 @@ pub enum CaptureError {
         #[source]
         source: io::Error,
     },
-    /// A captured disk could not be stored.
+    /// The captured image could not be stored.
     #[error("storing the image {name}")]
     Upload {
         /// Name of the image.
@@ -24,40 +24,40 @@ pub enum CaptureError {
         /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
-        /// Whether the same may succeed if it is tried again.
+        /// Whether another try may succeed.
         is_transient: bool,
     },
-    /// Failures in a row without a byte stored, for too long.
+    /// Too long a series of failures without a byte stored.
     #[error("storing the image {name}: stopped at byte {offset} after {failures} failures in a row in {seconds} s")]
     UploadGaveUp {
         /// Name of the image.
         name: String,
-        /// Bytes stored until then.
+        /// Bytes stored before that.
         offset: u64,
         /// How many failures.
         failures: u32,
-        /// Seconds since the first of them.
+        /// Seconds since the first failure.
         seconds: u64,
-        /// The last of them.
+        /// The last failure.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// What was stored of an image is not there any more.
+    /// Data of an image that was already stored is no longer there.
     #[error(
         "storing the image {name}: {sent} bytes of it were stored, and {stored} are there; it has to be captured anew"
     )]
     UploadLost {
         /// Name of the image.
         name: String,
-        /// Bytes that were stored, as far as anybody said.
+        /// Bytes stored before, as far as they were confirmed.
         sent: u64,
-        /// Bytes there are.
+        /// Bytes stored now.
         stored: u64,
     },
 }
 
 impl CaptureError {
-    /// Whether the same may succeed if it is tried again.
+    /// Whether another try may succeed.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::UploadGaveUp { .. } | Self::UploadLost { .. } => true,

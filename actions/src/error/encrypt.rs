@@ -1,9 +1,9 @@
 //! Encrypting the root file system.
 
-/// Why a root file system is not encrypted.
+/// Why a root file system was not encrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum EncryptError {
-    /// The root file system cannot become an encrypted one.
+    /// The root file system cannot be encrypted.
     #[error("encrypting {what}: {reason}")]
     Refused {
         /// The partition.
@@ -11,29 +11,29 @@ pub enum EncryptError {
         /// Why not, and what to do.
         reason: String,
     },
-    /// The TPM does not keep the key.
+    /// The key could not be sealed to the TPM.
     #[error("sealing the key of the root file system")]
     Tpm {
         /// The cause.
         #[source]
         source: super::TpmError,
     },
-    /// The header of an encrypted volume has no room for all that it is to hold.
+    /// The metadata does not fit into the header of the encrypted volume.
     #[error("making the LUKS2 header: it would have {needed} bytes of text, more than there is room for")]
     LuksHeader {
-        /// Bytes of text.
+        /// Bytes of text needed.
         needed: usize,
     },
-    /// Nobody took the recovery key.
+    /// The recovery key could not be stored.
     #[error("storing the recovery key; the disk was not changed")]
     Escrow {
         /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
-        /// Whether the same may succeed if it is tried again.
+        /// Whether another try may succeed.
         is_transient: bool,
     },
-    /// A partition sealed by dm-verity is not what it was sealed as.
+    /// A partition sealed by dm-verity does not match its seal.
     #[error("checking {what}, which dm-verity seals: {reason}; write the image again")]
     Sealed {
         /// The partition.

@@ -2,7 +2,7 @@
 
 use slipway_protocol::EraseMode;
 
-/// Why a disk is not erased.
+/// Why a disk was not erased.
 #[derive(Debug, thiserror::Error)]
 pub enum EraseError {
     /// An erased place does not read as zeros.
@@ -13,42 +13,42 @@ pub enum EraseError {
         /// Byte offset of the first byte that is not zero.
         offset: u64,
     },
-    /// The disk cannot be erased in the way asked for.
+    /// The disk cannot be erased in the requested way.
     #[error("erasing {disk} by {mode}: {reason}")]
     Refused {
         /// Path of the disk.
         disk: String,
-        /// The way asked for.
+        /// The requested way.
         mode: EraseMode,
         /// Why not, and what to do.
         reason: String,
     },
-    /// The disk began to erase itself, and is not to be used for anything else as that left it.
+    /// The disk started to erase itself and failed in a state in which it must not be used.
     #[error("erasing {disk} by {mode}: {reason}")]
     Stuck {
         /// Path of the disk.
         disk: String,
-        /// The way asked for.
+        /// The requested way.
         mode: EraseMode,
         /// What happened, and what to do.
         reason: String,
     },
-    /// What was on the disk before its secure erase is still there.
+    /// Data from before the secure erase is still on the disk.
     #[error("verifying that {disk} is erased: what is at byte {offset} is what was there before")]
     Unchanged {
         /// Path of the disk.
         disk: String,
-        /// Byte offset of the place.
+        /// Byte offset of that data.
         offset: u64,
     },
     /// Some of several disks were not erased.
     #[error("erasing {count} disks: {}", [failed.as_slice(), others.as_slice()].concat().join("; "))]
     SomeNotErased {
-        /// How many there were.
+        /// How many disks there were.
         count: usize,
-        /// Each that failed, with its reason and causes.
+        /// Each disk that failed, with the reason and causes.
         failed: Vec<String>,
-        /// What came of each other one, and what is to be known of those.
+        /// The result of each other disk, and notes about it.
         others: Vec<String>,
     },
 }

@@ -1,4 +1,4 @@
-//! Why a source could not be opened or read, and whether that may pass.
+//! Why a source could not be opened or read, and whether the failure is transient.
 
 use std::error::Error as StdError;
 use std::io;
@@ -10,7 +10,7 @@ use rustls::CertificateError;
 /// Why a source could not be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// Not a URL slipway fetches.
+    /// Not a URL that slipway can fetch.
     #[error("a URL starts with https://, http:// or file://, or is an absolute path")]
     Scheme,
     /// The CA certificates given cannot be used.
@@ -19,19 +19,19 @@ pub enum FetchError {
         /// What is wrong with them.
         reason: String,
     },
-    /// The server's certificate comes from an authority nobody told this machine to trust.
+    /// The server's certificate is from a CA that this machine does not trust.
     #[error(
         "verifying the server's certificate: its CA is not trusted, only {trusted}; if the server is the right one, give its \
          CA as `ca` of the step, or by hand with --ca FILE"
     )]
     UntrustedCa {
-        /// The CA certificates it was verified with, in words.
+        /// The trusted CA certificates, in words.
         trusted: String,
         /// The cause.
         #[source]
         source: reqwest::Error,
     },
-    /// A local file could not be read to its end.
+    /// A local file could not be read completely.
     #[error("reading the file")]
     ReadFile {
         /// The cause.
@@ -45,32 +45,33 @@ pub enum FetchError {
         #[source]
         source: io::Error,
     },
-    /// No client could be made, or no answer came.
+    /// The client could not be created, or no response arrived.
     #[error("sending the request")]
     Send {
         /// The cause.
         #[source]
         source: reqwest::Error,
     },
-    /// The server answered with something other than the content.
+    /// The server responded with something other than the content.
     #[error("the server answered {status}{}", .refusal.message.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
     Status {
         /// The status line's code and phrase.
         status: StatusCode,
-        /// What the server says beside it.
+        /// Further information in the response.
         refusal: Refusal,
     },
-    /// A dropped connection could not be told from the end of the source, and nothing else would show what is missing.
+    /// A dropped connection could not be told apart from the end of the source, and no other check would notice missing
+    /// data.
     #[error(
         "the server says neither how long the source is nor where it ends; give its digest, or take it from elsewhere"
     )]
     Endless,
-    /// The source is not what it was when the first bytes came, or cannot be resumed.
+    /// The source has changed since the first bytes arrived, or cannot be resumed.
     #[error("resuming at byte {offset}: {reason}")]
     NotResumable {
         /// First byte wanted.
         offset: u64,
-        /// What the server said instead.
+        /// What the server responded instead.
         reason: String,
     },
     /// The connection was dropped or stalled before the end.
@@ -88,30 +89,30 @@ pub enum FetchError {
         /// Size announced.
         total: u64,
     },
-    /// What should be small is not.
+    /// A file that should be small is too large.
     #[error("it has more than the {limit} bytes that are read; check its address")]
     TooLarge {
-        /// Most bytes read.
+        /// Maximum number of bytes to read.
         limit: usize,
     },
-    /// Something asked to stop.
+    /// The action was asked to stop.
     #[error("stopping on request")]
     Stopped,
 }
 
-/// What a server says beside the status of its refusal.
+/// What a server sends with an error status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
     /// The reason, if the body gives one in JSON.
     pub message: Option<String>,
-    /// After which time it wants to be asked again.
+    /// How long the server wants the client to wait before the next request.
     pub retry_after: Option<Duration>,
     /// The `WWW-Authenticate` header: how to log in.
     pub challenge: Option<String>,
 }
 
 impl FetchError {
-    /// Whether it was silence that ended the connection.
+    /// Whether the connection ended because it stalled.
     pub(crate) fn is_stall(&self) -> bool {
         match self {
             FetchError::Send { source } => source.is_timeout() && !source.is_connect(),
@@ -120,7 +121,7 @@ impl FetchError {
         }
     }
 
-    /// After which time the server wants to be asked again.
+    /// How long the server wants the client to wait before the next request.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             FetchError::Status { refusal, .. } if self.is_transient() => refusal.retry_after,
@@ -128,8 +129,8 @@ impl FetchError {
         }
     }
 
-    /// Whether the same request may succeed later: true for dropped, refused and stalled connections and for 408, 429 and
-    /// 5xx; false for other statuses, for certificates that do not verify, and for local files.
+    /// Whether the same request may succeed later. True for dropped, refused and stalled connections and for the
+    /// statuses 408, 429 and 5xx. False for other statuses, for certificates that do not verify, and for local files.
     pub fn is_transient(&self) -> bool {
         match self {
             FetchError::Send { source } => !source.is_builder() && !source.is_redirect() && !is_untrusted(source),
@@ -143,12 +144,12 @@ impl FetchError {
     }
 }
 
-/// Whether a certificate that does not verify is at the bottom of an error.
+/// Whether the root cause of an error is a certificate that does not verify.
 fn is_untrusted(error: &reqwest::Error) -> bool {
     refused_certificate(error).is_some()
 }
 
-/// What is wrong with the certificate that is at the bottom of an error.
+/// Why a certificate did not verify, if that is the root cause of an error.
 pub(crate) fn refused_certificate(error: &reqwest::Error) -> Option<&CertificateError> {
     let first: &(dyn StdError + 'static) = error;
     std::iter::successors(Some(first), |error| cause(*error)).find_map(|error| match error.downcast_ref() {
@@ -157,7 +158,8 @@ pub(crate) fn refused_certificate(error: &reqwest::Error) -> Option<&Certificate
     })
 }
 
-/// The cause of an error. The source of an [`io::Error`] is that of the error it wraps, which would pass that one by.
+/// The cause of an error. The source of an [`io::Error`] is the source of the error it wraps, which would skip the
+/// wrapped error.
 fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(|error| error.get_ref()) {
         Some(wrapped) => Some(wrapped),

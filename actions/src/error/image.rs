@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use slipway_protocol::Digest;
 
-/// Why an image is not written, or is not what it was said to be.
+/// Why an image was not written, or is not as described.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The image's partition table is not where firmware and kernel look for it on this disk.
@@ -21,26 +21,26 @@ pub enum ImageError {
         /// Block size in bytes the table was made for.
         found: u64,
     },
-    /// The source is empty, or decompresses to nothing.
+    /// The source is empty, or decompresses to no data.
     #[error("reading the image: it is empty")]
     Empty,
-    /// The source is something that must not be written to a disk as it is.
+    /// The source has a format that must not be written to a disk as it is.
     #[error(
         "reading the image: it is {format}; raw images, plain or in zstd, gzip, xz or bzip2, and qcow2 images can be written"
     )]
     Format {
-        /// What its first bytes say it is.
+        /// The format, according to its first bytes.
         format: &'static str,
     },
-    /// What the source decodes to, or an archive, is something no machine starts from.
+    /// The source is an archive or decodes to something that no machine can start from.
     #[error(
         "checking the first block of the raw image: it is {format}; give the image itself, raw, in one compression or as qcow2"
     )]
     NotRaw {
-        /// What its first bytes say it is.
+        /// The format, according to its first bytes.
         format: &'static str,
     },
-    /// The partition table of the image is for a larger disk, and no kernel takes it on this one.
+    /// The image's partition table is made for a larger disk. No kernel accepts it on this one.
     #[error(
         "checking the partition table of the image: it is made for a disk of {needed} bytes or more, and {disk} has {size}; use a \
          larger disk, or another image"
@@ -50,7 +50,7 @@ pub enum ImageError {
         disk: String,
         /// Size of the disk in bytes.
         size: u64,
-        /// Where what the table has ends, in bytes.
+        /// Where the area that the table uses ends, in bytes.
         needed: u64,
     },
     /// A qcow2 image cannot be read.
@@ -60,7 +60,8 @@ pub enum ImageError {
         #[source]
         source: slipway_formats::qcow2::Error,
     },
-    /// The blocks of a qcow2 image are not in the order of the raw image, of which the digest was to be taken.
+    /// A qcow2 image has its blocks in another order than the raw image, so the digest of the raw image cannot be
+    /// computed in one pass.
     #[error(
         "checking the digest of the raw image while it is read once: the blocks of a qcow2 image are in another order; \
          leave `digest` out, so that it is read by ranges, or `raw_digest` and `bmap`"
@@ -69,9 +70,9 @@ pub enum ImageError {
     /// The source is damaged or ends too early.
     #[error("decoding the {format} image after {raw_bytes} bytes of raw data")]
     Decode {
-        /// Compression found.
+        /// Compression format.
         format: &'static str,
-        /// Raw bytes decoded until then.
+        /// Raw bytes decoded before that.
         raw_bytes: u64,
         /// The cause.
         #[source]
@@ -84,21 +85,21 @@ pub enum ImageError {
         disk: String,
         /// Size of the disk in bytes.
         size: u64,
-        /// What the image needs: its size where known, else how far it got.
+        /// What the image needs: its size if known, else how far the writer got.
         needed: String,
     },
-    /// The raw image is not as long as the workflow or its block map says.
+    /// The size of the raw image differs from the one in the workflow or the block map.
     #[error("checking the size of the raw image: expected {expected} bytes, got {found}")]
     RawSize {
         /// Size in the workflow or the block map, in bytes.
         expected: u64,
-        /// Size found, in bytes; when larger than expected, where the writer stopped.
+        /// Size found, in bytes. If it is larger than expected, where the writer stopped.
         found: String,
     },
-    /// The bytes are not those the workflow names.
+    /// The digest of the bytes differs from the one in the workflow.
     #[error("checking the digest of {what}: expected {expected}, got {}:{found} over {bytes} bytes", expected.algorithm().name())]
     Digest {
-        /// The stream as delivered, the raw image, or the manifest that names it.
+        /// What was hashed: the stream as delivered, the raw image, or the manifest that names it.
         what: &'static str,
         /// Digest in the workflow.
         expected: Digest,
@@ -107,16 +108,16 @@ pub enum ImageError {
         /// Bytes hashed.
         bytes: u64,
     },
-    /// A part of the raw image is not what its block map says.
+    /// A part of the raw image does not match its block map.
     #[error(
         "checking {blocks} of the raw image (from byte {} to {}) by its block map: expected {algorithm}:{expected}, got \
          {algorithm}:{found}; the image is damaged, or the map was made of another one: fetch or make both again",
         bytes.start, bytes.end
     )]
     MappedDigest {
-        /// As the map has them: "blocks 3-4".
+        /// The blocks as numbered in the map: "blocks 3-4".
         blocks: String,
-        /// The part in bytes.
+        /// The part, as a range of bytes.
         bytes: Range<u64>,
         /// Name of the hash function.
         algorithm: &'static str,

@@ -1,37 +1,37 @@
-//! Partitions, what is made of them, or their table.
+//! Partitions, their contents or the partition table.
 
 use std::io;
 
-/// Why partitions, arrays, volumes and file systems were not made, found or read.
+/// Why partitions, arrays, volumes or file systems could not be made, found or read.
 #[derive(Debug, thiserror::Error)]
 pub enum PartitionError {
-    /// The partition table is of a kind that cannot be read, or the image's cannot be made to fit the disk.
+    /// The partition table is of a kind that cannot be read, or the image's table cannot be adapted to the disk.
     #[error("{operation} the partition table of {disk}: {reason}")]
     Table {
         /// What was done: "reading", "fitting", "making".
         operation: &'static str,
         /// Path of the disk.
         disk: String,
-        /// What is wrong with it.
+        /// What is wrong.
         reason: String,
     },
-    /// The partitions asked for are not to be had on this disk.
+    /// The requested partitions cannot be made on this disk.
     #[error("laying out partitions on {disk}: {reason}")]
     Layout {
         /// Path of the disk.
         disk: String,
-        /// What stands in the way.
+        /// The reason.
         reason: String,
     },
-    /// An array or a volume group cannot be had.
+    /// An array or a volume group cannot be made.
     #[error("making {what}: {reason}")]
     Layer {
-        /// Which.
+        /// The array or volume group.
         what: String,
-        /// What stands in the way, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// An array or a volume group is on its disks, and the kernel does not start it.
+    /// An array or a volume group was written to its disks, but the kernel does not start it.
     #[error("{what}")]
     StartLayer {
         /// What was done.
@@ -40,14 +40,14 @@ pub enum PartitionError {
         #[source]
         source: io::Error,
     },
-    /// Not exactly one partition is meant.
+    /// The choice does not select exactly one partition.
     #[error("looking for {choice} on {disk}: found {found} of it; there is {there}")]
     ChoosePartition {
         /// Path of the disk.
         disk: String,
-        /// What was asked for.
+        /// The choice.
         choice: String,
-        /// How many there are.
+        /// How many partitions match.
         found: usize,
         /// All partitions of the disk.
         there: String,
@@ -62,14 +62,14 @@ pub enum PartitionError {
         /// Why not, and what to do.
         reason: String,
     },
-    /// The partition named is not one partition, or is none that can be mounted.
+    /// The named partition is ambiguous, or cannot be mounted.
     #[error("choosing partition {wanted} of {disk}: {reason}")]
     NamedPartition {
         /// Path of the disk.
         disk: String,
         /// Its number or name as given.
         wanted: String,
-        /// Why not, and which there are.
+        /// Why not, and which partitions there are.
         reason: String,
     },
 }

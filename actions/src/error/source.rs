@@ -1,13 +1,13 @@
-//! Fetching, and what is said of the source.
+//! Fetching, or the properties of the source given in the step.
 
 use slipway_formats::{bmap, signature, sums};
 
 use super::FetchError;
 
-/// Why what is to be installed was not fetched, or is not trusted.
+/// Why the source was not fetched or is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The image would be written over itself while it is read.
+    /// The image is the disk it would be written to, or is stored on it.
     #[error(
         "writing {url} to {disk}: it is this disk or lies on it; take the image from elsewhere, or choose another disk"
     )]
@@ -26,41 +26,41 @@ pub enum SourceError {
         #[source]
         source: FetchError,
     },
-    /// Failures in a row with no more than a few bytes received between them, for too long.
+    /// Too long a series of failures with no more than a few bytes received between them.
     #[error("fetching {url}: stopped at byte {offset} after {failures} failures in a row in {seconds} s")]
     FetchGaveUp {
         /// The URL without user, password and query, which may be secrets.
         url: String,
-        /// Bytes received until then.
+        /// Bytes received before that.
         offset: u64,
         /// How many failures.
         failures: u32,
-        /// Seconds since the first of them.
+        /// Seconds since the first failure.
         seconds: u64,
-        /// The last of them.
+        /// The last failure.
         #[source]
         source: FetchError,
     },
-    /// None of several places has the source.
+    /// All mirrors of the source failed.
     #[error("fetching: all of {} places failed: {}", failed.len(), failed.join("; "))]
     NoMirror {
-        /// Each, without user, password and query, which may be secrets, and why it failed last.
+        /// Each mirror with its last failure. The URLs are without user, password and query, which may be secrets.
         failed: Vec<String>,
-        /// One of them may yet answer.
+        /// Whether one of them may succeed later.
         is_transient: bool,
     },
-    /// What is said of the source does not go together.
+    /// The properties given for the source contradict each other.
     #[error("checking where the {what} comes from: the step {problem}")]
     Contradiction {
-        /// What is fetched, in a word.
+        /// What is fetched, in one word.
         what: &'static str,
-        /// What does not, and what would.
+        /// What the contradiction is, and what would be right.
         problem: String,
     },
-    /// The list of sums gives no digest for what is fetched.
+    /// The list of checksums has no digest for the file.
     #[error("looking up the digest of the {what} in {url}")]
     Sums {
-        /// What is fetched, in a word.
+        /// What is fetched, in one word.
         what: &'static str,
         /// The URL of the list without user, password and query, which may be secrets.
         url: String,
@@ -77,20 +77,20 @@ pub enum SourceError {
         #[source]
         source: bmap::Error,
     },
-    /// An artifact has nothing for this machine, or its registry cannot be logged in at.
+    /// An artifact has nothing for this machine, or logging in to its registry failed.
     #[error("looking for the {what} in {url}: {reason}")]
     Artifact {
-        /// What is fetched, in a word.
+        /// What is fetched, in one word.
         what: &'static str,
         /// The artifact.
         url: String,
-        /// What is there, or what is missing.
+        /// What was found, or what is missing.
         reason: String,
     },
-    /// A signature does not hold, or cannot be checked.
+    /// A signature is invalid or cannot be checked.
     #[error("verifying {what} by its signature {url}")]
     Signature {
-        /// The list of sums, or the stream as delivered.
+        /// What is signed: the list of checksums, or the stream as delivered.
         what: &'static str,
         /// The URL of the signature without user, password and query, which may be secrets.
         url: String,
@@ -101,7 +101,7 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// Whether the same may succeed if it is tried again.
+    /// Whether another try may succeed.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Fetch { source, .. } | Self::FetchGaveUp { source, .. } => source.is_transient(),

@@ -2,19 +2,19 @@
 
 use std::io;
 
-/// Why the installed system was not found, read or changed.
+/// Why the installed system could not be found, read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// No partition holds what the action works on.
+    /// No partition has what the action works on.
     #[error("looking for {what} on {disk}: {looked_at}")]
     NotFound {
         /// What was looked for.
         what: &'static str,
         /// Path of the disk.
         disk: String,
-        /// Every place looked at, with what was there.
+        /// Every place that was searched, with what was found there.
         looked_at: String,
-        /// A partition had no device node, which may yet appear.
+        /// Whether a partition had no device node, which may yet appear.
         is_transient: bool,
     },
     /// A file of the installed system could not be read or written.
@@ -28,7 +28,7 @@ pub enum TargetError {
         #[source]
         source: io::Error,
     },
-    /// The user-data cannot take what was to be put in.
+    /// phone_home could not be added to the user-data.
     #[error("putting phone_home into the user-data")]
     UserData {
         /// The cause, with line and column.
@@ -50,15 +50,15 @@ pub enum TargetError {
         /// Why not, and what to do.
         reason: String,
     },
-    /// The installed system cannot have a boot reporter.
+    /// The boot reporter cannot be installed in this system.
     #[error("putting the boot reporter into {partition}: {reason}")]
     BootReporter {
         /// The root file system, in words.
         partition: String,
-        /// What stands in the way, and what to do.
+        /// The reason, and what to do.
         reason: &'static str,
     },
-    /// The installed system does not know a user or group.
+    /// The installed system has no such user or group.
     #[error("looking up {name:?} in /{file} of the installed system: {reason}; give the number")]
     Owner {
         /// The name given.
@@ -68,14 +68,15 @@ pub enum TargetError {
         /// Why it was not found.
         reason: &'static str,
     },
-    /// An archive is damaged, or has something that is not unpacked.
+    /// An archive is damaged, or has an entry of a kind that is not unpacked.
     #[error("unpacking {place} of the archive: {reason}")]
     Archive {
-        /// Which entry, or where.
+        /// Which entry, or which place in the archive.
         place: String,
         /// What is wrong with it.
         reason: String,
-        /// It is no archive, or cut off or changed on its way; else it has what is not unpacked.
+        /// Whether it is not an archive, is truncated or was changed in transit. Else it has an entry of a kind that is
+        /// not unpacked.
         is_damaged: bool,
     },
     /// An entry of an archive could not be written.
@@ -87,7 +88,7 @@ pub enum TargetError {
         #[source]
         source: io::Error,
     },
-    /// The process a command was to run in could not be started.
+    /// The process for a command could not be started.
     #[error("starting {what} in the installed system")]
     StartCommand {
         /// What was to run.
@@ -96,15 +97,15 @@ pub enum TargetError {
         #[source]
         source: io::Error,
     },
-    /// The installed system could not be made ready for a command.
+    /// The installed system could not be prepared for a command.
     #[error("running {what} in the installed system: {reason}")]
     PrepareCommand {
         /// What was to run.
         what: String,
-        /// What was done, and why it failed.
+        /// The preparation that failed, and why.
         reason: String,
     },
-    /// A command in the installed system did not succeed.
+    /// A command in the installed system failed.
     #[error("running {what} in the installed system: it ended with {how}{}", last_lines(output))]
     Command {
         /// What ran.
@@ -117,7 +118,7 @@ pub enum TargetError {
 }
 
 impl TargetError {
-    /// Whether the same may succeed if it is tried again.
+    /// Whether another try may succeed.
     pub(super) fn is_transient(&self) -> bool {
         matches!(self, Self::NotFound { is_transient: true, .. })
     }

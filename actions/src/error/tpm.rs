@@ -11,7 +11,7 @@ pub enum TpmError {
         /// Path of its device.
         path: String,
     },
-    /// The TPM could not be talked to.
+    /// Communication with the TPM failed.
     #[error("{operation} {path}")]
     Device {
         /// What was done: "opening", "writing to", "reading from".
@@ -30,13 +30,13 @@ pub enum TpmError {
         /// Response code (part 2, 6.6).
         code: u32,
     },
-    /// An answer has not the fields of its command.
+    /// A response does not have the fields that belong to its command.
     #[error("{command}: the TPM's answer is cut short or malformed; its firmware may need an update")]
     Malformed {
         /// Name of the command in the specification.
         command: &'static str,
     },
-    /// A register is not there in the bank that is used.
+    /// The PCR bank in use does not have this register.
     #[error(
         "the TPM has no PCR {pcr} in its bank SHA-256; switch that bank on in the firmware's setup, or leave the PCR out"
     )]
@@ -44,13 +44,13 @@ pub enum TpmError {
         /// Number of the register.
         pcr: u32,
     },
-    /// What came back is not what was sealed.
+    /// Unsealing returned another secret than was sealed.
     #[error("the TPM gives back another secret than it sealed; it cannot be used")]
     OtherSecret,
 }
 
-/// What a response code says and what to do, where that is known; to be read after the code. Those of the second format also say
-/// which parameter is meant (part 2, 6.6.3).
+/// What a response code means and what to do, if known; printed after the code. Codes of the second format also name
+/// the parameter that is wrong (part 2, 6.6.3).
 fn meaning(code: u32) -> &'static str {
     const SECOND_FORMAT: u32 = 0x80;
     match if code & SECOND_FORMAT == 0 { code } else { code & 0xBF } {

@@ -1,4 +1,4 @@
-//! Clients, and whom they trust.
+//! HTTP clients, and the CAs they trust.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::error::FetchError;
 use crate::machine::Request;
 
-/// A connection that is not made in this time has failed.
+/// Time limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most redirects followed.
+/// Maximum number of redirects to follow.
 const MAX_REDIRECTS: usize = 5;
 
-/// CA certificates, and where they are from.
+/// CA certificates, and their origin.
 #[derive(Debug)]
 pub(crate) struct Trust {
-    /// Each a text in PEM, with one certificate or more.
+    /// Texts in PEM, each with one or more certificates.
     pub(crate) pem: Vec<String>,
-    /// For messages.
+    /// The origin, for messages.
     pub(crate) origin: &'static str,
 }
 
-/// A client that trusts the CA certificates of the machine and of the step, and those in words.
+/// A client that trusts the CA certificates of the machine and of the step, with a description of them.
 pub(super) fn client(trust: &Trust, request: &Request<'_>) -> Result<(Client, String), FetchError> {
     let mut roots = RootCertStore::empty();
     let mut trusted = Vec::new();

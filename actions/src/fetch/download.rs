@@ -1,4 +1,4 @@
-//! A source as it is received, over as many connections and from as many places as it takes.
+//! A download over as many connections and from as many mirrors as needed.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -12,44 +12,46 @@ use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Cancel, Machine, Request, Response};
 use crate::text;
 
-/// A gap between two reads that is skipped on the same connection; past a longer one another connection is cheaper.
+/// Maximum gap in bytes between two reads that is skipped on the same connection. For a longer gap a new connection is
+/// cheaper.
 const MAX_SKIP: u64 = 1 << 20;
 
-/// Where a download comes from, and what may be assumed of it.
+/// Where a download comes from, and what is known about its checks.
 pub(crate) struct From<'a, 'b> {
     pub(crate) mirrors: &'a mut Mirrors,
-    /// The registry of each place, which may want to see a login; none where the source is no artifact.
+    /// The registry of each mirror, which may require a login; none if the source is not an artifact.
     pub(crate) registries: &'a mut [Registry<'b>],
     pub(crate) ca: Option<&'a str>,
-    /// All that is read will be checked. Then a source without an entity tag may be resumed too, also from another place.
+    /// Whether everything that is read will be checked. Then a source can be resumed without an entity tag, also from
+    /// another mirror.
     pub(crate) verified: bool,
-    /// An end that comes too early will be found out, be it by what is known of the raw image.
+    /// Whether an early end will be noticed, for example because the size of the raw image is known.
     pub(crate) whole: bool,
 }
 
-/// A source that is being received.
+/// A download in progress.
 pub(crate) struct Download<'a, 'b> {
     from: From<'a, 'b>,
     machine: &'a dyn Machine,
     stop: &'a Cancel,
-    /// Takes what is worth telling the operator.
+    /// Reports a note to the operator.
     note: Box<dyn Fn(String) + Send + 'a>,
-    /// Next byte wanted.
+    /// Offset of the next byte wanted.
     offset: u64,
-    /// Size in bytes, once it is known.
+    /// Size in bytes, once known.
     total: Option<u64>,
-    /// The size that the caller was told.
+    /// The size that was returned to the caller.
     told: Option<u64>,
-    /// Entity tag of the place that is asked.
+    /// Entity tag at the current mirror.
     etag: Option<String>,
-    /// An answer, and the offset of its next byte.
+    /// An open response, and the offset of its next byte.
     open: Option<(Response, u64)>,
-    /// Where a token was renewed: it is not renewed twice for the same byte of the same place.
+    /// Mirror and offset for which a token was last renewed, so that it is not renewed twice for the same byte.
     logged_in: Option<(usize, u64)>,
 }
 
 impl<'a, 'b> Download<'a, 'b> {
-    /// A source that was not opened yet. `stop` ends it early.
+    /// A download that was not started yet. `stop` ends it early.
     pub(crate) fn new(
         from: From<'a, 'b>,
         machine: &'a dyn Machine,
@@ -61,7 +63,7 @@ impl<'a, 'b> Download<'a, 'b> {
         Self { from, machine, stop, note, offset, total, told, etag, open, logged_in }
     }
 
-    /// Size of the source in bytes, if it is known.
+    /// Size of the source in bytes, if known.
     pub(crate) fn total(&self) -> Option<u64> {
         self.total
     }
@@ -71,7 +73,7 @@ impl<'a, 'b> Download<'a, 'b> {
         self.offset
     }
 
-    /// Reads on, into a part of the buffer or all of it. Returns how many bytes; 0 at the end of the source.
+    /// Reads the next bytes into the buffer and returns their number; 0 at the end of the source.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
         loop {
             match self.try_read(buffer) {
@@ -81,7 +83,7 @@ impl<'a, 'b> Download<'a, 'b> {
         }
     }
 
-    /// Asks how large the source is, in bytes. Another size will not be accepted from then on.
+    /// Requests the size of the source in bytes. From then on another size is an error.
     pub(crate) fn size(&mut self) -> Result<u64, Error> {
         self.offset = 0;
         loop {
@@ -148,7 +150,7 @@ impl<'a, 'b> Download<'a, 'b> {
         Ok(())
     }
 
-    /// Takes note of bytes that were read at the offset.
+    /// Records bytes that were read at the current offset.
     fn received(&mut self, bytes: u64) {
         self.offset += bytes;
         self.from.mirrors.received(bytes);
@@ -157,7 +159,7 @@ impl<'a, 'b> Download<'a, 'b> {
         }
     }
 
-    /// The body of the answer that is open, or of a new one that begins at the offset.
+    /// The body of the open response, or of a new one from the current offset.
     fn body(&mut self) -> Result<&mut Box<dyn Read + Send>, FetchError> {
         let open = match self.open.take() {
             Some(open) => open,
@@ -181,12 +183,12 @@ impl<'a, 'b> Download<'a, 'b> {
             return Err(FetchError::Endless);
         }
         self.total = response.total;
-        // The answer to a request for the rest need not repeat the tag.
+        // The response to a range request need not repeat the entity tag.
         self.etag = response.etag.clone().or(self.etag.take().filter(|_| offset > 0));
         Ok(response)
     }
 
-    /// Makes ready for another try, perhaps with a new login or at another place, or gives up.
+    /// Prepares another try, perhaps with a new login or at another mirror, or gives up.
     fn recover(&mut self, error: FetchError) -> Result<(), Error> {
         self.open = None;
         if self.stop.is_set() {
@@ -199,7 +201,7 @@ impl<'a, 'b> Download<'a, 'b> {
         if retry::sleep(pause, self.stop) { Ok(()) } else { Err(Error::Cancelled) }
     }
 
-    /// Gets a new token where the registry asks for one. Returns whether it did.
+    /// Gets a new token if the registry requires one. Returns whether it did.
     fn log_in(&mut self, error: &FetchError) -> Result<bool, Error> {
         let (place, is_only) = (self.from.mirrors.index(), self.from.registries.len() == 1);
         let registry = self.from.registries.get_mut(place);
@@ -218,8 +220,8 @@ impl<'a, 'b> Download<'a, 'b> {
         }
     }
 
-    /// Decides what follows a failure: the end, or another try after a pause, perhaps at another place. The operator is told of
-    /// the first failure of a row, and of every change of the place.
+    /// Decides what follows a failure: giving up, or another try after a pause, perhaps at another mirror. The first
+    /// failure of a series and every change of the mirror are reported to the operator.
     fn go_on(&mut self, error: FetchError) -> Result<Duration, Error> {
         let (url, offset) = (shown(self.from.mirrors.url()), self.offset);
         let failed = |source| Err(SourceError::Fetch { url: url.clone(), source }.into());
@@ -246,7 +248,7 @@ impl<'a, 'b> Download<'a, 'b> {
         }
         if then == Then::Other {
             self.etag = None;
-            // What one place asks for is not for the next.
+            // A pause that one mirror asked for does not apply to the next.
             return Ok(match self.from.mirrors.was_each_asked() {
                 true => retry::pause(&error, failures).min(retry::LONGEST_PAUSE),
                 false => Duration::ZERO,
@@ -255,7 +257,7 @@ impl<'a, 'b> Download<'a, 'b> {
         Ok(retry::pause(&error, failures))
     }
 
-    /// What is missing to go on at the byte. The entity tags of two servers say nothing of each other.
+    /// Why the download cannot be resumed; none if it can. Entity tags of two servers cannot be compared.
     fn not_resumable(&self, then: Then) -> Option<&'static str> {
         match then {
             Then::Other if !self.from.verified || self.total.is_none() => Some(
@@ -282,12 +284,12 @@ impl<'a, 'b> Download<'a, 'b> {
     }
 }
 
-/// What a failed read is: of a file, or of a body.
+/// Turns a failed read of a file or a body into an error.
 fn broken(is_local: bool) -> impl Fn(io::Error) -> FetchError {
     move |source| if is_local { FetchError::ReadFile { source } } else { FetchError::Body { source } }
 }
 
-/// An error and the cause at its bottom.
+/// An error and its root cause.
 fn why(error: &FetchError) -> String {
     let why = Failure::of(error);
     let cause = why.causes.last().map(|cause| format!(": {cause}")).unwrap_or_default();
@@ -307,7 +309,7 @@ mod tests {
     use crate::error::Refusal;
     use crate::machine::{Candidate, Setup, Upload, UploadError};
 
-    /// A source that fails as told, and counts how often it is asked.
+    /// A source with predefined failures, which counts requests.
     struct Failing {
         asked: AtomicU32,
         error: fn() -> FetchError,

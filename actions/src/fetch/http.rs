@@ -1,4 +1,4 @@
-//! Sources on servers.
+//! Sources on HTTP servers.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -19,9 +19,9 @@ use super::headers::{field, strong_etag};
 use crate::error::{FetchError, Refusal, refused_certificate};
 use crate::machine::{Cancel, Request, Response, STALL_TIMEOUT};
 
-/// How often a waiting read looks whether it should stop.
+/// How often a waiting read checks whether it should stop.
 const STOP_CHECK: Duration = Duration::from_millis(100);
-/// Longest body of a refusal that is looked at, in bytes.
+/// Maximum size of an error response's body that is read, in bytes.
 const MAX_REASON: usize = 4096;
 
 /// Opens a source on a server.
@@ -53,7 +53,7 @@ pub(super) fn open(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Resul
     let (status, headers) = (response.status(), response.headers());
     let etag = strong_etag(headers);
     let content_digest = headers.get("docker-content-digest").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    // A body in chunks has a mark at its end (RFC 9112, 7.1).
+    // A chunked body has an end marker (RFC 9112, 7.1).
     let is_delimited = response.content_length().is_some() || headers.contains_key(TRANSFER_ENCODING);
     let total = match (request.offset, status) {
         (0, StatusCode::OK) => response.content_length(),
@@ -84,7 +84,7 @@ pub(super) fn open(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Resul
 
 fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {
     match refused_certificate(&source) {
-        // A CA that was made anew has the name of the old one; then it is the signature that does not fit.
+        // A renewed CA has the same name as the old one; then the signature does not match.
         Some(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             FetchError::UntrustedCa { trusted, source }
         }
@@ -92,7 +92,7 @@ fn not_sent(source: reqwest::Error, trusted: String) -> FetchError {
     }
 }
 
-/// The `message` of a refusal whose body is a small JSON object, as slipway's server sends and others do.
+/// The `message` of an error response whose body is a small JSON object, as sent by slipway's server and others.
 async fn reason(mut response: reqwest::Response) -> Option<String> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.ok()? {
@@ -102,7 +102,7 @@ async fn reason(mut response: reqwest::Response) -> Option<String> {
         body.extend_from_slice(&chunk);
     }
     let body: Value = serde_json::from_slice(&body).ok()?;
-    // It is the server's text and goes to consoles.
+    // Control characters are removed, because the server's text is shown on consoles.
     let message: String = body.get("message")?.as_str()?.chars().filter(|c| !c.is_control()).collect();
     (!message.is_empty()).then_some(message)
 }
@@ -113,8 +113,8 @@ async fn stopped(stop: &Cancel) {
     }
 }
 
-/// The body of an answer as a blocking reader. It brings its own single-threaded runtime, so that TLS is done on the
-/// thread that reads.
+/// The body of a response as a blocking reader. It has its own single-threaded runtime, so that TLS is processed on the
+/// reading thread.
 struct HttpBody {
     runtime: Option<Runtime>,
     response: reqwest::Response,
@@ -144,7 +144,7 @@ impl Read for HttpBody {
     }
 }
 
-/// Keeps apart what ended by silence.
+/// Distinguishes a timeout from other errors.
 fn broken_off(error: reqwest::Error) -> io::Error {
     let kind = if error.is_timeout() { io::ErrorKind::TimedOut } else { io::ErrorKind::Other };
     io::Error::new(kind, error.without_url())
@@ -152,7 +152,7 @@ fn broken_off(error: reqwest::Error) -> io::Error {
 
 impl Drop for HttpBody {
     fn drop(&mut self) {
-        // A name lookup that hangs must not hold up the end of the fetch.
+        // A hanging name lookup must not delay the end of the fetch.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -1,4 +1,4 @@
-//! The places an image can be fetched from: the first, and where that fails the next, which is then stayed with.
+//! The mirrors of an image. If one fails, the next is used, and kept.
 
 use std::time::Duration;
 
@@ -8,58 +8,59 @@ use crate::error::FetchError;
 use crate::machine::STALL_TIMEOUT;
 use crate::text;
 
-/// Failures in a row at one place after which another is asked.
+/// Number of failures in a row at one mirror before the next is used.
 const TRIES: u32 = 2;
-/// Bytes received between two failures that make the second the first of another row. A connection that works gives more within a
-/// few round trips; without a bound, a place that gives a byte with each connection and hangs up would be asked for ever.
+/// Bytes received between two failures that make the second the first of a new series. A working connection delivers
+/// more within a few round trips. Without this limit, a mirror that sends one byte per connection would be used for
+/// ever.
 const PROGRESS: u64 = 64 << 10;
-/// Longest silence that is put up with, for a source that is slow and not broken.
+/// Upper limit of the stall timeout, for sources that are slow but not broken.
 const LONGEST_STALL: Duration = Duration::from_secs(60);
 
-/// Where an image can be fetched from, how that went so far, and what it took.
+/// The mirrors of an image, their state and statistics.
 pub(crate) struct Mirrors {
     places: Vec<Place>,
-    /// Index of the place that is asked.
+    /// Index of the current mirror.
     at: usize,
-    /// Failures in a row, with no more than a few bytes received between them: at this place, and at all of them.
+    /// Failures in a row, with no more than a few bytes received between them: at this mirror, and at all of them.
     here: u32,
     outage: Outage,
     /// Bytes received since the last failure.
     since: u64,
     stall: Duration,
-    /// Bytes received since the image was begun.
+    /// Bytes received since the download was started.
     received: u64,
-    /// What several of them gave was not the image.
+    /// Whether data combined from several mirrors was wrong.
     is_mixing_over: bool,
-    /// How often any of them was asked.
+    /// Number of requests to all mirrors.
     pub(crate) attempts: u64,
-    /// Bytes that had been received before and were dropped, to be fetched again.
+    /// Bytes that were received, dropped and have to be fetched again.
     pub(crate) again: u64,
 }
 
 struct Place {
     url: String,
-    /// Why it failed last.
+    /// Its last failure.
     failure: Option<String>,
-    /// It failed with what will not pass.
+    /// Whether its last failure was permanent.
     is_out: bool,
-    /// Some of the image that was begun came from it.
+    /// Whether it delivered a part of the current download.
     gave: bool,
 }
 
-/// What follows a failure.
+/// What to do after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// The same place is asked again.
+    /// Try the same mirror again.
     Same,
-    /// Another one is.
+    /// Try another mirror.
     Other,
-    /// All of them have failed for good or often enough.
+    /// Give up: all mirrors have failed permanently or too often.
     GiveUp,
 }
 
 impl Mirrors {
-    /// These places, of which there is at least one.
+    /// The given mirrors, at least one.
     pub(crate) fn new(first: &str, others: &[String]) -> Self {
         let urls = std::iter::once(first).chain(others.iter().map(String::as_str)).map(str::to_owned);
         let places = urls.map(|url| Place { url, failure: None, is_out: false, gave: false }).collect();
@@ -78,19 +79,19 @@ impl Mirrors {
         }
     }
 
-    /// Begins with the first byte; what was received before counts no more.
+    /// Starts again at the first byte. Bytes received before no longer count.
     pub(crate) fn begin(&mut self) {
         self.again += std::mem::take(&mut self.received);
         self.since = 0;
         self.places.iter_mut().for_each(|place| place.gave = false);
     }
 
-    /// Whether any byte was received since.
+    /// Whether any byte was received since the start.
     pub(crate) fn has_begun(&self) -> bool {
         self.received > 0
     }
 
-    /// Takes note of bytes that came from the place asked.
+    /// Records bytes received from the current mirror.
     pub(crate) fn received(&mut self, bytes: u64) {
         self.received += bytes;
         self.since += bytes;
@@ -100,43 +101,43 @@ impl Mirrors {
         }
     }
 
-    /// A warning for the operator if it took more than one attempt.
+    /// A warning for the operator if there was more than one attempt.
     pub(crate) fn warning(&self) -> Option<String> {
         let (attempts, again) = (self.attempts, text::size(self.again));
         (attempts > 1).then(|| format!("fetching took {attempts} attempts, and {again} were fetched again"))
     }
 
-    /// The place that is asked.
+    /// URL of the current mirror.
     pub(crate) fn url(&self) -> &str {
         &self.places[self.at].url
     }
 
-    /// Which of the places that is, from 0.
+    /// Index of the current mirror, from 0.
     pub(crate) fn index(&self) -> usize {
         self.at
     }
 
-    /// All places.
+    /// URLs of all mirrors.
     pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
         self.places.iter().map(|place| place.url.as_str())
     }
 
-    /// Whether any of them may yet answer.
+    /// Whether any mirror may succeed later.
     pub(crate) fn is_transient(&self) -> bool {
         self.places.iter().any(|place| !place.is_out)
     }
 
-    /// How long this place may be silent: 10 s, and twice as long after each time that was too short, up to a minute.
+    /// Stall timeout of the current mirror: 10 s, doubled after each stall, up to a minute.
     pub(crate) fn stall(&self) -> Duration {
         self.stall
     }
 
-    /// The failures in a row.
+    /// The current series of failures.
     pub(crate) fn outage(&self) -> &Outage {
         &self.outage
     }
 
-    /// Takes note of a failure of the place asked. All are given up when each was asked, and nothing came for as long as
+    /// Records a failure of the current mirror. Gives up if each mirror was tried and nothing was received for
     /// `patience`.
     pub(crate) fn failed(&mut self, error: &FetchError, patience: Duration) -> Then {
         self.here += 1;
@@ -160,35 +161,35 @@ impl Mirrors {
         Then::Same
     }
 
-    /// Whether the failures in a row are as many as it takes to have asked each place that is left.
+    /// Whether the series has enough failures for each remaining mirror to have been tried.
     pub(crate) fn was_each_asked(&self) -> bool {
         let left = self.places.iter().filter(|place| !place.is_out).count();
         self.outage.failures() >= TRIES * u32::try_from(left).unwrap_or(u32::MAX)
     }
 
-    /// Takes note that the place asked cannot go on with what was begun. Where that was begun here, the next place may do better;
-    /// where it was begun elsewhere, this place may do well from the beginning.
+    /// Records that the current mirror cannot resume the download. If the download was started here, the next mirror
+    /// may do better. If it was started elsewhere, this mirror may do well from the start.
     pub(crate) fn not_resumable(&mut self) {
         if self.here > 0 {
             self.move_on();
         }
     }
 
-    /// Whether what was begun at one place must be ended there.
+    /// Whether a download started at one mirror must be finished there.
     pub(crate) fn is_mixing_over(&self) -> bool {
         self.is_mixing_over
     }
 
-    /// Takes note that what was received is not the image. Where one place gave all of it, that one is out; where several gave a
-    /// part, nothing tells whose was wrong, and each is asked for all of it from now on. Gives the places it came from, and
-    /// whether there is one to begin at again.
+    /// Records that the received data is wrong. If it came from one mirror, that one is excluded. If it came from
+    /// several, it is unknown which was wrong, and from now on each must deliver the whole image. Returns the mirrors
+    /// that contributed, and whether there is one to start again with.
     pub(crate) fn gave_wrong(&mut self, why: &str) -> (Vec<&str>, bool) {
         let mut gave: Vec<usize> = (0..self.places.len()).filter(|&index| self.places[index].gave).collect();
         if gave.is_empty() {
-            // What is empty came from the last that was asked.
+            // An empty download came from the current mirror.
             gave.push(self.at);
         }
-        // Each time one is out, or mixing is over: it comes to an end.
+        // Each call excludes a mirror or ends mixing, so this terminates.
         let are_out = gave.len() == 1 || self.is_mixing_over;
         for &index in &gave {
             self.places[index].failure = Some(why.to_owned());
@@ -202,7 +203,7 @@ impl Mirrors {
         (gave.into_iter().map(|index| self.places[index].url.as_str()).collect(), can_begin_again)
     }
 
-    /// Goes on to the next place that has not failed for good, if there is one.
+    /// Switches to the next mirror without a permanent failure, if there is one.
     fn move_on(&mut self) {
         let places = self.places.len();
         let mut others = (1..places).map(|step| (self.at + step) % places);
@@ -211,12 +212,12 @@ impl Mirrors {
         }
     }
 
-    /// Whether all places failed last for the same reason, which is then not one of theirs.
+    /// Whether the last failure of all mirrors is the same. Then the mirrors are not the cause.
     pub(crate) fn failed_alike(&self) -> bool {
         self.places.iter().all(|place| place.failure == self.places[0].failure)
     }
 
-    /// Each place with why it failed last, for an error; nothing where there is but one.
+    /// Each mirror with its last failure, for an error; empty if there is only one.
     pub(crate) fn told(&self) -> Vec<String> {
         if self.places.len() == 1 {
             return Vec::new();
@@ -244,7 +245,7 @@ mod tests {
         FetchError::Body { source: io::ErrorKind::ConnectionReset.into() }
     }
 
-    /// A failure after a good deal had come.
+    /// A failure after a good deal of data was received.
     fn broken_off(mirrors: &mut Mirrors, error: &FetchError) -> Then {
         mirrors.received(PROGRESS);
         mirrors.failed(error, PATIENCE)
@@ -266,7 +267,7 @@ mod tests {
             (broken_off(&mut mirrors, &refused(StatusCode::NOT_FOUND, None)), mirrors.url()),
             (Then::Other, "https://c/x")
         );
-        // A server that says when to come back is not waited for while there is another.
+        // If another mirror is left, a server's request to come back later is not waited for.
         let busy = refused(StatusCode::SERVICE_UNAVAILABLE, Some(30));
         assert_eq!((mirrors.failed(&busy, PATIENCE), mirrors.url()), (Then::Other, "https://a/x"));
         assert_eq!(mirrors.failed(&refused(StatusCode::NOT_FOUND, None), PATIENCE), Then::Other);
@@ -294,7 +295,7 @@ mod tests {
         let given_up_after = |bytes: u64| {
             let mut mirrors = Mirrors::new("https://a/x", &[]);
             (1..100_u32).find(|_| {
-                // As it is read: bit by bit.
+                // Received in small pieces, as when reading.
                 mirrors.received(1);
                 mirrors.received(bytes - 1);
                 mirrors.failed(&dropped(), Duration::ZERO) == Then::GiveUp

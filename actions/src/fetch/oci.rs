@@ -1,7 +1,7 @@
-//! Artifacts in registries: logging in, and finding the blob that is wanted.
+//! Artifacts in registries: logging in and finding the blob.
 //!
-//! OCI distribution specification, "Pull"; OCI image specification, manifest.md and image-index.md; the token dance is that of
-//! the "Token Authentication Specification" of CNCF Distribution, the login RFC 7617.
+//! OCI distribution specification, "Pull"; OCI image specification, manifest.md and image-index.md. Tokens follow the
+//! "Token Authentication Specification" of CNCF Distribution, logins RFC 7617.
 
 use std::time::Duration;
 
@@ -18,27 +18,27 @@ use super::verify;
 use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Machine, Request};
 
-/// Most bytes of a manifest or an index. Those of images have a few thousand; the four millions that the distribution specification
-/// has could take hundreds of millions of memory once they are read.
+/// Maximum size of a manifest or an index in bytes. Those of images have a few thousand bytes. Parsing the four million
+/// of the distribution specification could need hundreds of millions of bytes of memory.
 const MAX_MANIFEST: usize = 256 << 10;
-/// Most bytes of an answer with a token.
+/// Maximum size of a token response in bytes.
 const MAX_TOKEN: usize = 64 << 10;
 const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
                       application/vnd.docker.distribution.manifest.v2+json, \
                       application/vnd.docker.distribution.manifest.list.v2+json";
-/// An artifact, and what its registry wants to see before it is handed out.
+/// An artifact, and the login that its registry requires.
 pub(crate) struct Registry<'a> {
-    /// What is looked for, in a word.
+    /// What is fetched, in one word.
     what: &'static str,
     reference: OciReference,
     ca: Option<&'a str>,
     auth: Option<&'a RegistryAuth>,
-    /// Value of the `Authorization` header, once the registry has asked for one.
+    /// Value of the `Authorization` header, once the registry has required one.
     authorization: Option<Secret>,
 }
 
 impl<'a> Registry<'a> {
-    /// The registry of an artifact, before anything was asked.
+    /// The registry of an artifact, before any request.
     pub(crate) fn new(
         what: &'static str,
         reference: OciReference,
@@ -48,17 +48,17 @@ impl<'a> Registry<'a> {
         Self { what, reference, ca, auth, authorization: None }
     }
 
-    /// What to send along with a request.
+    /// The value of the `Authorization` header for requests.
     pub(crate) fn authorization(&self) -> Option<&Secret> {
         self.authorization.as_ref()
     }
 
-    /// Where a blob of the artifact is.
+    /// The URL of a blob of the artifact.
     pub(crate) fn url(&self, blob: &Blob) -> String {
         self.at(&format!("blobs/{}", blob.digest))
     }
 
-    /// Finds the blob that is wanted, for this machine where the artifact has several. The registry may fail for as long as
+    /// Finds the wanted blob, for this machine if the artifact has several. Gives up if the registry fails for
     /// `patience`.
     pub(crate) fn find(&mut self, patience: Duration, machine: &dyn Machine) -> Result<Blob, Error> {
         let version = self.reference.version.clone();
@@ -90,7 +90,7 @@ impl<'a> Registry<'a> {
         serde_json::from_slice(&bytes).map_err(|error| self.refused(format!("its manifest is no JSON: {error}")))
     }
 
-    /// Fetches a manifest; logs in where the registry wants that.
+    /// Fetches a manifest, and logs in if the registry requires it.
     fn get(&mut self, url: &str, patience: Duration, machine: &dyn Machine) -> Result<Small, Error> {
         let once = |this: &Self| {
             let authorization = this.authorization.as_ref();
@@ -106,7 +106,7 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// Gets what an answer of 401 asks for in its `WWW-Authenticate` header.
+    /// Obtains the authorization that the `WWW-Authenticate` header of a 401 response asks for.
     pub(crate) fn log_in(&mut self, header: &str, patience: Duration, machine: &dyn Machine) -> Result<(), Error> {
         let basic = self.auth.map(|auth| {
             let login = STANDARD.encode(format!("{}:{}", auth.username, auth.password.reveal()));
@@ -159,7 +159,7 @@ impl<'a> Registry<'a> {
 }
 
 impl FetchError {
-    /// What a server that answers 401 wants to see.
+    /// The challenge in a 401 response.
     pub(crate) fn challenge(&self) -> Option<&str> {
         match self {
             FetchError::Status { status: StatusCode::UNAUTHORIZED, refusal } => refusal.challenge.as_deref(),
@@ -168,7 +168,7 @@ impl FetchError {
     }
 }
 
-/// This machine's architecture as image indexes name it: by Go's names (image-index.md, "platform").
+/// This machine's architecture in image indexes, which use Go's names (image-index.md, "platform").
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,4 +1,4 @@
-//! Checks the raw image against the digests of its block map, as it passes by.
+//! Checks the raw image against the digests of its block map while it passes.
 
 use std::mem;
 
@@ -7,26 +7,26 @@ use slipway_formats::bmap::{Bmap, Checksum, Mapped, hex};
 
 use crate::error::{Error, ImageError};
 
-/// The raw image, as far as it has passed.
+/// The state of the check.
 pub(crate) struct RangeCheck<'a> {
     map: &'a Bmap,
-    /// Runs that were not checked yet, those without a digest included.
+    /// Runs that were not checked yet, including those without a digest.
     left: &'a [Mapped],
     checksum: Checksum,
-    /// Of the first run that is left.
+    /// Digest context of the first run in `left`.
     context: Box<Context>,
-    /// Bytes that have passed.
+    /// Number of bytes that have passed.
     at: u64,
 }
 
 impl<'a> RangeCheck<'a> {
-    /// Begins at the first byte of the image; nothing where the map has no digests.
+    /// Starts at the first byte of the image; none if the map has no digests.
     pub(crate) fn new(map: &'a Bmap) -> Option<Self> {
         let checksum = map.checksum.filter(|_| map.has_digests())?;
         Some(Self { map, left: &map.ranges, checksum, context: Box::new(checksum.context()), at: 0 })
     }
 
-    /// Takes the next bytes. Fails as soon as the last byte of a run has passed that is not what the map says.
+    /// Processes the next bytes. Fails at the end of a run that does not match the map.
     pub(crate) fn update(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while let Some((mapped, rest)) = self.left.split_first() {
             let skip = mapped.bytes.start.saturating_sub(self.at).min(bytes.len() as u64);
@@ -48,7 +48,7 @@ impl<'a> RangeCheck<'a> {
         Ok(())
     }
 
-    /// Fails if the image has ended before the map has.
+    /// Fails if the image has ended before the map.
     pub(crate) fn finish(self) -> Result<(), Error> {
         match self.left {
             [] => Ok(()),

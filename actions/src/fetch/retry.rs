@@ -1,4 +1,4 @@
-//! When to try again.
+//! Retries: when, and how often.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -8,18 +8,18 @@ use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Cancel, Machine};
 use crate::report::Report;
 
-/// How long nothing may succeed at one place where there is another to ask.
+/// How long one mirror may fail if there is another one.
 const SHORT_PATIENCE: Duration = Duration::from_secs(20);
-/// First pause before another try; doubled with each failure in a row, up to the longest.
+/// First pause before another try. It is doubled with each failure in a row, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Longest pause a server is granted that asks for one.
+/// Longest pause that a server may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
-/// How often a source that cannot be resumed is fetched from its beginning again.
+/// How often a source that cannot be resumed is fetched from its start again.
 const RESTARTS: u32 = 3;
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
-/// How long one place may fail: shorter where it is not the only one.
+/// How long one mirror may fail: shorter if there are others.
 pub(crate) fn patience_with(machine: &dyn Machine, is_only: bool) -> Duration {
     let patience = machine.setup().patience;
     if is_only { patience } else { patience.min(SHORT_PATIENCE) }
@@ -33,37 +33,37 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// Takes note of a failure.
+    /// Records a failure.
     pub(crate) fn failed(&mut self) {
         self.failures += 1;
         self.began.get_or_insert_with(Instant::now);
     }
 
-    /// How many failures there were.
+    /// Number of failures.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Time since the first of them.
+    /// Time since the first failure.
     pub(crate) fn lasted(&self) -> Duration {
         self.began.map_or(Duration::ZERO, |began| began.elapsed())
     }
 }
 
-/// Doubles from try to try, half of it random, so that a thousand machines do not come back at once.
+/// A pause that doubles with each try. Half of it is random, so that a thousand machines do not retry at the same time.
 pub(crate) fn back_off(failures: u32) -> Duration {
     let full = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
     let random = RandomState::new().hash_one(failures) % 1000;
     full / 2 + full / 2 * u32::try_from(random).unwrap_or_default() / 1000
 }
 
-/// How long to wait before what failed is asked again: as long as it says, within bounds, and never less than what
-/// is right without that.
+/// The pause before the next try: as long as the server asks for, up to a limit, but never shorter than the usual
+/// back-off.
 pub(crate) fn pause(error: &FetchError, failures: u32) -> Duration {
     back_off(failures).max(error.retry_after().unwrap_or_default().min(LONGEST_WAIT))
 }
 
-/// Fetches a source, and again from its beginning where it turns out that it cannot be resumed.
+/// Fetches a source. If it cannot be resumed, fetches it from its start again.
 pub(crate) fn starting_over<T>(
     report: &mut dyn FnMut(Report),
     mut fetch: impl FnMut(&mut dyn FnMut(Report)) -> Result<T, Error>,
@@ -82,7 +82,7 @@ pub(crate) fn starting_over<T>(
     }
 }
 
-/// Waits. False if a stop was asked for.
+/// Waits. False if a stop was requested.
 pub(crate) fn sleep(pause: Duration, stop: &Cancel) -> bool {
     let until = Instant::now() + pause;
     while Instant::now() < until {

@@ -1,4 +1,4 @@
-//! Small files beside the image: sums, signatures, manifests.
+//! Small files that belong to an image: checksums, signatures, manifests.
 
 use std::io::Read;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use super::shown;
 use crate::error::{Error, FetchError, SourceError};
 use crate::machine::{Machine, Request, Response};
 
-/// A file, and what its server says of it.
+/// A file, and what its server reports about it.
 pub(crate) struct Small {
     pub(crate) bytes: Vec<u8>,
-    /// Digest of the bytes, as registries tell it.
+    /// Digest of the bytes, as registries report it.
     pub(crate) content_digest: Option<String>,
 }
 
-/// The bytes of a file of at most `limit` of them.
+/// Reads a file of at most `limit` bytes.
 pub(crate) fn read(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Vec<u8>, Error> {
     fetch(request, limit, machine.setup().patience, machine).map(|small| small.bytes)
 }
 
-/// Fetches a file of at most `limit` bytes whole, again from its beginning as long as its failures may pass and have not lasted
-/// for `patience`.
+/// Fetches a whole file of at most `limit` bytes. After a transient failure it starts again, until the failures have
+/// lasted for `patience`.
 pub(crate) fn fetch(
     request: &Request<'_>,
     limit: usize,

@@ -1,4 +1,4 @@
-//! Where something comes from, and what proves that it is the one meant.
+//! A source: its mirrors, and what its data is verified with.
 
 use std::time::Instant;
 
@@ -17,18 +17,18 @@ use crate::machine::{Machine, Request};
 use crate::report::Report;
 use crate::text;
 
-/// All that is known of what is fetched before its first byte.
+/// What is known about a source before its first byte.
 pub(crate) struct Source<'a> {
-    /// In a word: "image".
+    /// What is fetched, in one word: "image".
     what: &'static str,
     pub(crate) mirrors: Mirrors,
     ca: Option<&'a str>,
-    /// Where it is an artifact, that of each place: to be logged in at when it wants that, and again when its token has run
-    /// out.
+    /// For artifacts, the registry of each mirror, to log in when it requires that, and again when its token has
+    /// expired.
     registries: Vec<Registry<'a>>,
-    /// Of the stream as delivered: given, found in a list of sums or in the manifest of an artifact.
+    /// Digests of the stream as delivered: given, from a list of checksums or from the manifest of an artifact.
     digests: Vec<Digest>,
-    /// Of the stream as delivered.
+    /// Signature of the stream as delivered.
     signature: Option<Signature<'a>>,
 }
 
@@ -40,7 +40,7 @@ struct Signature<'a> {
 }
 
 impl Signature<'_> {
-    /// Begins to verify `what`, or says why these cannot be a signature and its key.
+    /// Starts to verify `what`. Fails if signature or key are malformed.
     fn verifier(&self, what: &'static str) -> Result<Verifier, Error> {
         Verifier::new(self.public_key, &self.bytes).map_err(|source| self.refused(what, source))
     }
@@ -51,7 +51,7 @@ impl Signature<'_> {
 }
 
 impl<'a> Source<'a> {
-    /// Fetches what verifies what is to be fetched.
+    /// Fetches everything that the source will be verified with.
     pub(crate) fn find(
         origin: &Origin<'a>,
         machine: &dyn Machine,
@@ -82,7 +82,7 @@ impl<'a> Source<'a> {
         Ok(source)
     }
 
-    /// Finds the blob that is fetched in an artifact.
+    /// Finds the wanted blob in an artifact.
     fn find_blob(
         &mut self,
         origin: &Origin<'a>,
@@ -100,7 +100,7 @@ impl<'a> Source<'a> {
         }
         let size = text::size(blob.size);
         report(Report::Note(format!("the {} must be {} with {size}, says {url}", self.what, blob.digest)));
-        // The one that answered is asked first. The others need not have the manifest, only the blob.
+        // The registry that answered is used first. The others only need the blob, not the manifest.
         registries.rotate_left(found);
         let mut urls = registries.iter().map(|registry| registry.url(&blob));
         self.mirrors = Mirrors::new(&urls.next().unwrap_or_default(), &urls.collect::<Vec<String>>());
@@ -110,7 +110,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// The registry of each of these artifacts. The login is for that of the first, and for nobody else to see.
+    /// The registry of each artifact. The login is only sent to that of the first.
     fn registries_of(&self, urls: &[&str], auth: Option<&'a RegistryAuth>) -> Result<Vec<Registry<'a>>, Error> {
         let what = self.what;
         let refused = |url: &str, error: OciReferenceError| {
@@ -126,8 +126,8 @@ impl<'a> Source<'a> {
         Ok(references.into_iter().map(registry).collect())
     }
 
-    /// The blob by the first of some registries that has a manifest of it, and the index of that one. They are asked in turn until
-    /// none may answer yet, or patience ends.
+    /// Finds the blob with the first registry that has a manifest of the artifact, and returns the index of that
+    /// registry. All are tried in turn until each has failed permanently or patience ends.
     fn find_in(
         &self,
         registries: &mut [Registry<'_>],
@@ -158,8 +158,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Does something with what the places give, and again with what another one gives where `is_another` says of the failure that
-    /// it may come of that.
+    /// Runs `work` on the source. If it fails and `is_another` says that wrong data may be the cause, runs it again
+    /// with another mirror.
     pub(crate) fn at_each_place<T>(
         &mut self,
         report: &mut dyn FnMut(Report),
@@ -187,17 +187,17 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Where the source is downloaded from; see [`From`].
+    /// The parameters for a download of the source; see [`From`].
     pub(crate) fn from(&mut self, verified: bool, whole: bool) -> From<'_, 'a> {
         From { mirrors: &mut self.mirrors, registries: &mut self.registries, ca: self.ca, verified, whole }
     }
 
-    /// Whether something is to be proven of the stream as delivered, for which every byte of it is needed once, in its order.
+    /// Whether the stream as delivered is checked. Then every byte of it is needed once and in order.
     pub(crate) fn is_checked(&self) -> bool {
         !self.digests.is_empty() || self.signature.is_some()
     }
 
-    /// What the stream as delivered must prove to be, from its first byte on.
+    /// The checks of the stream as delivered, from its first byte on.
     pub(crate) fn checks(&self) -> Result<Vec<Check<'static>>, Error> {
         let mut checks: Vec<Check> = self.digests.iter().map(|digest| Check::digest(STREAM, digest)).collect();
         if let Some(signature) = &self.signature {
@@ -208,10 +208,10 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What errors call the bytes that were delivered.
+/// The stream as delivered, as errors call it.
 const STREAM: &str = "the stream";
 
-/// The digest a list of sums gives for what is fetched, once the list's own signature holds, if it has one.
+/// The digest of the source in a list of checksums. If the list has a signature, it is verified first.
 fn digest_in(
     list: &str,
     origin: &Origin<'_>,

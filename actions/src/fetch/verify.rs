@@ -1,4 +1,4 @@
-//! Checks of bytes as they pass: the stream as delivered, and the raw image.
+//! Checks of data as it passes: the stream as delivered, and the raw image.
 
 use ring::digest::{Context, SHA256, SHA384, SHA512};
 use slipway_formats::signature::Verifier;
@@ -7,24 +7,24 @@ use slipway_protocol::{Algorithm, Digest};
 use super::ranges::RangeCheck;
 use crate::error::{Error, ImageError, SourceError};
 
-/// What bytes must prove to be once the last of them has passed.
+/// A check that the data must have passed after its last byte.
 pub(crate) enum Check<'a> {
-    /// Those of a digest.
+    /// The data must have this digest.
     Digest {
-        /// What they are, for the error.
+        /// What is checked, for the error.
         what: &'static str,
         expected: Digest,
         context: Box<Context>,
     },
-    /// Those that were signed.
+    /// The data must have a valid signature.
     Signature {
-        /// What they are, for the error.
+        /// What is checked, for the error.
         what: &'static str,
-        /// Where the signature is from, for the error.
+        /// Where the signature came from, for the error.
         url: String,
         verifier: Box<Verifier>,
     },
-    /// Those of the digests of a block map.
+    /// The data must match the digests of a block map.
     Ranges(RangeCheck<'a>),
 }
 
@@ -34,7 +34,7 @@ impl Check<'_> {
         Check::Digest { what, expected: expected.clone(), context: Box::new(context(expected.algorithm())) }
     }
 
-    /// Takes the next bytes; fails as soon as they cannot be right.
+    /// Processes the next bytes. Fails as soon as they cannot be right.
     pub(crate) fn update(&mut self, bytes: &[u8]) -> Result<(), Error> {
         match self {
             Check::Digest { context, .. } => context.update(bytes),
@@ -44,7 +44,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Fails unless all `bytes` bytes that passed are what they had to be.
+    /// Fails unless the check is passed after all `bytes` bytes.
     pub(crate) fn finish(self, bytes: u64) -> Result<(), Error> {
         match self {
             Check::Digest { what, expected, context } => {
@@ -63,17 +63,17 @@ impl Check<'_> {
     }
 }
 
-/// The digits of a digest of all that was put in.
+/// The digest of all data of a context, in hexadecimal digits.
 fn hex(context: Context) -> String {
     context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The digest of all that was put in, by SHA-256.
+/// The SHA-256 digest of all data of a context.
 pub(crate) fn finish(context: Context) -> Digest {
     Digest::new(Algorithm::Sha256, &hex(context)).expect("a SHA-256 in hexadecimal is a digest")
 }
 
-/// Begins a digest.
+/// Starts a digest.
 pub(crate) fn context(algorithm: Algorithm) -> Context {
     Context::new(match algorithm {
         Algorithm::Sha256 => &SHA256,
@@ -82,7 +82,7 @@ pub(crate) fn context(algorithm: Algorithm) -> Context {
     })
 }
 
-/// Checks bytes that are all there.
+/// Checks bytes that are all in memory.
 pub(crate) fn verify(what: &'static str, expected: &Digest, bytes: &[u8]) -> Result<(), Error> {
     let mut check = Check::digest(what, expected);
     check.update(bytes)?;

@@ -1,4 +1,4 @@
-//! A file in place of the server: where a disk goes that is captured by hand.
+//! Stores a captured disk in a file instead of on the server, when a capture is run by hand.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,10 +9,10 @@ use slipway_protocol::CapturedImage;
 
 use crate::machine::{Upload, UploadError};
 
-/// Put behind the name of the file until it is complete.
+/// Suffix of the file's name until it is complete.
 const PART: &str = ".part";
 
-/// A file that is being written under another name, and has its own when it is complete.
+/// A file that is written under a temporary name and renamed when it is complete.
 pub(crate) struct CaptureFile {
     place: PathBuf,
     part: PathBuf,
@@ -20,7 +20,7 @@ pub(crate) struct CaptureFile {
     is_complete: bool,
 }
 
-/// What was done to which file, and why it failed.
+/// The operation on a file that failed, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} {}", path.display())]
 struct FileError {
@@ -35,7 +35,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> UploadE
 }
 
 impl CaptureFile {
-    /// Begins a file where there is none.
+    /// Creates the file. Fails if it exists already.
     pub(crate) fn begin(place: &Path) -> Result<Self, UploadError> {
         if fs::symlink_metadata(place).is_ok() {
             let reason = "there is a file of that name; give another name, or remove it";
@@ -84,7 +84,7 @@ impl Upload for CaptureFile {
 impl Drop for CaptureFile {
     fn drop(&mut self) {
         if !self.is_complete {
-            // What stays is known by its name to be incomplete.
+            // If the file cannot be removed, its name shows that it is incomplete.
             let _ = fs::remove_file(&self.part);
         }
     }

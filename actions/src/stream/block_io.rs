@@ -1,4 +1,4 @@
-//! How decoders read what is delivered, and where they put raw blocks.
+//! How decoders read the source, and where they send raw blocks.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, Read};
@@ -10,12 +10,12 @@ use super::progress::Meter;
 use crate::disk::Buffer;
 use crate::error::{Error, ImageError};
 
-/// What bounds the raw image.
+/// The limits for the size of the raw image.
 pub(super) struct Limits<'a> {
     pub(super) disk: &'a str,
     /// Size of the disk in bytes.
     pub(super) disk_size: u64,
-    /// Size of the raw image in bytes, if it is known.
+    /// Size of the raw image in bytes, if known.
     pub(super) raw_size: Option<u64>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Sends all that a decoder gives, from an offset of the image on; returns the offset of its end.
+    /// Sends everything a decoder returns, starting at an offset of the image. Returns the offset of the end.
     pub(super) fn fill(&self, format: &'static str, decoder: &mut dyn Read, mut at: u64) -> Result<u64, Halt> {
         loop {
             let mut buffer = self.pool.take(self.meter)?;
@@ -55,7 +55,7 @@ impl Output<'_> {
 }
 
 impl Limits<'_> {
-    /// Whether an image may have this many bytes.
+    /// Fails if an image of at least this many bytes is too large.
     pub(super) fn check(&self, size: u64) -> Result<(), Halt> {
         if let Some(expected) = self.raw_size.filter(|&expected| size > expected) {
             let found = format!("at least {size}");
@@ -68,7 +68,7 @@ impl Limits<'_> {
         Ok(())
     }
 
-    /// Whether an image that has ended may have this many bytes.
+    /// Fails if a complete image of this many bytes is empty or does not have the expected size.
     pub(super) fn check_end(&self, size: u64) -> Result<(), Halt> {
         if size == 0 {
             return Err(Halt::Failed(Error::Image(ImageError::Empty)));
@@ -82,14 +82,14 @@ impl Limits<'_> {
     }
 }
 
-/// The delivered buffers as a reader.
+/// The source's buffers as a reader.
 pub(super) struct Input<'a> {
     queue: &'a Queue,
     pool: &'a Queue,
     meter: &'a Meter,
     current: Option<Buffer>,
     at: usize,
-    /// Set when a read failed because the pipeline stops.
+    /// Whether a read failed because the pipeline is stopping.
     pub(super) stopped: Rc<Cell<bool>>,
 }
 
@@ -98,13 +98,13 @@ impl<'a> Input<'a> {
         Self { queue, pool, meter, current: None, at: 0, stopped: Rc::default() }
     }
 
-    /// The first bytes, without taking them.
+    /// The first bytes, without consuming them.
     pub(super) fn head(&mut self) -> Result<&[u8], Halt> {
         self.fill_buf().map_err(|_| Halt::Stopped)
     }
 
-    /// Sends an image that is not compressed: its buffers go on as they are, each in exchange for an empty one. Returns the
-    /// size of the image.
+    /// Sends an uncompressed image. Its buffers are passed on as they are, each in exchange for an empty one. Returns
+    /// the size of the image.
     pub(super) fn pass_on(mut self, output: &Output) -> Result<u64, Halt> {
         let mut at = 0;
         while let Some(buffer) =

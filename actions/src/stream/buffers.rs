@@ -1,4 +1,4 @@
-//! What passes between the stages: buffers that are allocated once and go round, and the queues they wait in.
+//! What connects the stages: buffers, which are allocated once and recycled, and the queues they wait in.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,11 @@ use super::progress::Meter;
 use crate::disk::Buffer;
 use crate::machine::Cancel;
 
-/// How often a waiting stage looks whether it should stop.
+/// How often a waiting stage checks whether it should stop.
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
-/// Waits until something holds of what others change, which they tell by `changed`; ends early when a stop is asked for.
+/// Waits until `holds` is true for the shared state. Whoever changes the state must notify `changed`. Ends early when a
+/// stop is requested.
 pub(super) fn wait_until<'a, T>(
     state: &'a Mutex<T>,
     changed: &Condvar,
@@ -31,8 +32,8 @@ pub(super) fn wait_until<'a, T>(
     }
 }
 
-/// Buffers on their way from one stage to the next. A queue has no bound of its own: there are only as many buffers as
-/// its pool has, and a stage that finds the pool empty waits.
+/// Buffers on their way from one stage to the next. A queue has no limit of its own: there are only as many buffers as
+/// in its pool, and a stage that finds the pool empty waits.
 #[derive(Debug)]
 pub(crate) struct Queue {
     state: Mutex<State>,
@@ -47,7 +48,7 @@ struct State {
 }
 
 impl Queue {
-    /// An empty queue; waiting in it ends when `stop` is set.
+    /// An empty queue. Waiting for it ends when `stop` is set.
     pub(crate) fn new(stop: &Cancel) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), stop: stop.clone() }
     }
@@ -59,29 +60,30 @@ impl Queue {
         pool
     }
 
-    /// What ends the waiting.
+    /// The handle that ends waiting.
     pub(super) fn stop(&self) -> &Cancel {
         &self.stop
     }
 
-    /// Puts a buffer at the end.
+    /// Appends a buffer.
     pub(crate) fn send(&self, buffer: Buffer) {
         self.lock().buffers.push_back(buffer);
         self.changed.notify_one();
     }
 
-    /// Puts a buffer back into its pool, emptied.
+    /// Empties a buffer and returns it to its pool.
     pub(crate) fn recycle(&self, buffer: Buffer) {
         self.send(buffer.cleared());
     }
 
-    /// Says that nothing more will come.
+    /// Marks the end: no more buffers will follow.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// The first buffer, waiting for one; `None` when the queue is closed and empty. The wait is put on the meter.
+    /// Waits for the first buffer and removes it; `None` if the queue is closed and empty. The meter counts the time
+    /// spent waiting.
     pub(crate) fn recv(&self, meter: &Meter) -> Result<Option<Buffer>, Halt> {
         let since = Instant::now();
         let holds = |state: &State| !state.buffers.is_empty() || state.closed;
@@ -90,7 +92,7 @@ impl Queue {
         Ok(state.buffers.pop_front())
     }
 
-    /// An empty buffer from a pool, waiting for one.
+    /// Waits for an empty buffer from a pool.
     pub(crate) fn take(&self, meter: &Meter) -> Result<Buffer, Halt> {
         self.recv(meter)?.ok_or(Halt::Stopped)
     }

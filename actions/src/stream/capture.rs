@@ -1,12 +1,12 @@
-//! The pipeline the other way round: from a disk to an image.
+//! The pipeline in the other direction: from a disk to an image.
 //!
 //! ```text
 //! read -> digest of the disk -> compress, compress -> digest of the image, send
 //! ```
 //!
-//! The image is a row of zstd frames that each say their size, so that it is decoded by several threads when it is written
-//! again. Each thread that compresses has a lane of its own, which the frames are dealt to and collected from in turn, so they
-//! keep their order. Memory is about 30 MiB: the buffers below, and what is sent, twice.
+//! The image is a sequence of zstd frames that each state their size, so that several threads can decode it later. Each
+//! compressing thread has its own lane. Frames are dealt to the lanes and collected from them in turn, so they keep
+//! their order. Memory use is about 30 MiB: the buffers below, and the data being sent, twice.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
@@ -29,20 +29,20 @@ use crate::machine::{Cancel, Machine, Upload, UploadError};
 use crate::report::Report;
 use crate::text;
 
-/// Bytes of the disk in one frame, and of one read.
+/// Bytes of the disk per frame and per read.
 const FRAME: usize = 2 << 20;
-/// A disk or a network of 10 Gbit/s is not faster than this many threads.
+/// Maximum number of compressing threads. They are as fast as a disk or a network of 10 Gbit/s.
 const MOST_LANES: usize = 3;
-/// Frames one lane may be ahead of the sender.
+/// How many frames a lane may be ahead of the sender.
 const PACKED: usize = 1;
-/// zstd's own default; what is sent is mostly waited for.
+/// The default of zstd. Most of the time is spent waiting for the upload anyway.
 const LEVEL: i32 = 3;
-/// Bytes sent at once.
+/// Bytes per upload request.
 const PIECE: usize = MAX_REQUEST_BYTES;
-/// How fine the place of a failed read is looked for, in bytes.
+/// Granularity for locating a failed read, in bytes.
 const BLOCK: usize = 4096;
 
-/// Stores the whole of a disk as an image. There is none if it fails.
+/// Stores a whole disk as an image. If it fails, there is no image.
 pub(crate) fn run(
     name: &str,
     disk: &OpenDisk,
@@ -77,7 +77,7 @@ fn why(halt: Halt) -> Error {
     }
 }
 
-/// A thread that compresses, and what it works with.
+/// A compressing thread and its queues.
 struct Lane {
     raw: Queue,
     pool: Queue,
@@ -159,7 +159,7 @@ fn read_all(disk: &OpenDisk, pool: &Queue, out: &Queue, counters: &Counters, met
     Ok(())
 }
 
-/// The error of the first block of a piece that cannot be read, and not of the piece.
+/// The error of the first block in a piece that cannot be read, instead of the error of the whole piece.
 fn first_failure(disk: &OpenDisk, mut buffer: Buffer, len: u64, error: Error) -> Error {
     let start = buffer.offset();
     let mut blocks = (start..start + len).step_by(BLOCK);
@@ -170,7 +170,7 @@ fn first_failure(disk: &OpenDisk, mut buffer: Buffer, len: u64, error: Error) ->
     failure.unwrap_or(error)
 }
 
-/// Takes the digest of the disk and deals its frames to the lanes in turn.
+/// Computes the digest of the disk and deals its frames to the lanes in turn.
 fn deal(input: &Queue, lanes: &[Lane], meter: &Meter) -> Result<Digest, Halt> {
     let mut context = verify::context(Algorithm::Sha256);
     for lane in lanes.iter().cycle() {
@@ -208,7 +208,7 @@ struct Sender<'a, F> {
 }
 
 impl<F: FnMut(String)> Sender<'_, F> {
-    /// Returns the size of the image in bytes, and its digest.
+    /// Collects and sends all frames. Returns the size of the image in bytes, and its digest.
     fn run(mut self, lanes: &[Lane], meter: &Meter) -> Result<(u64, Digest), Halt> {
         let mut piece = Vec::with_capacity(PIECE);
         for lane in lanes.iter().cycle() {
@@ -252,7 +252,7 @@ impl<F: FnMut(String)> Sender<'_, F> {
     }
 }
 
-/// How far an image is stored, and how often in a row that went wrong.
+/// How much of an image is stored, and the current series of failures.
 struct Tries<'a> {
     name: &'a str,
     stored: u64,
@@ -271,7 +271,7 @@ impl<'a> Tries<'a> {
         self.outage = Outage::default();
     }
 
-    /// Returns when it is time to try again, if it is to be tried again.
+    /// Waits until it is time for another try. Fails if there should be none.
     fn failed(&mut self, error: UploadError, note: &mut dyn FnMut(String)) -> Result<(), Halt> {
         let UploadError { source, is_transient } = error;
         if self.stop.is_set() {

@@ -1,4 +1,4 @@
-//! Finds out how the source is compressed, and turns it into raw blocks.
+//! Detects the compression of the source and decodes it to raw blocks.
 
 use std::rc::Rc;
 
@@ -10,10 +10,10 @@ use super::parallel::{self, Pieces};
 use super::qcow2_stages;
 use crate::error::{Error, ImageError};
 
-/// Sends the raw image block by block. `fetch_total` is the size of the source, if it is known. Returns format and size of the
-/// image in bytes.
+/// Sends the raw image block by block. `fetch_total` is the size of the source, if known. Returns the format and the
+/// size of the image in bytes.
 ///
-/// Every end that is not the end of the compressed stream is an error, and so is anything that follows it.
+/// It is an error if the compressed stream is truncated or is followed by other data.
 pub(super) fn run(
     mut input: Input,
     output: &Output,
@@ -33,7 +33,7 @@ pub(super) fn run(
         Format::Gzip => output.fill(format.name(), &mut flate2::bufread::MultiGzDecoder::new(input), 0),
         Format::Bzip2 => output.fill(format.name(), &mut bzip2::bufread::MultiBzDecoder::new(input), 0),
     };
-    // A decoder passes an error of its input on without its meaning.
+    // Decoders return errors of their input without the distinction between stopped and failed.
     let size = size.map_err(|halt| if stopped.get() { Halt::Stopped } else { halt })?;
     output.limits.check_end(size)?;
     output.out.close();

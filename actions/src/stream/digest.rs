@@ -1,11 +1,11 @@
-//! Checks what passes by: the stream as delivered, and the raw image.
+//! Checks the data that passes: the stream as delivered, and the raw image.
 
 use super::buffers::Queue;
 use super::halt::Halt;
 use super::progress::Meter;
 use crate::fetch::verify::Check;
 
-/// Passes every buffer on, and fails at the end, or before, if the bytes were not what they had to be.
+/// Passes every buffer on. Fails as soon as a check fails, at the latest at the end.
 pub(super) fn run(mut checks: Vec<Check<'_>>, input: &Queue, out: &Queue, meter: &Meter) -> Result<(), Halt> {
     let mut bytes = 0;
     while let Some(buffer) = input.recv(meter)? {

@@ -5,12 +5,12 @@ use std::thread;
 use crate::error::Error;
 use crate::machine::Cancel;
 
-/// How a stage ends early.
+/// Why a stage ended early.
 #[derive(Debug)]
 pub(crate) enum Halt {
-    /// Because another stage failed or a stop was asked for.
+    /// Another stage failed, or a stop was requested.
     Stopped,
-    /// Because of this.
+    /// This stage failed.
     Failed(Error),
 }
 
@@ -23,7 +23,7 @@ impl From<Error> for Halt {
     }
 }
 
-/// Lets the other stages end when one panics; the scope then passes the panic on.
+/// Stops the other stages when one panics. The scope then propagates the panic.
 pub(super) struct StopOnPanic<'a>(pub(super) &'a Cancel);
 
 impl Drop for StopOnPanic<'_> {

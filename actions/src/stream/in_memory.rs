@@ -1,4 +1,4 @@
-//! A stream that is in memory as a whole, for the targets in `fuzz/` and for tests.
+//! Decodes a stream that is completely in memory, for the fuzz targets in `fuzz/` and for tests.
 
 use std::thread;
 
@@ -13,10 +13,10 @@ use crate::disk::Buffer;
 use crate::error::Error;
 use crate::machine::Cancel;
 
-/// Size of the pieces a stream comes in, in bytes: small, so that a header may lie in two of them.
+/// Size of the pieces in which the stream is delivered, in bytes: small, so that headers may be split.
 const BUFFER: usize = 4096;
 
-/// Decodes a stream as it is decoded on its way to a disk of `room` bytes, piece by piece where it has pieces.
+/// Decodes a stream like an image for a disk of `room` bytes, in pieces if it has any.
 pub fn decode(stream: &[u8], room: u64) -> Result<Vec<u8>, Error> {
     let (stop, meter) = (Cancel::new(), Meter::new(Stage::Decode, 1));
     let (spent, fetched) = (Queue::new(&stop), Queue::new(&stop));

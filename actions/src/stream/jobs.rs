@@ -1,4 +1,4 @@
-//! Pieces on their way to the threads that decode them, within the bounds of the memory.
+//! Hands pieces to the threads that decode them, within the memory limit.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,18 +9,19 @@ use crate::machine::Cancel;
 
 /// A piece, and where its content belongs.
 pub(super) struct Job {
-    /// Offset of its content in the image. In order, that may not be known before those in front of it are done, and the turn tells.
+    /// Offset of its content in the image. In order, it may only be known once all earlier pieces are done; then
+    /// [`Turn`] gives it.
     pub(super) at: u64,
-    /// Bytes it has to decode to, where it says so.
+    /// Size of its decoded content in bytes, if the piece states it.
     pub(super) content: Option<u64>,
-    /// Bytes of memory that decoding it takes, its own included.
+    /// Memory needed to decode it in bytes, including the piece itself.
     pub(super) memory: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Jobs in the order of the image, from one thread that cuts a stream to several that decode.
+/// Jobs in the order of the image, from one thread that splits a stream to several that decode.
 pub(super) struct Jobs {
-    /// Bytes that all jobs together may take.
+    /// Memory limit for all jobs together, in bytes.
     memory: u64,
     in_order: bool,
     state: Mutex<State>,
@@ -30,18 +31,18 @@ pub(super) struct Jobs {
 
 #[derive(Default)]
 struct State {
-    /// Each with how many came before it.
+    /// Each job with the number of jobs before it.
     waiting: VecDeque<(u64, Job)>,
     memory: u64,
     sent: u64,
     done: u64,
-    /// In order: the end of what was passed on, as an offset of the image.
+    /// In order: the offset in the image up to which content was passed on.
     end: u64,
     closed: bool,
     failure: Option<Halt>,
 }
 
-/// When a job may pass its content on in order: when all before it are done.
+/// When a job may pass its content on, if the order matters: once all earlier jobs are done.
 pub(super) struct Turn<'a> {
     jobs: &'a Jobs,
     number: u64,
@@ -52,13 +53,13 @@ impl Turn<'_> {
         self.jobs.lock().done == self.number
     }
 
-    /// Waits for it. Returns the offset of the job's content in the image.
+    /// Waits for the turn. Returns the offset of the job's content in the image.
     pub(super) fn wait(&self) -> Result<u64, Halt> {
         self.jobs.wait(|state| state.done == self.number).map(|state| state.end)
     }
 }
 
-/// Memory that is given back in the end.
+/// Reserved memory, which is released on drop.
 pub(super) struct Reserved<'a> {
     jobs: &'a Jobs,
     memory: u64,
@@ -72,17 +73,17 @@ impl Drop for Reserved<'_> {
 }
 
 impl Jobs {
-    /// None yet. Waiting for anything ends when `stop` is set.
+    /// No jobs yet. All waiting ends when `stop` is set.
     pub(super) fn new(memory: u64, in_order: bool, stop: &Cancel) -> Self {
         Self { memory, in_order, state: Mutex::default(), changed: Condvar::new(), stop: stop.clone() }
     }
 
-    /// Whether a job may take this much memory.
+    /// Whether this much memory is within the limit for a job.
     pub(super) fn have_room_for(&self, memory: u64) -> bool {
         memory <= self.memory
     }
 
-    /// Hands a job over once there is memory for it.
+    /// Hands a job over once there is enough memory for it.
     pub(super) fn send(&self, job: Job) -> Result<(), Halt> {
         let mut state = self.wait(|state| state.memory + job.memory <= self.memory)?;
         let number = state.sent;
@@ -93,8 +94,8 @@ impl Jobs {
         Ok(())
     }
 
-    /// Takes memory for something that is no job. What would never fit waits until nothing else is there, and so does what must
-    /// keep its place in the order.
+    /// Reserves memory for something that is not a job. If it exceeds the limit or must be done in order, it waits
+    /// until no other memory is in use.
     pub(super) fn reserve(&self, memory: u64) -> Result<Reserved<'_>, Halt> {
         let fits = |state: &State| state.memory == 0 || (!self.in_order && state.memory + memory <= self.memory);
         self.wait(fits)?.memory += memory;
@@ -106,23 +107,24 @@ impl Jobs {
         self.in_order
     }
 
-    /// Where in the image the next thing belongs: in order, behind what was passed on by now, else at the offset given.
+    /// The offset in the image at which the next content belongs: in order, the end of what was passed on so far, else
+    /// the given offset.
     pub(super) fn place(&self, offset: u64) -> u64 {
         if self.in_order { self.lock().end } else { offset }
     }
 
-    /// Notes that something that is no job was passed on, up to this offset, which counts only in order.
+    /// Records that content outside of a job was passed on up to this offset. Only used in order.
     pub(super) fn passed_on(&self, end: u64) {
         self.lock().end = end;
     }
 
-    /// Says that no more will come.
+    /// Marks the end: no more jobs will follow.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// Decodes one job after the other until there are no more or one fails. `decode` returns the end of the content.
+    /// Decodes jobs until there are no more or one fails. `decode` returns the offset of the end of the content.
     pub(super) fn work(&self, mut decode: impl FnMut(Job, Turn) -> Result<u64, Halt>) {
         let _stop_on_panic = StopOnPanic(&self.stop);
         while let Ok(mut state) = self.wait(|state| !state.waiting.is_empty() || state.closed) {
@@ -150,7 +152,7 @@ impl Jobs {
         state.failure.map_or(Ok(state.end), Err)
     }
 
-    /// Waits until something holds, or a job fails: then there is nothing to wait for.
+    /// Waits until the condition is true. Fails if a job has failed, because then waiting is pointless.
     fn wait(&self, until: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Halt> {
         let holds = |state: &State| state.failure.is_some() || until(state);
         let state = wait_until(&self.state, &self.changed, &self.stop, holds)?;
@@ -176,7 +178,7 @@ mod tests {
         Job { at, content: None, memory, bytes: Vec::new() }
     }
 
-    /// What two threads make of two jobs that they have at the same time.
+    /// Runs two jobs at the same time in two threads.
     fn both(decode: impl Fn(Job, Turn) -> Result<u64, Halt> + Sync) -> Result<u64, Halt> {
         let jobs = Jobs::new(MEMORY, true, &Cancel::new());
         let met = Barrier::new(2);

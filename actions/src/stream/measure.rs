@@ -1,4 +1,4 @@
-//! One stage by itself, as fast as it goes: what the whole pipeline could reach at best.
+//! Runs one stage alone, to measure the best that the whole pipeline could reach.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,11 @@ use crate::fetch::mirrors::Mirrors;
 use crate::fetch::verify::Check;
 use crate::machine::{Cancel, Machine};
 
-/// Runs one stage over the whole of a source and returns how long that took. What the stage works on comes by the fetch stage,
-/// so to measure another one, give it a file that is in memory.
+/// Runs one stage over a whole source and returns how long that took. The fetch stage delivers the data, so to measure
+/// another stage, use a file that is in memory.
 ///
-/// `Fetch` receives, `Digest` computes that of `image.digest` and fails if it is another, `Decode` decodes, and `Write` writes
-/// to the disk, which is then no longer what it was.
+/// `Fetch` receives, `Digest` computes the digest and fails if it differs from `image.digest`, `Decode` decodes, and
+/// `Write` overwrites the disk.
 pub(crate) fn run(
     stage: Stage,
     image: &StreamImage,

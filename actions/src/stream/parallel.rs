@@ -1,14 +1,15 @@
-//! Decodes the pieces of a stream by several threads. Where the order of the image does not matter, they write to the disk in
-//! whatever order they get done. Where it does, because there is a digest of the raw image or somebody reads it, each thread
-//! decodes ahead of its turn into memory of its own, and takes buffers of the pipeline only when all that comes before its piece
-//! has been passed on: so what comes later never holds the buffers that what comes first waits for.
+//! Decodes the pieces of a stream with several threads. If the order of the image does not matter, they write to the
+//! disk in the order in which they finish. It does matter if there is a digest of the raw image or if the image is read
+//! as a stream. Then each thread decodes ahead into its own memory, and only takes buffers of the pipeline once
+//! everything before its piece was passed on. So later pieces never hold the buffers that earlier ones wait for.
 //!
-//! A frame that does not say how large its content is has its place only when all before it are done, so a stream of those is
-//! decoded in order, too. A piece that is too large to be kept is decoded as it comes, like a stream of one piece.
+//! The place of a frame that does not state the size of its content is only known once all earlier frames are done, so
+//! such streams are decoded in order, too. A piece that is too large to be kept in memory is decoded while it arrives,
+//! like a stream of one piece.
 //!
-//! Memory is the same in order or not: [`MEMORY`], and [`MAX_PIECE`] for the piece that is being cut, 31 MiB together. In order,
-//! [`AHEAD`] of each thread is taken from it, so that of the largest pieces one is decoded at a time. That loses little: of the
-//! 24 MiB that a block of `xz -T` has, not much more could be kept.
+//! Memory use is the same in both cases: [`MEMORY`], and [`MAX_PIECE`] for the piece that is being split off, 31 MiB
+//! together. In order, [`AHEAD`] per thread is taken from it, so that only one of the largest pieces is decoded at a
+//! time. The loss is small: a block of `xz -T` has 24 MiB, and not much more of it could be kept.
 
 use std::io::{self, BufRead, Read};
 use std::thread;
@@ -21,21 +22,21 @@ use super::{xz, zstd};
 use crate::disk::Buffer;
 use crate::error::{Error, ImageError};
 
-/// The most bytes of one piece that are kept. `xz -T` makes blocks of three times its dictionary, 24 MiB by default, before
-/// compression.
+/// Maximum size of a piece that is kept in memory, in bytes. `xz -T` makes blocks of three times its dictionary, 24 MiB
+/// by default, before compression.
 const MAX_PIECE: u64 = 5 << 20;
-/// By how much the memory for a piece grows.
+/// Step by which the memory for a piece grows, in bytes.
 const GROWTH: usize = 512 << 10;
-/// Memory for pieces being decoded and waiting for it: their bytes, what a decoder keeps of its past, and what is decoded ahead.
-/// Enough for two of the largest `xz -T` makes by default, whose decoders keep 8 MiB.
+/// Memory in bytes for pieces that are waiting or being decoded: their bytes, the history of the decoders, and content
+/// decoded ahead. Enough for two of the largest pieces that `xz -T` makes by default, whose decoders keep 8 MiB.
 const MEMORY: u64 = 2 * ((8 << 20) + MAX_PIECE + EACH);
-/// Counted for each piece beside that, however small it is: there could be millions of them otherwise.
+/// Bytes counted in addition for each piece, however small it is. Otherwise there could be millions of pieces.
 const EACH: u64 = 32 << 10;
-/// More threads than this would have no memory to work with.
+/// Maximum number of threads. More would have no memory to work with.
 const MAX_WORKERS: usize = 8;
-/// A digest of the raw image is not faster than this many.
+/// Maximum number of threads in order. They are as fast as a digest of the raw image.
 const MAX_IN_ORDER: usize = 3;
-/// The most content one thread decodes ahead of its turn, in bytes. A frame that `capture-disk` makes has half as much.
+/// Maximum content that a thread decodes ahead of its turn, in bytes. A frame made by `capture-disk` has half as much.
 const AHEAD: usize = 4 << 20;
 
 /// Formats whose streams have pieces.
@@ -54,7 +55,7 @@ pub(super) fn run(pieces: Pieces, mut input: Input, output: &Output) -> Result<u
     };
     let in_order = output.in_order || !are_sizes_known;
     let (workers, memory) = match in_order {
-        // One more than there are processors: one may be waiting for its turn.
+        // One more than there are processors, because one may be waiting for its turn.
         true => ((cores + 1).min(MAX_IN_ORDER), MEMORY - (MAX_IN_ORDER * AHEAD) as u64),
         false => (cores.min(MAX_WORKERS), MEMORY),
     };
@@ -78,8 +79,8 @@ pub(super) fn run(pieces: Pieces, mut input: Input, output: &Output) -> Result<u
             Pieces::Xz => splitter.xz(),
         };
         jobs.close();
-        // A scope ends with the work of its threads. They themselves may be there for a moment more, and what they have not given
-        // back yet counts as lost when the process ends then and is checked for leaks, as fuzz targets are.
+        // A scope ends when the closures of its threads end, but the threads may live a moment longer. If the process
+        // ends then, a leak check as in fuzz targets would report their memory as lost.
         for thread in threads {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
@@ -109,14 +110,14 @@ impl Pieces {
     }
 }
 
-/// Decodes a piece that is there as a whole. Returns the end of its content.
+/// Decodes a complete piece. Returns the end of its content.
 fn decode(pieces: Pieces, job: &Job, output: &Output) -> Result<u64, Halt> {
     let mut decoder = pieces.decoder(job.bytes.as_slice()).map_err(|source| pieces.failed(job.at, source))?;
     pass_on(pieces, &mut decoder, job.at, job.content, output)
 }
 
-/// Does the same in order: until it is the turn of the piece, its content goes no further than `ahead`. An error waits for the
-/// turn too, so that the first one in the image is told.
+/// As [`decode`], in order: until its turn, the piece is only decoded into `ahead`. Errors wait for the turn too, so
+/// that the first error in the image is reported.
 fn decode_in_turn(pieces: Pieces, job: &Job, ahead: &mut Buffer, turn: &Turn, output: &Output) -> Result<u64, Halt> {
     ahead.place(0);
     let begun = pieces.decoder(job.bytes.as_slice()).and_then(|mut decoder| {
@@ -130,8 +131,8 @@ fn decode_in_turn(pieces: Pieces, job: &Job, ahead: &mut Buffer, turn: &Turn, ou
     pass_on(pieces, &mut ahead.filled().chain(decoder), at, job.content, output)
 }
 
-/// Passes on what a decoder gives, from an offset of the image on, which has to be as much as the piece says, if it says anything.
-/// Returns its end.
+/// Passes on the content of a decoder, starting at an offset of the image. It must have the size that the piece states,
+/// if any. Returns the end.
 fn pass_on(
     pieces: Pieces,
     decoder: &mut dyn Read,
@@ -155,14 +156,14 @@ fn check_content(pieces: Pieces, found: std::ops::Range<u64>, expected: Option<u
     }
 }
 
-/// Cuts a stream into pieces.
+/// Splits a stream into pieces.
 struct Splitter<'a, 'b> {
     pieces: Pieces,
     input: Input<'a>,
     output: &'b Output<'b>,
-    /// Where pieces go that are there as a whole.
+    /// Where complete pieces go.
     jobs: &'b Jobs,
-    /// Where the next piece belongs, unless all are passed on in order: then the jobs know.
+    /// Where the next piece belongs. Not used in order: then the jobs know.
     at: u64,
 }
 
@@ -181,7 +182,7 @@ impl<'a> Splitter<'a, '_> {
                 continue;
             }
             let _memory = self.jobs.reserve((bytes.len() as u64).saturating_add(window))?;
-            // Those in front of it are done now.
+            // All earlier pieces are done now.
             let at = jobs.place(at);
             let stream = io::BufReader::new(bytes.chain(piece));
             let mut decoder = pieces.decoder(stream).map_err(|source| pieces.failed(at, source))?;
@@ -222,13 +223,13 @@ impl<'a> Splitter<'a, '_> {
         let mut decoder = pieces.decoder(stream).map_err(|source| pieces.failed(at, source))?;
         let end = self.output.fill(pieces.name(), &mut decoder, at)?;
         drop(decoder);
-        // What the block has is known only now.
+        // The size that the block states is only known now.
         check_content(pieces, at..end, Some(block.content))?;
         self.passed_on(end);
         Ok(block)
     }
 
-    /// Has a piece decoded whose bytes are all here.
+    /// Queues a complete piece for decoding.
     fn whole(&mut self, bytes: Vec<u8>, content: Option<u64>, past: u64) -> Result<(), Halt> {
         let at = self.jobs.place(self.at);
         let past = content.map_or(past, |content| past.min(content));
@@ -263,8 +264,8 @@ impl<'a> Splitter<'a, '_> {
     }
 }
 
-/// What is wrong with a stream behind the pieces that were cut from it. In order, those come first: theirs is the error to tell, if there
-/// is one, and only they say where in the image this one is.
+/// The error of a stream behind the pieces split from it. In order, the pieces come first: if one of them failed, its
+/// error is reported, and only they determine where in the image this error is.
 fn failed_behind(jobs: &Jobs, pieces: Pieces, at: u64, source: io::Error) -> Halt {
     match jobs.are_in_order().then(|| jobs.reserve(0)) {
         Some(Err(halt)) => halt,
@@ -272,11 +273,11 @@ fn failed_behind(jobs: &Jobs, pieces: Pieces, at: u64, source: io::Error) -> Hal
     }
 }
 
-/// Reads a piece to its end, or to the most that is kept of one, after what must precede it.
+/// Appends a piece to the bytes that must precede it, up to the end of the piece or [`MAX_PIECE`].
 fn start(piece: &mut impl Read, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut piece = piece.take(MAX_PIECE);
     loop {
-        // Left to itself, a vector doubles: memory for twice the bytes.
+        // By default a vector doubles its size, which could need twice the memory.
         bytes.reserve_exact(GROWTH);
         if piece.by_ref().take(GROWTH as u64).read_to_end(&mut bytes)? < GROWTH {
             bytes.shrink_to_fit();
@@ -292,7 +293,7 @@ mod tests {
     #[test]
     fn what_is_decoded_ahead_takes_no_buffers_of_the_pipeline() {
         let image: Vec<u8> = (0..600_000_u32).flat_map(|n| (n / 3).to_le_bytes()).collect();
-        // There are two buffers, of which each frame fills several, and which come back only in the order of the image.
+        // There are only two buffers, and each frame fills several. They only return in the order of the image.
         let frames: Vec<u8> =
             image.chunks(70_001).flat_map(|frame| ::zstd::bulk::compress(frame, 1).unwrap()).collect();
         assert!(in_memory::decode(&frames, image.len() as u64).unwrap() == image);

@@ -1,51 +1,51 @@
-//! Parts of a compressed stream that can be decoded by themselves: frames of zstd, blocks of xz. What lies between their
-//! borders is not looked at, so finding them costs next to nothing.
+//! Parts of a compressed stream that can be decoded independently: zstd frames, xz blocks. Only their boundaries are
+//! parsed, so finding them costs next to nothing.
 
 use std::io::{self, BufRead, Read};
 
 /// What comes next in a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// This many bytes, at most [`MAX_HEADER`], that tell what follows them.
+    /// A header of this many bytes, at most [`MAX_HEADER`]. It determines what follows.
     Header(usize),
-    /// This many bytes that do not matter here.
+    /// This many bytes that need not be parsed.
     Body(u64),
     /// Nothing: the piece is complete.
     End,
 }
 
-/// The longest header, that of an xz block (The .xz file format, 3.1.1).
+/// Size in bytes of the longest header, that of an xz block (The .xz file format, 3.1.1).
 pub(super) const MAX_HEADER: usize = 1024;
 
-/// Knows where a piece ends.
+/// Finds the end of a piece.
 pub(super) trait Walk {
-    /// Says what comes next, given the header it asked for, or nothing at the start and after a body.
+    /// What comes next. `header` is the header that was requested, or empty at the start and after a body.
     fn next(&mut self, header: &[u8]) -> io::Result<Next>;
 }
 
-/// The compressed bytes of one piece, to its end and no further.
+/// The compressed bytes of one piece, as a reader that stops at its end.
 pub(super) struct Piece<'a, R, W> {
     input: &'a mut R,
     walk: &'a mut W,
     next: Next,
     header: Vec<u8>,
-    /// Bytes of the header that were handed out.
+    /// Number of header bytes that were returned to the reader.
     told: usize,
 }
 
 impl<'a, R: BufRead, W: Walk> Piece<'a, R, W> {
-    /// A piece that begins with the next byte of the input.
+    /// A piece that starts at the next byte of the input.
     pub(super) fn new(input: &'a mut R, walk: &'a mut W) -> io::Result<Self> {
         let next = walk.next(&[])?;
         Ok(Self { input, walk, next, header: Vec::new(), told: 0 })
     }
 
-    /// What is known of it so far.
+    /// The walk through the piece, with what is known so far.
     pub(super) fn walk(&self) -> &W {
         self.walk
     }
 
-    /// Whether all of it was read.
+    /// Whether the whole piece was read.
     pub(super) fn is_at_end(&self) -> bool {
         self.next == Next::End && self.told == self.header.len()
     }

@@ -1,4 +1,4 @@
-//! The stages side by side: threads that pass buffers on, and what they share.
+//! Runs the stages in parallel: threads that pass buffers on, and what they share.
 //!
 //! ```text
 //! fetch -> [digest] -> [decode] -> [digest] -> sink, sink
@@ -23,49 +23,49 @@ use crate::fetch::verify::Check;
 use crate::machine::{Cancel, Machine};
 use crate::report::Report;
 
-/// Size of every buffer. Two threads that write as much at a time are as fast as with more (docs/performance.md).
+/// Size of every buffer. With writes of this size, two threads are as fast as more (docs/performance.md).
 pub(super) const BUFFER: usize = 1 << 20;
 /// Buffers between network and decoder.
 pub(super) const FETCHED: usize = 3;
 /// Buffers between decoder and sinks.
 pub(super) const RAW: usize = 6;
-/// Time between two reports of progress, at least.
+/// Minimum time between two progress reports.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// How a source is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// Once, from its beginning to its end.
+    /// Once, from start to end.
     Stream,
-    /// Here and there: a qcow2 image whose blocks are needed in another order than they have in the file.
+    /// With random access: for a qcow2 image whose blocks are needed in another order than in the file.
     Ranges,
 }
 
-/// What becomes of a source on its way to the sinks.
+/// What happens to a source on its way to the sinks.
 pub(super) struct Plan<'a, 'b> {
     pub(super) from: From<'a, 'b>,
     pub(super) reading: Reading,
-    /// What the stream as delivered must prove to be.
+    /// Checks of the stream as delivered.
     pub(super) stream_checks: Vec<Check<'a>>,
-    /// How it is decoded. Without it the sinks get it as it comes.
+    /// How it is decoded. If none, the sinks get the stream as delivered.
     pub(super) decode: Option<Decode<'a>>,
-    /// What the decoded stream must prove to be.
+    /// Checks of the decoded stream.
     pub(super) raw_checks: Vec<Check<'a>>,
-    /// Bytes that will reach the sinks, if that is known.
+    /// Bytes that will reach the sinks, if known.
     pub(super) total: Option<u64>,
 }
 
 /// How a source is decoded.
 pub(super) struct Decode<'a> {
     pub(super) limits: Limits<'a>,
-    /// Whether blocks must leave in the order of the image.
+    /// Whether blocks must be passed on in the order of the image.
     pub(super) in_order: bool,
-    /// Buffers for what is decoded.
+    /// Number of buffers for decoded data.
     pub(super) buffers: usize,
 }
 
-/// Where the bytes go: into `threads` calls of `each` at the same time, which get the queue of filled buffers and the pool that
-/// they go back to. `beside` runs as long as they do.
+/// The consumers of the data: `threads` parallel calls of `each`, which get the queue of filled buffers and the pool to
+/// return them to. `beside` runs in parallel to them.
 pub(super) struct Sinks<'a, T> {
     pub(super) threads: u64,
     pub(super) each: &'a (dyn Fn(&Queue, &Queue, &Meter) -> Result<T, Halt> + Sync),
@@ -93,15 +93,15 @@ impl Shared {
     }
 }
 
-/// What has passed all stages.
+/// The result of a pipeline in which all stages succeeded.
 pub(super) struct Passed<T> {
-    /// What the sinks gave.
+    /// What the sinks returned.
     pub(super) values: Vec<T>,
-    /// Format of what was decoded, and its size in bytes after that.
+    /// Format of the decoded image, and its decoded size in bytes.
     pub(super) image: Option<(Format, u64)>,
 }
 
-/// Runs the stages until all have ended; the first failure stops the others, and sets `stop`.
+/// Runs the stages until all have ended. The first failure stops the others and sets `stop`.
 pub(super) fn run<T: Send>(
     plan: Plan<'_, '_>,
     sinks: &Sinks<'_, T>,
@@ -185,7 +185,7 @@ pub(super) fn run<T: Send>(
     }
 }
 
-/// Starts a stage. Its failure stops the others; it holds a sender of notes for as long as it runs.
+/// Starts a stage. If it fails, the others are stopped. It keeps a sender of notes while it runs.
 pub(super) fn spawn<'scope, 'env, T: Send + 'scope>(
     scope: &'scope Scope<'scope, 'env>,
     shared: &'scope Shared,
@@ -208,8 +208,8 @@ pub(super) fn spawn<'scope, 'env, T: Send + 'scope>(
     })
 }
 
-/// Passes notes and progress on until every stage has ended. A stop asked for by then is a failure, even of stages that were
-/// done before they heard of it.
+/// Passes notes and progress on until every stage has ended. A stop that was requested before that is a failure, even
+/// if the stages had finished without noticing it.
 pub(super) fn watch(
     told: &mpsc::Receiver<String>,
     mut watch: Watch,

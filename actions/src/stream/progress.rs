@@ -1,4 +1,4 @@
-//! How far the stages are, and which one the others wait for.
+//! Measures progress, and which stage is the bottleneck.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,9 +8,9 @@ use slipway_protocol::{Progress, Stage};
 
 use super::REPORT_EVERY;
 
-/// Seconds the rate is taken over.
+/// Time over which the rate is averaged.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
-/// Stands for "not known" in an atomic.
+/// Value of an atomic for "not known".
 const UNKNOWN: u64 = u64::MAX;
 
 /// Bytes counted by the stages.
@@ -33,7 +33,7 @@ impl Counters {
         self.fetch_total.store(total.unwrap_or(UNKNOWN), Relaxed);
     }
 
-    /// Size of the source in bytes, if it is known.
+    /// Size of the source in bytes, if known.
     pub(crate) fn fetch_total(&self) -> Option<u64> {
         Some(self.fetch_total.load(Relaxed)).filter(|&total| total != UNKNOWN)
     }
@@ -61,8 +61,7 @@ impl Meter {
     }
 }
 
-/// Says when progress is due: [`REPORT_EVERY`] after the beginning and after each report. What was missed while nobody could
-/// report is not made up for.
+/// When progress is due: [`REPORT_EVERY`] after the start and after each report. Missed reports are not made up for.
 pub(crate) struct Pace {
     next: Instant,
 }
@@ -82,7 +81,7 @@ impl Pace {
     }
 }
 
-/// What was counted by some time.
+/// The counters at one time.
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
@@ -90,11 +89,11 @@ struct Sample {
     fetched: u64,
 }
 
-/// Turns counters and meters into [`Progress`], one look at a time.
+/// Turns counters and meters into [`Progress`], one sample at a time.
 pub(crate) struct Watch<'a> {
     counters: &'a Counters,
     meters: &'a [&'a Meter],
-    /// Bytes there are to write, if that is known.
+    /// Bytes to be written, if known.
     pub(crate) total: Option<u64>,
     samples: VecDeque<Sample>,
     waited: Vec<u64>,
@@ -106,7 +105,7 @@ impl<'a> Watch<'a> {
         Self { counters, meters, total, samples: VecDeque::from([first]), waited: vec![0; meters.len()] }
     }
 
-    /// What to report now.
+    /// The progress to report now.
     pub(crate) fn look(&mut self, now: Instant) -> Progress {
         let [written, fetched] = [&self.counters.written, &self.counters.fetched].map(|count| count.load(Relaxed));
         self.samples.push_back(Sample { at: now, written, fetched });
@@ -117,7 +116,7 @@ impl<'a> Watch<'a> {
         let millis = u64::try_from((now - since.at).as_millis()).unwrap_or(u64::MAX);
         let rate = per_second(since.written, written, millis);
         let fetch_total = self.counters.fetch_total();
-        // How much a stream unpacks to is rarely known before its end, how long it is nearly always.
+        // The unpacked size of a stream is rarely known in advance, but its packed size nearly always is.
         let seconds_left = match (self.total, fetch_total) {
             (Some(total), _) => seconds_left(written, total, rate),
             (None, Some(total)) => seconds_left(fetched, total, per_second(since.fetched, fetched, millis)),
@@ -134,7 +133,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The stage that waited least for the others since the last look is the one they wait for.
+    /// The bottleneck: the stage that has waited least for the others since the last sample.
     fn slowest(&mut self) -> Option<Stage> {
         let waited: Vec<u64> = self.meters.iter().map(|meter| meter.per_thread()).collect();
         let since_last = waited.iter().zip(&self.waited).map(|(now, before)| now - before);
@@ -145,12 +144,12 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// A source that was started over has counted back.
+/// The counter may have decreased, if the source was fetched from its start again.
 fn per_second(before: u64, now: u64, millis: u64) -> u64 {
     (now.saturating_sub(before) * 1000).checked_div(millis).unwrap_or(0)
 }
 
-/// Time the rest takes; none where nothing moves.
+/// Time needed for the rest; none if there is no progress.
 fn seconds_left(done: u64, total: u64, rate: u64) -> Option<u64> {
     match total.saturating_sub(done) {
         0 => Some(0),
@@ -189,7 +188,7 @@ mod tests {
         assert_eq!(watch.look(start + Duration::from_secs(20)).rate, 8);
     }
 
-    /// What is told after two seconds in which so much was written and fetched.
+    /// Checks the progress reported after two seconds in which this much was written and fetched.
     fn check(total: Option<u64>, fetch_total: Option<u64>, [written, fetched]: [u64; 2], expect: Option<u64>) {
         let counters = Counters::default();
         let mut watch = Watch::new(&counters, &[], total);
@@ -208,11 +207,11 @@ mod tests {
         check(None, Some(1000), [2000, 300], Some(4));
         check(Some(10_000), Some(1000), [2000, 300], Some(8));
         check(None, None, [2000, 300], None);
-        // The end.
+        // At the end.
         check(Some(10_000), Some(1000), [10_000, 1000], Some(0));
         check(None, Some(1000), [9000, 1000], Some(0));
         check(None, Some(0), [0, 0], Some(0));
-        // Not there yet, but soon; more than was announced; nothing moves.
+        // Nearly finished; more than was announced; no progress.
         check(Some(10_000), None, [9999, 0], Some(1));
         check(None, Some(1000), [9000, 1001], Some(0));
         check(Some(10_000), None, [0, 0], None);

@@ -1,4 +1,4 @@
-//! How a qcow2 image becomes raw blocks: as it is delivered, or read by ranges where that is not possible.
+//! Decodes a qcow2 image to raw blocks: as a stream, or by range requests if that is not possible.
 
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,8 +30,8 @@ pub(super) fn in_file_order(input: impl Read, output: &Output) -> Result<u64, Ha
     Ok(size)
 }
 
-/// Sends the blocks of an image in the order of the raw image, reading the file where it must. Returns format and size of the raw
-/// image in bytes.
+/// Sends the blocks of an image in the order of the raw image, with random access to the file. Returns the format and
+/// the size of the raw image in bytes.
 pub(super) fn by_ranges(mut file: Download, counters: &Counters, output: &Output) -> Result<(Format, u64), Halt> {
     let len = file.size()?;
     counters.set_fetch_total(Some(len));
@@ -45,7 +45,7 @@ pub(super) fn by_ranges(mut file: Download, counters: &Counters, output: &Output
         })
     };
     let sent = send_image(len, &mut read_at, output);
-    // Told by what it is, and not as a read of the format's.
+    // Report the original error, and not a read error of the format.
     if let Some(error) = failure {
         return Err(error.into());
     }

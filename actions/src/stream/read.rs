@@ -1,4 +1,4 @@
-//! A source as a reader, for actions that put it elsewhere than on a disk: fetched, resumed, checked and decoded as images are.
+//! Reads a source for actions that do not write it to a disk: fetched, resumed, checked and decoded like an image.
 
 use std::io::{self, Read};
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,20 +16,21 @@ use crate::machine::{Cancel, Machine};
 use crate::report::Report;
 use crate::text;
 
-/// How much there may be of what is decoded.
+/// The limit for the decoded size.
 #[derive(Clone, Copy)]
 pub(crate) struct Room<'a> {
     pub(crate) bytes: u64,
-    /// What that is, for the error: "twice the size of partition 1".
+    /// The limit in words, for the error: "twice the size of partition 1".
     pub(crate) words: &'a str,
 }
 
-/// What is done with what is read. It is called again where the source has to be fetched from its beginning.
+/// Consumes the data of a source. It is called again if the source has to be fetched from its start again.
 pub(crate) type Consume<'a, T> = dyn Fn(&mut dyn Read) -> Result<T, Error> + Sync + 'a;
 
-/// Has `consume` read a source to its end, decoded as an archive if there is a `room` for that, else as it comes. What it gives is
-/// returned, with a warning for the operator if that took several attempts, only if everything arrived and is what it had to be, so
-/// until then nothing it leaves may be of use. Where a place gives something else, the next is asked.
+/// Calls `consume` to read a source to its end, decoded as an archive if there is a `room`, else as delivered. Its
+/// value is returned only if everything arrived and passed all checks, so anything it creates must not be usable before
+/// that. With it comes a warning for the operator if it took several attempts. If a mirror delivers wrong data, the
+/// next one is used.
 pub(crate) fn run<T: Send>(
     source: &mut Source<'_>,
     room: Option<Room<'_>>,
@@ -53,8 +54,8 @@ pub(crate) fn run<T: Send>(
     Ok((value, source.mirrors.warning()))
 }
 
-/// Whether what was fetched may be something else than what is wanted, or damaged. What is to be checked may be so too where there is
-/// no room for it, or where it is refused for what it holds: the check is at its end.
+/// Whether the data may be wrong or damaged. If there is a check, errors for lack of space and for refused entries
+/// count too, because the check only happens at the end.
 fn is_another(error: &Error, is_checked: bool) -> bool {
     match error {
         Error::Source(SourceError::Signature { .. }) => true,
@@ -67,7 +68,7 @@ fn is_another(error: &Error, is_checked: bool) -> bool {
     }
 }
 
-/// What is wrong with an archive that is not what it was decoded as.
+/// The error of an archive that could not be decoded as one.
 fn of_archive(error: Error, room: Room<'_>) -> Error {
     let (reason, is_damaged) = match error {
         Error::Image(ImageError::Empty) => ("it is empty".to_owned(), true),
@@ -102,9 +103,9 @@ fn stages<T: Send>(
     let read = |queue: &Queue, pool: &Queue, meter: &Meter| {
         let mut input = Counted { input: Input::new(queue, pool, meter), counters: &counters };
         let value = consume(&mut input);
-        // What is left unread would hold the stages before this one up.
+        // Unread data would block the earlier stages.
         let drained = value.is_err() || io::copy(&mut input, &mut io::sink()).is_ok();
-        // A failure of another stage ends the reading too, and is the one to tell.
+        // A failure of another stage also ends the reading. Then that failure is the one to report.
         if stop.is_set() || !drained { Err(Halt::Stopped) } else { value.map_err(Halt::Failed) }
     };
     let sinks = Sinks { threads: 1, each: &read, beside: None };
@@ -112,7 +113,7 @@ fn stages<T: Send>(
     passed.values.pop().ok_or(Error::Cancelled)
 }
 
-/// Counts what is read.
+/// Counts the bytes that are read.
 struct Counted<'a, R> {
     input: R,
     counters: &'a Counters,

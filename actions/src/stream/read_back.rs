@@ -1,7 +1,7 @@
-//! Reads what was written again, past the page cache, while the rest is still being written.
+//! Reads written data back, bypassing the page cache, while the rest is still being written.
 //!
-//! A disk answers from its own memory what it was given a moment ago, so a piece is read only when a good deal was written after
-//! it, or after a flush: at the end, and where pieces are so small that there are too many of them before.
+//! A disk answers reads of recently written data from its own cache. So a piece is only read after a good deal more was
+//! written, or after a flush: at the end, or earlier if the pieces are so small that too many are waiting.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,12 +15,12 @@ use crate::disk::{Buffer, is_zero};
 use crate::error::Error;
 use crate::machine::Cancel;
 
-/// Bytes written after a piece before it is read.
+/// Bytes to be written after a piece before it is read back.
 const LAG: u64 = 64 << 20;
-/// Pieces remembered; the writers wait when there are more to be read.
+/// Maximum number of pieces to remember. The writers wait if there are more.
 const MAX_PIECES: usize = 1 << 16;
 
-/// Pieces that were written and not read yet.
+/// Pieces that were written but not yet read back.
 pub(super) struct ReadBack<'a> {
     disk: &'a OpenDisk,
     state: Mutex<State>,
@@ -33,41 +33,42 @@ struct State {
     pieces: VecDeque<Piece>,
     /// Bytes written so far.
     written: u64,
-    /// How many threads may still write.
+    /// Number of threads that may still write.
     writers: u64,
 }
 
-/// A piece of the disk, not larger than a buffer, and what it must hold.
+/// A piece of the disk, at most the size of a buffer, and its expected content.
 pub(super) struct Piece {
     offset: u64,
     len: usize,
-    /// Of its bytes; none for zeros.
+    /// Hash of the bytes; none for zeros.
     hash: Option<u64>,
-    /// Bytes written until then.
+    /// The count of bytes written when this piece was written.
     until: u64,
 }
 
 impl Piece {
-    /// Of bytes that are to be written at an offset.
+    /// The piece for bytes to be written at an offset.
     pub(super) fn of(bytes: &[u8], offset: u64, is_zero: bool) -> Self {
         let hash = (!is_zero).then(|| XxHash3_64::oneshot(bytes));
         Self { offset, len: bytes.len(), hash, until: 0 }
     }
 
-    /// Whether the disk has to look for it, when so many bytes are written, and so many were at the last flush.
+    /// Whether the disk has to read the piece from the medium. `written` are the bytes written so far, `flushed` those
+    /// at the last flush.
     fn can_be_read(&self, written: u64, flushed: u64) -> bool {
         self.until <= flushed || self.until + LAG <= written
     }
 }
 
 impl<'a> ReadBack<'a> {
-    /// Nothing yet, from so many threads.
+    /// No pieces yet, from this many writing threads.
     pub(super) fn new(disk: &'a OpenDisk, writers: u64, stop: &Cancel) -> Self {
         let state = Mutex::new(State { writers, ..State::default() });
         Self { disk, state, changed: Condvar::new(), stop: stop.clone() }
     }
 
-    /// Notes a piece that was written.
+    /// Records a piece that was written.
     pub(super) fn note(&self, piece: Piece) -> Result<(), Halt> {
         let mut state = self.wait(|state| state.pieces.len() < MAX_PIECES)?;
         state.written += piece.len as u64;
@@ -77,19 +78,21 @@ impl<'a> ReadBack<'a> {
         Ok(())
     }
 
-    /// Says that one of the threads will write no more.
+    /// Records that one of the threads will write no more.
     pub(super) fn close(&self) {
         self.lock().writers -= 1;
         self.changed.notify_all();
     }
 
-    /// Reads every piece and compares, until there are no more. `capacity` is the size of the largest in bytes.
+    /// Reads back and compares every piece until there are no more. `capacity` is the size of the largest piece in
+    /// bytes.
     pub(super) fn run(&self, capacity: usize) -> Result<(), Halt> {
         let mut buffer = Buffer::new(capacity);
         // Bytes written before the last flush.
         let mut flushed = 0;
         loop {
-            // Writers that wait for room write nothing more, so that the first piece would never be old enough.
+            // Writers that wait for space in the queue write nothing more, so the first piece would never be old
+            // enough.
             let ready = move |state: &State| {
                 state.writers == 0
                     || state.pieces.len() >= MAX_PIECES
@@ -135,8 +138,8 @@ mod tests {
 
     const BLOCK: usize = 512;
 
-    /// Writes nothing, but says of so many pieces that they were: one after the other, as one writer does. The disk has the same in
-    /// each of its blocks.
+    /// Does not write, but records this many pieces as written, one after the other, as one writer does. All blocks of
+    /// the disk have the same content.
     fn read_back(pieces: usize, noted: impl Fn(usize) -> [u8; BLOCK] + Sync) -> Result<(), Halt> {
         const BLOCKS: usize = 8;
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn more_small_pieces_than_are_remembered_are_read_before_much_is_written() {
-        // All of them are less than what is written before a piece is old enough.
+        // All of them together are less than what must be written before a piece is old enough.
         let pieces = MAX_PIECES + MAX_PIECES / 2;
         read_back(pieces, |_| [7; BLOCK]).unwrap();
         let wrong = |index: usize| if index == MAX_PIECES + 1 { [8; BLOCK] } else { [7; BLOCK] };

@@ -1,5 +1,5 @@
-//! Last stage: writes the raw blocks. The ends of the disk, by which firmware and kernels know it, are held back until
-//! everything else is written and checked.
+//! Last stage: writes the raw blocks. Both ends of the disk, by which firmware and kernels recognise it, are held back
+//! until everything else is written and checked.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,16 +19,16 @@ use crate::disk::partitions::{self, Backup, Fitted, Growth};
 use crate::disk::{Buffer, is_zero};
 use crate::error::{Error, ImageError};
 
-/// Held back at either end of the disk. At the head: protective MBR, GPT, and what boot loaders embed before the first
-/// partition, or the superblock of an image without partitions. At the tail: the backup GPT (UEFI specification, 5.3).
+/// Bytes held back at either end of the disk. The head has the protective MBR, the GPT and embedded boot loaders, or
+/// the superblock of an image without partitions. The tail has the backup GPT (UEFI specification, 5.3).
 const HELD_BACK: u64 = 1 << 20;
-/// Zeros are looked for in units of this many bytes. Shorter runs are not worth a command of their own.
+/// Size in bytes of the units that are checked for zeros. Shorter runs are not worth their own command.
 const ZERO_UNIT: usize = 64 << 10;
 
 /// A disk being written.
 pub(crate) struct Target<'a> {
     pub(super) disk: &'a OpenDisk,
-    /// Without one, all of the image is written.
+    /// If none, all of the image is written.
     map: Option<&'a Bmap>,
     head_end: u64,
     tail_start: u64,
@@ -38,9 +38,9 @@ pub(crate) struct Target<'a> {
 
 #[derive(Default)]
 struct Start {
-    /// Whether the old partition table was taken away.
+    /// Whether the old partition table was erased.
     is_begun: bool,
-    /// Blocks that came before the first of the image.
+    /// Blocks that arrived before the first one of the image.
     waiting: Vec<Buffer>,
 }
 
@@ -50,11 +50,11 @@ struct Held {
 }
 
 impl<'a> Target<'a> {
-    /// A disk for an image, of which only what holds data is written where there is a map of it.
+    /// Prepares a disk for an image. If there is a map, only the blocks with data are written.
     pub(crate) fn new(disk: &'a OpenDisk, map: Option<&'a Bmap>) -> Self {
         let head_end = HELD_BACK.min(disk.size());
         let tail_start = disk.size().saturating_sub(HELD_BACK).max(head_end);
-        // What the map leaves out of the ends of the disk becomes zeros there, and not what the disk was known by before.
+        // At the ends of the disk, blocks outside of the map become zeros, so that no old signature remains.
         let zeros = |range: Range<u64>| {
             let end = map.map_or(0, |map| map.image_size.min(range.end));
             vec![0; end.saturating_sub(range.start) as usize]
@@ -63,7 +63,7 @@ impl<'a> Target<'a> {
         Self { disk, map, head_end, tail_start, start: Mutex::default(), held: Mutex::new(held) }
     }
 
-    /// Writes blocks until there are no more. Run by each of the writing threads.
+    /// Writes blocks until there are no more. Each writing thread runs it.
     pub(super) fn run(
         &self,
         input: &Queue,
@@ -86,9 +86,10 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// The blocks that are to be written, now that this one is there, or that there are no more. Before the first byte is written, what the
-    /// disk was known by is taken away; and before that, the first block has to be that of an image, made for such a disk.
-    /// Pieces that are decoded side by side may come before it, and wait while there is a buffer left for it.
+    /// Takes a block, or none at the end, and returns the blocks to write now. Before the first byte is written, the
+    /// old partition table and signatures are erased. Before that, the first block must have arrived and must be that
+    /// of an image made for such a disk. Pieces that are decoded in parallel may arrive earlier. They wait as long as
+    /// there is a buffer left for the first block.
     fn begin(&self, block: Option<Buffer>) -> Result<Vec<Buffer>, Error> {
         let mut start = lock(&self.start);
         let is_end = block.is_none();
@@ -132,7 +133,7 @@ impl<'a> Target<'a> {
         }
         let mut at = offset + head.len() as u64;
         for (run, is_zero) in runs(middle, at) {
-            // Taken before the disk is given the bytes: memory that is damaged on their way must not vouch for itself.
+            // Computed before the bytes are written, so that memory damaged in the meantime is detected.
             let piece = read_back.map(|read_back| (read_back, Piece::of(run, at, is_zero)));
             match is_zero {
                 true => self.disk.zero(at..at + run.len() as u64)?,
@@ -144,8 +145,8 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// The partition that ends furthest behind the end of an image of this many bytes, if one does: then the image was cut off, or
-    /// leaves out what was not in use.
+    /// The partition that ends furthest beyond the end of an image of this size in bytes, if one does. Such an image
+    /// was truncated, or leaves out unused space.
     pub(crate) fn beyond(&self, raw_size: u64) -> Result<Option<String>, Error> {
         let mut partitions = partitions::in_head(&lock(&self.held).head, self.disk)?;
         partitions.retain(|partition| partition.bytes.end > raw_size);
@@ -153,11 +154,12 @@ impl<'a> Target<'a> {
         Ok(furthest.map(|partition| partition.describe(self.disk)))
     }
 
-    /// Writes what was held back, in an order that makes a cut at any point leave either no partition table or all of it, and
-    /// all that it leads to. A disk may tear a write at any block and reorder those between two flushes. So the head and
-    /// the tail come after everything else; then, with those on the disk, the two headers of a GPT; and last the MBR, which
-    /// firmware and kernels look at first. What can be wrong with the table is found before any header is written, and the
-    /// table is fitted to the disk in memory; `grow` has its last partition grow.
+    /// Writes the parts that were held back. If it is interrupted at any point, the disk has either no partition table,
+    /// or a complete one and everything that it refers to. A disk may tear a write at any block and reorder writes
+    /// between two flushes. So the head and the tail are written after everything else. Once they are on the disk, the
+    /// two headers of a GPT follow, and last the MBR, which firmware and kernels read first. The table is adapted to
+    /// the disk in memory, and errors in it are found before any header is written. With `grow` its last partition is
+    /// extended.
     pub(crate) fn commit(&self, grow: bool, verify: Verify) -> Result<Fitted, Error> {
         let check = |bytes: &[u8], offset: u64| match verify {
             Verify::Readback => self.disk.verify_at(bytes, offset),
@@ -206,8 +208,8 @@ impl<'a> Target<'a> {
         Ok(fitted)
     }
 
-    /// Reads back what is at the ends of the disk before a moved table covers some of it: the tail, and zeros around it, behind the head
-    /// and at the edges of partitions.
+    /// Reads back the ends of the disk before a moved table covers a part of them: the tail, and zeros around it,
+    /// behind the head and at the edges of partitions.
     fn verify_ends(&self, head: &[u8], tail: &[u8]) -> Result<(), Error> {
         self.disk.flush()?;
         self.edges(head, |edge| self.verify_zero(edge))?;
@@ -216,13 +218,13 @@ impl<'a> Target<'a> {
         self.verify_zero(head.len() as u64..self.head_end)
     }
 
-    /// Reads zeros back, of which there are at most as many as are held back at either end.
+    /// Reads back zeros. The range is at most as long as the part held back at either end.
     fn verify_zero(&self, range: Range<u64>) -> Result<(), Error> {
         self.disk.verify_at(&vec![0; (range.end - range.start) as usize], range.start)
     }
 
-    /// What the map leaves out at either end of each partition, to be made zeros of: a system that was here before may have had there
-    /// what a file system or an array is known by, and the image does not.
+    /// Passes to `each` the ranges outside of the map at either end of each partition, which have to be zeroed. A
+    /// former system may have left a signature of a file system or an array there.
     fn edges(&self, head: &[u8], mut each: impl FnMut(Range<u64>) -> Result<(), Error>) -> Result<(), Error> {
         let Some(map) = self.map else { return Ok(()) };
         let within = |at: u64| at.clamp(self.head_end, self.tail_start);
@@ -235,11 +237,12 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Makes sure a disk that was written to, and not to the end, is known by nothing. True if there was anything to do.
+    /// Makes sure that a disk that was only written in part is not recognised as anything. True if there was anything
+    /// to do.
     pub(crate) fn abandon(&self) -> Result<bool, Error> {
         let is_begun = lock(&self.start).is_begun;
         if is_begun {
-            // A disk that fails one request may yet take the others.
+            // A disk that fails one request may still accept the others.
             let forgotten = partitions::forget(self.disk);
             self.blank().and(forgotten)?;
         }
@@ -253,7 +256,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Cuts bytes that belong at an offset into runs of zeros, aligned units of them, and of all else.
+/// Splits bytes at an offset into runs of zeros, in aligned units, and runs of other data.
 fn runs(mut bytes: &[u8], mut offset: u64) -> impl Iterator<Item = (&[u8], bool)> {
     std::iter::from_fn(move || {
         let mut len = 0;
@@ -273,7 +276,7 @@ fn runs(mut bytes: &[u8], mut offset: u64) -> impl Iterator<Item = (&[u8], bool)
     })
 }
 
-/// Copies bytes to an offset of a piece held back; blocks may arrive in any order.
+/// Copies bytes to an offset of a part that is held back. Blocks may arrive in any order.
 fn place(held: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     if bytes.is_empty() {
         return;

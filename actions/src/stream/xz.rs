@@ -1,4 +1,4 @@
-//! Where the blocks of an xz stream end, and whether its index agrees (The .xz file format, version 1.2.1).
+//! Finds the end of each block of an xz stream and verifies its index (The .xz file format, version 1.2.1).
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, BufRead, Read};
@@ -10,18 +10,18 @@ use slipway_formats::image::XZ_MAGIC as MAGIC;
 
 use super::pieces::{Next, Walk};
 
-/// Magic, flags, and a checksum of the flags (2.1.1).
+/// Size of magic, flags and checksum of the flags, in bytes (2.1.1).
 pub(super) const HEADER: usize = 12;
-/// A block header of this size byte is no block: the index begins (4.1).
+/// First byte of the index, in place of the size in a block header (4.1).
 const INDEX: u8 = 0;
-/// Begins what follows the last block, so that a decoder given it looks at the check of the block.
+/// First byte of what follows the last block. A decoder verifies the check of the block once it gets this byte.
 pub(super) const END_OF_BLOCK: [u8; 1] = [INDEX];
 /// The only filter that ends a chain (5.3.1).
 const LZMA2: u64 = 0x21;
-/// A decoder is given no more memory: `xz -9` needs 65 MiB.
+/// Memory limit of a decoder in bytes. `xz -9` needs 65 MiB.
 const MEMORY: u64 = 80 << 20;
 
-/// The header of a stream, and what its index must say.
+/// The header of a stream, and the expected content of its index.
 pub(super) struct Header {
     bytes: [u8; HEADER],
     blocks: u64,
@@ -42,25 +42,25 @@ impl Header {
         Ok(Self { bytes, blocks: 0, seen: DefaultHasher::new() })
     }
 
-    /// The header itself.
+    /// The bytes of the header.
     pub(super) fn bytes(&self) -> [u8; HEADER] {
         self.bytes
     }
 
     /// A block of this stream.
     pub(super) fn block(&self) -> Block {
-        // 2.1.1.2: sizes of the checks by their number.
+        // 2.1.1.2: sizes of the checks by number.
         let check = [0, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64][usize::from(self.bytes[7] & 0x0F)];
         Block { at: At::Start, check, header: Vec::new(), compressed: 0, content: 0, dictionary: 0 }
     }
 
-    /// Notes a block that was read, for the index.
+    /// Records a block that was read, for the index.
     pub(super) fn add(&mut self, block: &Block) {
         self.blocks += 1;
         note(&mut self.seen, block.unpadded(), block.content);
     }
 
-    /// Reads index and footer (4 and 2.1.2), which must be those of the blocks noted.
+    /// Reads index and footer (4 and 2.1.2), which must match the recorded blocks.
     pub(super) fn end(self, input: &mut impl Read) -> io::Result<()> {
         let mut input = Checked { input, crc: Crc::new(), bytes: 0 };
         let mut indicator = [0];
@@ -85,7 +85,7 @@ impl Header {
         let mut rest = [0; 4 + HEADER];
         input.input.read_exact(&mut rest)?;
         let (index_crc, footer) = rest.split_at(4);
-        // 2.1.2.2: the size of the index in fours, less one.
+        // 2.1.2.2: the size of the index in units of four bytes, minus one.
         let backward = u32::try_from(size / 4 - 1).map_err(|_| wrong())?.to_le_bytes();
         let sound = crc.to_le_bytes() == *index_crc
             && crc32(&footer[4..10]).to_le_bytes() == footer[..4]
@@ -105,13 +105,13 @@ fn note(hasher: &mut DefaultHasher, unpadded: u64, content: u64) {
 #[derive(Debug)]
 pub(super) struct Block {
     at: At,
-    /// Bytes of the check at its end.
+    /// Size of the check at its end, in bytes.
     check: u64,
     header: Vec<u8>,
     compressed: u64,
-    /// Bytes the block decodes to; known when it was read to its end.
+    /// Decoded size of the block in bytes; known after the block was read to its end.
     pub(super) content: u64,
-    /// Bytes of its past a decoder must keep.
+    /// Bytes of history that a decoder must keep.
     pub(super) dictionary: u64,
 }
 
@@ -132,7 +132,7 @@ impl Walk for Block {
             At::Start => (At::Size, Next::Header(1)),
             At::Size => {
                 self.header = header.to_vec();
-                // 3.1.1: (size byte + 1) * 4 bytes with it.
+                // 3.1.1: (size byte + 1) * 4 bytes, including the size byte.
                 (At::Rest, Next::Header(usize::from(header[0]) * 4 + 3))
             }
             At::Rest => {
@@ -175,7 +175,7 @@ impl Block {
     }
 }
 
-/// Whether a block begins here, and not the index.
+/// Whether a block begins here, rather than the index.
 pub(super) fn is_block(input: &mut impl BufRead) -> io::Result<bool> {
     match input.fill_buf()? {
         [] => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -183,7 +183,7 @@ pub(super) fn is_block(input: &mut impl BufRead) -> io::Result<bool> {
     }
 }
 
-/// Goes past the padding between streams: zeros, a multiple of four (2.2).
+/// Skips the padding between streams: zeros, a multiple of four bytes (2.2).
 pub(super) fn skip_padding(input: &mut impl BufRead) -> io::Result<()> {
     let mut skipped = 0;
     while let [0, ..] = input.fill_buf()? {
@@ -235,7 +235,7 @@ fn number(input: &mut impl Read) -> io::Result<u64> {
     Err(invalid("a number in a header is too long"))
 }
 
-/// Counts and sums what is read.
+/// Counts the bytes read and computes their checksum.
 struct Checked<'a, R> {
     input: &'a mut R,
     crc: Crc,
@@ -251,12 +251,12 @@ impl<R: Read> Read for Checked<'_, R> {
     }
 }
 
-/// Decodes one block, given the header of its stream, the block, and the indicator of an index: liblzma takes in
-/// that last byte only when the check of the block was right.
+/// Decodes one block. The input is the header of its stream, the block, and the indicator of an index: liblzma only
+/// consumes that last byte if the check of the block was right.
 pub(super) struct Decoder<R> {
     stream: Stream,
     input: R,
-    /// What went wrong after the bytes already handed out.
+    /// The error that follows the bytes already returned.
     failed: Option<io::Error>,
 }
 

@@ -1,4 +1,4 @@
-//! Where the frames of a zstd stream end (RFC 8878, 3.1).
+//! Finds the end of each frame of a zstd stream (RFC 8878, 3.1).
 
 use std::io;
 
@@ -11,9 +11,9 @@ use super::pieces::{Next, Walk};
 pub(super) struct Frame {
     at: At,
     has_checksum: bool,
-    /// Bytes the frame decodes to, where it says so. A skippable frame decodes to none.
+    /// Decoded size of the frame in bytes, if it states it. For a skippable frame it is 0.
     pub(super) content: Option<u64>,
-    /// Bytes of its past a decoder must keep.
+    /// Bytes of history that a decoder must keep.
     pub(super) window: u64,
 }
 
@@ -69,7 +69,7 @@ impl Walk for Frame {
 }
 
 impl Frame {
-    /// Frame header after its descriptor: window, dictionary, size of the content (RFC 8878, 3.1.1.1).
+    /// Parses the rest of the frame header: window, dictionary, content size (RFC 8878, 3.1.1.1).
     fn frame_header(&mut self, descriptor: u8, header: &[u8]) -> io::Result<Next> {
         let single_segment = descriptor & 0x20 != 0;
         self.has_checksum = descriptor & 0x04 != 0;
@@ -77,7 +77,7 @@ impl Frame {
         let (_, content) = rest.split_at([0, 1, 2, 4][usize::from(descriptor & 3)].min(rest.len()));
         self.content = match content.len() {
             0 => None,
-            // 3.1.1.1.4: two bytes count from 256.
+            // 3.1.1.1.4: a field of two bytes has an offset of 256.
             2 => Some(little_endian(content) + 256),
             _ => Some(little_endian(content)),
         };
@@ -93,7 +93,7 @@ impl Frame {
     }
 }
 
-/// Bytes of the frame header after the descriptor.
+/// Size of the frame header after the descriptor, in bytes.
 fn header_size(descriptor: u8) -> usize {
     let single_segment = descriptor & 0x20 != 0;
     let content = match descriptor >> 6 {
@@ -105,8 +105,8 @@ fn header_size(descriptor: u8) -> usize {
     usize::from(!single_segment) + [0, 1, 2, 4][usize::from(descriptor & 3)] + content
 }
 
-/// Whether the first frame of a stream that is not to be skipped says how large its content is, by the first bytes of the stream.
-/// The programs that write streams of many frames do or do not for all of them.
+/// Whether the first frame that is not skippable states the size of its content, according to the first bytes of the
+/// stream. Programs that write streams of many frames state it for all of them or none.
 pub(super) fn says_size(mut head: &[u8]) -> bool {
     while let Some((start, rest)) = head.split_at_checked(8)
         && is_skippable(&start[..4])

@@ -32,10 +32,10 @@ struct DmIoctl {
 }
 
 impl DmIoctl {
-    /// About the mapping of a name. The last bytes of name and uuid stay zero, which ends them.
+    /// The argument for the mapping with this name. The last bytes of name and uuid stay zero as terminators.
     fn of(name: &str, uuid: &str) -> Result<Self> {
         let mut argument = Self {
-            // The oldest of this major version: every kernel since 2.6 takes it.
+            // The oldest version of this major version. Every kernel since 2.6 accepts it.
             version: [4, 0, 0],
             data_size: size_of::<Self>() as u32,
             data_start: size_of::<Self>() as u32,
@@ -55,33 +55,33 @@ impl DmIoctl {
     }
 }
 
-/// Copies a text to where a zero has to end it.
+/// Copies a text into a field that must end with a zero.
 fn copy_text(room: &mut [u8], text: &str) -> Result<()> {
     let len = room.len() - 1;
     room[..len].get_mut(..text.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(text.as_bytes());
     Ok(())
 }
 
-/// Removes a mapping of the device mapper by its name. `control` is /dev/mapper/control.
+/// Removes a device-mapper mapping by name. `control` is /dev/mapper/control.
 pub(crate) fn remove(control: &File, name: &str) -> Result<()> {
     let mut argument = DmIoctl::of(name, "")?;
     // SAFETY: DM_DEV_REMOVE takes a struct dm_ioctl, which DmIoctl mirrors, and writes at most its data_size.
     unsafe { ioctl::ioctl(control, Updater::<DM_DEV_REMOVE, DmIoctl>::new(&mut argument)) }
 }
 
-/// A part of a mapping that is a part of a device, in sectors of 512 bytes.
+/// A part of a mapping that maps to a part of a device, in sectors of 512 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LinearTarget {
-    /// In the mapping.
+    /// Start in the mapping.
     pub(crate) start: u64,
     pub(crate) len: u64,
     /// Major and minor number of the device.
     pub(crate) device: (u32, u32),
-    /// On the device.
+    /// Start on the device.
     pub(crate) offset: u64,
 }
 
-/// Room for targets: some 200.
+/// Size of the target table in bytes, for some 200 targets.
 const TABLE_ROOM: usize = 16384;
 
 /// `struct dm_ioctl` of linux/dm-ioctl.h with room for `struct dm_target_spec`.
@@ -91,7 +91,7 @@ struct Table {
     targets: [u8; TABLE_ROOM],
 }
 
-/// Makes a mapping of the device mapper and has it work. `control` is /dev/mapper/control. Where it fails nothing is left of it.
+/// Creates and activates a device-mapper mapping. `control` is /dev/mapper/control. If it fails, nothing is left of it.
 pub(crate) fn start(control: &File, name: &str, uuid: &str, targets: &[LinearTarget]) -> Result<()> {
     let mut table = Table { header: DmIoctl::of(name, "")?, targets: [0; TABLE_ROOM] };
     table.header.data_size = size_of::<Table>() as u32;
@@ -101,12 +101,12 @@ pub(crate) fn start(control: &File, name: &str, uuid: &str, targets: &[LinearTar
     // SAFETY: DM_DEV_CREATE takes a struct dm_ioctl, which DmIoctl mirrors, and writes at most its data_size.
     unsafe { ioctl::ioctl(control, Updater::<DM_DEV_CREATE, DmIoctl>::new(&mut create))? };
     let mut resume = DmIoctl::of(name, "")?;
-    // SAFETY: DM_TABLE_LOAD takes a struct dm_ioctl, with which Table begins, and reads targets and writes answers at most up
-    // to its data_size, which is that of Table.
+    // SAFETY: DM_TABLE_LOAD takes a struct dm_ioctl, with which Table begins, and reads targets and writes answers at
+    // most up to its data_size, which is that of Table.
     let loaded = unsafe { ioctl::ioctl(control, Updater::<DM_TABLE_LOAD, Table>::new(&mut table)) };
     let started = loaded.and_then(|()| {
-        // SAFETY: DM_DEV_SUSPEND, which resumes without the flag to suspend, takes a struct dm_ioctl, which DmIoctl mirrors, and
-        // writes at most its data_size.
+        // SAFETY: DM_DEV_SUSPEND, which resumes without the flag to suspend, takes a struct dm_ioctl, which DmIoctl
+        // mirrors, and writes at most its data_size.
         unsafe { ioctl::ioctl(control, Updater::<DM_DEV_SUSPEND, DmIoctl>::new(&mut resume)) }
     });
     if started.is_err() {
@@ -115,7 +115,7 @@ pub(crate) fn start(control: &File, name: &str, uuid: &str, targets: &[LinearTar
     started
 }
 
-/// `struct dm_target_spec` for each target, and its parameters as a text behind it, at multiples of 8 bytes.
+/// Writes a `struct dm_target_spec` for each target, followed by its parameters as text, at multiples of 8 bytes.
 fn fill_table(room: &mut [u8], targets: &[LinearTarget]) -> Result<()> {
     const SPEC: usize = 40;
     let mut rest = room;

@@ -1,4 +1,4 @@
-//! Growing file systems that are mounted.
+//! Grows mounted file systems.
 
 use std::os::fd::OwnedFd;
 
@@ -14,7 +14,7 @@ const XFS_IOC_FSGROWFSDATA: Opcode = ioctl::opcode::write::<XfsGrow>(b'X', 110);
 /// `_IOW(0x94, 3, struct btrfs_ioctl_vol_args)` of linux/btrfs.h.
 const BTRFS_IOC_RESIZE: Opcode = ioctl::opcode::write::<BtrfsVolume>(0x94, 3);
 
-/// Grows a mounted ext2, ext3 or ext4 to this many blocks of its own. `root` is a directory of it.
+/// Grows a mounted ext2, ext3 or ext4 to this many file system blocks. `root` is a directory in it.
 pub(crate) fn grow_ext4(root: &OwnedFd, blocks: u64) -> Result<()> {
     // SAFETY: EXT4_IOC_RESIZE_FS reads a u64.
     unsafe { ioctl::ioctl(root, Setter::<EXT4_IOC_RESIZE_FS, u64>::new(blocks)) }
@@ -39,9 +39,10 @@ struct XfsGrow {
     padding: u32,
 }
 
-/// Grows a mounted xfs to `len` bytes, in whole blocks of its own. `root` is a directory of it.
+/// Grows a mounted xfs to `len` bytes, rounded down to file system blocks. `root` is a directory in it.
 pub(crate) fn grow_xfs(root: &OwnedFd, len: u64) -> Result<()> {
-    // SAFETY: XFS_IOC_FSGEOMETRY_V1 writes a struct xfs_fsop_geom_v1, which XfsGeometry mirrors and for which any bytes are valid.
+    // SAFETY: XFS_IOC_FSGEOMETRY_V1 writes a struct xfs_fsop_geom_v1, which XfsGeometry mirrors and for which any bytes
+    // are valid.
     let geometry = unsafe { ioctl::ioctl(root, Getter::<XFS_IOC_FSGEOMETRY_V1, XfsGeometry>::new())? };
     let blocks = len.checked_div(u64::from(geometry.block_size)).unwrap_or_default();
     let argument = XfsGrow { blocks, max_inode_percent: geometry.max_inode_percent, padding: 0 };
@@ -56,11 +57,12 @@ struct BtrfsVolume {
     name: [u8; 4088],
 }
 
-/// Grows a mounted btrfs to the size of its first device. `root` is a directory of it.
+/// Grows a mounted btrfs to the size of its first device. `root` is a directory in it.
 pub(crate) fn grow_btrfs(root: &OwnedFd) -> Result<()> {
     let mut argument = BtrfsVolume { fd: 0, name: [0; 4088] };
     argument.name[..3].copy_from_slice(b"max");
-    // SAFETY: BTRFS_IOC_RESIZE reads a struct btrfs_ioctl_vol_args, which BtrfsVolume mirrors; its name ends with a zero.
+    // SAFETY: BTRFS_IOC_RESIZE reads a struct btrfs_ioctl_vol_args, which BtrfsVolume mirrors; its name ends with a
+    // zero.
     unsafe { ioctl::ioctl(root, Setter::<BTRFS_IOC_RESIZE, BtrfsVolume>::new(argument)) }
 }
 

@@ -1,4 +1,4 @@
-//! Kernels that are started by the kernel (linux/kexec.h).
+//! Starting a kernel from the running kernel (linux/kexec.h).
 
 use std::ffi::{CStr, c_long, c_ulong};
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 unsafe extern "C" {
-    /// syscall(2), for kexec_file_load(2), which neither rustix nor every C library has.
+    /// syscall(2), for kexec_file_load(2), which rustix and some C libraries do not have.
     fn syscall(number: c_long, ...) -> c_long;
 }
 
@@ -15,15 +15,15 @@ const KEXEC_FILE_LOAD: c_long = if cfg!(target_arch = "x86_64") { 320 } else { 2
 /// linux/kexec.h.
 const KEXEC_FILE_NO_INITRAMFS: c_ulong = 4;
 
-/// Puts a kernel into memory, which reboot(2) then starts when it is asked to.
+/// Loads a kernel into memory. reboot(2) starts it on request.
 pub(crate) fn load(kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
     let (initrd, flags) = match initrd {
         Some(initrd) => (initrd.as_raw_fd(), 0),
         None => (-1, KEXEC_FILE_NO_INITRAMFS),
     };
     let cmdline_len = cmdline.count_bytes() as c_ulong + 1;
-    // SAFETY: kexec_file_load takes two descriptors, which outlive the call, and reads cmdline_len bytes, which is the string
-    // with the zero that ends it; every argument is as wide as a register.
+    // SAFETY: kexec_file_load takes two descriptors, which outlive the call, and reads cmdline_len bytes, which is the
+    // string with the zero that ends it; every argument is as wide as a register.
     let done = unsafe {
         syscall(
             KEXEC_FILE_LOAD,

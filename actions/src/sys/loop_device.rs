@@ -17,7 +17,7 @@ const LOOP_CONFIGURE: Opcode = 0x4C0A;
 /// Free the device when its last user is gone (linux/loop.h).
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
-/// The number of a loop device that is free now; another process may take it first.
+/// The number of a free loop device. Another process may take it first.
 pub(crate) fn free_number(control: &File) -> Result<u32> {
     // SAFETY: LOOP_CTL_GET_FREE takes no argument and answers with its return value.
     unsafe { ioctl::ioctl(control, Returning::<()> { opcode: LOOP_CTL_GET_FREE, argument: None }) }
@@ -73,7 +73,7 @@ pub(crate) fn configure(device: &File, backing: &File, offset: u64, len: u64) ->
     unsafe { ioctl::ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }
 }
 
-/// Takes the file from a loop device, at once or when its last user is gone.
+/// Unbinds a loop device from its file, at once or when its last user is gone.
 pub(crate) fn clear(device: &File) -> Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument.
     unsafe { ioctl::ioctl(device, NoArg::<LOOP_CLR_FD>::new()) }

@@ -34,15 +34,15 @@ struct Disk {
     state: c_int,
 }
 
-/// Tells a new array of the md driver that its members have superblocks of version 1 and of which minor one.
+/// Tells a new md array that its members have superblocks of version 1, and the minor version.
 pub(crate) fn prepare(array: &File, minor_version: c_int) -> Result<()> {
-    // No number of members: the superblocks say everything.
+    // The number of members is left out, because the superblocks have all information.
     let argument = Array { major_version: 1, minor_version, others: [0; 16] };
     // SAFETY: SET_ARRAY_INFO reads a mdu_array_info_t, which Array mirrors.
     unsafe { ioctl::ioctl(array, Setter::<SET_ARRAY_INFO, Array>::new(argument)) }
 }
 
-/// Adds a device, by its number, that has a superblock to an array.
+/// Adds a device with a superblock to an array, by its device number.
 pub(crate) fn add(array: &File, device: u64) -> Result<()> {
     let [major, minor] = [major(device), minor(device)].map(u32::cast_signed);
     let argument = Disk { number: 0, major, minor, role: 0, state: 0 };
@@ -56,7 +56,7 @@ pub(crate) fn run(array: &File) -> Result<()> {
     unsafe { ioctl::ioctl(array, Setter::<RUN_ARRAY, [c_int; 3]>::new([0; 3])) }
 }
 
-/// Stops a RAID array of the md driver.
+/// Stops an md array.
 pub(crate) fn stop(array: &File) -> Result<()> {
     // SAFETY: STOP_ARRAY takes no argument.
     unsafe { ioctl::ioctl(array, NoArg::<STOP_ARRAY>::new()) }

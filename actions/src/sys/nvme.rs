@@ -48,8 +48,8 @@ struct Passthru {
     result: u32,
 }
 
-/// Has an NVMe controller run an admin command, which fills `data` if it is one that answers with data. Gives the status field of
-/// the completion, 0 when it succeeded (NVM Express Base Specification 2.0, 3.3.3.2.1).
+/// Makes an NVMe controller run an admin command, which fills `data` if it returns data. Returns the status field of
+/// the completion, 0 for success (NVM Express Base Specification 2.0, 3.3.3.2.1).
 pub(crate) fn admin(disk: &File, command: Admin, data: &mut [u8]) -> Result<u32> {
     let [word_10, word_11] = command.words;
     let argument = Passthru {

@@ -1,4 +1,4 @@
-//! SCSI disks, and those that are reached by SCSI commands (scsi/sg.h).
+//! SCSI disks, and other disks that accept SCSI commands (scsi/sg.h).
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
@@ -9,22 +9,22 @@ use rustix::ioctl::{self, Opcode, Updater};
 /// scsi/sg.h.
 const SG_IO: Opcode = 0x2285;
 
-/// What goes with a SCSI command.
+/// The data of a SCSI command.
 #[derive(Debug)]
 pub(crate) enum Data<'a> {
     None,
     /// Filled by the disk.
     In(&'a mut [u8]),
-    /// Sent to it.
+    /// Sent to the disk.
     Out(&'a [u8]),
 }
 
 /// How a SCSI command ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// Of the disk (SAM-5, 5.3.1), 0 for GOOD.
+    /// Status of the disk (SAM-5, 5.3.1), 0 for GOOD.
     pub(crate) status: u8,
-    /// Of the host adapter and its driver, 0 when nothing is wrong.
+    /// Status of the host adapter and its driver, 0 for success.
     pub(crate) transport: u16,
     /// Sense data (SPC-4, 4.5).
     pub(crate) sense: [u8; 32],
@@ -57,7 +57,7 @@ struct SgIo {
     info: u32,
 }
 
-/// Has a SCSI disk run a command of 16 bytes; `timeout` in milliseconds.
+/// Makes a SCSI disk run a command of 16 bytes. `timeout` is in milliseconds.
 pub(crate) fn command(disk: &File, command: &[u8; 16], data: Data<'_>, timeout: u32) -> Result<Status> {
     // `SG_DXFER_NONE`, `SG_DXFER_FROM_DEV` and `SG_DXFER_TO_DEV` of scsi/sg.h.
     let (direction, data, len) = match data {
@@ -90,10 +90,11 @@ pub(crate) fn command(disk: &File, command: &[u8; 16], data: Data<'_>, timeout: 
         duration: 0,
         info: 0,
     };
-    // SAFETY: SG_IO takes a struct sg_io_hdr, which SgIo mirrors. Its pointers are to a command of command_len bytes, room for
-    // sense_room bytes, and data_len bytes that are only written in the direction from the disk; all outlive the call.
+    // SAFETY: SG_IO takes a struct sg_io_hdr, which SgIo mirrors. Its pointers are to a command of command_len bytes,
+    // room for sense_room bytes, and data_len bytes that are only written in the direction from the disk; all outlive
+    // the call.
     unsafe { ioctl::ioctl(disk, Updater::<SG_IO, SgIo>::new(&mut header))? };
-    // The driver's "there is sense data" (0x08) is no error of its own.
+    // The driver's "there is sense data" (0x08) is not an error by itself.
     let transport = header.host_status | (header.driver_status & !0x08);
     Ok(Status { status: header.status, transport, sense })
 }

@@ -1,4 +1,4 @@
-//! How firmware starts the installed system: its variables, and the loaders on the EFI system partition.
+//! How firmware starts the installed system: EFI variables, and boot loaders on the EFI system partition.
 
 pub(crate) mod fallback;
 pub(crate) mod loader;

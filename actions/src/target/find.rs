@@ -1,4 +1,4 @@
-//! Where actions on the installed system work: its root file system, or a partition that is named.
+//! Finds what actions on the installed system work on: its root file system, or a named partition.
 
 use slipway_protocol::NumberOrName;
 
@@ -20,18 +20,18 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// File system type.
     pub(crate) kind: &'static str,
-    /// Partitions that could not be looked into on the way.
+    /// Partitions that could not be searched.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Target {
-    /// Whether the file system keeps owners and modes.
+    /// Whether the file system stores owners and modes.
     pub(crate) fn keeps_owners(&self) -> bool {
         self.kind != "vfat"
     }
 }
 
-/// Mounts the partition that is named, or else the root file system.
+/// Mounts the named partition, or else the root file system.
 pub(crate) fn find(
     disk: &OpenDisk,
     partition: Option<&NumberOrName>,
@@ -91,8 +91,8 @@ fn is_meant(wanted: &NumberOrName, partition: &Partition, file_system: Option<&F
     }
 }
 
-/// Mounts the root file system of the installed system: the partition whose type says so, else one whose name or label
-/// does, else the first that holds an operating system.
+/// Mounts the root file system of the installed system: the partition with a root type, else one with a matching name
+/// or label, else the first with an operating system.
 pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Result<Target, Error> {
     let mut found = verity::judged(disk)?;
     found.sort_by_key(|((partition, file_system), _)| roles::rank(partition, file_system.as_ref()));
@@ -117,7 +117,7 @@ pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Resu
             Err(error) => {
                 looked_at.refused(&name, &error);
                 if roles::rank(&partition, Some(&file_system)) == 0 {
-                    // This one is meant. Another system beside it must not get its files.
+                    // This partition was marked as the root. Another system on the disk must not get its files.
                     break;
                 }
                 continue;

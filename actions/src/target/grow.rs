@@ -1,4 +1,4 @@
-//! Grows the file system in a partition that was made larger.
+//! Grows the file system in a partition that was extended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,13 +15,13 @@ use crate::{sys, text};
 /// Why a file system was not grown.
 #[derive(Debug, thiserror::Error)]
 enum GrowError {
-    /// Its disk could not be opened, or not be flushed.
+    /// The disk could not be opened or flushed.
     #[error(transparent)]
     Disk(#[from] Error),
-    /// It could not be mounted.
+    /// The file system could not be mounted.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The kernel refused.
+    /// The kernel refused to grow it.
     #[error("growing {kind}")]
     Refused {
         /// File system type.
@@ -32,8 +32,8 @@ enum GrowError {
     },
 }
 
-/// Grows the file system in a partition that was grown, by the kernel, on a disk nobody holds. What was done in words, with
-/// a warning where it did not work.
+/// Lets the kernel grow the file system in a partition that was extended, on a disk that is not in use. Returns in
+/// words what was done, with a warning if it failed.
 pub(crate) fn finish(path: &str, grown: &Grown) -> (String, Option<String>) {
     let Grown { partition, old_end, kind } = grown;
     let [old, new] = [*old_end, partition.bytes.end].map(|end| text::size(end - partition.bytes.start));
@@ -57,7 +57,7 @@ fn grow_file_system(path: &str, partition: &Partition, kind: &'static str) -> Re
     Ok(root.sync()?)
 }
 
-/// Has a file system take up `len` bytes.
+/// Grows a file system to `len` bytes.
 fn resize(root: &OwnedFd, kind: &str, len: u64) -> Result<(), Errno> {
     match kind {
         "btrfs" => sys::file_system::grow_btrfs(root),

@@ -1,7 +1,7 @@
 //! Mounts a partition without a mount point, a mount program or udev.
 //!
-//! The mount is a file descriptor (fsopen(2), fsmount(2)) that is attached nowhere: it goes away with the descriptor, even
-//! if the process is killed.
+//! The mount is a file descriptor (fsopen(2), fsmount(2)) that is not attached anywhere. It disappears with the
+//! descriptor, even if the process is killed.
 
 use std::fs::File;
 use std::io;
@@ -23,29 +23,29 @@ use crate::target::os_release;
 use crate::target::root::TargetRoot;
 use crate::{sys, text};
 
-/// Another process may take the free loop device first.
+/// Number of tries. Another process may take the free loop device first.
 const LOOP_TRIES: u32 = 10;
-/// File systems that can be mounted by what the probe calls them.
+/// File systems that can be mounted, as the probe calls them.
 const MOUNTABLE: &[&str] = &["ext2", "ext3", "ext4", "xfs", "btrfs", "vfat"];
-/// Subvolumes of btrfs that installers make for the root file system: Fedora's, that of Ubuntu and Arch Linux, Debian's.
+/// btrfs subvolumes that installers create for the root file system: of Fedora, of Ubuntu and Arch Linux, of Debian.
 const ROOT_SUBVOLUMES: &[&str] = &["root", "@", "@rootfs"];
 /// Why a file system could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MountError {
-    /// The kernel made no node for the partition.
+    /// The kernel did not create a node for the partition.
     #[error("waiting for the device node of the partition at byte {offset}: it did not appear")]
     NoNode {
         /// Where the partition starts, in bytes.
         offset: u64,
     },
-    /// No loop device could be bound to the place in the file.
+    /// No loop device could be bound to that part of the file.
     #[error("binding a loop device")]
     Loop {
         /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The kernel refused the file system.
+    /// The kernel refused to mount the file system.
     #[error("mounting {kind} from {source_path}")]
     Refused {
         /// File system type.
@@ -58,13 +58,14 @@ pub(crate) enum MountError {
     },
 }
 
-/// Places of a disk where something was looked for.
+/// Places of a disk that were searched.
 #[derive(Debug, Default)]
 pub(crate) struct SearchLog {
     places: Vec<String>,
-    /// Partitions that could not be looked into, with the reason; worth a warning even if it was found elsewhere.
+    /// Partitions that could not be searched, with the reason. They are worth a warning even if the search succeeded
+    /// elsewhere.
     pub(crate) refusals: Vec<String>,
-    /// Partitions that were not mounted, where all of a disk were gone over.
+    /// Partitions that were not mounted, if the whole disk was searched.
     pub(crate) unmounted: Vec<Unmounted>,
     is_transient: bool,
 }
@@ -74,19 +75,19 @@ pub(crate) struct SearchLog {
 pub(crate) struct Unmounted {
     pub(crate) partition: Partition,
     pub(crate) file_system: Option<FileSystem>,
-    /// Why, after its name.
+    /// The reason, to be printed after its name.
     pub(crate) reason: String,
-    /// The kernel was asked to.
+    /// Whether the kernel refused to mount it.
     pub(crate) is_refused: bool,
 }
 
 impl SearchLog {
-    /// Notes a place that does not have it.
+    /// Records a place where the search failed.
     pub(crate) fn note_miss(&mut self, place: String) {
         self.places.push(place);
     }
 
-    /// Notes a partition that could not be mounted, and gives that in words.
+    /// Records a partition that could not be mounted, and returns that in words.
     pub(crate) fn refused(&mut self, partition: &str, error: &MountError) -> String {
         let refusal = format!("{partition} was not looked into: {}", text::chain(error));
         self.places.push(refusal.clone());
@@ -95,14 +96,14 @@ impl SearchLog {
         refusal
     }
 
-    /// The error that it is nowhere.
+    /// The error if nothing was found.
     pub(crate) fn not_found(self, what: &'static str, disk: &OpenDisk) -> Error {
         let (disk, looked_at) = (disk.path().to_owned(), self.places.join("; "));
         Error::Target(TargetError::NotFound { what, disk, looked_at, is_transient: self.is_transient })
     }
 }
 
-/// The file system of a partition, if it holds one.
+/// The file system of a partition, if it has one.
 pub(crate) fn probe(disk: &OpenDisk, partition: &Partition) -> Result<Option<FileSystem>, Error> {
     probe::file_system(disk, partition)
 }
@@ -117,11 +118,11 @@ pub(crate) fn mount(disk: &OpenDisk, partition: &Partition, kind: &'static str) 
     mount_source(&source(disk, partition)?, kind)
 }
 
-/// A device a partition can be mounted from.
+/// A device from which a partition can be mounted.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) path: PathBuf,
-    /// Keeps a loop device bound.
+    /// Keeps the loop device bound.
     _loop_device: Option<File>,
 }
 
@@ -136,8 +137,8 @@ pub(crate) fn source(disk: &OpenDisk, partition: &Partition) -> Result<Source, M
     }
 }
 
-/// Mounts what is on a device; of btrfs, the subvolume with the root file system, where that is below what is mounted unless told
-/// otherwise.
+/// Mounts a device. For btrfs, mounts the subvolume with the root file system if it is below the default subvolume,
+/// unless told otherwise.
 pub(crate) fn mount_source(source: &Source, kind: &'static str) -> Result<TargetRoot, MountError> {
     let refused = |errno: Errno| MountError::Refused {
         kind,
@@ -149,13 +150,13 @@ pub(crate) fn mount_source(source: &Source, kind: &'static str) -> Result<Target
     let has_system = |folder: &str| os_release::PATHS.iter().any(|path| root.exists(&format!("{folder}{path}")));
     let is_root = |name: &&&str| kind == "btrfs" && !has_system("") && has_system(&format!("{name}/"));
     match ROOT_SUBVOLUMES.iter().find(is_root) {
-        // A folder of that name is no subvolume, and cannot be mounted.
+        // A normal folder of that name is not a subvolume and cannot be mounted.
         Some(name) => Ok(attached(Some(*name)).unwrap_or(root)),
         None => Ok(root),
     }
 }
 
-/// The driver for a file system. ext2 and ext3 are mounted by the one for ext4, which is the one a kernel has.
+/// The driver for a file system. ext2 and ext3 use that of ext4, which is the one that kernels have.
 pub(crate) fn driver(kind: &str) -> &str {
     if kind.starts_with("ext") { "ext4" } else { kind }
 }
@@ -173,14 +174,14 @@ fn attach(node: &Path, kind: &str, subvolume: Option<&str>) -> Result<OwnedFd, E
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
-/// Binds a free loop device to a part of a file. It is freed when both the file returned and the mount are gone.
+/// Binds a free loop device to a part of a file. It is freed once the returned file and the mount are both gone.
 fn bind_loop(path: &str, bytes: &Range<u64>) -> Result<(PathBuf, File), MountError> {
     let failed = |source| MountError::Loop { source };
     let read_write = |path: &Path| File::options().read(true).write(true).open(path);
     let backing = read_write(Path::new(path)).map_err(failed)?;
     let control = match read_write(Path::new("/dev/loop-control")) {
         Ok(control) => control,
-        // Without the loop driver the kernel's own partition node was the only way.
+        // Without the loop driver, the kernel's partition node was the only way.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(MountError::NoNode { offset: bytes.start });
         }

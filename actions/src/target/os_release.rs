@@ -1,8 +1,8 @@
-//! What an installed system says of itself (os-release(5)).
+//! Identification of an installed system (os-release(5)).
 
 use crate::target::root::TargetRoot;
 
-/// Where it says so.
+/// Paths of the file.
 pub(crate) const PATHS: &[&str] = &["etc/os-release", "usr/lib/os-release"];
 
 /// An operating system.
@@ -11,13 +11,13 @@ pub(crate) struct OsRelease {
     pub(crate) name: Option<String>,
     /// `ID`, then the words of `ID_LIKE`.
     pub(crate) ids: Vec<String>,
-    /// What its entries in a boot menu are sorted by, and its version (UAPI.1, "Sorting").
+    /// The key by which its entries in a boot menu are sorted, and its version (UAPI.1, "Sorting").
     pub(crate) sort_key: Option<String>,
     pub(crate) version: Option<String>,
 }
 
 impl OsRelease {
-    /// What the file in a root file system says; nothing where it cannot be read.
+    /// Reads the file in a root file system; empty if it cannot be read.
     pub(crate) fn of(root: &TargetRoot) -> Self {
         let text = PATHS.iter().find_map(|path| root.read(path).ok().flatten());
         Self::parse(&text.unwrap_or_default())

@@ -1,5 +1,5 @@
-//! Files of the installed system. Paths are resolved inside its root (openat2(2), RESOLVE_IN_ROOT): no symbolic link of the
-//! image leads outside.
+//! Files of the installed system. Paths are resolved inside its root (openat2(2), RESOLVE_IN_ROOT), so no symbolic link
+//! of the image leads outside.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,16 +23,16 @@ mod xattrs;
 #[derive(Debug)]
 pub(crate) struct TargetRoot(OwnedFd);
 
-/// Configuration files larger than this, in bytes, are not what they are taken for.
+/// Maximum size of a configuration file in bytes. A larger file is something else.
 const MAX_FILE: u64 = 16 << 20;
-/// A directory of configuration with more names than this is not what it is taken for either.
+/// Maximum number of names in a configuration directory. A larger directory is something else.
 const MAX_NAMES: usize = 4096;
-/// Mode of directories that have to be made.
+/// Mode of directories that are created.
 const DIR_MODE: u32 = 0o755;
-/// How often the kernel is asked again where it could not be sure that a `..` stays inside, because something was renamed or mounted
-/// meanwhile, anywhere on the machine (openat2(2), EAGAIN).
+/// Number of tries if the kernel could not be sure that a `..` stays inside the root, because something was renamed or
+/// mounted at the same time, anywhere on the machine (openat2(2), EAGAIN).
 const MAX_RACES: usize = 1000;
-/// Links behind one another that are followed, as the kernel does (path_resolution(7)).
+/// Maximum number of consecutive links to follow, as in the kernel (path_resolution(7)).
 pub(crate) const MAX_LINKS: usize = 40;
 
 impl TargetRoot {
@@ -40,27 +40,27 @@ impl TargetRoot {
         Self(root)
     }
 
-    /// Whether there is a file or directory at a path.
+    /// Whether a path leads to a file or directory.
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.open(path, OFlags::PATH).is_ok()
     }
 
-    /// Whether there is anything of that name, be it a link that leads nowhere.
+    /// Whether the name exists, even if it is a dangling link.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.open(path, OFlags::PATH | OFlags::NOFOLLOW).is_ok()
     }
 
-    /// The text of a file, or none where there is no such file.
+    /// The text of a file; none if there is no such file.
     pub(crate) fn read(&self, path: &str) -> Result<Option<String>, Error> {
         self.read_up_to(path, MAX_FILE)
     }
 
-    /// The same of a file of at most so many bytes; a larger one is an error.
+    /// As [`Self::read`], for a file of at most `max` bytes. A larger one is an error.
     pub(crate) fn read_up_to(&self, path: &str, max: u64) -> Result<Option<String>, Error> {
         let read = || {
             let mut bytes = Vec::new();
             self.regular_file(path)?.take(max + 1).read_to_end(&mut bytes)?;
-            // Cut, it would be written back cut.
+            // A truncated text could be written back later.
             if bytes.len() as u64 > max {
                 let reason = format!("it is larger than {}, so it is left alone", text::size(max));
                 return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
@@ -80,13 +80,13 @@ impl TargetRoot {
     }
 
     fn regular_file(&self, path: &str) -> io::Result<File> {
-        // Without waiting: a pipe of that name would be waited for.
+        // Non-blocking, because opening a pipe would block.
         let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let is_file = FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile;
         if is_file { Ok(File::from(file)) } else { Err(io::Error::other("it is no regular file")) }
     }
 
-    /// The first bytes of a regular file, at most so many; none where there is no such file.
+    /// The first bytes of a regular file, at most `max`; none if there is no such file.
     pub(crate) fn head(&self, path: &str, max: u64) -> Result<Option<Vec<u8>>, Error> {
         let read = || {
             let mut bytes = Vec::new();
@@ -100,12 +100,12 @@ impl TargetRoot {
         }
     }
 
-    /// Names of the regular files in a directory, sorted; none where there is no such directory.
+    /// Names of the regular files in a directory, sorted; none if there is no such directory.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<String>, Error> {
         self.names(path, |kind| kind != FileType::Directory)
     }
 
-    /// Names of the directories in a directory, likewise.
+    /// Names of the directories in a directory, sorted; none if there is no such directory.
     pub(crate) fn directories(&self, path: &str) -> Result<Vec<String>, Error> {
         self.names(path, |kind| kind == FileType::Directory)
     }
@@ -134,7 +134,8 @@ impl TargetRoot {
         }
     }
 
-    /// Writes a file of root's with the given mode, whole or not at all, and makes the directories above it.
+    /// Writes a file with owner root and the given mode, and creates its parent directories. The file is written
+    /// completely or not at all.
     pub(crate) fn write(&self, path: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let (parent, name) = split(path);
         self.create_dirs(parent, DIR_MODE)
@@ -142,8 +143,8 @@ impl TargetRoot {
             .map_err(|source| target_file("writing", path, source))
     }
 
-    /// Writes an existing file anew, whole or not at all, with owner, mode and extended attributes it had. Where a link leads to
-    /// it, the link stays.
+    /// Replaces an existing file, completely or not at all. Owner, mode and extended attributes are kept. If the path
+    /// is a link, the link stays.
     pub(crate) fn rewrite(&self, path: &str, content: &[u8]) -> Result<(), Error> {
         let rewrite = || {
             let path = self.followed(path)?;
@@ -158,7 +159,7 @@ impl TargetRoot {
         rewrite().map_err(|source| target_file("writing", path, source))
     }
 
-    /// The path of what a path leads to, which itself is no link, and need not be there.
+    /// The path after following links. The target need not exist and is not a link itself.
     pub(crate) fn followed(&self, path: &str) -> io::Result<String> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
@@ -170,18 +171,18 @@ impl TargetRoot {
         Err(Errno::LOOP.into())
     }
 
-    /// Where the symbolic link at a path leads; none where there is no link.
+    /// The target of the symbolic link at a path; none if it is not a link.
     pub(crate) fn link_at(&self, path: &str) -> io::Result<Option<String>> {
         let (parent, name) = split(path);
         let target = match readlinkat(self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name, Vec::new()) {
             Err(Errno::INVAL | Errno::NOENT) => return Ok(None),
             other => other?.into_string().map_err(io::Error::other)?,
         };
-        // Where `..` leads, the kernel decides when it opens that folder.
+        // The kernel resolves `..` when it opens that folder.
         Ok(Some(if target.starts_with('/') { target } else { format!("{parent}/{target}") }))
     }
 
-    /// Makes a symbolic link in place of whatever has its name, and the directories above it.
+    /// Creates a symbolic link, replacing whatever has its name, and creates its parent directories.
     pub(crate) fn link(&self, path: &str, to: &str) -> Result<(), Error> {
         self.remove(path)?;
         let (parent, name) = split(path);
@@ -195,7 +196,7 @@ impl TargetRoot {
         link().map_err(|source| target_file("writing", path, source))
     }
 
-    /// Gives a file, a directory or a symbolic link its SELinux context.
+    /// Sets the SELinux context of a file, a directory or a symbolic link.
     pub(crate) fn label(&self, path: &str, context: &str) -> Result<(), Error> {
         let (parent, name) = split(path);
         let label = || -> io::Result<()> {
@@ -205,7 +206,7 @@ impl TargetRoot {
         label().map_err(|source| target_file("labelling", path, source))
     }
 
-    /// Begins a file that is seen under its name only once it is complete, and makes the directories above it.
+    /// Starts a file that only gets its name once it is complete, and creates its parent directories.
     pub(crate) fn begin(&self, path: &str, dir_mode: u32) -> Result<NewFile, Error> {
         let (parent, name) = split(path);
         self.create_dirs(parent, dir_mode)
@@ -213,7 +214,7 @@ impl TargetRoot {
             .map_err(|source| target_file("writing", path, source))
     }
 
-    /// Owner, group and mode of a file; none where there is no file of that name.
+    /// Owner, group and mode of a file; none if there is no such file.
     pub(crate) fn attributes(&self, path: &str) -> Result<Option<Attributes>, Error> {
         let (parent, name) = split(path);
         let attributes = || -> io::Result<Attributes> {
@@ -231,7 +232,7 @@ impl TargetRoot {
         }
     }
 
-    /// Makes a directory that only root may look into, and those above it.
+    /// Creates a directory that only root can access, and its parent directories.
     pub(crate) fn make_directory(&self, path: &str) -> Result<OwnedFd, Error> {
         let (parent, name) = split(path);
         let make = || {
@@ -249,7 +250,7 @@ impl TargetRoot {
         self.open(OsStr::from_bytes(path), OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// Removes a file, a symbolic link, or a directory and everything in it. Nothing there is no error.
+    /// Removes a file, a symbolic link, or a directory with all contents. It is not an error if it does not exist.
     pub(crate) fn remove(&self, path: &str) -> Result<(), Error> {
         let (parent, name) = split(path);
         let remove = || -> io::Result<()> {
@@ -263,14 +264,14 @@ impl TargetRoot {
         }
     }
 
-    /// Returns once the file system has everything on the disk.
+    /// Returns once the file system has written everything to the disk.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         let sync = || syncfs(self.directory()?);
         sync().map_err(|errno| target_file("writing", "", errno.into()))
     }
 
-    /// The root opened as a directory. The descriptor of a mount itself is a mere path, which neither syncfs(2) nor
-    /// ioctl(2) takes.
+    /// The root, opened as a directory. The descriptor of a mount is an O_PATH descriptor, which neither syncfs(2) nor
+    /// ioctl(2) accepts.
     pub(crate) fn directory(&self) -> Result<OwnedFd, Errno> {
         self.open("", OFlags::RDONLY | OFlags::DIRECTORY)
     }
@@ -301,7 +302,7 @@ impl TargetRoot {
     }
 }
 
-/// Who a file belongs to, and its mode bits.
+/// Owner, group and mode bits of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) uid: u32,
@@ -309,7 +310,7 @@ pub(crate) struct Attributes {
     pub(crate) mode: u32,
 }
 
-/// A file that has not got its name yet. Dropped before that, it is removed.
+/// A file that does not have its final name yet. If it is dropped before that, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     parent: OwnedFd,
@@ -323,20 +324,20 @@ impl NewFile {
         let temporary = format!(".{name}.slipway");
         _ = unlinkat(&parent, &*temporary, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // What it will hold may be secret.
+        // Only root can read it, because the content may be secret.
         let file = File::from(openat(&parent, &*temporary, flags, Mode::RUSR | Mode::WUSR)?);
         Ok(Self { parent, temporary, name: name.to_owned(), file })
     }
 
-    /// Where its content goes.
+    /// The file, to write its content to.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Gives it its attributes, where the file system keeps any.
+    /// Sets its attributes, if the file system has them.
     fn set(&self, Attributes { uid, gid, mode }: Attributes) -> io::Result<()> {
         let stat = fstat(&self.file)?;
-        // FAT keeps neither; it is asked only for what differs.
+        // FAT has neither, so only differing attributes are set.
         if (uid, gid) != (stat.st_uid, stat.st_gid) {
             fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
@@ -346,7 +347,8 @@ impl NewFile {
         Ok(())
     }
 
-    /// Gives it its attributes, SELinux's label of what was there or of its folder, and its name, once everything is on the disk.
+    /// Sets its attributes and the SELinux label of the replaced file or of its folder. Gives it its final name once
+    /// everything is on the disk.
     pub(crate) fn finish(self, attributes: Option<Attributes>) -> io::Result<()> {
         attributes.map_or(Ok(()), |attributes| self.set(attributes))?;
         xattrs::inherit_label(self.parent.as_fd(), &self.name, &self.temporary)?;
@@ -358,12 +360,12 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        // Once it has its name there is nothing under this one.
+        // Once renamed, the temporary name is gone.
         _ = unlinkat(&self.parent, &*self.temporary, AtFlags::empty());
     }
 }
 
-/// Removes a name in a directory without following it.
+/// Removes a name from a directory without following links.
 fn remove_at(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -380,7 +382,7 @@ fn remove_at(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Parent directory and last name of a path without a leading slash.
+/// Parent directory and last component of a path without a leading slash.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }

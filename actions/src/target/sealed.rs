@@ -1,4 +1,5 @@
-//! Partitions sealed by dm-verity, which are never written to: a changed byte would be found out. Their hash tree is checked.
+//! Partitions sealed by dm-verity. They are never written to, because every changed byte would be detected. Their hash
+//! trees are verified.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +20,7 @@ use tree::{Fault, Superblock};
 
 mod tree;
 
-/// Types of partitions that may be sealed and of those with their hashes, and whether they are a root.
+/// Types of partitions that may be sealed, types of their hash partitions, and whether they are a root.
 const SEALED: &[(&str, &str, bool)] = &[
     (types::ROOT_X86_64, types::ROOT_X86_64_VERITY, true),
     (types::USR_X86_64, types::USR_X86_64_VERITY, false),
@@ -31,11 +32,11 @@ const SEALED: &[(&str, &str, bool)] = &[
 pub(crate) struct SealedRoots {
     /// Their partitions in words, at least one.
     pub(crate) names: Vec<String>,
-    /// What could not be checked.
+    /// Warnings about what could not be verified.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Checks whatever of a disk is sealed against its hashes. Gives the roots among it, if there are any.
+/// Verifies all sealed partitions of a disk. Returns the roots among them, if there are any.
 pub(crate) fn check(
     disk: &OpenDisk,
     cancel: &Cancel,
@@ -71,7 +72,7 @@ pub(crate) fn check(
     Ok(Some(SealedRoots { names: left, warnings }))
 }
 
-/// Fails where the boot entries name root hashes of a kind, root or not, and none of those found on the disk.
+/// Fails if boot entries name root hashes of this kind (root or not), but none of those found on the disk.
 fn is_started(checked: &[(bool, String, String)], is_root: bool, named: &BTreeSet<String>) -> Result<(), Error> {
     let mut found = checked.iter().filter(|(kind, ..)| *kind == is_root).peekable();
     let first = found.peek().copied();
@@ -83,8 +84,8 @@ fn is_started(checked: &[(bool, String, String)], is_root: bool, named: &BTreeSe
     Err(EncryptError::Sealed { what: what.clone(), reason }.into())
 }
 
-/// The partition that hashes are of, and whether it is a root. Of several of its type (such as are updated in turn), the one whose
-/// place in their order is the same.
+/// The partition to which hashes belong, and whether it is a root. If there are several of its type (such as for A/B
+/// updates), the one at the same position among them.
 fn data_of<'a>(hashes: &Partition, places: &'a [Place]) -> Option<(&'a Partition, bool)> {
     let partitions = || places.iter().map(|(partition, _)| partition);
     let of_type = |guid: &'static str| partitions().filter(move |one| one.type_guid.as_deref() == Some(guid));
@@ -94,8 +95,8 @@ fn data_of<'a>(hashes: &Partition, places: &'a [Place]) -> Option<(&'a Partition
     of_type(data).nth(place).map(|data| (data, *is_root))
 }
 
-/// Checks that data is what the hashes are of. The root hash, unless the tree is of a kind that cannot be checked; and a warning where
-/// that proves nothing. `named` are the root hashes in boot entries.
+/// Verifies data by its hashes. Returns the root hash, unless the tree is of a kind that cannot be verified, and a
+/// warning if this proves nothing. `named` are the root hashes in boot entries.
 fn check_one(
     disk: &OpenDisk,
     data: &Partition,
@@ -146,7 +147,7 @@ fn check_one(
     Ok((Some(found), Some(warning)))
 }
 
-/// The root hash that the identities of two partitions are the halves of (Discoverable Partitions Specification, "Verity").
+/// The root hash whose halves are the UUIDs of two partitions (Discoverable Partitions Specification, "Verity").
 fn named_by(data: &Partition, hashes: &Partition) -> Option<String> {
     Some([data.guid.as_ref()?.as_str(), hashes.guid.as_ref()?].concat().replace('-', ""))
 }

@@ -1,5 +1,5 @@
-//! Root file systems that must not be written to. A mount for writing changes a file system even if no file is touched, and what
-//! dm-verity seals does not boot after that, so this is found out without mounting the root.
+//! Detects root file systems that must not be written to. Mounting for writing changes a file system even if no file is
+//! changed, and a system sealed by dm-verity does not boot after that. So this is detected without mounting the root.
 
 use std::collections::BTreeSet;
 
@@ -14,23 +14,23 @@ use crate::error::Error;
 use crate::target::mount;
 use crate::target::volume::{ADDONS, IMAGES, MAX_ENTRY, MAX_MENU, REMOVABLE, Volume};
 
-/// A partition and what is in it.
+/// A partition and its content.
 pub(crate) type Place = (Partition, Option<FileSystem>);
 
-/// File systems that nothing can be written to.
+/// Read-only file systems.
 const READ_ONLY: &[&str] = &["squashfs", "erofs"];
-/// Root hashes of one kind that are remembered. A system has a few entries.
+/// Maximum number of root hashes of one kind to keep. A system has a few boot entries.
 const MAX_HASHES: usize = 1000;
-/// Characters of one: SHA-512 has as many.
+/// Maximum length of a root hash in characters, that of SHA-512.
 const MAX_HASH: usize = 128;
 
-/// The partitions of a disk.
+/// The partitions of a disk, with their contents.
 pub(crate) fn places(disk: &OpenDisk) -> Result<Vec<Place>, Error> {
     let probed = |partition| mount::probe(disk, &partition).map(|found| (partition, found));
     partitions::read(disk)?.into_iter().map(probed).collect()
 }
 
-/// The partitions of a disk, each with why it must not be mounted, where that is so: a mount is for writing.
+/// The partitions of a disk, each with the reason why it must not be mounted, if there is one. Mounts are for writing.
 pub(crate) fn judged(disk: &OpenDisk) -> Result<Vec<(Place, Option<String>)>, Error> {
     let places = places(disk)?;
     let sealed = reason(disk, &places)?;
@@ -41,7 +41,7 @@ pub(crate) fn judged(disk: &OpenDisk) -> Result<Vec<(Place, Option<String>)>, Er
     Ok(places.into_iter().map(judged).collect())
 }
 
-/// Why one partition must not be mounted, where the root file system is sealed for a reason.
+/// Why a partition must not be mounted. `sealed` is the reason why the root file system is sealed, if it is.
 fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str>) -> Option<String> {
     let is_boot = roles::is_for_booting(partition, found) || found.is_some_and(|found| found.kind == "vfat");
     match sealed {
@@ -54,7 +54,7 @@ fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str
     }
 }
 
-/// Why the root file system of a disk must not be written to, where that is so.
+/// Why the root file system of a disk must not be written to; none if it may be.
 pub(crate) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>, Error> {
     let rank = |(partition, found): &Place| roles::rank(partition, found.as_ref());
     let is_root = |place: &&Place| rank(place) < roles::UNMARKED && place.1.is_some();
@@ -76,7 +76,7 @@ pub(crate) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>
     Ok(sealed.then(|| "it is sealed by dm-verity".to_owned()))
 }
 
-/// A file system that nothing can be written to, where no other can be the root.
+/// The partition with a read-only file system, if no other partition can be the root.
 fn alone(places: &[Place]) -> Option<(&Partition, &'static str)> {
     let kinds = || places.iter().filter_map(|(partition, found)| Some((partition, found.as_ref()?.kind)));
     let may_be_root = |kind: &str| mount::is_mountable(kind) && kind != "vfat";
@@ -84,11 +84,11 @@ fn alone(places: &[Place]) -> Option<(&Partition, &'static str)> {
     kinds().find(|(_, kind)| !has_other && READ_ONLY.contains(kind))
 }
 
-/// What hashes on a disk seal.
+/// What the hash partitions of a disk seal.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Hashes {
     root: bool,
-    /// The type of the partition does not say.
+    /// The type of the hash partition does not tell.
     unknown: bool,
 }
 
@@ -103,7 +103,7 @@ fn hashes(places: &[Place]) -> Hashes {
     hashes
 }
 
-/// What kernel command lines say is sealed: the root hashes of it.
+/// The root hashes on kernel command lines, by what they seal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arguments {
     pub(crate) root: BTreeSet<String>,
@@ -127,8 +127,8 @@ impl Arguments {
     }
 }
 
-/// What the boot entries and unified kernel images on partitions that are known to be for booting say. One that does not mount
-/// says nothing.
+/// The arguments in boot entries and unified kernel images on partitions marked as boot partitions. A partition that
+/// cannot be mounted is skipped.
 pub(crate) fn boot_arguments(disk: &OpenDisk, places: &[Place]) -> Result<Arguments, Error> {
     let mut arguments = Arguments::default();
     for (partition, found) in places {

@@ -1,4 +1,4 @@
-//! File systems of the installed system, and where boot loaders have their configuration in them.
+//! File systems of the installed system, and the places of boot loader configuration in them.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +11,13 @@ use crate::disk::probe::FileSystem;
 use crate::error::Error;
 use crate::target::root::{TargetRoot, target_file};
 
-/// Where boot loaders find unified kernel images (Boot Loader Specification, Type #2).
+/// Folder of unified kernel images (Boot Loader Specification, Type #2).
 pub(crate) const IMAGES: &str = "EFI/Linux";
-/// Where the firmware looks for a program by itself (UEFI specification, 3.5.1.1).
+/// Folder in which firmware looks for a program without a boot entry (UEFI specification, 3.5.1.1).
 pub(crate) const REMOVABLE: &str = "EFI/BOOT";
-/// Addons for all images on the same partition, those included that come later (systemd-stub(7)).
+/// Addons for all images on the same partition, including later ones (systemd-stub(7)).
 pub(crate) const ADDONS: &str = "loader/addons";
-/// What kernel-install(8) puts into the entries of kernels to come.
+/// The command line that kernel-install(8) puts into the entries of new kernels.
 pub(crate) const KERNEL_CMDLINE: &str = "etc/kernel/cmdline";
 /// Boot Loader Specification, Type #1 entries: on an ESP or XBOOTLDR partition, or in /boot.
 const ENTRIES: &str = "loader/entries";
@@ -31,13 +31,13 @@ const MENUS: &[&str] = &[
     "EFI/BOOT/syslinux.cfg",
 ];
 const GRUB: &[&str] = &["grub", "grub2"];
-/// On an ESP, folders of vendors are in this one; some systems have GRUB's menu there.
+/// Parent of the vendor folders on an ESP; some systems have GRUB's menu in theirs.
 pub(crate) const VENDORS: &str = "EFI";
 
-/// Bytes of an entry, which is a dozen lines, and of a menu, which holds all of them.
+/// Maximum size in bytes of an entry, which has a dozen lines, and of a menu, which has all entries.
 pub(crate) const MAX_ENTRY: u64 = 64 << 10;
 pub(crate) const MAX_MENU: u64 = 4 << 20;
-/// Entries, images or folders of one kind. A file system with more was made to be trouble.
+/// Maximum number of entries, images or folders of one kind. A file system with more is malicious.
 const MAX_FILES: usize = 256;
 
 /// A mounted file system.
@@ -48,15 +48,15 @@ pub(crate) struct Volume {
     pub(crate) partition: Partition,
     pub(crate) file_system: FileSystem,
     pub(crate) root: TargetRoot,
-    /// What may stand before the path of a boot file: /boot may be this file system or a folder of it.
+    /// Possible prefixes of the paths of boot files: /boot may be this file system or a folder in it.
     prefixes: &'static [&'static str],
 }
 
 impl Volume {
     pub(crate) fn new(name: String, partition: Partition, file_system: FileSystem, root: TargetRoot) -> Self {
-        // The number of an inode alone does not tell: that of the root of a subvolume is the same in every btrfs.
+        // The inode number is not enough: the root of a subvolume has the same number in every btrfs.
         let inode = |path: &[u8]| root.open_directory(path).and_then(fstat).map(|stat| (stat.st_dev, stat.st_ino)).ok();
-        // A link from /boot/boot to /boot is there for loaders that look in either place.
+        // Some systems have a link from /boot/boot to /boot, for loaders that look in either place.
         let is_same = inode(b"boot").is_some() && inode(b"boot") == inode(b".");
         let prefixes = if is_same { &[""][..] } else { &["", "boot/"] };
         Self { name, partition, file_system, root, prefixes }
@@ -66,27 +66,28 @@ impl Volume {
         self.prefixes.iter().flat_map(move |prefix| paths.iter().map(move |path| format!("{prefix}{path}")))
     }
 
-    /// Folders of entries of the Boot Loader Specification, be they there or not.
+    /// Folders of entries of the Boot Loader Specification, whether they exist or not.
     pub(crate) fn entry_folders(&self) -> impl Iterator<Item = String> + use<> {
         self.in_boot(&[ENTRIES])
     }
 
-    /// Paths of the menus of EXTLINUX and its like, likewise.
+    /// Paths of the menus of EXTLINUX and similar loaders, whether they exist or not.
     pub(crate) fn menus(&self) -> impl Iterator<Item = String> + use<> {
         self.in_boot(MENUS)
     }
 
-    /// Folders that grub-install(8) and grub-mkconfig(8) write to, be they there or not: in /boot, and of vendors on an ESP.
+    /// Folders that grub-install(8) and grub-mkconfig(8) write to, whether they exist or not: in /boot, and vendor
+    /// folders on an ESP.
     pub(crate) fn grub_folders(&self) -> Result<Vec<String>, Error> {
         Ok(self.in_boot(GRUB).chain(self.vendors()?.iter().map(|vendor| format!("{VENDORS}/{vendor}"))).collect())
     }
 
-    /// Names of the folders that vendors have on an ESP, sorted.
+    /// Names of the vendor folders on an ESP, sorted.
     pub(crate) fn vendors(&self) -> Result<Vec<String>, Error> {
         bounded(VENDORS, self.root.directories(VENDORS)?)
     }
 
-    /// Whether GRUB is installed here: its modules, or the program that the firmware starts.
+    /// Whether GRUB is installed here: its modules, or its EFI program.
     pub(crate) fn has_grub(&self) -> Result<bool, Error> {
         let is_program = |name: &String| name.starts_with("grub") && name.ends_with(".efi");
         let has = |folder: &String| {
@@ -97,18 +98,18 @@ impl Volume {
         Ok(self.grub_folders()?.iter().any(has))
     }
 
-    /// Names of the files in a folder that end like this, whatever the case, sorted; none where there is no such folder.
+    /// Names of the files in a folder with this ending in either case, sorted; none if there is no such folder.
     pub(crate) fn files(&self, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
         let mut names = self.root.list(folder)?;
         names.retain(|name| name.to_ascii_lowercase().ends_with(ending));
         bounded(folder, names)
     }
 
-    /// Up to `len` bytes of a file from an offset on; none where there is no such file.
+    /// Up to `len` bytes of a file from an offset on; none if there is no such file.
     pub(crate) fn bytes(&self, folder: &str, name: &str, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
         let read = || -> io::Result<Vec<u8>> {
             let folder = self.root.open_directory(folder.as_bytes())?;
-            // What only looks like a file may never have anything to read.
+            // Non-blocking, because it may not be a regular file, and reading could block for ever.
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = File::from(openat(folder, name, flags, Mode::empty())?);
             let mut bytes = vec![0; len as usize];

@@ -7,7 +7,7 @@ use crate::disk::open::OpenDisk;
 use crate::error::Error;
 use crate::machine::Cancel;
 
-/// Every file system of a disk that can be mounted.
+/// Mounts every file system of a disk that can be mounted.
 pub(crate) fn mount_all(disk: &OpenDisk, cancel: &Cancel) -> Result<(Vec<Volume>, SearchLog), Error> {
     let (mut volumes, mut looked_at) = (Vec::new(), SearchLog::default());
     for ((partition, found), closed) in verity::judged(disk)? {

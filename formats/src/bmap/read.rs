@@ -1,4 +1,4 @@
-//! Reads the text of a block map.
+//! Parser for block maps.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use quick_xml::events::{BytesStart, Event};
 
 use super::{BLOCK_SIZES, Bmap, Checksum, Error, MAX_DEPTH, MAX_RANGES, MAX_TEXT, Mapped, hex};
 
-/// Reads a block map and verifies its own digest.
+/// Parses a block map and verifies its own digest.
 pub fn parse(text: &[u8]) -> Result<Bmap, Error> {
     if text.len() > MAX_TEXT {
         return Err(Error::TooLong { size: text.len() });
@@ -22,7 +22,7 @@ pub fn parse(text: &[u8]) -> Result<Bmap, Error> {
     loop {
         let event = reader.read_event();
         let event = event.map_err(|source| Error::Xml { line: line_of(reader.error_position() as usize), source })?;
-        // The reader stands behind what it has read.
+        // The position is after the event that was just read.
         let end = reader.buffer_position() as usize;
         match raw.take(&event, &mut path, end) {
             Ok(true) => {}
@@ -41,7 +41,7 @@ fn whole(reason: impl Into<String>) -> Error {
     Error::Whole { reason: reason.into() }
 }
 
-/// The elements as they stand in the text.
+/// The elements as given in the text.
 #[derive(Default)]
 struct Raw {
     version: Option<(u32, u32)>,
@@ -50,14 +50,14 @@ struct Raw {
     blocks: Option<u64>,
     mapped_blocks: Option<u64>,
     checksum: Option<Checksum>,
-    /// The map's own digest, and where in the text it stands.
+    /// The map's own digest, and its place in the text.
     own: Option<(String, Range<usize>)>,
     ranges: Vec<Blocks>,
-    /// Of the range whose text comes next.
+    /// Digest of the range whose text comes next.
     range_digest: Option<Box<[u8]>>,
 }
 
-/// A range as it stands in the text.
+/// A range as given in the text.
 struct Blocks {
     first: u64,
     last: u64,
@@ -65,7 +65,7 @@ struct Blocks {
 }
 
 impl Raw {
-    /// Takes the next event of the text that ends at a byte; false at the end of the text.
+    /// Takes the next event of the text, which ends at byte `end`. False at the end of the text.
     fn take(&mut self, event: &Event<'_>, path: &mut Vec<String>, end: usize) -> Result<bool, String> {
         match event {
             Event::Start(element) => {
@@ -151,7 +151,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Whether the map names its hash function, and SHA-1 is not understood.
+    /// Whether the map names its hash function. Otherwise SHA-1 is implied.
     fn names_checksum(&self) -> bool {
         self.version.is_some_and(|version| version >= (1, 4))
     }
@@ -200,7 +200,7 @@ impl Raw {
     }
 }
 
-/// Compares the digest of the text, in which the digits of that digest count as zeros.
+/// Verifies the map's own digest. It is computed with the digits of the digest itself replaced by zeros.
 fn verify(text: &[u8], checksum: Checksum, own: &str, place: &Range<usize>) -> Result<(), Error> {
     let mut context = checksum.context();
     context.update(text.get(..place.start).unwrap_or_default());

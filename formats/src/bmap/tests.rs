@@ -3,7 +3,7 @@ use super::*;
 
 const DIGEST: &str = "b15056c9a8db77ab5708d19b7f330fe13d88eeae3d0ab271081d3438c0f46264";
 
-/// A map of 257 blocks and one byte, of which the first, the last and two others hold data, with its own digest.
+/// A map of 257 blocks and one byte, with its own digest. The first block, the last, and two others hold data.
 fn map() -> String {
     let head = "<?xml version=\"1.0\" ?>\n<!-- <BlockSize> 1 </BlockSize> -->\n<bmap version=\"2.0\">\n";
     let sizes = "<ImageSize> 1052673 </ImageSize>\n<BlockSize> 4096 </BlockSize>\n<BlocksCount>258</BlocksCount>\n";
@@ -13,7 +13,7 @@ fn map() -> String {
     format!("{head}{sizes}{kind}{own}<BlockMap>\n{ranges}</BlockMap>\n</bmap>\n")
 }
 
-/// With the digest that bmaptool would put in.
+/// Fills in the digest as bmaptool would.
 fn sealed(text: &str, checksum: Checksum) -> String {
     let zeros = "0".repeat(checksum.len() * 2);
     let mut context = checksum.context();
@@ -27,7 +27,7 @@ fn message(text: &str) -> String {
     format!("{error}{cause}")
 }
 
-/// Changes the map, seals it, and expects it to be refused with a message that has this in it.
+/// Changes the map, seals it, and expects an error whose message contains `part`.
 fn check(from: &str, to: &str, part: &str) {
     assert!(map().contains(from), "{from:?} is not in the map");
     let message = message(&sealed(&map().replacen(from, to, 1), Checksum::Sha256));
@@ -113,7 +113,7 @@ fn what_is_no_map_is_refused() {
 #[test]
 fn the_parts_that_hold_data_are_found() {
     let map = parse(sealed(&map(), Checksum::Sha256).as_bytes()).unwrap();
-    // In the parts of the range, those in brackets hold data.
+    // Parts in brackets hold data.
     let check = |bytes: Range<u64>, expect: &str| {
         let mapped = map.mapped(bytes.clone()).map(|part| (part.start, format!("[{}-{}]", part.start, part.end)));
         let unmapped = map.unmapped(bytes.clone()).map(|part| (part.start, format!("{}-{}", part.start, part.end)));

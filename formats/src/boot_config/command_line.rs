@@ -1,30 +1,31 @@
-//! Kernel command lines as words, and what is done to them.
+//! Kernel command lines as words, and changes to them.
 
 use slipway_protocol::{KernelArgs, workflow};
 
-/// What a file's own language makes of the text of a command line.
+/// How the language of a file treats the text of a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Language {
-    /// None: the kernel gets it as it is written.
+    /// Not at all: the kernel gets the text as it is.
     Kernel,
-    /// GRUB's script language, whose quotes GRUB takes away.
+    /// GRUB's script language. GRUB removes its quotes.
     Grub,
 }
 
 /// One argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// As it is written.
+    /// As written in the file.
     pub(super) raw: String,
-    /// As it is meant: without any quotes.
+    /// Its meaning, without any quotes.
     pub(super) value: String,
 }
 
-/// Stands for what another program puts in its place, so that it is equal to nothing. No text has it (Unicode, noncharacters).
+/// Stands for text that another program will insert, so it is equal to nothing. No text contains it (Unicode,
+/// noncharacters).
 pub(super) const EXPANSION: char = '\u{FDD0}';
 
 impl Language {
-    /// The words of a command line, or what in it is not understood.
+    /// The words of a command line. The error says what is not understood.
     pub(super) fn split(self, line: &str) -> Result<Vec<Word>, String> {
         match self {
             Language::Kernel => kernel_words(line),
@@ -32,7 +33,7 @@ impl Language {
         }
     }
 
-    /// An argument as it has to be written, or why it cannot be.
+    /// An argument as it has to be written. The error says why that is impossible.
     pub(super) fn write(self, argument: &str) -> Result<Word, String> {
         let value = argument.replace('"', "");
         match self {
@@ -42,8 +43,8 @@ impl Language {
     }
 }
 
-/// Words as the kernel splits its command line (lib/cmdline.c, next_arg): at white space outside double quotes. One that is not
-/// closed would take in what is added.
+/// Splits words as the kernel does (lib/cmdline.c, next_arg): at white space outside double quotes. An unclosed quote
+/// would include appended arguments.
 fn kernel_words(line: &str) -> Result<Vec<Word>, String> {
     let mut words: Vec<Word> = Vec::new();
     let (mut within, mut quoted) = (false, false);
@@ -67,7 +68,7 @@ fn kernel_words(line: &str) -> Result<Vec<Word>, String> {
     if quoted { Err(format!("a double quote is not closed in {line:?}")) } else { Ok(words) }
 }
 
-/// Words as GRUB's lexer splits a command (GRUB manual, "Quoting").
+/// Splits words as GRUB's lexer does (GRUB manual, "Quoting").
 fn grub_words(line: &str) -> Result<Vec<Word>, String> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
@@ -83,7 +84,7 @@ fn grub_words(line: &str) -> Result<Vec<Word>, String> {
     Ok(words)
 }
 
-/// How long the first word of a text is, and its value.
+/// Length and value of the first word of a text.
 fn grub_word_end(text: &str) -> Result<(usize, String), String> {
     let mut value = String::new();
     let mut quote = None;
@@ -111,8 +112,9 @@ fn grub_word_end(text: &str) -> Result<(usize, String), String> {
     }
 }
 
-/// A word for GRUB: in single quotes where it has a character that means something. GRUB puts double quotes around what has
-/// spaces, and a backslash before some characters, which the kernel leaves there (grub-core/lib/cmdline.c).
+/// Writes a word for GRUB: in single quotes if it has special characters. GRUB itself puts double quotes around words
+/// with spaces and a backslash before some characters. The kernel does not remove that backslash
+/// (grub-core/lib/cmdline.c).
 fn grub_word(value: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,:/+@%".contains(c);
     match value {
@@ -122,8 +124,8 @@ fn grub_word(value: &str) -> Result<String, String> {
     }
 }
 
-/// Does to a command line what is asked for. It may be in several parts that are read one after the other; what is added goes
-/// to the end of the last. Nothing from `--` on is touched, which is for init.
+/// Changes a command line, which may have several parts in sequence. Arguments are appended to the last part.
+/// Everything from `--` on is for init and stays as it is.
 pub(super) fn change(parts: &mut Vec<Vec<Word>>, wanted: &KernelArgs, language: Language) -> Result<(), String> {
     let of_init = split_off_init(parts);
     for meant in &wanted.delete {
@@ -151,7 +153,7 @@ pub(super) fn change(parts: &mut Vec<Vec<Word>>, wanted: &KernelArgs, language: 
     Ok(())
 }
 
-/// What belongs to init: the end of the part with `--`, and the parts after it.
+/// Splits off the arguments for init: the part from `--` on, and all later parts.
 fn split_off_init(parts: &mut Vec<Vec<Word>>) -> Option<(Vec<Word>, Vec<Vec<Word>>)> {
     let index = parts.iter().position(|part| part.iter().any(|word| word.value == "--"))?;
     let others = parts.split_off(index + 1);
@@ -160,7 +162,7 @@ fn split_off_init(parts: &mut Vec<Vec<Word>>) -> Option<(Vec<Word>, Vec<Vec<Word
     Some((part.split_off(at), others))
 }
 
-/// Puts a word in the place of the first that is meant, and takes the others away, its own doubles too.
+/// Replaces the first word that matches, and removes the other matches and other copies of the new word.
 fn replace(parts: &mut [Vec<Word>], old: &str, new: Word) {
     let is_meant = |word: &Word| workflow::is_kernel_argument(&word.value, old);
     if !parts.iter().flatten().any(is_meant) {
@@ -179,7 +181,8 @@ fn replace(parts: &mut [Vec<Word>], old: &str, new: Word) {
     }
 }
 
-/// Has the words at the end, each once, where it is last among them. A command line that ends with them stays as it is.
+/// Moves the words to the end, each once, at its last place among them. A command line that ends with them stays as it
+/// is.
 fn append(parts: &mut Vec<Vec<Word>>, words: Vec<Word>) {
     let later = |index: usize, word: &Word| words.iter().skip(index + 1).any(|other| other.value == word.value);
     let wanted: Vec<&Word> =
@@ -212,7 +215,7 @@ pub(super) fn joined(words: &[Word]) -> String {
     raw.join(" ")
 }
 
-/// The texts of a command line's parts with the changes, and the very same text where a part has none.
+/// The parts of a command line after the changes. A part without changes keeps its exact text.
 pub(super) fn changed(texts: &[&str], wanted: &KernelArgs, language: Language) -> Result<Vec<String>, String> {
     let before = texts.iter().map(|text| language.split(text)).collect::<Result<Vec<_>, _>>()?;
     let mut after = before.clone();
@@ -225,7 +228,7 @@ pub(super) fn changed(texts: &[&str], wanted: &KernelArgs, language: Language) -
     Ok(after.iter().enumerate().map(text).collect())
 }
 
-/// The same inputs without what adds to the end.
+/// The same changes, but without appended arguments.
 pub(super) fn without_appended(wanted: &KernelArgs) -> KernelArgs {
     KernelArgs { append: Vec::new(), append_if_missing: Vec::new(), ..wanted.clone() }
 }

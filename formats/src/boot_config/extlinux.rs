@@ -1,4 +1,4 @@
-//! The menu of SYSLINUX, EXTLINUX and U-Boot's extlinux.conf (SYSLINUX, doc/menu.txt and "Config").
+//! The menus of SYSLINUX and EXTLINUX, and U-Boot's extlinux.conf (SYSLINUX, doc/menu.txt and "Config").
 
 use slipway_protocol::KernelArgs;
 
@@ -6,7 +6,7 @@ use super::command_line::{Language, changed, without_appended};
 use super::shell::with_lines;
 use super::{Edit, EntryScope, is_linux, is_recovery};
 
-/// Ends of names by which SYSLINUX tells what is no Linux.
+/// File name endings by which SYSLINUX recognises programs other than Linux.
 const NO_LINUX: &[&str] = &[".0", ".bin", ".bs", ".bss", ".c32", ".cbt", ".com", ".img"];
 
 /// A line of the menu.
@@ -14,19 +14,19 @@ const NO_LINUX: &[&str] = &[".0", ".bin", ".bs", ".bss", ".c32", ".cbt", ".com",
 struct Line<'a> {
     index: usize,
     text: &'a str,
-    /// What stands after its keyword.
+    /// The text after the keyword.
     value: &'a str,
 }
 
-/// An entry of the menu, or what stands before the first, which has the arguments of entries without.
+/// An entry of the menu, or the part before the first entry. That has the arguments for entries without their own.
 #[derive(Default)]
 struct Section<'a> {
     linux: Option<Line<'a>>,
     append: Option<Line<'a>>,
 }
 
-/// A menu: the arguments of every entry that starts Linux. What is added is not for entries for rescue, unless it is for
-/// every entry.
+/// A menu: changes the arguments of every entry that starts Linux. Recovery entries get appended arguments only with
+/// [`EntryScope::All`].
 pub fn extlinux(text: &str, wanted: &KernelArgs, to: EntryScope) -> Edit {
     let sections = sections(text);
     let Some((common, entries)) = sections.split_first() else { return Edit::NoCommandLine };
@@ -70,7 +70,7 @@ fn edited(section: &Section, wanted: &KernelArgs) -> Result<Option<(usize, Strin
     Ok(Some((index, changed)))
 }
 
-/// The arguments of a section. A minus sign alone means none, not even those of the entries without.
+/// The arguments of a section. A single minus sign means none, not even the common ones.
 fn arguments<'a>(section: &Section<'a>) -> &'a str {
     section.append.map(|line| line.value).filter(|value| *value != "-").unwrap_or_default()
 }

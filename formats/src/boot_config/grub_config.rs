@@ -7,8 +7,8 @@ use super::{Edit, EntryScope, edit_lines, is_linux, is_recovery};
 
 const SET_KERNELOPTS: &str = "set kernelopts=";
 
-/// A grub.cfg: every command that starts Linux. What is added is not for the entries for recovery, as those are made without
-/// GRUB_CMDLINE_LINUX_DEFAULT, unless it is for every entry.
+/// A grub.cfg: changes every command that starts Linux. Recovery entries get appended arguments only with
+/// [`EntryScope::All`], as they are made without GRUB_CMDLINE_LINUX_DEFAULT.
 pub fn grub_config(text: &str, wanted: &KernelArgs, entries: EntryScope) -> Edit {
     let mut found = false;
     let reduced = without_appended(wanted);
@@ -25,7 +25,7 @@ pub fn grub_config(text: &str, wanted: &KernelArgs, entries: EntryScope) -> Edit
     if found || matches!(edit, Edit::Refused(_)) { edit } else { Edit::NoCommandLine }
 }
 
-/// A line that starts a kernel: all of it up to the arguments, the kernel's path in it, and the arguments.
+/// A line that starts a kernel: the text up to the arguments, the kernel's path, and the arguments.
 fn linux_command(line: &str) -> Option<(&str, &str, &str)> {
     let content = line.trim_start();
     let command = content.split_whitespace().next()?;
@@ -39,7 +39,8 @@ fn linux_command(line: &str) -> Option<(&str, &str, &str)> {
     Some((&line[..start], path, arguments))
 }
 
-/// What a grub.cfg in Fedora's style gives entries that take `$kernelopts` when GRUB's environment has none.
+/// The default in a Fedora-style grub.cfg for entries that use `$kernelopts`, for when GRUB's environment does not set
+/// it.
 pub fn kernelopts_of_config(text: &str, wanted: &KernelArgs) -> Edit {
     let mut found = false;
     let edit = edit_lines(text, |_, line| {
@@ -56,7 +57,7 @@ pub fn kernelopts_of_config(text: &str, wanted: &KernelArgs) -> Edit {
     if found || matches!(edit, Edit::Refused(_)) { edit } else { Edit::NoCommandLine }
 }
 
-/// The text of a GRUB word in double quotes (GRUB manual, "Quoting").
+/// The value of a GRUB word in double quotes (GRUB manual, "Quoting").
 fn unescaped(word: &str) -> Result<String, String> {
     let inner = word.strip_prefix('"').and_then(|word| word.strip_suffix('"'));
     let mut value = String::new();

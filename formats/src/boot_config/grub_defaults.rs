@@ -1,4 +1,4 @@
-//! What grub-mkconfig puts into a grub.cfg to come.
+//! The settings from which grub-mkconfig makes the next grub.cfg.
 
 use slipway_protocol::KernelArgs;
 
@@ -8,24 +8,24 @@ use super::shell::{Assignment, assignments, with_assignment, with_lines};
 
 /// Arguments of every entry.
 const EVERY: &str = "GRUB_CMDLINE_LINUX";
-/// Arguments of entries that are not for recovery, after those.
+/// Arguments of entries that are not for recovery, after those of every entry.
 const NORMAL: &str = "GRUB_CMDLINE_LINUX_DEFAULT";
-/// Whether entries are files of the Boot Loader Specification, in Fedora's style, which get only those of every entry.
+/// Whether entries are Boot Loader Specification files, as in Fedora. They get only the arguments of every entry.
 const BLS: &str = "GRUB_ENABLE_BLSCFG";
 
-/// An assignment that has a say in the command line.
+/// An assignment that contributes to the command line.
 struct Part {
     file: usize,
     assignment: Assignment,
 }
 
-/// /etc/default/grub and the files read after it, each with the changes. What is added goes where it comes last in entries
-/// that are not for recovery, or in all of them; what is replaced or deleted is so wherever it stands. The error is the index of a file and what
-/// in it is not understood.
+/// Changes /etc/default/grub and the files read after it. Arguments are appended where they come last in entries that
+/// are not for recovery, or in all entries. They are replaced and deleted wherever they are. The error is the index of
+/// a file and what in it is not understood.
 pub fn grub_defaults(files: &[&str], wanted: &KernelArgs, entries: EntryScope) -> Result<Vec<String>, (usize, String)> {
     let is_bls = in_effect(files, BLS)?.last().is_some_and(|part| part.assignment.value == "true");
     let (every, normal) = (in_effect(files, EVERY)?, in_effect(files, NORMAL)?);
-    // What is added goes to the second.
+    // Arguments are appended to the second.
     let (mut parts, others, variable) =
         if is_bls || entries == EntryScope::All { (normal, every, EVERY) } else { (every, normal, NORMAL) };
     let first = parts.len();
@@ -52,8 +52,8 @@ pub fn grub_defaults(files: &[&str], wanted: &KernelArgs, entries: EntryScope) -
     Ok(edited)
 }
 
-/// The parts with the changes, and one more if there was none for what is added. What stands in the `first` of them stays
-/// there even if it is added at the end: entries for recovery have it too.
+/// The parts after the changes, and one more if there was none to append to. An argument in one of the `first` parts
+/// stays there even if it is appended at the end too: recovery entries have it.
 fn changed_parts(before: &[Vec<Word>], first: usize, wanted: &KernelArgs) -> Result<Vec<Vec<Word>>, String> {
     let mut all = before.to_vec();
     change(&mut all, wanted, Language::Grub)?;
@@ -74,7 +74,7 @@ fn changed_parts(before: &[Vec<Word>], first: usize, wanted: &KernelArgs) -> Res
     Ok(after)
 }
 
-/// The assignments that make the value a variable has in the end.
+/// The assignments that make up the final value of a variable.
 fn in_effect(files: &[&str], variable: &str) -> Result<Vec<Part>, (usize, String)> {
     let mut parts = Vec::new();
     for (file, text) in files.iter().enumerate() {
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(normal(expect, wanted).unwrap(), expect, "a second edit of {files:?}");
     }
 
-    /// In one file, with names for the two variables that fit a line.
+    /// Checks one file, with short names for the two variables.
     fn check_one(text: &str, wanted: &KernelArgs, expect: &str) {
         let full = |text: &str| {
             text.replace("NORMAL=", "GRUB_CMDLINE_LINUX_DEFAULT=").replace("EVERY=", "GRUB_CMDLINE_LINUX=")

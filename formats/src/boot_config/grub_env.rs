@@ -1,5 +1,5 @@
-//! GRUB's environment block (grub-editenv(1); include/grub/lib/envblk.h): a signature, lines with a name and a value, and
-//! number signs up to its size, which must stay what it is, as GRUB itself writes to it in place.
+//! GRUB's environment block (grub-editenv(1); include/grub/lib/envblk.h): a signature, lines with a name and a value,
+//! and number signs as padding. Its size must not change, because GRUB itself writes to it in place.
 
 use slipway_protocol::KernelArgs;
 
@@ -9,7 +9,7 @@ use super::command_line::{Language, changed};
 const SIGNATURE: &str = "# GRUB Environment Block\n";
 const KERNELOPTS: &str = "kernelopts=";
 
-/// An environment block that has the arguments of entries which take `$kernelopts`.
+/// An environment block with the arguments of entries that use `$kernelopts`.
 pub fn grub_env(text: &str, wanted: &KernelArgs) -> Edit {
     let Some(lines) = text.strip_prefix(SIGNATURE) else { return Edit::NoCommandLine };
     let is_name = |at: &usize| *at == 0 || lines[..*at].ends_with('\n');
@@ -34,7 +34,7 @@ pub fn grub_env(text: &str, wanted: &KernelArgs) -> Edit {
     }
 }
 
-/// Length of a value, which ends with the first line end that is not escaped.
+/// Length of a value, which ends at the first unescaped line end.
 fn value_len(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.find(|c| {

@@ -1,11 +1,11 @@
-//! What kernel-install(8) puts into the entries of kernels to come.
+//! The command line that kernel-install(8) puts into the entries of future kernels.
 
 use slipway_protocol::KernelArgs;
 
 use super::command_line::{Language, changed};
 use super::{Edit, edit_lines, with_line};
 
-/// /etc/kernel/cmdline: all lines together are the command line, but for comments.
+/// /etc/kernel/cmdline: all lines together are the command line, except comments.
 pub fn kernel_cmdline(text: &str, wanted: &KernelArgs) -> Edit {
     let values: Vec<&str> = text.lines().map(str::trim).filter(|line| is_part(line)).collect();
     let mut edited = match changed(&values, wanted, Language::Kernel) {
@@ -28,8 +28,8 @@ pub fn kernel_cmdline(text: &str, wanted: &KernelArgs) -> Edit {
     })
 }
 
-/// The command line for kernels to come of a system that has none of its own yet: from that of a kernel it has, without what a
-/// boot loader adds or expands.
+/// A command line for future kernels, if a system has none yet. It is that of an installed kernel, without arguments
+/// that a boot loader adds or expands.
 pub fn new_kernel_cmdline(options: &str) -> String {
     let is_kept =
         |word: &&str| !word.starts_with('$') && !word.starts_with("initrd=") && !word.starts_with("BOOT_IMAGE=");

@@ -1,4 +1,4 @@
-//! Variables in files that a shell reads, whose values are kernel command lines.
+//! Variables in shell files whose values are kernel command lines.
 
 use slipway_protocol::KernelArgs;
 
@@ -8,33 +8,33 @@ use blocks::Blocks;
 
 mod blocks;
 
-/// Stand around the number of a substitution, as [`EXPANSION`] stands for the dollar sign of a plain variable: what the shell puts
-/// there is one word here, whatever is in it.
+/// Put around the number of a substitution, as [`EXPANSION`] stands for the dollar sign of a plain variable. What the
+/// shell inserts counts as one word, whatever it contains.
 const SUBSTITUTION: [char; 2] = ['\u{FDD1}', '\u{FDD2}'];
-/// What may stand directly behind a dollar sign that the shell takes for something then.
+/// Characters that give a dollar sign before them a special meaning.
 const SPECIAL: &str = "({[@*#?-!";
 
-/// A line that gives a variable its value.
+/// A line that assigns a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Assignment {
     /// Index of the line.
     pub(super) line: usize,
-    /// What stands before the value.
+    /// Text before the value.
     start: String,
-    /// The value without its quotes. What the shell would put something in place of is marked.
+    /// The value without its quotes. Text that the shell would replace is marked.
     pub(super) value: String,
-    /// The substitutions in it, as they are written.
+    /// The substitutions in the value, as written.
     substitutions: Vec<String>,
-    /// What stands after the value.
+    /// Text after the value.
     end: String,
-    /// Whether it adds to the value that the variable had before.
+    /// Whether it appends to the previous value of the variable.
     adds: bool,
-    /// Whether that value is a part of it.
+    /// Whether the previous value becomes part of it, in any way.
     pub(super) goes_on: bool,
 }
 
 impl Assignment {
-    /// One that is not there yet.
+    /// A new assignment.
     fn new(variable: &str) -> Self {
         let start = format!("{variable}=");
         let (value, end) = (String::new(), String::new());
@@ -52,11 +52,11 @@ impl Assignment {
     }
 }
 
-/// The lines that give a variable its value, or what in them is not understood. Of the shell only this is: assignments on one
-/// line each, with whatever quotes, that are made whatever happens before.
+/// The lines that assign a variable. The error says what is not understood. Of the shell language only this is
+/// supported: unconditional assignments, each on a single line, with any quotes.
 pub(super) fn assignments(text: &str, variable: &str) -> Result<Vec<Assignment>, String> {
     let (mut found, mut blocks) = (Vec::new(), Blocks::default());
-    // To the shell a carriage return is no part of the end of a line.
+    // The shell does not treat a carriage return as part of a line end.
     for (index, (line, whole)) in text.lines().zip(text.split('\n')).enumerate() {
         let is_inside = blocks.is_open();
         blocks.read(whole);
@@ -93,7 +93,7 @@ pub(super) fn assignments(text: &str, variable: &str) -> Result<Vec<Assignment>,
     Ok(found)
 }
 
-/// Whether a command sets a variable behind another: a condition, or one more on the line.
+/// Whether a line assigns a variable after another command: conditionally, or as one of several on the line.
 fn is_set_behind(line: &str, variable: &str) -> bool {
     let code = line.split('#').next().unwrap_or_default();
     code.match_indices(variable).any(|(at, _)| {
@@ -107,7 +107,7 @@ fn is_set_behind(line: &str, variable: &str) -> bool {
     })
 }
 
-/// Whether a value has that of a variable in it.
+/// Whether a value refers to a variable.
 fn refers(value: &str, substitutions: &[String], variable: &str) -> bool {
     let begins = |text: &str| text.strip_prefix(variable).is_some_and(|rest| !rest.starts_with(is_of_name));
     let in_braces = |text: &String| text.strip_prefix("${").is_some_and(begins);
@@ -118,12 +118,12 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Whether between one pair of quotes a variable, or a dollar sign that stands for itself, would go on behind one of the places where
-/// it ends now. The places are in their order.
+/// Whether removing quotes would merge text: a variable, or a literal dollar sign, would continue after one of the
+/// places where it now ends. The places are in order.
 fn would_join(value: &str, places: &[usize]) -> bool {
     let mut places = places.iter().peekable();
     let continues = |c| SPECIAL.contains(c) || c == EXPANSION || c == SUBSTITUTION[0];
-    // Of the variable that goes on up to here, whether it has no name yet.
+    // For a variable that extends up to here: whether its name is still empty.
     let mut nameless = None;
     for (at, c) in value.char_indices() {
         let mut is_place = false;
@@ -142,12 +142,12 @@ fn would_join(value: &str, places: &[usize]) -> bool {
     false
 }
 
-/// An assignment's value taken apart.
+/// The parsed value of an assignment.
 #[derive(Default)]
 struct Unquoted<'a> {
     value: String,
     substitutions: Vec<String>,
-    /// What follows it.
+    /// Text after the value.
     end: &'a str,
 }
 
@@ -158,7 +158,7 @@ fn unquoted(text: &str) -> Result<Unquoted<'_>, &'static str> {
     let mut found = Unquoted::default();
     let mut quote = None;
     let mut chars = text.char_indices();
-    // Where quotes or a backslash part what is written between one pair of quotes.
+    // Places where quotes or a backslash separate text that will be within one pair of quotes.
     let mut seams = Vec::new();
     while let Some((at, c)) = chars.next() {
         let value = &mut found.value;
@@ -177,7 +177,7 @@ fn unquoted(text: &str) -> Result<Unquoted<'_>, &'static str> {
                 Some(whole) => {
                     value.push_str(&mark(found.substitutions.len()));
                     found.substitutions.push(whole.to_owned());
-                    // Of it the first character is behind.
+                    // The first character is already consumed.
                     chars.nth(whole.chars().count() - 2);
                 }
                 None if quote.is_none() && text[at + 1..].starts_with(['"', '\'']) => {
@@ -202,7 +202,7 @@ fn unquoted(text: &str) -> Result<Unquoted<'_>, &'static str> {
     }
 }
 
-/// The substitution a text begins with, all of it; none where that is a plain variable.
+/// The substitution at the beginning of a text. None if it is a plain variable.
 fn substitution(text: &str) -> Result<Option<&str>, &'static str> {
     let (open, close) = match text.as_bytes() {
         [b'`', ..] => ("`", '`'),
@@ -217,7 +217,7 @@ fn substitution(text: &str) -> Result<Option<&str>, &'static str> {
     }
 }
 
-/// What a substitution may not have in it to be left as it is. In one that runs a command `#` begins a comment, which hides its end, and
+/// Why a substitution cannot be kept as it is. In a command substitution, `#` begins a comment that hides the end, and
 /// `case` has brackets of its own.
 fn unread(inside: &str, is_command: bool) -> Option<&'static str> {
     let is_stop = |c: char| "\"'\\`$({".contains(c) || is_command && c == '#';
@@ -252,18 +252,18 @@ fn quoted(value: &str) -> String {
     text + "\""
 }
 
-/// Which of several files says what a variable is.
+/// Which of several files sets the value of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectiveValue {
     /// Index of the file.
     pub file: usize,
-    /// Whether it takes it from elsewhere.
+    /// Whether the value comes from `elsewhere`.
     pub is_taken: bool,
 }
 
-/// The last of the files, which a shell reads one after the other, that gives a variable a value, rather than add to the one it has. None
-/// where it stays empty. `elsewhere` is the path of a file, without the first slash, from which the value may be taken. What is not
-/// understood is an error, with the index of its file.
+/// The last file that sets a variable rather than appends to it; a shell reads the files in order. None if the variable
+/// stays empty. `elsewhere` is the path of a file, without the first slash, from which the value may be taken. The
+/// error is the index of a file and what in it is not understood.
 pub fn effective_value(
     texts: &[&str],
     variable: &str,
@@ -282,7 +282,7 @@ pub fn effective_value(
     Ok(said)
 }
 
-/// A file that sets a variable to the arguments of kernels to come, and means `default` where it leaves it empty.
+/// A file that sets a variable to the arguments of future kernels. An empty variable means `default`.
 pub fn shell_default(text: &str, wanted: &KernelArgs, variable: &str, default: &str) -> Edit {
     let found = match assignments(text, variable) {
         Ok(found) => found,
@@ -301,7 +301,7 @@ pub fn shell_default(text: &str, wanted: &KernelArgs, variable: &str, default: &
     }
 }
 
-/// The text with one more line at its end, which gives a variable its value.
+/// The text with a line at its end that assigns the variable.
 pub(super) fn with_assignment(text: &str, variable: &str, value: &str) -> Result<String, String> {
     match Blocks::of(text).is_open() {
         true => Err(format!("{variable} cannot be set at the end, which is inside another command; set it above that")),
@@ -309,7 +309,7 @@ pub(super) fn with_assignment(text: &str, variable: &str, value: &str) -> Result
     }
 }
 
-/// The text with other lines at some indexes.
+/// The text with some lines replaced, given by index.
 pub(super) fn with_lines(text: &str, mut lines: Vec<(usize, String)>) -> String {
     lines.sort_by_key(|(index, _)| *index);
     let mut lines = lines.into_iter().peekable();

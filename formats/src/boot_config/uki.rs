@@ -1,5 +1,5 @@
-//! Unified kernel images (UAPI, "Unified Kernel Image") and addons to their command lines (systemd-stub(7)): programs of the
-//! format PE32+ (Microsoft, "PE Format") whose sections are files.
+//! Unified kernel images (UAPI, "Unified Kernel Image") and addons to their command lines (systemd-stub(7)). Both are
+//! PE32+ programs (Microsoft, "PE Format") whose sections are files.
 
 use slipway_protocol::{KernelArgs, workflow};
 
@@ -8,21 +8,21 @@ use super::command_line::{Language, changed};
 
 /// Largest section that is read, in bytes.
 pub const MAX_SECTION: u64 = 64 << 10;
-/// The first systemd-stub that reads addons.
+/// The first version of systemd-stub that reads addons.
 const FIRST_WITH_ADDONS: u32 = 254;
-/// In the section `.sdmagic`, before the version.
+/// Text before the version in the section `.sdmagic`.
 const STUB: &str = "systemd-stub ";
 
-/// Where the optional header begins: after the header of MS-DOS, the signature and the COFF header.
+/// Offset of the optional header: after the MS-DOS header, the signature and the COFF header.
 const OPTIONAL_HEADER: usize = 64 + 4 + 20;
 const SECTION_ALIGNMENT: usize = 4096;
 const FILE_ALIGNMENT: usize = 512;
-/// Generations for the revocation list of shim, which asks for them in what is signed (shim, SBAT.md).
+/// Generation numbers for shim's revocation list. shim requires them in signed programs (shim, SBAT.md).
 const SBAT: &[u8] = b"sbat,1,SBAT Version,sbat,1,https://github.com/rhboot/shim/blob/main/SBAT.md\n\
                       slipway.addon,1,slipway,slipway.addon,1,https://github.com/rhboot/shim/blob/main/SBAT.md\n";
 
-/// Why addons cannot change the command line of an image, by its own command lines and its section `.sdmagic`; nothing if they
-/// can.
+/// Why addons cannot change the command line of an image, given its command lines and its section `.sdmagic`. None if
+/// they can.
 pub fn why_not(command_lines: &[String], magic: &str, wanted: &KernelArgs) -> Option<String> {
     let version = magic.split_once(STUB).map(|(_, version)| version.split_whitespace().next().unwrap_or_default());
     let Some(version) = version else {
@@ -46,14 +46,14 @@ pub fn why_not(command_lines: &[String], magic: &str, wanted: &KernelArgs) -> Op
     None
 }
 
-/// Whether the command lines an image has built in are as they should be, each by itself.
+/// Whether each built-in command line of an image already has the changes.
 pub fn is_done(command_lines: &[String], wanted: &KernelArgs) -> bool {
     let is_same = |line: &str| changed(&[line], wanted, Language::Kernel).is_ok_and(|new| new.concat() == line);
     if command_lines.is_empty() { is_same("") } else { command_lines.iter().all(|line| is_same(line)) }
 }
 
-/// The command line of an addon after the changes, by the one it has and those of the images it is for. Arguments that all images
-/// have built in are not missing.
+/// The command line of an addon after the changes, given its old one and those of the images that it is for. An
+/// argument that all images have built in is not missing.
 pub fn addon_command_line(old: &str, images: &[Vec<String>], wanted: &KernelArgs) -> Edit {
     let has = |line: &String, argument: &str| {
         let value = argument.replace('"', "");
@@ -70,8 +70,8 @@ pub fn addon_command_line(old: &str, images: &[Vec<String>], wanted: &KernelArgs
     }
 }
 
-/// An addon with this command line, for images of a kind of processor. systemd-stub has the firmware load it, as any program, and
-/// never starts it.
+/// An addon with this command line, for images of a machine type. systemd-stub has the firmware load it like any
+/// program, but never starts it.
 pub fn addon(machine: u16, command_line: &str) -> Vec<u8> {
     let sections = [(b".sbat\0\0\0", SBAT), (b".cmdline", command_line.as_bytes())];
     let mut headers = headers(machine, sections.len() as u16);
@@ -83,7 +83,7 @@ pub fn addon(machine: u16, command_line: &str) -> Vec<u8> {
         for field in [content.len(), memory, raw, file, 0, 0, 0] {
             headers.extend((field as u32).to_le_bytes());
         }
-        // Data that was made when the file was, to be read.
+        // Flags: initialised data, readable.
         headers.extend(0x4000_0040_u32.to_le_bytes());
         data.extend_from_slice(content);
         data.resize(data.len().next_multiple_of(FILE_ALIGNMENT), 0);
@@ -99,7 +99,7 @@ pub fn addon(machine: u16, command_line: &str) -> Vec<u8> {
     headers
 }
 
-/// The headers before the section table, with the size of the image still to be filled in.
+/// The headers before the section table, without the final size of the image.
 fn headers(machine: u16, sections: u16) -> Vec<u8> {
     let mut bytes = b"MZ".to_vec();
     bytes.resize(0x3C, 0);
@@ -124,16 +124,16 @@ fn headers(machine: u16, sections: u16) -> Vec<u8> {
         (8, 0),
         (4, SECTION_ALIGNMENT as u64),
         (4, FILE_ALIGNMENT as u64),
-        // Versions, then the sizes of the image and of the headers, and the checksum, which firmware does not look at.
+        // Versions, then the sizes of the image and of the headers, and the checksum, which firmware ignores.
         (8, 0),
         (8, 0),
         (4, 0),
         (4, FILE_ALIGNMENT as u64),
         (4, 0),
-        // An EFI application, not to be run from its data.
+        // An EFI application; its data is not executable.
         (2, 10),
         (2, 0x100),
-        // Sizes of stack and heap, flags of the loader, and the number of directories.
+        // Sizes of stack and heap, loader flags, and the number of directories.
         (8, 0),
         (8, 0),
         (8, 0),

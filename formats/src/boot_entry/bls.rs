@@ -1,40 +1,41 @@
-//! Boot Loader Specification entries (UAPI.1), in the order in which systemd-boot has them in its menu.
+//! Boot Loader Specification entries (UAPI.1), in the order of systemd-boot's menu.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{BootEntry, grub, plain_path, version};
 
-/// What systemd-boot starts when nobody chooses.
+/// Key of `loader.conf` for the entry that systemd-boot starts when nobody chooses.
 const DEFAULT: &str = "default";
-/// Characters of a pattern that is matched, each a step deeper, and steps that takes at most: each `*` tries every place.
+/// Longest pattern in characters, as each is one level of recursion, and most steps of a match, as each `*` tries all
+/// places.
 const MAX_PATTERN: usize = 256;
 const MAX_STEPS: usize = 100_000;
 
-/// Bytes that options and initrds may have once variables are in them. No kernel takes more.
+/// Most bytes of options and initrds after variables are expanded. No kernel takes more.
 const MAX_EXPANDED: usize = 64 << 10;
 
 /// An entry of the menu.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MenuEntry {
-    /// Name of the file, without the counters of boot assessment.
+    /// File name without the counters of boot assessment.
     pub id: String,
     /// Groups the entries of one system.
     pub sort_key: Option<String>,
-    /// The installation the entry belongs to; empty if it does not say.
+    /// Machine ID of the installation that the entry belongs to; empty if not given.
     pub machine_id: String,
-    /// Version of the kernel; empty if it does not say.
+    /// Version of the kernel; empty if not given.
     pub version: String,
-    /// Out of tries: the last to be started.
+    /// No tries are left: started last.
     pub is_bad: bool,
     /// What it starts.
     pub start: Start,
-    /// Which file system it is on, as the caller counts them.
+    /// Index of its file system; the caller defines the numbers.
     pub place: usize,
 }
 
 impl MenuEntry {
-    /// Bytes of memory it takes up.
+    /// Bytes of memory it uses.
     pub fn size(&self) -> usize {
         let texts = self.sort_key.as_ref().map_or(0, String::len) + self.machine_id.len() + self.version.len();
         let own = size_of::<Self>() + self.id.len() + texts;
@@ -55,7 +56,7 @@ pub enum Start {
     Kernel(BootEntry),
     /// A unified kernel image, by its path.
     Unified(String),
-    /// A program of the firmware, which is a kernel of either kind, or none.
+    /// A program of the firmware: a kernel of either kind, or something else.
     Program(BootEntry),
 }
 
@@ -65,8 +66,8 @@ impl Default for Start {
     }
 }
 
-/// Reads an entry of type #1. `variables` are those of GRUB, which some distributions have in their options. None where it
-/// starts no kernel on this machine.
+/// Parses an entry of type #1. `variables` are those of GRUB, which some distributions use in their options. None if
+/// the entry starts no kernel on this machine.
 pub fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>) -> Option<MenuEntry> {
     let (id, is_bad) = counted(file);
     let mut entry = MenuEntry { id, is_bad, ..MenuEntry::default() };
@@ -86,7 +87,7 @@ pub fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>) -> Op
             "linux" => boot.kernel = plain_path(value),
             "uki" => unified = Some(plain_path(value)),
             "efi" => program = Some(plain_path(value)),
-            // One line may have several, some of them variables that are empty.
+            // One line may have several initrds. Some may be variables that are empty.
             "initrd" => {
                 let paths = grub::expand(value, variables);
                 expanded += paths.len();
@@ -111,8 +112,8 @@ pub fn parse(file: &str, text: &str, variables: &BTreeMap<String, String>) -> Op
     Some(entry)
 }
 
-/// The name of a file without the counters of boot assessment (UAPI.1, "Boot Counting"), `NAME+LEFT-DONE`, and whether no try
-/// is left.
+/// The file name without the counters of boot assessment, `NAME+LEFT-DONE` (UAPI.1, "Boot Counting"), and whether no
+/// tries are left.
 pub fn counted(file: &str) -> (String, bool) {
     let (stem, suffix) = file.rsplit_once('.').unwrap_or((file, ""));
     let counters = stem.rsplit_once('+').and_then(|(name, counters)| {
@@ -123,20 +124,22 @@ pub fn counted(file: &str) -> (String, bool) {
     counters.unwrap_or_else(|| (file.to_owned(), false))
 }
 
-/// Names of architectures as the specification has them.
+/// Whether an architecture, by its name in the specification, is that of this machine.
 fn is_own(architecture: &str) -> bool {
     let own = if std::env::consts::ARCH == "aarch64" { "aa64" } else { "x64" };
     architecture.eq_ignore_ascii_case(own)
 }
 
-/// The pattern that `loader.conf` chooses an entry by; none where it leaves that to the order or to variables of the firmware.
+/// The pattern by which `loader.conf` chooses an entry. None if it leaves that to the order or to variables of the
+/// firmware.
 pub fn default_pattern(loader_conf: &str) -> Option<String> {
     let mut lines = loader_conf.lines().filter_map(|line| line.trim().split_once(char::is_whitespace));
     let value = lines.rfind(|(key, _)| *key == DEFAULT)?.1.trim();
     (!value.is_empty() && !value.starts_with('@')).then(|| value.to_owned())
 }
 
-/// The entry that is started when nobody chooses: the first that one of the patterns means, else the first of all.
+/// The entry that is started when nobody chooses: the first match of the first pattern that matches, otherwise the
+/// first entry.
 pub fn default<'a>(entries: &'a mut [MenuEntry], patterns: &[String]) -> Option<&'a MenuEntry> {
     entries.sort_by(compare);
     let meant = |pattern: &String| {
@@ -160,7 +163,7 @@ fn compare(a: &MenuEntry, b: &MenuEntry) -> Ordering {
     a.is_bad.cmp(&b.is_bad).then_with(by_key).then_with(|| version::compare(&b.id, &a.id))
 }
 
-/// Whether a name is of a pattern with `*`, `?` and `[a-z]`, whatever the case.
+/// Whether a name matches a pattern with `*`, `?` and `[a-z]`, ignoring case.
 fn matches(pattern: &str, name: &str) -> bool {
     let [pattern, name] = [pattern, name].map(|text| text.to_lowercase().chars().collect::<Vec<char>>());
     pattern.len() <= MAX_PATTERN && matches_at(&pattern, &name, &mut 0)
@@ -184,10 +187,10 @@ fn matches_at(pattern: &[char], name: &[char], steps: &mut usize) -> bool {
     }
 }
 
-/// The characters between brackets at the beginning of a pattern, and what follows.
+/// The characters between brackets at the beginning of a pattern, and the rest.
 fn set(pattern: &[char]) -> Option<(&[char], &[char])> {
     let inside = pattern.strip_prefix(&['['])?;
-    // A bracket right at the beginning is one of them.
+    // A closing bracket right at the beginning is a member of the set.
     let end = inside.iter().skip(1).position(|c| *c == ']')? + 1;
     let (set, rest) = inside.split_at(end);
     Some((set, rest.split_first()?.1))
@@ -238,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Which of these files is started, each given as its name and its text.
+    /// Checks which of these files, given as name and text, is started.
     fn check(files: &[(&str, &str)], patterns: &[&str], expect: &str) {
         let mut entries: Vec<MenuEntry> =
             files.iter().map(|(file, text)| entry(file, &format!("linux /l\n{text}")).unwrap()).collect();

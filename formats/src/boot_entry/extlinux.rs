@@ -10,7 +10,7 @@ struct Labelled {
     is_default: bool,
 }
 
-/// The entry that is started when nobody chooses. `folder` is where the file is, which relative paths begin at.
+/// The entry that is started when nobody chooses. Relative paths begin at `folder`, the folder of the file.
 pub fn default(text: &str, folder: &str) -> Option<BootEntry> {
     let mut entries: Vec<Labelled> = Vec::new();
     let mut default = None;
@@ -33,7 +33,7 @@ pub fn default(text: &str, folder: &str) -> Option<BootEntry> {
             _ => {}
         }
     }
-    // Programs of its own, such as its menu, are no kernels.
+    // SYSLINUX's own programs, such as its menu, are not kernels.
     entries.retain(|labelled| !labelled.entry.kernel.is_empty() && !labelled.entry.kernel.ends_with(".c32"));
     let labelled = |labelled: &Labelled| Some(&labelled.label) == default.as_ref();
     let chosen = entries.iter().position(labelled).or(entries.iter().position(|labelled| labelled.is_default));
@@ -42,7 +42,7 @@ pub fn default(text: &str, folder: &str) -> Option<BootEntry> {
     Some(BootEntry { title, ..entry })
 }
 
-/// A command line, in which initrds may be named too.
+/// Adds a command line, which may name initrds too.
 fn append(entry: &mut BootEntry, value: &str, folder: &str) {
     let mut words = Vec::new();
     for word in value.split_whitespace() {

@@ -1,11 +1,11 @@
-//! The order of versions, as boot loaders sort their entries by it (UAPI.10 Version Format Specification).
+//! The order of versions by which boot loaders sort their entries (UAPI.10 Version Format Specification).
 
 use std::cmp::Ordering;
 
-/// Separators in the order in which they count, each lower than anything that is none.
+/// Separators, lowest first. Each is lower than any other character.
 const SEPARATORS: [u8; 4] = [b'~', b'-', b'^', b'.'];
 
-/// Compares two versions, of which the greater is the newer.
+/// Compares two versions; the greater one is newer.
 pub fn compare(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
     loop {
@@ -35,7 +35,7 @@ fn skip(text: &[u8], what: impl Fn(u8) -> bool) -> &[u8] {
     text.get(end..).unwrap_or_default()
 }
 
-/// Passes a separator both have. The one that has it alone is older.
+/// Skips a separator that both have. If only one has it, that one is older.
 fn separator(wanted: u8, a: &mut &[u8], b: &mut &[u8]) -> Ordering {
     let (after_a, after_b) = (a.strip_prefix(&[wanted]), b.strip_prefix(&[wanted]));
     if let (Some(after_a), Some(after_b)) = (after_a, after_b) {
@@ -44,7 +44,7 @@ fn separator(wanted: u8, a: &mut &[u8], b: &mut &[u8]) -> Ordering {
     after_b.is_some().cmp(&after_a.is_some())
 }
 
-/// Compares and passes what both begin with: digits as a number, letters as letters. Numbers are newer than letters.
+/// Compares the beginnings and skips them: digits as a number, letters as letters. Numbers are newer than letters.
 fn segment(a: &mut &[u8], b: &mut &[u8]) -> Ordering {
     let is_digit = |text: &[u8]| text.first().is_some_and(u8::is_ascii_digit);
     match (is_digit(a), is_digit(b)) {
@@ -61,7 +61,7 @@ fn segment(a: &mut &[u8], b: &mut &[u8]) -> Ordering {
     }
 }
 
-/// Cuts off the beginning for which this holds.
+/// Cuts off the beginning that matches.
 fn take<'a>(text: &mut &'a [u8], what: impl Fn(u8) -> bool) -> &'a [u8] {
     let rest = skip(text, what);
     let (taken, rest) = text.split_at(text.len() - rest.len());
@@ -100,7 +100,7 @@ mod tests {
         check("debian-6.9.conf", "debian-6.10.conf");
         check("a-0-rescue", "a-6.5.6-300.fc39.x86_64");
         check("", "1");
-        // A character that is none ends a word.
+        // An invalid character ends a word.
         check("a_b", "ab");
         for (a, b) in [("", ""), ("1.01", "1.1"), ("a_1", "a1"), ("ä1", "1")] {
             assert_eq!(compare(a, b), Ordering::Equal, "{a:?} and {b:?}");

@@ -3,36 +3,36 @@
 /// Type and subtype of a node.
 type Kind = (u8, u8);
 
-/// The kinds that matter here (10.3.5.1, 10.3.5.4, 10.3.1).
+/// The node types that are read (10.3.5.1, 10.3.5.4, 10.3.1).
 const HARD_DRIVE: Kind = (4, 1);
 const FILE_PATH: Kind = (4, 4);
 const END: Kind = (0x7F, 0xFF);
-/// Bytes before the content of a node: type, subtype, length of all of it.
+/// Bytes before the content of a node: type, subtype, and length of the whole node.
 const HEADER: usize = 4;
 /// Bytes of a hard drive node.
 const HARD_DRIVE_LEN: usize = 42;
-/// Nodes of one path that are looked at; real ones have fewer than ten.
+/// Most nodes of one path that are read; real paths have fewer than ten.
 const MAX_NODES: usize = 64;
-/// Bytes of a file's path, as far as it is looked at.
+/// Most bytes of a file path that are read.
 const MAX_FILE: usize = 4096;
 
-/// A partition as firmware finds it again.
+/// A partition, with the fields by which firmware finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HardDrive {
-    /// Number in its table, from 1.
+    /// Number in the partition table, from 1.
     pub number: u32,
     /// First block.
     pub start: u64,
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// What it is known by.
+    /// Identifies the partition.
     pub signature: Signature,
 }
 
-/// What a partition is known by.
+/// Identifies a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
-    /// GUID of the partition, as its table has it.
+    /// GUID of the partition in its table.
     Guid([u8; 16]),
     /// Signature of the disk, in an MBR.
     Mbr(u32),
@@ -43,13 +43,13 @@ pub enum Signature {
 pub struct LoaderPath {
     /// The partition.
     pub drive: HardDrive,
-    /// With backslashes, from the root of the file system.
+    /// Path from the root of the file system, with backslashes.
     pub file: String,
 }
 
 impl HardDrive {
-    /// Whether it is the same partition, even if it has been moved or has grown. The disk's signature is that of all its
-    /// partitions.
+    /// Whether it is the same partition, even if it has moved or grown. An MBR signature is shared by all partitions of
+    /// the disk, so the number counts there too.
     pub fn is_same(&self, other: &Self) -> bool {
         let same_number = matches!(self.signature, Signature::Guid(_)) || self.number == other.number;
         self.signature == other.signature && same_number
@@ -57,14 +57,14 @@ impl HardDrive {
 }
 
 impl LoaderPath {
-    /// Whether it is the same file of the same partition. FAT knows no upper and lower case.
+    /// Whether it is the same file on the same partition. FAT ignores case.
     pub fn is_same(&self, other: &Self) -> bool {
         self.drive.is_same(&other.drive) && self.file.eq_ignore_ascii_case(&other.file)
     }
 }
 
-/// The first file on a partition that a device path leads to, whatever stands before it; none where it leads elsewhere, such as
-/// to a network card, or is damaged.
+/// The first file on a partition in a device path, after any other nodes. None if the path leads elsewhere, such as to
+/// a network card, or is damaged.
 pub fn loader(path: &[u8]) -> Option<LoaderPath> {
     let mut rest = path;
     let mut drive = None;
@@ -73,7 +73,7 @@ pub fn loader(path: &[u8]) -> Option<LoaderPath> {
         let (kind, content, after) = node(rest)?;
         match kind {
             HARD_DRIVE => drive = hard_drive(content),
-            // Several are one path (10.3.5.4).
+            // Adjacent file path nodes form one path (10.3.5.4).
             FILE_PATH if file.len() + content.len() <= MAX_FILE => file.push_str(&text(content)?),
             FILE_PATH => return None,
             _ if kind.0 == END.0 => return drive.filter(|_| !file.is_empty()).map(|drive| LoaderPath { drive, file }),
@@ -110,14 +110,14 @@ pub fn encode(path: &LoaderPath) -> Vec<u8> {
 }
 
 fn push(path: &mut Vec<u8>, kind: Kind, content: &[u8]) {
-    // Contents are a partition or a path that the caller has bounded, far below 64 KiB.
+    // The content is a partition, or a path whose length the caller has limited to far below 64 KiB.
     let len = (HEADER + content.len()) as u16;
     path.extend([kind.0, kind.1]);
     path.extend(len.to_le_bytes());
     path.extend(content);
 }
 
-/// The first node of a path: its type and subtype, its content, and what follows.
+/// The first node of a path: type and subtype, content, and the rest of the path.
 fn node(path: &[u8]) -> Option<(Kind, &[u8], &[u8])> {
     let (header, _) = path.split_first_chunk::<HEADER>()?;
     let len = usize::from(u16::from_le_bytes([header[2], header[3]]));
@@ -137,17 +137,17 @@ fn hard_drive(content: &[u8]) -> Option<HardDrive> {
     Some(HardDrive { number: long(0)? as u32, start: long(4)?, blocks: long(12)?, signature })
 }
 
-/// Text in UCS-2, up to its end or to a zero.
+/// UCS-2 text up to its end or the first zero.
 fn text(content: &[u8]) -> Option<String> {
     String::from_utf16(&utf16_units(content).take_while(|unit| *unit != 0).collect::<Vec<u16>>()).ok()
 }
 
-/// Numbers of two bytes, as firmware writes text and orders.
+/// Two-byte numbers, as used by firmware for text and for `BootOrder`.
 pub(super) fn utf16_units(bytes: &[u8]) -> impl Iterator<Item = u16> {
     bytes.as_chunks().0.iter().map(|unit| u16::from_le_bytes(*unit))
 }
 
-/// The bytes of a GUID, of which the first three fields are little endian (UEFI specification 2.10, appendix A).
+/// The bytes of a GUID. Its first three fields are little-endian (UEFI specification 2.10, appendix A).
 pub fn guid_bytes(text: &str) -> Option<[u8; 16]> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let is_guid = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -162,8 +162,8 @@ pub fn guid_bytes(text: &str) -> Option<[u8; 16]> {
 mod tests {
     use super::*;
 
-    /// HD(1,GPT,A3F1C2D4-0011-2233-4455-66778899AABB,0x800,0x40000)/File(\EFI\debian\shimx64.efi), byte for byte as efibootmgr
-    /// shows such a variable.
+    /// HD(1,GPT,A3F1C2D4-0011-2233-4455-66778899AABB,0x800,0x40000)/File(\EFI\debian\shimx64.efi), as bytes from
+    /// efibootmgr.
     const DEBIAN: &str = "04012a00 01000000 0008000000000000 0000040000000000 d4c2f1a3110033224455667788 99aabb 02 02\
                           04043400 5c004500460049005c00640065006200690061006e005c00\
                           7300680069006d007800360034002e0065006600690000007fff0400";
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_full_path_leads_to_the_same_loader() {
-        // PciRoot(0x0)/Pci(0x3,0x0) before it, and the file in two nodes.
+        // With PciRoot(0x0)/Pci(0x3,0x0) before it, and the file in two nodes.
         let mut full = bytes("02010c00d041030a00000000 010106000003");
         let short = bytes(DEBIAN);
         full.extend(&short[..HARD_DRIVE_LEN]);
@@ -212,7 +212,7 @@ mod tests {
         for cut in 0..whole.len() {
             assert_eq!(loader(&whole[..cut]), None, "cut at {cut}");
         }
-        // A node of no length would be the first one for ever.
+        // A node of length zero must not cause an endless loop.
         assert_eq!(loader(&bytes("04010000 04010000")), None);
         assert_eq!(loader(&bytes("040103000000")), None);
         assert_eq!(loader(&[]), None);

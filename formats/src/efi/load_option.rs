@@ -1,23 +1,23 @@
-//! Load options: what a variable `Boot0000` holds (UEFI specification 2.10, 3.1.3).
+//! Load options: the content of a variable such as `Boot0000` (UEFI specification 2.10, 3.1.3).
 
 use super::device_path::{self, utf16_units};
 
 pub use super::device_path::LoaderPath;
 
-/// Firmware tries the entry by itself.
+/// Firmware tries the entry automatically.
 const ACTIVE: u32 = 1;
-/// Bytes before the description: attributes, length of the device path.
+/// Bytes before the description: attributes and length of the device path.
 const HEADER: usize = 6;
 
-/// A load option. Encoded, it is byte for byte what was decoded.
+/// A load option. Encoding it gives exactly the bytes that were decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOption {
     attributes: u32,
-    /// UCS-2 without the zero that ends it.
+    /// UCS-2 without the terminating zero.
     description: Vec<u16>,
-    /// Device paths, packed behind one another. The first is what is started.
+    /// Packed device paths. The first one is started.
     path: Vec<u8>,
-    /// What is passed to the program.
+    /// Optional data, which is passed to the program.
     data: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ impl LoadOption {
         Self { attributes: ACTIVE, description, path, data: Vec::new() }
     }
 
-    /// Reads the content of a variable; none where it is no load option.
+    /// Decodes the content of a variable. None if it is not a load option.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
         let attributes = u32::from_le_bytes(*header.first_chunk()?);
@@ -48,24 +48,24 @@ impl LoadOption {
         bytes
     }
 
-    /// What menus call it.
+    /// The name that menus show.
     pub fn description(&self) -> String {
         String::from_utf16_lossy(&self.description)
     }
 
-    /// The loader it starts; none where it starts something else, such as a network card.
+    /// The loader that it starts. None if it starts something else, such as a network card.
     pub fn loader(&self) -> Option<LoaderPath> {
         device_path::loader(&self.path)
     }
 
-    /// Whether the loader is told to start a program of its choice, as shim is by fwupd. Other data are marks of firmware, or
-    /// Windows' own.
+    /// Whether the optional data names a program for the loader to start, as fwupd does with shim. Other data are marks
+    /// of firmware or of Windows.
     pub fn names_a_program(&self) -> bool {
         let text = String::from_utf16_lossy(&utf16_units(&self.data).take_while(|unit| *unit != 0).collect::<Vec<_>>());
         text.starts_with('\\') || text.to_ascii_lowercase().contains(".efi")
     }
 
-    /// The same entry, tried by firmware, and leading to where its loader is now.
+    /// The same entry, made active, with the current place of its loader.
     pub fn renewed(&self, description: Option<&str>, loader: &LoaderPath) -> Self {
         let mut renewed = self.clone();
         renewed.attributes |= ACTIVE;
@@ -107,7 +107,7 @@ mod tests {
         for cut in 0..bytes.len() {
             assert_eq!(LoadOption::decode(&bytes[..cut]), None, "cut at {cut}");
         }
-        // A name without an end.
+        // A description without a terminating zero.
         assert_eq!(LoadOption::decode(&[1, 0, 0, 0, 0, 0, b'D', 0]), None);
     }
 

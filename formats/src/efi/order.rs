@@ -1,4 +1,4 @@
-//! Which entry starts the installed system, and where it comes in the order (UEFI specification 2.10, 3.3).
+//! Chooses the entry for the installed system and its place in the boot order (UEFI specification 2.10, 3.3).
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use slipway_protocol::BootPosition;
 use super::device_path::{Signature, utf16_units};
 use super::load_option::{LoadOption, LoaderPath};
 
-/// What the firmware has.
+/// The entries that the firmware has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entries {
-    /// Every `Boot####` by its number; none where it is no load option that can be read.
+    /// Every `Boot####` by its number. None if it is not a readable load option.
     pub options: BTreeMap<u16, Option<LoadOption>>,
     /// `BootOrder`.
     pub order: Vec<u16>,
 }
 
-/// What it is to have.
+/// The entries that the firmware should get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Number of the entry.
@@ -25,16 +25,16 @@ pub struct Plan {
     pub option: LoadOption,
     /// `BootOrder`.
     pub order: Vec<u16>,
-    /// Entries that go.
+    /// Entries to remove.
     pub removed: Vec<u16>,
 }
 
-/// What an entry is called.
+/// Name of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a> {
-    /// By the operator; an entry that is there gets it.
+    /// Name from the operator; an existing entry is renamed to it.
     pub given: Option<&'a str>,
-    /// Where nobody says.
+    /// Name of a new entry if the operator gives none.
     pub otherwise: &'a str,
 }
 
@@ -48,8 +48,9 @@ pub fn encode(order: &[u16]) -> Vec<u8> {
     order.iter().copied().flat_map(u16::to_le_bytes).collect()
 }
 
-/// Has an entry for a loader at its position. An entry that leads there already, and to no program behind it, is taken. All others stay as they are and in
-/// their order, but those that lead to a partition of which it is known that it is gone. None where every number is taken.
+/// Plans an entry for a loader at its position. An entry that already leads there is reused, unless it names another
+/// program. The other entries and their order stay, except that entries on partitions known to be gone are removed.
+/// None if every number is in use.
 pub fn plan(
     has: &Entries,
     loader: &LoaderPath,
@@ -61,7 +62,7 @@ pub fn plan(
         let option = has.options.get(number)?.as_ref().filter(|option| !option.names_a_program())?;
         option.loader().filter(|found| found.is_same(loader)).map(|_| (*number, option))
     };
-    // Of several the one that is tried first.
+    // The first of several in the boot order.
     let taken = has.order.iter().chain(has.options.keys()).find_map(leads_there);
     let (number, option) = match taken {
         Some((number, option)) => (number, option.renewed(name.given, loader)),
@@ -76,7 +77,8 @@ pub fn plan(
         options.filter(|(_, option)| option.as_ref().is_some_and(is_gone)).map(|(number, _)| *number).collect();
     let mut order: Vec<u16> = Vec::with_capacity(has.order.len() + 1);
     order.extend(Some(number).filter(|_| position == BootPosition::First));
-    // Firmware may forget an entry that is in no order, so it is at the end where it need not be elsewhere.
+    // Firmware may delete an entry that is not in the order. So the entry is added at the end if it is not wanted
+    // elsewhere.
     for other in has.order.iter().chain([&number]) {
         if !order.contains(other) && !removed.contains(other) {
             order.push(*other);
@@ -99,14 +101,14 @@ mod tests {
         Some(LoadOption::new("disk", &loader(partition)))
     }
 
-    /// An entry for a network card: a path that ends at once.
+    /// An entry for a network card: its path ends at once.
     fn network() -> Option<LoadOption> {
         LoadOption::decode(&[1, 0, 0, 0, 4, 0, b'P', 0, 0, 0, 0x7F, 0xFF, 4, 0])
     }
 
     const NAME: Name<'_> = Name { given: None, otherwise: "Debian" };
 
-    /// Number, order and removed entries for a loader on partition 7, when partition 9 is gone.
+    /// Checks number, order and removed entries for a loader on partition 7, when partition 9 is gone.
     fn check(
         options: &[(u16, Option<LoadOption>)],
         order: &[u16],
@@ -125,9 +127,9 @@ mod tests {
         check(&[], &[], First, (0, &[0], &[]));
         check(&[(0, network()), (1, network()), (3, disk(1))], &[1, 0, 3], First, (2, &[2, 1, 0, 3], &[]));
         check(&[(0, network()), (4, disk(7))], &[0, 4], First, (4, &[4, 0], &[]));
-        // Twice in the order, and one nobody knows: that number may be the firmware's own.
+        // One number appears several times, and one has no entry: that may be the firmware's own.
         check(&[(0, network()), (1, disk(7))], &[0, 0x2001, 0, 1, 1], First, (1, &[1, 0, 0x2001], &[]));
-        // Not in the order, and of two the one that is.
+        // One entry that is not in the order; then two, of which only one is.
         check(&[(0, network()), (5, disk(7))], &[0], First, (5, &[5, 0], &[]));
         check(&[(2, disk(7)), (5, disk(7))], &[5], First, (5, &[5], &[]));
     }
@@ -139,7 +141,7 @@ mod tests {
         for data in [utf16("\\fwupdx64.efi\0"), utf16("shimx64.EFI \\a"), utf16("\\a")] {
             check(&[(0, with(&data))], &[0], BootPosition::First, (1, &[1, 0], &[]));
         }
-        // What boards and Windows put behind their entries.
+        // Data that mainboards and Windows append to their entries.
         for data in [&b"\0\0BO"[..], b"WINDOWS\0\x01\0\0\0", b"x"] {
             check(&[(0, with(data))], &[0], BootPosition::First, (0, &[0], &[]));
         }

@@ -1,22 +1,22 @@
-//! What a server that answers 401 wants to see: the `WWW-Authenticate` header (RFC 9110, 11.6.1).
+//! Authentication that a server demands with a 401: the `WWW-Authenticate` header (RFC 9110, 11.6.1).
 
 /// A way to log in.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// With user and password (RFC 7617).
     Basic,
-    /// With a token that the realm hands out.
+    /// With a token from the server at `realm`.
     Bearer {
-        /// Where the token is to be had.
+        /// URL of the token server.
         realm: String,
-        /// For which service.
+        /// Service that the token is for.
         service: Option<String>,
-        /// What it is to permit.
+        /// Access that the token has to grant.
         scope: Option<String>,
     },
 }
 
-/// The first challenge of a header, if it is of a kind that is known.
+/// The first challenge of a header. None if its scheme is not known.
 pub fn parse(header: &str) -> Option<Challenge> {
     let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
     if scheme.eq_ignore_ascii_case("basic") {
@@ -39,7 +39,7 @@ pub fn parse(header: &str) -> Option<Challenge> {
     Some(Challenge::Bearer { realm: realm?, service, scope })
 }
 
-/// Name and value of the first parameter, and what follows it.
+/// Name and value of the first parameter, and the rest of the text.
 fn parameter(text: &str) -> Option<(&str, String, &str)> {
     let (name, rest) = text.trim_start_matches([' ', '\t', ',']).split_once('=')?;
     let Some(quoted) = rest.strip_prefix('"') else {

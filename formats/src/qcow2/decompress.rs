@@ -1,4 +1,4 @@
-//! Compressed clusters: raw deflate (RFC 1951) or a zstd frame (RFC 8878), each followed by anything.
+//! Compressed clusters: raw deflate (RFC 1951) or a zstd frame (RFC 8878). Any bytes may follow.
 
 use std::io;
 
@@ -7,7 +7,8 @@ use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
 use super::header::Compression;
 
-/// A frame may refer back by at most the largest cluster, 2 MiB; the decoder keeps that much, whatever a frame asks for.
+/// A frame may refer back by at most the largest cluster, 2 MiB. The decoder keeps no more, whatever window a frame
+/// asks for.
 const ZSTD_WINDOW_LOG: u32 = 21;
 
 pub(super) enum Decompressor {
@@ -27,7 +28,7 @@ impl Decompressor {
         })
     }
 
-    /// Fills a cluster, or fails. What follows in the input is left aside: it is another cluster's.
+    /// Fills a cluster, or fails. The rest of the input is ignored: it belongs to another cluster.
     pub(super) fn run(&mut self, input: &[u8], cluster: &mut [u8]) -> io::Result<()> {
         let filled = match self {
             Decompressor::Deflate(state) => {
@@ -50,7 +51,7 @@ fn zstd(decoder: &mut Decoder<'static>, input: &[u8], cluster: &mut [u8]) -> io:
     let mut target = OutBuffer::around(cluster);
     loop {
         let before = (source.pos(), target.pos());
-        // Zero at the end of a frame; what follows it is not this cluster's.
+        // Zero at the end of a frame; the bytes after it do not belong to this cluster.
         let wanted = decoder.run(&mut source, &mut target)?;
         if wanted == 0 || target.pos() == target.capacity() || (source.pos(), target.pos()) == before {
             return Ok(target.pos());

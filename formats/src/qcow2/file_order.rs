@@ -10,9 +10,9 @@ use super::image::entries;
 use super::map::{Cluster, l1_entry, l2_entry};
 use super::{Block, Error, Out, first, first_mut};
 
-/// Clusters remembered that are known and still to come. A pass needs those of the L2 tables it has met so far.
+/// Most pending clusters: known, but not reached yet. A pass remembers those of the L2 tables that it has read so far.
 const MAX_PENDING: usize = 1 << 18;
-/// A compressed cluster may begin in the last sector of the one before it.
+/// A compressed cluster may begin in the last sector of the previous one.
 const SECTOR: usize = 512;
 
 /// A qcow2 image whose header has been read.
@@ -20,13 +20,13 @@ const SECTOR: usize = 512;
 pub struct FileOrder<R> {
     header: Header,
     source: Source<R>,
-    /// What is known to come, the next in the file first.
+    /// Known parts of the file that are not reached yet, the next one first.
     pending: BinaryHeap<Reverse<Pending>>,
-    /// Clusters among it.
+    /// Number of clusters in `pending`.
     clusters: usize,
 }
 
-/// Something that stands at a byte of the file.
+/// A part of the file, by the byte at which it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Pending {
     host: u64,
@@ -41,7 +41,7 @@ enum What {
     L2(u32),
     /// The data for this byte of the raw image.
     Plain(u64),
-    /// The data for this cluster of the raw image, in at most so many bytes.
+    /// The data for this cluster of the raw image, in at most this many bytes.
     Compressed {
         cluster: u64,
         len: u32,
@@ -49,14 +49,14 @@ enum What {
 }
 
 impl<R: Read> FileOrder<R> {
-    /// Reads the header, from the first byte of a file on.
+    /// Reads the header. The input has to be at the first byte of the file.
     pub fn open(input: R) -> Result<Self, Error> {
         let mut source = Source { input, at: 0, cluster: 1, tail: Vec::new(), tail_start: 0 };
         let mut bytes = Vec::new();
         source.read_up_to(HEADER_LEN, &mut bytes)?;
         let header = Header::parse(&bytes)?;
         source.cluster = header.cluster();
-        // What lies in the first cluster overlaps the header, even behind its last field.
+        // A table or cluster in the first cluster overlaps the header, even after its last field.
         source.skip_to("the header", header.cluster())?;
         let l1 = Pending { host: header.l1.start, what: What::L1 };
         let refcounts = Pending { host: header.refcounts.start, what: What::Refcounts };
@@ -69,7 +69,8 @@ impl<R: Read> FileOrder<R> {
         self.header.size
     }
 
-    /// Gives the raw image in the order of the file, and reads the file to its end. Data come in pieces of at most a cluster.
+    /// Yields the raw image in the order of the file, and reads the file to its end. Pieces of data are at most one
+    /// cluster.
     pub fn run<E: From<Error>>(mut self, write: impl FnMut(u64, Block<'_>) -> Result<(), E>) -> Result<(), E> {
         let mut out = Out::new(write);
         let decompressor = Decompressor::new(self.header.compression);
@@ -154,15 +155,15 @@ impl<R: Read> FileOrder<R> {
     }
 }
 
-/// The file as far as it has been read.
+/// The part of the file that has been read.
 #[derive(Debug)]
 struct Source<R> {
     input: R,
     at: u64,
     /// Bytes of a cluster.
     cluster: u64,
-    /// The last sector of the last compressed cluster, and what follows it in its cluster of the file: writers fill that up
-    /// even when the table for what they put there has to be placed behind it.
+    /// The last sector of the last compressed cluster, and the rest of its cluster of the file. Writers put more
+    /// compressed clusters there, even if the L2 table for them comes later in the file.
     tail: Vec<u8>,
     tail_start: u64,
 }
@@ -208,8 +209,8 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Reads the sectors of a compressed cluster, of which the first ones may have passed with the one before it, and the
-    /// last may be cut where the file ends.
+    /// Reads the sectors of a compressed cluster. The first ones may already have been read with the previous cluster.
+    /// The last one may be cut off by the end of the file.
     fn read_sectors(&mut self, offset: u64, len: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
         bytes.clear();
         if offset >= self.at {

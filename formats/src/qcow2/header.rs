@@ -16,7 +16,7 @@ pub enum HeaderError {
     Unsupported {
         /// What it uses.
         feature: String,
-        /// What makes an image that can be read.
+        /// How to make an image that can be read.
         remedy: &'static str,
     },
     /// The file ends within the header.
@@ -31,16 +31,16 @@ pub enum HeaderError {
     },
 }
 
-/// Bytes of the header that are looked at.
+/// Bytes of the header that are read.
 pub const HEADER_LEN: usize = 112;
 /// Length of a header of version 2.
 const V2_LEN: usize = 72;
-/// Least length of a header of version 3.
+/// Minimum length of a header of version 3.
 const V3_LEN: usize = 104;
 const COMPRESSION_TYPE: usize = 104;
-/// 512 bytes to 2 MiB, which is all that QEMU reads.
+/// 512 bytes to 2 MiB, the range that QEMU reads.
 const CLUSTER_BITS: Range<u32> = 9..22;
-/// Entries of the L1 table that are read: enough for 64 TiB in clusters of 64 KiB.
+/// Most entries of the L1 table that are read: enough for 64 TiB in clusters of 64 KiB.
 const MAX_L1: u64 = 1 << 17;
 const CONVERT: &str = "make an image without with qemu-img convert -O qcow2";
 
@@ -50,36 +50,36 @@ const EXTERNAL_DATA: u64 = 1 << 2;
 const COMPRESSION: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
 
-/// How compressed clusters are compressed.
+/// Compression method of compressed clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// As zlib does it, without its header.
+    /// Raw deflate, as of zlib but without its header.
     Deflate,
-    /// By zstd.
+    /// zstd.
     Zstd,
 }
 
-/// A header that can be relied on.
+/// A checked header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Version of the format: 2 or 3.
     pub version: u32,
-    /// Logarithm of the size of a cluster.
+    /// Binary logarithm of the cluster size.
     pub cluster_bits: u32,
     /// Size of the raw image in bytes.
     pub size: u64,
     /// Entries of the L1 table that map the raw image.
     pub l1_entries: usize,
-    /// Bytes of the file those entries are in.
+    /// Range of those entries in the file, in bytes.
     pub l1: Range<u64>,
-    /// Bytes of the file the refcount table is in.
+    /// Range of the refcount table in the file, in bytes.
     pub refcounts: Range<u64>,
-    /// How compressed clusters are compressed.
+    /// Compression method of compressed clusters.
     pub compression: Compression,
 }
 
 impl Header {
-    /// Reads the first [`HEADER_LEN`] bytes of a file, or all of a shorter one. Fails if an image with this header cannot be read.
+    /// Parses the first [`HEADER_LEN`] bytes of a file, or all of a shorter one. Fails if the image cannot be read.
     pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
         let fields = Fields(bytes);
         if !bytes.starts_with(b"QFI\xFB") {
@@ -134,12 +134,13 @@ impl Header {
         1 << (2 * self.cluster_bits - 3)
     }
 
-    /// Bytes of the raw image in the cluster that begins at a byte of it; the last one ends where the image does.
+    /// Bytes of the raw image in the cluster that begins at byte `guest` of it. The last cluster ends where the image
+    /// does.
     pub fn len_at(&self, guest: u64) -> u64 {
         self.cluster().min(self.size - guest)
     }
 
-    /// Entries of the L2 table for an entry of the L1 table that map the raw image.
+    /// Number of entries in the L2 table of this L1 entry that map the raw image.
     pub fn l2_entries(&self, l1_index: usize) -> usize {
         let rest = self.size - l1_index as u64 * self.l2_span();
         rest.min(self.l2_span()).div_ceil(self.cluster()) as usize

@@ -8,10 +8,10 @@ use super::header::{HEADER_LEN, Header, HeaderError};
 use super::map::{Cluster, in_l2, l1_entry, l2_entry};
 use super::{Block, Error, Out, first, first_mut};
 
-/// Reads exactly as many bytes as the buffer has, at an offset in the file.
+/// Reads at an offset in the file until the buffer is full.
 pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
-/// Clusters that follow one another in file and raw image are read at once, up to so many bytes.
+/// Clusters that are adjacent in both the file and the raw image are read together, up to this many bytes.
 const MAX_RUN: u64 = 2 << 20;
 
 /// A qcow2 image whose header and L1 table have been read and checked.
@@ -20,13 +20,13 @@ pub struct Image {
     header: Header,
     /// Bytes of the file.
     len: u64,
-    /// Where the L2 tables are, in the order of the raw image; 0 for none.
+    /// Offsets of the L2 tables, in the order of the raw image; 0 for none.
     l2: Vec<u64>,
-    /// What is no data: header and tables, in the order of the file.
+    /// Header and tables, in the order of the file. No data may overlap them.
     tables: Vec<Range<u64>>,
 }
 
-/// Clusters that follow one another both in the file and in the raw image.
+/// Clusters that are adjacent in both the file and the raw image.
 #[derive(Clone, Copy, Default)]
 struct Run {
     host: u64,
@@ -35,7 +35,7 @@ struct Run {
 }
 
 impl Image {
-    /// Reads the header and the L1 table of a file of so many bytes.
+    /// Reads the header and the L1 table of a file of `len` bytes.
     pub fn open(len: u64, read_at: &mut ReadAt<'_>) -> Result<Self, Error> {
         let mut bytes = vec![0; HEADER_LEN.min(usize::try_from(len).unwrap_or(HEADER_LEN))];
         read(read_at, 0, &mut bytes)?;
@@ -64,7 +64,7 @@ impl Image {
         self.header.size
     }
 
-    /// Gives the raw image in its order, without gaps. Data come in pieces of at most 2 MiB.
+    /// Yields the raw image in order, without gaps. Pieces of data are at most 2 MiB.
     pub fn read<E: From<Error>>(
         &self,
         read_at: &mut ReadAt<'_>,
@@ -88,7 +88,7 @@ impl Image {
         out.flush()
     }
 
-    /// Gives what one L2 table maps.
+    /// Yields the part of the raw image that one L2 table maps.
     fn read_mapped<E: From<Error>>(
         &self,
         l1_index: usize,
@@ -118,7 +118,7 @@ impl Image {
                 }
                 Cluster::Compressed(host, input_len) => {
                     buffers.give(std::mem::take(&mut run), read_at, out)?;
-                    // The last sector may be cut where the file ends.
+                    // The last sector may be cut off by the end of the file.
                     let end = self.len.min(host + input_len as u64);
                     self.within_file("a compressed cluster", host + 1)?;
                     self.beside_tables(host, end).map_err(|reason| in_l2(l1_index, index, reason))?;
@@ -145,7 +145,7 @@ impl Image {
     }
 }
 
-/// What a pass over the image reads into.
+/// Buffers that are reused during a pass over the image.
 struct Buffers {
     run: Vec<u8>,
     compressed: Vec<u8>,

@@ -4,24 +4,24 @@ use super::Error;
 use super::header::Header;
 
 const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
-/// The refcount is exactly one: of no use to a reader.
+/// The refcount is exactly one. A reader does not need it.
 const COPIED: u64 = 1 << 63;
 const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1 << 0;
 const SECTOR: u64 = 512;
 
-/// Where the data of a cluster are.
+/// Where the data of a cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cluster {
     /// Nowhere: it reads as zeros.
     Zero,
     /// At this byte of the file.
     Plain(u64),
-    /// Compressed, from this byte of the file on, in at most so many bytes.
+    /// Compressed, at this byte of the file, in at most this many bytes.
     Compressed(u64, usize),
 }
 
-/// The byte of the file at which the L2 table is; 0 where there is none.
+/// Byte of the file at which the L2 table begins; 0 if there is none.
 pub(super) fn l1_entry(header: &Header, index: usize, entry: u64) -> Result<u64, Error> {
     let offset = entry & OFFSET;
     let reason = match entry {
@@ -32,13 +32,13 @@ pub(super) fn l1_entry(header: &Header, index: usize, entry: u64) -> Result<u64,
     Err(Error::Entry { table: "the L1 table".to_owned(), index: index as u64, reason })
 }
 
-/// Where the cluster of an L2 table's entry is.
+/// Where the cluster of an L2 entry is.
 pub(super) fn l2_entry(header: &Header, l1_index: usize, index: usize, entry: u64) -> Result<Cluster, Error> {
     let cluster = if entry & COMPRESSED != 0 { compressed(header, entry) } else { standard(header, entry) };
     cluster.map_err(|reason| in_l2(l1_index, index, reason))
 }
 
-/// An error about an entry of the L2 table for an entry of the L1 table.
+/// An error about an entry of an L2 table.
 pub(super) fn in_l2(l1_index: usize, index: usize, reason: &'static str) -> Error {
     Error::Entry { table: format!("L2 table {l1_index}"), index: index as u64, reason }
 }
@@ -55,7 +55,8 @@ fn standard(header: &Header, entry: u64) -> Result<Cluster, &'static str> {
     }
 }
 
-/// "Compressed Clusters Descriptor": the number of sectors is in the upper bits, as many as the size of a cluster needs.
+/// "Compressed Clusters Descriptor": the upper bits hold the number of sectors. How many bits depends on the cluster
+/// size.
 fn compressed(header: &Header, entry: u64) -> Result<Cluster, &'static str> {
     let offset_bits = 62 - (header.cluster_bits - 8);
     let offset = entry & ((1 << offset_bits) - 1);

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::{Block, Error, FileOrder, Image};
 
-/// What was given of a raw image. Bytes that were not are not zero.
+/// The bytes of a raw image that were received. Bytes that were not received are not zero.
 struct Raw {
     bytes: Vec<u8>,
     given: u64,
@@ -36,7 +36,7 @@ impl Raw {
         Ok(())
     }
 
-    /// The raw image, every byte of which was given once.
+    /// The raw image, after a check that every byte was received exactly once.
     fn whole(self) -> Vec<u8> {
         assert_eq!(self.given, self.bytes.len() as u64, "some bytes were given twice or never");
         self.bytes
@@ -46,7 +46,7 @@ impl Raw {
 fn by_offsets(file: &[u8]) -> Result<Vec<u8>, Error> {
     let mut read_at = |offset: u64, bytes: &mut [u8]| {
         let start = usize::try_from(offset).unwrap();
-        // Never beyond the end: that would be a request the server refuses.
+        // Never reads beyond the end: a server would refuse such a request.
         bytes.copy_from_slice(&file[start..start + bytes.len()]);
         Ok(())
     };
@@ -69,7 +69,7 @@ fn in_file_order(file: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(raw.whole())
 }
 
-/// What `qemu-img` and `qemu-io` are run with in a folder; false where they are not installed.
+/// Runs `qemu-img` and `qemu-io` commands in a folder; false if the programs are not installed.
 fn run(dir: &Path, commands: &[&str]) -> bool {
     for command in commands {
         let done = Command::new("sh").args(["-ec", command]).current_dir(dir).output().unwrap();
@@ -82,7 +82,7 @@ fn run(dir: &Path, commands: &[&str]) -> bool {
     true
 }
 
-/// Makes `image` and compares with what qemu-img says is in it.
+/// Makes `image` and compares what is read with the output of qemu-img.
 fn check(commands: &[&str], one_pass: bool) {
     let dir = tempfile::tempdir().unwrap();
     let mut source = vec![0; (4 << 20) + 1536];
@@ -131,7 +131,7 @@ fn what_qemu_img_converts_is_read_both_ways() {
     ] {
         check(&[&format!("qemu-img convert -f raw -O qcow2 {options} source image")], true);
     }
-    // The place of the first refcount table, which became too small, is an L2 table's, and so before the L1 table.
+    // The first refcount table became too small. An L2 table takes its place, and so comes before the L1 table.
     check(&["qemu-img convert -f raw -O qcow2 -o preallocation=full source image"], false);
 }
 
@@ -146,7 +146,7 @@ fn what_was_written_to_is_read() {
     let convert = "qemu-img convert -f raw -O qcow2 source image";
     let snapshot = "qemu-img snapshot -c before image";
     let change = write("'write -P 5 300k 1k'");
-    // The data that did not change stand before the table made for the changed ones.
+    // The unchanged data comes before the table that was made for the changed data.
     check(&[convert, snapshot, &change], false);
     check(&[convert, "qemu-img resize -q image 40M"], true);
 }
@@ -161,7 +161,7 @@ const SIZE: usize = 64 * CLUSTER + 700;
 const COPIED: u64 = 1 << 63;
 const COMPRESSED: u64 = 1 << 62;
 
-/// A file in clusters of 512 bytes with every kind of cluster, and what is in it.
+/// A file in clusters of 512 bytes with every kind of cluster, and the raw image in it.
 fn small() -> (Vec<u8>, Vec<u8>) {
     let mut file = vec![0; DATA[2] + 188];
     file[..4].copy_from_slice(b"QFI\xFB");
@@ -204,7 +204,7 @@ fn put64(file: &mut [u8], at: usize, value: u64) {
     file[at..at + 8].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Changes the small image, and expects either way of reading it to fail with a message that has its part in it.
+/// Changes the small image and expects each way of reading to fail with a message that contains the given part.
 fn refused(change: impl Fn(&mut Vec<u8>), by_offset: &str, one_pass: &str) {
     let (mut file, _) = small();
     change(&mut file);
@@ -262,7 +262,7 @@ fn headers_that_cannot_be_relied_on_are_refused() {
 #[test]
 fn tables_that_point_where_they_must_not_are_refused() {
     let set = |at: usize, value: u64| move |file: &mut Vec<u8>| put64(file, at, value);
-    // One L2 table twice, the L1 table as an L2 table, and one in the header or in the refcount table.
+    // An L2 table used twice, the L1 table as an L2 table, an L2 table in the header and one in the refcount table.
     refused(set(L1 + 8, L2[0] as u64), "two tables lie at byte 1536", "byte 1536 is needed after byte 2048 has passed");
     refused(set(L1, L1 as u64), "two tables lie at byte 1024", "byte 1024 is needed after byte 1040 has passed");
     refused(set(L1, REFCOUNTS as u64), "two tables lie at byte 512", "byte 512 is needed after");
@@ -302,7 +302,7 @@ fn compressed_clusters_that_are_damaged_are_refused() {
     refused(garbage, place, place);
     let short = |file: &mut Vec<u8>| file[DEFLATED..DEFLATED + 5].copy_from_slice(&[1, 0, 0, 0xFF, 0xFF]);
     refused(short, "it ends after 0 of 512 bytes", "it ends after 0 of 512 bytes");
-    // A frame that would have its decoder keep 128 MiB.
+    // A frame that asks the decoder for a window of 128 MiB.
     let large_window = |file: &mut Vec<u8>| {
         put32(file, 76, 1 << 3);
         put32(file, 100, 112);
@@ -332,7 +332,7 @@ fn a_flipped_bit_leaves_every_byte_given_once_or_is_refused() {
         let mut flipped = file.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         for found in [by_offsets(&flipped), in_file_order(&flipped)].into_iter().flatten() {
-            // No more than two entries of the L1 table can map.
+            // At most what two entries of the L1 table can map.
             assert!(found.len() <= 2 * raw.len(), "bit {bit}");
         }
     }

@@ -1,4 +1,4 @@
-//! One action by hand: `slipway action NAME ...`, with a progress bar on a terminal and plain lines elsewhere.
+//! Runs one action by hand: `slipway action NAME ...`, with a progress bar on a terminal and plain lines elsewhere.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ mod arguments;
 mod confirm;
 mod display;
 
-/// Runs the action and tells how it went; exit status 0 only when it succeeded.
+/// Runs the action and prints the result. Exit status 0 only if it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
     super::log::start(None);
     let json = arguments.json;
@@ -71,7 +71,7 @@ fn act(arguments: ActionArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an action takes away, in words, if that has to be asked for.
+/// What an action overwrites, in words, if the user has to confirm it.
 fn overwritten(action: &ActionCommand) -> Option<String> {
     let (what, overwriting) = match action {
         ActionCommand::EraseDisk { disk, overwriting, .. } | ActionCommand::Partition { disk, overwriting, .. } => {
@@ -242,7 +242,7 @@ fn action(command: ActionCommand) -> Result<(Action, String, Vec<String>)> {
     })
 }
 
-/// The digest given by one of three options, of which there is at most one.
+/// The digest given by one of three options. At most one is set.
 fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
     let algorithms = [(Algorithm::Sha256, 256), (Algorithm::Sha384, 384), (Algorithm::Sha512, 512)];
     let found = algorithms.into_iter().zip(given).find_map(|(algorithm, hex)| Some((algorithm, hex?)));
@@ -250,7 +250,7 @@ fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
     Digest::new(algorithm, &hex).map(Some).with_context(|| format!("reading {option}{bits}"))
 }
 
-/// The login in a file, which is not given as an argument so that nobody sees it there.
+/// Reads the login from a file. Arguments would be visible to other users.
 fn registry_auth(path: &PathBuf) -> Result<RegistryAuth> {
     let text = super::read_file(path)?;
     let login = text.trim_end_matches(['\r', '\n']).split_once(':');
@@ -258,7 +258,7 @@ fn registry_auth(path: &PathBuf) -> Result<RegistryAuth> {
     Ok(RegistryAuth { username: username.to_owned(), password: Secret::from(password.to_owned()) })
 }
 
-/// The signature given by its URL and a key, which may stand in a file.
+/// The signature from its URL and a key, or a file with the key.
 fn detached_signature((url, key): (String, String)) -> Result<DetachedSignature> {
     let path = PathBuf::from(&key);
     let public_key = if path.exists() { super::read_file(&path)? } else { key };

@@ -1,4 +1,4 @@
-//! `slipway disks`: what disks there are, and which of them hints would lead to. Reads only.
+//! `slipway disks`: lists the disks, and which of them given hints select. Only reads.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ pub struct DisksArguments {
     json: bool,
 }
 
-/// Prints the disks; exit status 0 unless there are hints and an action with them would find no disk.
+/// Prints the disks. Exit status 0, unless there are hints and an action with them would find no disk.
 pub fn run(arguments: DisksArguments) -> Result<ExitCode> {
     let hints = hints(&arguments.hint)?;
     let machine = Host::new(HostOptions::default());
@@ -101,7 +101,7 @@ fn row(verdict: &Verdict, has_hints: bool) -> Vec<String> {
     let matched = match &verdict.objection {
         None if verdict.chosen => "chosen".to_owned(),
         None => "yes".to_owned(),
-        // The column before says why.
+        // The state column says why.
         objection if *objection == verdict.obstacle => "no".to_owned(),
         Some(objection) => format!("no: {objection}"),
     };

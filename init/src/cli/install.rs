@@ -1,4 +1,4 @@
-//! `slipway installer` under PID 1, and `slipway install` on a running system: the same flow, another surrounding.
+//! `slipway installer` under PID 1, and `slipway install` on a running system: the same flow in different surroundings.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ use tokio::time::sleep;
 use crate::pid1::{DRIVERS_LOADED, EXIT_KEXEC, EXIT_REBOOT};
 use tracing::{info, warn};
 
-/// State of this boot: a tmpfs in the micro-OS, and on every Linux.
+/// State of this boot. A tmpfs in the micro-OS and on every Linux.
 const STATE: &str = "/run/slipway";
-/// Where a panic leaves its message for the next installer.
+/// Where a panic message is left for the next installer.
 const PANIC: &str = "/run/slipway/panic";
-/// How long the machine may take to show its first disk before it enrols without one.
+/// How long to wait for the first disk before enrolling without one.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
-/// How long no disk may have come or gone before one is chosen, and how long that is waited for.
+/// The list of disks must not change for this long before one is chosen, and the longest wait for that.
 const DISKS_QUIET: Duration = Duration::from_secs(3);
 const DISKS_LIMIT: Duration = Duration::from_secs(60);
 
@@ -51,7 +51,7 @@ pub struct InstallArguments {
     token_file: Option<PathBuf>,
 }
 
-/// Under PID 1: everything comes from the boot medium, everything is told by the exit status.
+/// Under PID 1: the configuration comes from the boot medium, the result is the exit status.
 pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     super::log::start(None);
     let previous_exit = previous_exit(arguments.child.previous_exit);
@@ -86,7 +86,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
         };
         slipway_installer::run(config, options).await
     });
-    // An action that hangs on a dead disk must not keep the machine.
+    // An action that hangs on a dead disk must not keep the machine from restarting.
     runtime.shutdown_background();
     Ok(match end? {
         End::Reboot => ExitCode::from(EXIT_REBOOT),
@@ -95,8 +95,8 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     })
 }
 
-/// Disks appear one by one, those of slow controllers last. All are there, as far as anybody can tell, when drivers are loaded and
-/// none has come for a while.
+/// Disks appear one by one, those of slow controllers last. They count as complete once drivers are loaded and the list
+/// has not changed for a while.
 async fn wait_for_all_disks(settled: watch::Sender<bool>) {
     let paths = || list_disks(&discover::Roots::default().sys).into_iter().map(|disk| disk.path).collect();
     let began = Instant::now();
@@ -111,7 +111,7 @@ async fn wait_for_all_disks(settled: watch::Sender<bool>) {
     settled.send_replace(true);
 }
 
-/// On a running system: one run, and nobody restarts the machine but its owner.
+/// On a running system: one run. Only the owner restarts the machine.
 pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     let log = LogBook::default();
     super::log::start(Some(log.clone()));
@@ -133,7 +133,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
         previous_exit,
         log,
         machine: machine(&config, false),
-        // The system has been up for a while.
+        // The system has been up for a while, so its disks are there.
         disks_settled: watch::channel(true).1,
         once: true,
     };
@@ -151,21 +151,21 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has a panic leave its message. It ends the process, whatever thread it is in: what the others were doing to a disk cannot be
-/// trusted any more. The next installer reports the step, and why.
+/// Stores the message of a panic. A panic in any thread ends the process, because the state of a disk other threads
+/// were writing to cannot be trusted. The next installer reports the step and the message.
 fn keep_panics() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
-        // Nobody is left to hear of a failure.
+        // A failure has nowhere to be reported.
         let _ = std::fs::create_dir_all(STATE).and_then(|()| std::fs::write(PANIC, panic.to_string()));
     }));
 }
 
-/// How the installer before this one ended, with the message of its panic if there was one.
+/// How the previous installer ended, with its panic message if there was one.
 fn previous_exit(how: Option<String>) -> Option<String> {
     let panic = std::fs::read_to_string(PANIC).ok().map(|message| message.replace('\n', " "));
-    // One that stays would be reported again.
+    // Otherwise it would be reported again.
     let _ = std::fs::remove_file(PANIC);
     let ends: Vec<String> = how.into_iter().chain(panic).collect();
     (!ends.is_empty()).then(|| ends.join(": "))
@@ -188,13 +188,14 @@ fn facts(kernel_to_init: Option<u64>) -> Facts {
     Facts { identity, inventory, boot_id, kernel_to_init }
 }
 
-/// Whether PID 1 is this very program. Only then does nobody else use the machine's disks, whoever typed the command.
+/// Whether PID 1 is this same program. Only then is it certain that nothing else uses the disks, even if the command
+/// was typed by hand.
 fn is_child_of_slipway() -> bool {
     let program = |pid: &str| std::fs::metadata(format!("/proc/{pid}/exe")).map(|file| (file.dev(), file.ino())).ok();
     program("1").is_some_and(|init| Some(init) == program("self"))
 }
 
-/// The real machine. Images come from wherever the server's CA vouches for, and what a step adds.
+/// The real machine. It trusts images from servers with a certificate of the server's CA or of a CA that a step adds.
 fn machine(config: &Config, is_operating_system: bool) -> MakeMachine {
     let (ca, former) = (config.ca.clone(), FormerPartitions::default());
     Arc::new(move |cancel: &Cancel| {

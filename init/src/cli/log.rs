@@ -1,5 +1,5 @@
-//! Where log lines go: to standard error for people, marked with their level for PID 1 (sd-daemon(3)), and into the log
-//! book that is sent to the server when there is no kernel log to read.
+//! Where log lines go: to standard error, marked with their level for PID 1 (sd-daemon(3)), and to the log book that is
+//! sent to the server when there is no kernel log to read.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -14,19 +14,19 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Starts logging. `SLIPWAY_LOG=kmsg` is how PID 1 asks for marked lines; any other value is a filter such as
+/// Starts logging. PID 1 sets `SLIPWAY_LOG=kmsg` to get marked lines. Any other value is a filter such as
 /// `warn,slipway_actions=debug`.
 pub fn start(book: Option<LogBook>) {
     let wanted = std::env::var("SLIPWAY_LOG").unwrap_or_default();
     let marked = wanted == "kmsg";
-    // Our own crates are named slipway and slipway_*; the others speak only when something is wrong.
+    // Our crates are named slipway and slipway_*. Other crates log only warnings and errors.
     let ours = || Targets::new().with_default(LevelFilter::WARN).with_target("slipway", LevelFilter::INFO);
     let filter = if marked || wanted.is_empty() { ours() } else { wanted.parse().unwrap_or_else(|_| ours()) };
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .event_format(Lines { marked, book });
-    // Fails only when logging was started before.
+    // Fails only if logging was started before.
     let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
 }
 
@@ -37,7 +37,7 @@ pub fn fatal(error: &anyhow::Error) {
     eprintln!("{prefix}{}", super::shown(&format!("{error:#}")));
 }
 
-/// Whether a person watches.
+/// Whether standard error is a terminal.
 pub fn has_audience() -> bool {
     std::io::stderr().is_terminal()
 }
@@ -65,12 +65,12 @@ where
             (false, Level::WARN) => write!(writer, "warning: ")?,
             (false, _) => {}
         }
-        // A line break would begin a record of its own, without its level.
+        // A line break would start a new record without the level.
         writeln!(writer, "{}", text.0.replace('\n', " "))
     }
 }
 
-/// The number of syslog(3).
+/// The number in syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

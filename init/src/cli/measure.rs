@@ -1,4 +1,4 @@
-//! `slipway measure`: what one stage of `stream-image` reaches by itself.
+//! `slipway measure`: how long one stage of `stream-image` takes by itself.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use slipway_protocol::{Algorithm, Digest, DiskHints, Stage, StreamImage};
 pub struct MeasureArguments {
     /// The stage
     stage: Measured,
-    /// The source: for all but fetch a file, which should have been read before
+    /// The source; except for fetch a file, which should be in the page cache
     #[arg(long)]
     url: String,
     /// File with CA certificates to trust instead of the system's
@@ -21,7 +21,7 @@ pub struct MeasureArguments {
     /// SHA-256 of the source, for digest
     #[arg(long)]
     sha256: Option<String>,
-    /// The disk, for write; what is on it is lost
+    /// The disk, for write; its content is lost
     #[arg(long)]
     disk: Option<String>,
     /// Overwrite the disk without asking

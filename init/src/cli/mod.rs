@@ -36,34 +36,34 @@ enum Command {
     /// Run a command in an installed system; the child of run-in-target
     #[command(hide = true)]
     InTarget,
-    /// Enrol this running system with a server and do what it says
+    /// Enrol this running system with a server and run its workflow
     Install(install::InstallArguments),
     /// Run one action by hand
     Action(Box<action::ActionArguments>),
-    /// List the disks, and which of them hints would lead to
+    /// List the disks, and show which of them hints select
     Disks(disks::DisksArguments),
-    /// Measure what one stage of stream-image reaches by itself on this machine, as JSON
+    /// Measure one stage of stream-image by itself on this machine, as JSON
     Measure(measure::MeasureArguments),
-    /// Show the keys and the inventory this machine would enrol with, as JSON
+    /// Show the identity and inventory with which this machine would enrol, as JSON
     Identity,
     /// Show the file systems and partitions on a disk, a partition or an image file; only reads
     Probe(probe::ProbeArguments),
-    /// Report how this system boots; started by the unit that the action boot-reporter leaves in a system it installs
+    /// Report how this system boots; started by the unit that the action boot-reporter installs
     Report,
     /// Check and rewrite cloud-init user-data
     #[command(subcommand)]
     UserData(user_data::UserData),
 }
 
-/// What PID 1 tells a child.
+/// Arguments that PID 1 gives a child.
 #[derive(clap::Args)]
 struct Supervised {
-    /// How the child before this one ended
+    /// How the previous child ended
     #[arg(long)]
     previous_exit: Option<String>,
 }
 
-/// Runs the command and prints the one error there may be, with its causes, once.
+/// Runs the command. Prints an error once, with its causes.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     tls::install_provider();
@@ -115,14 +115,14 @@ fn identity() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints to standard output. A reader that has seen enough, as in `| head`, is no error.
+/// Prints to standard output. A reader that closes the pipe early, as in `| head`, is no error.
 fn print(text: &str) -> Result<()> {
     print_bytes(text.as_bytes())
 }
 
 fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout();
-    // A last line without its end would wait until nobody can be told any more that it did not get through.
+    // Flushed here, because a failure at exit could not be reported.
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(error).context("writing to standard output")
@@ -131,12 +131,12 @@ fn print_bytes(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Tells a line on standard error. Whether anybody reads it must not matter to a disk that is being written.
+/// Prints a line on standard error. A failure must not stop an action that is writing to a disk.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", shown(line));
 }
 
-/// A line as it may reach a terminal: what a disk, an archive or a server says of itself may hold what a terminal obeys.
+/// Makes a line safe for a terminal: texts from a disk, an archive or a server may contain escape sequences.
 fn shown(line: &str) -> String {
     let harmless = |c: char| match (c.is_control(), c.is_whitespace()) {
         (false, _) => c,

@@ -1,4 +1,4 @@
-//! `slipway probe`: what is on a disk, as lines of `KEY="value"` like blkid's, or as JSON.
+//! `slipway probe`: what is on a disk, as `KEY="value"` lines like those of blkid, or as JSON.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use serde_json::json;
 use slipway_actions::Place;
 use slipway_formats::image::{Format, check_raw};
 
-/// Bytes that tell a format.
+/// Bytes read to recognise a format.
 const HEAD: u64 = 4096;
 
 #[derive(Args)]
@@ -22,7 +22,7 @@ pub struct ProbeArguments {
     json: bool,
 }
 
-/// Prints what is found. A place where nothing known is has a line too; only a failure to look is an error.
+/// Prints what is found. A place with unknown content has a line too. Only a failure to read is an error.
 pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
     let line = if arguments.json { json_line } else { text_line };
     let places = slipway_actions::probe(&arguments.path)?;
@@ -35,7 +35,7 @@ pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The first bytes, by which a format is told.
+/// The first bytes, which show the format.
 fn head(path: &str) -> Result<Vec<u8>> {
     let mut head = Vec::new();
     let file = File::open(path).with_context(|| format!("opening {path}"))?;
@@ -43,7 +43,7 @@ fn head(path: &str) -> Result<Vec<u8>> {
     Ok(head)
 }
 
-/// What there is where no partition table and no file system is found.
+/// Describes content without a partition table or a known file system.
 fn instead(head: &[u8]) -> String {
     match Format::of(head) {
         Ok(Format::Raw) => match check_raw(head) {
@@ -84,7 +84,7 @@ fn text_line(path: &str, place: &Place) -> String {
         ("PARTLABEL", place.partlabel.as_deref()),
     ];
     for (key, value) in texts {
-        // What a disk says of itself may hold what a terminal obeys.
+        // Values from a disk may contain terminal escape sequences.
         let value = value.map(|value| format!(" {key}=\"{}\"", value.escape_debug()));
         line.push_str(&value.unwrap_or_default());
     }

@@ -1,4 +1,4 @@
-//! `slipway report`: started by a unit of the system it was installed in.
+//! `slipway report`: started by a unit in the installed system.
 
 use std::process::ExitCode;
 
@@ -6,11 +6,11 @@ use anyhow::Result;
 use slipway_installer::boot_report::{self, End, Pace, Surroundings};
 use tracing::info;
 
-/// Reports this boot, and takes itself away when that is done. Whatever cannot be reported is no failure.
+/// Reports this boot, then removes the reporter. What cannot be reported is not a failure.
 pub fn run() -> Result<ExitCode> {
     super::log::start(None);
     let surroundings = Surroundings::default();
-    // Before anything that may fail: a failure has it started again.
+    // Counted before anything that may fail, because the unit is restarted on failure.
     if boot_report::may_start(&surroundings)
         && let Some(config) = boot_report::configuration(&surroundings)?
     {

@@ -1,4 +1,4 @@
-//! `slipway user-data`: the edits of a seed, from standard input to standard output.
+//! `slipway user-data`: the user-data edits of a seed, from standard input to standard output.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -9,9 +9,9 @@ use slipway_user_data::{Block, MAX_BYTES, Post, Refusal};
 
 #[derive(Subcommand)]
 pub(super) enum UserData {
-    /// Put a phone_home block in: standard input to standard output
+    /// Insert a phone_home block: standard input to standard output
     Inject {
-        /// Where cloud-init reports to; $INSTANCE_ID in it is filled in
+        /// URL to which cloud-init reports; $INSTANCE_ID in it is replaced
         #[arg(long, value_parser = parse_url)]
         phone_home_url: String,
         /// What it posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id, hostname, fqdn
@@ -21,13 +21,13 @@ pub(super) enum UserData {
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         tries: Option<u32>,
     },
-    /// Take every phone_home block with this URL out: standard input to standard output
+    /// Remove every phone_home block with this URL: standard input to standard output
     Remove {
         /// The URL of the blocks
         #[arg(long)]
         phone_home_url: String,
     },
-    /// Tell whether cloud-init would understand standard input, and a phone_home block could be put in
+    /// Check that cloud-init can parse standard input, and that a phone_home block can be inserted
     Check,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn run(command: UserData) -> Result<ExitCode> {
     let mut stdin = std::io::stdin().take(MAX_BYTES as u64 + 1);
     stdin.read_to_end(&mut user_data).context("reading user-data from standard input")?;
     if user_data.len() > MAX_BYTES {
-        // Removal lets pass what it cannot read, and what was read is not all of it.
+        // `remove` passes on what it cannot parse, so truncated input must not reach it.
         super::tell(&format!("1:1: the user-data has more than {} MiB", MAX_BYTES >> 20));
         return Ok(ExitCode::FAILURE);
     }

@@ -1,11 +1,11 @@
-//! The clock before anyone can be asked: never earlier than the moment this file was built.
+//! The clock before the server can be asked: never earlier than the build of this program.
 
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 
 use super::kmsg::{Kmsg, Level};
 
-/// Puts a clock that is behind the build forward to it. The kernel has read the RTC by now; a machine with an empty battery
-/// starts in 1970, when no certificate is valid.
+/// Sets the clock to the build time if it is behind. The kernel has read the RTC by now. A machine with an empty
+/// battery starts in 1970, when no certificate is valid.
 pub fn never_before_build(log: &Kmsg) {
     let built = slipway_installer::clock::build_time();
     let now = clock_gettime(ClockId::Realtime).tv_sec;

@@ -1,8 +1,8 @@
-//! Drivers for the devices that are there, and for those that come later.
+//! Loads drivers for the devices that are present and for those that appear later.
 //!
-//! The kernel announces each device by a uevent with the device's modalias (Documentation/driver-api/driver-model). Those
-//! that were there before anybody listened are read from sysfs. Loading a driver may take seconds, so it has a thread of its
-//! own.
+//! The kernel announces each device by a uevent with its modalias (Documentation/driver-api/driver-model). Devices
+//! announced before the socket was open are read from sysfs. Loading a driver may take seconds, so it has its own
+//! thread.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -15,16 +15,16 @@ use super::kmsg::{Kmsg, Level};
 use super::{DRIVERS_LOADED, mounts};
 use crate::drivers::Drivers;
 
-/// Large enough for a burst of a few thousand devices.
+/// Large enough for a burst of a few thousand uevents.
 const SOCKET_BUFFER: usize = 4 << 20;
-/// `UEVENT_BUFFER_SIZE` of the kernel and the header before it.
+/// The kernel's `UEVENT_BUFFER_SIZE` and the header before it.
 const LONGEST_UEVENT: usize = 8192;
-/// The multicast group of the kernel's own events; 2 is udev's.
+/// Multicast group of the kernel's events. Group 2 is udev's.
 const KERNEL_GROUP: u32 = 1;
 
 /// Starts the thread that loads drivers, now and whenever a device appears.
 pub fn start(log: Kmsg) {
-    // Bound before sysfs is read, so that no device falls between the two.
+    // Bound before sysfs is read, so that no device is missed in between.
     let socket = match listen() {
         Ok(socket) => Some(socket),
         Err(error) => {
@@ -41,7 +41,7 @@ pub fn start(log: Kmsg) {
 
 fn listen() -> rustix::io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(KOBJECT_UEVENT))?;
-    // Larger than net.core.rmem_max only for root, which PID 1 is.
+    // Only root may exceed net.core.rmem_max, and PID 1 is root.
     let _ = sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER);
     bind(&socket, &SocketAddrNetlink::new(0, KERNEL_GROUP))?;
     Ok(socket)
@@ -71,7 +71,7 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
                     load_alias(&drivers, alias, &mut seen, log);
                 }
             }
-            // The kernel dropped events because they came faster than drivers load: look at everything again.
+            // The kernel dropped events because they came faster than drivers load: read all of sysfs again.
             Err(rustix::io::Errno::NOBUFS) => load_present(&drivers, &mut seen, log),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
@@ -89,13 +89,13 @@ fn tell_loaded(log: &Kmsg) {
     }
 }
 
-/// Loads what the devices now in sysfs ask for.
+/// Loads drivers for the devices now in sysfs.
 fn load_present(drivers: &Drivers, seen: &mut BTreeSet<String>, log: &Kmsg) {
     let mut folders = vec![Path::new("/sys/devices").to_owned()];
     while let Some(folder) = folders.pop() {
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         for entry in entries.flatten() {
-            // Links lead back into the tree and are not followed.
+            // Symbolic links lead back into the tree.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push(entry.path());
             } else if entry.file_name() == "modalias"
@@ -120,7 +120,7 @@ fn load_alias(drivers: &Drivers, alias: &str, seen: &mut BTreeSet<String>, log: 
     }
 }
 
-/// The modalias of an `add` event: `ACTION@DEVPATH`, then `KEY=VALUE`, each ended by NUL.
+/// The modalias of an `add` event: `ACTION@DEVPATH`, then `KEY=VALUE`, each terminated by NUL.
 fn modalias(event: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(event).ok()?;
     let mut fields = text.split('\0');

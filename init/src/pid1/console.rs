@@ -2,8 +2,8 @@
 
 use rustix::fs::{Mode, OFlags};
 
-/// Makes sure 0, 1 and 2 are open, on the console if there is one, else on /dev/null. The kernel opens /dev/console before it starts PID 1, but
-/// only if the image holds the node; a descriptor left free would be taken by the first file opened.
+/// Makes sure 0, 1 and 2 are open: on the console if there is one, else on /dev/null. The kernel opens /dev/console
+/// before it starts PID 1 only if the image contains the node. The next file opened would take a free descriptor.
 pub fn open() {
     open_on("/dev/null");
     open_on("/dev/console");
@@ -11,7 +11,7 @@ pub fn open() {
 
 fn open_on(path: &str) {
     if let Ok(console) = rustix::fs::open(path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()) {
-        // dup2 cannot fail on an open descriptor; without a console there is nothing better to do.
+        // dup2 cannot fail on an open descriptor. Without a console nothing can be done.
         let _ = rustix::stdio::dup2_stdin(&console);
         let _ = rustix::stdio::dup2_stdout(&console);
         let _ = rustix::stdio::dup2_stderr(&console);

@@ -1,13 +1,14 @@
-//! The kernel log as the log of the micro-OS (`/dev/kmsg`, Documentation/ABI/testing/dev-kmsg of the kernel).
+//! The log of the micro-OS is the kernel log (`/dev/kmsg`, Documentation/ABI/testing/dev-kmsg of the kernel).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::sync::Arc;
 
-/// Longest text of one record. The kernel cuts at 1024 less its prefix (`PRINTKRB_RECORD_MAX`, kernel/printk/printk.c).
+/// Longest text of one record. The kernel cuts at 1024 minus its prefix (`PRINTKRB_RECORD_MAX`,
+/// kernel/printk/printk.c).
 const LONGEST: usize = 900;
 
-/// Severity, numbered as in syslog(3); children mark their lines with it as in sd-daemon(3).
+/// Severity, numbered as in syslog(3). Children mark their lines with it as in sd-daemon(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     Error = 3,
@@ -17,7 +18,7 @@ pub enum Level {
     Debug = 7,
 }
 
-/// Writes records to the kernel log; without one, to standard error.
+/// Writes records to the kernel log, or to standard error if there is none.
 #[derive(Clone, Debug)]
 pub struct Kmsg {
     file: Option<Arc<File>>,
@@ -25,7 +26,7 @@ pub struct Kmsg {
 
 impl Kmsg {
     pub fn open() -> Self {
-        // Without this the kernel lets ten lines through in five seconds, and drops what a failing child had to say.
+        // By default the kernel accepts ten lines in five seconds and would drop the output of a failing child.
         let unlimited = std::fs::write("/proc/sys/kernel/printk_devkmsg", "on\n");
         let log = Self { file: OpenOptions::new().write(true).open("/dev/kmsg").ok().map(Arc::new) };
         if let Err(error) = unlimited {
@@ -34,12 +35,12 @@ impl Kmsg {
         log
     }
 
-    /// Writes one line of PID 1's own.
+    /// Writes text in PID 1's own name.
     pub fn write(&self, level: Level, text: &str) {
         self.write_as("init", level, text);
     }
 
-    /// Writes text in the name of a child, each line a record, long lines in pieces.
+    /// Writes text in the name of a child. Each line is a record; long lines are split.
     pub fn write_as(&self, name: &str, level: Level, text: &str) {
         for line in text.lines() {
             let mut rest = line;
@@ -54,7 +55,7 @@ impl Kmsg {
         }
     }
 
-    /// Writes a line as a child printed it, honouring a leading `<6>`.
+    /// Writes a line printed by a child, honouring a leading `<6>`.
     pub fn pass_on(&self, name: &str, line: &str) {
         let (level, text) = split_level(line);
         self.write_as(name, level, text);
@@ -62,7 +63,7 @@ impl Kmsg {
 
     fn record(&self, name: &str, level: Level, text: &str) {
         let record = format!("<{}>slipway {name}: {text}\n", level as u8);
-        // One write is one record. There is nowhere left to complain to when it fails.
+        // One write is one record. A failure has nowhere to be reported.
         let _ = match &self.file {
             Some(file) => (&**file).write_all(record.as_bytes()),
             None => std::io::stderr().write_all(record.as_bytes()),

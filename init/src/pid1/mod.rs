@@ -1,8 +1,7 @@
-//! PID 1 of the micro-OS: mounts, drivers, two supervised children, an orderly end.
+//! PID 1 of the micro-OS: mounts, drivers, two supervised children, an orderly shutdown.
 //!
-//! It speaks no TLS and parses nothing that comes from the network; whatever does, runs in a child, so that a crash of
-//! theirs never takes PID 1 along. Its only log is the kernel's: /dev/kmsg reaches every console the kernel was given and is
-//! what the installer uploads.
+//! It does no TLS and parses no network input. A child does that, so that its crash cannot end PID 1. The only log is
+//! the kernel's: /dev/kmsg reaches every console of the kernel, and the installer uploads it.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -22,14 +21,15 @@ mod mounts;
 mod shutdown;
 mod supervise;
 
-/// Exit status by which the installer has PID 1 restart the machine. Lies outside those of sysexits.h and of a shell.
+/// Exit status by which the installer asks PID 1 to restart the machine. Outside the ranges of sysexits.h and of
+/// shells.
 pub const EXIT_REBOOT: u8 = 100;
-/// The same for the kernel that is loaded, without the firmware.
+/// Exit status that asks PID 1 to start the loaded kernel without the firmware.
 pub const EXIT_KEXEC: u8 = 101;
-/// Is there once the drivers of every device present at the start have been loaded.
+/// Exists once the drivers of every device present at the start have been loaded.
 pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
 
-/// Boots the micro-OS and stays until the machine is restarted or switched off.
+/// Boots the micro-OS. Runs until the machine is restarted or switched off.
 pub fn run() -> ! {
     std::panic::set_hook(Box::new(|info| {
         shutdown::last_resort(&format!("pid 1 panicked: {info}"));
@@ -41,7 +41,7 @@ pub fn run() -> ! {
     shutdown::last_resort(&format!("pid 1 cannot go on: {reason}"))
 }
 
-/// Everything up to the moment the machine is to be left. The error is a whole sentence for the console.
+/// Runs until the machine is to be restarted or switched off. The error is a whole sentence for the console.
 fn boot() -> Result<shutdown::End, String> {
     let mount_errors = mounts::mount_all();
     console::open();
@@ -62,7 +62,8 @@ fn boot() -> Result<shutdown::End, String> {
     clock::never_before_build(&log);
     shutdown::catch_ctrl_alt_del(&log);
 
-    // Blocked before any thread or child exists, so that no one else takes them; Command unblocks them in children.
+    // Blocked before any thread or child exists, so that no other thread receives them. Command unblocks them in
+    // children.
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGPWR] {
         signals.add(signal);
@@ -106,7 +107,7 @@ fn boot() -> Result<shutdown::End, String> {
     }
 }
 
-/// Sleeps until a signal, a line of a child, or the moment a child is to be started again.
+/// Sleeps until a signal arrives, a child prints, or a child is due to start.
 fn wait_for_news(signals: &SignalFd, children: &Children) -> Result<(), String> {
     let mut fds = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
     fds.extend(children.outputs().map(|output| PollFd::from_borrowed_fd(output, PollFlags::IN)));

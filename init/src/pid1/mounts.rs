@@ -14,7 +14,7 @@ struct Mount {
 
 const NO_PROGRAMS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
-/// In order: /dev first, because the log is there; /proc next, because its settings are.
+/// The order matters: /dev first for the log, then /proc for its settings.
 const MOUNTS: &[Mount] = &[
     Mount {
         source: "devtmpfs",
@@ -29,15 +29,15 @@ const MOUNTS: &[Mount] = &[
     Mount { source: "tmpfs", target: "/tmp", kind: "tmpfs", flags: NO_PROGRAMS, data: "mode=1777,size=16m" },
 ];
 
-/// The EFI variables, there only when the firmware is UEFI, and late: efivarfs may be a module.
+/// The EFI variables. They exist only with UEFI firmware, and are mounted late because efivarfs may be a module.
 const EFIVARS: &str = "/sys/firmware/efi/efivars";
 
-/// Mounts what can be mounted and returns a sentence for each that could not.
+/// Mounts the file systems and returns a sentence for each that failed.
 pub fn mount_all() -> Vec<String> {
     MOUNTS.iter().filter_map(|m| mount_one(m).err()).collect()
 }
 
-/// Mounts the EFI variables where there are any. Called once modules can be loaded.
+/// Mounts the EFI variables if there are any. Call it once modules can be loaded.
 pub fn mount_efivars() -> Result<(), String> {
     if !Path::new(EFIVARS).is_dir() {
         return Ok(());
@@ -46,11 +46,11 @@ pub fn mount_efivars() -> Result<(), String> {
 }
 
 fn mount_one(m: &Mount) -> Result<(), String> {
-    // sysfs has its own mount points; everywhere else the image should have brought the folder.
+    // sysfs has its own mount points. The image should contain all other folders.
     let _ = std::fs::create_dir_all(m.target);
     let data = std::ffi::CString::new(m.data).unwrap_or_default();
     match mount(m.source, m.target, m.kind, m.flags, Some(data.as_c_str())) {
-        // Kernels with CONFIG_DEVTMPFS_MOUNT have done it already.
+        // Already mounted by a kernel with CONFIG_DEVTMPFS_MOUNT.
         Ok(()) | Err(rustix::io::Errno::BUSY) => Ok(()),
         Err(error) => Err(format!("mounting {} on {}: {error}", m.kind, m.target)),
     }

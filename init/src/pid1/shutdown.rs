@@ -1,4 +1,4 @@
-//! The end: orderly if possible, by sysrq if not. Nothing else in slipway calls reboot(2).
+//! Leaves the machine: in an orderly way if possible, else by sysrq. Nothing else in slipway calls reboot(2).
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::{EXIT_KEXEC, EXIT_REBOOT};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Reboot,
-    /// Into the kernel that is loaded; a restart where there is none.
+    /// Into the loaded kernel, or a restart if none is loaded.
     Kexec,
     PowerOff,
 }
 
 impl End {
-    /// What the installer asks for by its exit status.
+    /// What the installer asks for with its exit status.
     pub fn asked_for(exit_status: Option<i32>) -> Option<Self> {
         let status = exit_status.and_then(|status| u8::try_from(status).ok())?;
         match status {
@@ -30,14 +30,14 @@ impl End {
     }
 }
 
-/// How long sync(2) may take: a disk that has died would hold it for ever.
+/// Time limit for sync(2), which a dead disk would block for ever.
 const SYNC: Duration = Duration::from_secs(20);
-/// How long reboot(2) may take to shut devices down.
+/// Time limit for reboot(2) to shut devices down.
 const REBOOT: Duration = Duration::from_secs(30);
-/// How long the console shows a fatal error, and the installer has to upload it.
+/// How long the console shows a fatal error. The installer can upload it in this time.
 const FATAL: Duration = Duration::from_secs(15);
 
-/// Has ctrl-alt-del sent to PID 1 as SIGINT instead of restarting the machine on the spot.
+/// Has ctrl-alt-del sent to PID 1 as SIGINT instead of restarting the machine at once.
 pub fn catch_ctrl_alt_del(log: &Kmsg) {
     if let Err(error) = reboot(RebootCommand::CadOff) {
         log.write(Level::Warning, &format!("taking over ctrl-alt-del: {error}"));
@@ -47,7 +47,7 @@ pub fn catch_ctrl_alt_del(log: &Kmsg) {
 /// Ends every process, flushes every disk, and leaves. Returns only if the kernel refused, with the reason.
 pub fn orderly(end: End) -> String {
     let log = Kmsg::open();
-    // Every process but this one: kill(-1).
+    // kill(-1): every process except this one.
     if let Some(everybody) = Pid::from_raw(1) {
         let _ = kill_process_group(everybody, Signal::KILL);
     }
@@ -64,13 +64,14 @@ pub fn orderly(end: End) -> String {
         End::PowerOff => (RebootCommand::PowerOff, "switching off", "o"),
     };
     log.write(Level::Notice, if end == End::Kexec { "starting the kernel that is loaded" } else { word });
-    // A driver that hangs on its way out would hold reboot(2) for ever; without the thread it may.
+    // A driver that hangs during shutdown would block reboot(2) for ever. If the thread cannot be started, it still
+    // may.
     let _ = std::thread::Builder::new().spawn(move || {
         std::thread::sleep(REBOOT);
         let _ = std::fs::write("/proc/sysrq-trigger", key);
     });
     if end == End::Kexec {
-        // Comes back only where no kernel is loaded, with every device as it was.
+        // Returns only if no kernel is loaded. Devices are not changed then.
         let refused = reboot(RebootCommand::Kexec).err().map(|error| error.to_string()).unwrap_or_default();
         log.write(Level::Error, &format!("the kernel that was to be started is not loaded ({refused}), restarting"));
     }
@@ -80,8 +81,8 @@ pub fn orderly(end: End) -> String {
     }
 }
 
-/// Says why, leaves time for people to read and for the installer to upload it, and restarts the machine by whatever works.
-/// Never returns: the kernel would panic.
+/// Logs the reason, waits so that people can read it and the installer can upload it, and restarts the machine by any
+/// means. Never returns, because the kernel would panic.
 pub fn last_resort(reason: &str) -> ! {
     let log = Kmsg::open();
     log.write(Level::Error, reason);

@@ -1,4 +1,4 @@
-//! The children of PID 1, and its duty to reap everybody's.
+//! The children of PID 1, and its duty to reap orphans.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -11,16 +11,16 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 
 use super::kmsg::{Kmsg, Level};
 
-/// A child that stayed up this long is started again at once.
+/// A child that ran this long is restarted after [`FIRST_WAIT`].
 const STABLE: Duration = Duration::from_secs(60);
-/// Wait before the second start of a child that ended at once; doubles up to [`SLOWEST`].
+/// Wait before a child is restarted. Doubles up to [`SLOWEST`] while it keeps ending early.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const SLOWEST: Duration = Duration::from_secs(30);
-/// How long a child may take to end when it is asked to.
+/// How long a child may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// Bytes of a child's output held back while waiting for the end of the line.
+/// Bytes of a child's output kept while waiting for the end of the line.
 const LONGEST_LINE: usize = 16 << 10;
-/// Reads of a child's output before the other duties have their turn.
+/// Reads of a child's output before other work gets its turn.
 const READS_AT_ONCE: usize = 16;
 
 /// A supervised child that ended.
@@ -39,7 +39,7 @@ struct Child {
     name: &'static str,
     arguments: Vec<String>,
     state: State,
-    /// How the last one ended, told to the next.
+    /// How the previous process ended, passed to the next.
     previous_exit: Option<String>,
     wait: Duration,
 }
@@ -60,7 +60,7 @@ impl Children {
         Self { log, list: Vec::new() }
     }
 
-    /// Adds a child: this very program with the given arguments.
+    /// Adds a child: this program with the given arguments.
     pub fn add(&mut self, name: &'static str, arguments: &[&str]) {
         self.list.push(Child {
             name,
@@ -71,7 +71,7 @@ impl Children {
         });
     }
 
-    /// Starts the children whose time has come.
+    /// Starts the children that are due.
     pub fn start_due(&mut self) {
         for child in &mut self.list {
             if matches!(child.state, State::Due { at } if at <= Instant::now()) {
@@ -80,7 +80,7 @@ impl Children {
         }
     }
 
-    /// Time until the next child is to be started, if one is.
+    /// Time until the next child is due, if any.
     pub fn next_start(&self) -> Option<Duration> {
         let due = |child: &Child| match child.state {
             State::Due { at } => Some(at.saturating_duration_since(Instant::now())),
@@ -89,7 +89,7 @@ impl Children {
         self.list.iter().filter_map(due).min()
     }
 
-    /// What to poll for output.
+    /// File descriptors to poll for output.
     pub fn outputs(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.list.iter().filter_map(|child| match &child.state {
             State::Running { output, .. } if !output.closed => Some(output.pipe.as_fd()),
@@ -97,7 +97,7 @@ impl Children {
         })
     }
 
-    /// Copies what the children printed to the log.
+    /// Copies the children's output to the log.
     pub fn pass_output_on(&mut self) {
         for child in &mut self.list {
             if let State::Running { output, .. } = &mut child.state {
@@ -106,10 +106,10 @@ impl Children {
         }
     }
 
-    /// Reaps every process that ended, ours and orphans, and returns ours.
+    /// Reaps every process that ended, including orphans, and returns the supervised children among them.
     pub fn reap(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
-        // Only this loop waits for children, so no wait is ever stolen from anyone.
+        // Nothing else in PID 1 waits for children, so this takes no status from another waiter.
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let Some(child) =
                 self.list.iter_mut().find(|c| matches!(c.state, State::Running { pid: running, .. } if running == pid))
@@ -122,7 +122,7 @@ impl Children {
         ended
     }
 
-    /// Asks every child to end, waits for them, and ends those that do not.
+    /// Sends SIGTERM to every child, waits, and then sends SIGKILL to those still running.
     pub fn stop_all(&mut self) {
         self.signal(Signal::TERM);
         let deadline = Instant::now() + GRACE;
@@ -141,7 +141,7 @@ impl Children {
     fn signal(&self, signal: Signal) {
         for child in &self.list {
             if let State::Running { pid, .. } = child.state {
-                // It may have ended meanwhile, which is what we want.
+                // It may have ended meanwhile.
                 let _ = kill_process(pid, signal);
             }
         }
@@ -165,7 +165,7 @@ impl Child {
 
     fn spawn(&self) -> std::io::Result<(Pid, OwnedFd)> {
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Only our end is to be non-blocking: a child that prints faster than we read should wait, not lose lines.
+        // Only our end is non-blocking: a child that prints faster than we read must block, not lose lines.
         rustix::fs::fcntl_setfl(&theirs, rustix::fs::OFlags::empty())?;
         let mut command = Command::new("/proc/self/exe");
         command.args(&self.arguments);
@@ -180,7 +180,7 @@ impl Child {
             .stdout(Stdio::from(theirs.try_clone()?))
             .stderr(Stdio::from(theirs))
             .spawn()?;
-        // The handle is dropped without a wait: `reap` does that for all processes.
+        // Dropped without a wait: `reap` waits for all processes.
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         pid.map(|pid| (pid, ours)).ok_or_else(|| std::io::Error::other("the kernel gave no process id"))
     }
@@ -209,7 +209,7 @@ impl Child {
 impl Output {
     fn pass_on(&mut self, name: &str, log: &Kmsg) {
         let mut buffer = [0u8; 4096];
-        // A child that never stops printing must not keep PID 1 from everything else; poll() comes back for the rest.
+        // A child that never stops printing must not block PID 1's other work. poll() reports the rest.
         for _ in 0..READS_AT_ONCE {
             if self.closed {
                 break;
@@ -230,7 +230,7 @@ impl Output {
         }
     }
 
-    /// Passes on what has no end of line yet.
+    /// Logs an unfinished line.
     fn finish(&mut self, name: &str, log: &Kmsg) {
         if !self.unfinished.is_empty() {
             let line = std::mem::take(&mut self.unfinished);

@@ -1,4 +1,4 @@
-//! What there is to see of a boot. Every part is bounded in bytes and in time, and one that cannot be had says why.
+//! Collects the log of a boot. Every part is limited in bytes and time. A part that is missing says why.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,27 +13,27 @@ use tokio::time::timeout;
 
 use super::Surroundings;
 
-/// Most of each part, in bytes; together less than the server takes.
+/// Largest size of each part, in bytes. The sum is below the server's limit.
 const JOURNAL: usize = 2 << 20;
 const RUNTIMES: usize = 512 << 10;
 const OTHERS: usize = 128 << 10;
-/// Lines of the journal that are asked for, so that a journal of gigabytes is not read to its beginning.
+/// Lines requested from the journal, so that a journal of gigabytes is not read to its beginning.
 const JOURNAL_LINES: &str = "40000";
 const RUNTIME_LINES: &str = "5000";
-/// How long a program may take.
+/// Time limit for a program.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest state of the service manager.
+/// Longest state of the service manager, in bytes.
 const MAX_STATE: usize = 64;
 
-/// The boot the system is in.
+/// The id of the current boot.
 pub(super) fn boot_id(root: &Path) -> String {
     let text = file(&root.join("proc/sys/kernel/random/boot_id"), OTHERS).unwrap_or_default();
     let id = String::from_utf8_lossy(&text).trim().to_owned();
-    // Without one, all boots are one.
+    // Without an id, all boots count as one.
     if id.is_empty() { "unknown".to_owned() } else { id }
 }
 
-/// What `systemctl is-system-running` prints, whatever its exit status; none where it cannot be asked or says nothing of the kind.
+/// The output of `systemctl is-system-running`, whatever its exit status. None if it cannot be run or prints no state.
 pub(super) async fn system_state(surroundings: &Surroundings) -> Option<String> {
     let text = output(surroundings, "systemctl", &["is-system-running"], OTHERS).await.ok()?;
     let state = String::from_utf8_lossy(&text).trim().to_owned();
@@ -41,7 +41,7 @@ pub(super) async fn system_state(surroundings: &Surroundings) -> Option<String> 
     is_word.then_some(state)
 }
 
-/// The log of this boot, as it is sent.
+/// The log of this boot in the form it is sent.
 pub(super) async fn log(surroundings: &Surroundings, report: &BootReport) -> Vec<u8> {
     let mut log = Log(Vec::new());
     let state = report.system_state.as_deref().unwrap_or("unknown");
@@ -50,7 +50,7 @@ pub(super) async fn log(surroundings: &Surroundings, report: &BootReport) -> Vec
     let program = |name, arguments, limit| output(surroundings, name, arguments, limit);
     log.part("failed units", program("systemctl", &["--failed", "--no-pager"], OTHERS).await);
     log.part("jobs", program("systemctl", &["list-jobs", "--no-pager"], OTHERS).await);
-    // Not those of this process, which has a mount namespace of its own.
+    // This process has its own mount namespace, so PID 1's mounts are read.
     log.part("mounts", file(&surroundings.root.join("proc/1/mountinfo"), OTHERS));
     network(surroundings, &mut log).await;
     let runtimes = ["-u", "containerd", "-u", "docker", "-u", "crio", "-u", "kubelet"];
@@ -103,7 +103,7 @@ fn file(path: &Path, limit: usize) -> Result<Vec<u8>, String> {
     read.map(|_| text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The end of what a program prints, whatever its exit status.
+/// The end of a program's output, whatever its exit status.
 async fn output(
     surroundings: &Surroundings,
     program: &str,
@@ -127,7 +127,7 @@ async fn output(
         }
     };
     let in_time = timeout(PATIENCE, read).await.is_ok();
-    // One that closed its output and goes on is ended with the handle.
+    // A program that closed its output but still runs is killed when the handle is dropped.
     let _ = timeout(Duration::from_secs(1), child.wait()).await;
     let mut text = tail.into_bytes();
     if !in_time {
@@ -150,7 +150,7 @@ impl Tail {
 
     fn add(&mut self, piece: &[u8]) {
         self.bytes.extend_from_slice(piece);
-        // Not for every piece, which would move everything each time.
+        // Not after every piece, because that would move all bytes each time.
         if self.bytes.len() > 2 * self.limit {
             self.cut();
         }
@@ -162,7 +162,7 @@ impl Tail {
         self.was_cut |= excess > 0;
     }
 
-    /// What is kept, from the beginning of a line on where some was cut.
+    /// The bytes kept. If some were cut, from the beginning of a line.
     fn into_bytes(mut self) -> Vec<u8> {
         self.cut();
         if self.was_cut {

@@ -1,4 +1,4 @@
-//! What the action left of the reporter in the system, and how it is taken away.
+//! The reporter's files in the installed system, and their removal.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,12 +10,12 @@ use tracing::{info, warn};
 
 use super::{ReportError, Surroundings};
 
-/// How often the reporter may be started in one boot: when it crashes each time, the service manager must not go on for ever.
+/// Maximum number of starts in one boot: the service manager must not restart a crashing reporter for ever.
 const MAX_STARTS: u32 = 5;
 /// Largest configuration, in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
 
-/// What the action left, or none where it was there and has been taken away in part.
+/// The configuration the action wrote, or none if the reporter has been partly removed.
 pub fn configuration(surroundings: &Surroundings) -> Result<Option<BootReporterConfig>, ReportError> {
     let path = surroundings.root.join(places::CONFIG);
     let read = || -> io::Result<BootReporterConfig> {
@@ -32,18 +32,18 @@ pub fn configuration(surroundings: &Surroundings) -> Result<Option<BootReporterC
     }
 }
 
-/// Whether the reporter may still be started in this boot; counts this start.
+/// Counts this start, and returns whether the reporter may still run in this boot.
 pub fn may_start(surroundings: &Surroundings) -> bool {
     let file = surroundings.state.join("starts");
     let starts = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0u32);
-    // Without the folder nothing is counted, and nothing restarts it either.
+    // Without the folder nothing is counted, and nothing restarts the reporter either.
     if let Err(error) = fs::write(&file, format!("{}\n", starts.saturating_add(1))) {
         info!("writing {}: {error}", file.display());
     }
     starts < MAX_STARTS
 }
 
-/// Takes the reporter away, its secret first and its program last. What cannot be removed is logged.
+/// Removes the reporter: the secret first, the program last. What cannot be removed is logged.
 pub fn remove(root: &Path) {
     for place in [places::CONFIG, places::LINK, places::UNIT, places::PROGRAM] {
         let path = root.join(place);
@@ -53,7 +53,7 @@ pub fn remove(root: &Path) {
         }
     }
     if let Some(folder) = root.join(places::PROGRAM).parent() {
-        // Something of somebody else's may be in it.
+        // It may contain files of others.
         let _ = fs::remove_dir(folder);
     }
 }

@@ -1,7 +1,7 @@
-//! The configuration as YAML: a mapping of words to words, and nothing else that YAML has.
+//! The configuration as YAML: a mapping of strings to strings and no other YAML.
 //!
-//! Read from the parser's events, so that each refusal has its place. None shows what stands there, which may be a token; only a
-//! character that may not be in YAML is named.
+//! Works on the parser's events, so that each error has its position. Errors never show the text itself, which may be a
+//! token. Only a character that YAML does not allow is named.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,16 +11,16 @@ use slipway_user_data::{Events, Refusal};
 
 use super::LARGEST;
 
-/// What the mapping holds; nothing where the text has no content.
+/// The content of the mapping, empty if the text has no content.
 ///
-/// Values are taken as they are written, numbers and `true` too. Refused is what YAML would have looked up elsewhere in the
-/// text, or made something other than text of.
+/// Values are taken as written, including numbers and `true`. A value is refused if YAML would look it up elsewhere in
+/// the text, or would not read it as text.
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, Refusal> {
     if text.len() as u64 > LARGEST {
         let reason = format!("the configuration has more than {} MiB", LARGEST >> 20);
         return Err(Refusal { line: 1, column: 1, reason });
     }
-    // With the parser's feature `comments`, which another crate may ask for, comments would be events too.
+    // Another crate may enable the parser's feature `comments`, which makes comments events too.
     let options = options! { emit_comments: false, emit_unresolved_aliases: true };
     let mut reader = Reader { values: BTreeMap::new(), documents: 0, next: Node::Root };
     for next in Events::new(text, options) {
@@ -41,7 +41,7 @@ struct Reader {
 enum Node {
     Root,
     Key,
-    /// The value of this key. A value that is missing is told at the key.
+    /// The value of this key. A missing value is reported at the key.
     Value(String, Span),
 }
 
@@ -74,7 +74,7 @@ impl Reader {
         }
     }
 
-    /// A plain scalar is one that YAML may take for something other than text.
+    /// YAML may read a plain scalar as something other than text.
     fn take_scalar(&mut self, text: &str, is_plain: bool, span: &Span) -> Result<(), Refusal> {
         // YAML 1.2.2, section 10.3.2.
         let is_null = is_plain && matches!(text, "" | "~" | "null" | "Null" | "NULL");
@@ -114,12 +114,12 @@ impl Node {
     }
 }
 
-/// Whether the tag says what the value is taken for anyway.
+/// Whether the tag says that the value is text.
 fn is_text(tag: &Tag) -> bool {
     tag.core_suffix() == Some("str")
 }
 
-/// Whether the key may be a number, of which two can be the same though they are not written alike: 11 and 0xb.
+/// Whether the key may be a number. Two numbers can be equal but written differently: 11 and 0xb.
 fn is_number(key: &str) -> bool {
     key.strip_prefix(['+', '-']).unwrap_or(key).starts_with(|c: char| c.is_ascii_digit())
 }

@@ -5,7 +5,7 @@ use slipway_protocol::Cpu;
 use super::Roots;
 use super::files::{Notes, attribute, head, note};
 
-/// Enough of /proc/cpuinfo for the first processor, in bytes. A processor takes one or two KiB.
+/// Enough of /proc/cpuinfo for the first processor, in bytes. One processor takes one or two KiB.
 const CPUINFO_BYTES: u64 = 16 << 10;
 
 /// Name, number and architecture of the processors.
@@ -20,7 +20,7 @@ pub(super) fn cpu(roots: &Roots, notes: &mut Notes) -> Cpu {
     Cpu { model: model(&cpuinfo), threads, arch }
 }
 
-/// The name of the first processor: x86 writes it out; arm64 gives the numbers of its maker and design (MIDR_EL1).
+/// The name of the first processor. x86 has a text; arm64 has the numbers of vendor and design (MIDR_EL1).
 fn model(cpuinfo: &str) -> Option<String> {
     let field = |name: &str| {
         let value = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == name)?.1;
@@ -30,7 +30,8 @@ fn model(cpuinfo: &str) -> Option<String> {
     named.or_else(|| Some(format!("implementer {}, part {}", field("CPU implementer")?, field("CPU part")?)))
 }
 
-/// How many numbers a list such as `0-3,8` holds (Linux, Documentation/core-api/cpu_hotplug.rst); nothing if it is no list.
+/// The count of numbers in a list such as `0-3,8` (Linux, Documentation/core-api/cpu_hotplug.rst), or none if it is no
+/// list.
 fn count(list: &str) -> Option<u32> {
     list.split(',').try_fold(0u32, |sum, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -1,24 +1,24 @@
-//! Bounded reads of the small files in which the kernel speaks.
+//! Bounded reads of small kernel files.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// What could not be read and why, a sentence each.
+/// A sentence for each thing that could not be read, with the reason.
 pub(super) type Notes = Vec<String>;
 
-/// Longest attribute taken, in bytes. sysfs gives a page at most, and no value used here comes near it.
+/// Longest attribute, in bytes. sysfs gives a page at most, and no value used here is near that.
 const ATTRIBUTE_BYTES: u64 = 4096;
 
-/// The one line of an attribute, without surrounding white space and control characters: firmware strings end up on
-/// consoles. Nothing if the file is absent or has no value at present, which is no fault.
+/// The line of an attribute without surrounding white space and control characters, because firmware strings are shown
+/// on consoles. None, without a note, if the file is absent or has no value now.
 pub(super) fn attribute(path: &Path, notes: &mut Notes) -> Option<String> {
     match read(path) {
         Ok(bytes) => {
             let text: String = String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect();
             Some(text.trim().to_owned()).filter(|text| !text.is_empty())
         }
-        // sysfs answers EINVAL for values that do not exist now, such as the speed of a link that is down.
+        // sysfs returns EINVAL for values that do not exist now, such as the speed of a link that is down.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => None,
         Err(error) => {
             note(path, &error, notes);
@@ -32,18 +32,19 @@ pub(super) fn bytes(path: &Path, notes: &mut Notes) -> Option<Vec<u8>> {
     read(path).map_err(|error| note(path, &error, notes)).ok()
 }
 
-/// The first `limit` bytes of a file that should be there; the rest is not wanted.
+/// The first `limit` bytes of a file that should be there.
 pub(super) fn head(path: &Path, limit: u64, notes: &mut Notes) -> Option<String> {
     let bytes = start(path, limit).map_err(|error| note(path, &error, notes)).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Notes why the file is of no use.
+/// Notes why the file cannot be used.
 pub(super) fn note(path: &Path, why: &dyn std::fmt::Display, notes: &mut Notes) {
     notes.push(format!("reading {}: {why}", path.display()));
 }
 
-/// All of a file of at most [`ATTRIBUTE_BYTES`]. A longer one is an error, as half a serial number is a wrong one.
+/// The whole of a file of at most [`ATTRIBUTE_BYTES`]. A longer file is an error, because half a serial number is a
+/// wrong one.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let bytes = start(path, ATTRIBUTE_BYTES + 1)?;
     if bytes.len() as u64 > ATTRIBUTE_BYTES {

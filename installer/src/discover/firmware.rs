@@ -6,7 +6,8 @@ use slipway_protocol::Firmware;
 
 use super::files::{Notes, attribute, bytes, note};
 
-/// Secure Boot state, a global variable of the UEFI specification (2.10, 3.3), under the vendor GUID of those.
+/// Secure Boot state: a global variable of the UEFI specification (2.10, 3.3), with the vendor GUID of global
+/// variables.
 const SECURE_BOOT: &str = "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
 /// Firmware interface, Secure Boot and TPM.
@@ -19,8 +20,8 @@ pub(super) fn firmware(sys: &Path, notes: &mut Notes) -> Firmware {
     }
 }
 
-/// efivarfs puts four bytes of attributes before the value (Linux, Documentation/filesystems/efivarfs.rst), which here is one
-/// byte, 0 or 1.
+/// efivarfs puts four bytes of attributes before the value (Linux, Documentation/filesystems/efivarfs.rst). The value
+/// is one byte, 0 or 1.
 fn secure_boot(path: &Path, notes: &mut Notes) -> Option<bool> {
     match bytes(path, notes)?.as_slice() {
         [_, _, _, _, 0] => Some(false),

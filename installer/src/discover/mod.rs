@@ -1,7 +1,8 @@
-//! Which machine this is, and what is inside it, as the kernel tells.
+//! Which machine this is and what hardware it has, as the kernel reports it.
 //!
-//! Nothing here fails: what cannot be read is left out and noted, because a machine with a broken SMBIOS table must still
-//! come up and say so. Everything read is bounded in size and may hold anything, since firmware writes most of it.
+//! Nothing here fails. What cannot be read is left out and noted, because a machine with a broken SMBIOS table must
+//! still start and report it. All reads are bounded in size. The content may be anything, because firmware writes most
+//! of it.
 
 mod cpu;
 mod files;
@@ -19,11 +20,11 @@ use slipway_protocol::{Disk, Identity, Inventory};
 use files::Notes;
 use links::Link;
 
-/// Where the kernel's file systems are mounted. What only netlink tells about network interfaces is asked of the running
-/// kernel, and matched by name with the interfaces found in `sys`.
+/// Where the kernel's file systems are mounted. Netlink is asked on the running kernel, and its interfaces are matched
+/// by name with those found in `sys`.
 #[derive(Clone, Debug)]
 pub struct Roots {
-    /// sysfs, with efivarfs in its usual place below.
+    /// sysfs, with efivarfs in its usual place below it.
     pub sys: PathBuf,
     /// procfs.
     pub proc: PathBuf,
@@ -35,14 +36,14 @@ impl Default for Roots {
     }
 }
 
-/// The keys an operator registers the machine by. A key that is absent, a filler or unreadable is left out; the notes of
-/// [`inventory`] say which could not be read.
+/// The keys by which an operator registers the machine. A key that is absent, a filler or unreadable is left out. The
+/// notes of [`inventory`] say which could not be read.
 pub fn identity(roots: &Roots) -> Identity {
     identify(roots, &ask_links(&mut Vec::new()), &mut Vec::new())
 }
 
-/// What is inside the machine, and a sentence for each thing that could not be read, identity included. The disks are
-/// the caller's, listed by the code that also writes to them.
+/// The machine's hardware, and a sentence for each thing that could not be read, identity included. The caller gives
+/// the disks, which are listed by the code that also writes to them.
 pub fn inventory(roots: &Roots, disks: Vec<Disk>) -> (Inventory, Vec<String>) {
     let mut notes = Notes::new();
     let links = ask_links(&mut notes);
@@ -77,7 +78,7 @@ fn take_stock(roots: &Roots, links: &BTreeMap<String, Link>, mut disks: Vec<Disk
         cpu: cpu::cpu(roots, notes),
         memory: memory::total(&roots.proc, notes),
         disks,
-        // Their faults were noted with the identity.
+        // Their errors were noted with the identity.
         nics: nics::nics(&roots.sys, links, &mut Vec::new()),
         firmware: firmware::firmware(&roots.sys, notes),
     }

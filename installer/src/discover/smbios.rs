@@ -1,10 +1,9 @@
 //! Vendor, model, serial numbers and UUID.
 //!
-//! Taken from the kernel's own parse of the SMBIOS tables, `/sys/class/dmi/id` (Linux, drivers/firmware/dmi-id.c), and not
-//! from the tables: the kernel has checked their bounds when it booted, and knows the two byte orders of the UUID (DSP0134,
-//! 7.2.1: little endian fields since version 2.6). Tables are hostile input, and a decoder of our own or of a crate would be
-//! one more thing that must never panic on them (dmidecode 1.0 does, on a structure shorter than its header). Boards without
-//! SMBIOS, mostly arm64, have a device tree instead.
+//! Read from the kernel's own parse of the SMBIOS tables, `/sys/class/dmi/id` (Linux, drivers/firmware/dmi-id.c). The
+//! kernel checked their bounds at boot and knows the two byte orders of the UUID (DSP0134, 7.2.1: little endian fields
+//! since version 2.6). The tables are hostile input, and any decoder here would have to never panic on them (dmidecode
+//! 1.0 does, on a structure shorter than its header). Boards without SMBIOS, mostly arm64, have a device tree instead.
 
 use std::path::Path;
 
@@ -14,20 +13,20 @@ use slipway_protocol::identity::{meaningful, normalise_uuid};
 use super::Roots;
 use super::files::{Notes, attribute};
 
-/// The system UUID of SMBIOS type 1. Readable by root only.
+/// The system UUID of SMBIOS type 1. Only root can read it.
 pub(super) fn uuid(roots: &Roots, notes: &mut Notes) -> Option<String> {
     let text = attribute(&roots.sys.join("class/dmi/id/product_uuid"), notes)?;
     normalise_uuid(&text)
 }
 
-/// The system serial number: SMBIOS type 1, else the device tree's. Serial numbers of board and chassis do not count, since a
-/// chassis is shared by its blades and a board is replaced in repair. Readable by root only.
+/// The system serial number from SMBIOS type 1, else from the device tree. Board and chassis serial numbers are not
+/// used: blades share a chassis, and a board may be replaced in repair. Only root can read it.
 pub(super) fn serial(roots: &Roots, notes: &mut Notes) -> Option<String> {
     value(&roots.sys.join("class/dmi/id/product_serial"), notes)
         .or_else(|| value(&roots.proc.join("device-tree/serial-number"), notes))
 }
 
-/// What the firmware says the machine is (SMBIOS types 1 to 3); the model also from the device tree.
+/// Vendor and model from the firmware (SMBIOS types 1 to 3). The model may also come from the device tree.
 pub(super) fn system(roots: &Roots, notes: &mut Notes) -> System {
     let dmi = roots.sys.join("class/dmi/id");
     System {
@@ -39,7 +38,7 @@ pub(super) fn system(roots: &Roots, notes: &mut Notes) -> System {
     }
 }
 
-/// The attribute, unless it is a filler.
+/// The attribute, or none if it is a filler.
 fn value(path: &Path, notes: &mut Notes) -> Option<String> {
     let text = attribute(path, notes)?;
     meaningful(&text).map(str::to_owned)

@@ -10,7 +10,7 @@ use super::*;
 
 const SECURE_BOOT: &str = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// The files of an ordinary server, and what they hold.
+/// The files of an ordinary server and their content.
 const SERVER: &[(&str, &[u8])] = &[
     ("sys/class/dmi/id/product_uuid", b"4c4c4544-0042-3010-8058-b7c04f503432\n"),
     ("sys/class/dmi/id/product_serial", b"7CZ1234\n"),

@@ -1,4 +1,4 @@
-//! Nodes that PyYAML makes nothing of, whereupon cloud-init drops all of the cloud-config.
+//! Refuses nodes that PyYAML cannot construct. cloud-init would then drop the whole cloud-config.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::Refusal;
 use crate::document::refuse;
 
 const YAML: &str = "tag:yaml.org,2002:";
-/// Collections in one another that cloud-init can write down; Python has a limit for calls in one another.
+/// Deepest nesting of collections that cloud-init can write. Python limits recursion.
 const DEPTH: usize = 255;
 
 const NO_MAPPING: &str = "cloud-init merges mappings only: behind << there has to be one, or its alias";
@@ -19,16 +19,16 @@ const NO_PAIR: &str = "cloud-init takes nothing but mappings of one key into a l
 const SPLIT_KEY: &str = "within brackets and braces cloud-init takes a key and its colon only from one line";
 const BARE: &str = "cloud-init makes nothing of a bare = or << here; put it in quotes";
 
-/// Finds them among the events of a document (yaml/composer.py, yaml/constructor.py and cloudinit/safeyaml.py).
+/// Finds such nodes among the events of a document (yaml/composer.py, yaml/constructor.py and cloudinit/safeyaml.py).
 pub(crate) struct Nodes<'a> {
     source: &'a str,
-    /// Texts in quotes whose lines the parser sees as one, and how many of them have come.
+    /// Quoted scalars whose lines are joined for the parser, and how many of them have been seen.
     joined: &'a [Range<usize>],
     seen: usize,
     open: Vec<Open>,
-    /// What the anchors stand for, by the parser's numbers.
+    /// The kind of node of each anchor, by the parser's numbers.
     kinds: Vec<Kind>,
-    /// The anchors by their names, as the parser has them, so that the program has this map once.
+    /// The anchors by name. The type is that of the parser's own map, so that the program contains its code once.
     names: BTreeMap<Cow<'a, str>, usize>,
 }
 
@@ -36,31 +36,31 @@ pub(crate) struct Nodes<'a> {
 enum Kind {
     Scalar,
     Mapping,
-    /// A list of nothing but mappings.
+    /// A list that contains only mappings.
     Mappings,
     List,
 }
 
-/// What a list may have for items.
+/// Allowed items of a list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Items {
     All,
     Mappings,
-    /// Mappings of one key.
+    /// Mappings with one key.
     Pairs,
 }
 
-/// A collection whose end has not come.
+/// An open collection.
 struct Open {
     kind: Kind,
     anchor: Option<usize>,
     is_flow: bool,
     items: Items,
-    /// It is an item of a list that takes only mappings of one key.
+    /// Whether it is an item of a list that allows only mappings with one key.
     is_pair: bool,
-    /// Its nodes so far; in a mapping a key comes first.
+    /// Number of its nodes so far; in a mapping, keys and values alternate, keys first.
     nodes: usize,
-    /// The last key was `<<`.
+    /// Whether the last key was `<<`.
     merges: bool,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Nodes<'a> {
         Self { source, joined, seen: 0, open: Vec::new(), kinds: Vec::new(), names: BTreeMap::new() }
     }
 
-    /// To be called with every event.
+    /// Must be called for every event.
     pub(crate) fn refuse(&mut self, event: &Event<'a>, span: &Span) -> Result<(), Refusal> {
         let problem = match event {
             Event::MappingEnd | Event::SequenceEnd => self.close(),
@@ -90,7 +90,7 @@ impl<'a> Nodes<'a> {
         problem.map_or(Ok(()), |problem| Err(refuse(self.source, span, problem)))
     }
 
-    /// To be called behind the last event. What was taken for a text in quotes has to be one.
+    /// Must be called after the last event. Refuses joined lines that did not turn out to be a quoted scalar.
     pub(crate) fn refuse_lines_joined_elsewhere(&self) -> Result<(), Refusal> {
         match self.joined.first() {
             Some(first) if self.seen < self.joined.len() => {
@@ -105,7 +105,7 @@ impl<'a> Nodes<'a> {
     fn take(&mut self, event: &Event, span: &Span, tag: Option<&str>) -> Option<&'static str> {
         let kind = self.kind(event);
         let text = implicit(event, tag);
-        // What PyYAML takes for more than a text.
+        // Texts that have a special meaning in PyYAML.
         let bare = text.filter(|text| matches!(*text, "=" | "<<"));
         let problem = text.map_or_else(|| explicit_problem(event, tag), scalars::plain_problem);
         let is_joined = self.is_joined(event, span);
@@ -123,7 +123,7 @@ impl<'a> Nodes<'a> {
             }
         }
         let anchor = event.anchor_id();
-        // A list that is not complete has no items to be sure of.
+        // An incomplete list may still get other items.
         self.set_kind(anchor, if kind == Kind::Mappings { Kind::List } else { kind });
         if let Event::MappingStart(style, ..) | Event::SequenceStart(style, ..) = event {
             let is_flow = *style == StructureStyle::Flow;
@@ -150,7 +150,7 @@ impl<'a> Nodes<'a> {
         self.kinds[id] = kind;
     }
 
-    /// What a collection that begins may have for items, and whether it is to be a mapping of one key.
+    /// The allowed items of a new collection, and whether it must be a mapping with one key.
     fn asked(&self, tag: Option<&str>, kind: Kind) -> (Items, bool) {
         let parent = self.open.last();
         let is_merged = kind != Kind::Mapping && parent.is_some_and(|parent| parent.merges);
@@ -162,7 +162,7 @@ impl<'a> Nodes<'a> {
         (items, parent.is_some_and(|parent| parent.items == Items::Pairs))
     }
 
-    /// Whether a node is a text in quotes of several lines that the parser sees as one.
+    /// Whether a node is a quoted scalar whose lines are joined for the parser.
     fn is_joined(&self, event: &Event, span: &Span) -> bool {
         let is_quoted = matches!(event, Event::Scalar(_, ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted, ..));
         is_quoted && self.joined.iter().any(|joined| span.byte_range().as_ref() == Some(joined))
@@ -191,7 +191,7 @@ impl<'a> Nodes<'a> {
         if parent.is_flow { self.flow_problem(event, span, is_key) } else { None }
     }
 
-    /// What brackets and braces may have in them, and PyYAML does not take.
+    /// Why PyYAML does not accept a node in a flow collection.
     fn flow_problem(&self, event: &Event, span: &Span, is_key: bool) -> Option<&'static str> {
         if let Event::Scalar(text, ScalarStyle::Plain, ..) = event
             && (text.starts_with(':') || text.contains('?'))
@@ -241,7 +241,7 @@ impl Open {
     }
 }
 
-/// The text of a scalar of which PyYAML finds out what it is from its text.
+/// The text of a scalar whose type PyYAML derives from the text.
 fn implicit<'e>(event: &'e Event, tag: Option<&str>) -> Option<&'e str> {
     let (text, style) = event.scalar()?;
     tag.map_or(style == ScalarStyle::Plain, |tag| tag == "!").then_some(text)
@@ -252,7 +252,7 @@ fn explicit_problem(event: &Event, tag: Option<&str>) -> Option<&'static str> {
     (!fits).then_some("cloud-init cannot make of this what its tag says")
 }
 
-/// Why PyYAML has no use for the tag of a node.
+/// Why PyYAML does not accept the tag of a node.
 fn tag_problem(event: &Event, span: &Span, source: &str, is_root: bool, tag: &str) -> Option<&'static str> {
     let is_mapping = matches!(event, Event::MappingStart(..));
     let is_list = matches!(event, Event::SequenceStart(..));

@@ -1,11 +1,11 @@
-//! Scalars of which PyYAML makes numbers, times or bytes, or fails (yaml/resolver.py, yaml/constructor.py).
+//! Scalars that PyYAML converts to numbers, times or bytes, or fails on (yaml/resolver.py, yaml/constructor.py).
 
-/// Digits that Python makes a number of (`sys.get_int_max_str_digits`).
+/// Most digits that Python converts to a number (`sys.get_int_max_str_digits`).
 const MOST_DIGITS: usize = 4300;
-/// Colons in a number to base 60 of which Python still makes a float.
+/// Most colons in a base 60 number that Python can still convert to a float.
 const MOST_COLONS: usize = 173;
 
-/// Why PyYAML fails on a scalar that has no tag.
+/// Why PyYAML fails on a scalar without a tag.
 pub(super) fn plain_problem(text: &str) -> Option<&'static str> {
     if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-')) {
         return None;
@@ -18,14 +18,14 @@ pub(super) fn plain_problem(text: &str) -> Option<&'static str> {
         .then_some("cloud-init takes this for a number that it cannot read; put it in quotes")
 }
 
-/// Whether a scalar without a tag is a text to PyYAML.
+/// Whether PyYAML reads a scalar without a tag as text.
 pub(crate) fn is_text(text: &str) -> bool {
     let is_word = fits("bool", text) || text.eq_ignore_ascii_case("null") || matches!(text, "" | "~");
     let is_number = fits("int", text) || text.contains('.') && fits("float", text);
     !is_word && !is_number && Time::parse(text).is_none_or(|time| !time.is_implicit)
 }
 
-/// Whether PyYAML makes of a text what its tag says.
+/// Whether PyYAML can convert a text to the type of its tag.
 pub(super) fn fits(tag: &str, text: &str) -> bool {
     match tag {
         "bool" => ["yes", "no", "true", "false", "on", "off"].iter().any(|word| text.eq_ignore_ascii_case(word)),
@@ -41,7 +41,7 @@ fn unsigned(text: &str) -> &str {
     text.strip_prefix(['+', '-']).unwrap_or(text)
 }
 
-/// A prefix without digits.
+/// Whether a number has a prefix but no digits.
 fn is_empty_number(text: &str) -> bool {
     let digits = unsigned(text);
     let digits = digits.strip_prefix("0b").or_else(|| digits.strip_prefix("0x")).unwrap_or_default();
@@ -82,7 +82,7 @@ fn is_decimal(text: &str) -> bool {
     has_digit && all && mantissa.bytes().filter(|byte| *byte == b'.').count() < 2 && are_digits(exponent, 10)
 }
 
-/// As `binascii.a2b_base64` has it, which passes over what is no base64, and takes nothing behind the padding.
+/// Like `binascii.a2b_base64`, which skips characters that are not base64, and ignores everything after the padding.
 fn is_base64(text: &str) -> bool {
     let (mut characters, mut padding) = (0, 0);
     for byte in text.bytes() {
@@ -100,11 +100,11 @@ fn is_base64(text: &str) -> bool {
     characters == 0
 }
 
-/// What has the form of a time (`timestamp_regexp`).
+/// A text in the format of a time (`timestamp_regexp`).
 struct Time {
-    /// It is one without a tag too.
+    /// Whether it is a time even without a tag.
     is_implicit: bool,
-    /// There is such a day, and such a time of it.
+    /// Whether the day and the time of day exist.
     exists: bool,
 }
 
@@ -142,7 +142,7 @@ impl Time {
     }
 }
 
-/// Whether what ends a time is nothing, or how far it is from UTC: less than a day.
+/// Whether the rest of a time is empty or a valid offset from UTC of less than a day.
 fn zone(rest: &mut &[u8]) -> Option<bool> {
     if rest.is_empty() {
         return Some(true);
@@ -159,7 +159,7 @@ fn zone(rest: &mut &[u8]) -> Option<bool> {
     rest.is_empty().then_some(minutes < 24 * 60)
 }
 
-/// Takes digits, as many as there are.
+/// Reads digits, as many as there are from `least` to `most`.
 fn number(rest: &mut &[u8], least: usize, most: usize) -> Option<u32> {
     let len = rest.iter().take(most).take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, behind) = rest.split_at_checked(len).filter(|_| len >= least)?;
@@ -167,14 +167,14 @@ fn number(rest: &mut &[u8], least: usize, most: usize) -> Option<u32> {
     Some(digits.iter().fold(0, |number, digit| number * 10 + u32::from(digit - b'0')))
 }
 
-/// Takes one of the marks.
+/// Reads one of the marks.
 fn mark(rest: &mut &[u8], marks: &[u8]) -> Option<()> {
     let (first, behind) = rest.split_first()?;
     *rest = if marks.contains(first) { behind } else { return None };
     Some(())
 }
 
-/// Takes spaces and tabs, if there are any.
+/// Skips spaces and tabs. Returns whether there were any.
 fn blanks(rest: &mut &[u8]) -> bool {
     let len = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     *rest = rest.get(len..).unwrap_or_default();

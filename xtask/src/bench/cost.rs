@@ -1,4 +1,4 @@
-//! What a run of a program costs.
+//! The cost of one run of a program.
 
 use std::fs;
 use std::path::Path;
@@ -9,21 +9,21 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::tail;
 
-/// What one run took.
+/// Cost of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     /// Seconds from start to end.
     pub wall: f64,
-    /// Seconds of processor time, of the program and all it waited for.
+    /// Seconds of processor time of the program and the children it waited for.
     pub cpu: f64,
-    /// Largest resident size in MiB; of several processes, that of the largest.
+    /// Largest resident size in MiB. With several processes, that of the largest.
     pub peak: f64,
-    /// How much of the time of all processors was used, by whatever ran meanwhile: servers, kernel threads, and other machines of the
-    /// same host, too.
+    /// Share of the time of all processors that was used meanwhile, including servers, kernel threads and other
+    /// machines of the same host.
     pub busy: f64,
 }
 
-/// Runs a program to its end, which must be a success, under GNU time.
+/// Runs a program to its end under GNU time. Any exit status but success is an error.
 pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost> {
     let (times, said) = (scratch.join("time"), scratch.join("said"));
     let mut command = Command::new("/usr/bin/time");
@@ -44,7 +44,7 @@ pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost
     Ok(Cost { wall, cpu: user + system, peak: kib / 1024.0, busy: after.busy_since(&before) })
 }
 
-/// Time of all processors since the machine was started, in ticks.
+/// Time of all processors since boot, in ticks.
 #[derive(Debug, PartialEq)]
 struct Processors {
     idle: u64,
@@ -57,8 +57,8 @@ impl Processors {
         Self::parse(&text).context("reading /proc/stat: it has no line of all processors")
     }
 
-    /// The first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is in these
-    /// already.
+    /// The first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. These
+    /// already include the fields after them.
     fn parse(text: &str) -> Option<Self> {
         let fields = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
         let ticks = fields.take(8).map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
@@ -71,18 +71,18 @@ impl Processors {
     }
 }
 
-/// Processor time a process and its children that ended have used, in seconds (proc_pid_stat(5), fields 14 to 17).
+/// Processor time of a process and its ended children, in seconds (proc_pid_stat(5), fields 14 to 17).
 pub fn cpu_of(process: u32) -> Result<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let path = format!("/proc/{process}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    // The second field is the name in brackets, which may have spaces.
+    // The second field is the name in brackets, which may contain spaces.
     let fields = text.rsplit(") ").next().unwrap_or_default().split(' ');
     let ticks: f64 = fields.skip(11).take(4).filter_map(|field| field.parse::<f64>().ok()).sum();
     Ok(ticks / TICKS_PER_SECOND)
 }
 
-/// The run whose wall time is in the middle; of an even number the faster of the two.
+/// The run with the median wall time. Of an even number, the faster of the middle two.
 pub fn median(costs: &[Cost]) -> Cost {
     let mut sorted = costs.to_vec();
     sorted.sort_by(|a, b| a.wall.total_cmp(&b.wall));

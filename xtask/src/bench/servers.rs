@@ -15,10 +15,10 @@ use super::streams::Stream;
 use crate::command::{command, run_quietly, stdout};
 use crate::lab;
 
-/// How long nginx may take until it listens.
+/// How long nginx may take to listen.
 const START: Duration = Duration::from_secs(10);
 
-/// Both servers, which end with this value.
+/// Both servers. They are stopped on drop.
 pub struct Servers {
     folder: PathBuf,
     program: PathBuf,
@@ -28,7 +28,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts both, with their files in a folder, which is made.
+    /// Creates the folder with the files and starts both servers.
     pub fn start(folder: &Path, streams: &[Stream]) -> Result<Self> {
         let www = folder.join("www");
         fs::create_dir_all(&www).with_context(|| format!("creating {}", www.display()))?;
@@ -49,27 +49,27 @@ impl Servers {
         Ok(servers)
     }
 
-    /// The CA of both, in PEM.
+    /// The CA of both servers, in PEM.
     pub fn ca(&self) -> PathBuf {
         self.folder.join("ca.pem")
     }
 
-    /// Where nginx has an image.
+    /// nginx's URL of an image.
     pub fn nginx_url(&self, stream: &Stream) -> String {
         format!("https://localhost:{}/{}", self.nginx_port, stream.name())
     }
 
-    /// Where slipway-server has it.
+    /// slipway-server's URL of an image.
     pub fn slipway_url(&self, stream: &Stream) -> String {
         format!("https://localhost:{}/images/sha256:{}", self.slipway_port, stream.sha256)
     }
 
-    /// The file that it sends.
+    /// The file that slipway-server sends.
     pub fn slipway_file(&self, stream: &Stream) -> PathBuf {
         self.folder.join("data/images/sha256").join(&stream.sha256)
     }
 
-    /// Seconds of processor time that slipway-server and nginx have used.
+    /// Seconds of processor time used by slipway-server and nginx.
     pub fn cpu(&self) -> Result<(f64, f64)> {
         let [slipway, nginx] = &self.running[..] else { bail!("looking for the servers: they do not run") };
         let workers = stdout(&mut command("pgrep", ["--parent", &nginx.id().to_string()]))?;
@@ -102,7 +102,7 @@ impl Servers {
         Ok(())
     }
 
-    /// As its manual says for large static files: sendfile, one worker a core.
+    /// Configured as nginx's manual says for large static files: sendfile, one worker per core.
     fn start_nginx(&mut self) -> Result<()> {
         let folder = self.folder.display();
         let scratch = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -134,7 +134,7 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         for mut child in self.running.drain(..) {
-            // Both end in an orderly way on this, nginx with its workers.
+            // Both end in an orderly way on SIGTERM, nginx together with its workers.
             _ = run_quietly(&mut command("kill", ["-TERM", &child.id().to_string()]));
             _ = child.wait();
         }

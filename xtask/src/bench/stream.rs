@@ -1,4 +1,4 @@
-//! `bench stream`: one image from a server on loopback to a loop device, by slipway and by what people use instead.
+//! `bench stream`: one image from a server on loopback to a loop device, by slipway and by other tools.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -13,14 +13,14 @@ use crate::binary::{self, Arch};
 use crate::command::{command, run_quietly, stdout};
 use crate::host;
 
-/// What was measured.
+/// The results.
 #[derive(Debug, Default, Serialize)]
 pub struct Results {
     /// Whole pipelines.
     pub rows: Vec<Row>,
     /// Single stages.
     pub stages: Vec<StageRow>,
-    /// What it costs a server to deliver the raw image.
+    /// A server's cost of delivering the raw image.
     pub servers: Vec<ServerRow>,
 }
 
@@ -29,18 +29,18 @@ pub struct Results {
 pub struct Row {
     /// Format of the image.
     pub format: &'static str,
-    /// What wrote it.
+    /// The tool that wrote it.
     pub tool: &'static str,
     /// Seconds.
     pub wall_s: f64,
     /// Seconds of processor time, without the server's.
     pub cpu_s: f64,
-    /// MiB of the largest process.
+    /// Peak memory of the largest process, in MiB.
     pub peak_mib: f64,
-    /// The slowest stage alone, divided by the time taken.
+    /// Wall time of the slowest stage alone, divided by that of the pipeline.
     pub share_of_limit: f64,
-    /// How much of all processors' time was used meanwhile, by server and kernel too: where that is nearly all of it, no stage can have
-    /// what it has alone.
+    /// Share of all processors' time that was used meanwhile, by server and kernel too. If it is near 1, no stage can
+    /// be as fast as it is alone.
     pub busy: f64,
 }
 
@@ -49,7 +49,7 @@ pub struct Row {
 pub struct StageRow {
     /// Format of the image.
     pub format: &'static str,
-    /// Which stage.
+    /// Name of the stage.
     pub stage: &'static str,
     /// Seconds.
     pub wall_s: f64,
@@ -60,15 +60,15 @@ pub struct StageRow {
 /// A server: medians over the rounds.
 #[derive(Debug, Serialize)]
 pub struct ServerRow {
-    /// Which.
+    /// Name of the server.
     pub server: &'static str,
-    /// Seconds until curl has it all.
+    /// Seconds until curl has the whole image.
     pub wall_s: f64,
     /// Seconds of the server's processor time.
     pub cpu_s: f64,
 }
 
-/// Who writes the image.
+/// The tool that writes the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tool {
     Slipway,
@@ -92,7 +92,7 @@ impl Tool {
     }
 }
 
-/// What every measurement needs.
+/// State shared by all measurements.
 struct Bench {
     slipway: PathBuf,
     coreos_installer: Option<PathBuf>,
@@ -105,7 +105,7 @@ struct Bench {
 
 const STAGES: [&str; 4] = ["fetch", "digest", "decode", "write"];
 
-/// Measures everything in turn, so many times, and gives medians. `say` hears what is being done.
+/// Measures everything `rounds` times and returns medians. `say` receives progress messages.
 pub fn run(folder: &Path, rounds: usize, formats: &[String], say: &mut dyn FnMut(&str)) -> Result<Results> {
     let known = |format: &&String| streams::FORMATS.iter().any(|known| known.name == **format);
     if let Some(unknown) = formats.iter().find(|format| !known(format)) {
@@ -178,7 +178,7 @@ impl Bench {
         let bmap = folder.join("image.bmap");
         run_quietly(command("bmaptool", ["create", "--output"]).arg(&bmap).arg(raw))?;
         let disk_size = fs::metadata(raw).with_context(|| format!("reading {}", raw.display()))?.len();
-        // It installs nothing where no udev runs that would tell it of partitions.
+        // coreos-installer installs nothing without a udev that reports partitions to it.
         let udev = Path::new("/run/udev/control");
         let coreos_installer = stdout(&mut command("which", ["coreos-installer"])).ok().filter(|_| udev.exists());
         Ok(Self {
@@ -198,7 +198,7 @@ impl Bench {
         tools
     }
 
-    /// One run of one tool, onto a disk as new. What it wrote is compared if asked for.
+    /// One run of one tool to a new disk. If `compare` is set, the result is compared with the image.
     fn pipeline(&self, stream: &Stream, tool: Tool, compare: bool) -> Result<Cost> {
         let disk = LoopDevice::new(&self.folder.join("disk"), self.disk_size)?;
         let (nginx, own) = (self.servers.nginx_url(stream), self.servers.slipway_url(stream));
@@ -242,7 +242,7 @@ impl Bench {
         };
         let cost = cost.with_context(|| format!("measuring {} with {}", tool.name(), stream.format.name))?;
         if compare {
-            // bmaptool leaves what the image never had; nothing reads it.
+            // bmaptool does not write the image's holes. Nothing reads them.
             let is_partial = tool == Tool::Bmaptool;
             let same = run_quietly(command("cmp", ["--silent"]).arg(&self.raw).arg(&disk.path));
             if same.is_err() && !is_partial {
@@ -252,7 +252,7 @@ impl Bench {
         Ok(cost)
     }
 
-    /// One stage of slipway by itself: the source in memory, except for what fetches it.
+    /// One stage of slipway by itself, with the source in memory except for the fetch stage.
     fn stage(&self, stream: &Stream, stage: &str) -> Result<Cost> {
         let slipway = self.slipway.display().to_string();
         let ca = self.servers.ca().display().to_string();
@@ -272,7 +272,7 @@ impl Bench {
         }
     }
 
-    /// What it costs a server to deliver an image to curl.
+    /// A server's cost of delivering an image to curl.
     fn serve(&self, stream: &Stream, server: &str) -> Result<Cost> {
         let ca = self.servers.ca().display().to_string();
         let is_nginx = server == "nginx";
@@ -286,14 +286,14 @@ impl Bench {
     }
 }
 
-/// Has the kernel keep a file in memory. One that takes back early what is not used (damon) may have dropped it since it was last
-/// read, and a server would be measured by the disk it is on.
+/// Reads a file into the page cache. A kernel that reclaims unused pages early (damon) may have dropped it, and then
+/// the server's disk would be measured.
 fn warm(file: &Path) -> Result<()> {
     let copied = fs::File::open(file).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
     copied.map(drop).with_context(|| format!("reading {}", file.display()))
 }
 
-/// A disk over a file: its blocks are reserved, not written yet, and it is read and written past the page cache.
+/// A disk backed by a file. Its blocks are reserved but not written, and it is read and written past the page cache.
 struct LoopDevice {
     path: String,
     file: PathBuf,

@@ -9,20 +9,20 @@ use crate::cache::{self, Key};
 use crate::command::{command, run_quietly, stdout};
 use crate::target_image;
 
-/// A way an image is delivered.
+/// A format in which the image is delivered.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// In tables.
+    /// Name in tables.
     pub name: &'static str,
-    /// End of the file name, by which peers know it.
+    /// File name extension, by which other tools recognise the format.
     pub extension: &'static str,
-    /// Reads the image from standard input and compresses it to standard output; nothing for a raw image.
+    /// Compresses standard input to standard output. Empty for a raw image.
     compressor: &'static [&'static str],
-    /// Undoes that, as somebody with a shell would.
+    /// Decompresses it in a shell.
     pub decoder: &'static str,
 }
 
-/// What `bench stream` measures. xz is told to use threads because only then it writes several blocks.
+/// The formats of `bench stream`. xz uses threads because only then it writes several blocks.
 pub const FORMATS: [Format; 5] = [
     Format { name: "raw", extension: "raw", compressor: &[], decoder: "cat" },
     Format { name: "gzip", extension: "raw.gz", compressor: &["gzip", "-6"], decoder: "gzip -dc" },
@@ -54,15 +54,15 @@ impl Stream {
     }
 }
 
-/// The image as it is, and in the formats of these names, or in all if there are none: from the cache, or built, which takes
-/// minutes for each. The raw image comes first.
+/// The raw image first, then the image in the formats with these names, or in all if there are none. From the cache, or
+/// built, which takes minutes for each.
 pub fn build(names: &[String]) -> Result<Vec<Stream>> {
     let raw = target_image::build_large()?;
     let wanted = |format: &&Format| is_wanted(names, format) || format.compressor.is_empty();
     FORMATS.iter().filter(wanted).map(|format| stream(&raw, *format)).collect()
 }
 
-/// Whether a format is among these names; all are if there are none.
+/// Whether these names include the format. An empty list includes all.
 pub fn is_wanted(names: &[String], format: &Format) -> bool {
     names.is_empty() || names.iter().any(|name| name == format.name)
 }

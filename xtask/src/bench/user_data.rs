@@ -1,4 +1,4 @@
-//! `bench user-data`: a mebibyte of user-data of several sorts, into which `slipway user-data inject` puts a block.
+//! `bench user-data`: `slipway user-data inject` puts a block into a mebibyte of user-data of several sorts.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -16,16 +16,16 @@ use crate::command::command;
 const MIB: usize = 1 << 20;
 const INJECT: [&str; 4] = ["user-data", "inject", "--phone-home-url", "https://s.example/v1/phone-home/t"];
 
-/// What one sort of user-data took.
+/// Result for one sort of user-data.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// What it is mostly made of.
+    /// What the user-data mostly consists of.
     pub sort: &'static str,
-    /// Milliseconds from the start of the program to its end, in the middle of the rounds.
+    /// Milliseconds from the start of the program to its end, median of the rounds.
     pub wall_ms: f64,
 }
 
-/// Measures the static binary, from the cache or built anew.
+/// Measures the static binary, which comes from the cache or is built.
 pub fn run(rounds: usize) -> Result<Vec<Row>> {
     let program = binary::build(Arch::default(), None)?;
     let scratch = tempfile::tempdir().context("creating a temporary folder")?;
@@ -83,7 +83,7 @@ fn user(n: usize) -> String {
     )
 }
 
-/// A cloud-config of this beginning and as many pieces as make a mebibyte.
+/// A cloud-config with this beginning and enough pieces for a mebibyte.
 fn many(begin: &str, piece: impl Fn(usize) -> String) -> String {
     let mut text = format!("#cloud-config\n{begin}");
     let mut n = 0;
@@ -94,7 +94,7 @@ fn many(begin: &str, piece: impl Fn(usize) -> String) -> String {
     text
 }
 
-/// Four thousand characters of the alphabet of base64, others for every file.
+/// Four thousand base64 characters, different for every seed.
 fn base64(seed: usize) -> String {
     let mut text = String::new();
     for n in 0..500 {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: slipway against its peers and against the limit of this machine.
+//! `cargo xtask bench`: slipway against other tools and against the limit of this machine.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use xtask::bench::stream::{self, Results};
 use xtask::bench::user_data;
 use xtask::{prepare, workspace};
 
-/// Measure slipway against its peers and against the limit of this machine.
+/// Measure slipway against other tools and against the limit of this machine.
 #[derive(Args)]
 pub struct Bench {
     #[command(subcommand)]
@@ -17,18 +17,18 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 enum What {
-    /// An image from a server on loopback to a loop device. As root, on a machine that does nothing else.
+    /// Write an image from a server on loopback to a loop device. As root, on an idle machine.
     Stream {
-        /// How often everything is measured.
+        /// Number of rounds.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
         /// Only these formats: raw, gzip, xz, zstd-3, zstd-19.
         #[arg(long)]
         format: Vec<String>,
     },
-    /// A phone_home block into a mebibyte of user-data, by the static binary. The start of the program is part of it.
+    /// Put a phone_home block into a mebibyte of user-data by the static binary, its start included.
     UserData {
-        /// How often each sort is measured.
+        /// Number of rounds per sort.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },

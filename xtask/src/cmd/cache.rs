@@ -1,4 +1,4 @@
-//! `cargo xtask cache`: what was built and fetched once, and what of it nobody uses any more.
+//! `cargo xtask cache`: lists the build results and downloads in the cache, and removes unused ones.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,13 +7,13 @@ use clap::Args;
 use xtask::cache;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Inputs that fuzzing found are not built again from anything.
+/// Inputs found by fuzzing cannot be rebuilt.
 const NEVER_REMOVED: &str = "fuzz-corpus";
 
 /// List what is cached, or remove what has not been used for a while.
 #[derive(Args)]
 pub struct Cache {
-    /// Remove what no command has used for so many days; 0 removes everything but the inputs that fuzzing found.
+    /// Remove entries unused for this many days; 0 removes everything but the inputs found by fuzzing.
     #[arg(long, value_name = "DAYS", num_args = 0..=1, default_missing_value = "14")]
     remove_unused: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the main job, end to end, on the terminal.
+//! `cargo xtask demo`: a complete installation, shown on the terminal.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -14,13 +14,13 @@ use xtask::lab::Lab;
 use xtask::qemu::Machine;
 use xtask::{prepare, workspace};
 
-/// How often progress is told where nobody's screen can be redrawn.
+/// Interval of progress lines if the output is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
-/// Install a real Debian in an empty machine, from power-on to its report that it runs.
+/// Install a real Debian on an empty machine, from power-on to its report that it runs.
 #[derive(Args)]
 pub struct Demo {
-    /// Leave server and machine running, and say how to look at them
+    /// Leave server and machine running, and show how to inspect them
     #[arg(long)]
     keep: bool,
 }
@@ -30,7 +30,7 @@ pub struct Demo {
 struct Summary {
     node: String,
     state: NodeState,
-    /// Seconds of each phase, in the order they happen.
+    /// Seconds of each phase, by name.
     seconds: BTreeMap<String, f64>,
     initramfs_bytes: u64,
     peak_memory_bytes: Option<u64>,
@@ -58,7 +58,7 @@ impl Demo {
     }
 }
 
-/// What was told, so that nothing is told twice.
+/// What was shown already, so that nothing is shown twice.
 struct Screen {
     redraws: bool,
     began: Instant,
@@ -76,7 +76,7 @@ impl Screen {
     }
 
     fn show(&mut self, status: &NodeStatus) {
-        // A run begins with its state and ends with it: what its steps said comes between.
+        // The state "installing" comes before the messages of the steps, every other state after them.
         if status.state == NodeState::Installing {
             self.show_state(status.state);
         }
@@ -144,7 +144,7 @@ impl Screen {
         let text = format!("{place}: {}{total} at {rate}/s{stage}", bytes(progress.bytes));
         if self.redraws {
             print!("\r\x1b[K{:7.1} {text}", self.began.elapsed().as_secs_f64());
-            // A screen that cannot be written to shows nothing, which is no reason to stop.
+            // A failed write to the screen must not stop the demo.
             let _ = std::io::stdout().flush();
             self.open_line = true;
         } else if Instant::now() >= self.next_line {

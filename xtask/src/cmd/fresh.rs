@@ -1,4 +1,4 @@
-//! `cargo xtask fresh`: the README's commands on a machine that has never seen the project.
+//! `cargo xtask fresh`: the README's commands on a machine without any trace of the project.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use xtask::{fresh, prepare, workspace};
 
-/// Run the README's commands on a machine that has never seen the project.
+/// Run the README's commands on a machine without any trace of the project.
 ///
-/// The machine is a Debian in a folder with git, a Rust toolchain, an empty home and an empty cache; what is committed here is
-/// cloned into it. Only downloads are kept from one time to the next. As root.
+/// The machine is a Debian in a folder with git, a Rust toolchain, an empty home and an empty cache. The last commit is
+/// cloned into it. Only downloads are kept between runs. As root.
 #[derive(Args)]
 pub struct Fresh {
-    /// Only the commands with this word, such as `demo` [default: all].
+    /// Only the commands that contain this word, such as `demo` [default: all].
     word: Option<String>,
-    /// Lend the machine this folder of the cache, which takes longest to build.
+    /// Share this folder of the cache, which takes longest to build, with the machine.
     #[arg(long, value_name = "NAME", value_parser = fresh::SLOWEST)]
     lend: Vec<String>,
-    /// Leave the machine's folder in place.
+    /// Keep the machine's folder.
     #[arg(long)]
     keep: bool,
 }

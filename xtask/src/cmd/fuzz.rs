@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: feeds the readers of what comes from outside with what libFuzzer thinks up.
+//! `cargo xtask fuzz`: tests the parsers of untrusted data with libFuzzer.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use clap::Args;
 use xtask::fuzz::{self, Extent, Outcome};
 use xtask::prepare;
 
-/// How many targets run at a time.
+/// Number of targets that run at the same time.
 const AT_A_TIME: usize = 2;
 
-/// Feed the readers of what comes from outside with what a fuzzer thinks up.
+/// Test the parsers of untrusted data with a fuzzer.
 ///
-/// What the targets found before is kept in the cache folder, and is where they go on from. An input that breaks one is kept as a
-/// file. Where the toolchain cannot build them, that is said, and is no failure.
+/// Inputs found before are kept in the cache folder, and fuzzing continues from them. An input that breaks a target is
+/// kept as a file. If the toolchain cannot build the targets, that is reported, and is no failure.
 #[derive(Args)]
 pub struct Fuzz {
     /// How long each target runs, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// Give each target what the repository keeps for it, and look for nothing new.
+    /// Only run the inputs in the repository, without fuzzing.
     #[arg(long, conflicts_with = "seconds")]
     replay: bool,
     /// Targets to run, files of fuzz/fuzz_targets [default: all]

@@ -22,7 +22,7 @@ pub struct Image {
     /// File with a bootstrap token to bake in.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Kernel: `generic` has the drivers of real machines; `cloud` is for virtual machines alone, and smaller.
+    /// Kernel: `generic` has the drivers of real machines; `cloud` is smaller and only for virtual machines.
     #[arg(long, value_name = "NAME", default_value = "generic")]
     kernel: String,
     /// Command line of the unified kernel image.
@@ -35,7 +35,7 @@ pub struct Image {
 
 impl Image {
     pub fn run(self) -> Result<()> {
-        // Before anything is built: a machine could do nothing about either.
+        // Checked before the build: a machine could not correct a wrong URL or CA.
         image::check_server_url(&self.server_url)?;
         let read = |path: &PathBuf| fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
         let (ca, token) = (read(&self.ca)?, self.token_file.as_ref().map(read).transpose()?);

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use xtask::{manual, prepare};
 
-/// Build the manual as web pages, with the tables of options from the types.
+/// Build the manual as web pages, with option tables from the types.
 #[derive(Args)]
 pub struct Manual;
 

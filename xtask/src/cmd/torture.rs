@@ -1,4 +1,4 @@
-//! `cargo xtask torture`: proof by power cut.
+//! `cargo xtask torture`: power cut tests.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,20 +13,20 @@ const LINE_EVERY: u64 = 100;
 
 /// Cut the power while disks are written, a thousand times.
 ///
-/// A machine installs images on a disk whose requests are recorded. Each cut makes the disk such a disk may be after it, and none
-/// may hold anything but the old system whole, the new one whole, or nothing that firmware finds.
+/// A machine installs images on a disk whose requests are recorded. For each cut, one possible content of the disk is
+/// computed. It must be the whole old system, the whole new system, or nothing that firmware finds.
 #[derive(Args)]
 pub struct Torture {
-    /// How many cuts.
+    /// Number of cuts.
     #[arg(long, default_value_t = 1000)]
     cuts: u64,
-    /// How many of their disks are booted in firmware.
+    /// How many of the resulting disks are booted in firmware.
     #[arg(long, default_value_t = 20)]
     boots: usize,
-    /// Number from which all cuts follow [default: the time].
+    /// Random seed of all cuts [default: the time].
     #[arg(long)]
     seed: Option<u64>,
-    /// Take the recording of the last time, to cut the same requests again.
+    /// Use the last recording, to cut the same requests again.
     #[arg(long)]
     again: bool,
 }

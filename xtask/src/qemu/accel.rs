@@ -1,5 +1,5 @@
-//! How guests are run: `/dev/kvm` may be there and still hang every guest (a nested, software KVM), so it is tried, and the
-//! answer remembered.
+//! Chooses the accelerator. `/dev/kvm` may exist and still hang every guest (a nested, software KVM), so it is tried,
+//! and the result is remembered.
 
 use std::fs::{self, File};
 use std::process::Stdio;
@@ -27,19 +27,20 @@ impl Accel {
     pub fn arguments(self) -> [&'static str; 4] {
         match self {
             Accel::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            // Without fast byte strings a kernel clears memory by words: a page that was run as code is looked through at each write to it.
+            // Without fast byte strings a kernel clears memory by words, so with fewer writes. QEMU checks a page that
+            // was run as code at each write.
             Accel::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"],
         }
     }
 }
 
-/// How long a guest may take to show that it lives. One that does needs a fifth of it.
+/// How long a guest may take to show that it runs. A working one needs a fifth of it.
 const PROBE: Duration = Duration::from_secs(10);
-/// What the firmware of a machine without disks comes to say. A BIOS would not do: it does without the instructions that a
-/// half-working KVM stumbles over.
+/// What the firmware of a machine without disks prints in the end. A BIOS is no test: it does not use the instructions
+/// that fail in a half-working KVM.
 const ALIVE: &str = "UEFI Interactive Shell";
 
-/// KVM if a guest lives under it, or what `SLIPWAY_ACCEL` (`kvm` or `tcg`) says.
+/// KVM if a guest runs under it, or the value of `SLIPWAY_ACCEL` (`kvm` or `tcg`).
 pub fn choose() -> Result<Accel> {
     match std::env::var("SLIPWAY_ACCEL").as_deref() {
         Ok("kvm") => return Ok(Accel::Kvm),

@@ -1,19 +1,19 @@
-//! What a machine wrote to its serial port, as the log file of the port holds it.
+//! What a machine wrote to its serial port, from the port's log file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The log of a serial port, read from where the last search ended.
+/// The log of a serial port, read from the end of the last search.
 pub struct Console {
     log: PathBuf,
-    /// Characters of the text that earlier searches went past.
+    /// Characters already passed by searches.
     seen: usize,
 }
 
 impl Console {
-    /// The console logged to this file, which may not be there yet.
+    /// The console with this log file, which may not exist yet.
     pub fn new(log: &Path) -> Self {
         Self { log: log.to_owned(), seen: 0 }
     }
@@ -32,7 +32,7 @@ impl Console {
         }
     }
 
-    /// Whether the wanted text is there, behind what earlier searches found.
+    /// Whether the text is there, after the last match.
     pub fn find(&mut self, wanted: &str) -> Result<bool> {
         let text = self.text()?;
         let found = text.get(self.seen..).and_then(|rest| rest.find(wanted));
@@ -40,8 +40,7 @@ impl Console {
         Ok(found.is_some())
     }
 
-    /// The line that holds the wanted text, the first behind what earlier searches found; nothing if it is not there yet with its
-    /// end.
+    /// The first complete line with the text after the last match, or none if it is not there yet.
     pub fn find_line(&mut self, wanted: &str) -> Result<Option<String>> {
         let text = self.text()?;
         let Some(at) = text.get(self.seen..).and_then(|rest| rest.find(wanted)).map(|at| self.seen + at) else {
@@ -54,8 +53,8 @@ impl Console {
     }
 }
 
-/// The text without control sequences (ECMA-48, section 5.4: CSI, parameters, final byte) and carriage returns. One that has
-/// not arrived whole stays out, so that the text only ever grows.
+/// Removes control sequences (ECMA-48, section 5.4: CSI, parameters, final byte) and carriage returns. An incomplete
+/// sequence is left out, so that the text only grows.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.chars();

@@ -1,10 +1,10 @@
-//! Disks that do more than keep bytes, as arguments for [`super::MachineConfig::extra`].
+//! Disks with special behaviour, as arguments for [`super::MachineConfig::extra`].
 
 use std::path::Path;
 
 use super::{Disk, option};
 
-/// A disk with a volatile cache, every request to which is recorded in a log file, which must be there and empty. The format is
+/// A disk with a volatile cache whose requests are recorded in a log file, which must exist and be empty. The format is
 /// that of [`crate::write_log`].
 pub fn logged(disk: &Disk, log: &Path) -> Vec<String> {
     let (name, log) = (&disk.serial, option(log));
@@ -13,8 +13,8 @@ pub fn logged(disk: &Disk, log: &Path) -> Vec<String> {
     attach(disk, &[&log], &layer, "write-cache=on")
 }
 
-/// A disk that answers requests with EIO as the rules say (`inject-error` of blkdebug in QEMU's QAPI reference): of each the options,
-/// such as `event=none,iotype=write,sector=2048`. The guest is told.
+/// A disk that answers requests with EIO by these rules (`inject-error` of blkdebug in QEMU's QAPI reference). Each
+/// rule is a list of options such as `event=none,iotype=write,sector=2048`. The guest sees the errors.
 pub fn faulty(disk: &Disk, rules: &[&str]) -> Vec<String> {
     let rules = rules.iter().enumerate().flat_map(|(index, rule)| {
         rule.split(',').map(move |rule_option| format!(",inject-error.{index}.{rule_option}"))
@@ -23,7 +23,7 @@ pub fn faulty(disk: &Disk, rules: &[&str]) -> Vec<String> {
     attach(disk, &[], &layer, "rerror=report,werror=report")
 }
 
-/// A disk behind a layer.
+/// A disk below another block driver.
 fn attach(disk: &Disk, nodes: &[&str], layer: &str, options: &str) -> Vec<String> {
     let name = &disk.serial;
     let content = format!("driver=file,node-name={name}-content,discard=unmap,filename={}", option(&disk.path));

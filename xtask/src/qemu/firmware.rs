@@ -1,4 +1,4 @@
-//! UEFI firmware from Debian's `ovmf` package, and the variables it starts with.
+//! UEFI firmware from Debian's `ovmf` package, and its initial variables.
 
 use std::fs;
 use std::path::Path;
@@ -12,15 +12,15 @@ use super::option;
 
 /// The firmware's code, without Secure Boot.
 const CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
-/// Variables as they come from the factory.
+/// Factory default variables.
 const FACTORY: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
-/// The network boot loader a rack chains, from Debian's `ipxe` package: it speaks HTTP only, and asks DHCP what to boot next.
-/// This is the one that uses the firmware's network driver; `ipxe.efi`, with its own, never returns to this firmware when its
-/// script ends in `exit 1`, so the machine would not go on to its disk.
+/// The network boot loader from Debian's `ipxe` package. It only has HTTP, and asks DHCP what to boot next. This
+/// variant uses the firmware's network driver. `ipxe.efi`, with its own driver, never returns to this firmware after
+/// `exit 1` in its script, so the machine would not continue to its disk.
 pub const IPXE: &str = "/usr/lib/ipxe/snponly.efi";
 
-/// Makes a machine's own variables, unless it has them from an earlier start. With an URI the firmware boots from there the
-/// next time it starts, and that time only, as if an operator had chosen it; then from disk.
+/// Makes a machine's own variables, unless they exist from an earlier start. With a URI the firmware boots from there
+/// at its next start only, as if an operator had chosen it, and then from disk.
 pub fn variables(path: &Path, boot_uri: Option<&str>) -> Result<()> {
     if path.exists() {
         return Ok(());
@@ -34,7 +34,7 @@ pub fn variables(path: &Path, boot_uri: Option<&str>) -> Result<()> {
     fs::rename(&fresh, path).with_context(|| format!("creating {}", path.display()))
 }
 
-/// QEMU's arguments for the two flash chips: code, and a machine's own variables.
+/// QEMU's arguments for the two flash chips: code and a machine's variables.
 pub fn drives(variables: &Path) -> [String; 4] {
     let drive = "-drive".to_owned();
     let code = format!("if=pflash,unit=0,format=raw,readonly=on,file={CODE}");

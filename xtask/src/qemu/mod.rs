@@ -1,5 +1,5 @@
-//! Whole machines in QEMU: firmware or a kernel of ours, disks in files, network cards on QEMU's user network, from which the
-//! loopback of this host is 10.0.2.2.
+//! Whole machines in QEMU: firmware or a kernel of ours, disks in files, and network cards on QEMU's user network,
+//! which reach this host's loopback as 10.0.2.2.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -25,18 +25,19 @@ use console::Console;
 use qmp::Qmp;
 
 const QEMU: &str = "qemu-system-x86_64";
-/// Time between two looks at something a machine does.
+/// Polling interval.
 const POLL: Duration = Duration::from_millis(50);
 
 /// How a machine starts.
 #[derive(Clone, Debug)]
 pub enum Boot {
-    /// By UEFI firmware. Its variables are kept in the machine's folder; with an URI it boots from there once, then from disk.
+    /// By UEFI firmware. Its variables are kept in the machine's folder. With a URI it boots from there once, then from
+    /// disk.
     Uefi {
         /// HTTP or HTTPS URL of an EFI program.
         uri: Option<String>,
     },
-    /// By a kernel QEMU puts into memory: seconds faster, where the way to the kernel is not the matter.
+    /// By a kernel that QEMU loads into memory. Saves seconds in tests that are not about booting.
     Kernel {
         /// The kernel.
         vmlinuz: PathBuf,
@@ -56,16 +57,16 @@ pub struct Disk {
     pub serial: String,
 }
 
-/// A virtio network card on a network of its own.
+/// A virtio network card on its own network.
 #[derive(Clone, Debug)]
 pub struct Nic {
     /// MAC address.
     pub mac: String,
-    /// What DHCP tells a boot loader to fetch: an URL.
+    /// URL that DHCP gives to a boot loader.
     pub bootfile: Option<String>,
 }
 
-/// A machine to be started.
+/// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
     /// How it starts.
@@ -76,33 +77,33 @@ pub struct MachineConfig {
     pub uuid: String,
     /// SMBIOS system serial number.
     pub serial: String,
-    /// Disks, in the order the guest finds them.
+    /// Disks, in the order the guest sees them.
     pub disks: Vec<Disk>,
     /// Network cards; their QEMU ids are `nic0`, `nic1` and so on.
     pub nics: Vec<Nic>,
     /// Further arguments for QEMU.
     pub extra: Vec<String>,
-    /// Whether it is to outlive the terminal: neither a hang-up nor ctrl-c reaches it.
+    /// Whether it outlives the terminal: it gets neither a hang-up nor ctrl-c.
     pub detached: bool,
 }
 
-/// A running machine. It ends with this value; its console log stays in the folder it was started in.
+/// A running machine, ended on drop. Its console log stays in the folder it was started in.
 pub struct Machine {
     qemu: Child,
     qmp: Qmp,
     console: Console,
-    /// Unix sockets live in a folder of their own, for their paths must be short (sun_path in unix(7)).
+    /// Unix sockets are in a separate folder, because their paths must be short (sun_path in unix(7)).
     _sockets: TempDir,
 }
 
-/// Makes an empty disk of `size` bytes: a sparse file that reads as zeros. A disk that was there is replaced.
+/// Makes an empty disk of `size` bytes: a sparse file that reads as zeros. Replaces an existing one.
 pub fn create_disk(path: &Path, size: u64) -> Result<()> {
     let created = File::create(path).and_then(|file| file.set_len(size));
     created.with_context(|| format!("creating {}", path.display()))
 }
 
 impl Machine {
-    /// Starts a machine. Its folder keeps `console.log`, which grows over restarts, and the firmware's variables.
+    /// Starts a machine. Its folder keeps `console.log`, to which restarts append, and the firmware's variables.
     pub fn start(config: &MachineConfig, folder: &Path) -> Result<Self> {
         host::ensure(host::QEMU)?;
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -124,7 +125,7 @@ impl Machine {
         let qmp = match Qmp::connect(&sockets.path().join("qmp")) {
             Ok(qmp) => qmp,
             Err(error) => {
-                // What QEMU has to say about its arguments explains more than a missing socket.
+                // QEMU's error about its arguments is clearer than a missing socket.
                 qemu.kill().and_then(|()| qemu.wait()).context("stopping QEMU")?;
                 let said = fs::read_to_string(&errors).unwrap_or_default();
                 return Err(error.context(format!("starting QEMU: {}", said.trim())));
@@ -133,7 +134,7 @@ impl Machine {
         Ok(Self { qemu, qmp, console, _sockets: sockets })
     }
 
-    /// Everything the machine wrote to its console so far, over all restarts, without terminal control sequences.
+    /// The whole console output so far, over all restarts, without terminal control sequences.
     pub fn console(&self) -> Result<String> {
         self.console.text()
     }
@@ -143,13 +144,13 @@ impl Machine {
         self.console.log()
     }
 
-    /// Waits until the console shows a text. What earlier calls found, and what came before it, is not looked at again.
+    /// Waits until the console shows a text after the last match of an earlier call.
     pub fn wait_for_console(&mut self, wanted: &str, limit: Duration) -> Result<()> {
         self.wait_until(wanted, limit, |console| Ok(console.find(wanted)?.then_some(())))
     }
 
-    /// Waits until the console shows a line with a text to its end, and returns it. What earlier calls found, and what came before
-    /// it, is not looked at again.
+    /// Waits until the console shows a complete line with a text, after the last match of an earlier call, and returns
+    /// it.
     pub fn wait_for_line(&mut self, wanted: &str, limit: Duration) -> Result<String> {
         self.wait_until(wanted, limit, |console| console.find_line(wanted))
     }
@@ -184,7 +185,7 @@ impl Machine {
         Ok(self.qemu.try_wait().context("waiting for QEMU")?.is_none())
     }
 
-    /// Waits until the machine has powered itself off, or has reset if it was started with `-no-reboot`.
+    /// Waits until the machine has powered off, or has reset if it was started with `-no-reboot`.
     pub fn wait_for_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -199,7 +200,7 @@ impl Machine {
         }
     }
 
-    /// Sends a command of QEMU's machine protocol.
+    /// Sends a QMP command.
     pub fn qmp(&mut self, command: &str, arguments: Value) -> Result<Value> {
         self.qmp.execute(command, arguments)
     }
@@ -219,7 +220,7 @@ impl Machine {
         self.qmp("set_link", json!({ "name": format!("nic{nic}"), "up": up })).map(drop)
     }
 
-    /// Has a disk move so many bytes a second at most; as many as it can where it is 0.
+    /// Limits a disk to this many bytes per second. 0 removes the limit.
     pub fn limit_disk(&mut self, disk: usize, bytes: u64) -> Result<()> {
         let device = format!("disk{disk}");
         let limits =
@@ -227,7 +228,7 @@ impl Machine {
         self.qmp("block_set_io_throttle", limits).map(drop)
     }
 
-    /// Pulls out a device that is in a slot of its own (`pcie-root-port`), and waits until the guest has let go of it.
+    /// Unplugs a device that has its own slot (`pcie-root-port`), and waits until the guest has released it.
     pub fn unplug(&mut self, id: &str, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         self.qmp("device_del", json!({ "id": id }))?;
@@ -243,7 +244,7 @@ impl Machine {
         }
     }
 
-    /// Sends a BREAK on the serial line, which the kernel takes for the SysRq key.
+    /// Sends a BREAK on the serial line, which the kernel takes as the SysRq key.
     pub fn send_break(&mut self) -> Result<()> {
         self.qmp("chardev-send-break", json!({ "id": "console" })).map(drop)
     }
@@ -256,10 +257,10 @@ impl Machine {
         line.write_all(text.as_bytes()).context("typing on the serial line")
     }
 
-    /// Lets the machine run on after this process, and returns QEMU's process id.
+    /// Keeps the machine running after this process ends, and returns QEMU's process id.
     pub fn keep(self) -> u32 {
         let pid = self.pid();
-        // Neither killed nor parted from its sockets.
+        // Without drop, QEMU is not killed and its sockets are not removed.
         std::mem::forget(self);
         pid
     }
@@ -272,7 +273,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Both fail only where QEMU has ended by itself.
+        // Both fail only if QEMU has already ended.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
         if std::thread::panicking() {
@@ -284,7 +285,7 @@ impl Drop for Machine {
 fn arguments(config: &MachineConfig, accel: Accel, variables: &Path, log: &Path, sockets: &Path) -> Vec<String> {
     let mut arguments: Vec<String> = accel.arguments().map(str::to_owned).to_vec();
     let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
-    // One processor: under TCG two are slower for firmware and kernel alike.
+    // One processor: under TCG, firmware and kernel are slower with two.
     add(&["-machine", "q35", "-smp", "1", "-m", &config.memory_mib.to_string(), "-nodefaults", "-display", "none"]);
     add(&[
         "-uuid",
@@ -299,7 +300,7 @@ fn arguments(config: &MachineConfig, accel: Accel, variables: &Path, log: &Path,
     match &config.boot {
         Boot::Uefi { .. } => {
             add(&firmware::drives(variables).each_ref().map(String::as_str));
-            // Nobody here answers PXE; waiting for it would take a minute.
+            // Nothing answers PXE here, and waiting for it would take a minute.
             for protocol in ["IPv4PXESupport", "IPv6PXESupport"] {
                 add(&["-fw_cfg", &format!("name=opt/org.tianocore/{protocol},string=n")]);
             }
@@ -315,14 +316,14 @@ fn arguments(config: &MachineConfig, accel: Accel, variables: &Path, log: &Path,
     for (index, nic) in config.nics.iter().enumerate() {
         let bootfile = nic.bootfile.as_ref().map(|url| format!(",bootfile={}", url.replace(',', ",,")));
         add(&["-netdev", &format!("user,id=net{index}{}", bootfile.unwrap_or_default())]);
-        // Without an option ROM: Debian's QEMU would load one of 2019, and the firmware has drivers of its own.
+        // No option ROM: Debian's QEMU would load one of 2019, and the firmware has its own drivers.
         add(&["-device", &format!("virtio-net-pci,id=nic{index},netdev=net{index},mac={},romfile=", nic.mac)]);
     }
     arguments.extend(config.extra.iter().cloned());
     arguments
 }
 
-/// A path inside a QEMU option, where a comma is written twice.
+/// A path inside a QEMU option, where commas are doubled.
 fn option(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }

@@ -1,4 +1,4 @@
-//! QEMU's machine protocol: one JSON object a line over a Unix socket (docs/interop/qmp-spec in QEMU's sources).
+//! QEMU's machine protocol: one JSON object per line over a Unix socket (docs/interop/qmp-spec in QEMU's sources).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::POLL;
 
-/// How long QEMU may take for an answer.
+/// Time limit for an answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// A connection to a running QEMU.
@@ -20,7 +20,7 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Connects, as soon as QEMU has made the socket, and leaves capability negotiation.
+    /// Connects once QEMU has made the socket, and ends capability negotiation.
     pub fn connect(socket: &Path) -> Result<Self> {
         let deadline = Instant::now() + ANSWER;
         let stream = loop {
@@ -38,7 +38,7 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Sends a command and returns what it answers.
+    /// Sends a command and returns the answer.
     pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let request = json!({ "execute": command, "arguments": arguments });
         writeln!(self.to, "{request}").with_context(|| format!("sending {command} to QEMU"))?;
@@ -47,7 +47,7 @@ impl Qmp {
             if let Some(error) = answer.get("error") {
                 bail!("sending {command} to QEMU: {error}");
             }
-            // What is neither is an event.
+            // Neither a result nor an error: an event.
             if let Some(value) = answer.get_mut("return") {
                 return Ok(value.take());
             }

@@ -1,4 +1,4 @@
-//! What firmware really does with a disk.
+//! Boots a disk in real firmware.
 
 use std::fs;
 use std::path::Path;
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail};
 use crate::qemu::{Boot, Disk, Machine, MachineConfig};
 use crate::tables::{self, Place};
 
-/// What the program on the systems of a recording greets with.
+/// What the program on the recorded systems prints.
 const GREETING: &str = "iPXE initialising devices";
-/// What the firmware starts when it has tried everything else.
+/// What the firmware starts when nothing else can be started.
 const SHELL: &str = "UEFI Interactive Shell";
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Boots a disk in UEFI firmware. Returns whether something on it was started; it is an error if that is not what the tables on it
-/// led one to expect.
+/// Boots a disk in UEFI firmware. Returns whether something on it was started. It is an error if the disk's tables
+/// predict otherwise.
 pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;

@@ -1,5 +1,5 @@
-//! A verified image is on the disk, and the kernel has a file system of it grow. What it writes then is no part of the image, and is
-//! judged as file systems are.
+//! A file system that the kernel grows after a verified image was written. What the kernel writes is not part of the
+//! image, and is checked with file system tools.
 
 use std::fs;
 use std::ops::Range;
@@ -14,27 +14,27 @@ use crate::power_cut;
 use crate::tables;
 use crate::write_log::Request;
 
-/// What a file system expects to be written whole, in bytes: a block of its own. The superblock of ext4 is in no journal, and none of
-/// its copies is tried when it is mounted; that goes for every mount of it, whoever does it.
+/// Size of the pieces that a file system expects to be written whole, in bytes: one of its blocks. The superblock of
+/// ext4 is not in a journal, and mounting tries none of its copies; that is true of every mount.
 pub(super) const WHOLE: usize = BLOCK;
 
-/// The last part of a run.
+/// The part of a run in which the file system grows.
 pub(super) struct Growing {
-    /// The disk when it begins.
+    /// The disk when this part begins.
     pub(super) before: Vec<u8>,
-    /// Requests of the recording up to there.
+    /// Number of requests in the recording before it.
     at: usize,
-    /// What is written from then on.
+    /// Byte ranges written in it.
     written: Vec<Range<usize>>,
     /// The partition with the file system.
     partition: Range<usize>,
-    /// What is in the file of that.
+    /// The content of the file in it.
     content: Vec<u8>,
 }
 
 impl Growing {
-    /// Finds the flush behind which the disk has the table that it keeps. `requests` are those of the run, the first of them the one of
-    /// that number in the recording. It is an error if the file system did not grow, or lost its file.
+    /// Finds the flush after which the disk has its final partition table. `requests` are those of the run, the first
+    /// of which has number `first` in the recording. It is an error if the file system did not grow or lost its file.
     pub(super) fn find(old: &[u8], requests: &[Request], first: usize) -> Result<Self> {
         let mut last = old.to_vec();
         requests.iter().for_each(|request| power_cut::apply(&mut last, request));
@@ -71,13 +71,13 @@ impl Growing {
         Ok(Self { before, at: first + from, written, partition, content })
     }
 
-    /// Whether some of it comes before a request of that number.
+    /// Whether this part begins before the request with this number.
     pub(super) fn has_begun(&self, at: usize) -> bool {
         at > self.at
     }
 
-    /// Takes back what was written since, so that the rest can be compared. False if what the kernel finds there is no whole file system
-    /// with the file that was in it.
+    /// Restores the bytes written in this part, so that the rest can be compared. False if the kernel would not find a
+    /// valid file system with its file there.
     pub(super) fn undo(&self, disk: &mut [u8], at: usize) -> Result<bool> {
         if !self.has_begun(at) {
             return Ok(true);
@@ -90,19 +90,19 @@ impl Growing {
     }
 }
 
-/// How many blocks an ext4 has, by its superblock (kernel documentation, filesystems/ext4/super.rst).
+/// The number of blocks of an ext4, from its superblock (kernel documentation, filesystems/ext4/super.rst).
 fn blocks(file_system: &[u8]) -> u32 {
     let count = file_system.get(1028..1032).and_then(|bytes| bytes.try_into().ok());
     count.map_or(0, u32::from_le_bytes)
 }
 
-/// What is in the file of a file system; nothing where e2fsck would ask before it mends.
+/// The content of the file in a file system, or none if e2fsck would ask before a repair.
 fn file(file_system: &[u8]) -> Result<Option<Vec<u8>>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("file-system");
     fs::write(&path, file_system).with_context(|| format!("writing {}", path.display()))?;
     let checked = output("e2fsck", &["-f", "-p"], &path)?;
-    // 0: nothing was wrong; 1: it was, and is mended.
+    // 0: no errors; 1: errors were repaired.
     if !matches!(checked.status.code(), Some(0 | 1)) {
         return Ok(None);
     }

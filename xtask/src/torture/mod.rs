@@ -1,5 +1,5 @@
-//! Proof by power cut: whenever the power goes while a disk is written, firmware finds on it the old system whole, the new one
-//! whole, or nothing.
+//! Power cut tests: whenever the power fails while a disk is written, firmware must find the whole old system, the
+//! whole new one, or nothing.
 
 use std::ops::Range;
 use std::path::Path;
@@ -21,24 +21,24 @@ use growing::Growing;
 pub use record::{Run, record};
 pub use tally::Tally;
 
-/// What a disk held, and what it was asked to do.
+/// The initial content of a disk, and the requests to it.
 pub struct Recording {
     before: Vec<u8>,
     requests: Vec<Request>,
     runs: Vec<Run>,
-    /// Of each run, what the kernel does with a file system of a system that is whole.
+    /// For each run, how the kernel grows a file system of the complete system, if it does.
     growing: Vec<Option<Growing>>,
 }
 
 /// One power cut.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// Number among all of a seed.
+    /// Number of the cut for its seed.
     pub trial: u64,
     run: usize,
-    /// Requests that were done before.
+    /// Number of requests done before it.
     at: usize,
-    /// Flushes among those of the run.
+    /// Number of flushes of the run before it.
     flushes: usize,
     dice: Dice,
 }
@@ -46,23 +46,23 @@ pub struct Cut {
 /// What firmware finds on a disk after a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Found {
-    /// No table: nothing to start.
+    /// No table, so nothing to start.
     Nothing,
-    /// The system from before, untouched.
+    /// The whole old system.
     Old,
-    /// The verified image, all of it.
+    /// The whole verified image.
     New,
-    /// A table by which something is found that is neither.
+    /// A table that leads to something else.
     Unverified {
-        /// Which.
+        /// Which table.
         place: Place,
-        /// Whether firmware made from EDK2 takes it: a GPT without a protective MBR is for others.
+        /// Whether firmware made from EDK2 uses it. Only other firmware uses a GPT without a protective MBR.
         by_edk2: bool,
     },
 }
 
 impl Found {
-    /// In words.
+    /// A description in words.
     pub fn describe(self) -> String {
         match self {
             Found::Nothing => "nothing".to_owned(),
@@ -77,7 +77,7 @@ impl Found {
 }
 
 impl Recording {
-    /// Reads what [`record()`] left in a folder, and checks that it tells all that happened to the disk.
+    /// Reads the files of [`record()`] in a folder, and checks that they describe everything that happened to the disk.
     pub fn load(folder: &Path) -> Result<Self> {
         host::ensure(host::TORTURE)?;
         let read = |name: &str| record::read(&folder.join(name));
@@ -114,8 +114,8 @@ impl Recording {
         start..self.runs[run].end
     }
 
-    /// The cut of this number. Half of them come wherever a request is done; the others are spread over the stretches between
-    /// flushes, for the shortest are the most telling, and often at their ends, when most is at stake.
+    /// The cut with this number. Half of the cuts are after random requests. The others are spread over the stretches
+    /// between flushes, because the shortest are the most critical, and often at their ends, where most can go wrong.
     fn cut(&self, seed: u64, trial: u64) -> Cut {
         let mut dice = Dice::new(seed, trial);
         let run = dice.below(self.runs.len());
@@ -143,23 +143,23 @@ impl Recording {
         disk
     }
 
-    /// Carries out what survives of the requests from one of them, behind a flush, to the cut.
+    /// Applies what survives of the requests from `flushed`, which follows a flush, to the cut.
     fn survive(&self, disk: &mut [u8], flushed: usize, cut: &Cut) {
         let is_growing = self.growing[cut.run].as_ref().is_some_and(|growing| growing.has_begun(cut.at));
         let whole = if is_growing { growing::WHOLE } else { write_log::SECTOR };
         power_cut::survive(disk, &self.requests[flushed..cut.at], whole, &mut cut.dice.clone());
     }
 
-    /// Requests up to the last flush before this one, and that flush.
+    /// The number of requests up to and including the last flush before this one.
     fn flushed_before(&self, at: usize) -> usize {
         self.requests[..at].iter().rposition(|request| *request == Request::Flush).map_or(0, |flush| flush + 1)
     }
 
-    /// Looks at the disk after each of the first cuts of a seed, and tells what has been found whenever there is more.
+    /// Checks the disk after each of the first `cuts` cuts of a seed, and calls `tell` with the results so far.
     pub fn judge(&self, seed: u64, cuts: u64, mut tell: impl FnMut(&Tally)) -> Result<Tally> {
         let mut tally = Tally::default();
         let mut cuts: Vec<Cut> = (0..cuts).map(|trial| self.cut(seed, trial)).collect();
-        // In the order of time, so that no request is carried out a thousand times.
+        // Sorted by time, so that each request is applied once and not a thousand times.
         cuts.sort_by_key(|cut| cut.at);
         let mut old = self.before.clone();
         for (run, Run { installs, .. }) in self.runs.iter().enumerate() {
@@ -185,7 +185,8 @@ impl Recording {
     }
 }
 
-/// What firmware finds. A system is whole if all that is reached by a table is, and the table is one of its own.
+/// What firmware finds. A system is whole if the table is one of its own and everything the table refers to is
+/// unchanged.
 fn found(disk: &[u8], old: &[u8], new: Option<&Vec<u8>>) -> Found {
     let mut found = Found::Nothing;
     let (old_tables, new_tables) = (tables::find(old), new.map_or(Vec::new(), |new| tables::find(new)));

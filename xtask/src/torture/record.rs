@@ -1,4 +1,4 @@
-//! Installations on a disk whose requests are recorded: one machine, one run after the other.
+//! Records the requests to a disk during installations: one machine, one run after another.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::BufReader;
@@ -18,37 +18,38 @@ use crate::lab::Lab;
 use crate::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, drive, firmware};
 use crate::{bootable, tables, write_log};
 
-/// Size of the disk, and of the system it holds at first.
+/// Size of the disk and of its first system.
 const DISK_SIZE: u64 = 80 << 20;
-/// Sizes of the images, which leave a disk room behind them.
+/// Sizes of the images, which are smaller than the disk.
 const IMAGE_SIZE: u64 = 64 << 20;
 const MBR_IMAGE_SIZE: usize = 24 << 20;
-/// Size of the image whose last partition grows with its file system, where that begins, and its size.
+/// Sizes for the image whose last partition and file system grow: of the image, offset of the partition, and of the
+/// partition.
 const GROWING_IMAGE_SIZE: u64 = 72 << 20;
 const GROWING_PARTITION: u64 = 64 << 20;
 const GROWING_SIZE: u64 = 7 << 20;
-/// Size of its blocks, in bytes.
+/// Block size of that file system, in bytes.
 pub(super) const BLOCK: usize = 1024;
 /// The file in it.
 pub(super) const FILE: &str = "file";
 const FILE_SIZE: usize = 4 << 20;
-/// Of a system, what its file system does not need for itself, in percent.
+/// Share of a system filled with data, in percent. The file system needs the rest.
 const FILLER: u64 = 90;
 const NODE: &str = "torture";
 const UUID: &str = "3f0b8a51-96a7-4c1e-8a6f-52c1d0e7b301";
-/// Emulated processors are slow; a run that takes longer hangs.
+/// Emulated processors are slow. A run that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A run, and how many requests the disk had seen when it was over.
+/// A run, and the number of requests at its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// What happens, in words.
     pub name: String,
-    /// Requests from the beginning of the recording to the end of the run.
+    /// Number of requests from the beginning of the recording to the end of the run.
     pub end: usize,
-    /// Whether it leaves a system that is to boot.
+    /// Whether it leaves a bootable system.
     pub installs: bool,
-    /// Whether the kernel then has a file system of it grow.
+    /// Whether the kernel then grows a file system in it.
     pub grows: bool,
 }
 
@@ -58,27 +59,27 @@ pub(super) const DISK: &str = "disk";
 pub(super) const LOG: &str = "log";
 pub(super) const RUNS: &str = "runs.json";
 
-/// What the machine is to do, and the image it is to leave.
+/// A step for the machine, and the image it must leave on the disk.
 struct Plan<'a> {
     name: &'static str,
     action: Action,
     leaves: Option<&'a Path>,
-    /// What of the disk is not as in the image.
+    /// How the disk may differ from the image.
     but: But,
 }
 
-/// What of an image may be otherwise on the disk it was written to.
+/// How a disk may differ from the image written to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum But {
     Nothing,
-    /// Blocks of zeros, of which its map says that they are no data.
+    /// Blocks of zeros, which the block map marks as holes.
     Holes,
-    /// Its last partition, which grew.
+    /// The last partition, which grew.
     LastPartition,
 }
 
-/// Has a machine go through all the ways to write to a disk and to fail at it. Leaves in the folder what the disk held before, the
-/// log of its requests, and the list of runs; what was in the folder goes.
+/// Runs all ways to write to a disk and to fail at it. Stores the initial content of the disk, the log of its requests,
+/// and the list of runs in the folder, which is emptied first.
 pub fn record(folder: &Path) -> Result<()> {
     host::ensure(host::TORTURE)?;
     if folder.exists() {
@@ -166,7 +167,7 @@ fn plans<'a>(lab: &Lab, folder: &Path, [image, other, mbr, growing]: [&'a Path; 
     ])
 }
 
-/// Whether all that an image's tables reach is on a disk.
+/// Whether a disk contains everything that the image's tables refer to.
 fn holds(disk: &Path, image: &Path, but: But) -> Result<bool> {
     const PIECE: usize = 4096;
     let (disk, image) = (read(disk)?, read(image)?);
@@ -186,7 +187,7 @@ fn holds(disk: &Path, image: &Path, but: But) -> Result<bool> {
     Ok(!reached.is_empty() && blocks.all(|(start, end)| is_same(start, end)))
 }
 
-/// The block map of an image, whose blocks of zeros are holes.
+/// The block map of an image, with blocks of zeros as holes.
 fn map(image: &Path, folder: &Path) -> Result<PathBuf> {
     let (sparse, map) = (folder.join("sparse"), folder.join("map"));
     fs::copy(image, &sparse).with_context(|| format!("copying {}", image.display()))?;
@@ -223,7 +224,7 @@ fn carry_out(lab: &Lab, machine: &mut Machine, plan: &Plan) -> Result<()> {
     }
 }
 
-/// A disk with a bootable system, whose partition is full to its end: where it is damaged, that is seen.
+/// A disk with a bootable system whose partition is filled to its end, so that any damage shows.
 fn system(path: &Path, size: u64, seed: u64) -> Result<()> {
     bootable::make(path, size, Path::new(firmware::IPXE), &noise(seed, (size * FILLER / 100) as usize))?;
     let mut disk = read(path)?;
@@ -235,7 +236,7 @@ fn system(path: &Path, size: u64, seed: u64) -> Result<()> {
     write(path, &disk)
 }
 
-/// A disk with a bootable system, and a file system with a file in the partition behind it.
+/// A disk with a bootable system, and after it a partition with a file system and a file.
 fn growing_image(path: &Path) -> Result<()> {
     bootable::make(path, GROWING_PARTITION, Path::new(firmware::IPXE), &noise(5, 1 << 20))?;
     let (folder, file_system) = (path.with_extension("folder"), path.with_extension("ext4"));
@@ -252,7 +253,7 @@ fn growing_image(path: &Path) -> Result<()> {
     image.write_all_at(&read(&file_system)?, GROWING_PARTITION).with_context(|| format!("writing {}", path.display()))
 }
 
-/// A disk with a boot record, code in it and behind it, and one partition.
+/// A disk with an MBR, boot code in and after it, and one partition.
 fn mbr_image() -> Vec<u8> {
     const FIRST: usize = 2048;
     let mut image = noise(4, MBR_IMAGE_SIZE);
@@ -266,7 +267,7 @@ fn mbr_image() -> Vec<u8> {
     image
 }
 
-/// Bytes of which no two sectors are alike: a xorshift generator's (Marsaglia, 2003).
+/// Bytes without two equal sectors, from a xorshift generator (Marsaglia, 2003).
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed;
     let mut bytes = Vec::with_capacity(length + 8);

@@ -1,4 +1,4 @@
-//! Whether every initramfs a boot loader starts is one that is made anew: one that is not could not open the root.
+//! Checks that every initramfs a boot loader starts is rebuilt. Any other could not open the root.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,20 @@ use crate::target::mount::{SearchLog, Unmounted};
 use crate::target::roles;
 use crate::target::volume::{IMAGES, MAX_ENTRY, Volume};
 
-/// What is wrong with a unified kernel image.
+/// The problem with a unified kernel image.
 const INSIDE: &str =
     "has its initramfs inside, which is not made anew; have kernel and initramfs as files of their own in the image";
-/// What is wrong with a system whose images have other names, or are elsewhere.
+/// The problem with a system whose initramfs images have other names or are elsewhere.
 const NO_IMAGE: &str = "its /boot has no initrd.img-VERSION, initramfs-VERSION.img or initrd-VERSION of a kernel whose \
                         modules are in /lib/modules, and what opens the root could not be put into any; have dracut make one of \
                         these in the image, and where /boot is a partition of its own, /etc/fstab name it by UUID, LABEL, \
                         PARTUUID or PARTLABEL";
-/// What becomes of an entry for rescue.
+/// The consequence for a rescue entry.
 const FOR_RESCUE: &str =
     "has an initramfs for rescue that is not made anew: it can open the root by the recovery key at most";
 
-/// A partition that may hold what the boot loader reads and could not be looked into, and what to do. Nothing starts from others.
+/// A partition that could not be looked into although the boot loader may read from it, and what to do. Others do not
+/// matter.
 pub(super) fn unseen(volumes: &[Volume], looked_at: &SearchLog) -> Result<Option<String>, Error> {
     let mut named = Vec::new();
     for volume in volumes {
@@ -45,8 +46,8 @@ pub(super) fn unseen(volumes: &[Volume], looked_at: &SearchLog) -> Result<Option
     }))
 }
 
-/// What starts with an initramfs that is not made anew, or that there is none to make, and what to do; nothing if neither is so.
-/// Of entries for rescue, which the system does not need, it is told in `warnings`.
+/// A boot entry whose initramfs is not rebuilt, or that there is none to rebuild, and what to do; `None` if all is
+/// well. Rescue entries, which the system does not need, only add to `warnings`.
 pub(super) fn unreached(volumes: &[Volume], warnings: &mut Vec<String>) -> Result<Option<String>, Error> {
     // Without a system there is nothing to encrypt.
     let Some(system) = System::find(volumes)? else { return Ok(None) };
@@ -73,7 +74,7 @@ pub(super) fn unreached(volumes: &[Volume], warnings: &mut Vec<String>) -> Resul
     Ok((!system.has_images()).then(|| NO_IMAGE.to_owned()))
 }
 
-/// What is wrong with an entry of a file system.
+/// The problem with a boot entry on a file system.
 fn unreached_by(start: &Start, volume: &Volume, system: &System) -> Result<Option<String>, Error> {
     let boot = match start {
         Start::Unified(path) => return Ok(Some(format!("starts /{path}, which {INSIDE}"))),
@@ -109,7 +110,7 @@ fn unreached_by(start: &Start, volume: &Volume, system: &System) -> Result<Optio
     }))
 }
 
-/// Whether an entry is one for rescue, by what it has for an initramfs.
+/// Whether an entry is a rescue entry, by its initramfs.
 fn is_for_rescue(start: &Start) -> bool {
     match start {
         Start::Kernel(boot) | Start::Program(boot) => initrds(boot).iter().any(|path| images::is_for_rescue(path)),
@@ -122,7 +123,7 @@ fn is_unified(volume: &Volume, path: &str) -> Result<bool, Error> {
     Ok(head.and_then(|head| Sections::read(&head)).is_some_and(|sections| sections.has_kernel()))
 }
 
-/// All that an entry has for an initramfs.
+/// All initramfs paths of an entry.
 fn initrds(boot: &BootEntry) -> Vec<String> {
     let loaded = boot.cmdline.split_whitespace().filter_map(|word| word.strip_prefix(INITRD));
     let plain = |path: &str| path.replace('\\', "/").trim_start_matches('/').to_owned();

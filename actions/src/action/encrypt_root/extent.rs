@@ -1,4 +1,4 @@
-//! How much of a partition its file system takes up, and in which units it reads and writes.
+//! Size of a file system in its partition, and the smallest unit it reads and writes.
 
 use std::ops::Range;
 
@@ -6,22 +6,22 @@ use crate::disk::open::OpenDisk;
 use crate::disk::partitions::Partition;
 use crate::error::Error;
 
-/// Where the superblocks of xfs, ext and btrfs are all within, from the start of the partition.
+/// The superblocks of xfs, ext and btrfs are all within this many bytes from the start of the partition.
 const HEAD: usize = 68 << 10;
-/// dm-crypt takes sectors up to this many bytes, and from this many on.
+/// Largest and smallest sector size of dm-crypt, in bytes.
 const LARGE: u64 = 4096;
 const SMALL: u64 = 512;
 
-/// The part of a partition that a file system takes up, in bytes.
+/// The part of a partition that a file system uses, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) size: u64,
-    /// Its smallest request: a device with larger sectors it could not be mounted from.
+    /// Smallest unit of its requests. The file system cannot be mounted from a device with larger sectors.
     unit: u64,
 }
 
 impl Extent {
-    /// The extent of a file system of a kind the kernel just mounted; nothing where that cannot be told.
+    /// Reads the extent of a file system whose kind the kernel just mounted; `None` if it cannot be determined.
     pub(super) fn of(disk: &OpenDisk, partition: &Partition, kind: &str) -> Result<Option<Self>, Error> {
         let len = partition.bytes.end - partition.bytes.start;
         let mut head = vec![0; HEAD.min(len as usize)];
@@ -30,7 +30,7 @@ impl Extent {
         Ok(parse(&head, kind).filter(whole))
     }
 
-    /// Bytes of the sectors it can be encrypted in, in a partition at this place of its disk.
+    /// Sector size in bytes for encrypting it, in a partition with this byte range on its disk.
     pub(super) fn sector(&self, place: &Range<u64>) -> usize {
         let is_large = [self.size, self.unit, place.start, place.end].iter().all(|bytes| bytes.is_multiple_of(LARGE));
         (if is_large { LARGE } else { SMALL }) as usize
@@ -63,7 +63,7 @@ fn xfs(superblock: &[u8]) -> Option<Extent> {
     Some(Extent { size: blocks.checked_mul(u64::from(block))?, unit: u64::from(sector) })
 }
 
-/// Linux, uapi/linux/btrfs_tree.h, struct `btrfs_super_block`; a file system of one device alone.
+/// Linux, uapi/linux/btrfs_tree.h, struct `btrfs_super_block`. Only a file system on a single device.
 fn btrfs(superblock: &[u8]) -> Option<Extent> {
     let le64 = |at: usize| Some(u64::from_le_bytes(*superblock.get(at..)?.first_chunk()?));
     let sector = u32::from_le_bytes(*superblock.get(0x90..)?.first_chunk()?);

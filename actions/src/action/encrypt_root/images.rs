@@ -1,4 +1,4 @@
-//! Which initramfs images are made anew, known before they are.
+//! Determines in advance which initramfs images will be rebuilt.
 
 use crate::action::run_in_target::fstab;
 use crate::error::Error;
@@ -7,25 +7,25 @@ use crate::target::os_release;
 use crate::target::root::{Attributes, TargetRoot};
 use crate::target::volume::Volume;
 
-/// Debian's hook by which the boot loader's copies are made anew with the initramfs (package systemd-boot).
+/// Debian's hook that updates the boot loader's copies after the initramfs is rebuilt (package systemd-boot).
 pub(super) const HOOK: &str = "etc/kernel/postinst.d/zz-systemd-boot";
-/// What an initramfs for rescue has in place of a version (dracut, 51-dracut-rescue.install).
+/// What a rescue initramfs has in place of a version (dracut, 51-dracut-rescue.install).
 const RESCUE: &str = "0-rescue";
-/// Names in /boot of what is made anew, before and after the version of its kernel: Debian's, dracut's own and SUSE's.
+/// Names in /boot of images that are rebuilt, before and after the kernel version: Debian's, dracut's own and SUSE's.
 const NAMES: &[(&str, &str)] = &[("initrd.img-", ""), ("initramfs-", ".img"), ("initrd-", "")];
 
-/// The installed system, and its /boot as it is mounted when its initramfs images are made anew.
+/// The installed system, with its /boot as it is mounted when its initramfs images are rebuilt.
 pub(super) struct System<'a> {
     home: &'a TargetRoot,
     boot: &'a Volume,
-    /// What stands before the path of a file in /boot there.
+    /// Path of /boot on that file system, as a prefix: `boot/` or empty.
     folder: &'static str,
-    /// Names of the images that are made anew.
+    /// Names of the images that are rebuilt.
     images: Vec<String>,
 }
 
 impl<'a> System<'a> {
-    /// The one whose root is to be encrypted; none where no file system is a root.
+    /// Finds the system whose root is to be encrypted; `None` if no file system is a root.
     pub(super) fn find(volumes: &'a [Volume]) -> Result<Option<Self>, Error> {
         let is_root = |volume: &&Volume| {
             volume.file_system.kind != "vfat" && os_release::PATHS.iter().any(|path| volume.root.exists(path))
@@ -45,22 +45,22 @@ impl<'a> System<'a> {
         Ok(Some(system))
     }
 
-    /// Whether any image is made anew.
+    /// Whether any image is rebuilt.
     pub(super) fn has_images(&self) -> bool {
         !self.images.is_empty()
     }
 
-    /// Whether the initramfs at a path of a file system is one that is made anew.
+    /// Whether the initramfs at a path of a file system is rebuilt.
     pub(super) fn makes(&self, volume: &Volume, path: &str) -> bool {
-        // A link is made anew by what it leads to.
+        // For a symbolic link, its target is rebuilt.
         let path = volume.root.followed(path).unwrap_or_else(|_| path.to_owned());
         let path = path.trim_start_matches('/');
         let name = path.strip_prefix("boot/").or_else(|| self.folder.is_empty().then_some(path));
         std::ptr::eq(self.boot, volume) && self.images.iter().any(|image| Some(image.as_str()) == name)
     }
 
-    /// Whether the boot loader's copy of a kernel is made anew with its initramfs: TOKEN/VERSION/linux, as kernel-install(8) has
-    /// put it there.
+    /// Whether the boot loader's copy of a kernel is updated together with its initramfs: TOKEN/VERSION/linux, as
+    /// kernel-install(8) names it.
     pub(super) fn makes_copy(&self, kernel: &str) -> bool {
         let mut names = kernel.rsplit('/').skip(1);
         let (Some(copied), Some(_)) = (names.next(), names.next()) else { return false };
@@ -69,7 +69,7 @@ impl<'a> System<'a> {
             && self.has_in_boot(&format!("vmlinuz-{copied}"))
     }
 
-    /// The file that is missing where the kernel of an initramfs is not installed, so that nothing makes that anew.
+    /// If the kernel of an initramfs is not installed, so that nothing rebuilds the initramfs: the missing file.
     pub(super) fn missing_for(&self, initramfs: &str) -> Option<String> {
         let version = version(initramfs.rsplit('/').next()?)?;
         (!self.has_modules(version)).then(|| modules(version))
@@ -84,7 +84,8 @@ impl<'a> System<'a> {
     }
 }
 
-/// Whether an initramfs is one for rescue, which dracut makes once and for all: `initramfs-0-rescue-ID.img` or ID/0-rescue/initrd.
+/// Whether an initramfs is a rescue one, which dracut makes only once: `initramfs-0-rescue-ID.img` or
+/// ID/0-rescue/initrd.
 pub(super) fn is_for_rescue(path: &str) -> bool {
     let is_rescue = |name: &str| {
         let version = version(name).unwrap_or(name);
@@ -102,14 +103,14 @@ pub(super) fn boot_entries(root: &TargetRoot) -> Result<Vec<fstab::Entry>, Error
     Ok(fstab::boot_entries(&root.read("etc/fstab")?.unwrap_or_default()))
 }
 
-/// The version of the kernel that an image is for, by its name in /boot.
+/// The kernel version of an image, from its name in /boot.
 fn version(image: &str) -> Option<&str> {
     let named = NAMES.iter().find_map(|(start, end)| image.strip_prefix(start)?.strip_suffix(end));
-    // No pattern of the shell means a folder whose name begins with a dot.
+    // The shell pattern does not match folders whose names begin with a dot.
     named.filter(|version| !version.is_empty() && !version.starts_with('.'))
 }
 
-/// What says that the modules of a kernel are there (depmod(8)).
+/// The file that shows that the modules of a kernel are installed (depmod(8)).
 fn modules(version: &str) -> String {
     format!("lib/modules/{version}/modules.dep")
 }

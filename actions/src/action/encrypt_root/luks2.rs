@@ -12,15 +12,15 @@ use super::xts::{KEY, Xts};
 use crate::error::{EncryptError, Error};
 use crate::random;
 
-/// Bytes from the start of the partition to its data, as cryptsetup leaves by default.
+/// Bytes from the start of the partition to its data, the default of cryptsetup.
 pub(super) const DATA_OFFSET: u64 = 16 << 20;
-/// One of the two headers, binary part and JSON (2.1).
+/// Bytes of each of the two headers, with binary part and JSON (2.1).
 const HEADER: usize = 16 << 10;
 const BINARY: usize = 4096;
 const JSON: usize = HEADER - BINARY;
 const MAGIC: [&[u8; 6]; 2] = [b"LUKS\xBA\xBE", b"SKUL\xBA\xBE"];
 const VERSION: u16 = 2;
-/// Where the fields of the binary part are, and where its checksum is (2.1).
+/// Offsets of the fields of the binary part, and of its checksum (2.1).
 const AT_VERSION: usize = 6;
 const AT_SIZE: usize = 8;
 const AT_SEQUENCE: usize = 16;
@@ -29,33 +29,35 @@ const AT_SALT: usize = 104;
 const AT_UUID: usize = 168;
 const AT_OFFSET: usize = 256;
 const AT_CHECKSUM: usize = 448;
-/// The key in a key slot is made this many times as long, so that no part of it may be missing (LUKS1 On-Disk Format
-/// Specification, 2.4).
+/// The key in a key slot is expanded to this many times its length, so that every part of it is needed to restore the
+/// key (LUKS1 On-Disk Format Specification, 2.4).
 const STRIPES: usize = 4000;
 const HASH: usize = 32;
-/// Key material is in sectors of this many bytes, and its area in whole pages.
+/// Key material is in sectors of this many bytes; its area is in whole pages.
 const SECTOR: usize = 512;
 const AREA: usize = (STRIPES * KEY).next_multiple_of(4096);
 const SALT: usize = 32;
-/// Least that cryptsetup takes. It need not be hard to try passphrases of 256 random bits, and systemd-cryptenroll uses it too.
+/// The minimum that cryptsetup accepts. It is enough for passphrases of 256 random bits, and systemd-cryptenroll uses
+/// it too.
 const ITERATIONS: NonZeroU32 = NonZeroU32::new(1000).expect("not zero");
 const ENCRYPTION: &str = "aes-xts-plain64";
 
-/// What data is encrypted with.
+/// Encryption parameters of the volume.
 pub(super) struct Volume {
     pub(super) uuid: [u8; 16],
     pub(super) key: [u8; KEY],
-    /// Bytes of a sector: 512 or 4096.
+    /// Sector size in bytes: 512 or 4096.
     pub(super) sector: usize,
 }
 
-/// A way to the key: what opens it, and what says so to those who try (2.5). The token has no key slots yet.
+/// A key slot: its passphrase, and the token that says how to get the passphrase (2.5). The token has no list of key
+/// slots yet.
 pub(super) struct Slot {
     pub(super) passphrase: String,
     pub(super) token: Value,
 }
 
-/// Both headers and all key slots, which is less than [`DATA_OFFSET`]; what follows is to be zeros.
+/// Both headers and all key slots, which is less than [`DATA_OFFSET`]. What follows must be zeros.
 pub(super) fn header(volume: &Volume, slots: Vec<Slot>) -> Result<Vec<u8>, Error> {
     let mut areas = Vec::new();
     let (mut keyslots, mut tokens) = (Map::new(), Map::new());
@@ -94,7 +96,7 @@ pub(super) fn header(volume: &Volume, slots: Vec<Slot>) -> Result<Vec<u8>, Error
 fn one_of_two(which: usize, uuid: &[u8; 16], json: &Value) -> Result<Vec<u8>, Error> {
     let text = json.to_string();
     let mut bytes = vec![0; HEADER];
-    // A zero has to end it.
+    // The text must end with a zero.
     let room =
         bytes[BINARY..HEADER - 1].get_mut(..text.len()).ok_or(EncryptError::LuksHeader { needed: text.len() })?;
     room.copy_from_slice(text.as_bytes());
@@ -128,7 +130,7 @@ fn keyslot(offset: usize, salt: &[u8]) -> Value {
     })
 }
 
-/// By which a key is known to be the right one (2.4).
+/// The digest that identifies the right key (2.4).
 fn key_digest<'a>(volume: &Volume, keyslots: impl Iterator<Item = &'a String>) -> Result<Value, Error> {
     let salt = random::bytes::<SALT>()?;
     let mut digest = [0; HASH];
@@ -144,7 +146,7 @@ fn key_digest<'a>(volume: &Volume, keyslots: impl Iterator<Item = &'a String>) -
     }))
 }
 
-/// The area of a key slot: the key, split and encrypted by what comes of the passphrase.
+/// The area of a key slot: the key, split and encrypted by a key that is derived from the passphrase.
 fn area(key: &[u8; KEY], passphrase: &[u8], salt: &[u8]) -> Result<Vec<u8>, Error> {
     let mut derived = [0; KEY];
     pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA512, ITERATIONS, salt, passphrase, &mut derived);
@@ -154,7 +156,8 @@ fn area(key: &[u8; KEY], passphrase: &[u8], salt: &[u8]) -> Result<Vec<u8>, Erro
     Ok(area)
 }
 
-/// Splits a key into stripes, all of which are needed to have it again (LUKS1 On-Disk Format Specification, 2.4, `AFsplit`).
+/// Splits a key into stripes, all of which are needed to restore it (LUKS1 On-Disk Format Specification, 2.4,
+/// `AFsplit`).
 fn split(key: &[u8; KEY]) -> Result<Vec<u8>, Error> {
     let mut stripes = Vec::with_capacity(STRIPES * KEY);
     let mut mixed = [0; KEY];
@@ -171,7 +174,7 @@ fn sum(one: &[u8; KEY], other: &[u8; KEY]) -> [u8; KEY] {
     std::array::from_fn(|index| one[index] ^ other[index])
 }
 
-/// The same with every piece of the length of a hash put through it (2.4, `H1`).
+/// Replaces each hash-sized piece by its hash (2.4, `H1`).
 fn diffuse(bytes: &[u8; KEY]) -> [u8; KEY] {
     let mut diffused = [0; KEY];
     for (index, (piece, diffused)) in (0_u32..).zip(bytes.chunks(HASH).zip(diffused.chunks_mut(HASH))) {
@@ -189,7 +192,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    /// The output of a program that must succeed, or nothing where there is none of that name.
+    /// The output of a program that must succeed, or `None` if the program is not installed.
     fn run(program: &str, arguments: &[&str]) -> Option<String> {
         let output = match Command::new(program).args(arguments).output() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
@@ -229,7 +232,7 @@ mod tests {
         let before = fs::read(&device).unwrap();
         run("cryptsetup", &["repair", "--batch-mode", &device]);
         assert!(fs::read(&device).unwrap() == before, "nothing was to be repaired");
-        // What is damaged in one header is had from the other.
+        // Damage in one header is repaired from the other.
         file.write_all_at(&[0; 4096], 4096).unwrap();
         run("cryptsetup", &["repair", "--batch-mode", &device]);
         check_dump(&device);

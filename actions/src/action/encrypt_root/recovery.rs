@@ -1,4 +1,4 @@
-//! The key that opens an encrypted root file system when the TPM does not.
+//! The recovery key: opens an encrypted root file system when the TPM does not.
 
 use serde_json::json;
 use slipway_protocol::Secret;
@@ -7,10 +7,10 @@ use super::luks2::Slot;
 use crate::error::Error;
 use crate::random;
 
-/// Digits that are at the same place on the keyboards of many languages (systemd, src/shared/recovery-key.c).
+/// Digits whose keys are in the same place on the keyboards of many languages (systemd, src/shared/recovery-key.c).
 const MODHEX: &[u8; 16] = b"cbdefghijklnrtuv";
 const BYTES: usize = 32;
-/// Bytes whose digits make a group.
+/// Bytes per group of digits.
 const GROUP: usize = 4;
 
 /// A new key.
@@ -24,7 +24,7 @@ fn modhex(bytes: &[u8; BYTES]) -> String {
     bytes.chunks(GROUP).map(group).collect::<Vec<String>>().join("-")
 }
 
-/// The key slot it opens.
+/// The key slot of the recovery key.
 pub(super) fn slot(key: &Secret) -> Slot {
     Slot { passphrase: key.reveal().to_owned(), token: json!({"type": "systemd-recovery"}) }
 }

@@ -1,5 +1,5 @@
-//! Moves a file system up in its partition, from its end to its start, to make room for the LUKS2 header, and encrypts it on
-//! the way. Every byte of it is overwritten: by itself encrypted, or by the header.
+//! Moves a file system up in its partition, from its end to its start, to make room for the LUKS2 header, and encrypts
+//! it on the way. Every byte is overwritten, by its encrypted data or by the header.
 
 use std::hash::Hasher;
 use std::ops::Range;
@@ -20,28 +20,29 @@ use crate::machine::Cancel;
 use crate::report::Report;
 use crate::stream::progress::{Counters, Pace, Watch};
 
-/// Read and written at once, in bytes; no more than the distance, so that nothing is overwritten before it is read.
+/// Bytes read and written at once. Not more than the distance of the move, so that nothing is overwritten before it is
+/// read.
 const PIECE: u64 = 1 << 20;
-/// Pieces that are read ahead. What lies below the piece that is being written was never written to.
+/// Number of pieces read ahead. This is safe because nothing below the current piece has been overwritten yet.
 const BUFFERS: usize = 4;
 
 const _: () = assert!(PIECE <= DATA_OFFSET && DATA_OFFSET.is_multiple_of(PIECE));
 
-/// A file system and what becomes of it.
+/// A file system to encrypt.
 pub(super) struct Work<'a> {
     pub(super) disk: &'a OpenDisk,
-    /// Where the partition starts, in bytes.
+    /// Start of the partition in bytes.
     pub(super) start: u64,
     /// Bytes of the file system.
     pub(super) size: u64,
     pub(super) volume: &'a Volume,
-    /// What the partition begins with afterwards.
+    /// What is written to the start of the partition.
     pub(super) header: &'a [u8],
 }
 
 impl Work<'_> {
-    /// Encrypts. The partition table is gone before the first byte, and comes back once everything is on the disk. Where this
-    /// fails or is cut short, the disk holds nothing that can be found.
+    /// Encrypts. The partition table is removed before the first byte is written, and restored once everything is on
+    /// the disk. If this fails or is interrupted, nothing can be found on the disk.
     pub(super) fn run(&self, table: &mut Table, cancel: &Cancel, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
         table.take_away(self.disk)?;
         let counters = Counters::default();
@@ -68,7 +69,7 @@ impl Work<'_> {
         table.put_back(self.disk)
     }
 
-    /// Returns the digest of what was written, the last piece first.
+    /// Returns the digest of the written data, last piece first.
     fn move_up(&self, progress: &mut dyn FnMut(usize) -> Result<(), Error>) -> Result<u64, Error> {
         let xts = Xts::new(&self.volume.key);
         let mut digest = XxHash3_64::new();
@@ -80,7 +81,7 @@ impl Work<'_> {
         Ok(digest.finish())
     }
 
-    /// Fails unless what was moved is on the disk itself.
+    /// Fails unless the moved data can be read back from the disk itself.
     fn compare(&self, written: u64, progress: &mut dyn FnMut(usize) -> Result<(), Error>) -> Result<(), Error> {
         let mut digest = XxHash3_64::new();
         self.each_piece(DATA_OFFSET, &mut |buffer| {
@@ -91,22 +92,24 @@ impl Work<'_> {
         if digest.finish() == written { Ok(()) } else { Err(Error::ReadBack { disk, offset, len }) }
     }
 
-    /// Goes over the file system, the last piece first, which is read ahead, at so many bytes above the place it had.
+    /// Calls `each` for each piece of the file system, last piece first, reading ahead. Pieces are read from `above`
+    /// bytes after their old place.
     fn each_piece(&self, above: u64, each: &mut dyn FnMut(&mut Buffer) -> Result<(), Error>) -> Result<(), Error> {
         let (read, to_use) = mpsc::sync_channel(BUFFERS);
         let (used, to_read) = mpsc::channel();
         for _ in 0..BUFFERS {
-            // The other end is below.
+            // The receiver is still open, because it is below.
             _ = used.send(Buffer::new(PIECE as usize));
         }
         thread::scope(|scope| {
             scope.spawn(move || self.read(above, &to_read, &read));
-            // The reader waits for buffers until this end is gone, which it must be when the loop ends early.
+            // The reader waits for buffers until this sender is dropped. If the loop ends early, it must be dropped
+            // too.
             let used = used;
             for piece in to_use {
                 let mut buffer = piece?;
                 each(&mut buffer)?;
-                // Nobody waits for it once all is read.
+                // The reader is gone once everything is read.
                 _ = used.send(buffer);
             }
             Ok(())
@@ -119,7 +122,7 @@ impl Work<'_> {
             buffer.place(piece.start + above);
             let done = self.disk.read_past_cache(&mut buffer, (piece.end - piece.start) as usize);
             let failed = done.is_err();
-            // The other end is gone when it failed.
+            // The receiver is gone if the other side failed.
             if read.send(done.map(|()| buffer)).is_err() || failed {
                 return;
             }
@@ -133,7 +136,7 @@ impl Work<'_> {
     }
 }
 
-/// A range in pieces that end where a piece of the disk does, the last one first.
+/// Splits a range into pieces that end at multiples of the piece size, the last one first.
 fn backwards(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut end = range.end;
     std::iter::from_fn(move || {
@@ -156,11 +159,11 @@ mod tests {
     use std::process::Command;
 
     const MIB: usize = 1 << 20;
-    /// The partition, in MiB, of which the last are not of the file system.
+    /// The partition in MiB. Its last part does not belong to the file system.
     const PARTITION: Range<usize> = 1..50;
     const SIZE: usize = 30 * MIB + 512;
 
-    /// A disk with a partition, and what is on it.
+    /// Makes a disk with a partition, and returns its contents.
     fn disk(path: &Path) -> Vec<u8> {
         let bytes: Vec<u8> = (0..60 * MIB).map(|at| (at / 512 * 7 + at % 512) as u8).collect();
         fs::write(path, bytes).unwrap();

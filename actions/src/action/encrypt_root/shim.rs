@@ -1,6 +1,6 @@
-//! What shim does to a key that is sealed to PCR 7: it measures its revocations, and keys that owners of machines trust, into that
-//! register, whether Secure Boot is on or not (shim, README.tpm). So slipway and the installed system see the same value only if
-//! shim starts both or neither.
+//! The effect of shim on a key that is sealed to PCR 7. shim measures its revocations and the keys that machine owners
+//! trust into that register, whether Secure Boot is on or not (shim, README.tpm). So slipway and the installed system
+//! see the same value only if both are started by shim, or neither.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use crate::error::Error;
 use crate::target::efi::variables::Variables;
 use crate::target::volume::{VENDORS, Volume};
 
-/// The register.
+/// The register that shim measures into.
 pub(super) const PCR: u32 = 7;
-/// What shim shows of its revocations to the system it starts, in every start anew (shim, mok.c).
+/// Variable in which shim shows its revocations to the system it starts, set anew at every boot (shim, mok.c).
 const SHOWN: &str = "SbatLevelRT-605dab50-e046-4300-abb6-3dd810dd8b23";
 
-/// Whether shim is there to start the installed system.
+/// Whether shim is installed to start the installed system.
 pub(super) fn is_installed(volumes: &[Volume]) -> Result<bool, Error> {
     for volume in volumes {
         for vendor in volume.vendors()? {
@@ -25,15 +25,15 @@ pub(super) fn is_installed(volumes: &[Volume]) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Whether one of the programs in a folder is a shim with something to start: GRUB beside it, or in the removable folder, where shim
-/// has the name that firmware looks for, the manager of its keys.
+/// Whether one of the programs in a folder is a shim that has something to start: GRUB beside it, or, in the removable
+/// folder, where shim has the name that firmware looks for, its key manager.
 fn has_shim(programs: &[String]) -> bool {
     let has = |start: &str| programs.iter().any(|name| name.to_ascii_lowercase().starts_with(start));
     has("shim") && has("grub") || has("boot") && (has("mm") || has("mok"))
 }
 
-/// Why the register will not have the value it has now; nothing if it will, or if there is nothing to tell by. `efi` is where Linux
-/// shows what firmware gave it.
+/// Why the register will have another value in the installed system; `None` if it will have the same, or if that cannot
+/// be determined. `efi` is the folder where Linux shows the data of the firmware.
 pub(super) fn contradiction(is_installed: bool, efi: &Path) -> Option<String> {
     let variables = Variables::open(&efi.join("efivars")).ok()?;
     let has_started_this = variables.read(SHOWN).ok()?.is_some();

@@ -1,4 +1,4 @@
-//! The partition table, which is not on the disk while the root partition is neither one thing nor the other.
+//! The partition table. It is removed from the disk while the root partition is only partly encrypted.
 
 use std::ops::Range;
 
@@ -6,40 +6,40 @@ use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Backup, Grown, Growth, Partition};
 use crate::error::Error;
 
-/// A partition table is within so many bytes from the start of the disk.
+/// A partition table is within this many bytes from the start of the disk.
 const HEAD: u64 = 1 << 20;
 
-/// What of a partition table is on the disk.
+/// State of the partition table on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// As far as is known, all of it, as it was before.
+    /// Unchanged, as far as is known.
     Untouched,
-    /// Nothing that anybody finds partitions by.
+    /// Removed: no partitions can be found.
     Gone,
-    /// It is being written again, or was.
+    /// Being restored, or restored.
     Back,
 }
 
 /// A partition table in memory.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// What of it is on the disk.
+    /// State of the table on the disk.
     pub(super) state: State,
-    /// Why the root was not made larger, where that was to be.
+    /// Why the root partition was not grown although it should have been.
     pub(super) left: Option<String>,
     block: u64,
-    /// The head of the disk up to the first partition.
+    /// The start of the disk up to the first partition.
     head: Vec<u8>,
-    /// The last block of the disk, and where that is, unless a partition has it.
+    /// The last block of the disk and its offset, unless a partition includes it.
     last: Option<(u64, Vec<u8>)>,
-    /// The backup of a GPT that has changed.
+    /// The backup of a changed GPT.
     backup: Option<Backup>,
     grown: Option<Grown>,
 }
 
 impl Table {
-    /// Reads the table of a disk whose partition `root` is to be encrypted. Gives the partition as it will be: where it is the last
-    /// one, `grow` has it reach to the end of the disk.
+    /// Reads the table of a disk whose partition `root` is to be encrypted. Returns the partition as it will be: with
+    /// `grow`, the last partition is extended to the end of the disk.
     pub(super) fn read(disk: &OpenDisk, root: &Partition, grow: bool) -> Result<(Self, Partition), Error> {
         let partitions = partitions::read(disk)?;
         let block = u64::from(disk.logical_block());
@@ -62,7 +62,7 @@ impl Table {
         Ok((Self { state: State::Untouched, left, block, head, last, backup, grown }, root))
     }
 
-    /// Takes from the disk what firmware and kernels find partitions by: the first block, then all else of it.
+    /// Removes from the disk what firmware and kernels find partitions by: first the first block, then the rest.
     pub(super) fn take_away(&mut self, disk: &OpenDisk) -> Result<(), Error> {
         disk.zero(0..self.block)?;
         disk.flush()?;
@@ -79,7 +79,7 @@ impl Table {
         disk.flush()
     }
 
-    /// Writes it again, in the opposite order and each part after the one before is on the disk: a cut in between leaves none.
+    /// Restores the table in the opposite order, flushing after each part, so that an interruption leaves no table.
     pub(super) fn put_back(&mut self, disk: &OpenDisk) -> Result<(), Error> {
         if let Some(backup) = &self.backup {
             backup.write_entries(disk)?;
@@ -101,7 +101,7 @@ impl Table {
         disk.verify_at(&self.head, 0)
     }
 
-    /// The second block, where the header of a GPT is, unless a partition has it.
+    /// The second block, which holds the header of a GPT, unless a partition includes it.
     fn header(&self) -> Option<Range<u64>> {
         let header = self.block..2 * self.block;
         (self.head.len() as u64 >= header.end).then_some(header)

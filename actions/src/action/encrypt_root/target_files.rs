@@ -1,5 +1,5 @@
-//! What an installed system needs to open its root when it starts: dracut, with systemd and the TPM's libraries in the
-//! initramfs, and the lines that say what there is to open.
+//! What an installed system needs to open its root at boot: dracut, systemd and the TPM's libraries in the initramfs,
+//! and the configuration of what to open.
 
 use crate::error::Error;
 use crate::target::root::TargetRoot;
@@ -9,10 +9,10 @@ const NAME: &str = "root";
 const DEVICE: &str = "/dev/mapper/root";
 const CRYPTTAB: &str = "etc/crypttab";
 const FSTAB: &str = "etc/fstab";
-/// So that initramfs images of kernels to come have it too.
+/// Has the initramfs images of later kernels include these modules too.
 const DRACUT: (&str, &str) =
     ("etc/dracut.conf.d/50-slipway-encrypt-root.conf", "add_dracutmodules+=\" crypt tpm2-tss \"\n");
-/// What makes the initramfs and goes into it: of each, one of the paths, and the package of Debian that has it.
+/// What makes the initramfs and goes into it: alternative paths, and the Debian package that has them.
 const NEEDED: &[(&[&str], &str)] = &[
     (&["usr/bin/dracut", "usr/sbin/dracut", "bin/dracut", "sbin/dracut"], "dracut"),
     (&["usr/bin/lsinitrd", "bin/lsinitrd"], "dracut"),
@@ -23,7 +23,7 @@ const NEEDED: &[(&[&str], &str)] = &[
     ),
     (&["usr/sbin/cryptsetup", "sbin/cryptsetup", "usr/bin/cryptsetup"], "cryptsetup-bin"),
 ];
-/// Where a boot loader would have to read from the encrypted file system.
+/// Paths where a boot loader would have to read from the encrypted file system.
 const LOADERS: &[&str] = &[
     "boot/grub/grub.cfg",
     "boot/grub2/grub.cfg",
@@ -32,9 +32,9 @@ const LOADERS: &[&str] = &[
     "boot/syslinux",
 ];
 
-/// Makes each initramfs that is there anew, and fails where that has not got what opens the root (dracut(8), lsinitrd(1)). All
-/// drivers, because what this machine's kernel has loaded says nothing of what a later one needs. Where the boot loader has copies of
-/// its own, they are made anew too.
+/// Rebuilds each existing initramfs, and fails if one lacks what opens the root (dracut(8), lsinitrd(1)). Includes all
+/// drivers, because the modules loaded on this machine do not show what a later kernel needs. Updates the boot loader's
+/// own copies too.
 pub(super) const INITRAMFS: &str = r#"made=
 for modules in /lib/modules/*/modules.dep; do
     version=${modules%/modules.dep}
@@ -58,7 +58,7 @@ done
 [ "$made" ] || { echo "there is no /boot/initrd.img-VERSION, initramfs-VERSION.img or initrd-VERSION"; exit 1; }
 "#;
 
-/// Whether a system can start from an encrypted root; if not, why, and what to do.
+/// Checks that a system can start from an encrypted root. The error says why not, and what to do.
 pub(super) fn check(root: &TargetRoot) -> Result<(), String> {
     let is_there = |paths: &[&str]| paths.iter().any(|path| root.exists(path));
     if let Some((paths, package)) = NEEDED.iter().find(|(paths, _)| !is_there(paths)) {
@@ -77,7 +77,7 @@ pub(super) fn check(root: &TargetRoot) -> Result<(), String> {
     }
 }
 
-/// Says in the installed system what there is to open and to mount.
+/// Writes to the installed system what to open and what to mount.
 pub(super) fn write(root: &TargetRoot, uuid: &str) -> Result<(), Error> {
     match root.read(CRYPTTAB)? {
         Some(crypttab) => root.rewrite(CRYPTTAB, with_volume(&crypttab, uuid).as_bytes())?,
@@ -89,13 +89,13 @@ pub(super) fn write(root: &TargetRoot, uuid: &str) -> Result<(), Error> {
     root.write(DRACUT.0, DRACUT.1.as_bytes(), 0o644)
 }
 
-/// For systemd-cryptsetup-generator(8) in the initramfs. The last of several `root=` counts.
+/// Arguments for systemd-cryptsetup-generator(8) in the initramfs. The last of several `root=` wins.
 pub(super) fn kernel_arguments(uuid: &str) -> Vec<String> {
     let options = format!("rd.luks.options={uuid}=tpm2-device=auto");
     vec![format!("rd.luks.name={uuid}={NAME}"), options, format!("root={DEVICE}")]
 }
 
-/// crypttab(5) with this volume as the root, in place of what had its name.
+/// crypttab(5) with this volume as the root. Replaces a line with the same name.
 fn with_volume(crypttab: &str, uuid: &str) -> String {
     let is_other = |line: &&str| line.split_whitespace().next() != Some(NAME);
     let mut text: String = crypttab.lines().filter(is_other).map(|line| format!("{line}\n")).collect();
@@ -103,7 +103,7 @@ fn with_volume(crypttab: &str, uuid: &str) -> String {
     text
 }
 
-/// fstab(5) with the root mounted from the mapping, where it also grows to the size of its partition at the first start.
+/// fstab(5) with the root mounted from the mapping. It also grows to the size of its partition at the first start.
 fn from_mapping(fstab: &str) -> String {
     const GROW: &str = "x-systemd.growfs";
     let edit = |line: &str| {

@@ -1,4 +1,4 @@
-//! The key slot that the TPM opens, and the token by which systemd-cryptsetup knows how to ask for its passphrase (systemd 252,
+//! The key slot for the TPM, and the token that tells systemd-cryptsetup how to get its passphrase (systemd 252,
 //! src/shared/tpm2-util.c, `tpm2_make_luks2_json`).
 
 use base64::Engine;

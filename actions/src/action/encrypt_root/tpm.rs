@@ -1,7 +1,8 @@
-//! A TPM 2.0 (Trusted Platform Module Library, family 2.0, level 00, revision 1.59): seals a secret to registers the way
-//! systemd-cryptenroll of systemd 252 does, so that systemd-cryptsetup gets it back (src/shared/tpm2-util.c).
+//! A TPM 2.0 (Trusted Platform Module Library, family 2.0, level 00, revision 1.59). Seals a secret to registers as
+//! systemd-cryptenroll of systemd 252 does, so that systemd-cryptsetup can unseal it (src/shared/tpm2-util.c).
 //!
-//! The secret crosses the bus to the TPM once, in the clear: whoever listens there while the system is installed has it.
+//! The secret crosses the bus to the TPM once, in the clear. Anyone who listens on the bus during the installation can
+//! read it.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use wire::{Reader, sized};
 mod device;
 mod wire;
 
-/// Handles that are always there (part 2, 7.4).
+/// Permanent handles (part 2, 7.4).
 const OWNER: u32 = 0x4000_0001;
 const NULL: u32 = 0x4000_0007;
 const PASSWORD: u32 = 0x4000_0009;
@@ -25,37 +26,37 @@ const NONE: u16 = 0x0010;
 const ECC: u16 = 0x0023;
 const CFB: u16 = 0x0043;
 const NIST_P256: u16 = 0x0003;
-/// Attributes of an object (part 2, 8.3): fixed to the TPM and to its parent; made by the TPM, used with the empty password,
-/// to decrypt what is below it and nothing else.
+/// Attributes of an object (part 2, 8.3): fixed to the TPM and to its parent; made by the TPM, used with the empty
+/// password, and only to decrypt objects below it.
 const FIXED: u32 = 1 << 1 | 1 << 4;
 const STORAGE: u32 = FIXED | 1 << 5 | 1 << 6 | 1 << 16 | 1 << 17;
 const POLICY_SESSION: u8 = 1;
-/// The session is used again (part 2, 8.4).
+/// The session stays open for another use (part 2, 8.4).
 const CONTINUE: u8 = 1;
 pub(super) const SECRET: usize = 32;
-/// The shortest that is taken (part 1, 19.6.3.1). Nothing is proven by it: the session has no key.
+/// The shortest nonce that is accepted (part 1, 19.6.3.1). It proves nothing, because the session has no key.
 const NONCE: [u8; 16] = [0; 16];
 
-/// A secret that a TPM gives back when its registers are as they were.
+/// A secret that the TPM releases only if its registers have the same values again.
 pub(super) struct Sealed {
     pub(super) secret: [u8; SECRET],
-    /// The sealed object, private part and public part.
+    /// The sealed object: private part, then public part.
     pub(super) blob: Vec<u8>,
-    /// Digest of the policy (part 1, 19.7).
+    /// Policy digest (part 1, 19.7).
     pub(super) policy: Vec<u8>,
-    /// What kind of key it is sealed by, as systemd calls it.
+    /// Type of the primary key, as systemd names it.
     pub(super) primary: &'static str,
-    /// Registers nothing was measured into.
+    /// Registers into which nothing was measured.
     pub(super) unmeasured: Vec<u32>,
 }
 
-/// A register with nothing but a separator: SHA-256 of 32 zero bytes and of the digest of four more.
+/// Value of a register that holds only a separator: SHA-256 of 32 zero bytes and the digest of four more.
 const SEPARATOR: [u8; 32] = [
     0x3d, 0x45, 0x8c, 0xfe, 0x55, 0xcc, 0x03, 0xea, 0x1f, 0x44, 0x3f, 0x15, 0x62, 0xbe, 0xec, 0x8d, 0xf5, 0x1c, 0x75,
     0xe1, 0x4a, 0x9f, 0xcf, 0x9a, 0x72, 0x34, 0xa1, 0x3f, 0x19, 0x8e, 0x79, 0x69,
 ];
 
-/// Seals a secret to the present values of registers, and has it back once for a test.
+/// Seals a secret to the current values of registers, and unseals it once as a test.
 pub(super) fn seal(path: &Path, pcrs: &[u32], secret: [u8; SECRET]) -> Result<Sealed, TpmError> {
     let mut device = Device::open(path)?;
     let unmeasured = unmeasured(&mut device, pcrs)?;
@@ -67,14 +68,15 @@ pub(super) fn seal(path: &Path, pcrs: &[u32], secret: [u8; SECRET]) -> Result<Se
     Ok(Sealed { secret, blob, policy, primary, unmeasured })
 }
 
-/// Those of the registers that are as after a reset, or have nothing in them but the mark that firmware leaves before it starts a
-/// system (TCG PC Client Platform Firmware Profile 1.06, 3.3.4.1, EV_SEPARATOR). Fails where one is not there.
+/// Those of the registers that are in their reset state, or hold only the separator that firmware measures before it
+/// starts a system (TCG PC Client Platform Firmware Profile 1.06, 3.3.4.1, EV_SEPARATOR). Fails if a register does not
+/// exist.
 fn unmeasured(device: &mut Device, pcrs: &[u32]) -> Result<Vec<u32>, TpmError> {
     let mut unmeasured = Vec::new();
     for pcr in pcrs {
         let value = device.call(Command::PcrRead, NO_SESSIONS, &selection(&[*pcr]), |answer| {
             answer.u32()?;
-            // What was selected: a list of banks, each with a bitmap.
+            // The selection: a list of banks, each with a bitmap.
             for _ in 0..answer.u32()? {
                 answer.u16()?;
                 let len = answer.u8()?;
@@ -93,7 +95,8 @@ fn unmeasured(device: &mut Device, pcrs: &[u32]) -> Result<Vec<u32>, TpmError> {
     Ok(unmeasured)
 }
 
-/// The key of the owner hierarchy that the same template always gives: of an elliptic curve, or of RSA where the TPM cannot do that.
+/// Creates the primary key of the owner hierarchy, always the same for a template: ECC, or RSA if the TPM does not
+/// support ECC.
 fn create_primary(device: &mut Device) -> Result<(u32, &'static str), TpmError> {
     let mut create = |template: Vec<u8>| {
         let empty = sized(&[sized(&[]), sized(&[])].concat());
@@ -107,7 +110,8 @@ fn create_primary(device: &mut Device) -> Result<(u32, &'static str), TpmError> 
     }
 }
 
-/// `TPMT_PUBLIC` of a storage key up to its parameters (part 2, 12.2.4), which begin with its cipher, AES-128-CFB, and no scheme.
+/// `TPMT_PUBLIC` of a storage key up to its parameters (part 2, 12.2.4). These begin with the cipher, AES-128-CFB, and
+/// no scheme.
 fn storage_template(kind: u16) -> Vec<u8> {
     let [kind, sha256, aes, bits, cfb, none] = [kind, SHA256, AES, 128, CFB, NONE].map(u16::to_be_bytes);
     [&kind[..], &sha256, &STORAGE.to_be_bytes(), &sized(&[]), &aes, &bits, &cfb, &none].concat()
@@ -119,11 +123,11 @@ fn elliptic_template() -> Vec<u8> {
 }
 
 fn rsa_template() -> Vec<u8> {
-    // The exponent that is used when none is given.
+    // An exponent of zero means the default.
     [&storage_template(RSA)[..], &2048_u16.to_be_bytes(), &0_u32.to_be_bytes(), &sized(&[])].concat()
 }
 
-/// Seals a secret below a key; gives the object and the digest of its policy.
+/// Seals a secret under a parent key. Returns the object and its policy digest.
 fn seal_below(
     device: &mut Device,
     parent: u32,
@@ -177,7 +181,7 @@ fn start_session(device: &mut Device) -> Result<u32, TpmError> {
     device.call(Command::StartAuthSession, NO_SESSIONS, &sent, |answer| answer.u32())
 }
 
-/// `TPML_PCR_SELECTION` of registers of the bank SHA-256 (part 2, 10.9.7).
+/// `TPML_PCR_SELECTION` of registers in the SHA-256 bank (part 2, 10.9.7).
 fn selection(pcrs: &[u32]) -> Vec<u8> {
     let mask = pcrs.iter().filter(|pcr| **pcr < 24).fold(0_u32, |mask, pcr| mask | 1 << pcr);
     let [low, middle, high, _] = mask.to_le_bytes();
@@ -193,7 +197,7 @@ fn password() -> Vec<u8> {
     authorization(PASSWORD)
 }
 
-/// Authorization by a session that needs no proof, with its size.
+/// Authorization by a session without a key, with its size.
 fn authorization(session: u32) -> Vec<u8> {
     let area = [&session.to_be_bytes()[..], &sized(&[]), &[CONTINUE], &sized(&[])].concat();
     [(area.len() as u32).to_be_bytes().to_vec(), area].concat()

@@ -1,16 +1,16 @@
-//! AES-256 in XTS mode (IEEE 1619-2007, 5.3) over sectors, as dm-crypt does `aes-xts-plain64`.
+//! AES-256 in XTS mode (IEEE 1619-2007, 5.3) over sectors, like `aes-xts-plain64` of dm-crypt.
 
 use aes::Aes256Enc;
 use aes::cipher::array::Array;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 
-/// Bytes of a key: one half encrypts the data, the other the numbers of the sectors.
+/// Bytes of a key: one half encrypts the data, the other half the sector numbers.
 pub(super) const KEY: usize = 64;
-/// Whatever the sectors' size, dm-crypt numbers them in these (drivers/md/dm-crypt.c, without `iv_large_sectors`).
+/// dm-crypt counts sectors in these units, whatever their size (drivers/md/dm-crypt.c, without `iv_large_sectors`).
 const COUNTED_IN: u64 = 512;
 const BLOCK: usize = 16;
 
-/// A key that is ready for use.
+/// An expanded key.
 pub(super) struct Xts {
     data: Aes256Enc,
     number: Aes256Enc,
@@ -22,7 +22,8 @@ impl Xts {
         Self { data: Aes256Enc::new(&half(0).into()), number: Aes256Enc::new(&half(KEY / 2).into()) }
     }
 
-    /// Encrypts whole sectors in place. `offset` is where the first of them is in the volume; all in bytes.
+    /// Encrypts whole sectors in place. `offset` is the position of the first sector in the volume. All values are in
+    /// bytes.
     pub(super) fn encrypt(&self, bytes: &mut [u8], offset: u64, sector: usize) {
         let mut number = offset / COUNTED_IN;
         for bytes in bytes.chunks_exact_mut(sector) {
@@ -39,7 +40,7 @@ impl Xts {
     }
 }
 
-/// Adds to each block its tweak: the first one's, times x for each block before it.
+/// XORs each block with its tweak: the first tweak, multiplied by x once for each block before it.
 fn add(blocks: &mut [[u8; BLOCK]], first: [u8; BLOCK]) {
     /// x to the power of 128, modulo the polynomial of the field.
     const REDUCED: u128 = 0x87;
@@ -56,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_known_sector_is_encrypted_as_the_standard_says() {
-        // IEEE 1619-2007, B.2: vector 10, of which both ends are given here.
+        // IEEE 1619-2007, B.2: vector 10. Only its beginning and end are given here.
         let key = [
             "2718281828459045235360287471352662497757247093699959574966967627",
             "3141592653589793238462643383279502884197169399375105820974944592",

@@ -1,5 +1,5 @@
-//! Mode `secure` on ATA: the security feature set (ATA/ATAPI Command Set 3, ACS-3), through SCSI's ATA PASS-THROUGH (16) (SCSI/ATA
-//! Translation, SAT-4, 12.2.2).
+//! Mode `secure` on ATA: the security feature set (ATA/ATAPI Command Set 3, ACS-3), through the SCSI command ATA
+//! PASS-THROUGH (16) (SCSI/ATA Translation, SAT-4, 12.2.2).
 
 use std::fs::File;
 use std::time::Duration;
@@ -15,16 +15,16 @@ const SECURITY_ERASE_PREPARE: u8 = 0xF3;
 const SECURITY_ERASE_UNIT: u8 = 0xF4;
 const SECURITY_DISABLE_PASSWORD: u8 = 0xF6;
 const BLOCK: usize = 512;
-/// The disk must have a password before it erases itself, and loses it by that. Where it does not come so far, this is what
-/// unlocks it.
+/// A disk needs a password before it erases itself, and the erase removes it. If the erase does not get that far, this
+/// password unlocks the disk.
 const PASSWORD: &str = "slipway";
-/// Milliseconds a command may take that moves nothing but bits.
+/// Time limit in milliseconds of a command that does not erase.
 const SHORT: u32 = 60_000;
-/// How long an erase may take beyond what the disk says, and if it says nothing.
+/// Time allowed beyond the disk's own estimate of an erase, and time limit if it gives none.
 const SLACK: Duration = Duration::from_secs(30 * 60);
 const UNKNOWN: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Gives what was done, or why it cannot be.
+/// Returns what was done, or why it is not possible.
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, Error> {
     let disk = worker.disk.file();
     let security = match identify(disk).and_then(|security| security.obstacle().map_or(Ok(security), Err)) {
@@ -34,7 +34,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     let (enhanced, estimate) = (security.enhanced, security.estimate());
     let set = command(disk, SECURITY_SET_PASSWORD, Data::Out(&password_block(false)), SHORT);
     if set.is_err() {
-        // The password that a disk had before is not ours to take away.
+        // If the disk had a password before, it is not ours to remove.
         let password = if security.enabled { Ok(()) } else { remove_password(disk) };
         return ended("setting the password an erase needs", set, password).map_err(|reason| worker.stuck(reason));
     }
@@ -43,7 +43,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     worker.note(format!("{} erases itself, which it says takes {minutes}", worker.disk.path()));
     let limit = estimate.map_or(UNKNOWN, |time| time * 2 + SLACK);
     let erased = worker.wait(estimate.unwrap_or(UNKNOWN), move |disk| {
-        // Nothing may come between the two.
+        // No other command may come between these two.
         command(disk, SECURITY_ERASE_PREPARE, Data::None, SHORT)?;
         let limit = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
         command(disk, SECURITY_ERASE_UNIT, Data::Out(&password_block(enhanced)), limit)
@@ -52,8 +52,9 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     ended(name, erased, remove_password(disk)).map_err(|reason| worker.stuck(reason))
 }
 
-/// What came of a command, by how it ended and whether the password is gone: that it was done, or was not, so that another mode may be
-/// tried; else an error, because a system put on a disk with a password would be gone with the next power cycle.
+/// Combines how a command ended and whether the password is gone. The result is that it was done, or that it was not,
+/// so that another mode may be tried. If the password may remain, it is an error, because a system installed on a disk
+/// with a password would be inaccessible after the next power cycle.
 fn ended(name: &str, done: Result<(), String>, password: Result<(), String>) -> Result<Result<String, String>, String> {
     match (done, password) {
         (Ok(()), Ok(())) => Ok(Ok(name.to_owned())),
@@ -70,7 +71,7 @@ fn left_locked(why: &str) -> String {
     )
 }
 
-/// An erase takes the password away; one that failed may leave it.
+/// Removes the password. An erase removes it; a failed one may leave it.
 fn remove_password(disk: &File) -> Result<(), String> {
     if !identify(disk)?.enabled {
         return Ok(());
@@ -99,12 +100,12 @@ fn command(disk: &File, command: u8, data: Data<'_>, timeout: u32) -> Result<(),
     ))
 }
 
-/// ATA PASS-THROUGH (16). One block of data is counted in the sector count, as these commands have it.
+/// ATA PASS-THROUGH (16). The transfer length is in the sector count, one block, as these commands expect.
 fn pass_through(command: u8, data: &Data<'_>) -> [u8; 16] {
     const NON_DATA: u8 = 3;
     const PIO_IN: u8 = 4;
     const PIO_OUT: u8 = 5;
-    // T_LENGTH: the sector count says how much; BYT_BLOK: in blocks; T_DIR: from the disk.
+    // T_LENGTH: the length is in the sector count; BYT_BLOK: in blocks; T_DIR: from the disk.
     const IN_SECTORS: u8 = 0x02 | 0x04;
     const FROM_DISK: u8 = 0x08;
     let (protocol, transfer, count) = match data {
@@ -117,14 +118,14 @@ fn pass_through(command: u8, data: &Data<'_>) -> [u8; 16] {
     bytes
 }
 
-/// In descriptor format it is in the second byte, in fixed format in the third (SPC-4, 4.5).
+/// The sense key: in descriptor format in the second byte, in fixed format in the third (SPC-4, 4.5).
 fn sense_key(sense: &[u8; 32]) -> u8 {
     let key = if matches!(sense[0] & 0x7F, 0x72 | 0x73) { sense[1] } else { sense[2] };
     key & 0xF
 }
 
-/// The block that goes with a password, which is the user's (ACS-3, 7.37 to 7.41): in the first word, of an erase, whether it is an
-/// enhanced one; then 32 bytes of password.
+/// The data block of a command with the user password (ACS-3, 7.37 to 7.41): the first word says, for an erase, whether
+/// it is enhanced; the next 32 bytes are the password.
 fn password_block(enhanced: bool) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     block[0] = if enhanced { 2 } else { 0 };
@@ -132,24 +133,24 @@ fn password_block(enhanced: bool) -> [u8; BLOCK] {
     block
 }
 
-/// The security feature set of a disk as its IDENTIFY DEVICE data has it (ACS-3, 7.12.7).
+/// The security feature set of a disk, from its IDENTIFY DEVICE data (ACS-3, 7.12.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Security {
     supported: bool,
     enabled: bool,
     locked: bool,
     frozen: bool,
-    /// Too many wrong passwords.
+    /// Too many wrong passwords were tried.
     expired: bool,
     enhanced: bool,
-    /// Words 89 and 90: how long an erase takes, and an enhanced one.
+    /// Words 89 and 90: duration of an erase, and of an enhanced one.
     times: [u16; 2],
 }
 
 impl Security {
     fn parse(identity: &[u8; BLOCK]) -> Result<Self, String> {
         let word = |number: usize| u16::from_le_bytes([identity[2 * number], identity[2 * number + 1]]);
-        // The integrity word: where it is one, all bytes together give zero.
+        // The integrity word. If it has the signature, the sum of all bytes must be zero.
         let sum = identity.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
         if word(255) & 0xFF == 0xA5 && sum != 0 {
             return Err("what it says about itself is damaged: its checksum is wrong".to_owned());
@@ -170,7 +171,7 @@ impl Security {
         })
     }
 
-    /// Why the disk will not erase itself, and what to do about it.
+    /// Why the disk cannot erase itself, and what to do about it.
     fn obstacle(&self) -> Option<String> {
         let reason = match self {
             Self { supported: false, .. } => "it has no ATA security feature set, and so no secure erase".to_owned(),
@@ -190,8 +191,8 @@ impl Security {
         Some(reason)
     }
 
-    /// How long the erase takes that will be done; none if the disk does not say. In units of two minutes, in eight bits or
-    /// with the highest bit set in fifteen, of which the largest number stands for more.
+    /// Duration of the erase that will be used; `None` if the disk does not say. It is in units of two minutes, in 8
+    /// bits, or in 15 bits if the highest bit is set. The largest number means that or more.
     fn estimate(&self) -> Option<Duration> {
         let time = self.times[usize::from(self.enhanced)];
         let units = if time & 0x8000 != 0 { time & 0x7FFF } else { time & 0xFF };
@@ -220,7 +221,7 @@ mod tests {
             assert_eq!(obstacle.is_some(), expect.is_some(), "{state:#x}: {obstacle:?}");
             assert!(obstacle.unwrap_or_default().contains(expect.unwrap_or_default()), "{state:#x}");
         };
-        // As disks say it: 0x21 after power-on, 0x29 once the firmware froze it, 0x27 with a password.
+        // Values of real disks: 0x21 after power-on, 0x29 once frozen by the firmware, 0x27 with a password.
         check(0x0021, None);
         check(0x0001, None);
         check(0x0023, None);
@@ -279,7 +280,7 @@ mod tests {
         let check = |command: u8, data: Data<'_>, expect: [u8; 16]| {
             assert_eq!(pass_through(command, &data), expect);
         };
-        // As hdparm sends them, but with SAT's checks of the outcome left to the status.
+        // As hdparm sends them, but without CK_COND (SAT): the status reports the outcome.
         check(0xEC, Data::In(&mut []), [0x85, 0x08, 0x0E, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xEC, 0]);
         check(0xF4, Data::Out(&[]), [0x85, 0x0A, 0x06, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xF4, 0]);
         check(0xF3, Data::None, [0x85, 0x06, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xF3, 0]);

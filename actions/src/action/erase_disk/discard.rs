@@ -1,4 +1,4 @@
-//! Mode `discard`: the disk is told that it may forget every block.
+//! Mode `discard`: tells the disk that it may discard every block.
 
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
@@ -15,17 +15,17 @@ use crate::disk::partitions;
 use crate::error::{EraseError, Error};
 use crate::{sys, text};
 
-/// Told at once, so that progress is seen and a stop is heard.
+/// Bytes per request, so that progress and cancellation work.
 const PIECE: u64 = 4 << 30;
-/// The same for the first time: as large as the largest block.
+/// Bytes of the first request: as large as the largest logical block.
 const FIRST: u64 = 4096;
 
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
-    // While there still is a partition table.
+    // Before the partition table is removed.
     let places = Places::find(worker.disk)?;
     let size = worker.disk.size();
     worker.begin(size);
-    // The first tells whether the disk takes discards, before it loses what it is known by.
+    // The first request shows whether the disk supports discard, before its signatures are removed.
     discard(worker.disk, &(0..FIRST.min(size)))?;
     partitions::forget(worker.disk)?;
     for piece in zero::pieces(0..size, PIECE) {
@@ -40,7 +40,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
         Err(Error::Erase(EraseError::NotErased { offset, .. })) => offset,
         Err(error) => return Err(error),
     };
-    // A disk need not forget what it may forget.
+    // A disk is not required to discard the blocks.
     let path = worker.disk.path();
     let warning =
         format!("{path} does not read as zeros at byte {offset} after a discard, so its metadata was erased too");

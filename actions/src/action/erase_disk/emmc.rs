@@ -1,4 +1,5 @@
-//! Mode `secure` on eMMC: secure erase or secure trim, which the kernel does as a discard (JESD84-B51, secure erase and secure trim).
+//! Mode `secure` on eMMC: secure erase or secure trim, done by the kernel as a discard (JESD84-B51, secure erase and
+//! secure trim).
 
 use rustix::io::Errno;
 
@@ -7,10 +8,10 @@ use super::zero;
 use crate::error::Error;
 use crate::sys;
 
-/// Erased at once, so that progress is seen and a stop is heard.
+/// Bytes per request, so that progress and cancellation work.
 const PIECE: u64 = 256 << 20;
 
-/// Gives what was done, or why it cannot be.
+/// Returns what was done, or why it is not possible.
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, Error> {
     let size = worker.disk.size();
     worker.begin(size);

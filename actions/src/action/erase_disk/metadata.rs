@@ -1,4 +1,4 @@
-//! Mode `metadata`: what tells that there is something on a disk is written with zeros.
+//! Mode `metadata`: overwrites everything that shows that there is data on a disk with zeros.
 
 use std::ops::Range;
 
@@ -9,13 +9,14 @@ use crate::disk::partitions::{self, Partition};
 use crate::error::{Error, PartitionError};
 use crate::text;
 
-/// Erased at the head of the disk and of each partition. LUKS2 keeps its key slots in the first 16 MiB (LUKS2 On-Disk Format,
-/// 2.1): without them its data is lost for good. Everything else that sits at a head is smaller: file systems, LVM, ZFS
-/// labels, MD 1.1 and 1.2, boot loaders before the first partition.
+/// Bytes erased at the start of the disk and of each partition. LUKS2 keeps its key slots in the first 16 MiB (LUKS2
+/// On-Disk Format, 2.1): without them its data is lost for good. Everything else at the start is smaller: file systems,
+/// LVM, ZFS labels, MD 1.1 and 1.2, boot loaders before the first partition.
 const HEAD: u64 = 16 << 20;
-/// Erased at the tail of both: backup GPT (33 blocks), ZFS labels (512 KiB), MD 0.90 and 1.0 and firmware RAID (128 KiB).
+/// Bytes erased at the end of both: backup GPT (33 blocks), ZFS labels (512 KiB), MD 0.90 and 1.0 and firmware RAID
+/// (128 KiB).
 const TAIL: u64 = 1 << 20;
-/// Copies of the btrfs superblock (fs/btrfs/disk-io.h, btrfs_sb_offset).
+/// Offsets of the copies of the btrfs superblock (fs/btrfs/disk-io.h, btrfs_sb_offset).
 const BTRFS_COPIES: [u64; 2] = [64 << 20, 256 << 30];
 const BTRFS_COPY: u64 = 4096;
 
@@ -23,18 +24,18 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
     Places::find(worker.disk)?.erase(worker)
 }
 
-/// Where the metadata of a disk is.
+/// Places of a disk's metadata.
 #[derive(Debug)]
 pub(super) struct Places {
     ranges: Vec<Range<u64>>,
-    /// How many partitions the disk has.
+    /// Number of partitions on the disk.
     partitions: usize,
-    /// Why they are not known.
+    /// Why the partitions are not known.
     warning: Option<String>,
 }
 
 impl Places {
-    /// Looks for them; the disk must not have been touched yet.
+    /// Finds the places. The disk must not have been changed yet.
     pub(super) fn find(disk: &OpenDisk) -> Result<Self, Error> {
         let (partitions, warning) = known_partitions(disk)?;
         let ranges = metadata_ranges(disk.size(), &partitions);
@@ -42,7 +43,7 @@ impl Places {
         Ok(Self { ranges, partitions, warning })
     }
 
-    /// Writes them with zeros.
+    /// Overwrites the places with zeros.
     pub(super) fn erase(self, worker: &mut Worker<'_>) -> Result<Erased, Error> {
         worker.warnings.extend(self.warning);
         zero::write(worker, &self.ranges)?;
@@ -56,7 +57,8 @@ impl Places {
     }
 }
 
-/// The partitions whose ends must go too. A disk whose table cannot be read must still be erasable, with a warning.
+/// The partitions whose ends must be erased too. A disk with an unreadable table must still be erasable, with a
+/// warning.
 fn known_partitions(disk: &OpenDisk) -> Result<(Vec<Partition>, Option<String>), Error> {
     match partitions::read(disk) {
         Ok(partitions) => Ok((partitions, None)),
@@ -69,7 +71,7 @@ fn known_partitions(disk: &OpenDisk) -> Result<(Vec<Partition>, Option<String>),
     }
 }
 
-/// What must go so that nothing recognises the disk or a partition of it, in order and without overlap.
+/// Ranges to erase so that nothing recognises the disk or a partition of it, in order and without overlap.
 fn metadata_ranges(disk_size: u64, partitions: &[Partition]) -> Vec<Range<u64>> {
     let whole = 0..disk_size;
     let mut ranges: Vec<Range<u64>> = Vec::new();

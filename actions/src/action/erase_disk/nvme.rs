@@ -1,4 +1,5 @@
-//! Mode `secure` on NVMe: sanitize, or Format NVM with a secure erase. References are to the NVM Express Base Specification 2.0.
+//! Mode `secure` on NVMe: sanitize, or Format NVM with a secure erase. References are to the NVM Express Base
+//! Specification 2.0.
 
 use std::fs::File;
 use std::time::Duration;
@@ -20,21 +21,21 @@ const CNS_ACTIVE_NAMESPACES: u32 = 0x02;
 const CNS_ALLOCATED_NAMESPACES: u32 = 0x10;
 const EVERY_NAMESPACE: u32 = u32::MAX;
 const IDENTIFY_LEN: usize = 4096;
-/// Sanitize Status log page (5.16.1.22): the part that is looked at.
+/// Sanitize Status log page (5.16.1.22), and the bytes of it that are read.
 const SANITIZE_LOG: u32 = 0x81;
 const SANITIZE_LOG_LEN: usize = 32;
-/// Longest a Format NVM may take, in milliseconds. The specification has no estimate for it, and a command that is cut off
-/// resets the disk in its midst.
+/// Time limit of a Format NVM, in milliseconds. The specification has no estimate for it, and interrupting the command
+/// resets the disk in the middle of it.
 const FORMAT_TIMEOUT: u32 = 6 * 60 * 60 * 1000;
-/// What a Format NVM usually takes, for the progress display.
+/// Usual duration of a Format NVM, for the progress display.
 const FORMAT_ESTIMATE: Duration = Duration::from_secs(60);
 
-/// What an NVMe disk can be told to erase itself with.
+/// How an NVMe disk can erase itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// With the sanitize action (figure 290, SANACT).
+    /// Sanitize with this action (figure 290, SANACT).
     Sanitize(u32),
-    /// With the secure erase setting (figure 187, SES).
+    /// Format NVM with this secure erase setting (figure 187, SES).
     Format(u32),
 }
 
@@ -54,7 +55,7 @@ impl Method {
     }
 }
 
-/// Gives what was done, or why it cannot be.
+/// Returns what was done, or why it is not possible.
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, Error> {
     match methods(worker.disk.file()) {
         Ok((methods, own, format)) => try_each(worker, &methods, own, format),
@@ -62,7 +63,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     }
 }
 
-/// Waits for the end of a sanitize that was begun before, such as by an attempt whose time was over: until then the disk can
+/// Waits until an earlier sanitize ends, for example one from an attempt that ran out of time. Until then the disk can
 /// neither be read nor written (5.22).
 pub(super) fn wait_for_sanitize(worker: &mut Worker<'_>) -> Result<(), Error> {
     if matches!(sanitize_state(worker.disk.file()), Ok(Sanitize::Running(_))) {
@@ -76,7 +77,8 @@ pub(super) fn wait_for_sanitize(worker: &mut Worker<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the disk can do, best first, the number of its namespace, and command dword 10 of a format that keeps its layout.
+/// The methods the disk supports, best first, its namespace number, and command dword 10 of a format that keeps its
+/// layout.
 fn methods(disk: &File) -> Result<(Vec<Method>, u32, u32), String> {
     let own = nvme::namespace(disk).map_err(|errno| format!("asking for the number of its namespace: {errno}"))?;
     let controller = Controller::parse(&identify(disk, 0, CNS_CONTROLLER)?);
@@ -98,7 +100,7 @@ fn identify(disk: &File, namespace: u32, structure: u32) -> Result<[u8; IDENTIFY
     Ok(data)
 }
 
-/// The methods in turn, until the disk takes one.
+/// Tries the methods in order until the disk accepts one.
 fn try_each(
     worker: &mut Worker<'_>,
     methods: &[Method],
@@ -152,11 +154,11 @@ fn sanitize(worker: &Worker<'_>, action: u32) -> Result<Result<(), String>, Erro
     }
 }
 
-/// The most recent sanitize of a disk.
+/// State of the most recent sanitize of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sanitize {
     Never,
-    /// With the share that is done, in 65536ths.
+    /// With the completed share, in 65536ths.
     Running(u16),
     Done,
     Failed,
@@ -164,7 +166,7 @@ enum Sanitize {
 
 fn sanitize_state(disk: &File) -> Result<Sanitize, String> {
     let mut log = [0; SANITIZE_LOG_LEN];
-    // The number of dwords, counted from 0, is in the upper half.
+    // The number of dwords, minus one, is in the upper half.
     let words = [SANITIZE_LOG | (SANITIZE_LOG_LEN as u32 / 4 - 1) << 16, 0];
     let command = Admin { opcode: GET_LOG_PAGE, namespace: EVERY_NAMESPACE, words, timeout: 0 };
     accepted(nvme::admin(disk, command, &mut log))?;
@@ -172,11 +174,11 @@ fn sanitize_state(disk: &File) -> Result<Sanitize, String> {
 }
 
 impl Sanitize {
-    /// Figure 240: progress in the first two bytes, state in the lower three bits of the next two.
+    /// Figure 240: progress in the first two bytes, state in the lower three bits of the third.
     fn parse(log: &[u8; SANITIZE_LOG_LEN]) -> Self {
         match log[2] & 0x7 {
             0 => Sanitize::Never,
-            // With 4 the disk deallocated blocks although it was told not to, which nobody tells it here.
+            // 4: the disk deallocated blocks although it was told not to. Slipway never tells it that.
             1 | 4 => Sanitize::Done,
             2 => Sanitize::Running(u16::from_le_bytes([log[0], log[1]])),
             _ => Sanitize::Failed,
@@ -188,14 +190,14 @@ fn part(size: u64, share: u16) -> u64 {
     (u128::from(size) * u128::from(share) / 65536) as u64
 }
 
-/// What matters of the Identify Controller data structure (figure 275).
+/// The relevant part of the Identify Controller data structure (figure 275).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Controller {
     sanitizes_crypto: bool,
     sanitizes_block: bool,
     formats: bool,
     formats_crypto: bool,
-    /// A format, or a secure erase by it, is always one of every namespace.
+    /// A format, or its secure erase, always applies to all namespaces.
     formats_all: bool,
     manages_namespaces: bool,
 }
@@ -213,7 +215,7 @@ impl Controller {
         }
     }
 
-    /// What can be done without erasing the other namespaces, which are disks of their own; or why there is nothing.
+    /// The methods that do not erase the other namespaces, which are disks of their own; or why there is none.
     fn methods(&self, others: &[u32]) -> Result<Vec<Method>, String> {
         let format = self.formats && (others.is_empty() || !self.formats_all);
         let all = [
@@ -240,15 +242,16 @@ fn namespaces(list: &[u8; IDENTIFY_LEN]) -> Vec<u32> {
     numbers.take_while(|number| *number != 0).collect()
 }
 
-/// Command dword 10 of a Format NVM (figure 187) that leaves size of blocks, metadata and protection as they are, from the
-/// Identify Namespace data structure (NVM Command Set Specification 1.0, figure 97: FLBAS and DPS).
+/// Command dword 10 of a Format NVM (figure 187) that keeps block size, metadata and protection, from the Identify
+/// Namespace data structure (NVM Command Set Specification 1.0, figure 97: FLBAS and DPS).
 fn format_word(namespace: &[u8; IDENTIFY_LEN]) -> u32 {
     let (layout, protection) = (u32::from(namespace[26]), u32::from(namespace[29]));
     let (format, extended, upper) = (layout & 0xF, layout >> 4 & 1, layout >> 5 & 3);
     format | extended << 4 | (protection & 7) << 5 | (protection >> 3 & 1) << 8 | upper << 12
 }
 
-/// Status code and type of a completion (3.3.3.2.1), in words where there is something to do.
+/// Checks status code and type of a completion (3.3.3.2.1). The error is in words if there is something the operator
+/// can do.
 fn accepted(status: Result<u32, Errno>) -> Result<(), String> {
     match status.map(|status| status & 0x7FF) {
         Ok(0) => Ok(()),
@@ -279,7 +282,7 @@ mod tests {
         check(&all, &[2], Ok(&[Format(2), Format(1)]));
         check(&[(256, 0x0A)], &[], Ok(&[Format(1)]));
         check(&[(328, 0x02)], &[], Ok(&[Sanitizing(2)]));
-        // Overwriting alone takes days, and does no more than mode zero.
+        // Overwrite alone is not used: it takes days, and is no better than mode `zero`.
         check(&[(328, 0x04)], &[], Err("it has neither sanitize nor format"));
         check(&[], &[], Err("it has neither sanitize nor format"));
         let others = "its controller has other namespaces (2, 3), which would be erased with it";

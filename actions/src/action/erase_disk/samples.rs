@@ -1,4 +1,4 @@
-//! Reads places back from a disk, past the page cache, to see that they are erased.
+//! Reads samples back from a disk, bypassing the page cache, to verify that they are erased.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -12,12 +12,12 @@ use crate::disk::Buffer;
 use crate::disk::open::OpenDisk;
 use crate::error::{EraseError, Error};
 
-/// Places read in a range, beside its beginning, and the bytes of each.
+/// Number of samples per range, besides its beginning, and bytes of each.
 const PLACES: u64 = 256;
 const PLACE: u64 = 4096;
 
-/// Reads both ends of every range and places spread over it, and fails at the first byte that is not zero. Gives how many
-/// places were read. Ranges are of whole logical blocks.
+/// Reads both ends of every range and samples spread over it, and fails at the first byte that is not zero. Returns the
+/// number of samples. Ranges must consist of whole logical blocks.
 pub(super) fn are_zero(disk: &OpenDisk, ranges: &[Range<u64>]) -> Result<u64, Error> {
     let mut reader = Reader::new(disk);
     let mut count = 0;
@@ -32,13 +32,14 @@ pub(super) fn are_zero(disk: &OpenDisk, ranges: &[Range<u64>]) -> Result<u64, Er
     Ok(count)
 }
 
-/// Places of a disk and what was there before it erased itself. Afterwards it may read as anything: zeros, ones, or what the old
-/// data is under a new key.
+/// Samples of a disk from before it erased itself. Afterwards it may read as anything: zeros, ones, or the old data
+/// decrypted with a new key.
 #[derive(Debug)]
 pub(super) struct Before(Vec<(Range<u64>, Vec<u8>)>);
 
 impl Before {
-    /// Reads places spread over the disk, without those that cannot be read: a disk that is locked or worn out is one to erase.
+    /// Reads samples spread over the disk. Skips unreadable ones, because a locked or worn out disk must be erasable
+    /// too.
     pub(super) fn read(disk: &OpenDisk) -> Self {
         let mut reader = Reader::new(disk);
         Self::of(places(&(0..disk.size()), disk.logical_block()), |place| reader.read(place).map(<[u8]>::to_vec))
@@ -51,8 +52,8 @@ impl Before {
         Self(places.filter_map(|place| Some((place.clone(), read(place).ok()?))).collect())
     }
 
-    /// Reads them again, and fails if one still has what it had, unless that was nothing: one byte over and over. Gives how many
-    /// places were compared, which is none where none could be read before.
+    /// Reads the samples again, and fails if one is unchanged, unless it was blank: the same byte throughout. Returns
+    /// the number of samples compared, which is zero if none could be read before.
     pub(super) fn is_gone(&self, disk: &OpenDisk) -> Result<u64, Error> {
         let mut reader = Reader::new(disk);
         for (place, before) in &self.0 {
@@ -66,7 +67,7 @@ impl Before {
     }
 }
 
-/// Places of whole logical blocks, spread over a range.
+/// Samples of whole logical blocks, spread over a range.
 fn places(range: &Range<u64>, block: u32) -> impl Iterator<Item = Range<u64>> + use<> {
     let (start, end, block) = (range.start, range.end, u64::from(block).max(1));
     let len = PLACE.max(block);
@@ -79,17 +80,17 @@ fn places(range: &Range<u64>, block: u32) -> impl Iterator<Item = Range<u64>> + 
     })
 }
 
-/// Reads a disk past the page cache, which may have what the disk no longer has.
+/// Reads a disk, bypassing the page cache, which may hold data that the disk no longer has.
 struct Reader<'a> {
     disk: &'a OpenDisk,
-    /// None for a file on a file system that takes no direct access.
+    /// `None` for a file on a file system that does not support direct access.
     direct: Option<File>,
     buffer: Buffer,
 }
 
 impl<'a> Reader<'a> {
     fn new(disk: &'a OpenDisk) -> Self {
-        // By its descriptor, so that it is the same disk whatever its path leads to now.
+        // Opened through the descriptor, so that it is the same disk even if the path now leads to another one.
         let path = format!("/proc/self/fd/{}", disk.file().as_raw_fd());
         let direct = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).ok();
         let len = PLACE.max(u64::from(disk.logical_block()));

@@ -1,4 +1,4 @@
-//! Mode `secure`: the disk erases all of its media by a command of its own.
+//! Mode `secure`: the disk erases all of its media with a command of its own.
 
 use std::fs;
 
@@ -45,14 +45,15 @@ fn cannot(worker: &Worker<'_>, reason: String) -> Error {
     Error::Erase(EraseError::Refused { disk: worker.disk.path().to_owned(), mode: EraseMode::Secure, reason })
 }
 
-/// Nothing the kernel still has may reach the disk after it erased itself, nor be read in place of what it has then.
+/// Flushes and drops the kernel's buffers. Cached data must not be written to the disk after it has erased itself, nor
+/// be read instead of what is on it.
 fn flush_buffers(worker: &Worker<'_>) -> Result<(), Error> {
     worker.disk.flush()?;
     let failed = |source| worker.disk.failed(Error::FlushDisk { disk: worker.disk.path().to_owned(), source });
     sys::block::flush_buffers(worker.disk.file()).map_err(|errno| failed(errno.into()))
 }
 
-/// The link of a disk in sysfs leads through every bus it is behind.
+/// Whether a disk is behind USB. Its link in sysfs contains every bus on the way to it.
 fn is_behind_usb(name: &str) -> bool {
     let device = fs::canonicalize(format!("/sys/block/{name}"));
     device.is_ok_and(|device| device.components().any(|part| part.as_os_str().to_string_lossy().starts_with("usb")))

@@ -1,4 +1,4 @@
-//! What a method of erasing works with: the open disk, and how it tells how far it is.
+//! The context of an erase method: the open disk, and its progress reports.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,10 +12,10 @@ use crate::disk::open::OpenDisk;
 use crate::error::{EraseError, Error};
 use crate::machine::Cancel;
 
-/// How often a disk that is busy with itself is looked after.
+/// How often a disk that is erasing itself is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How far one disk is, in bytes.
+/// Progress of one disk in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     done: AtomicU64,
@@ -23,7 +23,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Bytes done and bytes there are to do.
+    /// Bytes done, and bytes to do.
     pub(super) fn look(&self) -> (u64, u64) {
         let done = self.done.load(Relaxed);
         (done, self.goal.load(Relaxed).max(done))
@@ -34,12 +34,12 @@ impl Share {
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     pub(super) disk: &'a OpenDisk,
-    /// What the operator should know although the disk is erased.
+    /// Warnings for the operator, if the disk is erased.
     pub(super) warnings: Vec<String>,
     cancel: &'a Cancel,
     share: &'a Share,
     notes: &'a Sender<String>,
-    /// Bytes that were done when the present method began.
+    /// Bytes done when the current method began.
     base: u64,
 }
 
@@ -48,34 +48,34 @@ impl<'a> Worker<'a> {
         Self { disk, warnings: Vec::new(), cancel, share, notes, base: 0 }
     }
 
-    /// Begins something that has this many bytes to do. What was begun before counts as far as it got.
+    /// Begins a task of this many bytes. Earlier tasks count as far as they got.
     pub(super) fn begin(&mut self, bytes: u64) {
         self.base = self.share.done.load(Relaxed);
         self.share.goal.store(self.base + bytes, Relaxed);
     }
 
-    /// Of a disk that began to erase itself, which no other mode can help.
+    /// The error for a disk that began to erase itself, so that no other mode can help.
     pub(super) fn stuck(&self, reason: String) -> Error {
         EraseError::Stuck { disk: self.disk.path().to_owned(), mode: EraseMode::Secure, reason }.into()
     }
 
-    /// Tells that this many bytes of what was begun are done.
+    /// Reports that this many bytes of the current task are done.
     pub(super) fn reach(&self, bytes: u64) {
         self.share.done.fetch_max(self.base + bytes, Relaxed);
     }
 
-    /// Says something worth keeping.
+    /// Sends a note.
     pub(super) fn note(&self, text: String) {
-        // Nobody listens any more only when the program ends.
+        // The receiver is gone only when the program ends.
         self.notes.send(text).ok();
     }
 
-    /// An error once a stop was asked for.
+    /// Fails once the step has been cancelled.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.cancel.check()
     }
 
-    /// Pauses between two looks at a disk that is busy with itself and cannot be stopped.
+    /// Waits between two checks of a disk that is erasing itself and cannot be stopped.
     pub(super) fn pause(&self) -> Result<(), Error> {
         self.check().inspect_err(|_| {
             self.note(format!("{} goes on erasing itself, and cannot be stopped", self.disk.path()));
@@ -84,8 +84,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Runs a command that blocks until the disk has erased itself, for about as long as the estimate. A stop is heard
-    /// meanwhile; the command then keeps the disk open until it ends, so that nobody else can use it.
+    /// Runs a command that blocks until the disk has erased itself, for about as long as the estimate. The step can be
+    /// cancelled meanwhile; the command then keeps the disk open until it ends, so that nobody else can use it.
     pub(super) fn wait<T: Send + 'static>(
         &self,
         estimate: Duration,

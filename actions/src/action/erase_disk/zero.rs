@@ -1,4 +1,4 @@
-//! Mode `zero`: every byte is written with zeros, by the disk itself where it can.
+//! Mode `zero`: writes zeros to every byte, by a command of the disk if it has one.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::disk::partitions;
 use crate::error::Error;
 use crate::text;
 
-/// Zeros asked for at once, so that progress is seen and a stop is heard.
+/// Bytes per request, so that progress and cancellation work.
 const PIECE: u64 = 64 << 20;
 
 pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
@@ -20,11 +20,11 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
     Ok(Erased { method: format!("every byte written with zeros ({})", text::size(size)), samples })
 }
 
-/// Writes zeros to ranges of bytes, and returns once the disk has them.
+/// Writes zeros to ranges of bytes, and returns once they are on the disk.
 pub(super) fn write(worker: &mut Worker<'_>, ranges: &[Range<u64>]) -> Result<(), Error> {
     worker.begin(ranges.iter().map(|range| range.end - range.start).sum());
     worker.check()?;
-    // What is half erased must not be found any more, whatever happens from here on.
+    // A half-erased disk must not be recognised any more, whatever happens later.
     partitions::forget(worker.disk)?;
     let mut done = 0;
     for range in ranges {
@@ -38,7 +38,7 @@ pub(super) fn write(worker: &mut Worker<'_>, ranges: &[Range<u64>]) -> Result<()
     worker.disk.flush()
 }
 
-/// A range in pieces of at most `len` bytes.
+/// Splits a range into pieces of at most `len` bytes.
 pub(super) fn pieces(range: Range<u64>, len: u64) -> impl Iterator<Item = Range<u64>> {
     let end = range.end;
     std::iter::successors(Some(range.start), move |at| at.checked_add(len))

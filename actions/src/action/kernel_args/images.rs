@@ -1,4 +1,4 @@
-//! Unified kernel images of the installed system, and the addon that changes their command lines.
+//! Unified kernel images of the installed system, and the addon that extends their command lines.
 
 use std::fs;
 use std::path::Path;
@@ -13,24 +13,24 @@ use crate::error::Error;
 use crate::target::volume::{ADDONS, IMAGES, Volume};
 
 const ADDON: &str = "slipway.addon.efi";
-/// Bytes of the command lines of all images of a file system.
+/// Maximum bytes of the command lines of all images of a file system.
 const MAX_LINES: usize = 1 << 20;
-/// Global variable of the firmware (UEFI specification, 3.3): four bytes of attributes and one that is 1 where only what is
-/// signed is run.
+/// Firmware variable (UEFI specification, 3.3): four bytes of attributes, then one byte that is 1 if only signed
+/// programs may run.
 const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// What is to be done with the images of a file system.
+/// The changes to the images of a file system.
 #[derive(Debug, Default)]
 pub(super) struct Images {
-    /// How many there are.
+    /// Number of images.
     pub(super) count: usize,
-    /// Their command lines, and that of the addon as it will be.
+    /// Command lines of the images and of the addon after the change.
     pub(super) lines: Vec<String>,
-    /// Path of the addon and what it will be, if it has to change; nothing if it has to go.
+    /// Path and new content of the addon, if it must change; the content is `None` if the addon is to be removed.
     pub(super) addon: Option<(String, Option<Vec<u8>>)>,
 }
 
-/// Looks at the images of a file system.
+/// Examines the images of a file system.
 pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error> {
     let (mut found, mut total, mut are_done) = (Vec::new(), 0, true);
     for name in volume.files(IMAGES, ".efi")? {
@@ -61,7 +61,7 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
         None => String::new(),
     };
     let new = match uki::addon_command_line(&old, &lines, wanted) {
-        // An addon that repeats what they have would only need a stub that reads it, or a signature.
+        // An addon that repeats the images' arguments would only need a stub that reads it, or a signature.
         _ if are_done && old.is_empty() => String::new(),
         Edit::Edited(new) => new,
         Edit::Refused(reason) => return Err(refused(&path, reason)),
@@ -77,7 +77,7 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
     Ok(Images { count: lines.len(), lines: lines.concat().into_iter().chain([new]).collect(), addon })
 }
 
-/// The texts of the sections of a name.
+/// The texts of all sections with a name.
 fn texts(volume: &Volume, dir: &str, name: &str, sections: &Sections, section: &str) -> Result<Vec<String>, Error> {
     let (mut texts, mut total) = (Vec::new(), 0);
     for place in sections.of(section) {
@@ -91,7 +91,7 @@ fn texts(volume: &Volume, dir: &str, name: &str, sections: &Sections, section: &
     Ok(texts)
 }
 
-/// Whether the firmware of this machine runs only what is signed, by the file of its variable.
+/// Whether the firmware of this machine runs only signed programs, from the file of the variable.
 fn runs_only_signed(variable: &Path) -> bool {
     fs::read(variable).is_ok_and(|bytes| bytes.get(4) == Some(&1))
 }

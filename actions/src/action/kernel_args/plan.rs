@@ -1,4 +1,4 @@
-//! What has to be written for the command lines to be as they should.
+//! The files to write so that the command lines become as wanted.
 
 use slipway_formats::boot_config::{Edit, EntryScope};
 use slipway_protocol::KernelArgs;
@@ -10,50 +10,50 @@ use crate::text;
 mod boot_files;
 mod templates;
 
-/// Bytes that are held of all boot files together.
+/// Maximum bytes of all boot files held in memory.
 const MAX_HELD: usize = 8 << 20;
 
-/// A file and what it will be.
+/// A file and its new content.
 #[derive(Debug)]
 struct Change {
     /// Index of the file system.
     volume: usize,
     path: String,
-    /// Nothing if it has to go.
+    /// `None` if the file is to be removed.
     content: Option<Vec<u8>>,
     is_new: bool,
 }
 
-/// Files a boot loader reads, and those that later ones are made from.
+/// Counts the files a boot loader reads, and the templates for later ones.
 #[derive(Debug, Default)]
 struct Family {
     entries: usize,
     templates: usize,
 }
 
-/// What has to be written, and what was found on the way.
+/// The changes to make, and what was found on the way.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     changes: Vec<Change>,
-    /// What gets what is added.
+    /// Which entries get the added arguments.
     to: EntryScope,
     grub: Family,
     specified: Family,
     menus: Family,
-    /// The file that says what the arguments of a menu to come are, where it is none of those that are edited.
+    /// The file that determines the arguments of the next menu, if it is none of the edited ones.
     overruled_by: Option<String>,
     images: usize,
-    /// File systems that make entries for their kernels.
+    /// Number of file systems that make their own boot entries.
     systems: usize,
-    /// Command lines and the files they are in, as they will be.
+    /// Command lines and the contents of their files, after the change.
     texts: Vec<String>,
-    /// Bytes of these and of the changes.
+    /// Bytes of the texts and of the changes.
     held: usize,
-    /// GRUB's environment or its menu has the arguments of entries.
+    /// Whether GRUB's environment or menu has the arguments of entries.
     has_kernelopts: bool,
-    /// GRUB reads the entries of the Boot Loader Specification, and runs their options as a command.
+    /// Whether GRUB reads entries of the Boot Loader Specification, and runs their options as a command.
     grub_reads_entries: bool,
-    /// Command line of the last entry that says where the root is.
+    /// Command line of the last entry that has a root argument.
     newest: Option<String>,
 }
 
@@ -76,17 +76,17 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Files a boot loader reads.
+    /// Number of files a boot loader reads.
     pub(super) fn entries(&self) -> usize {
         self.grub.entries + self.specified.entries + self.menus.entries + self.images
     }
 
-    /// Files that are not as they should be.
+    /// Number of files to change.
     pub(super) fn changes(&self) -> usize {
         self.changes.len()
     }
 
-    /// Whether some boot entry will have an argument, whatever quotes are around it there.
+    /// Whether some boot entry will have an argument, ignoring quotes.
     pub(super) fn has(&self, argument: &str) -> bool {
         let plain = |text: &str| text.replace(['"', '\''], "");
         let argument = plain(argument);
@@ -97,7 +97,7 @@ impl Plan {
         self.texts.iter().any(has)
     }
 
-    /// What will not last.
+    /// Warnings about changes that will not last.
     pub(super) fn warnings(&self) -> Vec<String> {
         let overruled = self.overruled_by.as_ref().map(|path| format!("/{path} says what they are; add them there"));
         let families = [
@@ -113,7 +113,7 @@ impl Plan {
             .collect()
     }
 
-    /// Writes what has to be written.
+    /// Writes the changes.
     pub(super) fn carry_out(&self, volumes: &[Volume]) -> Result<(), Error> {
         for change in &self.changes {
             let Some(volume) = volumes.get(change.volume) else { continue };
@@ -126,7 +126,7 @@ impl Plan {
         volumes.iter().try_for_each(|volume| volume.root.sync())
     }
 
-    /// Notes what a file will be.
+    /// Records the new content of a file.
     fn note(
         &mut self,
         volume: usize,
@@ -146,7 +146,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Counts what is held in memory on account of a file.
+    /// Counts the bytes held in memory for a file.
     fn hold(&mut self, path: &str, bytes: usize) -> Result<(), Error> {
         self.held += bytes;
         if self.held <= MAX_HELD {
@@ -160,7 +160,7 @@ impl Plan {
     }
 }
 
-/// The text after an edit, and whether there is a command line in it.
+/// The text after an edit, and whether it has a command line.
 fn resolved(path: &str, text: &str, edit: Edit) -> Result<(String, bool), Error> {
     match edit {
         Edit::Edited(edited) => Ok((edited, true)),
@@ -169,7 +169,7 @@ fn resolved(path: &str, text: &str, edit: Edit) -> Result<(String, bool), Error>
     }
 }
 
-/// The error that a file cannot be edited.
+/// The error for a file that cannot be edited.
 pub(super) fn refused(path: &str, reason: String) -> Error {
     Error::Boot(BootError::Config { path: path.to_owned(), reason })
 }

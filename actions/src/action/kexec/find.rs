@@ -1,4 +1,4 @@
-//! The kernel the installed system would start by itself: the default entry of its boot loader.
+//! Finds the kernel that the installed system would start by itself: the default entry of its boot loader.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,25 +21,25 @@ use crate::target::volumes::mount_all;
 use crate::text;
 
 const LOADER_CONF: &str = "loader/loader.conf";
-/// What distributions keep at their newest kernel, and at its initramfs.
+/// Links that distributions keep to the newest kernel and its initramfs.
 const LINKS: &[(&str, &str)] = &[("vmlinuz", "initrd.img"), ("boot/vmlinuz", "boot/initrd.img")];
-/// Bytes of a section that is text, and of a command line.
+/// Maximum bytes of a text section, and of a command line.
 const MAX_TEXT: u64 = 64 << 10;
-/// Bytes of all entries of the menu.
+/// Maximum bytes of all menu entries.
 const MAX_HELD: usize = 4 << 20;
 
-/// A kernel with all it is started with.
+/// A kernel with its initrd and command line.
 #[derive(Debug)]
 pub(super) struct Startable {
     pub(super) title: String,
-    /// Path and partition.
+    /// Path and partition of the kernel.
     pub(super) path: String,
     pub(super) kernel: File,
     pub(super) initrd: Option<File>,
     pub(super) cmdline: String,
 }
 
-/// Finds what is to be started: the kernel that is given, else the default of the boot loader.
+/// Finds what to start: the given kernel, else the boot loader's default.
 pub(super) fn find(disk: &OpenDisk, inputs: &Kexec, cancel: &Cancel) -> Result<Startable, Error> {
     let (places, looked_at) = mount_all(disk, cancel)?;
     let search = Search { disk, places: &places, unmounted: &looked_at.unmounted };
@@ -67,7 +67,8 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// A kernel and an initrd by their paths in the installed system, which may have them on different volumes.
+    /// Finds a given kernel and initrd by their paths in the installed system, which may have them on different
+    /// volumes.
     fn given(&self, kernel: &str, initrd: Option<&str>) -> Result<Startable, Error> {
         let find = |what: &str, path: &str| {
             let path = path.trim_start_matches('/');
@@ -80,7 +81,7 @@ impl<'a> Search<'a> {
         self.start("as given", "", &kernel, initrds.as_slice())
     }
 
-    /// The default of the first boot loader that has one whose kernel is there.
+    /// The default of the first boot loader that has a default whose kernel exists.
     fn default(&self) -> Result<Option<Startable>, Error> {
         let environment = self.environment()?;
         if let Some(found) = self.menu(&environment)? {
@@ -96,8 +97,8 @@ impl<'a> Search<'a> {
         self.newest()
     }
 
-    /// The variables GRUB has when it reads entries: of the block beside the menu that loads one, which may be on the ESP, and the
-    /// arguments such a menu falls back to.
+    /// The variables GRUB has when it reads entries. They are in the environment block beside the menu that loads one,
+    /// which may be on the ESP. The arguments that such a menu falls back to are added.
     fn environment(&self) -> Result<BTreeMap<String, String>, Error> {
         let (mut loaded, mut other, mut fallback) = (None, None, None);
         for place in self.places {
@@ -106,7 +107,7 @@ impl<'a> Search<'a> {
                     .root
                     .read_up_to(&format!("{folder}/grubenv"), MAX_ENTRY)?
                     .map(|text| grub::environment(&text));
-                // A menu that only leads on to another loads none.
+                // A menu that only loads another menu does not load an environment block.
                 let menu = place.root.read_up_to(&format!("{folder}/grub.cfg"), MAX_MENU)?;
                 match menu.filter(|menu| menu.contains("load_env")) {
                     Some(menu) => {
@@ -124,7 +125,7 @@ impl<'a> Search<'a> {
         Ok(variables)
     }
 
-    /// The default of systemd-boot, and of GRUBs that have their entries in its form.
+    /// The default of systemd-boot, and of GRUBs with entries in the same format.
     fn menu(&self, environment: &BTreeMap<String, String>) -> Result<Option<Startable>, Error> {
         let (mut entries, mut patterns, mut held) = (Vec::new(), Vec::new(), 0);
         for (place, at) in self.places.iter().zip(0..) {
@@ -147,7 +148,7 @@ impl<'a> Search<'a> {
             }
         }
         patterns.extend(environment.get("saved_entry").cloned());
-        // As systemd-boot does: what is not there is not in the menu.
+        // Like systemd-boot, leaves out entries whose files do not exist.
         entries.retain(|entry| match &entry.start {
             Start::Kernel(boot) => self.holder(entry.place, boot).is_some(),
             Start::Unified(path) => self.places.get(entry.place).is_some_and(|place| place.root.exists(path)),
@@ -171,7 +172,8 @@ impl<'a> Search<'a> {
         Err(self.refused(format!("its boot entries take up more than {}", text::size(MAX_HELD as u64))))
     }
 
-    /// The default of the first of some files whose kernel is there. `read` is given a text and the folder it is in.
+    /// The default of the first configuration file whose kernel exists. `read` gets the text and the folder of the
+    /// file.
     fn configured(
         &self,
         paths: &dyn Fn(&Volume) -> Result<Vec<String>, Error>,
@@ -189,14 +191,14 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// The links to the newest kernel, with the command line that kernels to come get.
+    /// The links to the newest kernel, with the command line for later kernels.
     fn newest(&self) -> Result<Option<Startable>, Error> {
         let mut cmdline = None;
         for place in self.places {
             cmdline = cmdline.or(place.root.read_up_to(KERNEL_CMDLINE, MAX_ENTRY)?);
         }
         let cmdline = cmdline.unwrap_or_default().trim().replace(char::is_control, " ");
-        // A link that leads nowhere tells of an initrd too.
+        // A dangling link also means that the kernel needs an initrd.
         let has_initrd = |volume: &Volume| LINKS.iter().any(|(_, initrd)| volume.root.has(initrd));
         for (kernel, initrd) in LINKS {
             let kernels = self.located(kernel)?;
@@ -204,15 +206,16 @@ impl<'a> Search<'a> {
             let initrds = self.located(initrd)?;
             let beside = initrds.into_iter().find(|initrd| initrd.is_beside(&kernel));
             let initrd = beside.unwrap_or_else(|| Located { path: (*initrd).to_owned(), ..kernel.clone() });
-            // Without any, the kernel has what it needs in it.
+            // If there is no initrd at all, the kernel has all it needs built in.
             let initrds = if initrd.exists() || self.places.iter().any(has_initrd) { vec![initrd] } else { Vec::new() };
             return self.start("the newest", &cmdline, &kernel, &initrds).map(Some);
         }
         Ok(None)
     }
 
-    /// The file system an entry's kernel is on: the one it names, or the one its configuration is on, or the one that is mounted
-    /// at /boot there; and what its paths begin with that is not on it.
+    /// Finds the file system with an entry's kernel: the one the entry names, else the one its configuration is on,
+    /// else the one that is mounted there at /boot. Also returns the prefix of the entry's paths that does not exist on
+    /// that file system.
     fn holder(&self, at: usize, entry: &BootEntry) -> Option<(&'a Volume, &'static str)> {
         let is_named = |place: &&Volume, uuid: &str| {
             place.file_system.uuid.as_ref().is_some_and(|found| found.eq_ignore_ascii_case(uuid))
@@ -229,7 +232,8 @@ impl<'a> Search<'a> {
         self.places.iter().find(|place| place.root.exists(below)).map(|place| (place, "boot/"))
     }
 
-    /// Opens the files of an entry; none where its kernel is not there. Its initrds are where its kernel is.
+    /// Opens the files of an entry; `None` if its kernel does not exist. The initrds are on the same file system as the
+    /// kernel.
     fn open(&self, at: usize, entry: &BootEntry) -> Result<Option<Startable>, Error> {
         let Some((volume, prefix)) = self.holder(at, entry) else { return Ok(None) };
         let own = |path: &String| Located { volume, path: path.strip_prefix(prefix).unwrap_or(path).to_owned() };
@@ -237,7 +241,7 @@ impl<'a> Search<'a> {
         self.start(&entry.title, &entry.cmdline, &own(&entry.kernel), &initrds).map(Some)
     }
 
-    /// Opens a kernel and its initrds, of which none may be missing.
+    /// Opens a kernel and its initrds. None may be missing.
     fn start(&self, title: &str, cmdline: &str, kernel: &Located, initrds: &[Located]) -> Result<Startable, Error> {
         if let Some(missing) = initrds.iter().find(|initrd| !initrd.exists()) {
             return Err(self.refused(format!(
@@ -305,7 +309,7 @@ fn grub_menus(volume: &Volume) -> Result<Vec<String>, Error> {
     Ok(volume.grub_folders()?.iter().map(|folder| format!("{folder}/grub.cfg")).collect())
 }
 
-/// The entry a unified kernel image is in the menu (UAPI.1, "Type #2").
+/// The menu entry of a unified kernel image (UAPI.1, "Type #2").
 fn unified_entry(root: &TargetRoot, name: &str) -> Option<MenuEntry> {
     let path = format!("{IMAGES}/{name}");
     let sections = read_sections(root, &path)?;
@@ -320,7 +324,7 @@ fn unified_entry(root: &TargetRoot, name: &str) -> Option<MenuEntry> {
     Some(MenuEntry { id, sort_key, version, is_bad, start: Start::Unified(path), ..MenuEntry::default() })
 }
 
-/// The command line an addon adds.
+/// The command line that an addon adds.
 fn addition(root: &TargetRoot, path: &str) -> Option<String> {
     let section = read_sections(root, path)?.first(".cmdline")?;
     Some(pe::line(&part_of(root, path, section).ok()?.read(MAX_TEXT).ok()?))

@@ -1,4 +1,4 @@
-//! Files in memory, of parts of others: the kernel takes a kernel and one initramfs, each as a file.
+//! Builds in-memory files from parts of others, because the kernel takes a kernel and one initramfs, each as a file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// What is started is not larger than this, in bytes. It is held in memory twice.
+/// Maximum size in bytes of what is started. It is held in memory twice.
 const MAX_SIZE: u64 = 1 << 30;
-/// An archive behind another begins at a multiple of this many bytes (kernel documentation, driver-api/early-userspace).
+/// A concatenated archive begins at a multiple of this many bytes (kernel documentation, driver-api/early-userspace).
 const ALIGNMENT: u64 = 4;
 
 /// A part of a file.
@@ -21,13 +21,13 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// All of a file.
+    /// A whole file.
     pub(super) fn whole(file: File) -> io::Result<Self> {
         let len = file.metadata()?.len();
         Ok(Self { file, offset: 0, len })
     }
 
-    /// Its bytes, of which there may be at most `max`.
+    /// Reads its bytes, of which there may be at most `max`.
     pub(super) fn read(&mut self, max: u64) -> io::Result<Vec<u8>> {
         if self.len > max {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -39,7 +39,7 @@ impl Part {
     }
 }
 
-/// One file of all parts behind one another.
+/// Concatenates all parts into one file.
 pub(super) fn join(parts: Vec<Part>) -> io::Result<File> {
     if parts.iter().fold(0, |size: u64, part| size.saturating_add(part.len)) > MAX_SIZE {
         return Err(io::ErrorKind::FileTooLarge.into());
@@ -53,7 +53,7 @@ pub(super) fn join(parts: Vec<Part>) -> io::Result<File> {
         let padding = part.len.next_multiple_of(ALIGNMENT) - part.len;
         joined.write_all(&[0; ALIGNMENT as usize][..padding as usize])?;
     }
-    // The kernel does not take a file that is open for writing.
+    // The kernel rejects a file that is open for writing.
     File::open(format!("/proc/self/fd/{}", joined.as_raw_fd()))
 }
 

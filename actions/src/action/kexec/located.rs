@@ -1,4 +1,4 @@
-//! Where files of the installed system are, by the paths it knows them by: what it mounts is on other volumes.
+//! Locates files of the installed system by the paths they have there. What the system mounts is on other volumes.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -11,16 +11,16 @@ use crate::target::root::MAX_LINKS;
 use crate::target::volume::Volume;
 
 const FSTAB: &str = "etc/fstab";
-/// Bytes of it that are read.
+/// Maximum bytes read of the fstab.
 const MAX_FSTAB: u64 = 1 << 20;
-/// Where boot file systems are mounted, the inner ones first.
+/// Mount points of boot file systems, the inner ones first.
 const BOOT_PLACES: &[&str] = &["boot/efi", "boot", "efi"];
 
-/// A file, there or not.
+/// A file, which may not exist.
 #[derive(Clone, Debug)]
 pub(super) struct Located<'a> {
     pub(super) volume: &'a Volume,
-    /// On that volume.
+    /// Path on that volume.
     pub(super) path: String,
 }
 
@@ -40,13 +40,13 @@ impl fmt::Display for Located<'_> {
     }
 }
 
-/// The volumes of a disk as its system has them.
+/// The volumes of a disk, as its installed system uses them.
 pub(super) struct System<'a> {
-    /// The one with the root file system, by what an operating system says of itself.
+    /// The volume with the root file system, recognised by its os-release.
     root: Option<&'a Volume>,
     others: Vec<&'a Volume>,
     unmounted: &'a [Unmounted],
-    /// What the system mounts for booting, the inner ones first.
+    /// What the system mounts for booting, the inner mount points first.
     mounted: Vec<fstab::Entry>,
 }
 
@@ -61,9 +61,9 @@ impl<'a> System<'a> {
         Ok(Self { root, others, unmounted, mounted })
     }
 
-    /// Where a file is to be looked for that the system has at a path: on what its fstab mounts there. Where that names nothing of
-    /// this disk, in the root, and what is in the folders of boot file systems on the others. An error says of what is mounted
-    /// there why it was not looked into.
+    /// The places where a file may be. This is the volume that the system's fstab mounts there, if it is on this disk.
+    /// Otherwise these are the root file system, and, for paths in the mount points of boot file systems, the other
+    /// volumes. The error says why a volume that is mounted there could not be looked into.
     pub(super) fn places(&self, path: &str) -> Result<Vec<Located<'a>>, String> {
         let path = path.trim_start_matches('/');
         let resolved = self.resolved(path)?;
@@ -81,7 +81,7 @@ impl<'a> System<'a> {
         Ok(places)
     }
 
-    /// A path without links, as far as they are in the root file system and nothing that is mounted covers them.
+    /// Resolves the links of a path, as far as they are in the root file system and not hidden by a mount.
     fn resolved(&self, path: &str) -> Result<String, String> {
         let names = |path: &str| path.rsplit('/').map(str::to_owned).collect::<Vec<String>>();
         let (mut done, mut left, mut links) = (Vec::new(), names(path), 0);
@@ -105,7 +105,7 @@ impl<'a> System<'a> {
         Ok(done.join("/"))
     }
 
-    /// A file on what the system's fstab mounts above it, if that is on this disk.
+    /// The file on the volume that the system's fstab mounts above it, if that is on this disk.
     fn mounted_at(&self, path: &str) -> Result<Option<Located<'a>>, String> {
         for (entry, path) in self.mounted.iter().filter_map(|entry| Some((entry, below(path, &entry.place)?))) {
             let is_meant = |volume: &&&Volume| entry.means(&volume.partition, Some(&volume.file_system));
@@ -121,7 +121,7 @@ impl<'a> System<'a> {
     }
 }
 
-/// What a path is below a folder.
+/// A path relative to a folder; `None` if it is not in that folder.
 fn below<'p>(path: &'p str, folder: &str) -> Option<&'p str> {
     Some(path.strip_prefix(folder)?.strip_prefix('/')?.trim_start_matches('/'))
 }

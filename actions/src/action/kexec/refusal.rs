@@ -1,4 +1,4 @@
-//! Why the running kernel does not take another one, and what to do (kexec_file_load(2), kernel_lockdown(7)).
+//! Why the running kernel refuses to load another kernel, and what to do (kexec_file_load(2), kernel_lockdown(7)).
 
 use std::os::fd::AsFd;
 use std::{fs, io};
@@ -8,17 +8,18 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use crate::target::root::TargetRoot;
 
-/// What the running kernel forbids.
+/// The restrictions of the running kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Policy {
-    /// The modes of lockdown, the one in force in brackets; none where the kernel has no lockdown.
+    /// The lockdown modes, with the active one in brackets; `None` if the kernel has no lockdown.
     lockdown: Option<String>,
-    /// kernel.kexec_load_disabled is set.
+    /// Whether kernel.kexec_load_disabled is set.
     is_disabled: bool,
 }
 
 impl Policy {
-    /// What can be read. Where slipway is the operating system, nobody has mounted the file system lockdown is told in.
+    /// Reads the policy, as far as possible. If slipway is the operating system, the file system that shows the
+    /// lockdown mode is not mounted.
     pub(super) fn of_running_kernel(is_operating_system: bool) -> Self {
         let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").ok();
         let disabled = fs::read_to_string("/proc/sys/kernel/kexec_load_disabled").unwrap_or_default();
@@ -34,7 +35,7 @@ fn read_lockdown() -> Option<String> {
     TargetRoot::new(root).read("lockdown").ok()?
 }
 
-/// The reason in words, with what to do.
+/// The reason, and what to do.
 pub(super) fn reason(source: &io::Error, policy: &Policy) -> String {
     let mode = policy.lockdown.as_deref().and_then(|modes| modes.split_once('[')?.1.split_once(']'));
     let mode = mode.map(|(mode, _)| mode).filter(|mode| *mode != "none");

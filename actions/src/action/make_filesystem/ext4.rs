@@ -1,4 +1,4 @@
-//! ext4, by e2fsprogs' own mke2fs.
+//! ext4, made by mke2fs of e2fsprogs.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,11 +11,11 @@ use crate::disk::open::OpenDisk;
 use crate::disk::partitions::Partition;
 use crate::machine::Cancel;
 
-/// mke2fs counts in these when it is told so, whatever the blocks it makes.
+/// With the suffix `k`, mke2fs counts in this unit, whatever the block size is.
 const KIB: u64 = 1024;
 
-/// Makes ext4, on the partition's own device where there is one: the whole disk may be in use, as where another partition of it is
-/// part of an array. The disk is given up before, because the program wants the device for itself.
+/// Makes ext4, on the device of the partition if it has one: the whole disk may be in use, for example because another
+/// partition of it belongs to an array. The disk is closed first, because mke2fs needs exclusive access.
 pub(super) fn make(
     program: &Path,
     disk: OpenDisk,

@@ -1,4 +1,4 @@
-//! The programs that make file systems we do not make ourselves.
+//! Runs external programs that make file systems.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use crate::machine::Cancel;
 
-/// Where programs are, in the boot image and on a running system.
+/// Folders of the programs, in the boot image and on a running system.
 const FOLDERS: &[&str] = &["/usr/sbin", "/sbin"];
-/// Most that is read of what a program complains of, in bytes. One that says more ends with its pipe.
+/// At most this many bytes of error output are read. A program that writes more ends because its pipe is closed.
 const MAX_ERRORS: u64 = 16 << 10;
-/// How often it is looked whether a program has ended, or is to be stopped.
+/// How often to check whether a program has ended or should be stopped.
 const CHECK: Duration = Duration::from_millis(20);
 
 /// Path of a program, or why there is none.
@@ -21,7 +21,7 @@ pub(super) fn find(name: &str, package: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("there is no {}/{name}; install {package}", FOLDERS[0]))
 }
 
-/// Runs a program to its end, or says why it did not do what it was to do. One that is cancelled is killed.
+/// Runs a program until it ends. The error is why it failed. A cancelled program is killed.
 pub(super) fn run(command: &mut Command, cancel: &Cancel) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let child = command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
@@ -30,7 +30,7 @@ pub(super) fn run(command: &mut Command, cancel: &Cancel) -> Result<(), String> 
     let reader = thread::spawn(move || errors.map(read).unwrap_or_default());
     let status = loop {
         if cancel.is_set() {
-            // It may have ended before.
+            // It may have ended already.
             _ = child.kill();
         }
         match child.try_wait().map_err(|error| format!("waiting for {name}: {error}"))? {
@@ -49,7 +49,7 @@ pub(super) fn run(command: &mut Command, cancel: &Cancel) -> Result<(), String> 
 
 fn read(errors: ChildStderr) -> Vec<u8> {
     let mut said = Vec::new();
-    // If this fails, the exit status tells enough.
+    // If this fails, the exit status says enough.
     _ = errors.take(MAX_ERRORS).read_to_end(&mut said);
     said
 }

@@ -8,18 +8,18 @@ use crate::disk::partitions::Partition;
 use crate::error::Error;
 use crate::random;
 
-/// Size of a page in bytes. A kernel with larger pages takes no swap space made for these.
+/// Page size in bytes. A kernel with larger pages does not accept this swap space.
 const PAGE: u64 = 4096;
-/// Fewest pages the kernel takes, the one with the header included.
+/// The kernel needs at least this many pages, including the header.
 const MIN_PAGES: u64 = 10;
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
-/// Where the header has version, number of the last page, UUID and label, in bytes.
+/// Offsets of header fields in bytes: version, number of the last page, UUID and label.
 const VERSION: usize = 1024;
 const LAST_PAGE: usize = 1028;
 const UUID: usize = 1036;
 const LABEL: usize = 1052;
 
-/// How many pages there are in so many bytes, or why they are too few.
+/// Number of pages in `len` bytes, or why they are too few.
 pub(super) fn pages(len: u64) -> Result<u64, String> {
     let enough = Some(len / PAGE).filter(|pages| *pages >= MIN_PAGES);
     enough.ok_or_else(|| format!("swap space needs at least {} bytes; make the partition larger", MIN_PAGES * PAGE))

@@ -1,5 +1,5 @@
-//! FAT32 (Microsoft, FAT: General Overview of On-Disk Format, 1.03). Smaller variants are not made: an EFI system partition is to
-//! be FAT32 (UEFI specification, 13.3.1).
+//! FAT32 (Microsoft, FAT: General Overview of On-Disk Format, 1.03). FAT12 and FAT16 are not made, because an EFI
+//! system partition should be FAT32 (UEFI specification, 13.3.1).
 
 use slipway_protocol::{MakeFileSystem, partition as rules};
 
@@ -12,26 +12,26 @@ use crate::{random, text};
 /// Sectors before the first table.
 const RESERVED: u64 = 32;
 const TABLES: u64 = 2;
-/// Where FSInfo is, and the copy of the boot sector with a copy of FSInfo behind it.
+/// Sectors of FSInfo, and of the backup boot sector. The backup of FSInfo follows that.
 const FS_INFO: u64 = 1;
 const BACKUP: u64 = 6;
-/// What has fewer clusters is FAT16, whatever it says of itself.
+/// A volume with fewer clusters is FAT16, whatever its header says.
 const MIN_CLUSTERS: u64 = 65_525;
 const MAX_CLUSTERS: u64 = 0x0FFF_FFF4;
-/// The first cluster has this number; the root directory is in it.
+/// Number of the first cluster, which holds the root directory.
 const FIRST_CLUSTER: u32 = 2;
-/// Media type of a disk that cannot be taken out.
+/// Media type of a fixed disk.
 const MEDIA: u8 = 0xF8;
 const END_OF_CHAIN: u32 = 0x0FFF_FFFF;
 const NO_LABEL: &str = "NO NAME";
-/// Bytes up to which a size of partition has clusters of so many bytes (the document's table for FAT32).
+/// Largest partition for a cluster size, and that cluster size, in bytes (the document's table for FAT32).
 const CLUSTERS: &[(u64, u64)] = &[(260 << 20, 512), (8 << 30, 4096), (16 << 30, 8192), (32 << 30, 16384)];
 const LARGEST_CLUSTER: u64 = 32768;
 
-/// Where everything is, in sectors.
+/// Layout of the volume, in sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Bytes of one.
+    /// Bytes per sector.
     sector: u64,
     total: u64,
     per_cluster: u64,
@@ -73,12 +73,12 @@ pub(super) fn make(
     disk.flush()
 }
 
-/// FAT32 in a partition of `len` bytes on a disk with sectors of `sector` bytes, or why that cannot be.
+/// Layout of a FAT32 partition of `len` bytes on a disk with sectors of `sector` bytes, or why that is not possible.
 pub(super) fn layout(len: u64, sector: u64) -> Result<Layout, String> {
     let cluster = CLUSTERS.iter().find(|(up_to, _)| len <= *up_to).map_or(LARGEST_CLUSTER, |(_, cluster)| *cluster);
     let per_cluster = (cluster / sector).max(1);
     let total = (len / sector).min(u64::from(u32::MAX));
-    // Entries of four bytes, as if the tables themselves were clusters too: some sectors more than needed.
+    // Four bytes per entry. Counts the sectors of the tables as clusters too, so the result is a few sectors too large.
     let per_table = ((total / per_cluster + 2) * 4).div_ceil(sector);
     let clusters = total.saturating_sub(RESERVED + TABLES * per_table) / per_cluster;
     let layout = Layout { sector, total, per_cluster, per_table, clusters };
@@ -97,7 +97,7 @@ pub(super) fn layout(len: u64, sector: u64) -> Result<Layout, String> {
 fn boot_sector(layout: &Layout, hidden: u64, id: u32, label: Option<&str>) -> Vec<u8> {
     let mut sector = vec![0; layout.sector as usize];
     let mut put = |at: usize, bytes: &[u8]| sector[at..at + bytes.len()].copy_from_slice(bytes);
-    // A jump over all this to code, of which there is none: a loop.
+    // A jump over the fields to the boot code, which is an endless loop.
     put(0, &[0xEB, 0x58, 0x90]);
     put(3, b"slipway ");
     put(11, &(layout.sector as u16).to_le_bytes());
@@ -105,7 +105,7 @@ fn boot_sector(layout: &Layout, hidden: u64, id: u32, label: Option<&str>) -> Ve
     put(14, &(RESERVED as u16).to_le_bytes());
     put(16, &[TABLES as u8]);
     put(21, &[MEDIA]);
-    // Sectors of a track, and heads: as BIOSes see large disks.
+    // Sectors per track and number of heads, as BIOSes report them for large disks.
     put(24, &63_u16.to_le_bytes());
     put(26, &255_u16.to_le_bytes());
     put(28, &u32::try_from(hidden).unwrap_or_default().to_le_bytes());
@@ -123,7 +123,7 @@ fn boot_sector(layout: &Layout, hidden: u64, id: u32, label: Option<&str>) -> Ve
     sector
 }
 
-/// FSInfo (section 5): how many clusters are free, and where to look for one.
+/// FSInfo (section 5): number of free clusters, and where to look for one.
 fn fs_info(layout: &Layout) -> Vec<u8> {
     let mut sector = vec![0; layout.sector as usize];
     let mut put = |at: usize, value: u32| sector[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -135,15 +135,15 @@ fn fs_info(layout: &Layout) -> Vec<u8> {
     sector
 }
 
-/// The first entries of a table (section 4.2): media type, the volume is clean, and the root directory's only cluster.
+/// The first entries of a table (section 4.2): media type, clean volume, and the only cluster of the root directory.
 fn table_head() -> Vec<u8> {
     [0x0FFF_FF00 | u32::from(MEDIA), END_OF_CHAIN, END_OF_CHAIN].iter().flat_map(|entry| entry.to_le_bytes()).collect()
 }
 
-/// The entry of the root directory that is the label (section 6).
+/// The entry of the volume label in the root directory (section 6).
 fn label_entry(label: &str) -> Vec<u8> {
     const VOLUME_ID: u8 = 0x08;
-    // The first day there is, 1980-01-01.
+    // The earliest date, 1980-01-01.
     const DATE: u16 = 1 << 5 | 1;
     let mut entry = vec![0; 32];
     entry[..11].copy_from_slice(&padded(label));

@@ -1,4 +1,4 @@
-//! XFS, by xfsprogs' own mkfs.xfs.
+//! XFS, made by mkfs.xfs of xfsprogs.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,10 +12,10 @@ use crate::machine::Cancel;
 use crate::target::mount;
 use crate::text;
 
-/// mkfs.xfs makes nothing smaller, in bytes (xfsprogs, mkfs/xfs_mkfs.c, validate_supported).
+/// Minimum size that mkfs.xfs accepts, in bytes (xfsprogs, mkfs/xfs_mkfs.c, validate_supported).
 const MIN_SIZE: u64 = 300 << 20;
 
-/// Why so many bytes are too few, if they are.
+/// Fails if `len` bytes are too few; the error is why.
 pub(super) fn check_size(len: u64) -> Result<(), String> {
     match len {
         MIN_SIZE.. => Ok(()),
@@ -23,8 +23,8 @@ pub(super) fn check_size(len: u64) -> Result<(), String> {
     }
 }
 
-/// Makes XFS. The program works on whole devices, so it is given that of the partition; the disk is given up before, because the
-/// program wants the device for itself.
+/// Makes XFS. mkfs.xfs works on whole devices, so it gets the device of the partition. The disk is closed first,
+/// because mkfs.xfs needs exclusive access.
 pub(super) fn make(
     program: &Path,
     disk: OpenDisk,
@@ -35,7 +35,7 @@ pub(super) fn make(
     let source = mount::source(&disk, partition).map_err(|error| text::chain(&error))?;
     drop(disk);
     let mut command = Command::new(program);
-    // The size of the device may be that of an old table, if the kernel has not read the new one.
+    // If the kernel has not read the new table yet, the device may still have its old size.
     command.args(["-q", "-f", "-d", &format!("size={}", partition.bytes.end - partition.bytes.start)]);
     command.args(inputs.label.iter().flat_map(|label| ["-L", label.as_str()]));
     command.args(inputs.uuid.iter().flat_map(|uuid| ["-m".to_owned(), format!("uuid={uuid}")]));

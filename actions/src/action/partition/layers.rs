@@ -1,5 +1,5 @@
-//! Arrays and volume groups of `partition`: planned before anything is written, written before the partition tables are, and
-//! started by the kernel afterwards.
+//! Arrays and volume groups of `partition`: planned before anything is written, written before the partition tables,
+//! and started by the kernel afterwards.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::error::{Error, PartitionError};
 use crate::machine::Machine;
 use crate::{random, text};
 
-/// What was there before is taken away at the head and the tail of each array and volume, in bytes.
+/// This many bytes are cleared at both ends of each array and volume.
 const ENDS: u64 = 1 << 20;
 
 /// Everything that is built on partitions.
@@ -27,17 +27,17 @@ pub(super) struct Layers {
     groups: Vec<(Group, Base)>,
 }
 
-/// What a group is on.
+/// What a volume group is built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Base {
-    /// An array, by its index.
+    /// An array, by index.
     Array(usize),
-    /// A partition of each disk, by its index.
+    /// One partition of each disk, by index.
     Partition(usize),
 }
 
 impl Layers {
-    /// Plans everything, or says why it cannot be had, before anything is written.
+    /// Plans everything, or says why it is not possible, before anything is written.
     pub(super) fn plan(inputs: &Inputs, disks: &[Planned], machine: &dyn Machine) -> Result<Self, Error> {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut layers = Self::default();
@@ -95,12 +95,12 @@ impl Layers {
                 .map(|(new, segments)| Ok(Volume { name: new.name.clone(), id: identity()?, segments }))
                 .collect::<Result<_, Error>>()?,
         };
-        // What cannot be described is found out now.
+        // Finds out now whether the group can be described.
         group.head(0).map_err(refused)?;
         Ok((group, base))
     }
 
-    /// Each in words.
+    /// One description per array and volume.
     pub(super) fn describe(&self) -> Vec<String> {
         let arrays = self.arrays.iter().map(|(array, index)| {
             let (size, level) = (text::size(array.capacity()), array.level.name());
@@ -115,7 +115,7 @@ impl Layers {
         arrays.chain(volumes).collect()
     }
 
-    /// Writes what is on partitions themselves to disks whose tables are not written yet.
+    /// Writes what is directly on partitions. The disks have no new tables yet.
     pub(super) fn write(&self, disks: &[Planned]) -> Result<(), Error> {
         for (array, index) in &self.arrays {
             let uuids = disks.iter().map(|_| random::uuid()).collect::<Result<Vec<_>, _>>()?;
@@ -137,7 +137,8 @@ impl Layers {
         Ok(())
     }
 
-    /// Has the kernel start everything on disks, given by path, whose tables it has read; and writes what is on arrays.
+    /// Has the kernel start everything, and writes what is on arrays. The kernel must know the tables of `disks`, given
+    /// by path.
     pub(super) fn start(&self, disks: &[String]) -> Result<(), Error> {
         let mut nodes = Vec::new();
         for (array, index) in &self.arrays {
@@ -176,7 +177,7 @@ fn array(new: &NewRaid, inputs: &Inputs, disks: &[Planned], created: u64) -> Res
     Ok((Array { name, level, uuid, created, members, at_end, data }, index))
 }
 
-/// Takes away what the volumes of a group would be known by, and writes the group to its physical volumes.
+/// Clears old signatures where the volumes of a group will be, and writes the group to its physical volumes.
 fn write_group(group: &Group, places: &[(&OpenDisk, u64)]) -> Result<(), Error> {
     let refused =
         |reason| Error::Partitions(PartitionError::Layer { what: format!("volume group {}", group.name), reason });
@@ -196,7 +197,7 @@ fn clear_ends(disk: &OpenDisk, bytes: &Range<u64>) -> Result<(), Error> {
     disk.zero(bytes.end - ENDS..bytes.end)
 }
 
-/// The nodes of one partition of each disk, by its index.
+/// Device nodes of one partition of each disk, by index.
 fn partition_nodes(disks: &[String], index: usize) -> Result<Vec<PathBuf>, Error> {
     let node = |path: &String| {
         let disk = OpenDisk::open(path, Access::Read)?;

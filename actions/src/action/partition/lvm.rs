@@ -1,5 +1,5 @@
-//! Physical volumes of LVM2, with the description of their group (lvm2, lib/label/label.h, lib/format_text/layout.h; the text as
-//! lvm(8) programs write it, read by lib/format_text/import_vsn1.c).
+//! Physical volumes of LVM2, with the metadata of their group (lvm2, lib/label/label.h, lib/format_text/layout.h; the
+//! text as lvm(8) programs write it, read by lib/format_text/import_vsn1.c).
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -12,22 +12,22 @@ use crate::text;
 const SECTOR: u64 = 512;
 /// Size of an extent in bytes, LVM's default.
 pub(super) const EXTENT: u64 = 4 << 20;
-/// Before the first extent: label, and the area for the description from the second page on.
+/// Bytes before the first extent. They hold the label and, from the second page on, the metadata area.
 pub(super) const HEAD: u64 = 1 << 20;
 const AREA: u64 = 4096;
-/// The description begins behind the header of the area.
+/// The metadata text begins after the header of the area.
 const TEXT: u64 = 512;
 const LABEL_SECTOR: u64 = 1;
 const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
-/// The area is a ring, in which LVM keeps the old description while it writes a new one.
+/// The area is a ring buffer. LVM keeps the old metadata in it while it writes the new.
 const MAX_TEXT: u64 = (HEAD - AREA - TEXT) / 2;
 const LETTERS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const SOFTWARE: &str = "slipway";
 
-/// Identity of a volume or a group: letters and digits.
+/// ID of a volume or a group: letters and digits.
 pub(super) type Id = [u8; 32];
 
-/// A group to be made.
+/// A volume group to create.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) name: String,
@@ -38,11 +38,11 @@ pub(super) struct Group {
     pub(super) volumes: Vec<Volume>,
 }
 
-/// What a group is on.
+/// A physical volume of a group.
 #[derive(Clone, Debug)]
 pub(super) struct Physical {
     pub(super) id: Id,
-    /// Bytes.
+    /// In bytes.
     pub(super) size: u64,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Volume {
     pub(super) segments: Vec<Segment>,
 }
 
-/// Extents of a physical volume one behind the other.
+/// Consecutive extents of a physical volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) physical: usize,
@@ -62,7 +62,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The bytes of its physical volume.
+    /// Byte range on the physical volume.
     pub(super) fn bytes(&self) -> Range<u64> {
         HEAD + self.extents.start * EXTENT..HEAD + self.extents.end * EXTENT
     }
@@ -72,18 +72,18 @@ impl Segment {
     }
 }
 
-/// An identity from random bytes.
+/// Makes an ID from random bytes.
 pub(super) fn id(random: [u8; 32]) -> Id {
     random.map(|byte| LETTERS[usize::from(byte) % LETTERS.len()])
 }
 
-/// Extents that fit on so many bytes.
+/// Number of extents that fit into `size` bytes.
 fn extents(size: u64) -> u64 {
     size.saturating_sub(HEAD) / EXTENT
 }
 
-/// The segments of volumes of these sizes in bytes, one behind the other over physical volumes of those; no size is what the others
-/// leave. The error is why they do not fit.
+/// Allocates the segments of volumes with these sizes in bytes, one after the other over the physical volumes. `None`
+/// as a size means the space that the others leave. The error is why they do not fit.
 pub(super) fn allocate(sizes: &[Option<u64>], physical: &[u64]) -> Result<Vec<Vec<Segment>>, String> {
     let room: u64 = physical.iter().map(|size| extents(*size)).sum();
     let wanted = sizes.iter().flatten().fold(0_u64, |sum, size| sum.saturating_add(size.div_ceil(EXTENT)));
@@ -112,17 +112,17 @@ pub(super) fn allocate(sizes: &[Option<u64>], physical: &[u64]) -> Result<Vec<Ve
 }
 
 impl Group {
-    /// Name of a volume in the device mapper.
+    /// Device mapper name of a volume.
     pub(super) fn mapping_name(&self, volume: &Volume) -> String {
         layers::mapping_name(&self.name, &volume.name)
     }
 
-    /// Identity of a volume in the device mapper, by which the programs of LVM know it for theirs.
+    /// Device mapper UUID of a volume. The LVM programs recognise their volumes by it.
     pub(super) fn mapping_uuid(&self, volume: &Volume) -> String {
         format!("LVM-{}{}", String::from_utf8_lossy(&self.id), String::from_utf8_lossy(&volume.id))
     }
 
-    /// The first bytes of a physical volume: label, area, description. The error is why it cannot be described.
+    /// The first bytes of a physical volume: label, area header and metadata. The error is why it cannot be described.
     pub(super) fn head(&self, index: usize) -> Result<Vec<u8>, String> {
         let text = self.text();
         if text.len() as u64 > MAX_TEXT {
@@ -138,8 +138,8 @@ impl Group {
         Ok(head)
     }
 
-    /// label.h, struct `label_header`, then layout.h, struct `pv_header` with its lists of areas for data and for descriptions,
-    /// each ended by an empty one, and `pv_header_extension`.
+    /// The label: `label_header` (label.h), then `pv_header` with its lists of data areas and metadata areas, each
+    /// ended by an empty entry, and `pv_header_extension` (layout.h).
     fn label(&self, index: usize) -> [u8; SECTOR as usize] {
         const PV_HEADER: usize = 32;
         const USED: u32 = 1;
@@ -158,7 +158,7 @@ impl Group {
             put(at, &word.to_le_bytes());
             at += 8;
         }
-        // Version 2 of the extension, as since lvm2 2.02.144; no area for a boot loader.
+        // Version 2 of the extension, as since lvm2 2.02.144, without a boot loader area.
         put(at, &2_u32.to_le_bytes());
         put(at + 4, &USED.to_le_bytes());
         let sum = lvm_crc(&label[20..]);
@@ -166,7 +166,7 @@ impl Group {
         label
     }
 
-    /// The description, with the zero that ends it.
+    /// The metadata text with its terminating zero.
     fn text(&self) -> Vec<u8> {
         let mut text = format!("{} {{\nid = \"{}\"\nseqno = 1\nformat = \"lvm2\"\n", self.name, dashed(&self.id));
         text.push_str("status = [\"RESIZEABLE\", \"READ\", \"WRITE\"]\nflags = []\n");
@@ -213,7 +213,7 @@ impl Group {
     }
 }
 
-/// layout.h, struct `mda_header`, with one `raw_locn`.
+/// The area header (layout.h, struct `mda_header`) with one `raw_locn`.
 fn area_header(text: &[u8]) -> [u8; TEXT as usize] {
     let mut header = [0; TEXT as usize];
     let mut put = |offset: usize, bytes: &[u8]| header[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -229,7 +229,7 @@ fn area_header(text: &[u8]) -> [u8; TEXT as usize] {
     header
 }
 
-/// An identity as LVM prints it, in groups of 6, 4, 4, 4, 4, 4 and 6.
+/// An ID as LVM prints it, in groups of 6, 4, 4, 4, 4, 4 and 6.
 fn dashed(id: &Id) -> String {
     let mut text = String::with_capacity(38);
     for (at, letter) in id.iter().enumerate() {

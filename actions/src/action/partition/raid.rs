@@ -1,5 +1,5 @@
-//! Members of arrays of Linux software RAID: the superblock of version 1 (Linux, uapi/linux/raid/md_p.h, struct
-//! `mdp_superblock_1`), at the end as 1.0 or near the start as 1.2.
+//! Members of Linux software RAID arrays: superblock version 1 (Linux, uapi/linux/raid/md_p.h, struct
+//! `mdp_superblock_1`), at the end (1.0) or near the start (1.2).
 
 use std::ops::Range;
 
@@ -7,32 +7,33 @@ use slipway_protocol::RaidLevel;
 
 const SECTOR: u64 = 512;
 const MAGIC: u32 = 0xA92B_4EFC;
-/// Arrays with this in place of a host's name belong to whichever host sees them (mdadm(8), `--homehost`).
+/// With this in place of a host name, an array belongs to any host that sees it (mdadm(8), `--homehost`).
 const ANY_HOST: &str = "any";
-/// A piece on one disk, of levels that spread.
+/// Chunk size in bytes, of levels with striping.
 const CHUNK: u64 = 512 << 10;
-/// Where version 1.2 has its superblock.
+/// Offset of a version 1.2 superblock, in bytes.
 const NEAR_START: u64 = 4096;
-/// Kept free before the data: room for a bitmap and for reshaping, of a 1024th as mdadm does, between these.
+/// Limits of the space before the data, for a bitmap and for reshaping, in bytes. Within them it is a 1024th, as mdadm
+/// does.
 const HEADROOM: Range<u64> = (1 << 20)..(128 << 20);
-/// Kept free between data and a superblock at the end, for a bitmap.
+/// Space between the data and a superblock at the end, for a bitmap, in bytes.
 const TAILROOM: u64 = 64 << 10;
-/// Least an array gets of a member.
+/// Minimum data size of a member, in bytes.
 const MIN_DATA: u64 = 1 << 20;
-/// Layout of raid5 and raid6: parity goes from the last disk to the first, data begins behind it (Linux, drivers/md/raid5.h,
-/// `ALGORITHM_LEFT_SYMMETRIC`).
+/// Layout of raid5 and raid6: parity goes from the last disk to the first, and data begins after it (Linux,
+/// drivers/md/raid5.h, `ALGORITHM_LEFT_SYMMETRIC`).
 const LEFT_SYMMETRIC: u32 = 2;
-/// Devices the superblock has room for, as mdadm makes it: 1 KiB in all.
+/// Number of devices the superblock has room for, as mdadm makes it: 1 KiB in all.
 const MAX_DEVICES: usize = 384;
 const DEVICES: usize = 256;
-/// No role: a place for a device that is not there.
+/// No role: a slot without a device.
 const SPARE: u16 = 0xFFFF;
-/// All of the array is in sync.
+/// The whole array is in sync.
 const IN_SYNC: u64 = u64::MAX;
-/// Layout of raid10: two copies near one another (md(4), "RAID10").
+/// Layout of raid10: two near copies (md(4), "RAID10").
 const NEAR_2: u32 = 0x102;
 
-/// An array to be made.
+/// An array to create.
 #[derive(Clone, Debug)]
 pub(super) struct Array {
     pub(super) name: String,
@@ -40,21 +41,21 @@ pub(super) struct Array {
     pub(super) uuid: [u8; 16],
     /// Seconds since 1970.
     pub(super) created: u64,
-    /// Number of members.
+    /// Whether the superblock is at the end. A member then looks like its contents.
     pub(super) members: usize,
-    /// Whether the superblock is at the end, so that a member looks like what is in it.
+    /// Byte range of the array's data on each member.
     pub(super) at_end: bool,
     /// Bytes of each member that are the array's.
     pub(super) data: Range<u64>,
 }
 
 impl Array {
-    /// Minor number of the superblock's version.
+    /// Minor version of the superblock.
     pub(super) fn minor_version(&self) -> i32 {
         if self.at_end { 0 } else { 2 }
     }
 
-    /// Bytes the array has room for.
+    /// Capacity of the array in bytes.
     pub(super) fn capacity(&self) -> u64 {
         let each = self.data.end - self.data.start;
         match self.level {
@@ -66,14 +67,14 @@ impl Array {
         }
     }
 
-    /// Where the superblock of a member of `len` bytes is.
+    /// Offset of the superblock on a member of `len` bytes.
     pub(super) fn superblock_at(&self, len: u64) -> u64 {
         if self.at_end { end_superblock(len) } else { NEAR_START }
     }
 
-    /// The superblock of a member of `len` bytes, which has the `index`th role and an identity of its own. An array of copies
-    /// or with parity is not in sync, because its members do not fit together wherever nothing was written: the kernel makes
-    /// them so as soon as it is started.
+    /// The superblock of a member of `len` bytes, with role `index` and its own UUID. An array with copies or parity is
+    /// not in sync, because its members differ where nothing was written. The kernel synchronises them as soon as it
+    /// starts the array.
     pub(super) fn superblock(&self, index: usize, len: u64, uuid: &[u8; 16]) -> Vec<u8> {
         let (level, layout, in_sync) = match self.level {
             RaidLevel::Raid0 => (0_u32, 0, IN_SYNC),
@@ -94,7 +95,7 @@ impl Array {
         put(64, &self.created.to_le_bytes());
         put(72, &level.to_le_bytes());
         put(76, &layout.to_le_bytes());
-        // Of a raid0 every member counts by itself.
+        // In raid0, each member has its own size.
         put(80, &if self.level == RaidLevel::Raid0 { 0 } else { each }.to_le_bytes());
         put(88, &if is_spread { (CHUNK / SECTOR) as u32 } else { 0 }.to_le_bytes());
         put(92, &(self.members as u32).to_le_bytes());
@@ -116,7 +117,8 @@ impl Array {
     }
 }
 
-/// The bytes of each member that are the array's, where the smallest has `least` bytes; or why there is no array.
+/// Byte range of the array's data on each member; `least` is the size of the smallest member. The error is why the
+/// array is not possible.
 pub(super) fn data(level: RaidLevel, least: u64, at_end: bool, members: usize) -> Result<Range<u64>, String> {
     let (fewest, most) = match level {
         RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => (2, MAX_DEVICES),
@@ -146,12 +148,12 @@ fn headroom(len: u64) -> u64 {
     room
 }
 
-/// Version 1.0: at least 8 KiB before the end, at a multiple of 4 KiB.
+/// Offset of a version 1.0 superblock: at least 8 KiB before the end, at a multiple of 4 KiB.
 fn end_superblock(len: u64) -> u64 {
     (len / SECTOR).saturating_sub(16) / 8 * 8 * SECTOR
 }
 
-/// All words added, the carries of 32 bits as well, where the place of the sum is zero (Linux, drivers/md/md.c,
+/// Sum of all words plus the carries beyond 32 bits, with the checksum field zero (Linux, drivers/md/md.c,
 /// `calc_sb_1_csum`).
 fn checksum(block: &[u8]) -> u32 {
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));

@@ -1,5 +1,4 @@
-//! Has the kernel start arrays and volumes whose descriptions are on disks, without mdadm and lvm, so that the steps after this
-//! one work on them.
+//! Has the kernel start the new arrays and volumes, without mdadm and lvm, so that later steps can use them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -16,18 +15,19 @@ use crate::error::{Error, PartitionError};
 use crate::sys::device_mapper::{self, LinearTarget};
 use crate::sys::md;
 
-/// The kernel's own way to have modules loaded.
+/// The program that the kernel itself uses to load modules.
 const MODPROBE: &str = "/sbin/modprobe";
-/// Makes an array of this name (kernel documentation, md, "new_array").
+/// Writing a name here makes an array (kernel documentation, md, "new_array").
 const NEW_ARRAY: &str = "/sys/module/md_mod/parameters/new_array";
 const LEVELS: &str = "/proc/mdstat";
 const DEVICE_MAPPER: &str = "/dev/mapper/control";
-/// An array that was stopped is gone a moment later.
+/// A stopped array disappears a moment later.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const SECTOR: u64 = 512;
 
-/// Makes sure of the kernel's driver for arrays of a level, and that their names are free: before anything is written.
+/// Checks, before anything is written, that the kernel has the driver for the array's level and that the array's name
+/// is free.
 pub(super) fn prepare_array(array: &Array) -> Result<(), Error> {
     let level = array.level.name();
     load("md_mod");
@@ -49,7 +49,7 @@ pub(super) fn prepare_array(array: &Array) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes sure of the kernel's device mapper: before anything is written.
+/// Checks, before anything is written, that the kernel has the device mapper.
 pub(super) fn prepare_volumes(group: &Group) -> Result<(), Error> {
     load("dm_mod");
     match Path::new(DEVICE_MAPPER).exists() {
@@ -61,18 +61,18 @@ pub(super) fn prepare_volumes(group: &Group) -> Result<(), Error> {
     }
 }
 
-/// A driver that is built in, or not there, is found out by what it does.
+/// Loads a module. Failure is ignored: the driver may be built in, and a missing driver is noticed later.
 fn load(module: &str) {
     let quietly = |command: &mut Command| command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     _ = quietly(Command::new(MODPROBE).args(["-q", "--", module]).env_clear().stdin(Stdio::null()));
 }
 
-/// The kernel's name of an array: mdadm links it as /dev/md/NAME.
+/// The kernel's name for an array. mdadm links it as /dev/md/NAME.
 fn device_name(array: &Array) -> String {
     format!("md_{}", array.name)
 }
 
-/// Starts an array from the superblocks of its members, given by their nodes, and returns its own.
+/// Starts an array from the superblocks of its members, given by device nodes. Returns the node of the array.
 pub(super) fn start_array(array: &Array, members: &[PathBuf]) -> Result<PathBuf, Error> {
     let name = device_name(array);
     let doing = |what: &str| format!("starting array {}: {what}", array.name);
@@ -82,7 +82,7 @@ pub(super) fn start_array(array: &Array, members: &[PathBuf]) -> Result<PathBuf,
     let device = open.map_err(|source| failed(doing(&format!("opening {}", node.display())), source))?;
     let assembled = assemble(array, members, &device);
     if assembled.is_err() {
-        // Without a member nobody would find it to take it down, and its name would stay taken.
+        // Nobody would find an array without members to stop it, and its name would stay taken.
         _ = md::stop(&device);
     }
     assembled.map(|()| node)
@@ -100,7 +100,7 @@ fn assemble(array: &Array, members: &[PathBuf], device: &File) -> Result<(), Err
     md::run(device).map_err(|errno| failed(doing("running it"), errno.into()))
 }
 
-/// Starts the volumes of a group on its physical volumes, given by their nodes.
+/// Starts the volumes of a group on its physical volumes, given by device nodes.
 pub(super) fn start_volumes(group: &Group, physical: &[PathBuf]) -> Result<(), Error> {
     let doing = |what: &str| format!("starting volume group {}: {what}", group.name);
     let open = File::options().read(true).write(true).open(DEVICE_MAPPER);
@@ -124,7 +124,7 @@ pub(super) fn start_volumes(group: &Group, physical: &[PathBuf]) -> Result<(), E
     Ok(())
 }
 
-/// Device number of a node.
+/// Device number of a device node.
 fn number(node: &Path) -> io::Result<u64> {
     Ok(fs::metadata(node)?.rdev())
 }

@@ -3,21 +3,21 @@
 use crate::disk::partitions::Partition;
 use crate::disk::probe::FileSystem;
 
-/// Names of what a prober finds, by which a file system is known whatever its device is called.
+/// Tags by which a file system is recognised whatever its device is called.
 const LASTING: &[&str] = &["UUID", "LABEL", "PARTUUID", "PARTLABEL"];
-/// Before the names of folders that have links of these names, in lower case (udev, 60-persistent-storage.rules).
+/// Prefix of the folders that have links by these tags, in lower case (udev, 60-persistent-storage.rules).
 const LINKS: &str = "/dev/disk/by-";
 
-/// A line of interest.
+/// A relevant line of fstab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// `UUID=...` and the like.
+    /// A tag with its value, such as `UUID=...`.
     pub(crate) source: String,
-    /// Without the first slash.
+    /// Mount point, without the first slash.
     pub(crate) place: String,
 }
 
-/// The boot file systems that are named by what a prober finds, whatever the devices are called here.
+/// The boot file systems that are named by a tag, so that their device names here do not matter.
 pub(crate) fn boot_entries(fstab: &str) -> Vec<Entry> {
     let lines = fstab.lines().filter(|line| !line.trim_start().starts_with('#'));
     let entry = |line: &str| {
@@ -35,7 +35,7 @@ pub(crate) fn boot_entries(fstab: &str) -> Vec<Entry> {
     entries
 }
 
-/// `UUID=...` and the like for a source, which may be a link; none where its name may be another device's tomorrow.
+/// The tag and value of a source, which may be a link; `None` if its name may belong to another device tomorrow.
 fn lasting(source: &str) -> Option<String> {
     if let Some((folder, name)) = source.strip_prefix(LINKS).and_then(|rest| rest.split_once('/')) {
         let key = LASTING.iter().find(|key| key.eq_ignore_ascii_case(folder))?;
@@ -46,12 +46,13 @@ fn lasting(source: &str) -> Option<String> {
     LASTING.contains(&key).then(|| source.to_owned())
 }
 
-/// A text in which a mark and so many digits stand for a byte that is not plain: `\040` in fstab, `\x20` in the names of links.
+/// Decodes a text in which `mark` and this many digits stand for a special byte: `\040` in fstab, `\x20` in the names
+/// of links.
 fn decoded(text: &str, mark: &str, digits: usize, base: u32) -> String {
     let mut parts = text.split(mark);
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {
-        // What reads numbers takes a sign too.
+        // The number parser would accept a sign too.
         let number = part.get(..digits).filter(|number| number.chars().all(|c| c.is_digit(base)));
         match number.and_then(|number| u8::from_str_radix(number, base).ok()) {
             Some(byte) => {
@@ -64,14 +65,14 @@ fn decoded(text: &str, mark: &str, digits: usize, base: u32) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether boot loaders and kernels are there.
+/// Whether a mount point is for boot loaders and kernels.
 fn is_for_booting(place: &str) -> bool {
     let folder = place.split('/').next();
     matches!(place, "boot" | "efi") || folder == Some("boot") && place.split('/').all(|name| name != "..")
 }
 
 impl Entry {
-    /// Whether this is the partition meant.
+    /// Whether the entry means this partition.
     pub(crate) fn means(&self, partition: &Partition, file_system: Option<&FileSystem>) -> bool {
         let Some((key, value)) = self.source.split_once('=') else { return false };
         let is = |found: Option<&str>| found.is_some_and(|found| found.eq_ignore_ascii_case(value));

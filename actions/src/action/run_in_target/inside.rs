@@ -1,4 +1,5 @@
-//! The first process in the installed system: mounts what belongs there, goes there, starts the command and waits for it.
+//! The first process in the installed system: mounts the file systems, enters the system, starts the command and waits
+//! for it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,9 +21,9 @@ use super::{Answer, Orders, RESOLV_CONF};
 use crate::sys;
 use crate::target::mount;
 
-/// Longest orders that are read, in bytes.
+/// Maximum bytes of the orders.
 const MAX_ORDERS: u64 = 64 << 20;
-/// In the /run of the installed system, which is gone with this process.
+/// These are in the /run of the installed system, which disappears with this process.
 const SCRIPT: &str = "/run/slipway-script";
 const RESOLVER: &str = "/run/slipway-resolv.conf";
 const ENVIRONMENT: &[(&str, &str)] =
@@ -31,7 +32,7 @@ const ENVIRONMENT: &[(&str, &str)] =
 const NO_PROGRAMS: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
-/// What an installed system expects of a kernel: type, place, flags, mode, and whether it does not work without.
+/// Kernel file systems that an installed system expects: type, place, flags, mode, and whether it is required.
 const KERNEL_FILE_SYSTEMS: &[(&str, &str, MountAttrFlags, Option<&str>, bool)] = &[
     ("proc", "/proc", NO_PROGRAMS, None, true),
     ("sysfs", "/sys", NO_PROGRAMS, None, true),
@@ -41,8 +42,8 @@ const KERNEL_FILE_SYSTEMS: &[(&str, &str, MountAttrFlags, Option<&str>, bool)] =
     ("tmpfs", "/run", MountAttrFlags::MOUNT_ATTR_NOSUID, Some("0755"), true),
 ];
 
-/// What `slipway in-target` does. Its standard input is a socket on which it is told what to do, and on which it answers; when
-/// that is closed at the other end it ends at once, and the kernel ends everything it started.
+/// The command `slipway in-target`. Its standard input is a socket, on which it gets its orders and sends its answer.
+/// It ends at once when the other end is closed, and the kernel then kills everything it started.
 pub fn in_target() -> ExitCode {
     let Ok(control) = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else { return ExitCode::FAILURE };
     let mut orders = String::new();
@@ -70,7 +71,7 @@ fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
             .map_err(|error| format!("mounting the machine's name servers over /{RESOLV_CONF}: {error}"))?;
     }
     let mut other_end = control.try_clone().map_err(|error| error.to_string())?;
-    // Only now, because a thread has a mount namespace and a root of its own from when these are changed.
+    // Started only now, because a thread keeps its own mount namespace and root from before these are changed.
     thread::spawn(move || {
         _ = other_end.read(&mut [0]);
         std::process::exit(1);
@@ -78,7 +79,7 @@ fn obey((inputs, mounts, resolver): &Orders, control: &UnixStream) -> Answer {
     execute(inputs)
 }
 
-/// Mounts the file systems of the disk, the root first, and goes there.
+/// Mounts the file systems of the disk, the root first, and changes the root to it.
 fn enter(mounts: &[super::Mount]) -> Result<(), String> {
     let failed = |what: &str, errno: Errno| format!("{what}: {}", io::Error::from(errno));
     sys::unshare(UnshareFlags::NEWNS).map_err(|errno| failed("making a mount namespace", errno))?;
@@ -92,7 +93,7 @@ fn enter(mounts: &[super::Mount]) -> Result<(), String> {
     for (root, place) in &mounted {
         attach(root, place).map_err(|errno| failed(&format!("mounting on {place}"), errno))?;
         if place == "/" {
-            // The rest is below it.
+            // The other file systems are mounted below the root.
             fchdir(root).and_then(|()| chroot(".")).map_err(|errno| failed("going to the installed system", errno))?;
         }
     }
@@ -133,8 +134,8 @@ fn of_kernel(kind: &str, flags: MountAttrFlags, mode: Option<&str>) -> Result<Ow
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
-/// Has the installed system ask the machine's name servers. What is there is covered, even a link that leads nowhere, and
-/// stays as it is.
+/// Has the installed system use the machine's name servers. Covers its file by a mount, even if that is a dangling
+/// link, and leaves it unchanged.
 fn use_resolver(text: &str) -> io::Result<()> {
     if fs::symlink_metadata(format!("/{RESOLV_CONF}")).is_err() {
         return Ok(());
@@ -144,7 +145,7 @@ fn use_resolver(text: &str) -> io::Result<()> {
     Ok(move_mount(&tree, "", CWD, format!("/{RESOLV_CONF}"), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Starts the command, and waits for it and, as the first process must, for all whose parents have ended.
+/// Starts the command and waits for it. As the first process, also reaps all orphaned processes.
 fn execute(inputs: &RunInTarget) -> Answer {
     let mut command = match (&inputs.script, inputs.command.split_first()) {
         (Some(script), _) => {

@@ -1,5 +1,5 @@
-//! Links below /dev/disk, as udev makes them. Programs of an installed system look there for lasting names: without the link of
-//! its UUID, grub-mkconfig has the next start look for its root at the name the disk has today.
+//! Links below /dev/disk, as udev makes them. Programs of an installed system look there for persistent names: without
+//! the link of the UUID, grub-mkconfig writes today's device name of the root into the menu.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::target::mount;
 use crate::text;
 
-/// Makes the links of a disk's partitions. What cannot be made is in the answer.
+/// Makes the links of a disk's partitions. Returns a warning for each that cannot be made.
 pub(super) fn make(disk: &OpenDisk) -> Result<Vec<String>, Error> {
     let mut warnings = Vec::new();
     for partition in partitions::read(disk)? {
@@ -30,7 +30,7 @@ pub(super) fn make(disk: &OpenDisk) -> Result<Vec<String>, Error> {
     Ok(warnings)
 }
 
-/// Makes one link, in place of one that was there.
+/// Makes one link, and replaces an existing one.
 fn link(disks: &Path, folder: &str, name: &str, node: &Path) -> io::Result<()> {
     let folder = disks.join(folder);
     fs::create_dir_all(&folder)?;
@@ -41,7 +41,7 @@ fn link(disks: &Path, folder: &str, name: &str, node: &Path) -> io::Result<()> {
     }
 }
 
-/// A name as udev writes it, so that it is one file's name whatever is in it (libudev, udev_util_encode_string).
+/// Encodes a name as udev does, so that any name is a valid file name (libudev, udev_util_encode_string).
 fn encoded(name: &str) -> String {
     let mut text = String::new();
     for c in name.chars() {

@@ -1,25 +1,25 @@
-//! What a command prints, as notes, of which there may be only so many.
+//! Turns the output of a command into notes, at a limited rate.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::report::Report;
 
-/// Notes that may come at once, and the time until there may be another.
+/// Maximum burst of notes, and the interval at which another is allowed.
 const BURST: u32 = 100;
 const NOTE_EVERY: Duration = Duration::from_millis(100);
-/// Longest line that is kept, in bytes, and how many of the last are.
+/// Maximum bytes kept of a line, and number of last lines kept.
 const MAX_LINE: usize = 1024;
 const TAIL: usize = 20;
 
-/// Turns output into lines.
+/// Splits output into lines.
 pub(super) struct Output {
     line: Vec<u8>,
     tail: VecDeque<String>,
-    /// Notes that may still be made, as of a time.
+    /// Notes still allowed, as of `since`.
     left: u32,
     since: Instant,
-    /// Lines of which there was no note.
+    /// Lines that were not reported as notes.
     left_out: u64,
 }
 
@@ -30,7 +30,7 @@ impl Default for Output {
 }
 
 impl Output {
-    /// Takes what was printed.
+    /// Takes some output.
     pub(super) fn take(&mut self, bytes: &[u8], report: &mut dyn FnMut(Report)) {
         for byte in bytes {
             match byte {
@@ -42,7 +42,7 @@ impl Output {
         }
     }
 
-    /// Nothing more will come.
+    /// Ends the output.
     pub(super) fn finish(&mut self, report: &mut dyn FnMut(Report)) {
         self.end_line(report);
         self.tell_left_out(report);
@@ -55,7 +55,7 @@ impl Output {
 
     fn end_line(&mut self, report: &mut dyn FnMut(Report)) {
         let text = String::from_utf8_lossy(&self.line);
-        // It goes to consoles.
+        // Without control characters, because notes are shown on consoles.
         let text: String = text.chars().filter(|c| !c.is_control()).collect();
         self.line.clear();
         if text.trim().is_empty() {

@@ -1,6 +1,6 @@
 //! A seed in a partition of its own: a file system labelled CIDATA, for cloud-init's NoCloud source.
 //!
-//! What cloud-init finds there wins over a seed in the root file system, so an old one must go wherever the new one is put.
+//! cloud-init prefers it to a seed in the root file system. So an old one must be removed wherever the new one is put.
 
 use slipway_protocol::partition_types;
 
@@ -12,38 +12,38 @@ use crate::target::verity::Place;
 use crate::{random, text};
 
 const LABEL: &str = "CIDATA";
-/// What cloud-init looks into; of others the label means nothing to it.
+/// File system types in which cloud-init looks for the label.
 const KINDS: &[&str] = &["vfat", "iso9660"];
 const MIB: u64 = 1 << 20;
-/// Bytes of a new partition, unless the seed needs more.
+/// Minimum size of a new partition in bytes.
 const MIN_LEN: u64 = 4 * MIB;
 
-/// Whether cloud-init would take a seed from there.
+/// Whether cloud-init would read a seed from this place.
 pub(super) fn is_seed((partition, file_system): &Place) -> bool {
     let is_one = |label: &str| label.eq_ignore_ascii_case(LABEL);
     let found = file_system.as_ref().filter(|found| KINDS.contains(&found.kind));
     partition.number > 0 && found.and_then(|found| found.label.as_deref()).is_some_and(is_one)
 }
 
-/// Whether it was made for a seed: by its name, and nothing else is there.
+/// Whether a partition was made for a seed: it has the name, and no other file system.
 fn is_meant((partition, file_system): &Place) -> bool {
     let is_free = file_system.as_ref().is_none_or(|found| KINDS.contains(&found.kind));
     partition.number > 0 && is_free && partition.name.eq_ignore_ascii_case(LABEL)
 }
 
-/// A seed that is to be written, and where.
+/// A seed to write, and where.
 #[derive(Debug)]
 pub(super) struct Plan {
     partition: Partition,
-    /// The partition in words.
+    /// Description of the partition.
     pub(super) name: String,
-    /// The table with it, if it is a new one.
+    /// The table with the partition, if it is new.
     addition: Option<Addition>,
-    /// The file system with the seed in it.
+    /// The file system that contains the seed.
     volume: Vec<u8>,
 }
 
-/// Finds the partition there is for a seed, or room for a new one. Nothing is written yet.
+/// Finds an existing partition for the seed, or room for a new one. Writes nothing.
 pub(super) fn plan(disk: &OpenDisk, places: &[Place], files: &[(&str, String)]) -> Result<Plan, Error> {
     let there = places.iter().find(|place| is_seed(place)).or_else(|| places.iter().find(|place| is_meant(place)));
     let (partition, addition) = match there {
@@ -60,7 +60,7 @@ pub(super) fn plan(disk: &OpenDisk, places: &[Place], files: &[(&str, String)]) 
     Ok(Plan { name: partition.describe(disk), partition, addition, volume })
 }
 
-/// Takes away every old seed. Returns the partitions in words.
+/// Removes every old seed. Returns descriptions of the partitions.
 pub(super) fn forget(path: &str, places: &[Place]) -> Result<Vec<String>, Error> {
     let old: Vec<&Partition> = places.iter().filter(|place| is_seed(place)).map(|(partition, _)| partition).collect();
     if old.is_empty() {
@@ -74,7 +74,7 @@ pub(super) fn forget(path: &str, places: &[Place]) -> Result<Vec<String>, Error>
     Ok(old.iter().map(|partition| partition.describe(&disk)).collect())
 }
 
-/// A partition for the seed in free space.
+/// Plans a partition for the seed in free space.
 fn add(disk: &OpenDisk, files: &[(&str, String)]) -> Result<Addition, Error> {
     let content: u64 = files.iter().map(|(_, content)| content.len() as u64).sum();
     let len = (content + MIB).next_multiple_of(MIB).max(MIN_LEN);
@@ -89,7 +89,7 @@ fn add(disk: &OpenDisk, files: &[(&str, String)]) -> Result<Addition, Error> {
 }
 
 impl Plan {
-    /// Writes the seed, and takes away what other partitions have. A new partition is in the table only when the seed is in it.
+    /// Writes the seed, and removes those of other partitions. A new partition is added to the table last.
     pub(super) fn write(self, path: &str, places: &[Place]) -> Result<(), Error> {
         let disk = OpenDisk::open(path, Access::Write)?;
         self.make(&disk)?;
@@ -98,13 +98,13 @@ impl Plan {
         }
         if let Some(addition) = self.addition {
             addition.write(&disk)?;
-            // Whoever wants its node asks again.
+            // Code that needs the device node rereads the table again.
             _ = disk.reread_partitions();
         }
         Ok(())
     }
 
-    /// Makes the file system. The boot sector, by which it is known, comes last.
+    /// Makes the file system. The boot sector, by which it is recognised, is written last.
     fn make(&self, disk: &OpenDisk) -> Result<(), Error> {
         let (sector, start) = (disk.logical_block() as usize, self.partition.bytes.start);
         let (boot_sector, rest) = self.volume.split_at(sector);
@@ -116,7 +116,7 @@ impl Plan {
     }
 }
 
-/// Takes away what a seed may have been in, and what a partition is known by at its end.
+/// Clears the place of a former seed, and the signatures at the end of a partition.
 fn clear(disk: &OpenDisk, partition: &Partition) -> Result<(), Error> {
     let bytes = &partition.bytes;
     disk.zero(bytes.start..bytes.end.min(bytes.start + MAX_LEN))?;

@@ -1,49 +1,49 @@
-//! A small FAT12 volume (Microsoft, FAT: General Overview of On-Disk Format, 1.03) with a few files in its root directory, made
-//! in memory, so that no driver for it is needed. FAT12, because it may be of a few MiB on disks with sectors of any size.
+//! Makes a small FAT12 volume (Microsoft, FAT: General Overview of On-Disk Format, 1.03) in memory, with a few files in
+//! its root directory, so that no driver is needed. FAT12 allows a size of a few MiB on disks with any sector size.
 
-/// Largest volume, in bytes: what is given more is not used.
+/// Maximum size of a volume in bytes. The rest of a larger partition is not used.
 pub(super) const MAX_LEN: u64 = 64 << 20;
-/// More clusters would make it FAT16, whatever it says of itself.
+/// A volume with more clusters is FAT16, whatever its header says.
 const MAX_CLUSTERS: u64 = 4084;
 const MIN_CLUSTER: u64 = 2048;
-/// The first cluster has this number.
+/// Number of the first cluster.
 const FIRST_CLUSTER: u64 = 2;
 /// Sectors before the first table.
 const RESERVED: u64 = 1;
 const TABLES: u64 = 2;
-/// Entries of the root directory: 4 KiB, which is whole sectors of any size.
+/// Entries of the root directory: 4 KiB, which is a whole number of sectors of any size.
 const ROOT_ENTRIES: u64 = 128;
 const ENTRY: usize = 32;
-/// Media type of a disk that cannot be taken out.
+/// Media type of a fixed disk.
 const MEDIA: u8 = 0xF8;
 const END_OF_CHAIN: u16 = 0xFFF;
-/// The first day there is, 1980-01-01.
+/// The earliest date, 1980-01-01.
 const DATE: u16 = 1 << 5 | 1;
 const VOLUME_ID: u8 = 0x08;
 const ARCHIVE: u8 = 0x20;
 const LONG_NAME: u8 = 0x0F;
-/// Characters of a long name in one entry.
+/// Characters of a long name per entry.
 const LONG_PIECE: usize = 13;
 const LAST_PIECE: u8 = 0x40;
 
-/// What a volume is made of.
+/// A volume to make.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Volume<'a> {
-    /// Bytes of a sector.
+    /// Bytes per sector.
     pub(super) sector: u64,
     /// Bytes of the partition.
     pub(super) len: u64,
-    /// Sectors of the disk before it.
+    /// Number of sectors of the disk before the partition.
     pub(super) hidden: u64,
     /// Serial number.
     pub(super) id: u32,
     /// At most 11 bytes, in capitals.
     pub(super) label: &'a str,
-    /// Names in ASCII that differ in their first six letters, and contents.
+    /// Names and contents. The names are ASCII and differ in their first six letters.
     pub(super) files: &'a [(&'a str, String)],
 }
 
-/// Where everything is, in sectors.
+/// Layout of the volume, in sectors.
 struct Layout {
     total: u64,
     per_cluster: u64,
@@ -52,7 +52,7 @@ struct Layout {
 }
 
 impl Volume<'_> {
-    /// The bytes of the volume up to the last that is in use, or why there is no room.
+    /// The bytes of the volume up to the last used one, or why there is no room.
     pub(super) fn bytes(&self) -> Result<Vec<u8>, String> {
         let layout = self.layout();
         let cluster = layout.per_cluster * self.sector;
@@ -89,7 +89,7 @@ impl Volume<'_> {
             cluster *= 2;
         }
         let (total, per_cluster) = (len / self.sector, cluster / self.sector);
-        // Entries of twelve bits, as if the tables themselves were clusters too: some more than needed.
+        // Twelve bits per entry. Counts the sectors of the tables as clusters too, so the result is slightly too large.
         let per_table = ((len / cluster + FIRST_CLUSTER) * 3).div_ceil(2).div_ceil(self.sector);
         let data = RESERVED + TABLES * per_table + ROOT_ENTRIES * ENTRY as u64 / self.sector;
         Layout { total, per_cluster, per_table, clusters: total.saturating_sub(data) / per_cluster }
@@ -100,7 +100,7 @@ impl Volume<'_> {
         let mut sector = vec![0; self.sector as usize];
         let mut put = |at: usize, bytes: &[u8]| sector[at..at + bytes.len()].copy_from_slice(bytes);
         let half = |number: u64| (number as u16).to_le_bytes();
-        // A jump over all this to code, of which there is none: a loop.
+        // A jump over the fields to the boot code, which is an endless loop.
         put(0, &[0xEB, 0x3C, 0x90]);
         put(3, b"slipway ");
         put(11, &half(self.sector));
@@ -114,7 +114,7 @@ impl Volume<'_> {
         }
         put(21, &[MEDIA]);
         put(22, &half(layout.per_table));
-        // Sectors of a track, and heads: as BIOSes see large disks.
+        // Sectors per track and number of heads, as BIOSes report them for large disks.
         put(24, &half(63));
         put(26, &half(255));
         put(28, &u32::try_from(self.hidden).unwrap_or_default().to_le_bytes());
@@ -128,7 +128,7 @@ impl Volume<'_> {
     }
 }
 
-/// Sets an entry of twelve bits (section 4.1).
+/// Sets a twelve-bit entry (section 4.1).
 fn set_entry(table: &mut [u8], number: u64, value: u16) {
     let at = (number + number / 2) as usize;
     let [low, high] = value.to_le_bytes();
@@ -141,12 +141,12 @@ fn set_entry(table: &mut [u8], number: u64, value: u16) {
     }
 }
 
-/// The entry of the root directory that is the label (section 6).
+/// The entry of the volume label in the root directory (section 6).
 fn label_entry(label: &str) -> [u8; ENTRY] {
     short_entry(padded(label), VOLUME_ID, 0, 0)
 }
 
-/// The entries of a file (section 7): its long name in pieces, the last first, and an alias.
+/// The entries of a file (section 7): the pieces of its long name, last piece first, and its short alias.
 fn file_entries(name: &str, first_cluster: u16, len: u32) -> Vec<u8> {
     let alias = padded(&format!("{:.6}~1", name.to_ascii_uppercase()));
     let sum = alias.iter().fold(0_u8, |sum, byte| sum.rotate_right(1).wrapping_add(*byte));
@@ -168,7 +168,7 @@ fn long_entry(piece: &[u16], order: u8, sum: u8) -> [u8; ENTRY] {
     entry[11] = LONG_NAME;
     entry[13] = sum;
     for (index, place) in PLACES.into_iter().enumerate() {
-        // A zero behind the name, and then what is no character.
+        // A zero ends the name; the rest is filled with 0xFFFF.
         let unit = piece.get(index).copied().unwrap_or(if index == piece.len() { 0 } else { 0xFFFF });
         entry[place..place + 2].copy_from_slice(&unit.to_le_bytes());
     }

@@ -1,5 +1,5 @@
-//! A config where Ignition looks for it at the first boot: on the boot partition of Fedora CoreOS and its like, as
-//! coreos-installer puts it, and on the OEM partition of Flatcar (Flatcar documentation, "Installing to disk").
+//! Writes a config where Ignition looks for it at the first boot: on the boot partition of Fedora CoreOS and similar
+//! systems, as coreos-installer does, or on the OEM partition of Flatcar (Flatcar documentation, "Installing to disk").
 
 use slipway_protocol::SeedCloudInit;
 use slipway_user_data::ignition::{Additions, complete};
@@ -15,26 +15,26 @@ use crate::target::root::TargetRoot;
 use crate::target::verity::{self, Place};
 
 const COREOS: (&str, &str) = ("boot", "ignition/config.ign");
-/// While it is there, the next boot is the first.
+/// While this file exists, the next boot is treated as the first.
 const COREOS_STAMP: &str = "ignition.firstboot";
 const COREOS_ENTRIES: &str = "loader/entries";
 const FLATCAR: (&str, &str) = ("OEM", "config.ign");
-/// Name of another partition Flatcar has.
+/// Name of another partition that Flatcar has.
 const FLATCAR_USR: &str = "USR-A";
-/// The config holds secrets.
+/// The config contains secrets.
 const MODE: u32 = 0o600;
 
-/// The file system with the place.
+/// The file system for the config, and its path there.
 #[derive(Debug)]
 pub(super) struct Found {
     root: TargetRoot,
     path: &'static str,
-    /// The partition in words.
+    /// Description of the partition.
     name: String,
     warning: Option<String>,
 }
 
-/// Writes the config of a step.
+/// Writes the Ignition config of a step.
 pub(super) fn run(
     inputs: &SeedCloudInit,
     machine: &dyn Machine,
@@ -62,7 +62,7 @@ pub(super) fn run(
     Ok(Done::go_on(summary, found.warning.into_iter().collect()))
 }
 
-/// Where the system on a disk looks for an Ignition config, if it does.
+/// Finds where the system on a disk looks for an Ignition config; `None` if it does not use Ignition.
 pub(super) fn find(disk: &OpenDisk, places: &[Place]) -> Result<Option<Found>, Error> {
     let is_flatcar = places.iter().any(|(partition, _)| partition.name == FLATCAR_USR);
     for (partition, found) in places {
@@ -84,7 +84,7 @@ pub(super) fn find(disk: &OpenDisk, places: &[Place]) -> Result<Option<Found>, E
     Ok(None)
 }
 
-/// Whether the boot entries of a boot partition have the kernel start Ignition.
+/// Whether the boot entries on a boot partition start Ignition.
 fn is_coreos(root: &TargetRoot) -> Result<bool, Error> {
     if root.exists(COREOS_STAMP) {
         return Ok(true);

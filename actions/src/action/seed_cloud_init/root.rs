@@ -1,4 +1,4 @@
-//! A seed in the root file system of the installed system, and what of former ones has to go.
+//! Writes a seed to the root file system of the installed system, and removes the traces of former ones.
 
 use rustix::fs::{Access, AtFlags, Dir, FileType, accessat};
 use rustix::io::Errno;
@@ -12,30 +12,30 @@ use crate::target::{self, Target, mount};
 
 /// Below /var.
 const SEED: &str = "lib/cloud/seed/nocloud";
-/// What makes cloud-init believe that it has run, and seeds it would read instead. Below /var.
+/// State that makes cloud-init believe that it has run, and seeds it would read instead. Below /var.
 const LEFTOVERS: &[&str] =
     &["lib/cloud/instance", "lib/cloud/instances", "lib/cloud/sem", "lib/cloud/data", "lib/cloud/seed/nocloud-net"];
-/// What keeps cloud-init from running. Below /etc.
+/// This file keeps cloud-init from running. Below /etc.
 const DISABLED: &str = "cloud/cloud-init.disabled";
-/// One line, because ds-identify, which decides at boot whether cloud-init runs at all, reads no more than that. Below /etc.
+/// A single line, because ds-identify, which decides at boot whether cloud-init runs at all, reads no more. Below /etc.
 const DATASOURCE: (&str, &str) = ("cloud/cloud.cfg.d/99_slipway.cfg", "datasource_list: [ NoCloud, None ]\n");
 const PROGRAM: &str = "bin/cloud-init";
-/// Files of a seed that it may have or not.
+/// Optional files of a seed.
 const OPTIONAL: &[&str] = &["vendor-data", "network-config"];
-/// The seed holds secrets.
+/// The seed contains secrets.
 const SEED_MODE: u32 = 0o600;
-/// Systems of OSTree, each with its /var and its deployments (libostree documentation, "Deployments").
+/// OSTree systems, each with its /var and its deployments (libostree documentation, "Deployments").
 const OSTREE: &str = "ostree/deploy";
-/// Where a file system of its own would hide a seed from the running system.
+/// A separate file system mounted here would hide the seed from the running system.
 const ABOVE_SEED: &[&str] = &["/var", "/var/lib", "/var/lib/cloud"];
-/// More of either would be no installed system.
+/// An installed system does not have more systems or deployments than this.
 const MAX_DEPLOYMENTS: usize = 16;
 
-/// The root file system, and where in it the folders of the running system are.
+/// The root file system, and the folders of the running system in it.
 #[derive(Debug)]
 pub(super) struct System {
     root: TargetRoot,
-    /// The partition in words.
+    /// Description of the partition.
     pub(super) name: String,
     warnings: Vec<String>,
     vars: Vec<String>,
@@ -43,7 +43,7 @@ pub(super) struct System {
     usrs: Vec<String>,
 }
 
-/// Mounts the root file system, of a usual system or of one of OSTree.
+/// Mounts the root file system of a usual or an OSTree system.
 pub(super) fn find(disk: &OpenDisk, places: &[Place], report: &mut dyn FnMut(Report)) -> Result<System, Error> {
     match target::find_root(disk, report) {
         Ok(Target { root, name, warnings, .. }) => {
@@ -71,7 +71,7 @@ fn find_ostree(disk: &OpenDisk, places: &[Place], report: &mut dyn FnMut(Report)
     Ok(None)
 }
 
-/// The system of an OSTree root, where anything is deployed in it.
+/// The system of an OSTree root; `None` if nothing is deployed in it.
 fn deployed(root: TargetRoot, name: String) -> Result<Option<System>, Error> {
     let (mut vars, mut etcs, mut usrs) = (Vec::new(), Vec::new(), Vec::new());
     for os in directories(&root, OSTREE)? {
@@ -88,7 +88,7 @@ fn deployed(root: TargetRoot, name: String) -> Result<Option<System>, Error> {
     Ok((!vars.is_empty()).then_some(System { root, name, warnings: Vec::new(), vars, etcs, usrs }))
 }
 
-/// Names of the directories in one, sorted; none where it is none.
+/// Sorted names of the directories in a directory; empty if `path` is not a directory.
 fn directories(root: &TargetRoot, path: &str) -> Result<Vec<String>, Error> {
     let list = |fd| -> Result<Vec<String>, Errno> {
         let mut names = Vec::new();
@@ -109,7 +109,7 @@ fn directories(root: &TargetRoot, path: &str) -> Result<Vec<String>, Error> {
     }
 }
 
-/// The folder above a seed that a file system is mounted on (fstab(5)).
+/// The folder above the seed that is a mount point of its own (fstab(5)).
 fn mounted_over(fstab: &str) -> Option<&'static str> {
     let places = fstab.lines().filter(|line| !line.trim_start().starts_with('#'));
     let mut places = places.filter_map(|line| line.split_whitespace().nth(1));
@@ -117,8 +117,8 @@ fn mounted_over(fstab: &str) -> Option<&'static str> {
 }
 
 impl System {
-    /// Why nothing can be written to the root file system, if that is so: the kernel mounts what is marked as read-only without
-    /// a word.
+    /// Why the root file system cannot be written to, if so. The kernel silently mounts a file system read-only if it
+    /// is marked as such.
     pub(super) fn obstacle(&self) -> Result<Option<String>, Error> {
         let is_read_only = || -> Result<bool, Errno> {
             let root = self.root.directory()?;
@@ -131,12 +131,12 @@ impl System {
         Ok(is_read_only.then(|| format!("{} is read-only", self.name)))
     }
 
-    /// Whether there is a seed of NoCloud.
+    /// Whether there is a NoCloud seed.
     pub(super) fn has_seed(&self) -> bool {
         self.vars.iter().any(|var| self.root.exists(&format!("{var}/{SEED}/meta-data")))
     }
 
-    /// Why a seed would not be found in this file system, if that is so: the system mounts another over its place.
+    /// Why a seed in this file system would not be found, if so: the system mounts another file system over its place.
     pub(super) fn hidden(&self) -> Result<Option<String>, Error> {
         for etc in &self.etcs {
             if let Some(place) = mounted_over(&self.root.read(&format!("{etc}/fstab"))?.unwrap_or_default()) {
@@ -146,7 +146,7 @@ impl System {
         Ok(None)
     }
 
-    /// What there is to be said of it.
+    /// Warnings for the operator.
     pub(super) fn warnings(&self) -> Vec<String> {
         let has_cloud_init = self.usrs.iter().any(|usr| self.root.exists(&format!("{usr}/{PROGRAM}")));
         let mut warnings = self.warnings.clone();
@@ -156,7 +156,7 @@ impl System {
         warnings
     }
 
-    /// Takes away what former seeds left, and has cloud-init look for one of NoCloud.
+    /// Removes what former seeds left, and has cloud-init look for a NoCloud seed.
     fn prepare(&self) -> Result<(), Error> {
         for var in &self.vars {
             LEFTOVERS.iter().try_for_each(|path| self.root.remove(&format!("{var}/{path}")))?;
@@ -182,7 +182,7 @@ impl System {
         self.root.sync()
     }
 
-    /// Makes way for a seed elsewhere.
+    /// Prepares for a seed elsewhere.
     pub(super) fn make_way(&self) -> Result<(), Error> {
         self.prepare()?;
         self.vars.iter().try_for_each(|var| self.root.remove(&format!("{var}/{SEED}")))?;

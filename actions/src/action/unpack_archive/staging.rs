@@ -1,5 +1,5 @@
-//! The entries of an archive, put into a directory of their own until all of it is known to be right. No entry leads out of
-//! it: nothing in it is reached through a symbolic link (openat2(2), RESOLVE_NO_SYMLINKS).
+//! Unpacks the entries of an archive into a staging directory, until the whole archive is known to be right. No entry
+//! can escape from it, because symbolic links are never followed (openat2(2), RESOLVE_NO_SYMLINKS).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,18 +17,18 @@ use rustix::io::Errno;
 use super::STAGING;
 use super::tar::{Entry, Kind};
 
-/// Directories below one another; each holds descriptors while it is moved or removed.
+/// Maximum depth of directories. Each level holds descriptors while it is moved or removed.
 const MAX_DEPTH: usize = 128;
-/// Longest path and name the kernel takes, in bytes (linux/limits.h).
+/// Maximum length of a path and of a name in bytes (linux/limits.h).
 const MAX_PATH: usize = 4095;
 const MAX_NAME: usize = 255;
 
 /// Why an entry was not unpacked.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// It is not to be.
+    /// It is not allowed.
     Wanted(String),
-    /// The kernel did not do it.
+    /// The kernel reported an error.
     Failed(io::Error),
 }
 
@@ -50,14 +50,14 @@ impl From<&str> for Refusal {
     }
 }
 
-/// The directory entries are put into.
+/// The staging directory.
 pub(crate) struct Staging {
     root: OwnedFd,
     /// Whether the file system keeps owners and modes.
     keeps_owners: bool,
-    /// Whether device nodes are made.
+    /// Whether device nodes may be created.
     devices: bool,
-    /// Directories that may yet get entries, one inside the other, with the times they are to have after that.
+    /// Nested directories that may still get entries, with the times to set afterwards.
     open: Vec<(Vec<u8>, Timestamps)>,
 }
 
@@ -66,10 +66,10 @@ impl Staging {
         Self { root, keeps_owners, devices, open: Vec::new() }
     }
 
-    /// Puts an entry in; `content` gives what a file holds.
+    /// Adds an entry; `content` is the content of a file.
     pub(super) fn add(&mut self, entry: &Entry, content: &mut dyn io::Read) -> Result<(), Refusal> {
         let names = names(&entry.path)?;
-        // The directory the archive was made of is the one it is unpacked in, which keeps what it has.
+        // The entry for the top directory. The target directory keeps its own attributes.
         let Some((name, parents)) = names.split_last() else { return Ok(()) };
         if names.first() == Some(&STAGING.as_bytes()) {
             return Err("its path is that of the directory archives are unpacked in first".into());
@@ -90,12 +90,12 @@ impl Staging {
         Ok(())
     }
 
-    /// Gives the directories their times, once no more entries come.
+    /// Sets the times of the directories, once no more entries come.
     pub(super) fn finish(&mut self) -> Result<(), Refusal> {
         self.leave(&[])
     }
 
-    /// Gives their times to the directories that a path is not in.
+    /// Sets the times of the open directories that do not contain the path.
     fn leave(&mut self, names: &[&[u8]]) -> Result<(), Refusal> {
         let path = names.join(&b'/');
         let is_in = |dir: &[u8]| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
@@ -144,7 +144,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Makes another name for a file that was unpacked before.
+    /// Makes a hard link to a file that was unpacked before.
     fn link(&self, target: &[u8], parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Refusal> {
         let unknown = || Refusal::from("it is a hard link to something that did not come before it in the archive");
         let names = names(target).map_err(|_| unknown())?;
@@ -162,15 +162,15 @@ impl Staging {
         }
         let mode = Mode::from_raw_mode(entry.mode);
         mknodat(parent, name, kind, mode, makedev(entry.device.0, entry.device.1))?;
-        // What the process does not let others do by default has no say here.
+        // Not subject to the umask of the process.
         if self.keeps_owners {
             rustix::fs::chmodat(parent, name, mode, AtFlags::empty())?;
         }
         self.dress_node(entry, parent, name)
     }
 
-    /// Gives owner, mode and extended attributes to a file or directory. In this order: a new owner takes mode bits and
-    /// capabilities away.
+    /// Sets owner, mode and extended attributes of a file or directory, in this order: changing the owner clears mode
+    /// bits and capabilities.
     fn apply_metadata(&self, entry: &Entry, file: BorrowedFd<'_>) -> Result<(), Refusal> {
         if self.keeps_owners {
             rustix::fs::fchown(file, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))?;
@@ -182,13 +182,13 @@ impl Staging {
         Ok(())
     }
 
-    /// The same for what cannot be opened.
+    /// Does the same for a file that cannot be opened.
     fn dress_node(&self, entry: &Entry, parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Refusal> {
         if self.keeps_owners {
             let (uid, gid) = (Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)));
             chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
         }
-        // There is no call for the attributes of a name in a directory.
+        // There is no system call for the attributes of a name in a directory.
         let path = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(OsStr::from_bytes(name));
         for (name, value) in &entry.xattrs {
             lsetxattr(&path, &**name, value, XattrFlags::empty()).map_err(|errno| no_xattr(name, errno))?;
@@ -196,7 +196,7 @@ impl Staging {
         Ok(utimensat(parent, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The directory an entry goes into, made where the archive has none.
+    /// Opens the parent directory of an entry, and creates it if the archive has no entry for it.
     fn parent(&self, names: &[&[u8]]) -> Result<OwnedFd, Refusal> {
         let path = names.join(&b'/');
         match self.directory(&path) {
@@ -229,7 +229,7 @@ fn times(entry: &Entry) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-/// The names a path consists of. One that could lead elsewhere is refused, whatever is there.
+/// Splits a path into its names. Refuses a path that could lead elsewhere, whatever exists there.
 fn names(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
     if path.starts_with(b"/") {
         return Err("its path is absolute".into());

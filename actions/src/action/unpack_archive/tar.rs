@@ -1,19 +1,19 @@
-//! Reads tar archives: ustar and pax (POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"), and what GNU tar
-//! adds to them for long names and large numbers (GNU tar manual, "Basic Tar Format").
+//! Reads tar archives: ustar and pax (POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"), and GNU
+//! tar's extensions for long names and large numbers (GNU tar manual, "Basic Tar Format").
 //!
-//! Written anew, because the crate for it reads names and extended headers of any size into memory.
+//! The tar crate is not used because it reads names and extended headers of any size into memory.
 
 use std::io::{self, Read};
 
-/// Size of a header, and what everything is padded to.
+/// Size of a header; everything is padded to a multiple of it.
 const BLOCK: usize = 512;
-/// Names and extended attributes larger than this, in bytes, are not meant well.
+/// Maximum bytes of names and extended attributes. More is taken as malicious.
 const MAX_EXTENDED: u64 = 1 << 20;
-/// Prefix of pax keywords that hold extended attributes; star's, which GNU tar and bsdtar use too.
+/// Prefix of pax keywords for extended attributes. It comes from star; GNU tar and bsdtar use it too.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 const ACL: &[u8] = b"SCHILY.acl.";
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Fifo,
 }
 
-/// An entry, as the archive has it: nothing of it is to be trusted.
+/// An entry, as it is in the archive. Nothing in it can be trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) path: Vec<u8>,
@@ -41,22 +41,22 @@ pub(super) struct Entry {
     pub(super) device: (u32, u32),
     /// Names and values.
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether it has access control lists in words, which are not read.
+    /// Whether it has access control lists in text form, which are not read.
     pub(super) has_acl: bool,
 }
 
-/// Why an archive cannot be read on.
+/// Why reading an archive failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The stream gave out an error.
+    /// The stream returned an error.
     Read(io::Error),
-    /// What is wrong, and with which entry, if that is known.
+    /// What is damaged, and the entry if known.
     Damaged { entry: Option<Vec<u8>>, reason: &'static str },
-    /// What is not read, and of which entry, if that is known.
+    /// What is not supported, and the entry if known.
     Unread { entry: Option<Vec<u8>>, reason: &'static str },
 }
 
-/// Why an archive is damaged that is cut off.
+/// The reason for a truncated archive.
 pub(super) const ENDS_EARLY: &str = "it ends too early";
 
 fn damaged(reason: &'static str) -> Fault {
@@ -67,15 +67,15 @@ fn unread(reason: &'static str) -> Fault {
     Fault::Unread { entry: None, reason }
 }
 
-/// An archive. Its [`Read`] gives the content of the entry read last.
+/// An archive. Its [`Read`] implementation gives the content of the last entry.
 pub(super) struct Archive<R> {
     input: R,
-    /// Bytes left of the entry's content, and of the padding behind it.
+    /// Bytes left of the entry's content, and of the padding after it.
     left: u64,
     padding: u64,
 }
 
-/// What stands before an entry and is about it.
+/// Extended headers that apply to the next entry.
 #[derive(Default)]
 struct Extended {
     path: Option<Vec<u8>>,
@@ -93,7 +93,7 @@ impl<R: Read> Archive<R> {
         Self { input, left: 0, padding: 0 }
     }
 
-    /// The next entry; none at the end of the archive, of which nothing but zeros may follow.
+    /// Reads the next entry; `None` at the end of the archive. Only zeros may follow the end.
     pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
         self.skip_content()?;
         let mut extended = Extended::default();
@@ -149,7 +149,7 @@ impl<R: Read> Archive<R> {
         Ok(entry)
     }
 
-    /// The content of an entry that only says something about the next one.
+    /// Reads the content of an entry that only describes the next one.
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, Fault> {
         if size > MAX_EXTENDED {
             return Err(unread("an extended header is larger than 1 MiB"));
@@ -168,7 +168,7 @@ impl<R: Read> Archive<R> {
         if skipped == left { Ok(()) } else { Err(damaged(ENDS_EARLY)) }
     }
 
-    /// Reads to the end of the stream. The archive ends with two blocks of zeros, and is often padded with more.
+    /// Reads to the end of the stream. An archive ends with two blocks of zeros, and is often padded with more.
     fn end(&mut self) -> Result<(), Fault> {
         let mut block = [0; BLOCK];
         self.fill(&mut block)?;
@@ -209,7 +209,7 @@ impl<R: Read> Read for Archive<R> {
 
 impl Extended {
     fn take(&mut self, content: &[u8]) -> Result<(), Fault> {
-        // Another for the same entry takes the place of the first.
+        // A second extended header for the same entry replaces the first, except for path and link.
         *self = Self { path: self.path.take(), link: self.link.take(), ..Self::default() };
         for (key, value) in records(content).ok_or_else(|| damaged("an extended header is damaged"))? {
             let id = |what| parse::<u32>(value).ok_or_else(|| damaged(what));
@@ -236,7 +236,7 @@ impl Extended {
 
 const SPARSE: &str = "it is stored sparse, which is not read: make the archive without --sparse";
 
-/// A header for all entries that follow. Those that only comment, as git's, are fine.
+/// Checks a header for all following entries. Those with only comments, such as git's, are accepted.
 fn global(content: &[u8]) -> Result<(), Fault> {
     let mut records = records(content).ok_or_else(|| damaged("an extended header is damaged"))?.into_iter();
     match records.any(|(key, _)| {
@@ -247,7 +247,7 @@ fn global(content: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// The records of a pax header: length in decimal, a space, key, `=`, value, a line feed.
+/// Splits a pax header into records: length in decimal, a space, key, `=`, value, a line feed.
 fn records(mut content: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut records = Vec::new();
     while !content.is_empty() {
@@ -263,7 +263,7 @@ fn records(mut content: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
 
 fn kind(flag: u8, path: &[u8]) -> Result<Kind, &'static str> {
     Ok(match flag {
-        // Before there was a type for directories, a slash at the end made one.
+        // Before there was a type for directories, they were marked by a slash at the end.
         0 if path.ends_with(b"/") => Kind::Directory,
         0 | b'0' | b'7' => Kind::File,
         b'1' => Kind::HardLink,
@@ -279,7 +279,7 @@ fn kind(flag: u8, path: &[u8]) -> Result<Kind, &'static str> {
 
 fn name(header: &[u8; BLOCK]) -> Vec<u8> {
     let (name, prefix) = (text(&header[..100]), text(&header[345..500]));
-    // GNU tar uses the place of the prefix for something else, and says so in its magic.
+    // GNU tar uses the field of the prefix for something else, and has another magic.
     match &header[257..263] == b"ustar\0" && !prefix.is_empty() {
         true => [prefix, name].join(&b'/'),
         false => name,
@@ -295,7 +295,7 @@ fn without_end(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// The sum of all bytes of the header, with spaces in place of the sum itself.
+/// Checks the checksum: the sum of all bytes of the header, with spaces in place of the checksum.
 fn has_right_sum(header: &[u8; BLOCK]) -> bool {
     let sum = |bytes: &[u8]| bytes.iter().map(|byte| i64::from(*byte)).sum::<i64>();
     let found = sum(&header[..148]) + 8 * i64::from(b' ') + sum(&header[156..]);
@@ -306,7 +306,7 @@ fn unsigned(field: &[u8]) -> Option<u64> {
     signed(field).and_then(|value| u64::try_from(value).ok())
 }
 
-/// A number in octal digits, or, with the first bit set, in binary, the next bit being its sign.
+/// Parses a number in octal digits. If the first bit is set, it is binary, and the next bit is its sign.
 fn signed(field: &[u8]) -> Option<i64> {
     let first = *field.first()?;
     if first & 0x80 != 0 {
@@ -330,7 +330,7 @@ fn parse<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// A time in seconds since 1970 with a fraction; before that, it counts back.
+/// Parses a time in seconds since 1970 with a fraction. Times before 1970 are negative.
 fn time(text: &[u8]) -> Option<(i64, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

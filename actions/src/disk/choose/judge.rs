@@ -1,4 +1,4 @@
-//! Whether hints mean a disk, and whether it may be touched at all.
+//! Whether hints select a disk, and whether it may be touched at all.
 
 use slipway_protocol::disk::BY_PATH;
 use slipway_protocol::{Disk, DiskHints, TextHint};
@@ -16,7 +16,7 @@ pub(super) fn obstacle(candidate: &Candidate) -> Option<String> {
     }
 }
 
-/// Why a disk is not meant or must not be touched.
+/// Why a disk is not selected or must not be touched.
 pub(super) fn objection(hints: &DiskHints, candidate: &Candidate) -> Option<String> {
     let disk = &candidate.disk;
     if let Some(device) = hints.device.as_ref().filter(|device| **device != disk.path) {
@@ -28,7 +28,7 @@ pub(super) fn objection(hints: &DiskHints, candidate: &Candidate) -> Option<Stri
     if let Some(obstacle) = obstacle(candidate) {
         return Some(obstacle);
     }
-    // A card in a reader is what somebody names who wants it written; nobody means it who names nothing.
+    // A removable disk, such as a card in a reader, is only chosen if it is named.
     if disk.removable && !names_one_disk(hints) {
         return Some("is removable, and is not named by device, serial or wwn".to_owned());
     }
@@ -44,7 +44,7 @@ fn names_one_disk(hints: &DiskHints) -> bool {
     hints.device.is_some() || names.into_iter().flatten().any(TextHint::is_exact)
 }
 
-/// What a disk is that the hints do not mean.
+/// The property by which a disk does not match the hints.
 fn mismatch(hints: &DiskHints, disk: &Disk) -> Option<String> {
     let facts = facts(hints, disk);
     let differs = facts.iter().find_map(|fact| {
@@ -67,7 +67,7 @@ fn mismatch(hints: &DiskHints, disk: &Disk) -> Option<String> {
         })
 }
 
-/// What was asked for, in words.
+/// The hints in words.
 pub(super) fn wanted(hints: &DiskHints) -> String {
     let device = hints.device.as_ref().map(|device| format!("device {device}"));
     let nothing = Disk::default();
@@ -81,12 +81,12 @@ pub(super) fn wanted(hints: &DiskHints) -> String {
     if all.is_empty() { "a disk".to_owned() } else { format!("a disk with {}", all.join(" and ")) }
 }
 
-/// A hint about a text, and the texts it may be about.
+/// A text hint, and the values of the disk it may match.
 struct Fact<'a> {
     key: &'static str,
     hint: Option<&'a TextHint>,
     found: Vec<&'a str>,
-    /// Takes away what does not count.
+    /// Strips the parts that do not count.
     bare: fn(&str) -> &str,
 }
 
@@ -111,7 +111,7 @@ fn facts<'a>(hints: &'a DiskHints, disk: &'a Disk) -> [Fact<'a>; 10] {
     ]
 }
 
-/// The model without the vendor it begins with, which is how Ironic has it.
+/// The model without a leading vendor, as Ironic has it.
 fn model_alone(disk: &Disk) -> Option<&str> {
     disk.model.as_deref()?.strip_prefix(disk.vendor.as_deref()?).map(str::trim_start)
 }
@@ -124,13 +124,13 @@ fn bare_path(path: &str) -> &str {
     path.strip_prefix(BY_PATH).unwrap_or(path)
 }
 
-/// A World Wide Name in lower case without its prefix.
+/// A World Wide Name in lower case and without its prefix.
 fn bare_wwn(wwn: &str) -> &str {
     ["naa.", "eui.", "uuid.", "nvme.", "0x"].iter().find_map(|prefix| wwn.strip_prefix(prefix)).unwrap_or(wwn)
 }
 
-/// The two halves of a name of 16 bytes (SPC-4, 7.8.6.6.5, NAA IEEE Registered Extended): what udev calls the WWN, and its
-/// vendor extension.
+/// The two halves of a name of 16 bytes (SPC-4, 7.8.6.6.5, NAA IEEE Registered Extended): the part that udev calls the
+/// WWN, and its vendor extension.
 fn split_wwn(wwn: &str) -> Option<(&str, &str)> {
     let bare = wwn.strip_prefix("naa.")?;
     let is_extended = bare.len() == 32 && bare.starts_with('6') && bare.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -24,7 +24,7 @@ fn machine() -> Vec<Candidate> {
             rotational: true,
             ..disk("/dev/sda", 10)
         }),
-        // Too short for what its first digit says it is.
+        // Shorter than the format in its first digit requires.
         free(Disk {
             model: text("ACME Slow 10K"),
             vendor: text("ACME"),
@@ -42,7 +42,7 @@ fn machine() -> Vec<Candidate> {
     ]
 }
 
-/// Hints of texts, by key.
+/// Text hints, by key.
 fn hints(texts: &[(&str, &str)]) -> DiskHints {
     let mut hints = DiskHints::default();
     for (key, value) in texts {

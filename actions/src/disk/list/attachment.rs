@@ -1,12 +1,12 @@
-//! Where a disk is attached and by what, from the chain of devices above it in sysfs. The micro-OS has no udev, so the name
-//! that udev would give the place is worked out here (systemd, src/udev/udev-builtin-path_id.c).
+//! How and where a disk is attached, from the chain of its parent devices in sysfs. The micro-OS has no udev, so the
+//! by-path name that udev would give the disk is computed here (systemd, src/udev/udev-builtin-path_id.c).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::attribute;
 
-/// A device in sysfs, or a folder that groups devices, which is of no subsystem.
+/// A device in sysfs, or a folder that groups devices, which has no subsystem.
 struct Device {
     path: PathBuf,
     name: String,
@@ -25,7 +25,7 @@ impl Device {
     }
 }
 
-/// The device at a path and every one above it.
+/// The device at a path and all its parents.
 fn chain(path: &Path) -> Vec<Device> {
     let path = path.canonicalize().unwrap_or_default();
     path.ancestors().filter_map(Device::of).collect()
@@ -37,7 +37,7 @@ pub(super) fn hctl(dir: &Path) -> Option<String> {
     entries.next()?.ok()?.file_name().into_string().ok()
 }
 
-/// The transport as lsblk(8) names it; `virtio` also for SCSI over it.
+/// The transport as lsblk(8) names it. SCSI over virtio is `virtio` too.
 pub(super) fn transport(dir: &Path, name: &str) -> Option<&'static str> {
     for (prefix, transport) in [("nvme", "nvme"), ("mmcblk", "mmc"), ("vd", "virtio")] {
         if name.starts_with(prefix) {
@@ -59,21 +59,21 @@ pub(super) fn transport(dir: &Path, name: &str) -> Option<&'static str> {
     path.contains("/virtio").then_some("virtio")
 }
 
-/// Serial number of the USB device a disk is, or is behind: most of them give none by SCSI.
+/// Serial number of the USB device that is the disk, or that it is behind. Most of them give none by SCSI.
 pub(super) fn usb_serial(dir: &Path) -> Option<String> {
     let chain = chain(dir);
     let interface = chain.iter().position(|device| device.is_of("usb") && device.name.contains(':'))?;
-    // Its hub, and the bus at the root of them, have serial numbers too.
+    // The hub and the bus have serial numbers too.
     attribute(&chain.get(interface + 1)?.path.join("serial"))
 }
 
-/// The link udev would make to a disk under /dev/disk/by-path; none where it would make none, and for iSCSI, IEEE 1394 and
-/// Hyper-V. `sys` is where sysfs is mounted.
+/// The link udev would create for a disk in /dev/disk/by-path; none if udev would create none, and for iSCSI, IEEE 1394
+/// and Hyper-V. `sys` is the mount point of sysfs.
 pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
     let mut chain = chain(dir);
-    // From the disk outward.
+    // From the disk towards the root.
     let mut parts: Vec<String> = Vec::new();
-    // A place counts only if something of a known transport hangs on something that has a name of its own.
+    // A path only counts if it has a known transport and a parent with its own name.
     let (mut has_transport, mut has_parent) = (false, false);
     let mut at = 0;
     while let Some(device) = chain.get(at) {
@@ -91,7 +91,7 @@ pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
             "usb" => {
                 has_transport = true;
                 if let Some((_, port)) = device.name.split_once('-') {
-                    // The number of the bus changes between boots.
+                    // The bus number is left out because it changes between boots.
                     parts.push(format!("usb-0:{port}"));
                     next = past(&chain, at);
                 }
@@ -111,7 +111,7 @@ pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
                 (has_transport, has_parent) = (true, true);
                 next = past(&chain, at);
                 if subsystem == "nvme-subsystem" {
-                    // With multipath the disk is below no controller; the first one has its number.
+                    // With multipath the disk is not below a controller. Its name has the number of the first one.
                     let number = dir.file_name()?.to_str()?.strip_prefix("nvme")?.split('n').next()?;
                     let controller = sys.join(format!("class/nvme/nvme{number}"));
                     chain = self::chain(&controller);
@@ -126,7 +126,7 @@ pub(super) fn by_path(sys: &Path, dir: &Path) -> Option<String> {
     (has_transport && has_parent).then(|| format!("{}{}", slipway_protocol::disk::BY_PATH, parts.join("-")))
 }
 
-/// The index behind the devices of the same subsystem that follow one another from here.
+/// The index behind the consecutive devices of the same subsystem from here.
 fn past(chain: &[Device], at: usize) -> usize {
     let same = chain.iter().skip(at).take_while(|device| device.subsystem == chain[at].subsystem);
     at + same.count()
@@ -137,15 +137,15 @@ fn is_scsi_device(name: &str) -> bool {
     numbers.len() == 4 && numbers.iter().all(|number| number.parse::<u64>().is_ok())
 }
 
-/// Where on its host a SCSI device is.
+/// The path part of a SCSI device.
 struct Place {
     part: String,
     is_named_by_its_transport: bool,
-    /// How many devices of the chain this is about.
+    /// Number of devices in the chain that the part covers.
     devices: usize,
 }
 
-/// `chain` begins with the SCSI device.
+/// `chain` starts with the SCSI device.
 fn scsi(sys: &Path, chain: &[Device]) -> Option<Place> {
     let device = chain.first()?;
     let path = device.path.to_str()?;
@@ -173,7 +173,7 @@ fn scsi(sys: &Path, chain: &[Device]) -> Option<Place> {
     Some(Place { part, is_named_by_its_transport: false, devices: behind })
 }
 
-/// The host of a chain, and the index of what is behind it.
+/// The SCSI host in a chain, and the index behind it.
 fn host(chain: &[Device]) -> Option<(&Device, usize)> {
     let at = chain.iter().position(|device| device.is_of("scsi") && device.name.starts_with("host"))?;
     Some((&chain[at], at + 1))
@@ -184,7 +184,7 @@ fn ata(sys: &Path, chain: &[Device]) -> Option<String> {
     let (channel, target) = (address.next()?, address.next()?);
     let (_, behind) = host(chain)?;
     let port = attribute(&sys.join("class/ata_port").join(&chain.get(behind)?.name).join("port_no"))?;
-    // Behind a port multiplier the channel tells the disks apart, else master and slave are targets.
+    // Behind a port multiplier the channel distinguishes the disks. Otherwise master and slave are targets.
     Some(match channel {
         "0" => format!("ata-{port}.{target}"),
         _ => format!("ata-{port}.{channel}.0"),
@@ -197,7 +197,7 @@ fn fibre_channel(sys: &Path, chain: &[Device]) -> Option<String> {
     Some(format!("fc-{port}-{}", lun(chain)?))
 }
 
-/// The chain is device, target, end device, port, and host or expander.
+/// The chain is device, target, end device, port, then host or expander.
 fn sas(sys: &Path, chain: &[Device]) -> Option<String> {
     let (end, port, above) = (chain.get(2)?, chain.get(3)?, chain.get(4)?);
     let of = |device: &Device, file| attribute(&sys.join("class/sas_device").join(&device.name).join(file));
@@ -213,7 +213,7 @@ fn sas(sys: &Path, chain: &[Device]) -> Option<String> {
     })
 }
 
-/// Unit number as in links: flat below 256, else in the form of SAM with the 32 bits Linux keeps.
+/// Logical unit number as in links: flat below 256, else in the format of SAM with the 32 bits that Linux keeps.
 fn lun(chain: &[Device]) -> Option<String> {
     let lun: u64 = chain.first()?.name.rsplit(':').next()?.parse().ok()?;
     Some(match lun {

@@ -1,22 +1,23 @@
-//! Which disk slipway was started from, and which another machine could start it from.
+//! Finds the disk slipway was started from, and disks another machine could start it from.
 //!
-//! The EFI stub tells it where firmware loaded slipway from a GPT. A loader that knows better can say so on the kernel's command
-//! line. Where neither does, as with BIOS, an MBR or a kernel loaded by GRUB, a medium is known by its label.
+//! The EFI stub records the GPT partition from which the firmware loaded slipway. A loader that knows better can name
+//! the medium on the kernel's command line. If neither is given, as with BIOS, an MBR or a kernel loaded by GRUB, a
+//! medium is recognised by its label.
 
 use std::path::Path;
 use std::{fs, io};
 
 use crate::disk::probe::{self, Place};
 
-/// Word of the kernel's command line, without blanks in its value: `PARTUUID=`, `PARTLABEL=`, `UUID=` or `LABEL=` and that of the
-/// medium or a partition of it, or the path of the disk.
+/// Key on the kernel's command line. The value has no blanks: `PARTUUID=`, `PARTLABEL=`, `UUID=` or `LABEL=` of the
+/// medium or one of its partitions, or the path of the disk.
 const KEY: &str = "slipway.boot_medium=";
-/// Label of a file system, or name of a partition, that makes a disk a medium; in either case.
+/// Label of a file system or name of a partition that marks a disk as a medium. Case is ignored.
 const LABEL: &str = "slipway";
-/// Partitions of a disk whose file systems are looked at.
+/// Maximum number of partitions per disk whose file systems are checked.
 const MOST_PLACES: usize = 16;
 
-/// How a medium is known that slipway was started from.
+/// What identifies the medium that slipway was started from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Name {
     PartUuid(String),
@@ -26,26 +27,26 @@ enum Name {
     Device(String),
 }
 
-/// What is known of the medium slipway was started from.
+/// What is known about the medium that slipway was started from.
 #[derive(Debug)]
 pub(super) struct BootMedium {
     names: Vec<Name>,
 }
 
-/// What a disk has to do with starting slipway.
+/// The role of a disk in starting slipway.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// This start came from it.
+    /// Slipway was started from it.
     BootedFrom,
-    /// It is made for that, and how it is seen.
+    /// It is a boot medium for slipway, with how that was recognised.
     Made(String),
-    /// Nothing.
+    /// None.
     Other,
 }
 
 impl BootMedium {
-    /// What firmware and command line say; an error where what the latter says is not understood. `sys` and `proc` are where sysfs
-    /// and procfs are mounted.
+    /// What firmware and command line say. Fails if the value on the command line is not understood. `sys` and `proc`
+    /// are the mount points of sysfs and procfs.
     pub(super) fn of(sys: &Path, proc: &Path) -> io::Result<Self> {
         let command_line = fs::read_to_string(proc.join("cmdline")).unwrap_or_default();
         let mut names = told(&command_line)?;
@@ -53,13 +54,13 @@ impl BootMedium {
         Ok(Self { names })
     }
 
-    /// What the disk at a path is. One that cannot be read is none of it, but by its path. What only stands in for a disk, and may
-    /// be one that never answers, is looked at where a medium was told of.
+    /// The role of the disk at a path. A disk that cannot be read has none, unless it is named by its path. A device in
+    /// place of a disk may never respond, so it is only read if a medium was named.
     pub(super) fn look_at(&self, path: &str, is_layer: bool) -> Found {
         if is_layer && self.names.is_empty() {
             return Found::Other;
         }
-        // The table by itself: nothing that is wrong with a file system may hide it.
+        // The table is read separately, so that a damaged file system cannot hide it.
         let mut places = probe::in_table(path).unwrap_or_default();
         places.extend(probe::first(path, MOST_PLACES).unwrap_or_default());
         if self.names.iter().any(|name| name.is_of(path, &places)) {
@@ -84,7 +85,7 @@ impl Name {
     }
 }
 
-/// By what a place shows that it is made to start slipway.
+/// How a place is recognised as a medium for slipway.
 fn mark(place: &Place) -> Option<String> {
     let what = if place.number == 0 { "it".to_owned() } else { format!("its partition {}", place.number) };
     let is_marked = |text: &&String| text.eq_ignore_ascii_case(LABEL);
@@ -92,7 +93,7 @@ fn mark(place: &Place) -> Option<String> {
     label.or_else(|| Some(format!("{what} has the name {}", place.partlabel.as_ref().filter(is_marked)?)))
 }
 
-/// What a kernel's command line says of the medium.
+/// The media named on the kernel's command line.
 fn told(command_line: &str) -> io::Result<Vec<Name>> {
     command_line
         .split_whitespace()
@@ -114,8 +115,8 @@ fn told(command_line: &str) -> io::Result<Vec<Name>> {
         .collect()
 }
 
-/// Unique GUID of the partition the boot stub was loaded from (The Boot Loader Interface, LoaderDevicePartUUID): four
-/// bytes of attributes, then UTF-16.
+/// Unique GUID of the partition from which the boot stub was loaded (The Boot Loader Interface, LoaderDevicePartUUID):
+/// four bytes of attributes, then UTF-16.
 fn boot_partition(efivars: &Path) -> Option<String> {
     let value = fs::read(efivars.join("LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")).ok()?;
     let units: Vec<u16> = value.get(4..)?.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();

@@ -1,16 +1,16 @@
-//! Whether a disk that is open is still there.
+//! Whether an open disk is still there.
 
 use std::fs;
 use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-/// What a SCSI device (drivers/scsi/scsi_sysfs.c, `sdev_states`) or an NVMe controller (drivers/nvme/host/sysfs.c,
-/// `nvme_sysfs_show_state`) is in while it is taken away, or when it has stopped to answer.
+/// States of a SCSI device (drivers/scsi/scsi_sysfs.c, `sdev_states`) or an NVMe controller (drivers/nvme/host/sysfs.c,
+/// `nvme_sysfs_show_state`) that is being removed or no longer responds.
 const GONE: &[&str] = &["cancel", "deleted", "offline", "transport-offline", "deleting", "deleting (no IO)", "dead"];
 
-/// Whether the disk of a device number is gone. What is open keeps its number, but loses its bytes first and then its entry in
-/// sysfs, which is mounted at `sys` (kernel source, block/genhd.c, `del_gendisk`).
+/// Whether the disk with a device number is gone. An open disk keeps its number, but first loses its size and then its
+/// entry in sysfs (kernel source, block/genhd.c, `del_gendisk`). `sys` is the mount point of sysfs.
 pub(super) fn is_gone(sys: &Path, device: u64) -> bool {
     let numbers = sys.join("dev/block");
     let dir = numbers.join(format!("{}:{}", major(device), minor(device)));
@@ -45,7 +45,7 @@ mod tests {
         check(&[("dev/block/8:0/size", "2048\n")], true);
         check(&[size, ("dev/block/8:16/device/state", "offline\n")], true);
         check(&[size, ("dev/block/8:16/device/state", "deleting (no IO)\n")], true);
-        // Without sysfs nothing is known.
+        // Nothing is known without sysfs.
         check(&[("block/sda/size", "2048\n")], false);
     }
 }

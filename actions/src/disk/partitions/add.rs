@@ -1,4 +1,4 @@
-//! One more partition in a GPT that is there. The table is changed in memory, and written only when all of it is right.
+//! Adds a partition to an existing GPT. The table is changed in memory, and only written when all of it is right.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::disk::open::OpenDisk;
 use crate::error::{Error, PartitionError};
 use crate::random;
 
-/// A table that is to be written, with a partition more than the disk has.
+/// A table to be written, with one more partition than the disk has.
 #[derive(Debug)]
 pub(crate) struct Addition {
     partition: Partition,
@@ -25,8 +25,9 @@ pub(crate) struct Addition {
 }
 
 impl Addition {
-    /// Plans a partition of `len` bytes at the end of the last gap there is; none where no gap is large enough. At the end, so that
-    /// the partition before it may still grow. Fails where there is no GPT, or one that is not whole or not as usual.
+    /// Plans a partition of `len` bytes at the end of the last gap that is large enough; none if there is no such gap.
+    /// It is put at the end so that the partition before it can still grow. Fails if there is no GPT, or if it is
+    /// damaged or has an unusual layout.
     pub(crate) fn plan(disk: &OpenDisk, len: u64, type_guid: &str, name: &str) -> Result<Option<Self>, Error> {
         let block = u64::from(disk.logical_block());
         let block_size = LogicalBlockSize::try_from(block).map_err(|error| failed(disk, error.to_string()))?;
@@ -54,12 +55,12 @@ impl Addition {
         Ok(Some(Self { partition, block_size, primary, backup, head }))
     }
 
-    /// The partition, as it will be.
+    /// The new partition.
     pub(crate) fn partition(&self) -> &Partition {
         &self.partition
     }
 
-    /// Writes the table: the backup first, so that one of the two is whole at any time.
+    /// Writes the table. The backup is written first, so that one of the two is intact at any time.
     pub(crate) fn write(mut self, disk: &OpenDisk) -> Result<(), Error> {
         let of_header = |error: HeaderError| failed(disk, error.to_string());
         let (block, at) = (self.block_size.as_u64(), (ENTRIES_LBA * self.block_size.as_u64()) as usize);
@@ -74,7 +75,7 @@ impl Addition {
     }
 }
 
-/// The header of a GPT and the first blocks of its disk, to the end of the entries.
+/// The header of a GPT, and the first blocks of its disk up to the end of the entries.
 fn read(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<(Header, Vec<u8>), Error> {
     let block = block_size.as_u64();
     let last = (disk.size() / block).saturating_sub(1);
@@ -106,7 +107,7 @@ fn read(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<(Header, Vec<u8
     }
 }
 
-/// The last `len` bytes of the last gap that has as many, aligned.
+/// The last `len` bytes of the last gap that is large enough, aligned.
 fn last_gap(usable: Range<u64>, mut taken: Vec<Range<u64>>, len: u64) -> Option<Range<u64>> {
     taken.sort_by_key(|range| range.end);
     let mut end = usable.end;
@@ -149,7 +150,7 @@ mod tests {
         check(&[(4, 96)], None);
         check(&[(50, 97), (1, 40)], Some((46, 50)));
         check(&[(1, 99)], None);
-        // Partitions that overlap, as a damaged table may have them.
+        // Overlapping partitions, which a damaged table may have.
         check(&[(1, 96), (20, 30), (10, 90)], None);
     }
 }

@@ -1,4 +1,4 @@
-//! A new GPT. It is made in memory, and written only when all of it is right.
+//! Makes a new GPT. It is made in memory, and only written when all of it is right.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use super::{Device, ENTRIES_LBA, ENTRY_SIZE, HEADER_LBA, MIN_ENTRIES};
 use crate::disk::open::OpenDisk;
 use crate::error::{Error, PartitionError};
 
-/// What partitions begin and end at multiples of, in bytes.
+/// Alignment of the start and end of partitions, in bytes.
 pub(super) const ALIGNMENT: u64 = 1 << 20;
 
-/// A partition that is to be in a table.
+/// A partition that is planned for a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     pub(crate) bytes: Range<u64>,
@@ -25,7 +25,7 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// The entry of a table on a disk with blocks of so many bytes.
+    /// The table entry on a disk with this block size in bytes.
     pub(super) fn entry(&self, block: u64, path: &str) -> Result<gpt::partition::Partition, Error> {
         let guid_error = |text: &str| failed(path, format!("{text:?} is no GUID"));
         let guid = self.type_guid.parse().map_err(|_| guid_error(&self.type_guid))?;
@@ -40,7 +40,7 @@ impl Planned {
     }
 }
 
-/// A table that is to be written.
+/// A table to be written.
 #[derive(Debug)]
 pub(crate) struct Table {
     block_size: LogicalBlockSize,
@@ -53,7 +53,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty table for a disk. Fails on one too small for it.
+    /// An empty table for a disk. Fails if the disk is too small for it.
     pub(crate) fn new(disk: &OpenDisk) -> Result<Self, Error> {
         let path = disk.path().to_owned();
         let block = u64::from(disk.logical_block());
@@ -67,19 +67,19 @@ impl Table {
         let (primary, backup) =
             build(true).and_then(|primary| Ok((primary, build(false)?))).map_err(of_header(&path))?;
         let mut head = vec![0; (ENTRIES_LBA * block) as usize + (MIN_ENTRIES * ENTRY_SIZE) as usize];
-        // Of a larger disk it says as much as it can (UEFI specification, table 5-4).
+        // The field has 32 bits. For a larger disk it has its maximum (UEFI specification, table 5-4).
         let mbr = ProtectiveMBR::with_lb_size(u32::try_from(last).unwrap_or(u32::MAX)).to_bytes();
         head[..mbr.len()].copy_from_slice(&mbr);
         Ok(Self { block_size, primary, backup, head, added: 0, path })
     }
 
-    /// The bytes partitions may use.
+    /// The bytes that partitions may use.
     pub(crate) fn usable(&self) -> Range<u64> {
         let end = (self.primary.last_usable + 1) * self.block_size.as_u64();
         ALIGNMENT..end - end % ALIGNMENT
     }
 
-    /// Adds a partition, whose place is aligned and covered by no other.
+    /// Adds a partition, which must be aligned and must not overlap another.
     pub(crate) fn add(&mut self, planned: &Planned) -> Result<(), Error> {
         let entry = planned.entry(self.block_size.as_u64(), &self.path)?;
         let head = &mut Cursor::new(self.head.as_mut_slice());
@@ -90,8 +90,8 @@ impl Table {
         Ok(())
     }
 
-    /// Writes the table to a disk that has none: entries, then headers, then the MBR, by which firmware and kernels know that there
-    /// is one. Flushed in between, so that what is found is whole.
+    /// Writes the table to a disk that has none: first the entries, then the headers, then the MBR, by which firmware
+    /// and kernels recognise a GPT. The disk is flushed in between, so that a table that is found is complete.
     pub(crate) fn write(&mut self, disk: &OpenDisk) -> Result<(), Error> {
         let block = self.block_size.as_usize();
         let (header, entries) = (HEADER_LBA as usize * block, ENTRIES_LBA as usize * block);

@@ -1,4 +1,4 @@
-//! Fits the partition table of an image to the disk it is written to. All of it happens in memory, before the table is
+//! Adapts the partition table of an image to the disk it is written to. This happens in memory, before the table is
 //! written.
 
 use std::io::Cursor;
@@ -19,64 +19,64 @@ use crate::disk::open::OpenDisk;
 use crate::error::{Error, ImageError, PartitionError};
 
 const SIGNATURE: &[u8] = b"EFI PART";
-/// Bytes of a header, and where it has its checksum, the block it is in, the block of the other one, and that of its entries (UEFI
-/// specification, table 5-5).
+/// Size of a GPT header in bytes, and offsets of its fields: checksum, its own block, block of the other header, block
+/// of its entries (UEFI specification, table 5-5).
 const HEADER_LEN: usize = 92;
 const HEADER_SUM: usize = 16;
 const HEADER_OWN: usize = 24;
 const HEADER_OTHER: usize = 32;
 const HEADER_ENTRIES: usize = 72;
-/// Where an entry of a GPT has its last block (UEFI specification, table 5-6).
+/// Offset of the last block in a GPT entry (UEFI specification, table 5-6).
 const ENTRY_LAST_LBA: usize = 40;
-/// Where the records of an MBR are, and their size (UEFI specification, tables 5-1 and 5-2).
+/// Offset of the records in an MBR, and their size (UEFI specification, tables 5-1 and 5-2).
 const MBR_RECORDS: usize = 446;
 const MBR_RECORD_SIZE: usize = 16;
-/// Where a record has the last block as cylinder, head and sector, and the number of blocks.
+/// Offsets in a record of its last block as cylinder, head and sector, and of its number of blocks.
 const RECORD_END: usize = 5;
 const RECORD_BLOCKS: usize = 12;
-/// Cylinder, head and sector of what is beyond their reach.
+/// Cylinder, head and sector of a block that they cannot express.
 const BEYOND_CHS: [u8; 3] = [0xFE, 0xFF, 0xFF];
 
-/// What was done to a table.
+/// What was changed in a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fitted {
     pub(crate) moved: Moved,
     pub(crate) growth: Growth,
 }
 
-/// Where the backup of a GPT is.
+/// What happened to the backup of a GPT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
-    /// At the end of the disk now.
+    /// It was moved to the end of the disk.
     Yes,
-    /// It was there, or there is no GPT.
+    /// It was there already, or there is no GPT.
     NotNeeded,
-    /// At the end of the image: the table cannot be edited without changing more of it.
+    /// It is still at the end of the image, because the table cannot be edited without changing more of it.
     NotPossible,
 }
 
-/// A backup GPT that is to be written.
+/// A backup GPT to be written.
 #[derive(Debug)]
 pub(crate) struct Backup {
-    /// Whole blocks, and where they belong.
+    /// Whole blocks, and their byte offset on the disk.
     entries: (Vec<u8>, u64),
     header: (Vec<u8>, u64),
-    /// Where the header is that the image brought.
+    /// Byte offset of the backup header that came with the image.
     old: u64,
 }
 
 impl Backup {
-    /// The entries, and the byte of the disk where they begin.
+    /// The entries, and their byte offset on the disk.
     pub(crate) fn entries(&self) -> (&[u8], u64) {
         (&self.entries.0, self.entries.1)
     }
 
-    /// The block with the header, and the byte of the disk where it begins.
+    /// The block with the header, and its byte offset on the disk.
     pub(crate) fn header(&self) -> (&[u8], u64) {
         (&self.header.0, self.header.1)
     }
 
-    /// The header of the old backup, where there is one and the new entries do not cover it.
+    /// The old backup header, if there is one and the new entries do not cover it.
     pub(crate) fn stale(&self, disk: &OpenDisk) -> Result<Option<Range<u64>>, Error> {
         let (entries, start) = self.entries();
         let mut old = vec![0; self.header.0.len()];
@@ -85,7 +85,7 @@ impl Backup {
         Ok((old.starts_with(SIGNATURE) && !is_covered).then(|| self.old..self.old + old.len() as u64))
     }
 
-    /// Takes away the header of the old backup and writes the new one's entries, which may cover the place.
+    /// Erases the old backup header, and writes the entries of the new backup, which may cover the old header.
     pub(crate) fn write_entries(&self, disk: &OpenDisk) -> Result<(), Error> {
         if let Some(stale) = self.stale(disk)? {
             disk.zero(stale)?;
@@ -94,16 +94,16 @@ impl Backup {
         disk.write_at(entries, start)
     }
 
-    /// Writes the header. The entries must be on the disk.
+    /// Writes the header. The entries must already be on the disk.
     pub(crate) fn write_header(&self, disk: &OpenDisk) -> Result<(), Error> {
         let (header, start) = self.header();
         disk.write_at(header, start)
     }
 }
 
-/// Moves the backup GPT of an image to the end of the larger disk it is written to, where firmware looks for it, and has
-/// the last partition reach to there, if that is asked for and can be done to what it holds. `head` is the head of the
-/// image, which is not on the disk yet, while all the rest is: it is changed in memory. Fails as [`check`] does.
+/// Moves the backup GPT of an image to the end of a larger disk, where firmware looks for it. If `grow` is set, extends
+/// the last partition up to there, if its content allows that. `head` is the head of the image and is changed in
+/// memory; it is not on the disk yet, but the rest of the image is. Fails as [`check`] does.
 pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitted, Option<Backup>), Error> {
     check(head, disk)?;
     let Some((block_size, primary)) = gpt_in(head, disk)? else {
@@ -156,8 +156,8 @@ pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitte
     Ok((Fitted { moved, growth }, Some(backup)))
 }
 
-/// The block of a backup's header, from that of the primary: they differ in where they and their entries are. The gpt crate makes one
-/// only on the disk, with the checksum of whatever the disk gives for the entries.
+/// The block with the backup header, derived from the primary one. They differ in their own place and the place of
+/// their entries. The gpt crate can only make one on the disk, with a checksum of the entries it finds there.
 fn backup_header(primary: &[u8], header: &Header) -> Vec<u8> {
     let mut block = primary.to_vec();
     let places =
@@ -171,11 +171,11 @@ fn backup_header(primary: &[u8], header: &Header) -> Vec<u8> {
     block
 }
 
-/// Fails if what an image begins with has a table that is made for blocks of another size than the disk's, or for a larger disk:
-/// neither firmware nor kernel would find it.
+/// Fails if the table at the start of an image is made for another block size than that of the disk, or for a larger
+/// disk: neither firmware nor kernel would find it.
 pub(crate) fn check(head: &[u8], disk: &OpenDisk) -> Result<(), Error> {
     let Some((block_size, primary)) = gpt_in(head, disk)? else { return Ok(()) };
-    // Linux, block/partitions/efi.c, is_gpt_valid(): a table that uses blocks behind the disk is none.
+    // Linux ignores a table that uses blocks beyond the end of the disk (block/partitions/efi.c, is_gpt_valid()).
     let usable = primary.last_usable.saturating_add(1).saturating_mul(block_size.as_u64());
     let ends = in_head(head, disk)?.into_iter().map(|partition| partition.bytes.end);
     let needed = ends.fold(usable, u64::max);
@@ -185,8 +185,8 @@ pub(crate) fn check(head: &[u8], disk: &OpenDisk) -> Result<(), Error> {
     Ok(())
 }
 
-/// The partitions of the table in the head of an image, as far as it can be read; not those inside an extended one, of which
-/// the table says nothing.
+/// The partitions in the head of an image, as far as the table can be read. Logical partitions are not included,
+/// because they are not in the table itself.
 pub(crate) fn in_head(head: &[u8], disk: &OpenDisk) -> Result<Vec<Partition>, Error> {
     let Some((block_size, primary)) = gpt_in(head, disk)? else {
         return Ok(mbr_in(head, disk).map(|(_, partitions)| partitions).unwrap_or_default());
@@ -198,7 +198,7 @@ pub(crate) fn in_head(head: &[u8], disk: &OpenDisk) -> Result<Vec<Partition>, Er
     Ok(used(&entries, block_size.as_u64()).collect())
 }
 
-/// The GPT in a head that is for this disk. One for blocks of another size is an error.
+/// The GPT in a head, if it is made for this disk. Another block size is an error.
 fn gpt_in(head: &[u8], disk: &OpenDisk) -> Result<Option<(LogicalBlockSize, Header)>, Error> {
     let block = u64::from(disk.logical_block());
     let header = |size: LogicalBlockSize| read_header_from_arbitrary_device(&mut Cursor::new(head), size).ok();
@@ -214,7 +214,7 @@ fn gpt_in(head: &[u8], disk: &OpenDisk) -> Result<Option<(LogicalBlockSize, Head
     }
 }
 
-/// Has the last partition of a GPT reach to the last block that may be used.
+/// Extends the last partition of a GPT to the last usable block.
 fn grow_in_gpt(
     head: &mut [u8],
     primary: &Header,
@@ -238,7 +238,8 @@ fn grow_in_gpt(
     Ok(growth)
 }
 
-/// Has the last primary partition of an MBR reach to the end of the disk, or as far as its number of blocks can say.
+/// Extends the last primary partition of an MBR to the end of the disk, or to the maximum number of blocks that a
+/// record can have.
 fn grow_in_mbr(head: &mut [u8], disk: &OpenDisk) -> Result<Growth, Error> {
     let block = u64::from(disk.logical_block());
     let Some((records, partitions)) = mbr_in(head, disk) else { return Ok(Growth::NotNeeded) };
@@ -260,7 +261,7 @@ fn grow_in_mbr(head: &mut [u8], disk: &OpenDisk) -> Result<Growth, Error> {
     Ok(growth)
 }
 
-/// The records of the MBR in a head, and its partitions; nothing where there is none, or one that is not for this disk.
+/// The records of the MBR in a head, and its partitions; none if there is no MBR, or it is not for this disk.
 fn mbr_in(head: &[u8], disk: &OpenDisk) -> Option<(Vec<PartRecord>, Vec<Partition>)> {
     let block = u64::from(disk.logical_block());
     let block_size = LogicalBlockSize::try_from(block).ok()?;

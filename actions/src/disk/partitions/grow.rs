@@ -1,5 +1,5 @@
-//! Plans that the last partition of an image reaches to the end of a larger disk. What cannot be grown is left as it is, which is no
-//! error: the image is whole without it.
+//! Plans the growth of the last partition of an image to the end of a larger disk. A partition that cannot be grown is
+//! left as it is. That is not an error, because the image works without it.
 
 use std::ops::Range;
 
@@ -10,51 +10,51 @@ use crate::disk::open::OpenDisk;
 use crate::disk::probe;
 use crate::error::Error;
 
-/// Ends of partitions are multiples of this many bytes, as partition programs make them.
+/// Alignment of partition ends in bytes, as partitioning programs use it.
 const ALIGNMENT: u64 = 1 << 20;
-/// File systems the kernel grows while they are mounted, as the probe calls them.
+/// File systems that the kernel can grow while mounted, as the probe calls them.
 const GROWABLE: &[&str] = &["ext2", "ext3", "ext4", "xfs", "btrfs"];
-/// Types that are never sealed by another partition.
+/// Types of partitions that are never sealed by another one.
 const UNSEALED_TYPES: &[&str] = &[types::HOME, types::SRV, types::VAR, types::TMP];
 
-/// What becomes of the last partition of an image.
+/// What happens to the last partition of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// There is none, nobody asked, or it ends where the disk does.
+    /// There is none, growing was not requested, or it ends at the end of the disk.
     NotNeeded,
     /// It is left as it is.
     Left {
-        /// The partition in words.
+        /// The partition, in words.
         partition: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It reaches to the end of the disk.
+    /// It is extended to the end of the disk.
     Grown(Grown),
 }
 
-/// A partition that is larger than the image has it.
+/// A partition that is larger than in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grown {
-    /// As it is now.
+    /// The partition with its new size.
     pub(crate) partition: Partition,
-    /// Where it ended before, in bytes.
+    /// Its former end, in bytes.
     pub(crate) old_end: u64,
     /// The file system in it.
     pub(crate) kind: &'static str,
 }
 
 impl Grown {
-    /// What must not be found at the new end: some signatures are at the end of their partition, and a system that was here before
-    /// may have left one.
+    /// Range at the new end that must be cleared. Some signatures are at the end of their partition, and a former
+    /// system may have left one there.
     pub(crate) fn stale(&self) -> Range<u64> {
         let end = self.partition.bytes.end;
         self.old_end.max(end - ALIGNMENT)..end
     }
 }
 
-/// What is to become of the partition with the highest end of all in a table, where partitions may end at byte `room`.
-/// What they hold must be on the disk.
+/// Plans what happens to the partition with the highest end in a table. Partitions may end at byte `room` at most.
+/// Their contents must be on the disk.
 pub(crate) fn plan(disk: &OpenDisk, partitions: &[Partition], room: u64) -> Result<Growth, Error> {
     let Some(last) = partitions.iter().max_by_key(|partition| partition.bytes.end) else {
         return Ok(Growth::NotNeeded);
@@ -81,7 +81,7 @@ pub(crate) fn plan(disk: &OpenDisk, partitions: &[Partition], room: u64) -> Resu
     })
 }
 
-/// Why a partition is not to be written to, whatever file system it has. `seals`: a partition of its table holds hashes of
+/// Why a partition must not be changed, whatever file system it has. `seals`: the table has a partition with hashes of
 /// another.
 fn obstacle(last: &Partition, partitions: &[Partition], seals: bool) -> Option<&'static str> {
     let len = |partition: &Partition| partition.bytes.end - partition.bytes.start;

@@ -1,4 +1,4 @@
-//! What is looked at: a disk, a partition or an image file, read in bounded pieces.
+//! The area to be probed: a disk, a partition or an image file, read in bounded pieces.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -6,35 +6,36 @@ use std::ops::Range;
 use super::fields::is_at;
 use crate::error::Error;
 
-/// No superblock is larger; the root directory of a FAT file system is the largest piece that is read.
+/// Maximum size of a read in bytes. No superblock is larger; the root directory of a FAT file system is the largest
+/// piece.
 const MAX_READ: u64 = 2 << 20;
-/// libblkid looks for magic strings in whole pieces of this size, so one in a shorter last piece does not count.
+/// libblkid searches for magic strings in whole pieces of this size, so a match in a shorter last piece does not count.
 const MAGIC_PIECE: u64 = 1024;
-/// The size of a floppy disk, which has no RAID and no two file systems.
+/// Size of a floppy disk in bytes. It has no RAID and not more than one file system.
 const TINY: u64 = 1440 * 1024;
 
 /// Fills a buffer from an offset in bytes.
 pub(super) type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> Result<(), Error>;
 
-/// A place that may hold a file system. Reads beyond its end give nothing; the first that fails is kept, and what is
-/// found without it must not count.
+/// An area that may have a file system. Reads beyond its end return nothing. The first read that fails is kept, and
+/// then the result of the probe must not be used.
 pub(super) struct Area<'a> {
     size: u64,
     /// Logical block size in bytes.
     block: u32,
-    /// Where the partitions of a whole disk are; none for a partition.
+    /// The partitions of a whole disk; none for a partition.
     partitions: Option<&'a [Range<u64>]>,
     read: ReadAt<'a>,
     failure: RefCell<Option<Error>>,
 }
 
 impl<'a> Area<'a> {
-    /// An area of this many bytes.
+    /// An area of this size in bytes.
     pub(super) fn new(size: u64, block: u32, partitions: Option<&'a [Range<u64>]>, read: ReadAt<'a>) -> Self {
         Self { size, block, partitions, read, failure: RefCell::new(None) }
     }
 
-    /// The read that failed, if one did.
+    /// The error of the read that failed, if one did.
     pub(super) fn into_failure(self) -> Option<Error> {
         self.failure.into_inner()
     }
@@ -55,18 +56,18 @@ impl<'a> Area<'a> {
         self.partitions.is_some()
     }
 
-    /// Whether a partition of this disk covers the range, so that what is there belongs to the partition.
+    /// Whether a partition of this disk covers the range, so that its content belongs to the partition.
     pub(super) fn is_in_partition(&self, range: &Range<u64>) -> bool {
         let covers = |partition: &Range<u64>| partition.start <= range.start && range.end <= partition.end;
         self.partitions.is_some_and(|partitions| partitions.iter().any(covers))
     }
 
-    /// Whether so many bytes from an offset are inside.
+    /// Whether this range is inside the area.
     pub(super) fn holds(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.size)
     }
 
-    /// The bytes at an offset, all of them or none.
+    /// The bytes at an offset, all or none.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Option<Vec<u8>> {
         if !self.holds(offset, len) || len > MAX_READ || self.failure.borrow().is_some() {
             return None;
@@ -81,7 +82,7 @@ impl<'a> Area<'a> {
         }
     }
 
-    /// Whether a magic string is at an offset.
+    /// Whether there is a magic string at an offset.
     pub(super) fn has(&self, offset: u64, magic: &[u8]) -> bool {
         let start = offset - offset % MAGIC_PIECE;
         self.bytes(start, MAGIC_PIECE).is_some_and(|piece| is_at(&piece, (offset - start) as usize, magic))

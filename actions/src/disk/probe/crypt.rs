@@ -7,7 +7,7 @@ use super::{FileSystem, VERITY_HASHES};
 /// LUKS 1 and 2 (LUKS On-Disk Format, versions 1.2.3 and 2, "Header").
 pub(super) fn luks(area: &Area) -> Option<FileSystem> {
     const HEADER: u64 = 512;
-    // Of version 2 there is a second header, in one of these places, for when the first is lost.
+    // Version 2 has a second header in one of these places, for when the first is lost.
     let backups = (14..=22).map(|bit| 1_u64 << bit);
     let primary = area.bytes(0, HEADER)?;
     if is_at(&primary, 0, b"LUKS\xBA\xBE") {
@@ -24,7 +24,7 @@ fn named_luks(header: &[u8]) -> Option<FileSystem> {
     Some(FileSystem { kind: "crypto_LUKS", uuid, label })
 }
 
-/// The hashes of dm-verity (cryptsetup, lib/verity/verity.c, struct `verity_sb`).
+/// A partition of dm-verity hashes (cryptsetup, lib/verity/verity.c, struct `verity_sb`).
 pub(super) fn verity(area: &Area) -> Option<FileSystem> {
     if !area.has(0, b"verity\0\0") {
         return None;
@@ -44,7 +44,7 @@ pub(super) fn integrity(area: &Area) -> Option<FileSystem> {
 /// `BitLocker` of Windows (libbde, "BitLocker Drive Encryption (BDE) format", "Volume header").
 pub(super) fn bitlocker(area: &Area) -> Option<FileSystem> {
     let header = area.bytes(0, 1024)?;
-    // Where the header says the metadata is; that of Windows Vista does not.
+    // The header gives the offset of the metadata, except on Windows Vista.
     let (metadata, has_serial) = if is_at(&header, 0, b"\xEB\x52\x90-FVE-FS-") {
         return Some(FileSystem::of_kind("BitLocker"));
     } else if is_at(&header, 0, b"\xEB\x58\x90-FVE-FS-") {

@@ -38,7 +38,7 @@ fn layout(area: &Area) -> Option<Layout> {
         || is_at(&sb, 0x52, b"FAT32   ")
         || [&b"MSDOS"[..], b"FAT16   ", b"FAT12   ", b"FAT     "].iter().any(|name| is_at(&sb, 0x36, name));
     let is_signed = is_at(&sb, 0x1FE, &[0x55, 0xAA]);
-    // Some systems put a boot sector like that of FAT before file systems of their own.
+    // Some systems put a FAT-like boot sector in front of their own file systems.
     let is_other = [b"JFS     ", b"HPFS    "].iter().any(|name| is_at(&sb, 0x36, *name));
     if !has_name && (!is_signed || is_other) {
         return None;
@@ -61,7 +61,7 @@ fn layout(area: &Area) -> Option<Layout> {
     let (fat16_len, fat32_len) = (u32::from(le16(&sb, 0x16)?), le32(&sb, 0x24)?);
     let fat_len = if fat16_len == 0 { fat32_len } else { fat16_len };
     let is_fat32 = fat16_len == 0 && fat32_len > 0;
-    // As wide as libblkid's, and like it without a check for overflow.
+    // As wide as in libblkid, which does not check for overflow either.
     let fats = fat_len.wrapping_mul(copies);
     let root_dir = (u32::from(le16(&sb, 0x11)?) * 32).div_ceil(sector);
     let overhead = fats.wrapping_add(reserved).wrapping_add(root_dir);
@@ -79,13 +79,13 @@ fn layout(area: &Area) -> Option<Layout> {
 }
 
 impl Layout {
-    /// Neither length of the table is given.
+    /// Whether both lengths of the table are zero.
     fn has_no_fat(&self) -> bool {
         !self.is_fat32 && le16(&self.boot_sector, 0x16) == Some(0)
     }
 }
 
-/// Whether the information sector of FAT32 is one, or empty, as some programs leave it.
+/// Whether the information sector of FAT32 is valid, or empty, as some programs leave it.
 fn has_plausible_info(area: &Area, layout: &Layout) -> Option<bool> {
     let number = le16(&layout.boot_sector, 0x30)?;
     if number == 0 {
@@ -133,13 +133,13 @@ fn label_of_fat32(area: &Area, layout: &Layout) -> Option<String> {
 
 fn label_among(area: &Area, offset: u64, entries: u64) -> Option<String> {
     const FREE: u8 = 0xE5;
-    /// Stands for a first character that would look like a free entry.
+    /// Replaces a first character that would look like a free entry.
     const ESCAPED_FREE: u8 = 0x05;
     const LONG_NAME: u8 = 0x0F;
     const VOLUME_ID: u8 = 0x08;
     const DIRECTORY: u8 = 0x10;
     const ATTRIBUTES: u8 = 0x3F;
-    // A small disk may be cut off within its directory.
+    // A small disk may be truncated within its directory.
     let len = if area.is_tiny() { (entries * ENTRY).min(area.size().saturating_sub(offset)) } else { entries * ENTRY };
     let directory = area.bytes(offset, len)?;
     for entry in directory.chunks_exact(ENTRY_LEN).take_while(|entry| entry[0] != 0) {

@@ -1,6 +1,6 @@
-//! Fields of superblocks. What is outside the bytes given is none.
+//! Fields of superblocks. A field beyond the given bytes is none.
 
-/// Whether bytes are at an offset.
+/// Whether the bytes are at an offset.
 pub(super) fn is_at(bytes: &[u8], offset: usize, magic: &[u8]) -> bool {
     bytes.get(offset..).is_some_and(|rest| rest.starts_with(magic))
 }
@@ -33,7 +33,7 @@ pub(super) fn be64(bytes: &[u8], offset: usize) -> Option<u64> {
     array(bytes, offset).map(u64::from_be_bytes)
 }
 
-/// A UUID of 16 bytes in the order they are printed (RFC 9562, 4); none when all are zero.
+/// A UUID of 16 bytes in printed order (RFC 9562, 4); none if all are zero.
 pub(super) fn uuid(bytes: &[u8], offset: usize) -> Option<String> {
     let bytes: [u8; 16] = array(bytes, offset)?;
     let mut text = String::new();
@@ -46,25 +46,25 @@ pub(super) fn uuid(bytes: &[u8], offset: usize) -> Option<String> {
     (bytes != [0; 16]).then_some(text)
 }
 
-/// The serial number of FAT and exFAT, as Windows prints it; none when it is zero.
+/// The serial number of FAT and exFAT, as Windows prints it; none if it is zero.
 pub(super) fn serial(bytes: &[u8], offset: usize) -> Option<String> {
     let serial = le32(bytes, offset)?;
     (serial != 0).then(|| format!("{:04X}-{:04X}", serial >> 16, serial & 0xFFFF))
 }
 
-/// Text up to the first zero byte, without white space at its end; none when nothing is left.
+/// Text up to the first zero byte, without trailing white space; none if it is empty.
 pub(super) fn text(bytes: &[u8], offset: usize, len: usize) -> Option<String> {
     let bytes = bytes.get(offset..)?.get(..len)?;
     let bytes = bytes.split(|byte| *byte == 0).next()?;
     trimmed(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// UTF-16, little-endian, likewise.
+/// As [`text`], in UTF-16, little-endian.
 pub(super) fn utf16_le(bytes: &[u8]) -> Option<String> {
     utf16(bytes, u16::from_le_bytes)
 }
 
-/// UTF-16, big-endian, likewise.
+/// As [`text`], in UTF-16, big-endian.
 pub(super) fn utf16_be(bytes: &[u8]) -> Option<String> {
     utf16(bytes, u16::from_be_bytes)
 }
@@ -75,7 +75,7 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Option<String> {
 }
 
 fn trimmed(mut text: String) -> Option<String> {
-    // The white space of C's isspace(3), no more.
+    // Only the white space of C's isspace(3).
     let len = text.trim_end_matches([' ', '\t', '\n', '\x0B', '\x0C', '\r']).len();
     text.truncate(len);
     (!text.is_empty()).then_some(text)

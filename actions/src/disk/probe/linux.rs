@@ -1,10 +1,10 @@
-//! File systems of Linux whose superblock is all there is to check.
+//! File systems of Linux that need no checks beyond their superblock.
 
 use super::FileSystem;
 use super::area::Area;
 use super::fields::{be16, is_at, le16, le32, text, utf16_le, uuid};
 
-/// Bytes from the start to the superblock of ext, f2fs and erofs.
+/// Offset in bytes of the superblock of ext, f2fs and erofs.
 const SUPERBLOCK: u64 = 1024;
 const BTRFS_SUPERBLOCK: u64 = 0x1_0000;
 
@@ -13,7 +13,7 @@ pub(super) fn ext(area: &Area) -> Option<FileSystem> {
     const COMPAT_HAS_JOURNAL: u32 = 0x4;
     const INCOMPAT_RECOVER: u32 = 0x4;
     const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
-    // Features ext2 has: FILETYPE, META_BG; SPARSE_SUPER, LARGE_FILE, BTREE_DIR. ext3 also has RECOVER.
+    // Features of ext2: FILETYPE, META_BG; SPARSE_SUPER, LARGE_FILE, BTREE_DIR. ext3 also has RECOVER.
     const INCOMPAT_EXT2: u32 = 0x2 | 0x10;
     const RO_COMPAT_EXT2: u32 = 0x7;
     let superblock = ext_superblock(area)?;
@@ -23,18 +23,18 @@ pub(super) fn ext(area: &Area) -> Option<FileSystem> {
     let kind = if incompat & INCOMPAT_JOURNAL_DEV != 0 {
         "jbd"
     } else if unknown_to(INCOMPAT_EXT2 | INCOMPAT_RECOVER) {
-        // One marked for test code is ext4dev.
+        // If marked for test code, it is ext4dev.
         (!is_for_test_code(&superblock)?).then_some("ext4")?
     } else if has_journal {
         "ext3"
     } else {
-        // A journal to be recovered, and no journal, is no file system.
+        // A file system that needs journal recovery but has no journal is invalid.
         (!unknown_to(INCOMPAT_EXT2)).then_some("ext2")?
     };
     Some(FileSystem { kind, uuid: uuid(&superblock, 0x68), label: text(&superblock, 0x78, 16) })
 }
 
-/// ext4 as it was before it was finished.
+/// ext4dev, the name of ext4 during its development.
 pub(super) fn ext4dev(area: &Area) -> Option<FileSystem> {
     const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
     let superblock = ext_superblock(area)?;
@@ -70,7 +70,7 @@ pub(super) fn f2fs(area: &Area) -> Option<FileSystem> {
     }
     let superblock = area.bytes(SUPERBLOCK, 0x47C)?;
     if (le16(&superblock, 4)?, le16(&superblock, 6)?) == (1, 0) {
-        // The fields of version 1.0 are elsewhere.
+        // Version 1.0 has its fields elsewhere.
         return Some(FileSystem::of_kind("f2fs"));
     }
     Some(FileSystem { kind: "f2fs", uuid: uuid(&superblock, 0x6C), label: utf16_le(superblock.get(0x7C..)?) })
@@ -85,8 +85,8 @@ pub(super) fn erofs(area: &Area) -> Option<FileSystem> {
     Some(FileSystem { kind: "erofs", uuid: uuid(&superblock, 0x30), label: text(&superblock, 0x40, 16) })
 }
 
-/// squashfs, which has neither UUID nor label (Linux, fs/squashfs/squashfs_fs.h, struct `squashfs_super_block`); before version 4
-/// in either byte order.
+/// squashfs, which has neither UUID nor label (Linux, fs/squashfs/squashfs_fs.h, struct `squashfs_super_block`). Before
+/// version 4 it has either byte order.
 pub(super) fn squashfs(area: &Area) -> Option<FileSystem> {
     const OLD: std::ops::Range<u16> = 0..4;
     let superblock = area.bytes(0, 1024)?;

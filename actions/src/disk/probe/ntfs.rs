@@ -4,7 +4,7 @@ use super::FileSystem;
 use super::area::Area;
 use super::fields::{is_at, le16, le32, le64, utf16_le};
 
-/// More of a record is not read; they are of 1 or 4 KiB.
+/// Maximum size of a record to read in bytes. Usual records have 1 or 4 KiB.
 const MAX_RECORD: u64 = 64 << 10;
 
 /// An NTFS file system.
@@ -21,7 +21,7 @@ fn volume_record(area: &Area, sb: &[u8]) -> Option<Vec<u8>> {
     const VOLUME: u32 = 3;
     const RECORD_MAGIC: &[u8] = b"FILE";
     let (sector, per_cluster) = (u64::from(le16(sb, 11)?), sectors_per_cluster(*sb.get(13)?)?);
-    // Where FAT has its fields, there is nothing.
+    // NTFS has zeros in the fields of FAT.
     let is_unused =
         [14, 17, 19, 22].iter().all(|offset| le16(sb, *offset) == Some(0)) && le32(sb, 32)? == 0 && *sb.get(16)? == 0;
     let cluster = sector * per_cluster;
@@ -48,13 +48,13 @@ fn volume_record(area: &Area, sb: &[u8]) -> Option<Vec<u8>> {
 fn sectors_per_cluster(field: u8) -> Option<u64> {
     match field {
         1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 => Some(u64::from(field)),
-        // Large ones are given by their negative binary logarithm.
+        // Large values are given as negative binary logarithm.
         240..=249 => Some(1 << (256 - u64::from(field))),
         _ => None,
     }
 }
 
-/// Bytes of a record: clusters, or a negative binary logarithm of bytes.
+/// Size of a record in bytes. The field counts clusters, or is the negative binary logarithm of bytes.
 fn record_size(field: u8, cluster: u64) -> Option<u32> {
     match field {
         1 | 2 | 4 | 8 | 16 | 32 | 64 => u32::try_from(u64::from(field) * cluster).ok(),
@@ -63,7 +63,7 @@ fn record_size(field: u8, cluster: u64) -> Option<u32> {
     }
 }
 
-/// The label is an attribute of the volume's record.
+/// The label, an attribute of the volume's record.
 fn label(record: &[u8]) -> Option<String> {
     const VOLUME_NAME: u32 = 0x60;
     const END: u32 = 0xFFFF_FFFF;

@@ -1,16 +1,16 @@
-//! Members of RAID arrays: of Linux, and of firmware.
+//! Members of RAID arrays of Linux and of firmware.
 
 use super::FileSystem;
 use super::area::Area;
 use super::fields::{array, be32, be64, is_at, le32, le64, text, uuid};
 
 const SECTOR: u64 = 512;
-/// The magic number of both formats of Linux (Linux, uapi/linux/raid/md_p.h, `MD_SB_MAGIC`).
+/// Magic number of both Linux formats (Linux, uapi/linux/raid/md_p.h, `MD_SB_MAGIC`).
 const MD_MAGIC: u32 = 0xA92B_4EFC;
-/// Kept free at the end for the superblock of version 0.90 (md_p.h, `MD_RESERVED_BYTES`).
+/// Bytes reserved at the end for the superblock of version 0.90 (md_p.h, `MD_RESERVED_BYTES`).
 const MD_RESERVED: u64 = 64 << 10;
 
-/// A member of Linux software RAID: version 0.90 or 1.0 at the end, 1.1 at the start, or 1.2 close to it.
+/// A member of a Linux software RAID: version 0.90 or 1.0 at the end, 1.1 at the start, or 1.2 near the start.
 pub(super) fn linux(area: &Area) -> Option<FileSystem> {
     let size = area.size();
     let has_tail = size > MD_RESERVED;
@@ -19,7 +19,7 @@ pub(super) fn linux(area: &Area) -> Option<FileSystem> {
     version_0().or_else(at_end).or_else(|| version_1(area, 0)).or_else(|| version_1(area, 4096))
 }
 
-/// md_p.h, struct `mdp_superblock_s`: words in the byte order of the machine that made it.
+/// Version 0.90 (md_p.h, struct `mdp_superblock_s`): words in the byte order of the machine that made it.
 fn version_0(area: &Area, offset: u64) -> Option<FileSystem> {
     let superblock = area.bytes(offset, 64)?;
     let word: fn(&[u8], usize) -> Option<u32> = match (le32(&superblock, 0)?, be32(&superblock, 0)?) {
@@ -29,12 +29,12 @@ fn version_0(area: &Area, offset: u64) -> Option<FileSystem> {
     };
     let size = u64::from(word(&superblock, 32)?) * 1024;
     let start = offset.checked_sub(size)?;
-    // At the end of the last partition is at the end of the disk too.
+    // The end of the last partition may be the end of the disk too.
     if area.size() < size + MD_RESERVED || area.is_in_partition(&(start..offset + MD_RESERVED)) {
         return None;
     }
     let mut set_uuid = [0; 16];
-    // Before minor version 90 it had one word.
+    // Before minor version 90 the UUID had one word.
     let words: &[usize] = if word(&superblock, 8)? >= 90 { &[20, 52, 56, 60] } else { &[20] };
     for (bytes, offset) in set_uuid.chunks_mut(4).zip(words) {
         bytes.copy_from_slice(&word(&superblock, *offset)?.to_be_bytes());
@@ -42,7 +42,7 @@ fn version_0(area: &Area, offset: u64) -> Option<FileSystem> {
     Some(FileSystem { kind: "linux_raid_member", uuid: uuid(&set_uuid, 0), label: None })
 }
 
-/// md_p.h, struct `mdp_superblock_1`.
+/// Version 1 (md_p.h, struct `mdp_superblock_1`).
 fn version_1(area: &Area, offset: u64) -> Option<FileSystem> {
     let superblock = area.bytes(offset, 256)?;
     let is_here =
@@ -54,8 +54,8 @@ fn version_1(area: &Area, offset: u64) -> Option<FileSystem> {
     })
 }
 
-/// A member of a firmware RAID in the common format (SNIA, Common RAID Disk Data Format, 5.5, "DDF Header"). The anchor is
-/// the last block; some firmware keeps it 256 blocks before.
+/// A member of a firmware RAID in the common format (SNIA, Common RAID Disk Data Format, 5.5, "DDF Header"). The anchor
+/// is the last block, or with some firmware 256 blocks before it.
 pub(super) fn ddf(area: &Area) -> Option<FileSystem> {
     const MIN_SIZE: u64 = 0x3_0000;
     const MAGIC: u32 = 0xDE11_DE11;
@@ -73,7 +73,8 @@ pub(super) fn ddf(area: &Area) -> Option<FileSystem> {
     (primary == 0 || has_primary()).then_some(found)
 }
 
-/// A member of an Intel firmware RAID, which is made of whole disks (mdadm, super-intel.c, struct `imsm_super`).
+/// A member of an Intel firmware RAID, which always consists of whole disks (mdadm, super-intel.c, struct
+/// `imsm_super`).
 pub(super) fn isw(area: &Area) -> Option<FileSystem> {
     const MIN_SIZE: u64 = 0x1_0000;
     const SIGNATURE: &[u8] = b"Intel Raid ISM Cfg Sig. ";

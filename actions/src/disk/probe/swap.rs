@@ -1,4 +1,4 @@
-//! Swap space, and the image of a machine that was suspended to it (Linux, include/linux/swap.h, union `swap_header`).
+//! Swap space, and the image of a suspended machine in it (Linux, include/linux/swap.h, union `swap_header`).
 
 use super::FileSystem;
 use super::area::Area;
@@ -6,10 +6,10 @@ use super::fields::{be32, le32, text, uuid};
 
 /// Ten pages of the smallest size.
 const MIN_SIZE: u64 = 10 * 4096;
-/// The signature ends the first page, whose size is the machine's.
+/// The signature is at the end of the first page. The page size depends on the machine.
 const PAGES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 const SIGNATURE_LEN: u64 = 10;
-/// Where `TuxOnIce` marks an image; it leaves the signature of the swap space.
+/// `TuxOnIce` marks an image with this and leaves the signature of the swap space.
 const TUX_ON_ICE: &[u8] = b"\xED\xC3\x02\xE9\x98\x56\xE5\x0C";
 const SUSPENDED: [&[u8]; 4] = [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001"];
 const HEADER: u64 = 1024;
@@ -46,7 +46,7 @@ fn signature<'a>(area: &Area, signatures: &[&'a [u8]]) -> Option<&'a [u8]> {
 }
 
 fn named(kind: &'static str, header: &[u8]) -> FileSystem {
-    // Part of the padding, which is zero unless the header is of a time before UUID and label.
+    // Padding, which is zero unless the header is from before there were UUID and label.
     let is_current = header.get(172..180) == Some(&[0; 8]);
     match is_current {
         true => FileSystem { kind, uuid: uuid(header, 12), label: text(header, 28, 16) },

@@ -6,13 +6,13 @@ use super::fields::{is_at, le16, le32, utf16_be};
 
 const RECOGNITION: u64 = 0x8000;
 const MAX_STRUCTURES: u64 = 64;
-/// The tag of a descriptor and its longest content.
+/// Size in bytes of the tag and the longest content of a descriptor.
 const DESCRIPTOR: u64 = 512;
 const PRIMARY: u16 = 1;
 const ANCHOR: u16 = 2;
 const LOGICAL: u16 = 6;
 const TERMINATING: u16 = 8;
-/// Descriptors that are read of a volume's sequence; there are a handful.
+/// Maximum number of descriptors to read from a volume's sequence, which has a handful.
 const MAX_DESCRIPTORS: u32 = 256;
 
 /// The file system of a DVD or a Blu-ray disc.
@@ -37,7 +37,7 @@ pub(super) fn udf(area: &Area) -> Option<FileSystem> {
     None
 }
 
-/// Whether the volume recognition sequence says that it is UDF. None where the area ends before.
+/// Whether the volume recognition sequence says UDF. None if the area ends before.
 fn is_recognised(area: &Area, structure: u64) -> Option<bool> {
     for index in 0..MAX_STRUCTURES {
         let found = area.bytes(RECOGNITION + index * structure, 7)?;
@@ -95,8 +95,8 @@ fn string(descriptor: &[u8], offset: usize) -> Option<String> {
     }
 }
 
-/// 16 hexadecimal digits from the volume set identifier, as blkid makes them: its first 16 characters where they are
-/// hexadecimal, else the codes of some.
+/// 16 hexadecimal digits from the volume set identifier, as blkid makes them: its first 16 characters if they are
+/// hexadecimal, else the codes of some of them.
 fn uuid(volume_set: &str) -> Option<String> {
     let bytes = volume_set.as_bytes();
     let bytes = bytes.get(..bytes.len().min(16))?;

@@ -1,4 +1,4 @@
-//! Parts of logical volumes and caches.
+//! Members of logical volumes, and caches.
 
 use super::FileSystem;
 use super::area::Area;
@@ -20,7 +20,7 @@ pub(super) fn lvm2(area: &Area) -> Option<FileSystem> {
     is_valid.then_some(FileSystem { kind: "LVM2_member", uuid: lvm_uuid(array(&label, 32)?), label: None })
 }
 
-/// The UUID of LVM2: letters and digits, in groups.
+/// The UUID of LVM2: letters and digits in groups.
 fn lvm_uuid(id: [u8; 32]) -> Option<String> {
     let groups = [&id[..6], &id[6..10], &id[10..14], &id[14..18], &id[18..22], &id[22..26], &id[26..]];
     let groups: Vec<_> = groups.iter().map(|group| String::from_utf8_lossy(group)).collect();
@@ -47,7 +47,7 @@ pub(super) fn bcache(area: &Area) -> Option<FileSystem> {
     is_here.then_some(FileSystem { kind: "bcache", uuid: uuid(&superblock, 40), label: None })
 }
 
-/// VDO, which deduplicates (Linux, drivers/md/dm-vdo/encodings.h, struct `volume_geometry`).
+/// VDO, a deduplicating volume (Linux, drivers/md/dm-vdo/encodings.h, struct `volume_geometry`).
 pub(super) fn vdo(area: &Area) -> Option<FileSystem> {
     let is_one = area.has(0, b"dmvdo001");
     is_one.then(|| FileSystem { kind: "vdo", uuid: area.bytes(0, 56).and_then(|head| uuid(&head, 40)), label: None })

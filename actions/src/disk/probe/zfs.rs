@@ -7,7 +7,7 @@ use super::fields::{be32, be64, text};
 const LABEL: u64 = 256 << 10;
 const UBERBLOCKS: usize = 128 << 10;
 const UBERBLOCK: usize = 1024;
-/// So many must be found, in whichever labels, because each by itself is easily left over.
+/// Number of uberblocks that must be found, counted over all labels, because single ones are easily left over.
 const WANTED: usize = 4;
 const PAIRS: u64 = 16 << 10;
 const PAIRS_LEN: u64 = 4096;
@@ -45,7 +45,7 @@ fn named(area: &Area, label: u64) -> Option<FileSystem> {
     const STRING: u32 = 9;
     const UINT64: u32 = 8;
     const LIST: u32 = 19;
-    /// What begins the list of a pair, after which come its own pairs.
+    /// Size of the header of a nested list, which its own pairs follow.
     const LIST_HEADER: usize = 16;
     const LIST_END: usize = 8;
     let list = area.bytes(label + PAIRS, PAIRS_LEN)?;

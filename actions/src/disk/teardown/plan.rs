@@ -1,4 +1,4 @@
-//! What sits on a disk, uppermost first, from sysfs and procfs.
+//! What uses a disk, topmost first, from sysfs and procfs.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 pub(super) enum Step {
     /// Swap on a device or in a file, by its path.
     Swap(String),
-    /// A mount. Its number tells apart those at one place.
+    /// A mount. The id tells apart several mounts at one place.
     Unmount { id: String, place: String },
-    /// A mapping of the device mapper: LVM, LUKS, multipath and others.
+    /// A device-mapper mapping: LVM, LUKS, multipath and others.
     Mapping { node: String, name: String },
     /// An array of the md driver.
     Array(String),
-    /// A disk or partition that bcache uses, and the file that has it let go.
+    /// A disk or partition that bcache uses, and the file that makes bcache release it.
     Cache { node: String, stop: PathBuf },
     /// A loop device.
     Loop(String),
 }
 
 impl Step {
-    /// What is done, in words.
+    /// What the step does, in words.
     pub(super) fn doing(&self) -> String {
         match self {
             Step::Swap(path) => format!("ending the use of {path} as swap"),
@@ -35,8 +35,8 @@ impl Step {
     }
 }
 
-/// What has to be taken down, in an order in which it can be, or what holds the disk and cannot. `place` is a disk, or a
-/// partition of one, by its path below /sys/block.
+/// What has to be taken down, in a possible order, or what holds the disk and cannot be taken down. `place` is the path
+/// of a disk or a partition below /sys/block.
 pub(super) fn plan(sys: &Path, proc: &Path, place: &str) -> Result<Vec<Step>, String> {
     let mut stack = Stack::read(sys, proc);
     stack.clear(&sys.join("block").join(place))?;
@@ -53,13 +53,13 @@ struct Mount {
     source: String,
 }
 
-/// What the kernel has in use, and what was found to stand on the disk so far.
+/// What the kernel has in use, and what was found to use the disk so far.
 #[derive(Debug)]
 struct Stack {
     sys: PathBuf,
     mounts: Vec<Mount>,
     swaps: Vec<String>,
-    /// Loop devices, by name, and what they are bound to.
+    /// Loop devices by name, with their backing files or devices.
     loops: Vec<(String, String)>,
     seen: HashSet<String>,
     steps: Vec<Step>,
@@ -73,7 +73,7 @@ impl Stack {
         Self {
             sys: sys.to_owned(),
             mounts: text("self/mountinfo").lines().filter_map(mount).collect(),
-            // The first line is a heading, and names no path.
+            // The first line is a heading; its first word is no path.
             swaps: text("swaps").lines().filter_map(|line| line.split_whitespace().next()).map(unescape).collect(),
             loops: loops.collect(),
             seen: HashSet::new(),
@@ -81,7 +81,7 @@ impl Stack {
         }
     }
 
-    /// Takes down all that stands on a block device and on its partitions.
+    /// Plans to take down everything that uses a block device and its partitions.
     fn clear(&mut self, dir: &Path) -> Result<(), String> {
         let partitions =
             names(dir).into_iter().map(|name| dir.join(name)).filter(|node| node.join("partition").exists());
@@ -121,8 +121,8 @@ impl Stack {
         Ok(())
     }
 
-    /// bcache: a device it uses has a folder of this name (kernel documentation, bcache). Of a cache, `set` is what it belongs to,
-    /// with what it caches; of what is cached, `dev` is the device made of it.
+    /// bcache: a device it uses has a folder of this name (kernel documentation, bcache). In that of a caching device,
+    /// `set` is its cache set, with the devices it caches. In that of a backing device, `dev` is the device made of it.
     fn stop_cache(&mut self, node: &Path, name: &str) -> Result<(), String> {
         let (own, set) = (node.join("bcache"), node.join("bcache/set"));
         if !own.exists() {
@@ -140,7 +140,8 @@ impl Stack {
         Ok(())
     }
 
-    /// The mounts of the file system on a node. btrfs mounts have a device number of their own and name one device of several.
+    /// The mounts of the file system on a node. btrfs mounts have their own device number, and name only one of several
+    /// devices.
     fn mounted_from(&self, node: &Path, name: &str, path: &str) -> Vec<Mount> {
         let number = attribute(&node.join("dev"));
         let volumes = self.sys.join("fs/btrfs");
@@ -187,7 +188,7 @@ impl Stack {
         }
     }
 
-    /// A mapping over several partitions is met once for each.
+    /// A mapping over several partitions is found once for each of them.
     fn push(&mut self, step: Step) {
         if !self.steps.contains(&step) {
             self.steps.push(step);
@@ -195,8 +196,8 @@ impl Stack {
     }
 }
 
-/// An array of firmware RAID that only holds others together, which have to be stopped before it (kernel documentation, md,
-/// metadata_version).
+/// Whether an array is a container of firmware RAID, which only groups other arrays. These have to be stopped before it
+/// (kernel documentation, md, metadata_version).
 fn is_container(dir: &Path) -> bool {
     attribute(&dir.join("md/metadata_version"))
         .is_some_and(|version| version.starts_with("external:") && !version.starts_with("external:/"))
@@ -210,7 +211,7 @@ fn mount(line: &str) -> Option<Mount> {
     Some(Mount { id, parent, number, place, source })
 }
 
-/// The kernel writes white space and backslashes in paths as a backslash and three octal digits.
+/// The kernel escapes white space and backslashes in paths as a backslash and three octal digits.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -230,7 +231,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The entries of a folder, sorted; none where there is no such folder.
+/// The entries of a folder, sorted; none if there is no such folder.
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -252,7 +253,7 @@ fn attribute(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What is taken down from `sda` on a machine whose sysfs and procfs hold these files.
+    /// Checks what is taken down from `sda` on a machine with these files in sysfs and procfs.
     fn check(files: &[(&str, &str)], expect: Result<&[&str], &str>) {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for (path, content) in files {

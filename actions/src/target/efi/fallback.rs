@@ -1,5 +1,5 @@
-//! The removable path: what firmware starts from a disk when it has no entry, or has forgotten it (UEFI specification 2.10,
-//! 3.5.1.1).
+//! The removable path: what firmware starts from a disk without a boot entry, or after it lost the entry (UEFI
+//! specification 2.10, 3.5.1.1).
 
 use std::io;
 
@@ -7,15 +7,15 @@ use super::loader::removable_path;
 use crate::error::Error;
 use crate::target::root::{TargetRoot, target_file};
 
-/// Mode of folders that have to be made, where the file system keeps one.
+/// Mode of folders that are created, if the file system has modes.
 const DIR_MODE: u32 = 0o755;
 
-/// Puts a loader on the removable path, with what it looks for beside itself, unless something is there already. What was
+/// Copies a loader and the files it needs beside it to the removable path, unless that exists already. Returns what was
 /// written, or none.
 ///
-/// shim starts `grubx64.efi` from its own folder, and `mmx64.efi` when keys are to be enrolled (shim, README.fallback); a GRUB of
-/// Fedora's reads `grub.cfg` there. `fbx64.efi` is left out: it would make the entries anew that firmware has forgotten, and on
-/// machines with a TPM restart for ever.
+/// shim starts `grubx64.efi` from its own folder, and `mmx64.efi` to enrol keys (shim, README.fallback). Fedora's GRUB
+/// reads `grub.cfg` there. `fbx64.efi` is not copied: it would recreate the boot entries that the firmware lost, and on
+/// machines with a TPM it would restart for ever.
 pub(crate) fn install(esp: &TargetRoot, loader: &str, architecture: &str) -> Result<Option<String>, Error> {
     let removable = removable_path(architecture);
     if esp.has(&removable) || loader.eq_ignore_ascii_case(&removable) {
@@ -32,7 +32,7 @@ pub(crate) fn install(esp: &TargetRoot, loader: &str, architecture: &str) -> Res
             }
         }
     }
-    // Last: once it is there, firmware may start it.
+    // Copied last, because firmware may start it as soon as it exists.
     copy(esp, loader, &removable)?;
     Ok(Some(removable))
 }
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// The files in EFI/BOOT after a fallback for a loader.
+    /// Checks which files are added to EFI/BOOT for a loader.
     fn check(files: &[&str], loader: &str, expect: &[(&str, &str)]) {
         let dir = tempfile::tempdir().unwrap();
         for file in files {

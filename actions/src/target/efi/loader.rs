@@ -1,14 +1,14 @@
-//! Which program on an EFI system partition starts the installed system.
+//! Finds the program on an EFI system partition that starts the installed system.
 
 use slipway_formats::boot_entry::version;
 
 use crate::target::os_release::OsRelease;
 
-/// Folders below EFI that are not a vendor's.
+/// Folders below EFI that do not belong to a vendor.
 const NO_VENDORS: &[&str] = &["boot", "linux", "systemd", "tools", "microsoft"];
 
-/// What firmware calls its architecture in names of files (UEFI specification 2.10, table 3-2), by the width of its own words as
-/// Linux tells it (`fw_platform_size`): on some machines it is not that of the processor.
+/// The architecture in file names of the firmware (UEFI specification 2.10, table 3-2), by the word size that Linux
+/// reports for it (`fw_platform_size`). On some machines it differs from that of the processor.
 pub(crate) fn architecture(width: &str) -> &'static str {
     match (std::env::consts::ARCH, width.trim()) {
         ("aarch64", _) => "aa64",
@@ -17,14 +17,14 @@ pub(crate) fn architecture(width: &str) -> &'static str {
     }
 }
 
-/// The program firmware starts from a disk it has no entry for (UEFI specification 2.10, 3.5.1.1).
+/// The program that firmware starts from a disk without a boot entry (UEFI specification 2.10, 3.5.1.1).
 pub(crate) fn removable_path(architecture: &str) -> String {
     format!("EFI/BOOT/BOOT{}.EFI", architecture.to_ascii_uppercase())
 }
 
-/// Of the paths of all programs below EFI, the one to start: the system's own boot loader, by what Secure Boot wants first; else
-/// a kernel that is a program itself, the newest; else what a disk without an entry is started by. An error are several between
-/// which nothing decides.
+/// Chooses the program to start from the paths of all programs below EFI: the system's own boot loader, preferring the
+/// one for Secure Boot; else the newest kernel that is an EFI program; else the program on the removable path. Fails
+/// with the candidates if several are equally good.
 pub(crate) fn choose<'a>(
     files: &'a [String],
     architecture: &str,
@@ -32,7 +32,7 @@ pub(crate) fn choose<'a>(
 ) -> Result<Option<&'a str>, Vec<&'a str>> {
     let named = |name: &str| vendors_with(files, &format!("{name}{architecture}.efi"));
     let grub = named("grub");
-    // shim starts the loader beside it, and without one nothing.
+    // shim starts the loader beside it, and is useless without one.
     let has_second = |shim: &&str| grub.iter().any(|grub| folder(grub) == folder(shim));
     let shim: Vec<&str> = named("shim").into_iter().filter(has_second).collect();
     for found in [shim, grub] {
@@ -48,19 +48,20 @@ pub(crate) fn choose<'a>(
     Ok(at(&format!("EFI/systemd/systemd-boot{architecture}.efi")).or(newest).or(at(&removable_path(architecture))))
 }
 
-/// The program in the folder that is this system's own, or that of a system it is like.
+/// The program in the vendor folder of this system, or of a system it is similar to.
 fn own<'a>(programs: &[&'a str], system: &OsRelease) -> Option<&'a str> {
     let of = |id: &String| programs.iter().copied().find(|path| folder(path).is_some_and(|name| is_vendor(id, name)));
     system.ids.iter().find_map(of)
 }
 
-/// Whether a folder is that of a system: `opensuse` of `opensuse-leap`, and the name Red Hat has kept.
+/// Whether a folder belongs to a system: for example `opensuse` for `opensuse-leap`, and the name that Red Hat has
+/// kept.
 fn is_vendor(id: &str, folder: &str) -> bool {
     let name = if id == "rhel" { Some("redhat") } else { id.split('-').next() };
     name.is_some_and(|name| folder.eq_ignore_ascii_case(name))
 }
 
-/// Programs of this name in folders of vendors.
+/// Programs of this name in vendor folders.
 fn vendors_with<'a>(files: &'a [String], name: &str) -> Vec<&'a str> {
     let is_vendors = |path: &&str| {
         let is_vendor = folder(path).is_some_and(|folder| !NO_VENDORS.contains(&folder.to_ascii_lowercase().as_str()));
@@ -69,7 +70,7 @@ fn vendors_with<'a>(files: &'a [String], name: &str) -> Vec<&'a str> {
     files.iter().map(String::as_str).filter(is_vendors).collect()
 }
 
-/// The folder below EFI a program is in.
+/// The folder below EFI that a program is in.
 fn folder(path: &str) -> Option<&str> {
     path.split('/').nth(1)
 }

@@ -1,4 +1,4 @@
-//! EFI variables as files of efivarfs (kernel documentation, filesystems/efivarfs).
+//! EFI variables, as files of efivarfs (kernel documentation, filesystems/efivarfs).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -11,19 +11,19 @@ use slipway_formats::efi::order::{self, Entries};
 
 use crate::error::{BootError, Error};
 
-/// Vendor of the variables the specification defines (UEFI specification 2.10, 3.3).
+/// Vendor GUID of the variables defined in the specification (UEFI specification 2.10, 3.3).
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
-/// Kept over restarts, seen by the boot manager and by Linux (8.2.1). Stands before the content in a file.
+/// Attributes: non-volatile, visible to the boot manager and to Linux (8.2.1). In a file they precede the content.
 const ATTRIBUTES: [u8; 4] = 7_u32.to_le_bytes();
-/// No variable is larger, in bytes; firmware has less room for all of them.
+/// Maximum size of a variable in bytes. Firmware has less room for all of them together.
 const MAX_VARIABLE: u64 = 1 << 20;
 
-/// Where the variables are.
+/// The folder with the variables.
 #[derive(Debug)]
 pub(crate) struct Variables(PathBuf);
 
 impl Variables {
-    /// The variables in a folder, which has some: without efivarfs it is empty.
+    /// The variables in a folder. Fails if it is empty, as it is if efivarfs is not mounted.
     pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
         let first = fs::read_dir(folder).and_then(|mut files| files.next().transpose());
         let none =
@@ -37,7 +37,7 @@ impl Variables {
         }
     }
 
-    /// Every entry, and the order.
+    /// All boot entries, and the boot order.
     pub(crate) fn entries(&self) -> Result<Entries, Error> {
         let failed = |source| {
             Error::Boot(BootError::EfiVariable { operation: "listing", variable: self.0.display().to_string(), source })
@@ -46,7 +46,7 @@ impl Variables {
         for file in fs::read_dir(&self.0).map_err(failed)? {
             let name = file.map_err(failed)?.file_name();
             let Some(number) = name.to_str().and_then(entry_number) else { continue };
-            // One that cannot be read has its number all the same.
+            // An entry that cannot be read still occupies its number.
             let option = self.read(&entry(number)).ok().flatten().and_then(|bytes| LoadOption::decode(&bytes));
             entries.options.insert(number, option);
         }
@@ -54,7 +54,7 @@ impl Variables {
         Ok(entries)
     }
 
-    /// The content of a variable; none where there is no such variable.
+    /// The content of a variable; none if there is no such variable.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
         let mut bytes = Vec::new();
         let read = File::open(self.0.join(name)).and_then(|file| file.take(MAX_VARIABLE).read_to_end(&mut bytes));
@@ -65,14 +65,14 @@ impl Variables {
         }
     }
 
-    /// Writes a variable, and reads it back: firmware may take it and keep something else.
+    /// Writes a variable and reads it back, because firmware may accept it and store something else.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), Error> {
         let path = self.0.join(name);
         let is_new = !path.exists();
         let written = thawed(&path, || write_whole(&path, content));
         if let Err(source) = written {
             if is_new {
-                // Some kernels leave the file of a variable there is not.
+                // Some kernels leave the file of a variable that does not exist.
                 _ = fs::remove_file(&path);
             }
             return Err(failed("writing", name, source));
@@ -84,7 +84,7 @@ impl Variables {
         Ok(())
     }
 
-    /// Removes a variable. One that is not there is no error.
+    /// Removes a variable. It is not an error if it does not exist.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Error> {
         let path = self.0.join(name);
         match thawed(&path, || fs::remove_file(&path)) {
@@ -94,38 +94,38 @@ impl Variables {
     }
 }
 
-/// File of an entry.
+/// File name of a boot entry.
 pub(crate) fn entry(number: u16) -> String {
     global(&format!("Boot{number:04X}"))
 }
 
-/// File of a variable the specification defines.
+/// File name of a variable defined in the specification.
 pub(crate) fn global(name: &str) -> String {
     format!("{name}-{GLOBAL}")
 }
 
-/// The number of an entry by its file.
+/// The number of a boot entry, from its file name.
 fn entry_number(file: &str) -> Option<u16> {
     let digits = file.strip_prefix("Boot")?.strip_suffix(GLOBAL)?.strip_suffix('-')?;
     let number = u16::from_str_radix(digits, 16).ok()?;
     (entry(number) == file).then_some(number)
 }
 
-/// One write is one variable: the kernel hands it to the firmware as it is.
+/// Writes a variable with a single write, which the kernel passes to the firmware.
 fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let bytes = [&ATTRIBUTES, content].concat();
-    // Emptied before it is written, it would be taken for one that is to be removed.
+    // Truncating the file first would remove the variable.
     let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
     if file.write(&bytes)? != bytes.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }
-    // efivarfs has done so; where its place is taken by plain files, the rest of a longer one would stay.
+    // efivarfs does this itself. If plain files replace it, the rest of a longer file would remain.
     _ = file.set_len(bytes.len() as u64);
     Ok(())
 }
 
-/// Does something to a file that may be marked as immutable, as efivarfs marks those without which some machines do not start
-/// any more.
+/// Changes a file that may be marked as immutable. efivarfs marks variables so if some machines do not start without
+/// them.
 fn thawed<T>(path: &Path, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let Ok(file) = File::open(path) else { return change() };
     let flags = ioctl_getflags(&file).unwrap_or(IFlags::empty());
@@ -134,7 +134,7 @@ fn thawed<T>(path: &Path, change: impl FnOnce() -> io::Result<T>) -> io::Result<
     }
     ioctl_setflags(&file, flags - IFlags::IMMUTABLE)?;
     let changed = change();
-    // A file that was removed has no use for it.
+    // If the file was removed, its flags no longer matter.
     _ = ioctl_setflags(&file, flags);
     changed
 }

@@ -1,4 +1,4 @@
-//! Extended attributes of files that are written anew, and SELinux's labels of new ones (xattr(7)).
+//! Extended attributes of replaced files, and SELinux labels of new ones (xattr(7)).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -8,14 +8,15 @@ use rustix::io::Errno;
 
 use crate::text;
 
-/// What a system with SELinux decides by who may use a file.
+/// The label by which SELinux decides who may use a file.
 const LABEL: &str = "security.selinux";
-/// Of the content or the place of the old file: they would not fit the new one (kernel documentation, ABI/testing/evm).
+/// Attributes that depend on the content or place of the old file and would be wrong for the new one (kernel
+/// documentation, ABI/testing/evm).
 const STALE: &[&[u8]] = &[b"security.ima", b"security.evm"];
-/// Bytes of all names, and of one value: the kernel's own limits (linux/limits.h).
+/// Maximum size in bytes of all names, and of one value: the limits of the kernel (linux/limits.h).
 const MAX_NAMES: usize = 64 << 10;
 const MAX_VALUE: usize = 64 << 10;
-/// Bytes of all values. File systems with a block for them have room for no more than some KiB.
+/// Maximum size of all values in bytes. File systems that store them in one block have room for some KiB only.
 const MAX_TOTAL: usize = 256 << 10;
 
 /// Names and values.
@@ -23,7 +24,7 @@ const MAX_TOTAL: usize = 256 << 10;
 pub(super) struct Xattrs(Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Xattrs {
-    /// Those of a file that its next version is to have.
+    /// The attributes of a file that its new version should have.
     pub(super) fn of(file: impl AsFd) -> io::Result<Self> {
         let mut names = vec![0; MAX_NAMES];
         let len = match flistxattr(&file, names.as_mut_slice()) {
@@ -49,7 +50,7 @@ impl Xattrs {
     pub(super) fn give(&self, file: impl AsFd) -> io::Result<()> {
         let give = |(name, value): &(Vec<u8>, Vec<u8>)| {
             match fsetxattr(&file, name.as_slice(), value, XattrFlags::empty()) {
-                // One the kernel makes up for a file system that keeps none.
+                // The attribute may come from the kernel, on a file system that stores none.
                 Ok(()) | Err(Errno::NOTSUP) => Ok(()),
                 Err(errno) => {
                     let name = String::from_utf8_lossy(name);
@@ -61,22 +62,22 @@ impl Xattrs {
     }
 }
 
-/// Gives what is new in a directory the label of what it takes the place of, else that of the directory, as the kernel does where
-/// a policy has no other rule (The SELinux Notebook, "Computing Security Contexts"). Without a policy it gives none, and what has
-/// none may not be read once one is enforced.
+/// Gives a new entry in a directory the SELinux label of the entry it replaces, else that of the directory, as the
+/// kernel does if the policy has no other rule (The SELinux Notebook, "Computing Security Contexts"). Without a policy
+/// the kernel sets no label, and files without one may be unreadable once a policy is enforced.
 pub(super) fn inherit_label(parent: BorrowedFd<'_>, replaced: &str, new: &str) -> io::Result<()> {
     let found = match label(parent, replaced)? {
         None if label(parent, new)?.is_none() => label(parent, ".")?,
         found => found,
     };
     match found.map_or(Ok(()), |label| lsetxattr(path(parent, new), LABEL, &label, XattrFlags::empty())) {
-        // The kernel makes up labels for file systems that keep none.
+        // The kernel reports labels even for file systems that store none.
         Ok(()) | Err(Errno::NOTSUP) => Ok(()),
         Err(errno) => Err(label_error(new, errno)),
     }
 }
 
-/// Gives what has a name in a directory a label.
+/// Labels the entry with this name in a directory.
 pub(super) fn set_label(parent: BorrowedFd<'_>, name: &str, label: &[u8]) -> io::Result<()> {
     lsetxattr(path(parent, name), LABEL, label, XattrFlags::empty()).map_err(|errno| label_error(name, errno))
 }
@@ -97,7 +98,7 @@ fn label(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// There is no lsetxattrat(2) before Linux 6.13: the directory is named by its descriptor.
+/// lsetxattrat(2) needs Linux 6.13, so the directory is given by its descriptor.
 fn path(parent: BorrowedFd<'_>, name: &str) -> String {
     format!("/proc/self/fd/{}/{name}", parent.as_raw_fd())
 }

@@ -1,43 +1,43 @@
-//! A hash tree of dm-verity (Linux, Documentation/admin-guide/device-mapper/verity.rst; the superblock is that of cryptsetup's
-//! lib/verity/verity.c).
+//! Verifies a hash tree of dm-verity (Linux, Documentation/admin-guide/device-mapper/verity.rst; superblock:
+//! cryptsetup, lib/verity/verity.c).
 
 use ring::digest::{Context, SHA256};
 
-/// Bytes of a superblock.
+/// Size of a superblock in bytes.
 pub(super) const SUPERBLOCK: usize = 512;
 const DIGEST: usize = 32;
-/// Sizes a block may have, in bytes; larger ones the kernel takes only with larger pages.
+/// Valid block sizes in bytes. The kernel only accepts larger ones if its pages are larger.
 const BLOCKS: std::ops::RangeInclusive<u32> = 512..=4096;
 
-/// Where the blocks of data and the blocks of hashes are.
+/// The two areas of blocks: data and hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Data,
     Hashes,
 }
 
-/// Why a tree cannot be checked.
+/// Why a tree cannot be verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is of a kind that is not known here.
+    /// It is of an unknown kind.
     Unknown(String),
-    /// It cannot be right.
+    /// It is invalid.
     Damaged(String),
 }
 
-/// What a tree is made of.
+/// The parameters of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
     data_block: usize,
     hash_block: usize,
     data_blocks: u64,
     salt: Vec<u8>,
-    /// Where each level begins, in blocks of hashes; the first is of the data.
+    /// Start of each level in hash blocks. The first level has the hashes of the data.
     levels: Vec<u64>,
 }
 
 impl Superblock {
-    /// Reads a superblock of partitions with so many bytes.
+    /// Parses a superblock, for partitions of these sizes in bytes.
     pub(super) fn parse(bytes: &[u8; SUPERBLOCK], data_len: u64, hash_len: u64) -> Result<Self, Fault> {
         let damaged = |what: &str| Fault::Damaged(format!("the superblock of its hash tree {what}"));
         let le32 = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -69,7 +69,7 @@ impl Superblock {
         Ok(Self { data_block: data_block as usize, hash_block: hash_block as usize, data_blocks, salt, levels })
     }
 
-    /// Bytes of data.
+    /// Size of the data in bytes.
     pub(super) fn data_len(&self) -> u64 {
         self.data_blocks * self.data_block as u64
     }
@@ -83,8 +83,8 @@ impl Superblock {
     }
 }
 
-/// Where each level begins and where the last ends, in blocks of hashes: the highest, which is one block, comes first, behind that of
-/// the superblock.
+/// Start of each level, and the end of the last, in hash blocks. The highest level has one block and comes first, after
+/// the block of the superblock.
 fn levels(data_blocks: u64, hash_block: u32) -> (Vec<u64>, u64) {
     let per_block = u64::from(hash_block) / DIGEST as u64;
     let mut sizes = Vec::new();
@@ -102,10 +102,10 @@ fn levels(data_blocks: u64, hash_block: u32) -> (Vec<u64>, u64) {
     (levels, end)
 }
 
-/// Fills a buffer from an offset in bytes of the data or of the hashes.
+/// Fills a buffer from an offset in bytes in the data or the hashes.
 type ReadAt<'a, E> = &'a mut dyn FnMut(Part, u64, &mut [u8]) -> Result<(), E>;
 
-/// The root hash of a tree, if every hash in it is that of what is below it; else, what is not.
+/// The root hash of a tree if every hash in it is correct, else the part that differs.
 pub(super) fn root_hash<E>(tree: &Superblock, read: ReadAt<'_, E>) -> Result<Result<String, String>, E> {
     let mut below = (Part::Data, 0, tree.data_blocks, tree.data_block);
     for level in &tree.levels {
@@ -123,7 +123,7 @@ pub(super) fn root_hash<E>(tree: &Superblock, read: ReadAt<'_, E>) -> Result<Res
     Ok(Ok(tree.hash(&top).iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
-/// The first of some blocks (part, first, number, size) whose hash is not in the level above.
+/// The first of these blocks (part, first, number, size) whose hash is not in the level above.
 fn first_other<E>(
     tree: &Superblock,
     (part, start, count, size): (Part, u64, u64, usize),
@@ -155,7 +155,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    /// The root hash veritysetup gives to data, and its hashes; nothing where there is no veritysetup.
+    /// The root hash and the hashes that veritysetup computes for data; none if there is no veritysetup.
     fn sealed(dir: &Path, data: &[u8], options: &[&str]) -> Option<(String, Vec<u8>)> {
         let (data_path, hash_path) = (dir.join("data"), dir.join("hashes"));
         fs::write(&data_path, data).unwrap();

@@ -1,7 +1,8 @@
-//! Which lines of a file that a shell reads are inside something else: a compound command (POSIX, Shell Command Language, 2.9.4),
-//! which may run them never or more than once, a list that goes on, or quotes. In doubt something is open.
+//! Finds the lines of a shell file that are inside something else: a compound command (POSIX, Shell Command Language,
+//! 2.9.4), which may run them never or more than once, an unfinished list, or quotes. In doubt, a line counts as
+//! inside.
 
-/// Something that ends on a later line.
+/// A construct that ends on a later line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
     If,
@@ -14,7 +15,7 @@ enum Open {
 }
 
 impl Open {
-    /// The word it ends with, where that is one.
+    /// The word that ends it; empty if a character does.
     fn end(self) -> &'static str {
         match self {
             Open::If => "fi",
@@ -26,31 +27,31 @@ impl Open {
     }
 }
 
-/// What is open where the next line begins.
+/// The constructs that are open at the beginning of the next line.
 #[derive(Default)]
 pub(super) struct Blocks {
     open: Vec<Open>,
     quote: Option<char>,
-    /// The command goes on, or the next one depends on it.
+    /// The command continues, or the next one depends on it.
     goes_on: bool,
-    /// The next word is none that begins a command.
+    /// The next word cannot begin a command.
     is_argument: bool,
 }
 
 impl Blocks {
-    /// Those at the end of a text.
+    /// The state at the end of a text.
     pub(super) fn of(text: &str) -> Self {
         let mut blocks = Self::default();
         text.split('\n').for_each(|line| blocks.read(line));
         blocks
     }
 
-    /// Whether the next line is inside something.
+    /// Whether the next line is inside a construct.
     pub(super) fn is_open(&self) -> bool {
         !self.open.is_empty() || self.quote.is_some() || self.goes_on
     }
 
-    /// Goes over a line, without the newline it ends with.
+    /// Reads a line, given without its newline.
     pub(super) fn read(&mut self, line: &str) {
         let mut word = String::from(if self.quote.is_some() { "\"" } else { "" });
         let (mut chars, mut before) = (line.chars(), ' ');
@@ -95,12 +96,12 @@ impl Blocks {
             (')', Some(Open::Subshell)) => drop(self.open.pop()),
             ('|', _) => self.goes_on = true,
             ('&', _) => self.goes_on |= before == '&',
-            // Also the bracket behind a pattern of `case`.
+            // Also the bracket after a pattern of `case`.
             _ => {}
         }
     }
 
-    /// Takes a word that has ended.
+    /// Handles a complete word.
     fn word(&mut self, word: &mut String) {
         let word = std::mem::take(word);
         if word.is_empty() {

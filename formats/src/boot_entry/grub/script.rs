@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Bytes of one command. What would be longer is left out: variables may be made to grow without end.
+/// Most bytes of one command. The rest is dropped: variables can be made to grow without limit.
 const MAX_COMMAND: usize = 8192;
-/// Words that stand before a command.
+/// Words that may come before a command.
 const PREFIXES: &[&str] = &["then", "else", "do"];
 
-/// What comes next in a script.
+/// The next part of a script.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// A command, its variables expanded, and whether a brace opens at its end.
+    /// A command with its variables expanded, and whether a brace opens at its end.
     Words { words: Vec<String>, opens: bool },
-    /// A brace that closes.
+    /// A closing brace.
     Close,
 }
 
 /// A script that is read command by command.
 pub(super) struct Script<'a>(Peekable<Chars<'a>>);
 
-/// A word, or what ends a command.
+/// A word, or the end of a command.
 enum Token {
     Word { text: String, is_quoted: bool },
     End,
@@ -49,7 +49,7 @@ impl<'a> Script<'a> {
                 }
                 Some(Token::Word { text, is_quoted: false })
                     if words.is_empty() && PREFIXES.contains(&text.as_str()) => {}
-                // A variable without a value is no word.
+                // An unquoted variable without a value is not a word.
                 Some(Token::Word { text, is_quoted: false }) if text.is_empty() => {}
                 Some(Token::Word { text, .. }) => {
                     len += text.len() + 1;
@@ -87,7 +87,7 @@ impl<'a> Script<'a> {
                     is_quoted = true;
                     self.double_quoted(&mut text, variables);
                 }
-                // A line that goes on.
+                // The line continues on the next one.
                 '\\' if self.0.next_if_eq(&'\n').is_some() => {}
                 '\\' => self.0.next().into_iter().for_each(|c| push(&mut text, c)),
                 '$' => self.variable(&mut text, variables),
@@ -114,7 +114,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Puts in the value of the variable whose name follows.
+    /// Appends the value of the variable whose name follows.
     fn variable(&mut self, text: &mut String, variables: &BTreeMap<String, String>) {
         let mut name = String::new();
         let is_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
@@ -143,7 +143,7 @@ fn push(text: &mut String, c: char) {
     }
 }
 
-/// A text with its variables expanded, and all quotes as they are.
+/// Expands the variables in a text and keeps all quotes.
 pub fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
     let mut expanded = String::new();
     let mut script = Script::new(text);

@@ -26,7 +26,7 @@ pub struct ActionArguments {
     pub(super) json: bool,
 }
 
-/// Of actions that overwrite a disk.
+/// Argument of actions that overwrite a disk.
 #[derive(Args)]
 pub(super) struct Overwriting {
     /// Do not ask before the disk is overwritten
@@ -36,7 +36,7 @@ pub(super) struct Overwriting {
 
 #[derive(Subcommand)]
 pub(super) enum ActionCommand {
-    /// Take away what is on a disk
+    /// Erase a disk
     EraseDisk {
         /// The disk, such as /dev/nvme0n1
         #[arg(long)]
@@ -44,20 +44,21 @@ pub(super) enum ActionCommand {
         /// How thoroughly
         #[arg(long, value_enum, default_value_t = Mode::Metadata)]
         mode: Mode,
-        /// What to do instead where the disk cannot do that; several are tried in their order
+        /// Modes to try, in order, if the disk does not support that mode
         #[arg(long, value_enum, value_delimiter = ',')]
         fallback: Vec<Mode>,
         #[command(flatten)]
         overwriting: Overwriting,
     },
-    /// Put an image on a disk, verified
+    /// Write a verified image to a disk
     StreamImage(Box<StreamArguments>),
     /// Give a disk a new partition table
     Partition {
         /// The disk, such as /dev/nvme0n1
         #[arg(long)]
         disk: String,
-        /// A partition as TYPE:SIZE or TYPE:SIZE:LABEL, such as esp:512MiB or root:rest:system; may be given several times
+        /// A partition as TYPE:SIZE or TYPE:SIZE:LABEL, such as esp:512MiB or root:rest:system; may be given several
+        /// times
         #[arg(long, required = true, value_parser = new_partition)]
         new: Vec<NewPartition>,
         #[command(flatten)]
@@ -75,46 +76,46 @@ pub(super) enum ActionCommand {
     UnpackArchive(UnpackArguments),
     /// Run a command in the installed system
     RunInTarget(RunArguments),
-    /// Have the installed system report its boots until it runs
+    /// Make the installed system report its boots until it runs
     BootReporter(BootReporterArguments),
-    /// Encrypt the root file system of the installed system, with a key that the TPM keeps
+    /// Encrypt the root file system of the installed system, with a key in the TPM
     EncryptRoot(EncryptArguments),
-    /// Store a disk as an image, which only reads it
+    /// Store a disk as an image; the disk is only read
     CaptureDisk {
         /// The disk, such as /dev/nvme0n1
         #[arg(long)]
         disk: String,
-        /// File the image becomes, compressed with zstd; there must be none yet
+        /// Image file, compressed with zstd; it must not exist yet
         #[arg(long, value_name = "FILE")]
         to: PathBuf,
     },
-    /// Have the firmware start the installed system
+    /// Make the firmware start the installed system
     EfiBootOrder {
         /// The disk that carries the image
         #[arg(long)]
         disk: String,
-        /// Where the disk comes in the order
+        /// Position of the disk in the boot order
         #[arg(long, value_enum, default_value_t = Position::First)]
         position: Position,
-        /// Path of the boot loader on the EFI system partition; without it the one the system brought
+        /// Path of the boot loader on the EFI system partition; without it, the one of the installed system
         #[arg(long)]
         loader: Option<String>,
-        /// What the firmware calls the entry; without it the name of the installed system
+        /// Name of the boot entry; without it, the name of the installed system
         #[arg(long)]
         label: Option<String>,
     },
-    /// Load the installed kernel, to be started without the firmware
+    /// Load the installed kernel for a start without the firmware
     Kexec {
         /// The disk that carries the image
         #[arg(long)]
         disk: String,
-        /// Path of the kernel in the installed system; without it that of the default boot entry
+        /// Path of the kernel in the installed system; without it, that of the default boot entry
         #[arg(long, requires = "cmdline")]
         kernel: Option<String>,
         /// Path of its initramfs in the installed system
         #[arg(long, requires = "kernel")]
         initrd: Option<String>,
-        /// Command line in place of the entry's
+        /// Command line instead of the boot entry's
         #[arg(long, allow_hyphen_values = true)]
         cmdline: Option<String>,
     },

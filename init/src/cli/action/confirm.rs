@@ -1,4 +1,4 @@
-//! The question before a disk is overwritten, and what there is to lose.
+//! Asks before a disk is overwritten, and shows what would be lost.
 
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -8,13 +8,13 @@ use slipway_actions::{Candidate, Host, Place};
 
 use crate::cli::shown;
 
-/// Places that are listed. A table may have thousands.
+/// Maximum number of places listed. A table may have thousands.
 const MOST_PLACES: usize = 16;
 /// Characters of a GUID. Only partitions of a GPT have one.
 const GUID_LEN: usize = 36;
 
-/// Shows what the disk is and what is on it, and asks whether `what` may be lost. Without a terminal nobody can answer, which
-/// means no.
+/// Shows the disk and its content, and asks whether `what` may be lost. Without a terminal nobody can answer, so it
+/// fails.
 pub fn confirmed(machine: &Host, path: &str, what: &str) -> Result<bool> {
     let found = slipway_actions::named(path, machine)?;
     let content = match slipway_actions::probe(&found.disk.path) {
@@ -44,7 +44,7 @@ fn description(found: Candidate) -> String {
     format!("{}: {size}, model {model}, serial {serial}{known}", disk.path)
 }
 
-/// What is on a disk, in lines.
+/// What is on a disk, as lines of text.
 fn content(places: &[Place]) -> String {
     let known: Vec<&Place> = places.iter().filter(|place| place.number > 0 || place.kind.is_some()).collect();
     let partitions: Vec<&&Place> = known.iter().filter(|place| place.number > 0).collect();
@@ -68,7 +68,7 @@ fn content(places: &[Place]) -> String {
 fn line(place: &Place) -> String {
     let number = if place.number > 0 { place.number.to_string() } else { "whole".to_owned() };
     let (size, kind) = (HumanBytes(place.size).to_string(), place.kind.unwrap_or("-"));
-    // What a disk says of itself may hold what a terminal obeys: Debug escapes it.
+    // Debug escapes the label, which may contain terminal escape sequences.
     let label = place.label.as_ref().map(|label| format!("{label:?}")).unwrap_or_default();
     format!("{}\n", format!("  {number:>5}  {size:>11}  {kind:<11}  {label}").trim_end())
 }

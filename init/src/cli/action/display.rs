@@ -1,4 +1,4 @@
-//! How an action by hand tells what it does.
+//! Shows what an action run by hand does.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use slipway_protocol::Progress;
 
 use crate::cli;
 
-/// How often a plain line tells the progress.
+/// How often progress is printed as a plain line.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// How reports are shown.
@@ -54,7 +54,7 @@ impl Display {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
@@ -62,7 +62,7 @@ impl Display {
     }
 }
 
-/// What is done of what there is to do, in bytes.
+/// Bytes done and bytes in total.
 fn fraction(progress: &Progress) -> Option<(u64, u64)> {
     let by_bytes = progress.total.map(|total| (progress.bytes, total));
     by_bytes.or(progress.fetch_total.map(|total| (progress.fetched, total)))
@@ -74,7 +74,7 @@ fn amounts(progress: &Progress) -> String {
         None => HumanBytes(done).to_string(),
     };
     let done = bytes(progress.bytes, progress.total);
-    // Nothing, where nothing goes over a network.
+    // Nothing is transferred if the source is local.
     if progress.fetched == 0 && progress.fetch_total.is_none() {
         return done;
     }
@@ -93,7 +93,7 @@ fn speed(progress: &Progress) -> String {
 }
 
 pub(super) fn print_json(value: &serde_json::Value) {
-    // As with lines for people: a reader that goes away does not stop the action.
+    // As with plain lines: a reader that goes away does not stop the action.
     let _ = cli::print(&format!("{value}\n"));
 }
 

@@ -1,4 +1,4 @@
-//! The device a TPM is talked to by: each command is one write, each answer one read (drivers/char/tpm/tpm-dev-common.c).
+//! The device of a TPM: each command is one write, each answer one read (drivers/char/tpm/tpm-dev-common.c).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,17 +7,17 @@ use std::path::Path;
 use super::wire::Reader;
 use crate::error::TpmError;
 
-/// Kinds of commands and answers (part 2, 6.9).
+/// Tags of commands and answers (part 2, 6.9).
 pub(super) const NO_SESSIONS: u16 = 0x8001;
 pub(super) const WITH_SESSIONS: u16 = 0x8002;
-/// Tag, size, and command or response code.
+/// Bytes of the header: tag, size, and command or response code.
 const HEADER: usize = 10;
-/// No answer is longer (drivers/char/tpm/tpm.h, `TPM_BUFSIZE`).
+/// Maximum length of an answer in bytes (drivers/char/tpm/tpm.h, `TPM_BUFSIZE`).
 const LONGEST: usize = 4096;
 
-/// Codes of a TPM that has something else to do first: yielded, testing itself, or to be asked again (part 2, 6.6.3).
+/// Response codes of a busy TPM: yielded, testing itself, or retry (part 2, 6.6.3).
 const BUSY: &[u32] = &[0x908, 0x90A, 0x922];
-/// How often a command is sent; as often as tpm2-tss does (src/tss2-esys/esys_int.h).
+/// How many times a command is sent at most, as in tpm2-tss (src/tss2-esys/esys_int.h).
 const SUBMISSIONS: u32 = 5;
 
 /// Command codes (part 2, 6.5.2).
@@ -50,20 +50,20 @@ impl Command {
     }
 }
 
-/// What was read so far.
+/// The result of parsing the bytes read so far.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer<'a> {
-    /// There is more to come.
+    /// The answer is incomplete.
     Part,
-    /// It is no answer.
+    /// The bytes are no answer.
     Malformed,
     /// The command was refused with this code.
     Refused(u32),
-    /// What follows the header of an answer to a command that succeeded.
+    /// The command succeeded. These bytes follow the header of the answer.
     Whole(&'a [u8]),
 }
 
-/// Reads the header of an answer (part 1, 18.4.2).
+/// Parses the header of an answer (part 1, 18.4.2).
 fn parse(bytes: &[u8]) -> Answer<'_> {
     let mut header = Reader(bytes);
     let (Some(_), Some(size), Some(code)) = (header.u16(), header.u32(), header.u32()) else { return Answer::Part };
@@ -78,7 +78,7 @@ fn parse(bytes: &[u8]) -> Answer<'_> {
     }
 }
 
-/// A TPM that is open.
+/// An open TPM.
 pub(super) struct Device {
     file: File,
     path: String,
@@ -106,7 +106,7 @@ impl Device {
         read(&mut Reader(&answer)).ok_or(TpmError::Malformed { command: command.name() })
     }
 
-    /// What follows the header of the answer, which says that all went well. A TPM that is busy is asked again.
+    /// Sends a command, and sends it again if the TPM is busy. Returns what follows the header of a successful answer.
     fn exchange(&mut self, command: Command, tag: u16, parameters: &[u8]) -> Result<Vec<u8>, TpmError> {
         let mut submissions = 1;
         loop {
@@ -138,7 +138,7 @@ impl Device {
         }
     }
 
-    /// Has the TPM forget an object or a session.
+    /// Removes an object or a session from the TPM.
     pub(super) fn flush(&mut self, handle: u32) -> Result<(), TpmError> {
         self.call(Command::FlushContext, NO_SESSIONS, &handle.to_be_bytes(), |_| Some(()))
     }

@@ -1,12 +1,13 @@
-//! How values look in commands and answers (Trusted Platform Module Library, part 2): big-endian, one behind the other.
+//! Encoding of values in commands and answers (Trusted Platform Module Library, part 2): big-endian, one after the
+//! other.
 
-/// Bytes with their number before them.
+/// Bytes with their length before them.
 pub(super) fn sized(bytes: &[u8]) -> Vec<u8> {
-    // What is sent is made here and short.
+    // All values that are sent are made here and are short.
     [&(bytes.len() as u16).to_be_bytes(), bytes].concat()
 }
 
-/// What is left of an answer. Whatever is beyond its end is none.
+/// The unread rest of an answer. Reads beyond its end give `None`.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -28,7 +29,7 @@ impl<'a> Reader<'a> {
         self.take(4)?.first_chunk().copied().map(u32::from_be_bytes)
     }
 
-    /// Bytes that have their number before them.
+    /// Reads bytes that have their length before them.
     pub(super) fn sized(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()?;
         self.take(usize::from(len))

@@ -1,4 +1,4 @@
-//! What boot loaders read.
+//! The files that boot loaders read.
 
 use slipway_formats::boot_config::{self, Edit};
 use slipway_protocol::KernelArgs;

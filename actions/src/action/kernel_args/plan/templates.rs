@@ -1,4 +1,4 @@
-//! What the command lines of kernels to come are made from.
+//! The templates for the command lines of later kernels.
 
 use slipway_formats::boot_config;
 use slipway_protocol::KernelArgs;
@@ -7,28 +7,29 @@ use super::{Plan, refused, resolved};
 use crate::error::Error;
 use crate::target::volume::{KERNEL_CMDLINE, MAX_ENTRY, MAX_MENU, Volume};
 
-/// What kernel-install(8) takes where the system has no command line of its own.
+/// Used by kernel-install(8) if the system has no command line of its own.
 const VENDOR_CMDLINE: &str = "usr/lib/kernel/cmdline";
 const KERNEL_INSTALL: &[&str] = &["usr/bin/kernel-install", "bin/kernel-install"];
-/// What grub-mkconfig puts into a grub.cfg to come; files in the folder come after it and may set the same variables.
+/// Used by grub-mkconfig for the next grub.cfg. The files in the folder are read afterwards and may set the same
+/// variables.
 const GRUB_DEFAULT: &str = "etc/default/grub";
 const GRUB_DEFAULT_DIR: &str = "etc/default/grub.d";
-/// What makes a menu, and where it has the arguments from.
+/// A program that makes a menu, and where it reads the arguments from.
 struct MenuMaker {
     program: &'static str,
-    /// Files that a shell reads: the first, those of folders whose names end in `.conf`, folder by folder.
+    /// Files that a shell reads: this file, then those ending in `.conf` in the folders, folder by folder.
     file: &'static str,
     folders: &'static [&'static str],
-    /// What they set, and what that is where it is nothing.
+    /// The variable they set, and its value if it is empty.
     variable: &'static str,
     default: &'static str,
-    /// Which programs take the arguments of entries before they take the default, in versions that know of them.
+    /// Programs that prefer the arguments of boot entries to the default, in versions that know them.
     takers: &'static [&'static str],
 }
 
-/// Of U-Boot's menu and of extlinux in Debian, and in Alpine.
+/// The menus of U-Boot and of extlinux in Debian, and of extlinux in Alpine.
 const MENU_MAKERS: &[MenuMaker] = &[
-    // u-boot-update(8); the second taker is of later versions.
+    // u-boot-update(8). The second taker exists in later versions.
     MenuMaker {
         program: "usr/sbin/u-boot-update",
         file: "etc/default/u-boot",
@@ -100,9 +101,10 @@ impl Plan {
         let old = volume.root.read_up_to(KERNEL_CMDLINE, MAX_ENTRY)?;
         let text = match &old {
             Some(text) => text.clone(),
-            // A link to another file system, where it is not this step's to say what is right.
+            // A link to another file system. This step cannot know what belongs there.
             None if volume.root.has(KERNEL_CMDLINE) => return Ok(()),
-            // Without it a later kernel would get the vendor's, or what the kernel that runs then was given.
+            // Without this file, a later kernel would get the vendor's command line, or that of the kernel running
+            // then.
             None if has_kernel_install(volume) && self.systems == 1 && self.specified.entries + self.images > 0 => {
                 match (volume.root.read_up_to(VENDOR_CMDLINE, MAX_ENTRY)?, &self.newest) {
                     (Some(vendor), _) => vendor,
@@ -132,12 +134,12 @@ impl Plan {
     }
 }
 
-/// Whether the installed system makes entries for its kernels by kernel-install(8).
+/// Whether the installed system makes boot entries with kernel-install(8).
 pub(super) fn has_kernel_install(volume: &Volume) -> bool {
     KERNEL_INSTALL.iter().any(|program| volume.root.exists(program))
 }
 
-/// The paths of a file and of those in folders whose names end so, in the order in which a shell reads them, and their texts.
+/// Paths and texts of a file and of those with this suffix in the folders, in the order in which a shell reads them.
 fn with_folders(
     volume: &Volume,
     (path, text): (&str, String),
@@ -157,7 +159,7 @@ fn with_folders(
     Ok((paths, texts))
 }
 
-/// Whether a menu has the arguments that entries are made with, where nothing is said of its own.
+/// Whether a menu uses the arguments of boot entries if its own variable is not set.
 fn takes_kernel_cmdline(maker: &MenuMaker, volume: &Volume) -> Result<bool, Error> {
     let mut takes = false;
     for program in maker.takers {

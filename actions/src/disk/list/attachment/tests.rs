@@ -1,10 +1,10 @@
-//! Folders that look like sysfs, after machines whose links under /dev/disk/by-path are known.
+//! Imitations of sysfs, modelled on machines whose links in /dev/disk/by-path are known.
 
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A disk at this path below `devices`, with files beside it.
+/// A sysfs with a disk at this path below `devices`, and other files.
 fn sysfs(device: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
     let sys = tempfile::tempdir().unwrap();
     for (file, content) in files {
@@ -55,7 +55,7 @@ fn disks_on_their_own_controllers_have_a_place() {
         Some("pci-0000:3c:00.0-nvme-1"),
         Some("nvme"),
     );
-    // Behind Intel's VMD there is a PCI domain of its own.
+    // Intel VMD has its own PCI domain.
     check(
         "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/10000:e1:00.0/nvme/nvme0/nvme0n1",
         &nsid("devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/10000:e1:00.0/nvme/nvme0/nvme0n1/nsid"),
@@ -95,7 +95,7 @@ fn scsi_disks_have_the_place_their_transport_gives() {
         Some("pci-0000:01:00.0-scsi-0:2:0:0"),
         None,
     );
-    // Hosts are counted from the first of their controller.
+    // Hosts are counted from the first host of their controller.
     check(
         "pci0000:00/0000:00:04.0/virtio1/host2/target2:0:0/2:0:0:1/block/sda",
         &[],

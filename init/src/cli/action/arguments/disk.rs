@@ -1,4 +1,4 @@
-//! What is given to actions that fill a disk, or empty it.
+//! Arguments of actions that fill or erase a disk.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ use super::source::{SourceArguments, place};
 pub(crate) enum Mode {
     /// Head, tail and every signature
     Metadata,
-    /// Every block is given back to the disk
+    /// Discard every block
     Discard,
     /// Every byte
     Zero,
-    /// The disk's own erase of all its media
+    /// The disk's own erase command for all its media
     Secure,
 }
 
@@ -33,9 +33,9 @@ impl From<Mode> for EraseMode {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum VerifyMode {
-    /// The disk is believed
+    /// Do not read back
     None,
-    /// Everything is read back past the page cache and compared
+    /// Read everything back past the page cache and compare it
     Readback,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct StreamArguments {
     /// SHA-512 of the raw image
     #[arg(long, group = "raw")]
     pub(crate) raw_sha512: Option<String>,
-    /// Check the disk too: readback reads everything again
+    /// How to check the disk after writing
     #[arg(long, value_enum, default_value_t = VerifyMode::None)]
     pub(crate) verify: VerifyMode,
     /// Block map of the raw image, as bmaptool makes it: only what it lists is written; https:// or a file
@@ -100,7 +100,7 @@ pub(crate) struct MakeArguments {
     /// Label of the file system
     #[arg(long)]
     pub(crate) label: Option<String>,
-    /// UUID of the file system; a random one without it
+    /// UUID of the file system; without it, a random one
     #[arg(long)]
     pub(crate) uuid: Option<String>,
     #[command(flatten)]

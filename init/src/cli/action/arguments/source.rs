@@ -1,4 +1,4 @@
-//! What is given beside the URL of what is fetched.
+//! Arguments that go with the URL of a source.
 
 use std::path::PathBuf;
 
@@ -9,21 +9,22 @@ pub(crate) struct SourceArguments {
     /// File with USERNAME:PASSWORD for the registry
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_auth: Option<PathBuf>,
-    /// Another place of the same bytes, for when the URL fails; may be given several times, in the order to try them
+    /// Another URL of the same bytes, tried if the URL fails; may be given several times, in the order to try
     #[arg(long, value_name = "URL", value_parser = place)]
     pub(crate) mirror: Vec<String>,
-    /// List of sums with the digest of the stream beside the file name of the URL; http:// only with a signature
+    /// List of sums with the digest of the stream next to the file name of the URL; http:// only with a signature
     #[arg(long, value_name = "URL", group = "delivered", value_parser = place)]
     pub(crate) sums: Option<String>,
     /// Detached signature of the list of sums if there is one, else of the stream
     #[arg(long, value_name = "URL", requires = "public_key", value_parser = place)]
     pub(crate) signature: Option<String>,
-    /// Key of minisign or Ed25519 to verify the signature with, or a file with it
+    /// Minisign or Ed25519 public key for the signature, or a file with it
     #[arg(long, value_name = "KEY|FILE", requires = "signature")]
     pub(crate) public_key: Option<String>,
 }
 
-/// Where something is: what has a scheme as it is, and anything else as a path, from the current directory if it is relative.
+/// A place as a URL or an absolute path. Text with a scheme stays as it is. A relative path starts at the current
+/// directory.
 pub(crate) fn place(text: &str) -> Result<String, String> {
     if text.contains("://") || text.starts_with('/') {
         return Ok(text.to_owned());

@@ -1,4 +1,4 @@
-//! What is given to actions that change the installed system.
+//! Arguments of actions that change the installed system.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub(crate) struct SeedArguments {
     /// The disk that carries the image
     #[arg(long)]
     pub(crate) disk: String,
-    /// instance-id of the meta-data; a new one has cloud-init run again
+    /// instance-id of the meta-data; a new one makes cloud-init run again
     #[arg(long)]
     pub(crate) instance_id: String,
     /// local-hostname of the meta-data
@@ -30,13 +30,13 @@ pub(crate) struct SeedArguments {
     /// Where it is put
     #[arg(long, value_enum, default_value_t = SeedPlaceArgument::Auto)]
     pub(crate) seed: SeedPlaceArgument,
-    /// Public key of SSH that may log in, a line; may be given several times
+    /// Line with an SSH public key that may log in; may be given several times
     #[arg(long, value_name = "LINE")]
     pub(crate) ssh_key: Vec<String>,
-    /// Have the installed system report here that it is up
+    /// URL to which the installed system reports that it is up
     #[arg(long)]
     pub(crate) phone_home_url: Option<String>,
-    /// File with CA certificates a system that Ignition sets up is to trust there
+    /// File with CA certificates that a system set up by Ignition trusts for this URL
     #[arg(long, requires = "phone_home_url")]
     pub(crate) ca: Option<PathBuf>,
 }
@@ -70,16 +70,16 @@ pub(crate) struct KernelArgsArguments {
     /// The disk that carries the image
     #[arg(long)]
     pub(crate) disk: String,
-    /// An argument to take away, or a key to take away with whatever value; may be given several times, as may the others
+    /// An argument to delete, or a key to delete with any value; may be given several times, like the other options
     #[arg(long, value_name = "ARG|KEY", allow_hyphen_values = true)]
     pub(crate) delete: Vec<String>,
-    /// An argument, or a key with whatever value, and the argument to have in its place
+    /// An argument, or a key with any value, and its replacement
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], allow_hyphen_values = true)]
     pub(crate) replace: Vec<String>,
-    /// An argument to add at the end of the command line, except where it is there already
+    /// An argument to add at the end of the command line, unless it is there already
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) append_if_missing: Vec<String>,
-    /// An argument to have at the end of the command line; one that is there already is moved
+    /// An argument to put at the end of the command line; an existing one is moved
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) append: Vec<String>,
 }
@@ -93,16 +93,16 @@ pub(crate) struct WriteArguments {
     /// Number, name or label of the partition instead of the root file system
     #[arg(long)]
     pub(crate) partition: Option<String>,
-    /// Path of the file there
+    /// Path of the file in the file system
     #[arg(long)]
     pub(crate) path: String,
-    /// What it is to hold, as text
+    /// Content of the file, as text
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) content: Option<String>,
-    /// Where that is fetched from: https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
+    /// Source of the content: https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
     #[arg(long, value_parser = place)]
     pub(crate) from: Option<String>,
-    /// Digest of what is fetched, such as sha256:HEX
+    /// Digest of the source, such as sha256:HEX
     #[arg(long, requires = "from", group = "delivered")]
     pub(crate) digest: Option<Digest>,
     #[command(flatten)]
@@ -110,16 +110,16 @@ pub(crate) struct WriteArguments {
     /// File with CA certificates to trust instead of the system's
     #[arg(long, requires = "from")]
     pub(crate) ca: Option<PathBuf>,
-    /// User it belongs to, by number or by a name the installed system knows
+    /// Owner of the file, by number or by a name in the installed system
     #[arg(long)]
     pub(crate) owner: Option<String>,
-    /// Group it belongs to, likewise
+    /// Group of the file, by number or by a name in the installed system
     #[arg(long)]
     pub(crate) group: Option<String>,
-    /// Its mode in octal digits
+    /// Mode of the file in octal digits
     #[arg(long)]
     pub(crate) mode: Option<String>,
-    /// Mode of directories that have to be made, in octal digits
+    /// Mode of newly created directories, in octal digits
     #[arg(long)]
     pub(crate) dir_mode: Option<String>,
 }
@@ -132,7 +132,7 @@ pub(crate) struct UnpackArguments {
     /// Number, name or label of the partition instead of the root file system
     #[arg(long)]
     pub(crate) partition: Option<String>,
-    /// Directory there
+    /// Directory in the file system
     #[arg(long, default_value = "/")]
     pub(crate) directory: String,
     /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
@@ -146,7 +146,7 @@ pub(crate) struct UnpackArguments {
     /// File with CA certificates to trust instead of the system's
     #[arg(long)]
     pub(crate) ca: Option<PathBuf>,
-    /// Make the device nodes the archive has
+    /// Create the device nodes in the archive
     #[arg(long)]
     pub(crate) devices: bool,
 }
@@ -157,7 +157,7 @@ pub(crate) struct RunArguments {
     /// The disk that carries the image
     #[arg(long)]
     pub(crate) disk: String,
-    /// A variable of its environment; may be given several times
+    /// An environment variable; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(crate) env: Vec<(String, String)>,
     /// File with a script for the installed system's /bin/sh -e
@@ -181,7 +181,7 @@ pub(crate) struct BootReporterArguments {
     /// Base URL of the server
     #[arg(long)]
     pub(crate) server: String,
-    /// File with the token of a run, good for its boot reporter
+    /// File with a token for the boot reporter of a run
     #[arg(long)]
     pub(crate) token_file: PathBuf,
     /// File with the CA certificate that signed the server's
@@ -200,25 +200,25 @@ pub(crate) struct EncryptArguments {
     /// The disk that carries the image
     #[arg(long)]
     pub(crate) disk: String,
-    /// File the recovery key is written to, for root alone; there must be none yet
+    /// File for the recovery key, readable only by root; it must not exist yet
     #[arg(long, value_name = "FILE")]
     pub(crate) recovery_key: PathBuf,
-    /// Registers that must be as they are now for the TPM to give out the key
+    /// PCRs that must have their current values for the TPM to release the key
     #[arg(long, value_delimiter = ',', default_value = "7")]
     pub(crate) pcrs: Vec<u32>,
     /// Leave the root partition as large as it is
     #[arg(long)]
     pub(crate) no_grow: bool,
-    /// The TPM
+    /// TPM device
     #[arg(long, value_name = "DEVICE", default_value = "/dev/tpmrm0")]
     pub(crate) tpm: PathBuf,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum Position {
-    /// Before all others, from now on
+    /// Before all other entries, permanently
     First,
-    /// Before all others the next time only
+    /// Before all other entries, at the next boot only
     Next,
 }
 
