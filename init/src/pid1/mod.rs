@@ -24,8 +24,9 @@ mod supervise;
 /// Exit status by which the installer asks PID 1 to restart the machine. Outside the ranges of sysexits.h and of
 /// shells.
 pub const EXIT_REBOOT: u8 = 100;
-/// Exit status that asks PID 1 to start the loaded kernel without the firmware.
-pub const EXIT_KEXEC: u8 = 101;
+/// Exit status that asks PID 1 to start the loaded kernel without the firmware. It is not 101, with which Rust ends a
+/// program that panicked.
+pub const EXIT_KEXEC: u8 = 102;
 /// Exists once the drivers of every device present at the start have been loaded.
 pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
 

@@ -103,7 +103,8 @@ mod tests {
     fn the_installer_asks_by_its_exit_status() {
         for (status, expect) in [
             (Some(100), Some(End::Reboot)),
-            (Some(101), Some(End::Kexec)),
+            (Some(101), None),
+            (Some(102), Some(End::Kexec)),
             (Some(0), None),
             (Some(1), None),
             (Some(100 + 256), None),
