@@ -22,11 +22,11 @@ pub fn partitions(disk: &str) -> Result<Vec<(u32, Range<u64>)>, Error> {
 }
 
 /// Adapts the table on a disk to the size of the disk, like that of an image written to it.
-pub fn fit(disk: &str, grow: bool) -> Result<(), Error> {
+pub fn relocate_backup_gpt(disk: &str, grow: bool) -> Result<(), Error> {
     let disk = OpenDisk::open(disk, Access::Write)?;
     let mut head = vec![0; disk.size().min(HEAD) as usize];
     disk.read_at(&mut head, 0)?;
-    if let (_, Some(backup)) = partitions::fit(&mut head, &disk, grow)? {
+    if let (_, Some(backup)) = partitions::relocate_backup_gpt(&mut head, &disk, grow)? {
         backup.write_entries(&disk)?;
         disk.write_at(&head, 0)?;
         backup.write_header(&disk)?;

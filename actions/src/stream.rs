@@ -40,7 +40,7 @@ use self::progress::{Counters, Meter};
 use self::read_back::ReadBack;
 use self::write::Target;
 use crate::disk::open::OpenDisk;
-use crate::disk::partitions::Fitted;
+use crate::disk::partitions::Relocation;
 use crate::error::{Error, SourceError};
 use crate::fetch::ranges::RangeCheck;
 use crate::fetch::source::Source;
@@ -119,7 +119,7 @@ pub(crate) fn run(
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-) -> Result<(Written, Fitted), Error> {
+) -> Result<(Written, Relocation), Error> {
     let target = Target::new(disk, raw.map.as_ref());
     let written = stages(image, source, raw, reading, &target, machine, report).and_then(|written| {
         let beyond = target.beyond(written.raw_size)?;

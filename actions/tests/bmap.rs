@@ -282,7 +282,7 @@ fn a_map_that_cannot_be_used_leaves_the_disk_as_it_was() {
     let source = Source::new(IMAGE, &DATA[..1], &[]);
     let good = fs::read_to_string(source.map()).unwrap();
     let bench = Bench::new(DISK);
-    let looking = format!("looking up in {} what of the image holds data: ", source.map());
+    let looking = format!("reading the block map {}: ", source.map());
     for (map, expect) in [
         (good.replacen("0-1", "0-2", 1), looking.clone() + "checking the digest of the block map: expected "),
         ("<html>404</html>".to_owned(), looking.clone() + "reading the block map: line 1: this is no block map"),

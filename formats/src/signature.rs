@@ -47,7 +47,7 @@ pub enum Error {
         found: String,
     },
     /// The signature does not match the data and the key.
-    #[error("checking the signature of {what}: it is not one of these bytes by this key")]
+    #[error("checking the signature of {what}: it does not match these bytes and this key")]
     Wrong {
         /// The signed data: the content, or the trusted comment of a minisign signature.
         what: &'static str,

@@ -24,7 +24,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Ok(before) = fuzzing::partitions(&disk.path()) else { return };
     check(&before, disk.size);
     let grow = grow & 1 == 1;
-    if fuzzing::fit(&disk.path(), grow).is_err() {
+    if fuzzing::relocate_backup_gpt(&disk.path(), grow).is_err() {
         return;
     }
     let after = fuzzing::partitions(&disk.path()).expect("a table that was read is read again");

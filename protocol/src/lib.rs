@@ -17,12 +17,12 @@ pub mod event;
 pub mod hint;
 pub mod identity;
 pub mod inventory;
-pub mod layers;
 pub mod loose;
 pub mod network;
 pub mod oci;
 pub mod partition;
 pub mod partition_types;
+pub mod raid_lvm;
 pub mod secret;
 pub mod ssh_key;
 pub mod status;
@@ -38,11 +38,11 @@ pub use event::{DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Fa
 pub use hint::{HintError, SizeHint, TextHint};
 pub use identity::Identity;
 pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
-pub use layers::{NewRaid, NewVolume, NewVolumeGroup, RaidLevel};
 pub use loose::{LooseAck, LooseReport, LooseStatus, LooseStep};
 pub use network::{Bond, BondMode, Interface, Network, Vlan};
 pub use oci::{OciReference, OciReferenceError, OciVersion};
 pub use partition::{FileSystemKind, MakeFileSystem, NewPartition, Partition, PartitionChoice, PartitionSize};
+pub use raid_lvm::{NewRaid, NewVolume, NewVolumeGroup, RaidLevel};
 pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{

@@ -257,8 +257,8 @@ impl Interface {
         let mut wrong = |problem: String| problems.push(problem);
         if !is_name(&self.name) {
             wrong(format!(
-                "has a name that is none: 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores, not digits alone, nor what the \
-                 kernel has"
+                "is not a valid interface name: use 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores, not \
+                 digits alone, and no name that the kernel uses"
             ));
         }
         if [self.mac.is_some(), self.bond.is_some(), self.vlan.is_some()].iter().filter(|given| **given).count() != 1 {
@@ -353,7 +353,7 @@ fn address_problem(text: &str) -> Option<&'static str> {
     };
     let (host, all) = host_part(&address, len);
     match address {
-        _ if len == 0 || !is_host(&address) => Some("it is none of a machine"),
+        _ if len == 0 || !is_host(&address) => Some("it cannot be the address of a machine"),
         // In a network of two addresses or one, each address is a host (RFC 3021).
         _ if all <= 1 => None,
         _ if host == 0 => Some("it is the address of the network itself"),
@@ -446,7 +446,7 @@ mod tests {
         check(address("2001:db8::/64"), &["the address of the network itself"]);
         check(address("192.0.2.255/24"), &["the broadcast address"]);
         for text in ["127.0.0.1/8", "0.0.0.0/24", "224.0.0.5/24", "::1/128", "ff02::1/64", "192.0.2.5/0"] {
-            check(address(text), &["it is none of a machine"]);
+            check(address(text), &["it cannot be the address of a machine"]);
         }
         let gateway = |text: &str| one(serde_json::json!({"addresses": ["192.0.2.5/24"], "gateways": [text]}));
         check(gateway("198.51.100.1"), &["in the network of none of its addresses"]);
@@ -509,12 +509,12 @@ mod tests {
         check(serde_json::json!({"interfaces": []}), &["1 to 256 interfaces"]);
         check(
             one(serde_json::json!({"name": "sixteen-letters-", "mtu": 68})),
-            &["a name that is none", "an mtu of 68"],
+            &["is not a valid interface name", "an mtu of 68"],
         );
         check(one(serde_json::json!({"mac": "52:54"})), &["MAC address"]);
         check(one(serde_json::json!({"mac": "01:00:5e:00:00:01"})), &["a MAC address of many machines"]);
         for name in ["lo", "007", "bonding_masters", "a b", ""] {
-            check(one(serde_json::json!({"name": name})), &["a name that is none"]);
+            check(one(serde_json::json!({"name": name})), &["is not a valid interface name"]);
         }
         for id in [0, 4095] {
             let vlan = serde_json::json!([{"name": "a", "mac": "52:54:00:00:00:01"}, {"name": "b", "vlan": {"of": "a", "id": id}}]);

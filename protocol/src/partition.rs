@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DiskHints, NewRaid, NewVolumeGroup, layers, partition_types as types};
+use crate::{DiskHints, NewRaid, NewVolumeGroup, partition_types as types, raid_lvm};
 
 /// The most partitions in a table. The table has this many entries.
 pub const MAX_PARTITIONS: usize = 128;
@@ -144,7 +144,7 @@ impl Partition {
         if self.disk.may_be_several() && self.partitions.iter().any(|partition| partition.uuid.is_some()) {
             problems.push("gives a partition the same uuid on every disk: leave it out".to_owned());
         }
-        problems.extend(layers::validate(self));
+        problems.extend(raid_lvm::validate(self));
         problems
     }
 }

@@ -92,7 +92,7 @@ fn plan(inputs: &Partition, disk: OpenDisk) -> Result<Planned, Error> {
 /// appears in one of them.
 fn clear(planned: &Planned) -> Result<(), Error> {
     let disk = &planned.disk;
-    partitions::forget(disk)?;
+    partitions::wipe_partition_tables(disk)?;
     disk.zero(0..ALIGNMENT)?;
     disk.zero(planned.table.usable().end..disk.size() - disk.size() % u64::from(disk.logical_block()))?;
     for bytes in &planned.places {

@@ -5,7 +5,7 @@ use slipway_protocol::{StreamImage, workflow};
 use crate::action::Done;
 use crate::disk::choose;
 use crate::disk::open::{Access, OpenDisk};
-use crate::disk::partitions::{Fitted, Growth, Moved};
+use crate::disk::partitions::{Growth, Moved, Relocation};
 use crate::error::{Error, ImageError, SourceError};
 use crate::fetch::source::Source;
 use crate::fetch::{self, retry};
@@ -30,7 +30,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
         let needed = format!("{raw_size}");
         return Err(ImageError::TooLarge { disk: disk.path().to_owned(), size: disk.size(), needed }.into());
     }
-    let (written, Fitted { moved, growth }) = write(inputs, &mut source, &raw, &disk, machine, report)?;
+    let (written, Relocation { moved, growth }) = write(inputs, &mut source, &raw, &disk, machine, report)?;
     let mut warnings = Vec::new();
     let is_proven_by_map = raw.map.as_ref().is_some_and(|map| map.proves());
     if !(inputs.is_verified() || is_proven_by_map) {
@@ -81,7 +81,7 @@ fn write(
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-) -> Result<(Written, Fitted), Error> {
+) -> Result<(Written, Relocation), Error> {
     let is_verified = inputs.is_verified();
     source.at_each_place(
         report,
@@ -98,7 +98,7 @@ fn write_once(
     disk: &OpenDisk,
     machine: &dyn Machine,
     report: &mut dyn FnMut(Report),
-) -> Result<(Written, Fitted), Error> {
+) -> Result<(Written, Relocation), Error> {
     let mut reading = Reading::Stream;
     retry::starting_over(report, |report| match stream::run(inputs, source, raw, reading, disk, machine, report) {
         Err(error) if reading == Reading::Stream && needs_ranges(&error) && !source.is_checked() => {

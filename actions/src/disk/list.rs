@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::{fs, io};
 
-use slipway_protocol::{Disk, layers};
+use slipway_protocol::{Disk, raid_lvm};
 
 use crate::machine::Candidate;
 use boot_medium::{BootMedium, Found};
@@ -77,7 +77,7 @@ fn disk(sys: &Path, name: &str) -> Option<Disk> {
 /// The link that udev creates for an array or a mapping, by its name.
 fn layer_link(name: &str, mapping: Option<String>, uuid: Option<String>) -> Option<String> {
     let Some(mapping) = mapping else { return Some(format!("/dev/md/{}", name.strip_prefix("md_")?)) };
-    let volume = uuid.filter(|uuid| uuid.starts_with("LVM-")).and_then(|_| layers::parse_mapping_name(&mapping));
+    let volume = uuid.filter(|uuid| uuid.starts_with("LVM-")).and_then(|_| raid_lvm::parse_mapping_name(&mapping));
     Some(volume.map_or_else(|| format!("/dev/mapper/{mapping}"), |(group, volume)| format!("/dev/{group}/{volume}")))
 }
 

@@ -2,8 +2,8 @@
 
 mod add;
 mod create;
-mod fit;
 mod grow;
+mod relocate;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,8 +21,8 @@ use crate::text;
 
 pub(crate) use add::Addition;
 pub(crate) use create::{Planned, Table};
-pub(crate) use fit::{Backup, Fitted, Moved, check, fit, in_head};
 pub(crate) use grow::{Grown, Growth};
+pub(crate) use relocate::{Backup, Moved, Relocation, check, in_head, relocate_backup_gpt};
 
 /// A partition, or a whole disk without partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,7 +242,7 @@ fn unreadable(disk: &OpenDisk, reason: String) -> Error {
 
 /// Erases what firmware and kernels find partitions by: first the MBR, then the GPT headers. The disk is flushed in
 /// between, so that the old system is intact for as long as it can be found.
-pub(crate) fn forget(disk: &OpenDisk) -> Result<(), Error> {
+pub(crate) fn wipe_partition_tables(disk: &OpenDisk) -> Result<(), Error> {
     let block = u64::from(disk.logical_block());
     let blocks = disk.size() / block;
     let zero = |lba: u64| if lba < blocks { disk.zero(lba * block..(lba + 1) * block) } else { Ok(()) };

@@ -69,7 +69,7 @@ pub enum SourceError {
         source: sums::Error,
     },
     /// The block map of the image cannot be used.
-    #[error("looking up in {url} what of the image holds data")]
+    #[error("reading the block map {url}")]
     Bmap {
         /// The URL of the map without user, password and query, which may be secrets.
         url: String,

@@ -15,7 +15,7 @@ use super::pipeline::RAW;
 use super::progress::{Counters, Meter};
 use super::read_back::{Piece, ReadBack};
 use crate::disk::open::OpenDisk;
-use crate::disk::partitions::{self, Backup, Fitted, Growth};
+use crate::disk::partitions::{self, Backup, Growth, Relocation};
 use crate::disk::{Buffer, is_zero};
 use crate::error::{Error, ImageError};
 
@@ -104,7 +104,7 @@ impl<'a> Target<'a> {
                 None => {}
             }
             start.is_begun = true;
-            partitions::forget(self.disk)?;
+            partitions::wipe_partition_tables(self.disk)?;
             self.blank()?;
         }
         Ok(std::mem::take(&mut start.waiting))
@@ -160,7 +160,7 @@ impl<'a> Target<'a> {
     /// two headers of a GPT follow, and last the MBR, which firmware and kernels read first. The table is adapted to
     /// the disk in memory, and errors in it are found before any header is written. With `grow` its last partition is
     /// extended.
-    pub(crate) fn commit(&self, grow: bool, verify: Verify) -> Result<Fitted, Error> {
+    pub(crate) fn commit(&self, grow: bool, verify: Verify) -> Result<Relocation, Error> {
         let check = |bytes: &[u8], offset: u64| match verify {
             Verify::Readback => self.disk.verify_at(bytes, offset),
             Verify::None => Ok(()),
@@ -178,9 +178,9 @@ impl<'a> Target<'a> {
         if verify == Verify::Readback {
             self.verify_ends(head, tail)?;
         }
-        let (fitted, backup) = partitions::fit(head, self.disk, grow)?;
+        let (relocation, backup) = partitions::relocate_backup_gpt(head, self.disk, grow)?;
         let mut emptied = Vec::new();
-        if let Growth::Grown(grown) = &fitted.growth {
+        if let Growth::Grown(grown) = &relocation.growth {
             self.disk.zero(grown.stale())?;
             emptied.push(grown.stale());
         }
@@ -205,7 +205,7 @@ impl<'a> Target<'a> {
         self.disk.write_at(&head[..header_start], 0)?;
         self.disk.flush()?;
         check(&head[..header_start], 0)?;
-        Ok(fitted)
+        Ok(relocation)
     }
 
     /// Reads back the ends of the disk before a moved table covers a part of them: the tail, and zeros around it,
@@ -243,8 +243,8 @@ impl<'a> Target<'a> {
         let is_begun = lock(&self.start).is_begun;
         if is_begun {
             // A disk that fails one request may still accept the others.
-            let forgotten = partitions::forget(self.disk);
-            self.blank().and(forgotten)?;
+            let wiped = partitions::wipe_partition_tables(self.disk);
+            self.blank().and(wiped)?;
         }
         Ok(is_begun)
     }

@@ -52,8 +52,8 @@ impl Table {
         let mut head = read(0..first.min(HEAD))?;
         let start = (disk.size() / block).saturating_sub(1) * block;
         let last = if end <= start { Some((start, read(start..start + block)?)) } else { None };
-        let (fitted, backup) = partitions::fit(&mut head, disk, grow && root.bytes.end == end)?;
-        let (grown, left) = match fitted.growth {
+        let (relocation, backup) = partitions::relocate_backup_gpt(&mut head, disk, grow && root.bytes.end == end)?;
+        let (grown, left) = match relocation.growth {
             Growth::Grown(grown) => (Some(grown), None),
             Growth::Left { partition, reason } => (None, Some(format!("{partition} was not made larger: {reason}"))),
             Growth::NotNeeded => (None, None),

@@ -27,7 +27,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
     worker.begin(size);
     // The first request shows whether the disk supports discard, before its signatures are removed.
     discard(worker.disk, &(0..FIRST.min(size)))?;
-    partitions::forget(worker.disk)?;
+    partitions::wipe_partition_tables(worker.disk)?;
     for piece in zero::pieces(0..size, PIECE) {
         worker.check()?;
         discard(worker.disk, &piece)?;

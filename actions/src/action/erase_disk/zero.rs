@@ -25,7 +25,7 @@ pub(super) fn write(worker: &mut Worker<'_>, ranges: &[Range<u64>]) -> Result<()
     worker.begin(ranges.iter().map(|range| range.end - range.start).sum());
     worker.check()?;
     // A half-erased disk must not be recognised any more, whatever happens later.
-    partitions::forget(worker.disk)?;
+    partitions::wipe_partition_tables(worker.disk)?;
     let mut done = 0;
     for range in ranges {
         for piece in pieces(range.clone(), PIECE) {

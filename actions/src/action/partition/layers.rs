@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use slipway_protocol::layers::{chosen, is_read_by_firmware};
+use slipway_protocol::raid_lvm::{chosen, is_read_by_firmware};
 use slipway_protocol::{NewRaid, NewVolumeGroup, Partition as Inputs};
 
 use super::lvm::{self, Group, Physical, Volume};

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use slipway_protocol::layers;
+use slipway_protocol::raid_lvm;
 
 use crate::disk::probe::lvm_crc;
 use crate::text;
@@ -114,7 +114,7 @@ pub(super) fn allocate(sizes: &[Option<u64>], physical: &[u64]) -> Result<Vec<Ve
 impl Group {
     /// Device mapper name of a volume.
     pub(super) fn mapping_name(&self, volume: &Volume) -> String {
-        layers::mapping_name(&self.name, &volume.name)
+        raid_lvm::mapping_name(&self.name, &volume.name)
     }
 
     /// Device mapper UUID of a volume. The LVM programs recognise their volumes by it.

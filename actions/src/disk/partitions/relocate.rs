@@ -39,7 +39,7 @@ const BEYOND_CHS: [u8; 3] = [0xFE, 0xFF, 0xFF];
 
 /// What was changed in a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fitted {
+pub(crate) struct Relocation {
     pub(crate) moved: Moved,
     pub(crate) growth: Growth,
 }
@@ -104,16 +104,20 @@ impl Backup {
 /// Moves the backup GPT of an image to the end of a larger disk, where firmware looks for it. If `grow` is set, extends
 /// the last partition up to there, if its content allows that. `head` is the head of the image and is changed in
 /// memory; it is not on the disk yet, but the rest of the image is. Fails as [`check`] does.
-pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitted, Option<Backup>), Error> {
+pub(crate) fn relocate_backup_gpt(
+    head: &mut [u8],
+    disk: &OpenDisk,
+    grow: bool,
+) -> Result<(Relocation, Option<Backup>), Error> {
     check(head, disk)?;
     let Some((block_size, primary)) = gpt_in(head, disk)? else {
         let growth = if grow { grow_in_mbr(head, disk)? } else { Growth::NotNeeded };
-        return Ok((Fitted { moved: Moved::NotNeeded, growth }, None));
+        return Ok((Relocation { moved: Moved::NotNeeded, growth }, None));
     };
     let block = block_size.as_u64();
     let last = (disk.size() / block).saturating_sub(1);
     let moved = if primary.backup_lba < last { Moved::Yes } else { Moved::NotNeeded };
-    let as_it_is = |moved, growth| Ok((Fitted { moved, growth }, None));
+    let as_it_is = |moved, growth| Ok((Relocation { moved, growth }, None));
     if primary.backup_lba > last {
         return as_it_is(moved, Growth::NotNeeded);
     }
@@ -153,7 +157,7 @@ pub(crate) fn fit(head: &mut [u8], disk: &OpenDisk, grow: bool) -> Result<(Fitte
         header: (block_of_header, last * block),
         old: primary.backup_lba * block,
     };
-    Ok((Fitted { moved, growth }, Some(backup)))
+    Ok((Relocation { moved, growth }, Some(backup)))
 }
 
 /// The block with the backup header, derived from the primary one. They differ in their own place and the place of
