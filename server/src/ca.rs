@@ -1,4 +1,5 @@
-//! The certificate authority of this installation: made on first start, signs the server's and the nodes' certificates.
+//! The certificate authority of this installation. It is created on first start, and signs the certificates of the
+//! server and the nodes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,11 +21,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 const CA_LIFETIME: Duration = Duration::days(3650);
 const SERVER_LIFETIME: Duration = Duration::days(365);
-/// A server certificate with less left than this is renewed at start.
+/// A server certificate that expires sooner than this is renewed.
 const SERVER_RENEWAL: Duration = Duration::days(30);
-/// Certificates are valid from this long ago, for machines whose clocks are behind.
+/// How far the start of validity lies in the past, for machines whose clocks are behind.
 const BACKDATED: Duration = Duration::days(1);
-/// Seconds a node's certificate and JWT are valid; the node renews them at half of it.
+/// Seconds for which a node's certificate and JWT are valid. The node renews them after half of that.
 pub const NODE_LIFETIME: u64 = 24 * 60 * 60;
 
 /// Signs certificates.
@@ -33,7 +34,7 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// What a TLS server needs.
+/// Certificate chain and key of a TLS server.
 pub struct ServerIdentity {
     /// Leaf first, then the authority.
     pub chain: Vec<CertificateDer<'static>>,
@@ -42,7 +43,7 @@ pub struct ServerIdentity {
 }
 
 impl Authority {
-    /// The authority of the data folder, made on first use.
+    /// Opens the authority of the data folder. Creates it on first use.
     pub fn open(data: &DataDir) -> Result<Self, Error> {
         let key = key_pair(data, "ca.key")?;
         let pem = data.read_or_create("ca.pem", || {
@@ -63,7 +64,7 @@ impl Authority {
         CertificateDer::from_pem_slice(self.pem.as_bytes()).map_err(tls_error("reading ca.pem"))
     }
 
-    /// The server's certificate for these host names and addresses, made or renewed as needed.
+    /// The server's certificate for these host names and addresses, created or renewed as needed.
     pub fn server_identity(&self, data: &DataDir, names: &BTreeSet<String>) -> Result<ServerIdentity, Error> {
         let key = key_pair(data, "server.key")?;
         let mut leaf = data.read("server.pem")?;
@@ -80,8 +81,8 @@ impl Authority {
         Ok(ServerIdentity { chain: vec![leaf, self.der()?], key })
     }
 
-    /// A certificate for a node, and the authority's own, in PEM. Of the request only the public key is used; its signature
-    /// proves that the node has the private one.
+    /// Returns a certificate for a node and the authority's own, in PEM. Only the public key of the request is used.
+    /// The request's signature proves that the node has the private key.
     pub fn sign_node(&self, node: &str, request: &NodeRequest) -> Result<String, Error> {
         let mut params = params(node, Duration::seconds(NODE_LIFETIME.cast_signed()));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -135,7 +136,7 @@ fn params(common_name: &str, lifetime: Duration) -> CertificateParams {
 }
 
 fn ca_params() -> CertificateParams {
-    // The random part tells one installation's authority from another's in the hands of people.
+    // The random part lets people tell the authorities of different installations apart.
     let mut params = params(&format!("slipway CA {}", random::id()), CA_LIFETIME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];

@@ -1,7 +1,8 @@
-//! Disks that nodes capture. What arrives is kept aside, and is an image once all of it is there and its digest is right.
+//! Images that nodes capture from disks. Received data is kept aside. It becomes an image once it is complete and its
+//! digest is right.
 //!
-//! A file that is worked on is locked, because a node that lost its connection may come back while the server is still busy
-//! with what it sent before.
+//! A file in use is locked, because a node that lost its connection may come back while the server is still processing
+//! what it sent before.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -25,15 +26,15 @@ use crate::store::{self, Connection, Store, runs};
 use crate::time::now;
 use crate::{random, state};
 
-/// Room on the disk that captured disks leave to everything else, in bytes.
+/// Bytes of disk space that captures must leave free.
 const KEPT_FREE: u64 = 512 << 20;
-/// Longest a node waits for an answer while its image is verified; then it asks again.
+/// How long a node waits for an answer while its image is verified. Then it asks again.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is looked for what runs that are over have left.
+/// How often leftovers of finished runs are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Which image, and who stores it.
+/// An image being captured, and who captures it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Capture {
     /// The node's id.
@@ -44,21 +45,21 @@ pub struct Capture {
     pub name: String,
 }
 
-/// What became of a piece.
+/// The result of storing a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// It is stored; so many bytes there are now.
+    /// The piece is stored. The image now has this many bytes.
     Stored(u64),
-    /// It is not stored, because it does not belong where what is stored ends, which is at so many bytes.
+    /// The piece is not stored, because its offset is not the end of what is stored, which is this many bytes.
     Misplaced(u64),
 }
 
-/// Where captured disks go.
+/// Stores captured disks.
 #[derive(Debug)]
 pub struct Captures {
     store: Store,
     data: DataDir,
-    /// Largest image that is taken, in bytes.
+    /// Largest image accepted, in bytes.
     max: u64,
     /// Becomes true when the server stops.
     stopping: watch::Receiver<bool>,
@@ -69,7 +70,7 @@ pub struct Captures {
 type Verification = JoinHandle<Result<Image, Error>>;
 
 impl Captures {
-    /// No image, and up to `max` bytes for each.
+    /// Accepts images of up to `max` bytes each. There is none yet.
     pub fn new(store: Store, data: DataDir, max: u64, stopping: watch::Receiver<bool>) -> Self {
         Self { store, data, max, stopping, verifications: Mutex::default() }
     }
@@ -78,7 +79,7 @@ impl Captures {
         self.verifications.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins an image, anew if it was begun before.
+    /// Begins an image. If it was begun before, it starts again from empty.
     pub async fn begin(&self, capture: &Capture) -> Result<(), Error> {
         let mut connection = self.store.read().await?;
         check_allowed(&mut connection, capture).await?;
@@ -94,19 +95,19 @@ impl Captures {
         .await
     }
 
-    /// Stores a piece of an image that was begun, if it belongs where what is stored ends.
+    /// Appends a piece to an image that was begun, if its offset is the end of what is stored.
     pub async fn append(&self, capture: &Capture, offset: u64, piece: Bytes) -> Result<Appended, Error> {
         check_allowed(&mut *self.store.read().await?, capture).await?;
         let (place, largest) = (self.data.capture(&capture.run, &capture.name), self.max);
         blocking(move || write(&place, offset, &piece, largest)).await
     }
 
-    /// Makes an image of what was stored, if its size and its digest are as they should be. `None` when that takes longer; the
-    /// caller asks again. To ask for what was done before changes nothing.
+    /// Makes an image of what was stored, if its size and digest are right. Returns `None` if that takes longer; the
+    /// caller then asks again. Repeating a finished commit changes nothing.
     pub async fn commit(&self, capture: Capture, image: CapturedImage) -> Result<Option<Image>, Error> {
         let mut connection = self.store.read().await?;
         check_allowed(&mut connection, &capture).await?;
-        // Made of this very image before, or of another disk with the same bytes.
+        // The image exists, from this capture or from another disk with the same bytes.
         if let Some(known) =
             images::get_by_digest(&mut connection, &image.digest).await?.filter(|i| i.size == image.size)
         {
@@ -117,7 +118,7 @@ impl Captures {
         let begun = self.verifications().remove(&key);
         let mut verification = begun.unwrap_or_else(|| {
             let (store, data, stopping) = (self.store.clone(), self.data.clone(), self.stopping.clone());
-            // It goes on when the node loses its connection.
+            // Continues if the node loses its connection.
             tokio::spawn(async move { verify(&store, &data, stopping, &capture, image).await })
         });
         match tokio::time::timeout(PATIENCE, &mut verification).await {
@@ -129,7 +130,7 @@ impl Captures {
         }
     }
 
-    /// Removes what was stored of images for runs that are over. Returns the runs that are not.
+    /// Removes the captures of runs that are over. Returns the other runs with captures.
     pub async fn sweep(&self) -> Result<Vec<String>, Error> {
         let folder = self.data.captures();
         let failed = |source| Error::File { doing: "reading the folder", path: folder.clone(), source };
@@ -158,7 +159,7 @@ impl Captures {
         Ok(open)
     }
 
-    /// Sweeps from time to time, for ever.
+    /// Sweeps periodically, for ever.
     pub async fn keep_swept(&self) {
         loop {
             tokio::time::sleep(SWEEP_EVERY).await;
@@ -191,7 +192,7 @@ fn write(place: &Path, offset: u64, piece: &[u8], largest: u64) -> Result<Append
     if room.f_bavail.saturating_mul(room.f_frsize) < (piece.len() as u64).saturating_add(KEPT_FREE) {
         return Err(no_room());
     }
-    // What is written of it, should that fail, is what belongs there.
+    // If the write fails, the part that was written is still right.
     match file.write_all_at(piece, offset) {
         Ok(()) => Ok(Appended::Stored(end)),
         Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => Err(no_room()),
@@ -210,11 +211,11 @@ async fn verify(
     let (incoming, expected) = (place.clone(), image.clone());
     let locked = blocking(move || check(&incoming, &expected, &stopping)).await?;
     let mut transaction = store.write().await?;
-    // Both may have changed since.
+    // Both may have changed in the meantime.
     check_allowed(&mut transaction, capture).await?;
     check_name_is_free(&mut transaction, &capture.name).await?;
     if let Some(known) = images::get_by_digest(&mut transaction, &image.digest).await? {
-        // What an operator knows of an image is not for a node to change.
+        // A node must not change what an operator recorded about an image.
         return Ok(known);
     }
     let published = data.image(&image.digest);
@@ -229,7 +230,7 @@ async fn verify(
     Ok(image)
 }
 
-/// Reads all that was stored. What is not what it should be is removed.
+/// Checks size and digest of everything that was stored. Removes the file if the digest is wrong.
 fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) -> Result<File, Error> {
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
     let invalid = |message| Error::refused(ErrorCode::InvalidRequest, message);
@@ -264,7 +265,7 @@ fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) 
     Ok(file)
 }
 
-/// Opens a file of its own, which nobody else works on.
+/// Opens and locks the file of a capture, so that nobody else works on it.
 fn open_locked(place: &Path) -> Result<File, Error> {
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
     let gone = || Error::refused(ErrorCode::Conflict, "nothing of this image is stored; begin it");
@@ -281,7 +282,7 @@ fn open_locked(place: &Path) -> Result<File, Error> {
         }
         Err(TryLockError::Error(error)) => return Err(failed("locking")(error)),
     }
-    // Before the lock was had, it may have become an image or have been removed.
+    // Before it was locked, the file may have become an image or been removed.
     let own = file.metadata().map_err(failed("looking at"))?;
     match fs::metadata(place) {
         Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => Ok(file),
@@ -289,7 +290,7 @@ fn open_locked(place: &Path) -> Result<File, Error> {
     }
 }
 
-/// Only a node that was told to, and only as long as it is to.
+/// Allows only a node whose run captures this image, and only while the run is open.
 async fn check_allowed(connection: &mut Connection, capture: &Capture) -> Result<(), Error> {
     let Capture { node, run, name } = capture;
     let Some(known) = runs::get_by_id(connection, run).await?.filter(|known| known.node == *node) else {

@@ -1,4 +1,4 @@
-//! The certificate the server shows: made anew before it runs out, without a restart.
+//! The server's certificate. It is renewed before it expires, without a restart.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,7 +12,7 @@ use crate::ca::Authority;
 use crate::data::DataDir;
 use crate::error::Error;
 
-/// How often it is looked whether the certificate lasts; far more often than it takes to run out.
+/// How often the certificate's expiry is checked. Far shorter than its lifetime.
 const LOOK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The certificate in use, for these host names and addresses.
@@ -29,14 +29,14 @@ impl Certificate {
         Ok(Self { names, current })
     }
 
-    /// Renews the certificate, if it is time, and shows the new one from the next connection on.
+    /// Renews the certificate if it is due. New connections get the new one.
     pub fn renew(&self, authority: &Authority, data: &DataDir) -> Result<(), Error> {
         let fresh = load(authority, data, &self.names)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// Renews it for as long as the server runs.
+    /// Renews the certificate as needed, for as long as the server runs.
     pub async fn keep_fresh(&self, authority: &Authority, data: &DataDir) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

@@ -18,11 +18,11 @@ const STREAM_RETRIES: u32 = 2;
 const SHORT_TIMEOUT: u64 = 10 * MINUTE;
 const INSTANCE_PREFIX: &str = "slipway-";
 
-/// The steps that install a system on a node, without instance id, and whose user-data has yet to be made to report or not; see
-/// [`phone_home`].
+/// The steps that install a system on a node. They have no instance id yet, and their user-data has yet to be made to
+/// report or not; see [`phone_home`].
 ///
-/// `server` is the URL machines reach the server under, and `user_data` what the run brings.
-/// The run's user-data wins over the system's, which is used only if the run has none; empty user-data is not none.
+/// `server` is the URL under which machines reach the server. `user_data` is that of the run. The system's user-data is
+/// used only if the run has none; empty user-data is not none.
 pub fn install(system: &System, server: &str, user_data: Option<&str>) -> Vec<Step> {
     let disk = || system.disk.clone();
     let user_data = user_data.or(system.user_data.as_deref()).unwrap_or_default().to_owned();
@@ -64,31 +64,31 @@ pub fn install(system: &System, server: &str, user_data: Option<&str>) -> Vec<St
         let action = Action::BootReporter(BootReporter { disk: disk(), ..BootReporter::default() });
         steps.push(step("boot-reporter", action, SHORT_TIMEOUT));
     }
-    // For the first start alone: whether a machine starts from the network or from its disk later on is for its operator to say.
+    // For the next boot only. The operator decides whether later boots come from the network or the disk.
     let order = EfiBootOrder { disk: disk(), position: BootPosition::Next, optional: true, ..EfiBootOrder::default() };
     steps.push(step("efi-boot-order", Action::EfiBootOrder(order), SHORT_TIMEOUT));
     steps.push(step("reboot", Action::Reboot(Reboot::default()), SHORT_TIMEOUT));
     steps
 }
 
-/// An instance id that no run gave out before and nobody guesses: the installed system may report with nothing else.
+/// A new instance id that is unique and cannot be guessed. The installed system may report with nothing else.
 pub fn instance_id() -> String {
     format!("{INSTANCE_PREFIX}{}", random::unguessable_id())
 }
 
-/// Whether an instance id is one of ours, and not one that an operator chose and others may guess.
+/// Whether an instance id is one of ours, not one that an operator chose and others may guess.
 pub fn is_unguessable(instance_id: &str) -> bool {
     let digits = instance_id.strip_prefix(INSTANCE_PREFIX).unwrap_or_default();
     digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Where an image of this server is fetched from.
+/// The URL of an image on this server.
 pub fn image_url(server: &str, digest: &Digest) -> String {
     format!("{server}/images/{digest}")
 }
 
-/// Has every `seed-cloud-init` step set the system up as its node wants it, where the step itself does not say: its host name and its
-/// network; and who may log in beside those of the step.
+/// Adds the node's settings to every `seed-cloud-init` step: host name and network if the step has none, and SSH keys
+/// in addition to those of the step.
 pub fn set_up(steps: &mut [Step], name: Option<&str>, network: Option<&Network>, ssh_keys: &[String]) {
     for step in steps {
         if let Action::SeedCloudInit(seed) = &mut step.action {
@@ -100,7 +100,7 @@ pub fn set_up(steps: &mut [Step], name: Option<&str>, network: Option<&Network>,
     }
 }
 
-/// Has every `boot-reporter` step make the installed system report its boots to `server` with `token`, over TLS that trusts `ca`.
+/// Makes every `boot-reporter` step report the system's boots to `server` with `token`, over TLS that trusts `ca`.
 pub fn ask_to_report_boots(steps: &mut [Step], server: &str, token: &str, ca: &str) {
     for step in steps {
         if let Action::BootReporter(reporter) = &mut step.action {

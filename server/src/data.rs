@@ -1,4 +1,4 @@
-//! The data folder: everything a server has to keep.
+//! The data folder: everything that a server keeps.
 //!
 //! ```text
 //! slipway.db            SQLite database
@@ -12,8 +12,8 @@
 //! images/captures/RUN   what has arrived of disks that a run captures
 //! ```
 //!
-//! One server at a time works on the folder, and any number of operators' commands beside it: files that are made on first use
-//! are published complete or not at all, and the first to publish wins.
+//! One server at a time works on the folder, next to any number of operators' commands. Files that are made on first
+//! use are published complete or not at all, and the first to publish wins.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -29,10 +29,11 @@ use crate::time::{now, utc};
 
 const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";
-/// What names of images that are still being copied begin with.
+/// Name prefix of images that are still being copied.
 const INCOMING: &str = "incoming-";
 const LEFT_AFTER: Duration = Duration::from_secs(60);
-/// By one of these a data folder is known, also after a start that failed half-way, or where a CA was restored or brought along.
+/// A data folder is recognised by any of these, even if a start failed half-way, or a CA was restored or brought from
+/// elsewhere.
 const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
 
 /// A data folder that exists.
@@ -42,7 +43,7 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Opens the folder of a server that was started before. A folder that no server was started on stays as it is.
+    /// Opens the folder of a server that was started before. Refuses any other folder, and leaves it as it is.
     pub fn open(root: &Path) -> Result<Self, Error> {
         let there = root.join(DATABASE).try_exists();
         if !there.map_err(|source| Error::File { doing: "opening the data folder", path: root.to_owned(), source })? {
@@ -55,7 +56,8 @@ impl DataDir {
         Self::make(root)
     }
 
-    /// Opens the folder, making it, for its owner alone, if it is not there. One that has the files of others only is refused.
+    /// Opens the folder. Creates it, for its owner alone, if it is missing. Refuses a folder that has only files of
+    /// others.
     pub fn make(root: &Path) -> Result<Self, Error> {
         check_ours(root)?;
         let make = |path: PathBuf| {
@@ -73,7 +75,8 @@ impl DataDir {
         Ok(data)
     }
 
-    /// Gives a file that root made in the folder to the folder's owner: the server runs as that user and could not read it.
+    /// Gives a file that root made in the folder to the folder's owner, because the server runs as that user and could
+    /// not read it.
     pub fn give_to_owner(&self, path: &Path) -> Result<(), Error> {
         if !rustix::process::geteuid().is_root() {
             return Ok(());
@@ -86,8 +89,8 @@ impl DataDir {
         })
     }
 
-    /// Locks the folder for a server that runs under a URL. The lock is gone with the file that is returned, and so with the
-    /// process, however it ends.
+    /// Locks the folder for a server that runs under `url`. The lock ends when the returned file is dropped, and so
+    /// with the process, however it ends.
     pub fn lock_for_serving(&self, url: &str) -> Result<File, Error> {
         let path = self.root.join(SERVE_LOCK);
         let failed = |doing| {
@@ -120,22 +123,22 @@ impl DataDir {
         self.root.join(DATABASE)
     }
 
-    /// Where the image with this digest is, or would be.
+    /// The path of the image with this digest, whether or not it exists.
     pub fn image(&self, digest: &Digest) -> PathBuf {
         self.root.join("images").join(digest.algorithm().name()).join(digest.hex())
     }
 
-    /// A name for an image that is still being copied, on the same file system as its final place.
+    /// A new path for an image that is being copied, on the same file system as its final place.
     pub fn incoming_image(&self) -> PathBuf {
         self.root.join("images").join(format!("{INCOMING}{}", random::id()))
     }
 
-    /// Removes what commands left that were stopped while they copied an image: what none of them holds a lock on. Nothing depends
-    /// on it, so no failure matters.
+    /// Removes images left by commands that were stopped while copying: those that no command has locked. Ignores
+    /// errors, because nothing depends on it.
     pub fn remove_left_images(&self) {
         let files = fs::read_dir(self.root.join("images")).into_iter().flatten().flatten();
         for file in files.filter(|file| file.file_name().to_string_lossy().starts_with(INCOMING)) {
-            // One that was just made is locked next.
+            // A file that was just made may not be locked yet.
             let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
             let is_old = modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > LEFT_AFTER);
             if is_old && File::open(file.path()).is_ok_and(|open| open.try_lock().is_ok()) {
@@ -144,22 +147,23 @@ impl DataDir {
         }
     }
 
-    /// What has arrived of captured disks, a folder for each run, on the same file system as the images. Made when there is any.
+    /// Folder of received captures, with a folder for each run, on the same file system as the images. Made with the
+    /// first capture.
     pub fn captures(&self) -> PathBuf {
         self.root.join("images/captures")
     }
 
-    /// What has arrived of a disk that a run captures under a name.
+    /// Path of what was received of a run's capture with this name.
     pub fn capture(&self, run: &str, name: &str) -> PathBuf {
         self.captures().join(run).join(name)
     }
 
-    /// The operators' token, made on first use.
+    /// The operators' token, created on first use.
     pub fn operator_token(&self) -> Result<String, Error> {
         self.read_or_create("operator-token", || Ok(random::token()))
     }
 
-    /// The content of a file of the folder, if there is such a file.
+    /// The content of a file of the folder, or `None` if there is no such file.
     pub fn read(&self, name: &str) -> Result<Option<String>, Error> {
         let path = self.root.join(name);
         match fs::read_to_string(&path) {
@@ -169,8 +173,8 @@ impl DataDir {
         }
     }
 
-    /// The content of a file of the folder, which is made if there is none. Nobody ever sees a part of it, and of several
-    /// who make it at once all get the content of the first.
+    /// The content of a file of the folder. Creates the file if there is none. Nobody ever sees a part of it, and if
+    /// several create it at once, all get the content of the first.
     pub fn read_or_create(&self, name: &str, make: impl FnOnce() -> Result<String, Error>) -> Result<String, Error> {
         if let Some(content) = self.read(name)? {
             return Ok(content);
@@ -187,14 +191,14 @@ impl DataDir {
         }
     }
 
-    /// Replaces a file of the folder in one go.
+    /// Replaces a file of the folder atomically.
     pub fn replace(&self, name: &str, content: &str) -> Result<(), Error> {
         let complete = self.write_aside(name, content)?;
         let path = self.root.join(name);
         fs::rename(complete, &path).map_err(|source| Error::File { doing: "writing", path, source })
     }
 
-    /// A complete copy, readable by its owner alone, under another name.
+    /// Writes a complete copy under another name, readable by its owner alone, and returns its path.
     fn write_aside(&self, name: &str, content: &str) -> Result<PathBuf, Error> {
         let path = self.root.join(format!(".{name}-{}", random::id()));
         let write = || {
@@ -208,7 +212,7 @@ impl DataDir {
     }
 }
 
-/// Refuses a folder with files of others and none of a server's.
+/// Refuses a folder that has files of others and none of a server's.
 fn check_ours(root: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { doing: "reading the folder", path: root.to_owned(), source };
     let entries = match fs::read_dir(root) {
@@ -218,7 +222,7 @@ fn check_ours(root: &Path) -> Result<(), Error> {
     };
     let names = entries.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
     let ours = names.iter().any(|name| OURS.iter().any(|ours| name == ours));
-    // A file system of its own has a lost+found.
+    // The root of a file system has a lost+found.
     let other = names.iter().find(|name| *name != "lost+found");
     match other.filter(|_| !ours) {
         None => Ok(()),

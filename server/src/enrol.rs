@@ -1,4 +1,4 @@
-//! Which node a machine is, and whether it may come in.
+//! Recognises machines as nodes, and decides whether they are let in.
 
 use std::net::IpAddr;
 
@@ -14,17 +14,17 @@ use crate::store::nodes::{self, KeyMatch, Node};
 use crate::store::{self, Connection, Store, tokens};
 use crate::time::Millis;
 
-/// Unknown machines remembered at once. More than these push the longest silent out.
+/// Most unknown machines to remember. Beyond that, those silent the longest are forgotten.
 pub const MAX_UNREGISTERED: u32 = 1000;
 
 /// Most MAC addresses one machine may have.
 const MAX_MACS: usize = 64;
-/// Longest UUID, serial number or MAC address as it is spelled in a request, in characters.
+/// Longest UUID, serial number or MAC address in a request, in characters.
 const MAX_KEY_CHARS: usize = 256;
 
-/// What a machine that asked to enrol is told.
+/// The answer to a machine that asked to enrol.
 pub enum Answer {
-    /// It is in.
+    /// It is let in.
     Enrolled(Enrolment),
     /// An operator must act first.
     Wait(Wait),
@@ -72,7 +72,7 @@ pub async fn enrol(
         None => Node::new(NodeState::Held, now),
     };
     learn(&mut node, identity, request, now);
-    // A node that was let in needs no further consent: its token may long have been used, by itself.
+    // A node that was let in needs no further consent. It may itself have used the token long ago.
     let token = request.bootstrap_token.as_deref().filter(|_| !node.released);
     let token = match token {
         Some(token) => Some(usable_token(&mut transaction, token, now).await?),
@@ -93,7 +93,7 @@ pub async fn enrol(
     Ok(answer)
 }
 
-/// Refuses an identity no machine has. Anyone may ask to enrol, and every key costs the database a look and a record.
+/// Refuses an identity that no machine has. Anyone may ask to enrol, and every key costs a database query and a record.
 fn check_size(identity: &Identity) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
     if identity.macs.len() > MAX_MACS {
@@ -113,7 +113,7 @@ pub fn let_in(node: &mut Node) {
     node.claim_code = None;
 }
 
-/// The identity in the one spelling of each key, without fillers.
+/// The identity with each key normalised, without filler values.
 pub fn normalise(identity: &Identity) -> Identity {
     let mut macs: Vec<String> = identity.macs.iter().filter_map(|mac| normalise_mac(mac)).collect();
     macs.sort();
@@ -125,7 +125,8 @@ pub fn normalise(identity: &Identity) -> Identity {
     }
 }
 
-/// The node a machine with these keys is: by UUID, else by serial number, else by MAC address.
+/// The node that a machine with these keys is. All known keys must belong to one node, whose UUID and serial number
+/// must not differ.
 pub async fn recognise(connection: &mut Connection, identity: &Identity) -> Result<Option<Node>, Error> {
     let matches = nodes::matching(connection, identity).await?;
     let Some(id) = agreed(&matches)? else { return Ok(None) };
@@ -141,7 +142,7 @@ pub async fn recognise(connection: &mut Connection, identity: &Identity) -> Resu
     }
 }
 
-/// The one node all matches agree on.
+/// The one node that all matches agree on.
 fn agreed(matches: &[KeyMatch]) -> Result<Option<String>, Error> {
     let Some(first) = matches.first() else { return Ok(None) };
     match matches.iter().find(|other| other.node != first.node) {
@@ -156,7 +157,7 @@ fn agreed(matches: &[KeyMatch]) -> Result<Option<String>, Error> {
     }
 }
 
-/// A key of which a machine has only one, and which differs: its kind, the known value, the one found.
+/// A key of which a machine has only one, and which differs: its kind, the known value, the found value.
 fn contradiction<'a>(known: &'a Identity, found: &'a Identity) -> Option<(&'static str, &'a str, &'a str)> {
     let differs = |kind, known: &'a Option<String>, found: &'a Option<String>| match (known, found) {
         (Some(known), Some(found)) if known != found => Some((kind, known.as_str(), found.as_str())),
@@ -165,8 +166,8 @@ fn contradiction<'a>(known: &'a Identity, found: &'a Identity) -> Option<(&'stat
     differs("uuid", &known.uuid, &found.uuid).or_else(|| differs("serial", &known.serial, &found.serial))
 }
 
-/// Adds to the node what the machine says of itself. Keys once known are kept: a network card may come back. A node an
-/// operator knows of gets no new ones, because nobody vouches for them and they might be those of another machine.
+/// Adds to the node what the machine reports about itself. Known keys are kept, because a network card may come back. A
+/// registered node gets no new keys, because nobody vouches for them and they might be those of another machine.
 fn learn(node: &mut Node, identity: Identity, request: &EnrolRequest, now: Millis) {
     if !node.registered {
         join(&mut node.identity, identity);
@@ -190,7 +191,7 @@ pub fn join(known: &mut Identity, found: Identity) {
     known.macs.dedup();
 }
 
-/// The token's hash, if it is good.
+/// The token's hash, if the token is valid.
 async fn usable_token(connection: &mut Connection, token: &str, now: Millis) -> Result<String, Error> {
     let hash = random::token_hash(token);
     match tokens::get_by_hash(connection, &hash).await? {

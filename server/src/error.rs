@@ -1,4 +1,4 @@
-//! What goes wrong in the server, and which of it is the caller's to mend.
+//! Errors of the server, and which of them the caller can correct.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,8 @@ use slipway_protocol::{ErrorBody, ErrorCode};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The caller asked for something that is not there, not allowed or not meaningful. The message says what would be right.
+    /// The caller asked for something that does not exist, is not allowed or makes no sense. The message says what
+    /// would be right.
     #[error("{message}")]
     Refused {
         /// For programs.
@@ -28,7 +29,7 @@ pub enum Error {
         /// Seconds until the next may come.
         retry_after: u64,
     },
-    /// The database did not do what it was asked.
+    /// A database operation failed.
     #[error("{doing}")]
     Database {
         /// What was being done.
@@ -58,7 +59,7 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// A file or folder.
+    /// An operation on a file or folder failed.
     #[error("{doing} {path:?}")]
     File {
         /// What was being done.
@@ -76,7 +77,7 @@ pub enum Error {
         /// Why it failed.
         source: rcgen::Error,
     },
-    /// The keys and certificates of the data folder do not make a TLS server.
+    /// The keys and certificates of the data folder cannot be used for TLS.
     #[error("{doing}")]
     Tls {
         /// What was being done.
@@ -100,7 +101,7 @@ impl Error {
         Error::Refused { code, message: message.into(), causes: Vec::new() }
     }
 
-    /// What the caller of the HTTP API gets. Faults of the server are named, their causes stay in its log.
+    /// The body for the caller of the HTTP API. It names faults of the server; their causes stay in the server's log.
     pub fn body(&self) -> ErrorBody {
         match self {
             Error::Refused { code, message, causes } => {

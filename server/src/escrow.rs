@@ -1,4 +1,4 @@
-//! Recovery keys of encrypted disks: nodes leave them here before they encrypt, operators ask for them.
+//! Recovery keys of encrypted disks. Nodes store them before they encrypt, and operators ask for them.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,8 @@ const MODHEX: &[u8] = b"cbdefghijklnrtuv";
 /// Most keys of one node. Each attempt of a step makes one.
 const MOST_KEYS: usize = 1000;
 
-/// Stores a key of a node in a run that encrypts. Once this returns it survives a power cut. The same again changes nothing.
+/// Stores a key for a run that encrypts. Once this returns, the key survives a power cut. Storing it again changes
+/// nothing.
 pub async fn store_key(store: &Store, node: &str, run: &str, key: &RecoveryKey) -> Result<(), Error> {
     check_key(key)?;
     let mut transaction = store.write().await?;
@@ -70,7 +71,7 @@ async fn check_allowed(connection: &mut Connection, node: &str, run: &str) -> Re
     Ok(())
 }
 
-/// The keys of a node, the newest first, to be shown without what opens anything.
+/// The keys of a node, newest first, for a list that does not show the keys themselves.
 pub async fn list_keys(store: &Store, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
     known_keys(&mut *store.read().await?, node, label).await
 }
@@ -83,7 +84,8 @@ async fn known_keys(connection: &mut Connection, node: &str, label: &str) -> Res
     Ok(keys)
 }
 
-/// The keys of volumes of a node, or all, the newest first, for an operator who asks for them, which is noted and logged.
+/// The keys of these volumes of a node, or all, newest first, for an operator who asks for them. This is recorded and
+/// logged.
 pub async fn show_keys(store: &Store, node: &str, label: &str, volumes: &[String]) -> Result<Vec<Stored>, Error> {
     let mut transaction = store.write().await?;
     let mut keys = known_keys(&mut transaction, node, label).await?;
@@ -97,13 +99,14 @@ pub async fn show_keys(store: &Store, node: &str, label: &str, volumes: &[String
     Ok(keys)
 }
 
-/// Refuses to forget what [`forget_keys`] would not.
+/// Refuses what [`forget_keys`] would refuse, and forgets nothing.
 pub async fn check_unused(store: &Store, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
     check_all_unused(&mut *store.read().await?, id, label, volumes).await
 }
 
-/// Forgets the keys of volumes of a node, which is logged: all of them or none. Nothing is forgotten by itself, because the server cannot
-/// see which disks there are; what is likely to be the key of a disk in use is refused while the node is in service.
+/// Forgets the keys of these volumes of a node, all or none, and logs it. Keys are never forgotten automatically,
+/// because the server cannot see which disks exist. While the node is in service, a key that is likely to be of a disk
+/// in use is refused.
 pub async fn forget_keys(store: &Store, id: &str, label: &str, volumes: &[String]) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     check_all_unused(&mut transaction, id, label, volumes).await?;
@@ -138,7 +141,7 @@ async fn check_all_unused(connection: &mut Connection, id: &str, label: &str, vo
     Ok(())
 }
 
-/// Of the runs that left keys, which are given the newest first: those that go on, and the last that encrypted a disk.
+/// Of the runs that stored `keys`, those that go on and the last that encrypted a disk. `keys` are newest first.
 async fn runs_in_use(connection: &mut Connection, keys: &[Stored]) -> Result<BTreeSet<String>, Error> {
     let (mut in_use, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for stored in keys {
@@ -157,7 +160,7 @@ async fn runs_in_use(connection: &mut Connection, keys: &[Stored]) -> Result<BTr
     Ok(in_use)
 }
 
-/// A later step may have failed: the disk is encrypted all the same.
+/// A later step may have failed. The disk is encrypted nevertheless.
 fn has_encrypted(run: &Run) -> bool {
     let mut steps = run.workflow.iter().zip(&run.progress.steps);
     steps.any(|(step, status)| matches!(step.action, Action::EncryptRoot(_)) && status.state == StepState::Succeeded)

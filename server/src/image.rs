@@ -1,4 +1,4 @@
-//! Takes images into the data folder.
+//! Adds images to the data folder.
 
 mod raw;
 
@@ -19,40 +19,41 @@ use crate::time::now;
 
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What the operator knows of an image. It has to be so.
+/// What the operator knows about an image. The image must match it.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Digest after decompression.
     pub raw_digest: Option<Digest>,
     /// Size after decompression in bytes.
     pub raw_size: Option<u64>,
-    /// It is no image but another file that actions fetch, such as an archive or a block map. It is not looked into.
+    /// The file is not an image but another file that actions fetch, such as an archive or a block map. It is not
+    /// checked.
     pub is_other: bool,
 }
 
-/// How far the work on an image is.
+/// Progress of the work on an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// What is being done: copying, or checking.
     pub doing: &'static str,
-    /// Bytes of the file this is done for.
+    /// Bytes of the file that are done.
     pub done: u64,
-    /// Bytes it has.
+    /// Size of the file in bytes.
     pub total: u64,
 }
 
 /// An image that was added.
 #[derive(Clone, Debug)]
 pub struct Added {
-    /// What is known of it.
+    /// Its record.
     pub image: Image,
     /// What the operator should know before it is installed.
     pub warning: Option<String>,
 }
 
-/// Copies a file into the folder under its SHA-256, and decodes the copy once: what cannot be decoded is refused here, and size
-/// and digest of the raw image are noted. The image is there complete, and safe from a power cut, or
-/// not at all.
+/// Copies a file into the folder under its SHA-256, and decodes the copy once. A file that cannot be decoded is refused
+/// here. Size and digest of the raw image are recorded. The image is there complete, and safe from a power cut, or not
+/// at all.
 pub async fn add(
     store: &Store,
     data: &DataDir,
@@ -96,13 +97,13 @@ fn take_in(
         Ok((digest, size, raw))
     });
     if result.is_err() {
-        // It may not have been made at all; what matters is the first error.
+        // The file may not exist. Only the first error matters.
         let _ = std::fs::remove_file(&incoming);
     }
     result
 }
 
-/// Holds what was found against what the operator says.
+/// Compares the image with what the operator knows about it.
 fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
     let differs = |what: &str, found: &str, said: &str| {
         let message = format!("the {what} of the raw image of {file:?} is {found}, not {said}; is it the right file?");
@@ -126,7 +127,7 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
     }
 }
 
-/// Returns digest and size of the copy, and the copy, which is locked until that is dropped.
+/// Returns digest and size of the copy, and the copy itself, which is locked until it is dropped.
 fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(Digest, u64, File), Error> {
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
@@ -136,7 +137,7 @@ fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(D
     let before = source.metadata().map_err(failed("reading the size of", from))?;
     let total = before.len();
     let mut target = File::create_new(to).map_err(failed("making", to))?;
-    // Until it is published, or this process ends: what is not locked was left by one that was stopped.
+    // Locked until it is published or this process ends. An unlocked file was left by a process that was stopped.
     target.lock().map_err(failed("locking", to))?;
     let mut hash = Sha256::new();
     let mut size = 0;

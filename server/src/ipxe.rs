@@ -9,18 +9,18 @@ const UNSUPPORTED: &str = include_str!("../../ipxe/unsupported.ipxe");
 /// The first stage, the same for every machine.
 pub const FIRST: &str = include_str!("../../ipxe/first.ipxe");
 
-/// What is known of the machine that asks.
+/// What is known about the machine that asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Nothing, or its keys contradict each other; enrolment will tell it so.
+    /// Nothing is known, or its keys contradict each other; enrolment tells the machine.
     No,
     /// It is this node.
     Node {
-        /// How people call it.
+        /// Its label for people.
         label: String,
-        /// Where it stands.
+        /// Its state.
         state: NodeState,
-        /// Where its newest run stands.
+        /// State of its newest run.
         run: Option<RunState>,
     },
 }
@@ -55,8 +55,8 @@ fn boots_from_disk(known: &Known) -> bool {
     }
 }
 
-/// The folder of boot files, as uname(2) names the machine, and its first serial port. iPXE built for 32-bit BIOS runs on
-/// 64-bit machines and can start a 64-bit kernel.
+/// The folder of boot files, named as uname(2) names the machine, and its first serial port. iPXE built for 32-bit BIOS
+/// runs on 64-bit machines and can start a 64-bit kernel.
 fn machine(build_arch: &str) -> Option<(&'static str, &'static str)> {
     match build_arch {
         "x86_64" | "i386" => Some(("x86_64", "ttyS0")),
@@ -65,7 +65,7 @@ fn machine(build_arch: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Text from a request, fit for a line of a script.
+/// Makes text from a request safe for a line of a script.
 fn printable(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(32).collect()
 }

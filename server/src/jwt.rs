@@ -1,9 +1,10 @@
 //! The nodes' JSON Web Tokens (RFC 7519), signed with HMAC SHA-256 (RFC 7515, "HS256").
 //!
-//! The same key signs the tokens of the metadata service, which are shorter and hold as long as their run is the newest.
+//! The same key signs the tokens of the metadata service. These are shorter, and valid as long as their run is the
+//! newest.
 //!
-//! The server alone issues and checks them, so there is one algorithm and one header, compared byte for byte: a token that
-//! names another algorithm is no token of ours.
+//! Only the server issues and checks tokens, so there is one algorithm and one header, compared byte for byte. A token
+//! that names another algorithm is refused.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -19,7 +20,7 @@ use hmac::{Hmac, Mac};
 /// `{"alg":"HS256","typ":"JWT"}`.
 const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
 const AUDIENCE: &str = "slipway-node";
-/// What is signed before the run. A JWT begins otherwise, so neither passes for the other.
+/// Signed in front of the run's id. A JWT begins differently, so neither passes for the other.
 const METADATA: &str = "metadata ";
 
 #[derive(Serialize, Deserialize)]
@@ -44,12 +45,12 @@ impl Signer {
         Self { mac: Hmac::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length") }
     }
 
-    /// The signer of a data folder, whose secret is made if it is not there.
+    /// The signer of a data folder. Its secret is created if it is missing.
     pub fn open(data: &DataDir) -> Result<Self, Error> {
         Ok(Self::new(&data.read_or_create("jwt.key", || Ok(random::token()))?))
     }
 
-    /// A token for the node, valid for so many seconds.
+    /// A token for the node, valid for `lifetime` seconds.
     pub fn issue(&self, node: &str, now: Millis, lifetime: u64) -> String {
         let issued = now / 1000;
         let claims = Claims { sub: node.to_owned(), aud: AUDIENCE.to_owned(), iat: issued, exp: issued + lifetime };

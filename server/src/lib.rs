@@ -1,8 +1,8 @@
-//! slipway's companion server: hands out boot files and workflows, and shows where each machine stands.
+//! slipway's companion server: serves boot files and workflows, and shows the state of each machine.
 //!
-//! [`serve::Server`] is the server, [`operate`] what operators do, on the command line and over HTTPS alike. Decisions are
-//! pure functions ([`state`], [`ipxe`], [`compose`], [`range`]); [`store`] keeps what they return; [`api`] translates
-//! between HTTP and both.
+//! [`serve::Server`] is the server. [`operate`] is what operators do, both on the command line and over HTTPS.
+//! Decisions are pure functions ([`state`], [`ipxe`], [`compose`], [`range`]). [`store`] keeps their results, and
+//! [`api`] translates between HTTP and both.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 

@@ -1,7 +1,7 @@
 //! Accepts connections, with or without TLS, and serves HTTP/1.1 on them until told to stop.
 //!
-//! Each connection has a task of its own from its first byte, so that a slow handshake delays nobody. `axum::serve` has no
-//! time-outs for headers, hence the loop.
+//! Each connection has its own task from its first byte, so that a slow handshake delays nobody. `axum::serve` is not
+//! used because it has no time-outs for headers.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,17 +25,17 @@ use tower::ServiceExt;
 use crate::api::auth::Peer;
 use crate::ca::common_name;
 
-/// Longest a TLS handshake may take.
+/// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest until the headers of a request are complete, which counts the time a connection is idle. Longer than common HTTP
-/// clients keep an idle connection (90 s), so that it is the client that gives up and never finds its request dropped.
+/// Time limit until the headers of a request are complete, including the time a connection is idle. Longer than common
+/// HTTP clients keep an idle connection (90 s), so that the client closes it and never finds its request dropped.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(100);
-/// After accept(2) failed, most likely for want of file descriptors.
+/// Pause after accept(2) failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Longest a stop waits for requests that are being answered.
+/// How long a stop waits for requests in progress.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves one listening socket until `stopping` becomes true and the requests then being answered are done.
+/// Serves one listening socket until `stopping` becomes true and the requests in progress are done.
 pub async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, router: Router, mut stopping: watch::Receiver<bool>) {
     let connections = GracefulShutdown::new();
     loop {
@@ -68,7 +68,7 @@ async fn connection(
     watcher: Watcher,
     mut stopping: watch::Receiver<bool>,
 ) {
-    // Answers are written in one go; waiting to fill packets would only delay them.
+    // Answers are written at once. Waiting to fill packets would only delay them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, %address, "setting TCP_NODELAY");
     }
@@ -76,7 +76,8 @@ async fn connection(
         return serve(stream, Peer { address, certificate_name: None }, router, watcher).await;
     };
     let accept = async {
-        // Whoever hangs up without a word only looked whether anybody is here: a machine that tries its interfaces, a health check.
+        // A client that hangs up without sending anything only checked that the server is there: a machine that tries
+        // its interfaces, or a health check.
         match stream.peek(&mut [0]).await {
             Ok(0) => Ok(None),
             _ => tls.accept(stream).await.map(Some),

@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    // The data folder holds keys; whoever made it, what is made in it is its owner's alone.
+    // The data folder holds keys. Whoever made the folder, files made in it are for their owner alone.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let arguments = cli::Arguments::parse();
     let filter = EnvFilter::try_from_env("SLIPWAY_LOG").unwrap_or_else(|_| arguments.command.default_log().into());
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         .and_then(|runtime| runtime.block_on(cli::run(arguments)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads standard output, such as head(1), has enough.
+        // The reader of standard output, such as head(1), has enough.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("slipway-server: {error:#}");

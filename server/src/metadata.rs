@@ -1,5 +1,5 @@
-//! What an installed system finds at its metadata service: the tree of EC2's, with what slipway knows. Listings name only what
-//! there is, because cloud-init's Ec2 data source asks for all that is listed and gives everything up when one is not found
+//! The metadata service of installed systems, as a tree like EC2's. Listings name only what exists: cloud-init's Ec2
+//! data source requests everything listed, and gives up entirely if one item is not found
 //! (cloudinit/sources/helpers/ec2.py).
 
 use slipway_protocol::{Action, ErrorCode, NodeState, SeedCloudInit, Step};
@@ -9,27 +9,27 @@ use crate::error::Error;
 use crate::store::nodes::Node;
 use crate::store::{Connection, nodes, runs};
 
-/// The versions there are; cloud-init's Ec2 data source asks for newer ones first, and falls back to the older of these.
+/// The versions offered. cloud-init's Ec2 data source asks for newer ones first, and falls back to the older of these.
 pub const VERSIONS: [&str; 2] = ["latest", "2009-04-04"];
 
-/// What the tree is made of.
+/// The data behind the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// The node's id.
     pub node: String,
-    /// Host name of this server, which stands for the site.
+    /// Host name of this server, used as the name of the site.
     pub site: String,
-    /// What the node's newest run seeds cloud-init with.
+    /// The cloud-init seed of the node's newest run.
     pub seed: SeedCloudInit,
 }
 
 impl Metadata {
-    /// What is at a path behind the version. None if there is nothing.
+    /// The content at a path below the version, or `None` if there is none.
     pub fn get(&self, path: &str) -> Option<String> {
         let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
         match path {
             "user-data" => Some(self.seed.user_data.clone()),
-            // NoCloud asks for these two again and again where they are not found.
+            // NoCloud requests these two again and again if they are not found.
             "vendor-data" => Some(or_empty(&self.seed.vendor_data)),
             "network-config" => Some(or_empty(&self.seed.network_config)),
             // Without a slash this is where NoCloud looks for a document in YAML (cloud-init documentation, "NoCloud").
@@ -46,7 +46,7 @@ impl Metadata {
         }
     }
 
-    /// All of it in YAML.
+    /// All metadata as YAML.
     fn document(&self) -> String {
         let mut text: String = self.keys().map(|(key, value)| format!("{key}: {}\n", quoted(value))).collect();
         if !self.seed.ssh_keys.is_empty() {
@@ -56,7 +56,7 @@ impl Metadata {
         text
     }
 
-    /// What is at a path among the keys, each of which has a number, a name, and a folder for its formats.
+    /// The content at a path below `public-keys/`. Each key has a number, a name, and a folder for its formats.
     fn ssh_key(&self, path: &str) -> Option<String> {
         let keys = &self.seed.ssh_keys;
         if path.is_empty() {
@@ -85,8 +85,8 @@ impl Metadata {
     }
 }
 
-/// The metadata of a run. None unless it is the newest of a node in service, and seeds cloud-init: what an old system knows is
-/// not to open what a new one is given.
+/// The metadata of a run. `None` unless the run is the newest of a node in service and seeds cloud-init: the token of
+/// an old system must not give access to the data of a new one.
 pub async fn of_run(connection: &mut Connection, run: &str, site: &str) -> Result<Option<Metadata>, Error> {
     let Some(run) = runs::get_by_id(connection, run).await? else { return Ok(None) };
     let Some(node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(None) };
@@ -108,7 +108,7 @@ fn seed(step: Step) -> Option<SeedCloudInit> {
     }
 }
 
-/// The newest run of a node, if there is metadata of it.
+/// The newest run of a node. Refused if it has no metadata.
 pub async fn newest_run(connection: &mut Connection, node: &Node) -> Result<String, Error> {
     if let Some(run) = &node.run
         && of_run(connection, run, "").await?.is_some()

@@ -1,4 +1,4 @@
-//! What an operating system, a workflow or a run says about the report of the installed system.
+//! Settings of an operating system, a workflow or a run for the report of the installed system.
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::ErrorCode;
@@ -6,11 +6,11 @@ use slipway_user_data::{Block, Post, UnknownKey};
 
 use crate::error::Error;
 
-/// cloud-init's own default, written out because cloud-init 22.4 logs a traceback where there is none
+/// cloud-init's own default. It is written out because cloud-init 22.4 logs a traceback if there is none
 /// (cloudinit/config/cc_phone_home.py).
 const TRIES: u32 = 10;
 
-/// What is posted, as text: `all`, or names of keys with commas between them.
+/// What is posted, as text: `all`, or key names separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PostKeys(pub Post);
@@ -37,24 +37,24 @@ impl utoipa::PartialSchema for PostKeys {
 
 impl utoipa::ToSchema for PostKeys {}
 
-/// What an operating system, a workflow or a run says about it. What is `None` is left to who is asked next.
+/// The settings of an operating system, a workflow or a run. `None` leaves a setting to the next of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PhoneHomeSettings {
     /// Whether it reports.
     pub on: Option<bool>,
     /// What it posts.
     pub post: Option<PostKeys>,
-    /// How often it tries.
+    /// How many times it tries.
     pub tries: Option<u32>,
 }
 
 impl PhoneHomeSettings {
-    /// This, and where it says nothing the other.
+    /// These settings, and those of `other` where these are `None`.
     pub fn or(self, other: PhoneHomeSettings) -> Self {
         Self { on: self.on.or(other.on), post: self.post.or(other.post), tries: self.tries.or(other.tries) }
     }
 
-    /// Refuses what no system could do.
+    /// Refuses settings that no system could follow.
     pub fn check(&self) -> Result<(), Error> {
         if self.tries == Some(0) {
             let message = "phone_home_tries is 0: leave it out for 10 tries, or have phone_home false";

@@ -1,11 +1,11 @@
-//! Ids, codes and tokens nobody can guess, and how tokens are stored and compared.
+//! Ids, codes and tokens that cannot be guessed, and how tokens are stored and compared.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// Letters and digits that cannot be taken for one another when read from a console: no I, L, O, 0, 1.
+/// Letters and digits that are not confused when read from a console: no I, L, O, 0, 1.
 const CLAIM_ALPHABET: &[u8; 31] = b"ABCDEFGHJKMNPQRSTUVWXYZ23456789";
 const CLAIM_LENGTH: usize = 6;
 
@@ -38,7 +38,7 @@ pub fn token() -> String {
 pub fn claim_code() -> String {
     let mut code = String::with_capacity(CLAIM_LENGTH);
     while code.len() < CLAIM_LENGTH {
-        // Values beyond the last full multiple of the alphabet are thrown away, so that every letter is equally likely.
+        // Values beyond the alphabet are thrown away, so that every letter is equally likely.
         let [byte] = bytes::<1>();
         if let Some(letter) = CLAIM_ALPHABET.get(usize::from(byte % 32)) {
             code.push(char::from(*letter));
@@ -47,7 +47,7 @@ pub fn claim_code() -> String {
     code
 }
 
-/// SHA-256 of a token in hexadecimal: what is stored in its place. Tokens are random, so no salt is needed.
+/// SHA-256 of a token in hexadecimal, stored in its place. Tokens are random, so no salt is needed.
 pub fn token_hash(token: &str) -> String {
     hex(&Sha256::digest(token))
 }

@@ -5,7 +5,8 @@ use std::ops::Range;
 /// What part of an object a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// All of it: no range, one we do not understand, or several. A server may answer these in full (section 14.2).
+    /// All of it: there is no range, one we do not understand, or several. A server may answer these in full (section
+    /// 14.2).
     Whole,
     /// These bytes.
     Part(Range<u64>),
@@ -32,7 +33,7 @@ pub fn parse(header: &str, size: u64) -> Wanted {
     }
 }
 
-/// Whether an `If-Range` header lets the range apply: only if it is the strong tag the object has (section 13.1.5).
+/// Whether an `If-Range` header lets the range apply: only if it is the object's strong tag (section 13.1.5).
 pub fn if_range_holds(header: Option<&str>, etag: &str) -> bool {
     header.is_none_or(|wanted| wanted.trim() == etag)
 }

@@ -1,5 +1,5 @@
-//! How often nodes, runs and bearers of tokens may do what costs the server something. Counted by each server for itself, and from
-//! nothing when it starts: a count in the database would need the right to write for each request it refuses.
+//! Rate limits for nodes, runs and bearers of tokens. Each server counts for itself, from zero at its start: a count in
+//! the database would need the write lock for each refused request.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 
 const WINDOW: Duration = Duration::from_secs(60);
-/// Callers counted before those that were quiet for a minute are looked for and forgotten.
+/// Number of callers at which those that were quiet for a minute are forgotten.
 const CROWD: usize = 1024;
 
-/// A bound for requests of one kind: so many of each caller in any minute. Callers are such as the server knows, so there is no end of
-/// requests but an end of callers.
+/// A limit for requests of one kind: a number for each caller in any minute. The server knows all callers, so their
+/// number is bounded, unlike that of requests.
 #[derive(Debug)]
 pub struct Rate {
     what: &'static str,
@@ -22,7 +22,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// At most `most` in a minute of this clock. `what` is what there are too many of.
+    /// Allows at most `most` in a minute of this clock. `what` names the requests in the error.
     pub fn new(what: &'static str, most: usize, clock: fn() -> Instant) -> Self {
         Self { what, most, clock, taken: Mutex::default() }
     }
@@ -45,7 +45,7 @@ impl Rate {
         match times.front() {
             Some(first) if times.len() >= self.most => {
                 let wait = WINDOW.saturating_sub(now.saturating_duration_since(*first));
-                // Rounded up, or whoever waits as told would be refused again.
+                // Rounded up: a caller that waits as told must not be refused again.
                 Err(Error::TooOften { what: self.what, most: self.most, retry_after: wait.as_secs() + 1 })
             }
             _ => {

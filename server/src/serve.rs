@@ -28,11 +28,11 @@ use crate::rate::Rate;
 use crate::store::{self, Store, settings};
 use tokio_rustls::TlsAcceptor;
 
-/// As NICo's metadata service takes them, and as many as cloud-init makes of one report that fails.
+/// As many as NICo's metadata service accepts, and as cloud-init tries for one failing report.
 const REPORTS_A_MINUTE: usize = 10;
-/// A step that tells its progress twice a second has enough.
+/// Enough for a step that reports its progress twice a second.
 const TOKEN_REPORTS_A_MINUTE: usize = 120;
-/// cloud-init's data sources ask for each key by itself, some twenty times at a boot.
+/// cloud-init's data sources request each key separately, some twenty times at a boot.
 const METADATA_A_MINUTE: usize = 120;
 
 /// What a server is started with.
@@ -44,13 +44,13 @@ pub struct Config {
     pub url: ServerUrl,
     /// Where to listen for HTTPS.
     pub listen: SocketAddr,
-    /// Where to give out boot files without TLS, if anywhere.
+    /// Where to serve boot files without TLS, if anywhere.
     pub boot_listen: Option<SocketAddr>,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
-    /// Host names and addresses the certificate is for, beside those that follow from `url` and `listen`.
+    /// Host names and addresses for the certificate, in addition to those that follow from `url` and `listen`.
     pub names: Vec<String>,
-    /// Largest image of a captured disk that is taken, in bytes.
+    /// Largest captured image that is accepted, in bytes.
     pub max_capture: u64,
 }
 
@@ -82,7 +82,7 @@ impl FromStr for ServerUrl {
     }
 }
 
-/// A server that listens and does not yet answer.
+/// A server that listens but does not answer yet.
 pub struct Server {
     https: TcpListener,
     boot: Option<TcpListener>,
@@ -95,14 +95,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the data folder, unless another server runs on it, binds the sockets, and makes what the folder lacks. The URL and
-    /// the certificate are changed last, when nothing is left that is likely to fail.
+    /// Opens the data folder, unless another server runs on it, binds the sockets, and creates what the folder lacks.
+    /// Changes the certificate and the URL last, when nothing is left that is likely to fail.
     pub async fn bind(config: Config) -> Result<Self, Error> {
         Self::bind_with_clock(config, Instant::now).await
     }
 
-    /// The same, with a clock of one's own for what may be done so often in a minute. By one that stands still a slow machine refuses
-    /// what a fast one does.
+    /// Like [`Self::bind`], with another clock for the rate limits. With a clock that stands still, a slow machine
+    /// refuses the same requests as a fast one.
     pub async fn bind_with_clock(config: Config, clock: fn() -> Instant) -> Result<Self, Error> {
         let names = names(&config);
         check_names(&names)?;
@@ -147,17 +147,18 @@ impl Server {
         Ok(Self { https, boot, tls, certificate, app: Arc::new(app), stop, _lock: lock })
     }
 
-    /// Where it listens for HTTPS.
+    /// The address on which it listens for HTTPS.
     pub fn https_address(&self) -> Result<SocketAddr, Error> {
         address(&self.https)
     }
 
-    /// Where it gives out boot files without TLS.
+    /// The address on which it serves boot files without TLS.
     pub fn boot_address(&self) -> Result<Option<SocketAddr>, Error> {
         self.boot.as_ref().map(address).transpose()
     }
 
-    /// Answers until `shutdown` completes; then polls are answered at once, and other requests get ten seconds to finish.
+    /// Answers requests until `shutdown` completes. Then polls are answered at once, and other requests get ten seconds
+    /// to finish.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
         let stopping = &self.app.stopping;
         let https = listener::run(self.https, Some(self.tls), api::router(Arc::clone(&self.app)), stopping.clone());
@@ -190,7 +191,7 @@ fn names(config: &Config) -> BTreeSet<String> {
     names
 }
 
-/// Refuses what no certificate can be made for.
+/// Refuses names that no certificate can be made for.
 fn check_names(names: &BTreeSet<String>) -> Result<(), Error> {
     match names.iter().find(|name| ServerName::try_from(name.as_str()).is_err()) {
         None => Ok(()),
@@ -216,7 +217,7 @@ fn tls(authority: &Authority, certificate: Arc<Certificate>) -> Result<TlsAccept
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(authority.der()?).map_err(failed("trusting ca.pem"))?;
-    // Without a certificate a machine can enrol and a node can show its JWT. With one it must be ours.
+    // A client without a certificate can enrol, or authenticate by its JWT. A certificate must be ours.
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .allow_unauthenticated()
         .build()

@@ -1,19 +1,19 @@
-//! Pieces of shell by which anything reports loose steps: one function, in the clothes of several installers.
+//! Shell snippets that report external steps: one function, wrapped for several installers.
 
 use std::net::IpAddr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-/// `slipway_report` with places for what differs.
+/// `slipway_report` with placeholders.
 const FUNCTION: &str = include_str!("snippet/report.sh");
-/// Where the function is kept between commands that have a shell each.
+/// Where the function is kept between commands that each have their own shell.
 const FILE: &str = "/run/slipway-report.sh";
-/// The value of debconf that has the function, and the file it goes through to the installed system.
+/// The debconf value that holds the function, and the file in which it gets to the installed system.
 const PRESEED_VALUE: &str = "slipway/report";
 const PRESEED_FILE: &str = "slipway-report";
 
-/// Where a snippet is to stand.
+/// Where a snippet is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surrounding {
     /// A kickstart file (Anaconda; pykickstart documentation, "%pre", "%post", "%onerror").
@@ -26,7 +26,7 @@ pub enum Surrounding {
     Shell,
 }
 
-/// A snippet that reports to `url` with `token`, knowing the server by `ca`, which is PEM.
+/// A snippet that reports to `url` with `token`. It verifies the server by `ca`, which is PEM.
 pub fn text(surrounding: Surrounding, url: &str, token: &str, ca: &str) -> String {
     let function = function(url, token, ca);
     match surrounding {
@@ -55,7 +55,7 @@ fn function(url: &str, token: &str, ca: &str) -> String {
         .replace("@CA@", &quoted(ca.trim()))
 }
 
-/// What may stand between single quotes.
+/// Escapes text for single quotes.
 fn quoted(text: &str) -> String {
     text.replace('\'', r"'\''")
 }
@@ -67,7 +67,7 @@ fn shell(function: &str) -> String {
     )
 }
 
-/// Sections have a shell each, and those after the installation another root.
+/// Each section has its own shell, and those after the installation have another root.
 fn kickstart(function: &str) -> String {
     let section = |name: &str, calls: &str| format!("%{name} --log=/tmp/slipway-report.log\n{function}{calls}%end\n");
     let pre = section("pre", "slipway_report installer init 0 'the installer has started'\n");
@@ -76,10 +76,11 @@ fn kickstart(function: &str) -> String {
     format!("{pre}\n{post}\n{}", section("onerror", failed))
 }
 
-/// Lines for debconf, whose values end with the line: the function in base64, so that no quote and no backslash is left. It is a value
-/// of its own, because the installer passes a command to a shell as an argument, which everybody on the machine can read. An installer
-/// that came over the network has a wget that verifies, and has the network by the time a preseed file came over it; one that came on a
-/// medium may have none, and the installed system then reports.
+/// Lines for debconf, whose values end with the line. The function is in base64, so that no quotes and backslashes are
+/// left. It is a separate value because the installer passes a command to a shell as an argument, which everybody on
+/// the machine can read. An installer loaded over the network has a wget that verifies, and has the network by the time
+/// a preseed file arrives over it. An installer loaded from a medium may have no such wget; then the installed system
+/// reports.
 fn preseed(function: &str) -> String {
     let lines = function.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let script = lines.map(|line| format!("{line}\n")).collect::<String>() + "slipway_report \"$@\"\n";
@@ -100,7 +101,7 @@ fn preseed(function: &str) -> String {
     )
 }
 
-/// Each command has a shell of its own, and those that are to tell of errors run when the others did not.
+/// Each command has its own shell. Error commands run when the others did not.
 fn autoinstall(function: &str) -> String {
     let script = format!("{function}slipway_report \"$@\"\n");
     let script: String = script.lines().map(|line| format!("      {line}\n")).collect();

@@ -1,4 +1,4 @@
-//! Where nodes, runs and steps stand, and what moves them. Pure: the store keeps what these functions return.
+//! States of nodes, runs and steps, and what changes them. The functions are pure: the store keeps what they return.
 
 use slipway_protocol::{Action, Event, EventKind, Failure, NodeState, RunState, Step, StepState, StepStatus};
 
@@ -24,7 +24,7 @@ pub enum NodeEvent {
     RunFailed,
     /// The system its newest run installed has reported.
     PhonedHome,
-    /// The system its newest run installed has nothing left to start, and nothing else of it is awaited.
+    /// The system its newest run installed has nothing left to start, and no other report of it is awaited.
     SystemRuns,
     /// The operator took it out of service.
     Decommissioned,
@@ -41,19 +41,19 @@ pub enum AfterRun {
     Reported,
 }
 
-/// Where a node stands after something happened.
+/// The state of a node after an event.
 pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
     use NodeState as S;
     match (state, what) {
         (_, NodeEvent::Decommissioned) => S::Decommissioned,
-        // Out of service and being emptied are the operator's word; nothing the machine does changes them.
+        // The operator takes nodes out of service and drains them; nothing the machine does changes that.
         (S::Decommissioned | S::Draining, _) => state,
         (S::Registered | S::Held | S::Enrolled, NodeEvent::ToldToWait) => S::Held,
         (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
-        // A machine that was power-cycled enrols again; that alone changes nothing.
+        // A power-cycled machine enrols again. That alone changes nothing.
         (_, NodeEvent::ToldToWait | NodeEvent::Enrolled) => state,
         (S::Registered | S::Held, NodeEvent::GivenWork) => state,
-        // Whatever runs on it, or failed to, is not what its newest run stands for.
+        // What runs on it, or failed to, is not from its newest run.
         (_, NodeEvent::GivenWork) => S::Enrolled,
         (_, NodeEvent::StepStarted) => S::Installing,
         (_, NodeEvent::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
@@ -61,7 +61,7 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
         (_, NodeEvent::RunSucceeded(AfterRun::Reported)) => S::Running,
         (_, NodeEvent::RunFailed) => S::Failed,
         (S::Booting | S::Installed, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => S::Running,
-        // While the run goes on the report is only noted; see AfterRun::Reported.
+        // While the run goes on, the report is only recorded; see AfterRun::Reported.
         (_, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => state,
     }
 }
@@ -69,17 +69,17 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
 /// The part of a run that events change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunProgress {
-    /// Where the run stands.
+    /// State of the run.
     pub state: RunState,
-    /// Where each step stands.
+    /// State of each step.
     pub steps: Vec<StepStatus>,
-    /// When the last step ended.
+    /// When the run ended.
     pub finished_at: Option<Millis>,
-    /// An operator ended it, and not what happened in its steps.
+    /// An operator ended the run, not its steps.
     pub ended: bool,
 }
 
-/// What an event made of its run.
+/// The effect of an event on its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunTransition {
     /// The run goes on, or had ended before.
@@ -104,7 +104,7 @@ pub struct NoSuchStep {
     pub steps: usize,
 }
 
-/// A run nobody has fetched.
+/// A run that no machine has fetched.
 pub fn pending(steps: &[Step]) -> RunProgress {
     let steps = steps.iter().map(|step| pending_step(&step.name, &step.action)).collect();
     RunProgress { state: RunState::Pending, steps, finished_at: None, ended: false }
@@ -129,11 +129,11 @@ fn blank(name: String, action: String) -> StepStatus {
     }
 }
 
-/// Applies one event to its run. `now` is the server's clock, and the only one in what is known of a run: that of the machine, in
-/// the event, may be off by a second or by years.
+/// Applies one event to its run. `now` is the server's clock, the only one used for a run: the machine's clock, in the
+/// event, may be off by a second or by years.
 ///
-/// A run that has ended only takes notes and skipped steps. The first attempt of a step takes back whatever was known of it
-/// and of the later ones: the machine was power-cycled and starts over.
+/// A run that has ended accepts only notes and skipped steps. The first attempt of a step resets that step and the
+/// later ones, because the machine was power-cycled and starts over.
 pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<RunTransition, NoSuchStep> {
     let at = usize::try_from(event.step).unwrap_or(usize::MAX);
     let steps = run.steps.len();
@@ -200,7 +200,7 @@ fn end_step(step: &mut StepStatus, state: StepState, failure: &Failure, at: Mill
     RunTransition::Failed
 }
 
-/// Ends a run, if it is not over, because an operator wants it so: the step whose turn it was fails with that reason.
+/// Ends a run for an operator, if it is not over. The current step fails with this reason.
 pub fn end(run: &mut RunProgress, reason: &str, now: Millis) {
     if !is_open(run.state) {
         return;
@@ -291,7 +291,8 @@ mod tests {
         Failure { reason: reason.to_owned(), ..Failure::default() }
     }
 
-    /// Applies the events and returns the states of the run and of its two steps, and the last turn.
+    /// Applies the events, compares the states of the run and its two steps and the last transition, and returns the
+    /// run.
     fn check(events: &[Event], expect: (RunState, [StepState; 2], RunTransition)) -> RunProgress {
         let mut run = two_steps();
         let mut turn = RunTransition::None;

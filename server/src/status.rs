@@ -1,4 +1,4 @@
-//! Where nodes and runs stand, as operators see it.
+//! The state of nodes and runs, as operators see it.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,12 @@ use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, boot_reports, loose};
 use crate::time::{Millis, now};
 
-/// A machine that works on a run says this often that it lives, or more; two such words may be lost.
+/// Milliseconds after which a machine with a run counts as silent. It reports at least every `HEARTBEAT_SECONDS`; two
+/// reports may be lost.
 const SILENT: Millis = 3 * HEARTBEAT_SECONDS * 1000;
-/// A machine without work asks for it this often; one such question may be lost.
+/// Milliseconds after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one poll may be lost.
 const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
-/// Actions that put a system on a disk, and those that leave for it.
+/// Actions that put a system on a disk, and actions that leave slipway for it.
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
 const LEAVES: [&str; 2] = ["reboot", "kexec"];
 
@@ -43,8 +44,8 @@ fn of_node(node: Node, mut run: Option<RunStatus>, now: Millis) -> NodeStatus {
     }
 }
 
-/// When the machine was heard last, if that is too long ago for a machine that works on this run. How fast it was then says
-/// nothing any more, and is taken away.
+/// When the machine was last heard from, if that is too long ago for a machine that works on this run. Clears its rate
+/// and its time left, which are out of date.
 fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> Option<Millis> {
     if run.state != RunState::Running {
         return None;
@@ -57,8 +58,8 @@ fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> 
     Some(silent_since)
 }
 
-/// When a machine enrolled again that had left for the system it installed, at once or after that had run for long, and from which
-/// nothing was heard since. It is still in slipway, which is heard of.
+/// When a machine that had left for the system it installed enrolled again, at once or long after, if nothing was heard
+/// from that system since. The machine was seen recently, so it is still in slipway.
 fn came_back_at(node: &Node, run: &RunStatus, now: Millis) -> Option<Millis> {
     node.last_seen.filter(|seen| now.saturating_sub(*seen) <= GONE)?;
     let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running)
@@ -69,7 +70,7 @@ fn came_back_at(node: &Node, run: &RunStatus, now: Millis) -> Option<Millis> {
     node.enrolled_at.filter(|enrolled| has_left && *enrolled >= since)
 }
 
-/// A run.
+/// The status of a run.
 pub fn of_run(run: Run) -> RunStatus {
     RunStatus {
         id: run.id,
@@ -87,14 +88,14 @@ pub fn of_run(run: Run) -> RunStatus {
     }
 }
 
-/// A run, with what was reported beside its workflow.
+/// The status of a run, with what was reported outside of its workflow.
 pub async fn with_reports(connection: &mut Connection, run: Run) -> Result<RunStatus, Error> {
     let loose_steps = loose::of_run(connection, &run.id).await?;
     let boot = boot_reports::of_run(connection, &run.id).await?;
     Ok(RunStatus { loose_steps, boot, ..of_run(run) })
 }
 
-/// Every node. What was reported beside the workflows comes without its logs.
+/// Every node. Reports outside of the workflows come without their logs.
 pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
     let nodes = nodes::all(&mut connection).await?;

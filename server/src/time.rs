@@ -1,4 +1,4 @@
-//! Times as the database and the protocol have them.
+//! Times in the database and the protocol.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ pub fn now() -> Millis {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A time for people, to the second: `2026-01-31 09:05:00 UTC`. One that no calendar has is shown as the number it is.
+/// A time for people, to the second: `2026-01-31 09:05:00 UTC`. A time outside of the calendar is shown as a number.
 pub fn utc(at: Millis) -> String {
     let date = i64::try_from(at / 1000).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
     date.map_or_else(

@@ -1,4 +1,4 @@
-//! Bodies in, bodies out: JSON, and [`ErrorBody`] for everything that is not a success.
+//! Request and response bodies: JSON, with [`ErrorBody`] for everything that is not a success.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -12,7 +12,7 @@ use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
 
 use crate::error::{Error, chain};
 
-/// An error on its way to the caller.
+/// An error as the response to a request.
 pub struct ApiError(Error);
 
 impl From<Error> for ApiError {
@@ -56,12 +56,12 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
     }
 }
 
-/// A body beyond what the server reads.
+/// The error for a body that is larger than the server reads.
 pub fn too_large() -> Error {
     Error::refused(ErrorCode::TooLarge, format!("the body has more than {MAX_REQUEST_BYTES} bytes"))
 }
 
-/// A JSON request body. What cannot be read is refused with line and column.
+/// A JSON request body. A body that cannot be parsed is refused with line and column.
 pub struct JsonBody<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
@@ -73,13 +73,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// The value a JSON text stands for.
+/// Parses a JSON body.
 pub fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(text)
         .map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("the body is not as it should be: {error}")))
 }
 
-/// What the path of a URL names.
+/// The parameters in the path of a URL.
 pub struct UrlPath<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath<T> {

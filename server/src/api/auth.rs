@@ -1,4 +1,4 @@
-//! Who is calling.
+//! Authentication of callers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::reports::run_events;
 use crate::store::nodes;
 use crate::time::now;
 
-/// The other end of the connection; put into every request by the listener.
+/// The remote end of the connection. The listener adds it to every request.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// Common name of its certificate, if it showed one that our authority signed and that is valid.
+    /// Common name of its client certificate, if it presented a valid one signed by our authority.
     pub certificate_name: Option<String>,
 }
 
@@ -34,8 +34,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     }
 }
 
-/// The node that calls, by its certificate or its JWT. Its record is looked up every time, so that credentials of a node
-/// that was taken out of service are worth nothing.
+/// The calling node, authenticated by its certificate or its JWT. Its record is looked up for every request, so that
+/// the credentials of a decommissioned node are refused.
 pub struct NodeCaller(pub String);
 
 impl FromRequestParts<Arc<App>> for NodeCaller {
@@ -54,7 +54,7 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
     }
 }
 
-/// An operator calls, with the operators' token.
+/// An operator, authenticated by the operators' token.
 pub struct OperatorCaller;
 
 impl FromRequestParts<Arc<App>> for OperatorCaller {
@@ -71,7 +71,7 @@ impl FromRequestParts<Arc<App>> for OperatorCaller {
     }
 }
 
-/// The token of a run, as `Authorization: Bearer`. Whether it is one, and what for, is found with what is done by it.
+/// The token of a run, from `Authorization: Bearer`. The handler checks whether it is valid and for what.
 pub struct RunToken(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for RunToken {

@@ -1,4 +1,4 @@
-//! Boot files and iPXE scripts: all that the plain HTTP listener gives out.
+//! Boot files and iPXE scripts: everything that the plain HTTP listener serves.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path as FilePath};
@@ -20,8 +20,8 @@ use crate::ipxe::{self, Known};
 use crate::store::runs;
 use utoipa::IntoParams;
 
-/// What iPXE knows of its machine. Anyone may ask this for any machine: the script tells the node's name and whether it
-/// installs, nothing more.
+/// What iPXE knows about its machine. Anyone may ask about any machine: the script reveals only the node's name and
+/// whether it installs.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Machine {
@@ -32,7 +32,8 @@ pub struct Machine {
     arch: Option<String>,
 }
 
-/// Get an iPXE script: without a query the one that asks again with it, with a query the machine's own.
+/// Get the iPXE script of a machine. Without `arch`, the answer is a script that repeats the request with all
+/// parameters.
 #[utoipa::path(get, path = "/boot/ipxe", params(Machine), responses((status = 200, content_type = "text/plain")))]
 pub async fn script(State(app): State<Arc<App>>, UrlQuery(machine): UrlQuery<Machine>) -> Result<Response, ApiError> {
     let Some(arch) = machine.arch.clone() else { return Ok(text(ipxe::FIRST.to_owned())) };
@@ -77,7 +78,8 @@ pub async fn file(
         return Err(not_found().into());
     }
     let (file, metadata) = files::open(&folder.join(&path)).await?.ok_or_else(not_found)?;
-    // A file put in place of another differs in one of these; one written to while it is served is nobody's wish.
+    // A file that replaces another differs in at least one of these. Files must not be changed in place while they are
+    // served.
     let etag =
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
     let served =
@@ -85,7 +87,8 @@ pub async fn file(
     files::respond(served, &headers).await
 }
 
-/// A relative path of plain names. Links inside the folder are the operator's own doing and are followed.
+/// Whether the path is relative and has plain names only. Links inside the folder are the operator's choice and are
+/// followed.
 fn stays_inside(path: &str) -> bool {
     !path.contains('\0') && FilePath::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }

@@ -1,4 +1,4 @@
-//! The boot reporters of installed systems.
+//! Reports from the boot reporters of installed systems.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use crate::store::run_tokens::Purpose;
 use crate::time::now;
 use utoipa::IntoParams;
 
-/// Ask what the server knows of the system's boots. 404 and 410 mean that nobody waits for its reports any more.
+/// Get the node's state and the newest boot report of the system. 404 and 410 mean that the server wants no more
+/// reports.
 #[utoipa::path(get, path = "/v1/boot-report", security(("run" = [])), responses(
     (status = 200, body = BootKnown), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 410, body = ErrorBody), (status = 429, body = ErrorBody)))]
@@ -28,7 +29,7 @@ pub async fn known(State(app): State<Arc<App>>, RunToken(token): RunToken) -> Re
     Ok(Json(boot::known(&app.store, &token, now()).await?))
 }
 
-/// Say how far the system is. May be repeated.
+/// Report how far the system has booted. May be repeated.
 #[utoipa::path(post, path = "/v1/boot-report", request_body = BootReport, security(("run" = [])), responses(
     (status = 200, body = BootKnown), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 410, body = ErrorBody), (status = 429, body = ErrorBody)))]
@@ -46,13 +47,13 @@ pub async fn report(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct LogPlace {
-    /// The boot, `/proc/sys/kernel/random/boot_id`.
+    /// Id of the boot, from `/proc/sys/kernel/random/boot_id`.
     boot_id: String,
 }
 
-/// Send the log of this boot as it is now, whole. Some of the newest are kept.
+/// Upload the whole log of this boot so far. The server keeps the newest logs, up to a limit.
 #[utoipa::path(post, path = "/v1/boot-report/logs", params(LogPlace), security(("run" = [])),
-    request_body(content = String, content_type = "text/plain", description = "With Content-Encoding: gzip."),
+    request_body(content = String, content_type = "text/plain", description = "Must have Content-Encoding: gzip."),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody), (status = 410, body = ErrorBody), (status = 413, body = ErrorBody),
         (status = 429, body = ErrorBody)))]
@@ -67,7 +68,7 @@ pub async fn logs(
     if headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding != "gzip") {
         return Err(Error::refused(ErrorCode::InvalidRequest, "the log is to be compressed with gzip").into());
     }
-    // It is stored as it came, once it is known that it can be read.
+    // Decoded only as a check. The log is stored as it was received.
     decode(&headers, body.clone())?;
     boot::store_log(&app.store, &token, &place.boot_id, &body, now()).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -1,4 +1,4 @@
-//! Disks that nodes store as images.
+//! Images that nodes capture from their disks.
 
 use std::sync::Arc;
 
@@ -18,12 +18,13 @@ use crate::error::Error;
 use crate::store::images::Image;
 use utoipa::IntoParams;
 
-/// Begin the image of a `capture-disk` step, anew if it was begun before. There must be no image of that name.
+/// Begin the upload of an image by a `capture-disk` step. An upload that was begun before starts again from empty. No
+/// image may have the name already.
 #[utoipa::path(post, path = "/v1/node/runs/{run}/captures/{name}", security(("node" = [])),
     params(("run" = String, Path), ("name" = String, Path)), responses(
     (status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 403, body = ErrorBody, description = "No step of the run captures a disk under this name."),
-    (status = 409, body = ErrorBody, description = "The run is over, or there is an image of this name.")))]
+    (status = 409, body = ErrorBody, description = "The run is over, or an image has this name.")))]
 pub async fn begin(
     State(app): State<Arc<App>>,
     NodeCaller(node): NodeCaller,
@@ -37,19 +38,19 @@ pub async fn begin(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct PiecePlace {
-    /// Bytes of the image before this piece: as many as are stored.
+    /// Offset of the piece in the image, in bytes. It must equal the number of bytes stored.
     offset: u64,
 }
 
-/// Store a piece of an image. The header `Upload-Offset` says how many bytes of the image are stored now; a piece whose
-/// offset was another is refused with it.
+/// Upload a piece of an image. The header `Upload-Offset` of the answer has the number of bytes stored now. A piece
+/// with a wrong offset is refused with 409 and the same header.
 #[utoipa::path(put, path = "/v1/node/runs/{run}/captures/{name}", security(("node" = [])),
     params(("run" = String, Path), ("name" = String, Path), PiecePlace),
     request_body(content = String, content_type = "application/octet-stream"), responses(
     (status = 204, headers(("Upload-Offset" = u64))), (status = 401, body = ErrorBody),
     (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
-    (status = 409, body = ErrorBody, description = "The run is over, nothing was begun, or the piece belongs elsewhere."),
-    (status = 413, body = ErrorBody, description = "The image is larger than the server takes or has room for."),
+    (status = 409, body = ErrorBody, description = "The run is over, nothing was begun, or the offset is wrong."),
+    (status = 413, body = ErrorBody, description = "The image is larger than the server accepts or has room for."),
     (status = 503, body = ErrorBody)))]
 pub async fn put(
     State(app): State<Arc<App>>,
@@ -68,11 +69,11 @@ pub async fn put(
     })
 }
 
-/// Make an image of what is stored, once its size and its digest are found to be right. May be repeated.
+/// Complete an upload: the server verifies size and digest, and adds the image. May be repeated.
 #[utoipa::path(post, path = "/v1/node/runs/{run}/captures", security(("node" = [])), params(("run" = String, Path)),
     request_body = CapturedImage, responses(
-    (status = 200, body = Image), (status = 202, description = "It is being verified; ask again."),
-    (status = 400, body = ErrorBody, description = "What is stored has another size or digest."),
+    (status = 200, body = Image), (status = 202, description = "The image is being verified. Repeat the request."),
+    (status = 400, body = ErrorBody, description = "The uploaded data has another size or digest."),
     (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn commit(

@@ -1,4 +1,4 @@
-//! A machine becomes a node.
+//! Enrolment: a machine becomes a node.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use crate::enrol::{self, Answer, Credentials};
 use crate::error::Error;
 use crate::time::now;
 
-/// Seconds after which a machine that waits asks again.
+/// Seconds after which a waiting machine asks again.
 const RETRY_SECONDS: &str = "2";
-/// Largest request to enrol, in bytes: anyone may send one, and its inventory is stored.
+/// Largest enrolment request in bytes. Limited because anyone may send one and its inventory is stored.
 const MAX_ENROL_BYTES: usize = 256 << 10;
 
-/// Ask to be let in.
+/// Enrol a machine as a node.
 #[utoipa::path(post, path = "/v1/enrol", request_body = EnrolRequest, responses(
-    (status = 200, body = Enrolment, description = "The machine is in; these are its credentials."),
+    (status = 200, body = Enrolment, description = "The machine is enrolled. The body has its credentials."),
     (status = 202, body = Wait, description = "An operator must act first. Ask again after Retry-After."),
     (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read, or is too large."),
     (status = 401, body = ErrorBody, description = "token-unknown: never issued, revoked, or used before."),
-    (status = 409, body = ErrorBody, description = "identity-conflict: the keys are those of different nodes."),
+    (status = 409, body = ErrorBody, description = "identity-conflict: the keys are not those of one node."),
     (status = 410, body = ErrorBody, description = "token-expired."),
     (status = 422, body = ErrorBody, description = "identity-missing: no usable key.")))]
 pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, Raw(body): Raw) -> Result<Response, ApiError> {

@@ -1,4 +1,4 @@
-//! Recovery keys that nodes leave.
+//! Recovery keys that nodes store.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::api::answer::{ApiError, JsonBody, UrlPath};
 use crate::api::auth::NodeCaller;
 use crate::escrow;
 
-/// Store the recovery key of a disk that an `encrypt-root` step is about to encrypt. May be repeated.
+/// Store the recovery key of a disk before an `encrypt-root` step encrypts it. May be repeated.
 #[utoipa::path(post, path = "/v1/node/runs/{run}/recovery-keys", security(("node" = [])),
     params(("run" = String, Path)), request_body = RecoveryKey, responses(
-    (status = 204, description = "It is stored, and survives a power cut."), (status = 400, body = ErrorBody),
+    (status = 204, description = "The key is stored, and survives a power cut."), (status = 400, body = ErrorBody),
     (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 403, body = ErrorBody, description = "No step of the run encrypts anything."),
-    (status = 409, body = ErrorBody, description = "The run is over, or there is another key of this volume."),
+    (status = 409, body = ErrorBody, description = "The run is over, or another key of this volume is stored."),
     (status = 413, body = ErrorBody)))]
 pub async fn store(
     State(app): State<Arc<App>>,

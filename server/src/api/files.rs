@@ -1,4 +1,4 @@
-//! Files over HTTP: ranges, entity tags, and no more than a chunk of a file in memory.
+//! Files over HTTP, with ranges and entity tags. At most one chunk of a file is in memory.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -18,10 +18,10 @@ use crate::error::Error;
 use crate::range::{self, Wanted};
 use tokio_util::io::ReaderStream;
 
-/// Read from disk and given to the connection at once; large, so that the cost of handing over does not count.
+/// Bytes read from disk and passed to the connection at once. Large, so that the cost per chunk does not matter.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// A file that is open, and what to say of it.
+/// An open file, and how to serve it.
 pub struct Served {
     /// The file.
     pub file: File,
@@ -35,7 +35,7 @@ pub struct Served {
     pub content_type: &'static str,
 }
 
-/// Opens a regular file and gives its size; nothing if there is none.
+/// Opens a regular file and returns it with its metadata, or `None` if there is none.
 pub async fn open(path: &Path) -> Result<Option<(File, std::fs::Metadata)>, Error> {
     let failed = |source| Error::File { doing: "opening", path: path.to_owned(), source };
     let file = match File::open(path).await {
@@ -47,7 +47,7 @@ pub async fn open(path: &Path) -> Result<Option<(File, std::fs::Metadata)>, Erro
     Ok(metadata.is_file().then_some((file, metadata)))
 }
 
-/// Whether an open that failed means that there is no such file; nothing can have a name longer than the file system takes.
+/// Whether a failed open means that there is no such file. No file has a name longer than the file system allows.
 fn is_absence(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename)
 }

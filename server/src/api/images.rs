@@ -1,4 +1,4 @@
-//! Images by digest. Who knows the digest may have the image, so that any cache can stand in front.
+//! Images by digest. Knowing the digest is enough to get the image, so that any cache can be put in front.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::api::answer::{ApiError, UrlPath};
 use crate::api::files::{self, Served};
 use crate::error::Error;
 
-/// Get an image, or a range of it. It never changes: its name is its digest.
+/// Get an image, or a range of it. An image never changes, because its name is its digest.
 #[utoipa::path(get, path = "/images/{digest}", params(("digest" = Digest, Path)), responses(
     (status = 200, content_type = "application/octet-stream"),
     (status = 206, content_type = "application/octet-stream"),

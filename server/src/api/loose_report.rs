@@ -1,4 +1,4 @@
-//! Loose steps, from anything that has curl or wget.
+//! Reports of external steps, from anything that has curl or wget.
 
 use std::sync::Arc;
 
@@ -17,8 +17,10 @@ use crate::reports::{external_steps, run_token};
 use crate::store::run_tokens::Purpose;
 use crate::time::now;
 
-/// Report a step of whatever a machine does. The token is one of the node's newest run, which `slipway-server snippet` issues. The
-/// body is JSON, or a form with the same fields, of which empty ones count as left out.
+/// Report an external step.
+///
+/// The token is one that `slipway-server snippet` issued for the node's newest run. The body is JSON, or a form with
+/// the same fields. Empty fields of a form count as left out.
 #[utoipa::path(post, path = "/v1/report", security(("run" = [])), request_body(content(
         (LooseReport = "application/json"), (LooseReport = "application/x-www-form-urlencoded"))),
     responses((status = 200, body = LooseAck), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),

@@ -1,5 +1,5 @@
-//! The metadata service of installed systems. User-data holds secrets, so a system is known by its run's token and by nothing
-//! else: addresses are shared, handed on and forged.
+//! The metadata service of installed systems. User-data holds secrets, so a system is identified by its run's token
+//! alone: addresses are shared, reassigned and forged.
 
 use std::sync::Arc;
 
@@ -14,17 +14,19 @@ use crate::api::answer::{ApiError, UrlPath};
 use crate::error::Error;
 use crate::metadata::{self, VERSIONS};
 
-/// The header in which EC2's clients show their token (Amazon EC2 User Guide, "IMDSv2").
+/// The header in which EC2's clients send their token (Amazon EC2 User Guide, "IMDSv2").
 const TOKEN_HEADER: &str = "x-aws-ec2-metadata-token";
 
-/// Get metadata by a URL that has the token in it: one for cloud-init's data sources NoCloud (`seedfrom`, with the version
-/// and a slash) and Ec2 (`metadata_urls`, without). `meta-data/` lists the keys, `meta-data` has them all in YAML.
+/// Get metadata by a URL that contains the token.
+///
+/// The URL is for cloud-init's data sources NoCloud (`seedfrom`: append the version and a slash) and Ec2
+/// (`metadata_urls`: append nothing). `meta-data/` lists the keys. `meta-data` has all keys and values in YAML.
 #[utoipa::path(get, path = "/v1/metadata/{token}/{version}/{path}", params(
-    ("token" = String, Path, description = "As `node metadata-url` prints it."),
+    ("token" = String, Path, description = "From the URL that `node metadata-url` prints."),
     ("version" = String, Path, description = "`latest` or `2009-04-04`."),
     ("path" = String, Path, description = "`user-data`, `vendor-data`, `network-config`, `meta-data/` or `meta-data/KEY`.")),
     responses((status = 200, body = String, content_type = "text/plain"),
-        (status = 404, body = ErrorBody, description = "There is nothing, or the token is not of a node's newest run."),
+        (status = 404, body = ErrorBody, description = "No such metadata, or the token is not of a node's newest run."),
         (status = 429, body = ErrorBody)))]
 pub async fn by_token(
     State(app): State<Arc<App>>,
@@ -36,13 +38,14 @@ pub async fn by_token(
     Ok(get(&app, &token, &path).await?)
 }
 
-/// Get metadata where EC2's clients look for it, also below `/2009-04-04`. There is no `PUT /latest/api/token`: the token is
-/// given to those who are to have it, not to those who ask.
+/// Get metadata at the paths that EC2's clients use, also below `/2009-04-04`.
+///
+/// There is no `PUT /latest/api/token`, because it would give the token to anyone who asks.
 #[utoipa::path(get, path = "/latest/{path}", params(
     ("path" = String, Path, description = "`user-data`, `vendor-data`, `network-config`, `meta-data/` or `meta-data/KEY`."),
     ("x-aws-ec2-metadata-token" = String, Header, description = "The token in the URL that `node metadata-url` prints.")),
     responses((status = 200, body = String, content_type = "text/plain"), (status = 401, body = ErrorBody),
-        (status = 404, body = ErrorBody, description = "There is nothing, or the token is not of a node's newest run."),
+        (status = 404, body = ErrorBody, description = "No such metadata, or the token is not of a node's newest run."),
         (status = 429, body = ErrorBody)))]
 pub async fn by_header(
     State(app): State<Arc<App>>,

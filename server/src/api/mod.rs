@@ -1,4 +1,5 @@
-//! The HTTP API. One file a kind of caller; handlers only translate between HTTP and the functions that do the work.
+//! The HTTP API, with one file for each kind of caller. Handlers only translate between HTTP and the functions that do
+//! the work.
 
 pub mod answer;
 pub mod auth;
@@ -39,12 +40,12 @@ use crate::store::Store;
 use answer::ApiError;
 use auth::Peer;
 
-/// Longest a request may take to its first byte of response; longer than a workflow poll.
+/// Time limit for a request until the first byte of its response. Longer than a workflow poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What handlers work with.
+/// The state that handlers share.
 pub struct App {
-    /// Everything that is stored.
+    /// The database.
     pub store: Store,
     /// The data folder.
     pub data: DataDir,
@@ -70,7 +71,7 @@ pub struct App {
     pub stopping: watch::Receiver<bool>,
 }
 
-/// Everything, for the TLS listener.
+/// All routes, for the TLS listener.
 pub fn router(app: Arc<App>) -> Router {
     let operator = Router::new()
         .route("/nodes", get(operator::nodes).post(operator::add_node))
@@ -116,7 +117,7 @@ pub fn router(app: Arc<App>) -> Router {
     finish(routes, app)
 }
 
-/// Boot files alone, for the plain HTTP listener.
+/// The boot routes alone, for the plain HTTP listener.
 pub fn boot_router(app: Arc<App>) -> Router {
     finish(boot_routes(), app)
 }
@@ -134,7 +135,7 @@ fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Without the path, which may be that of a route but for a slash, and carry its token.
+/// Does not repeat the path: it may differ from a route's only by a slash, and contain a token.
 async fn no_route() -> ApiError {
     Error::refused(ErrorCode::NotFound, "there is nothing at this path").into()
 }
@@ -144,7 +145,7 @@ async fn wrong_method(method: Method) -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, refused).into_response()
 }
 
-/// Ends requests that take too long, and logs them all: by their route, because paths may carry tokens.
+/// Ends requests that take too long. Logs every request by its route, because paths may contain tokens.
 async fn limit_and_log(request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();

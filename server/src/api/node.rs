@@ -24,23 +24,23 @@ use crate::store::{self, logs};
 use crate::time::now;
 use utoipa::IntoParams;
 
-/// How often a poll looks into the database. Looking there, and not at a signal of this process, lets any other process on
-/// the same database start a run.
+/// How often a poll checks the database. It checks the database instead of a signal in this process, so that any other
+/// process on the same database can start a run.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest id of a boot or a run; the kernel's and ours have 36 characters and less.
+/// Longest id of a boot or a run. The kernel's and ours have at most 36 characters.
 const MAX_ID_BYTES: usize = 64;
 
 /// How long a poll may be held.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Poll {
-    /// Seconds to wait for work, at most and by default 30.
+    /// Seconds to wait for a workflow. Default and maximum: 30.
     wait: Option<u64>,
 }
 
-/// Ask for work; held open until there is some.
+/// Get the workflow of the node's run. The server holds the request until there is one or `wait` has passed.
 #[utoipa::path(get, path = "/v1/node/workflow", params(Poll), security(("node" = [])), responses(
-    (status = 200, body = Workflow), (status = 204, description = "No work; ask again."),
+    (status = 200, body = Workflow), (status = 204, description = "There is no workflow. Ask again."),
     (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub async fn workflow(
     State(app): State<Arc<App>>,
@@ -65,7 +65,7 @@ pub async fn workflow(
     }
 }
 
-/// Report what happened in the steps of a run. May be repeated: events already stored are skipped.
+/// Report events of the steps of a run. May be repeated: events already stored are skipped.
 #[utoipa::path(post, path = "/v1/node/events", request_body = EventBatch, security(("node" = [])), responses(
     (status = 200, body = EventAck), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 404, body = ErrorBody, description = "The node has no such run.")))]
@@ -81,17 +81,17 @@ pub async fn events(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct LogPlace {
-    /// The boot, `/proc/sys/kernel/random/boot_id`.
+    /// Id of the boot, from `/proc/sys/kernel/random/boot_id`.
     boot_id: String,
-    /// Bytes of log since boot before this chunk.
+    /// Offset of the chunk in the log of this boot, in bytes.
     offset: u64,
-    /// The run the node was working on.
+    /// Id of the run the node was working on.
     run: Option<String>,
 }
 
 /// Upload a chunk of the log. May be repeated: a chunk already stored is skipped.
 #[utoipa::path(post, path = "/v1/node/logs", params(LogPlace), security(("node" = [])),
-    request_body(content = String, content_type = "text/plain", description = "As it is, or with Content-Encoding: gzip."),
+    request_body(content = String, content_type = "text/plain", description = "Plain, or with Content-Encoding: gzip."),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 413, body = ErrorBody)))]
 pub async fn logs(
@@ -116,7 +116,7 @@ pub async fn logs(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A body as it was before it was compressed.
+/// Returns the body, decompressed if it was compressed.
 pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
     let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
     match headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
@@ -132,14 +132,14 @@ pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Say that the node is alive. Every other request of a node says so too.
+/// Report that the node is alive. Every other request of a node does so too.
 #[utoipa::path(post, path = "/v1/node/heartbeat", security(("node" = [])), responses(
     (status = 204), (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub async fn heartbeat(_: NodeCaller) -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-/// Ask for the time, which is in the Date header; for machines whose clock is wrong.
+/// Get the server's time in the `Date` header. For machines whose clock is wrong.
 #[utoipa::path(get, path = "/v1/time", responses((status = 204)))]
 pub async fn time() -> StatusCode {
     StatusCode::NO_CONTENT

@@ -1,5 +1,5 @@
-//! The API's description of itself, derived from the handlers and the protocol's types. `openapi.json` beside `src` is the
-//! same document; a test holds the two together, so that a change to the API is seen in review.
+//! The OpenAPI description, derived from the handlers and the protocol's types. `openapi.json` beside `src` is the same
+//! document. A test compares the two, so that a change to the API is seen in review.
 
 use axum::Json;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -7,7 +7,7 @@ use utoipa::{Modify, OpenApi};
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "slipway", description = "Enrols machines, hands them workflows, and shows where each stands."),
+    info(title = "slipway", description = "Enrols machines, gives them workflows, and shows the state of each."),
     paths(
         super::enrol::enrol,
         super::enrol::renew,
@@ -55,7 +55,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::tokens,
         super::operator::revoke_token,
     ),
-    // Which is in a query alone, where utoipa does not look.
+    // Used only in a query, where utoipa does not look.
     components(schemas(crate::operate::LogType)),
     modifiers(&Security, &Tags)
 )]
@@ -71,13 +71,16 @@ impl Modify for Security {
             SecurityScheme::Http(http)
         };
         let components = document.components.get_or_insert_default();
-        components.add_security_scheme("node", scheme("The node's JWT; or no header and its certificate over TLS."));
+        components.add_security_scheme(
+            "node",
+            scheme("The node's JWT. Alternatively, no header and the node's TLS client certificate."),
+        );
         components.add_security_scheme("run", scheme("A token of the run, good for reports of one kind."));
         components.add_security_scheme("operator", scheme("The operators' token."));
     }
 }
 
-/// Who uses what, by how paths begin; the first that fits counts.
+/// Tags by path prefix. The first match counts.
 const TAGS: [(&str, &str); 7] = [
     ("/v1/operator/", "operators"),
     ("/v1/node/", "machines"),

@@ -25,7 +25,7 @@ use utoipa::{IntoParams, ToSchema};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// Seconds it is good for; without it, until it is used.
+    /// Seconds until it expires. Default: it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<u64>,
 }
@@ -49,7 +49,7 @@ pub async fn add_node(
     Ok((StatusCode::CREATED, Json(operate::add_node(&app.store, new).await?)))
 }
 
-/// Look at a node.
+/// Get a node.
 #[utoipa::path(get, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn node(
@@ -60,7 +60,7 @@ pub async fn node(
     Ok(Json(operate::show_node(&app.store, &node).await?))
 }
 
-/// Say how the system to be installed on a node is set up.
+/// Change a node: its name, and the network, SSH keys and disk of systems installed on it later.
 #[utoipa::path(patch, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), request_body = NodeChange,
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
@@ -74,15 +74,15 @@ pub async fn change_node(
     Ok(Json(operate::change_node(&app.store, &node, change).await?))
 }
 
-/// How a node is let in.
+/// Parameters of a release.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Release {
-    /// Another name for it.
+    /// New name of the node.
     name: Option<String>,
 }
 
-/// Let a node in.
+/// Release a node, so that its machine can enrol.
 #[utoipa::path(post, path = "/v1/operator/nodes/{node}/release", params(("node" = String, Path), Release),
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
@@ -96,7 +96,7 @@ pub async fn release(
     Ok(Json(operate::release_node(&app.store, &node, release.name).await?))
 }
 
-/// Take a node out of service.
+/// Take a node out of service. Its credentials are refused from now on, and an unfinished run is ended as failed.
 #[utoipa::path(post, path = "/v1/operator/nodes/{node}/decommission", params(("node" = String, Path)),
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -108,10 +108,10 @@ pub async fn decommission(
     Ok(Json(operate::decommission_node(&app.store, &node).await?))
 }
 
-/// Remove a node that is out of service or never came into it, with its runs and logs.
+/// Remove a node with its runs and logs. The node must be out of service, or never have been in service.
 #[utoipa::path(delete, path = "/v1/operator/nodes/{node}", params(("node" = String, Path)), security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "It is in service, or recovery keys are stored for it.")))]
+        (status = 409, body = ErrorBody, description = "The node is in service or has stored recovery keys.")))]
 pub async fn remove_node(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
@@ -121,7 +121,7 @@ pub async fn remove_node(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// List the runs of a node, oldest first, without what was reported beside their workflows.
+/// List the runs of a node, oldest first, without external steps and boot reports.
 #[utoipa::path(get, path = "/v1/operator/nodes/{node}/runs", params(("node" = String, Path)), security(("operator" = [])),
     responses((status = 200, body = [RunStatus]), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn runs_of_node(
@@ -151,7 +151,7 @@ pub async fn start_run(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct WhichLog {
-    /// That of the machine while slipway runs on it, unless given.
+    /// The log to read. Default: `installer`.
     #[serde(default)]
     r#type: LogType,
 }
@@ -170,11 +170,11 @@ pub async fn log(
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], log))
 }
 
-/// Get the URL of the metadata of a node's newest run. It is a secret of the installed system.
+/// Get the URL of the metadata of a node's newest run. The URL is a secret: it gives access to the user-data.
 #[utoipa::path(get, path = "/v1/operator/nodes/{node}/metadata-url", params(("node" = String, Path)),
     security(("operator" = [])),
     responses((status = 200, body = MetadataUrl), (status = 401, body = ErrorBody),
-        (status = 404, body = ErrorBody, description = "There is no such node, or its newest run seeds no cloud-init.")))]
+        (status = 404, body = ErrorBody, description = "There is no such node, or its newest run has no metadata.")))]
 pub async fn metadata_url(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
@@ -183,18 +183,19 @@ pub async fn metadata_url(
     Ok(Json(operate::metadata_url(&app.store, &app.signer, &node).await?))
 }
 
-/// List all runs, oldest first, without what was reported beside their workflows.
+/// List all runs, oldest first, without external steps and boot reports.
 #[utoipa::path(get, path = "/v1/operator/runs", security(("operator" = [])), responses(
     (status = 200, body = [RunStatus]), (status = 401, body = ErrorBody)))]
 pub async fn all_runs(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<RunStatus>>, ApiError> {
     Ok(Json(operate::list_runs(&app.store, None).await?))
 }
 
-/// End a run as failed, or with a node in its place the node's newest. The machine stops it where it is, and holds.
+/// End a run as failed. `{run}` is the id of a run, or a node, whose newest run is meant. The machine stops where it is
+/// and waits for another run.
 #[utoipa::path(post, path = "/v1/operator/runs/{run}/cancel", params(("run" = String, Path)),
     security(("operator" = [])),
     responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "The run is over, or the node has none.")))]
+        (status = 409, body = ErrorBody, description = "The run is over, or the node has no run.")))]
 pub async fn cancel_run(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
@@ -203,7 +204,7 @@ pub async fn cancel_run(
     Ok(Json(operate::cancel_run(&app.store, &run).await?))
 }
 
-/// Look at a run.
+/// Get a run.
 #[utoipa::path(get, path = "/v1/operator/runs/{run}", params(("run" = String, Path)), security(("operator" = [])),
     responses((status = 200, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn run(
@@ -215,7 +216,7 @@ pub async fn run(
     Ok(Json(status::with_reports(&mut *app.store.read().await?, run).await?))
 }
 
-/// Read the history of a run, without its progress.
+/// List the events of a run, except those that only report progress.
 #[utoipa::path(get, path = "/v1/operator/runs/{run}/events", params(("run" = String, Path)),
     security(("operator" = [])),
     responses((status = 200, body = [Event]), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -240,11 +241,11 @@ pub async fn images(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Js
     Ok(Json(image_store::all(&mut *app.store.read().await?).await?))
 }
 
-/// Remove an image and its file. `{image}` is its digest, or its name if no other image has it.
+/// Remove an image and its file. `{image}` is the digest of the image, or its name if no other image has that name.
 #[utoipa::path(delete, path = "/v1/operator/images/{image}", params(("image" = String, Path)),
     security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "An operating system or a run that is not over uses it.")))]
+        (status = 409, body = ErrorBody, description = "An operating system or an unfinished run uses it.")))]
 pub async fn remove_image(
     _: OperatorCaller,
     State(app): State<Arc<App>>,
@@ -273,7 +274,7 @@ pub async fn add_system(
     Ok((StatusCode::CREATED, Json(operate::add_system(&app.store, system).await?)))
 }
 
-/// Issue a bootstrap token, good for one machine.
+/// Issue a bootstrap token. One machine can enrol with it.
 #[utoipa::path(post, path = "/v1/operator/tokens", request_body = NewToken, security(("operator" = [])), responses(
     (status = 201, body = IssuedToken), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
 pub async fn add_token(
@@ -308,7 +309,7 @@ pub async fn tokens(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Js
 #[utoipa::path(delete, path = "/v1/operator/tokens/{token}", params(("token" = String, Path)),
     security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "A machine has used it.")))]
+        (status = 409, body = ErrorBody, description = "A machine has used the token.")))]
 pub async fn revoke_token(
     _: OperatorCaller,
     State(app): State<Arc<App>>,

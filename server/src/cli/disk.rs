@@ -1,9 +1,9 @@
-//! Options that say which disk is meant.
+//! Options that choose a disk.
 
 use clap::{Args, ValueEnum};
 use slipway_protocol::{DiskChoice, DiskHints, TextHint};
 
-/// The names of the options, for groups that they belong to.
+/// Names of the options, for argument groups that include them.
 pub const DISK_OPTIONS: [&str; 6] =
     ["disk_device", "disk_serial", "disk_wwn", "disk_model", "disk_min_size", "disk_choose"];
 
@@ -39,7 +39,7 @@ enum Choose {
 }
 
 impl DiskOptions {
-    /// The hints; nothing if none was given.
+    /// Returns the hints, or `None` if none was given.
     pub fn hints(self) -> Option<DiskHints> {
         let choose = match self.disk_choose {
             None | Some(Choose::Only) => DiskChoice::Only,

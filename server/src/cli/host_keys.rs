@@ -1,4 +1,4 @@
-//! The host keys an installed system posted, for people who are about to log in there.
+//! Shows the host keys that an installed system posted, for people who are about to log in to it.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use sha2::{Digest, Sha256};
 
-/// A line for each key: its fingerprint as ssh shows it, and the key as known_hosts has it. Nothing else of what was posted is
-/// printed: whoever has the system decides what that is.
+/// Returns a line for each key: its fingerprint as ssh shows it, and the key as in known_hosts. Nothing else that was
+/// posted is printed, because the installed system controls it.
 pub fn lines(posted: &BTreeMap<String, String>) -> String {
     let keys = posted.iter().filter(|(name, value)| name.starts_with("pub_key_") && *value != "N/A");
     let line = |(name, value): (&String, &String)| match fingerprint(value) {
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn keys_are_shown_as_ssh_shows_them() {
-        // As ssh-keygen -l -f says of this key, which is GitHub's.
+        // The output of `ssh-keygen -l -f` for this key, which is GitHub's.
         let expect = format!("  SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU  ssh-ed25519 {KEY}\n");
         check("pub_key_ed25519", &format!("ssh-ed25519 {KEY} root@web1\n"), &expect);
         check("pub_key_dsa", "N/A", "");

@@ -10,11 +10,11 @@ use slipway_server::store::Store;
 
 use super::tell;
 
-/// How often progress is shown on a terminal, and elsewhere, where each is a line.
+/// How often progress is shown: redrawn on a terminal, printed as a line elsewhere.
 const REDRAW_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Adds an image and prints its digest; what it is busy with goes to standard error.
+/// Adds an image and prints its digest. Progress goes to standard error.
 pub async fn run(store: &Store, data: &DataDir, file: &Path, known: Known) -> anyhow::Result<()> {
     let is_terminal = std::io::stderr().is_terminal();
     let every = if is_terminal { REDRAW_EVERY } else { LINE_EVERY };

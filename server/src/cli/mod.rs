@@ -1,4 +1,4 @@
-//! The command line. Commands work on the data folder itself, whether a server runs on it or not.
+//! The command line. Commands work directly on the data folder, whether or not a server is running on it.
 
 mod disk;
 mod host_keys;
@@ -36,8 +36,9 @@ use token::TokenCommand;
 #[derive(Parser)]
 #[command(name = "slipway-server", version)]
 pub struct Arguments {
-    /// Folder the server keeps everything in. `serve` makes it if it is not there. [default: SLIPWAY_DATA, or /var/lib/slipway]
-    // Not by clap's own env and default: with the variable set, the usage of every mistake would show `--data` as required.
+    /// Data folder. `serve` creates it if it is missing. [default: SLIPWAY_DATA, or /var/lib/slipway]
+    // clap's own `env` and `default` are not used: with the variable set, the usage shown for every mistake would
+    // require `--data`.
     #[arg(long, global = true)]
     data: Option<PathBuf>,
     #[command(subcommand)]
@@ -60,12 +61,12 @@ pub enum Command {
     /// Add, list and remove operating systems.
     #[command(subcommand)]
     Os(OsCommand),
-    /// Start, list and cancel runs, which are what machines are told to do.
+    /// Start, list and cancel runs on machines.
     #[command(subcommand)]
     Run(RunCommand),
-    /// Show where each machine stands.
+    /// Show the state of each machine.
     Status(status::Options),
-    /// Print a piece of shell by which anything reports loose steps of a machine's newest run. It holds a new token.
+    /// Print a shell snippet that reports external steps of a machine's newest run. It contains a new token.
     Snippet(reports::SnippetOptions),
     /// Print the token of the operators' HTTPS API.
     OperatorToken,
@@ -74,7 +75,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// What is logged when the environment says nothing: the server tells what happens, commands only what goes wrong.
+    /// The log level if the environment sets none: the server logs what happens, commands only what goes wrong.
     pub fn default_log(&self) -> &'static str {
         match self {
             Command::Serve(_) => "info",
@@ -98,7 +99,7 @@ Examples:
         /// Size that the raw image must have in bytes, after decompression.
         #[arg(long)]
         raw_size: Option<u64>,
-        /// Take a file that is no image, such as an archive or a block map, for actions to fetch. It is not checked.
+        /// Add a file that is not an image, such as an archive or a block map, for actions to fetch. It is not checked.
         #[arg(long, conflicts_with_all = ["raw_digest", "raw_size"])]
         not_an_image: bool,
     },
@@ -108,7 +109,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Remove an image and its file. One that an operating system or a run that is not over uses is refused.
+    /// Remove an image and its file. Refused while an operating system or a run that is not over uses it.
     Remove {
         /// Its digest, or its name if no other image has it.
         image: String,
@@ -160,7 +161,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
     }
 }
 
-/// User-data or vendor-data, unpacked where it is compressed by gzip: what is kept and composed is text.
+/// Reads user-data or vendor-data. Decompresses gzip, because it is stored and composed as text.
 fn read_user_data(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     let read = |file: &Path| -> anyhow::Result<String> {
         let mut bytes = Vec::new();
@@ -178,7 +179,7 @@ fn print_json<T: serde::Serialize>(value: &T) -> anyhow::Result<()> {
     print_line(&serde_json::to_string_pretty(value)?)
 }
 
-/// Tells on standard error what nobody needs to read.
+/// Writes to standard error. Errors are ignored, because nobody needs this output.
 fn tell(text: &str) {
     let mut output = std::io::stderr().lock();
     let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
@@ -188,7 +189,7 @@ fn print_line(line: &str) -> anyhow::Result<()> {
     print(&format!("{line}\n"))
 }
 
-/// Writes to standard output. Unlike `print!` this does not panic when nobody reads it any more.
+/// Writes to standard output. Unlike `print!`, this does not panic if the reader is gone.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     output.write_all(text.as_bytes()).and_then(|()| output.flush()).context("writing to standard output")
@@ -218,7 +219,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// The examples in the help of a command and of those below it: the command's names, and its line.
+    /// The examples in the help of a command and its subcommands: the command's full name, and the example line.
     fn examples(command: &clap::Command, names: &str) -> Vec<(String, String)> {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let own =
@@ -238,7 +239,7 @@ mod tests {
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");
-            // What is in quotes is for the shell: a digest or a key.
+            // The quoted parts are for the shell to expand: a digest or a key.
             let quoted = |(index, piece): (usize, &str)| if index % 2 == 1 { digest.clone() } else { piece.to_owned() };
             let line: String = line.split('"').enumerate().map(quoted).collect();
             let line = line.split(" > ").next().unwrap_or_default();

@@ -29,7 +29,7 @@ pub enum NodeCommand {
         /// Id, name or claim code.
         node: String,
     },
-    /// Say how the system to be installed on a machine is set up; what is not said stays as it is.
+    /// Change the settings of the system to be installed on a machine; what is not given stays as it is.
     Set(Box<NodeSet>),
     /// Let a machine in.
     #[command(after_help = "\
@@ -43,7 +43,8 @@ Examples:
         #[arg(long)]
         name: Option<String>,
     },
-    /// Take a machine out of service: its credentials are refused and its run is ended. If it knocks again it is unknown.
+    /// Take a machine out of service: its credentials are refused and its run is ended. When it connects again, it is
+    /// unknown.
     Decommission {
         /// Id or name.
         node: String,
@@ -66,7 +67,8 @@ Examples:
         #[arg(long = "type", value_enum, default_value_t)]
         kind: LogKind,
     },
-    /// Print what opens a machine's encrypted disks when its TPM does not: volume and key, the newest first. This is logged.
+    /// Print what opens a machine's encrypted disks when its TPM does not: volume and key, the newest first. This is
+    /// logged.
     RecoveryKey(recovery_key::Options),
 }
 
@@ -107,7 +109,7 @@ pub struct NodeAdd {
     /// MAC address; may be given several times.
     #[arg(long = "mac")]
     macs: Vec<String>,
-    /// Let it in as soon as it knocks.
+    /// Let it in as soon as it asks.
     #[arg(long)]
     release: bool,
 }
@@ -122,19 +124,20 @@ Examples:
 pub struct NodeSet {
     /// Id, name or claim code.
     node: String,
-    /// Another name, also the host name of what is installed next.
+    /// New name, also the host name of the next installed system.
     #[arg(long, group = "what")]
     name: Option<String>,
-    /// YAML file that says how it is on the network.
+    /// YAML file with its network configuration.
     #[arg(long, value_name = "FILE", group = "what")]
     network: Option<PathBuf>,
     /// Leave the network to the image.
     #[arg(long, conflicts_with = "network", group = "what")]
     no_network: bool,
-    /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times, and replaces those there were.
+    /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times, and replaces the present
+    /// keys.
     #[arg(long = "ssh-key", value_name = "LINE", group = "what")]
     ssh_keys: Vec<String>,
-    /// Let no further key in than the operating system's.
+    /// Let no keys in but the operating system's.
     #[arg(long, conflicts_with = "ssh_keys", group = "what")]
     no_ssh_keys: bool,
     #[command(flatten)]

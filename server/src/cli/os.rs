@@ -27,7 +27,7 @@ pub enum OsCommand {
     },
     /// Remove an operating system. Runs that were started from it go on.
     Remove {
-        /// What it is called.
+        /// Name of the operating system.
         name: String,
     },
 }
@@ -38,7 +38,7 @@ Examples:
   slipway-server os add debian-12 --image \"$(slipway-server image add debian-12.raw.zst)\" --phone-home
   slipway-server os add debian-12 --image \"$DIGEST\" --user-data base.yaml --kernel-arg console=ttyS0 --disk-choose smallest")]
 pub struct OsAdd {
-    /// What it is called.
+    /// Name of the operating system.
     name: String,
     /// The image, by the digest `image add` printed.
     #[arg(long)]
@@ -46,7 +46,7 @@ pub struct OsAdd {
     /// Size of the raw image in bytes.
     #[arg(long)]
     raw_size: Option<u64>,
-    /// Digest of the raw image, for machines to check beside that of the image.
+    /// Digest of the raw image, which machines check in addition to that of the image.
     #[arg(long)]
     raw_digest: Option<Digest>,
     /// File with the user-data of runs that bring none, plain or compressed by gzip.
@@ -72,7 +72,7 @@ pub struct OsAdd {
     /// Have the installed system report its boots until it runs.
     #[arg(long)]
     boot_reporter: bool,
-    /// Name of a loose step that is expected; others are taken and flagged. May be given several times.
+    /// Name of an expected external step; others are accepted and flagged. May be given several times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
     #[command(flatten)]
@@ -82,11 +82,11 @@ pub struct OsAdd {
 /// How an installed system reports.
 #[derive(Args)]
 pub struct Reports {
-    /// What the installed system posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id, hostname,
-    /// fqdn. All unless given.
+    /// What the installed system posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id,
+    /// hostname, fqdn. All unless given.
     #[arg(long, value_name = "all|KEY,KEY")]
     pub phone_home_post: Option<Post>,
-    /// How often it tries, 3 s apart; 10 times unless given.
+    /// How many times it tries, 3 s apart; 10 unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub phone_home_tries: Option<u32>,
 }

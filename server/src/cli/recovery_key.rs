@@ -15,7 +15,8 @@ pub struct Options {
     /// Print volumes, the runs that encrypted them, and how old their keys are, without the keys.
     #[arg(long, conflicts_with = "forget")]
     list: bool,
-    /// Print the key of this volume and forget it; may be given several times. Keys that are likely to be in use are refused.
+    /// Print the key of this volume and forget it; may be given several times. Keys that are likely to be in use are
+    /// refused.
     #[arg(long, value_name = "VOLUME")]
     forget: Vec<String>,
 }
@@ -32,7 +33,7 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     }
     let keys = escrow::show_keys(store, &node.id, label, volumes).await?;
     let line = |stored: &Stored| format!("{} {}\n", stored.key.volume, stored.key.key.reveal());
-    // Before they are forgotten, so that whoever named the wrong one has it still.
+    // Printed before they are forgotten, so that the key of a volume named by mistake is not lost.
     super::print(&keys.iter().map(line).collect::<String>())?;
     if volumes.is_empty() {
         return Ok(());

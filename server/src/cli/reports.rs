@@ -1,4 +1,4 @@
-//! What is reported beside workflows: how it is shown, and `slipway-server snippet`.
+//! What is reported outside of workflows: how it is shown, and `slipway-server snippet`.
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -22,7 +22,7 @@ Examples:
   slipway-server snippet --for shell --node web1 > report.sh
   slipway-server snippet --for kickstart --node web1")]
 pub struct SnippetOptions {
-    /// Where it is to stand.
+    /// Where it is to be used.
     #[arg(long = "for", value_enum)]
     surrounding: For,
     /// Id, name or claim code of the machine whose newest run it reports to.
@@ -55,7 +55,7 @@ pub async fn snippet(store: &Store, data: &DataDir, options: SnippetOptions) -> 
     super::print(&snippet::text(surrounding, &url, &token, authority.pem())).context("printing the snippet")
 }
 
-/// What was reported of a node last, beside its workflow; nothing if that is older than where the workflow stands, or if the
+/// The newest report of a node outside of its workflow. `None` if it is older than the workflow's state, or if the
 /// workflow has failed.
 pub fn newest(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref().filter(|run| run.state != RunState::Failed)?;
@@ -78,7 +78,7 @@ fn boot_sentence(boot: &BootStatus) -> String {
     format!("the system is {} in boot {}{state}", word(&boot.report.stage), boot.boots)
 }
 
-/// All that was reported of a node beside its workflow, for people; nothing if nothing was.
+/// All that a node reported outside of its workflow, as text for people. Empty if nothing was reported.
 pub fn of_node(node: &NodeStatus, now: Millis) -> String {
     let Some(run) = &node.run else { return String::new() };
     let ago = |at: Millis| format!("{} ago", duration(now.saturating_sub(at)));

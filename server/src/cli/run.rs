@@ -65,7 +65,8 @@ pub struct RunStart {
     reports: Reports,
     #[command(flatten)]
     disk: DiskOptions,
-    /// Name of a loose step that is expected, in place of the operating system's or the workflow's; may be given several times.
+    /// Name of an expected external step, in place of the operating system's or the workflow's; may be given several
+    /// times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
     /// End a run that is still going on, as failed.

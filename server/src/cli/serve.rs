@@ -20,21 +20,21 @@ pub struct Options {
     /// Where to listen for HTTPS.
     #[arg(long, default_value = "127.0.0.1:8443")]
     listen: SocketAddr,
-    /// Where to give out boot files without TLS, for loaders that cannot do better. Off unless given.
+    /// Where to serve boot files without TLS, for boot loaders that cannot use TLS. Off unless given.
     #[arg(long)]
     boot_listen: Option<SocketAddr>,
-    /// Folder of boot files: x86_64/vmlinuz, x86_64/initramfs, and what else is to be had under /boot.
+    /// Folder of boot files: x86_64/vmlinuz, x86_64/initramfs, and what else to serve under /boot.
     #[arg(long)]
     boot: Option<PathBuf>,
     /// Further host name or address the server's certificate is for; may be given several times.
     #[arg(long = "san")]
     names: Vec<String>,
-    /// Largest image of a captured disk that is taken, compressed, in bytes.
+    /// Largest image of a captured disk that is accepted, compressed, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 40)]
     max_capture: u64,
 }
 
-/// The one line on standard output, once everything is bound.
+/// The only line on standard output, printed once all addresses are bound.
 #[derive(Serialize)]
 struct Ready {
     https: SocketAddr,
@@ -47,7 +47,7 @@ pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = Server::bind(Config { data, url, listen, boot_listen, boot, names, max_capture }).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
-    // Machines are served whether or not somebody reads this.
+    // Machines are served even if nobody reads this.
     if let Err(error) = super::print_line(&serde_json::to_string(&ready)?) {
         tracing::warn!("{error:#}");
     }

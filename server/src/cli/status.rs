@@ -1,4 +1,4 @@
-//! `slipway-server status`: where each machine stands.
+//! `slipway-server status`: the state of each machine.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::{host_keys, reports};
 
 /// How often `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Shortest room for the last message: below that a narrow terminal wraps lines.
+/// Minimum width of the last message. Narrower terminals wrap lines.
 const MESSAGE_WIDTH: usize = 30;
-/// Columns that a narrow terminal does without, the first first.
+/// Columns to leave out on a narrow terminal, in this order.
 const SPARED: [&str; 3] = ["Total duration", "Action", "Last update"];
-/// What to do about a machine that does not start what was installed.
+/// Advice for a machine that does not start the installed system.
 const CAME_BACK: &str = "is back in slipway instead of its disk: check the boot order, or take the boot medium out";
-/// Back to the top left and clear (ECMA-48, CUP and ED).
+/// Moves the cursor to the top left and clears the screen (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[derive(Args)]
@@ -32,13 +32,13 @@ Examples:
 pub struct Options {
     /// Only this machine, by id, name or claim code.
     node: Option<String>,
-    /// Machines that are out of service too.
+    /// Show machines that are out of service too.
     #[arg(long)]
     all: bool,
-    /// One JSON object a line and machine.
+    /// One JSON object per machine, each on its own line.
     #[arg(long)]
     json: bool,
-    /// Go on, and show every change: as JSON the machine that changed, else the table anew.
+    /// Keep running and show every change: with --json the machine that changed, otherwise the whole table.
     #[arg(long)]
     watch: bool,
 }
@@ -63,7 +63,7 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
                 (Some(_), [node]) => one(node, now()),
                 _ => many(&nodes, options.all, now()),
             };
-            // On a terminal time goes by; elsewhere only what happens is told.
+            // A terminal is redrawn as time passes. Elsewhere the table is written only when something happens.
             if !redraws || text != written {
                 write!(output, "{}{text}", if redraws { CLEAR } else { "" })?;
             }
@@ -78,7 +78,7 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     }
 }
 
-/// A table of machines; those out of service are left out and counted unless `all` are wanted.
+/// A table of machines. Unless `all` is set, machines out of service are counted instead of listed.
 fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
     let in_service = |node: &&NodeStatus| all || node.state != NodeState::Decommissioned;
     let shown: Vec<&NodeStatus> = nodes.iter().filter(in_service).collect();
@@ -90,7 +90,7 @@ fn many(nodes: &[NodeStatus], all: bool, now: Millis) -> String {
     text
 }
 
-/// All there is to say of a machine.
+/// Everything known about a machine.
 fn one(node: &NodeStatus, now: Millis) -> String {
     let table = status_table(&[node], in_words, width(), now);
     let notice = notice(node, now).map(|notice| format!("\nThe machine {notice}\n")).unwrap_or_default();
@@ -98,7 +98,7 @@ fn one(node: &NodeStatus, now: Millis) -> String {
     format!("{table}{notice}{failure}{}{}", contacts(node, now).unwrap_or_default(), reports::of_node(node, now))
 }
 
-/// How many columns the terminal has. What goes elsewhere is not cut.
+/// The width of the terminal in columns. Other output is not cut.
 fn width() -> usize {
     let of_terminal = || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
@@ -140,19 +140,19 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
             rows.iter_mut().for_each(|row| drop(row.remove(column)));
         }
     }
-    // What the others leave; the message comes last, and so may be cut.
+    // The width that the other columns leave. The message is the last column, so it may be cut.
     let room = width.saturating_sub(others(&header, &rows)).max(MESSAGE_WIDTH);
     rows.iter_mut().filter_map(|row| row.last_mut()).for_each(|message| *message = cut_to(message, room));
     table(&header, rows)
 }
 
-/// What is wrong with a machine, that nothing it says would tell.
+/// A problem of a machine that its own reports do not show.
 fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     let silent = node.silent_since.map(|since| format!("has been silent for {}", duration(now.saturating_sub(since))));
     silent.or_else(|| node.came_back_at.map(|_| CAME_BACK.to_owned()))
 }
 
-/// The failure of a machine's run, whole.
+/// The failure of a machine's run, in full.
 fn failure(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref()?;
     let (index, step) = current(run)?;
@@ -176,7 +176,7 @@ pub fn dash() -> String {
     "-".to_owned()
 }
 
-/// The step a run is in: the one that runs or failed, else the last that is done, else the first.
+/// The current step of a run: the one that is running or has failed, else the last that succeeded, else the first.
 fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
     let steps = || run.steps.iter().enumerate();
     let now = |step: &StepStatus| matches!(step.state, StepState::Running | StepState::Failed | StepState::TimedOut);
@@ -195,7 +195,7 @@ fn progress(run: &RunStatus, index: usize, step: &StepStatus, say: fn(&Progress)
     text
 }
 
-/// How far a step is and how long it goes on.
+/// How much of a step is done, and the time left.
 fn in_short(progress: &Progress) -> String {
     let share = |done: u64, total: Option<u64>| {
         let total = total.filter(|total| *total > 0)?;
@@ -212,7 +212,7 @@ fn in_words(progress: &Progress) -> String {
         None => bytes(done),
     };
     let mut text = share(progress.bytes, progress.total);
-    // Nothing, where nothing goes over a network.
+    // Both are unset if nothing goes over a network.
     if progress.fetched > 0 || progress.fetch_total.is_some() {
         text += &format!(", transferred {}", share(progress.fetched, progress.fetch_total));
     }
@@ -237,7 +237,7 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
     if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) {
         return "waits for the machine to boot slipway".to_owned();
     }
-    // What the installer said last is past once the machine has left it.
+    // The installer's last message is out of date once the machine has left it.
     match node.state {
         NodeState::Booting => return "waits for the installed system to report".to_owned(),
         NodeState::Running => return "the installed system has reported".to_owned(),
@@ -253,7 +253,7 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
     said.filter(|said| !said.is_empty()).unwrap_or_else(dash).replace('\n', " ")
 }
 
-/// As much of a message as there is room for, in characters.
+/// Cuts a message to `room` characters.
 pub fn cut_to(said: &str, room: usize) -> String {
     if said.chars().count() <= room {
         return said.to_owned();
@@ -261,7 +261,8 @@ pub fn cut_to(said: &str, room: usize) -> String {
     said.chars().take(room.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// From the start of the run to its end: the report of the installed system where one is awaited and has come.
+/// The time from the creation of the run to the first report of the installed system, else to the end of the run, else
+/// to now.
 fn total(run: &RunStatus, now: Millis) -> String {
     let end = run.phoned_home_at.or(run.finished_at).unwrap_or(now);
     duration(end.saturating_sub(run.created_at))
@@ -277,7 +278,7 @@ pub fn duration(millis: Millis) -> String {
     }
 }
 
-/// Bytes in the largest decimal unit with at least one whole.
+/// Bytes in the largest decimal unit that gives at least one.
 pub fn bytes(count: u64) -> String {
     let units = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
     match units.iter().find(|(_, size)| count >= *size) {
@@ -286,17 +287,17 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// An enum without data by its name in the protocol.
+/// The protocol's name of an enum value without data.
 pub fn word<T: Serialize>(value: &T) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// A line as it may reach a terminal: what a machine or a file says of itself may hold what a terminal obeys.
+/// Makes a line safe for a terminal: texts of machines and files may contain control characters.
 pub fn shown(line: &str) -> String {
     line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Columns as wide as their widest cell.
+/// A table whose columns are as wide as their widest cell.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
     let rows = rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect());
@@ -400,7 +401,7 @@ mod tests {
         check(&progress, words);
         progress.total = Some(3_000_000);
         check(&progress, &words.replacen("1.5 MB", "50 % of 3.0 MB", 1));
-        // Of a node that says what it likes.
+        // A node may send any value.
         progress.seconds_left = Some(u64::MAX);
         assert!(in_words(&progress).contains(" d "), "{}", in_words(&progress));
     }

@@ -13,27 +13,27 @@ use super::{parse_duration, print, print_json, print_line};
 
 #[derive(Subcommand)]
 pub enum TokenCommand {
-    /// Issue a token good for one machine; prints it, this once.
+    /// Issue a token for one machine; prints it, only this once.
     #[command(after_help = "\
 Examples:
   slipway-server token add --expires 1h")]
     Add {
-        /// How long it is good, such as 90s, 30m, 1h or 7d; without it, until it is used.
+        /// How long it is valid, such as 90s, 30m, 1h or 7d; without it, until it is used.
         #[arg(long, value_parser = parse_duration)]
         expires: Option<u64>,
     },
-    /// List the tokens of `token add`: their ids, and what became of them.
+    /// List the tokens of `token add` with their ids and their use.
     List {
         /// One JSON array instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Make a token of `token add` good for nothing.
+    /// Revoke a token of `token add`.
     Revoke {
         /// Its id in the list, or the token itself.
         token: String,
     },
-    /// Issue a token for a boot reporter that is put into a system by hand; prints it, this once.
+    /// Issue a token for a boot reporter that is put into a system by hand; prints it, only this once.
     BootReporter {
         /// Id, name or claim code of the machine whose newest run it reports to.
         node: String,

@@ -1,14 +1,15 @@
-//! A node's network in the words of cloud-init (cloud-init documentation, "Networking config Version 2").
+//! A node's network as cloud-init's configuration (cloud-init documentation, "Networking config Version 2").
 
 use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 use slipway_protocol::{Bond, BondMode, Interface, Network, Vlan, identity};
 
-/// How often the links of a bond are looked at, in milliseconds: without it the kernel never does, and none ever fails.
+/// How often the kernel checks the links of a bond, in milliseconds. Without it the kernel never checks, and no link
+/// ever fails.
 const LINK_CHECK: u32 = 100;
 
-/// The network configuration, as JSON, which is YAML. The network must have no problems.
+/// The network configuration as JSON, which is also YAML. The network must be valid.
 pub fn text(network: &Network) -> String {
     let [mut ethernets, mut bonds, mut vlans] = [Map::new(), Map::new(), Map::new()];
     for interface in &network.interfaces {
@@ -40,7 +41,7 @@ pub fn text(network: &Network) -> String {
     format!("{config:#}\n")
 }
 
-/// What interfaces of every kind have.
+/// The settings that interfaces of every kind have.
 fn addressing(interface: &Interface, network: &Network) -> Map<String, Value> {
     let mut value = Map::new();
     let mut put = |key: &str, given: Value| value.insert(key.to_owned(), given);
@@ -50,7 +51,7 @@ fn addressing(interface: &Interface, network: &Network) -> Map<String, Value> {
         put("addresses", json!(interface.addresses));
     }
     for gateway in &interface.gateways {
-        // As routes, cloud-init 22.4 would make ::/0 a ::/64.
+        // Not as routes: cloud-init 22.4 would turn ::/0 into ::/64.
         let is_ipv6 = gateway.parse().is_ok_and(|gateway: IpAddr| gateway.is_ipv6());
         put(if is_ipv6 { "gateway6" } else { "gateway4" }, json!(gateway));
     }
@@ -66,7 +67,7 @@ fn addressing(interface: &Interface, network: &Network) -> Map<String, Value> {
 fn bond_parts(bond: &Bond) -> [(String, Value); 2] {
     let mut parameters = json!({ "mode": bond.mode, "mii-monitor-interval": LINK_CHECK });
     if bond.mode == BondMode::Lacp {
-        // A switch that misses a link notices within seconds.
+        // The switch then notices a lost link within seconds.
         parameters["lacp-rate"] = json!("fast");
     }
     [("interfaces".to_owned(), json!(bond.of)), ("parameters".to_owned(), parameters)]

@@ -1,4 +1,4 @@
-//! Whether an installed system is asked to report that it is up, and how: the `phone_home` block in its user-data.
+//! Whether and how an installed system reports that it is up: the `phone_home` block in its user-data.
 
 use slipway_protocol::{Action, ErrorCode, PhoneHome, SeedCloudInit, Step, workflow};
 use slipway_user_data::ignition::{self, Additions};
@@ -6,16 +6,16 @@ use slipway_user_data::{Block, Refusal, inject_phone_home, inject_text, remove_t
 
 use crate::error::Error;
 
-/// Paths of this server that systems report to; behind the first is a run's token.
+/// Paths of this server that systems report to. The first is followed by a run's token.
 const PATHS: [&str; 3] = ["/v1/phone-home/", "/latest/meta-data/phone_home", "/2009-04-04/meta-data/phone_home"];
 
-/// Has every `seed-cloud-init` step make the installed system report, over TLS that trusts `ca`. Every other block goes.
+/// Makes every `seed-cloud-init` step have the system report, over TLS that trusts `ca`. Removes all other blocks.
 pub fn enable_phone_home(steps: &mut [Step], block: &Block, ca: &str) -> Result<(), Error> {
     let mut asked = false;
     for seed in seeds(steps) {
         asked = true;
         if seed.is_for_ignition() {
-            // Nothing of cloud-init reads it: the node adds a unit that reports.
+            // No cloud-init reads the user-data. Instead, the node adds a unit that reports.
             seed.phone_home = Some(PhoneHome { url: block.url.clone(), tries: block.tries });
             seed.ca = Some(ca.to_owned());
             continue;
@@ -31,8 +31,8 @@ pub fn enable_phone_home(steps: &mut [Step], block: &Block, ca: &str) -> Result<
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// Takes every block out that would have the installed system report to `server`, and puts in those of the steps themselves.
-/// User-data that is not YAML stays as it is.
+/// Removes every block that reports to `server`, and inserts the steps' own blocks. User-data that is not YAML stays as
+/// it is.
 pub fn disable_phone_home(steps: &mut [Step], server: Option<&str>) -> Result<(), Error> {
     let is_ours = |url: &str| server.is_some_and(|server| is_of(url, server));
     for seed in seeds(steps) {
@@ -54,7 +54,7 @@ pub fn disable_phone_home(steps: &mut [Step], server: Option<&str>) -> Result<()
     Ok(())
 }
 
-/// Whether systems report to this server at a URL, whichever run it is of.
+/// Whether a URL is one at which systems report to this server, for any run.
 fn is_of(url: &str, server: &str) -> bool {
     let Some((at, _)) = url.match_indices('/').nth(2) else { return false };
     let (origin, path) = url.split_at(at);
@@ -62,12 +62,12 @@ fn is_of(url: &str, server: &str) -> bool {
         && PATHS.iter().any(|ours| path.starts_with(ours))
 }
 
-/// `https://HOST[:PORT]` without the port that it means anyway (RFC 9110, section 4.2.2).
+/// Removes the default port from `https://HOST[:PORT]` (RFC 9110, section 4.2.2).
 fn without_default_port(origin: &str) -> &str {
     origin.strip_suffix(":443").unwrap_or(origin)
 }
 
-/// Refuses user-data that no block can be put into.
+/// Refuses user-data that no block can be inserted into.
 pub fn check_user_data(user_data: &str) -> Result<(), Error> {
     if !workflow::is_ignition(user_data) {
         return slipway_user_data::check(user_data.as_bytes()).map_err(cannot_report);
@@ -76,7 +76,7 @@ pub fn check_user_data(user_data: &str) -> Result<(), Error> {
     complete_config(user_data, &Additions { phone_home: Some(&phone_home), ..Additions::default() })
 }
 
-/// Whether user-data has a block of its own, in whose place that of this server comes.
+/// Whether user-data has its own block, which this server's block would replace.
 pub fn has_own_block(user_data: &str) -> bool {
     !workflow::is_ignition(user_data) && matches!(remove_text(user_data, &|_| true), Ok(Some(_)))
 }

@@ -1,4 +1,4 @@
-//! What a file is decoded to: read once when it is added, so that what would fail on a machine, after its disk was erased,
+//! Decodes a file once when it is added, so that an image that would fail on a machine, after its disk was erased,
 //! fails here. Of qcow2 only the header is read.
 
 use std::fs::File;
@@ -14,7 +14,7 @@ use slipway_protocol::{Digest, ErrorCode};
 use super::{CHUNK_BYTES, sha256};
 use crate::error::Error;
 
-/// A decoder of xz gets no more memory. A machine has no more for it either.
+/// Memory limit of the xz decoder, in bytes. A machine has no more for it either.
 const XZ_MEMORY: u64 = 80 << 20;
 
 /// The raw image.
@@ -28,8 +28,9 @@ pub(super) struct Raw {
     pub(super) has_partition_table: Option<bool>,
 }
 
-/// Decodes a file to its end. `name` is what the operator calls it; `progress` is told how many bytes were read. Fails where
-/// the writer of an image would: if the file is plainly no image, is damaged, ends too early, or something follows its end.
+/// Decodes a file to its end. `name` is the path that the operator gave. `progress` is called with the bytes read so
+/// far. Fails where writing the image would: if the file is clearly no image, is damaged, ends too early, or has data
+/// behind its end.
 pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) -> Result<Raw, Error> {
     let failed = |doing| move |source| Error::File { doing, path: name.to_owned(), source };
     let open = File::open(file).map_err(failed("opening the copy of"))?;
@@ -58,7 +59,7 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
     loop {
         chunk.clear();
         let read = decoder.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut chunk);
-        // The first bytes of what is damaged say what it is, too.
+        // Even if the data is damaged, its first bytes show what it is.
         if size == 0 {
             let verb = if format == Format::Raw { "is" } else { "holds" };
             check_raw(&chunk).map_err(|found| no_image(name, &format!("{verb} {found}")))?;
@@ -85,7 +86,7 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
     Ok(Raw { size, digest: Some(sha256(hash)), has_partition_table: Some(has_table) })
 }
 
-/// Only the header is read: what the tables lead to is found out by the writer.
+/// Reads only the header. What the tables point to is checked when the image is written.
 fn of_qcow2(head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
     let refused = |reason: &str| {
         let message = format!("the image {name:?} cannot be installed: {reason}");
@@ -108,7 +109,7 @@ fn no_image(name: &Path, what: &str) -> Error {
     Error::refused(ErrorCode::InvalidRequest, message)
 }
 
-/// Tells how much of a file was read.
+/// Reports how much of a file was read.
 struct Counted<'a> {
     file: File,
     read: u64,

@@ -1,4 +1,4 @@
-//! Images that are not needed any more.
+//! Removes images.
 
 use std::io::ErrorKind;
 
@@ -10,13 +10,14 @@ use crate::state;
 use crate::store::images::{self, Image};
 use crate::store::{self, Connection, Store, nodes, runs, systems, to_json};
 
-/// Removes the image with this digest or name, and its file, unless an operating system or a run that is not over uses it.
+/// Removes the image with this digest or name, and its file, unless an operating system or a run that is not over uses
+/// it.
 pub async fn remove_image(store: &Store, data: &DataDir, reference: &str) -> Result<Image, Error> {
     let mut transaction = store.write().await?;
     let image = known_image(&mut transaction, reference).await?;
     check_unused(&mut transaction, &image.digest).await?;
     images::remove(&mut transaction, &image.digest).await?;
-    // Before that is certain: should it not come to it, the same command again does the rest.
+    // Before the commit: if that fails, the same command again does the rest.
     let path = data.image(&image.digest);
     match std::fs::remove_file(&path) {
         Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -51,7 +52,7 @@ async fn check_unused(connection: &mut Connection, digest: &Digest) -> Result<()
         let name = &system.name;
         return used(format!("operating system {name} is installed from it; remove that first (`os remove {name}`)"));
     }
-    // Wherever a workflow has the digest: in the URL of a step, most likely.
+    // Searches the whole workflow for the digest, which is most likely in the URL of a step.
     let uses = |run: &runs::Run| to_json(&run.workflow).to_ascii_lowercase().contains(digest.hex());
     let open = runs::newest(connection).await?.into_iter().filter(|run| state::is_open(run.progress.state));
     if let Some(run) = open.into_iter().find(uses) {

@@ -10,14 +10,14 @@ use crate::error::Error;
 use crate::store::nodes::Node;
 use crate::store::{Store, boot_reports, logs};
 
-/// The logs there are of a node.
+/// A log of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub enum LogType {
-    /// The kernel's and slipway's, while slipway runs on the machine.
+    /// Log of the kernel and of slipway, while slipway runs on the machine.
     #[default]
     #[serde(rename = "installer")]
     Installer,
-    /// The installed system's, as its boot reporter sent it last.
+    /// Log of the installed system, as its boot reporter last sent it.
     #[serde(rename = "host_boot")]
     HostBoot,
 }
@@ -35,12 +35,12 @@ pub async fn node_log(store: &Store, reference: &str, kind: LogType) -> Result<S
     }
 }
 
-/// The text of a log that was stored compressed. How large it is was looked at before it was stored.
+/// The text of a log that was stored compressed. Its size was checked before it was stored.
 fn unpacked(log: &[u8], node: &Node) -> Result<String, Error> {
     let mut text = Vec::new();
     let failed = |source| Error::Log { node: node.label().to_owned(), source };
     flate2::read::GzDecoder::new(log).read_to_end(&mut text).map_err(failed)?;
-    // It is shown in terminals, which obey control characters, and whoever has the token writes it.
+    // The log is shown in terminals, which obey control characters, and anyone with the token can write it.
     let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c };
     Ok(String::from_utf8_lossy(&text).chars().map(shown).collect())
 }

@@ -1,4 +1,4 @@
-//! Nodes: registered, changed, let in, taken out of service.
+//! Nodes: registers, changes, releases, decommissions and removes them.
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
@@ -17,38 +17,38 @@ use crate::{enrol, status};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewNode {
-    /// Name, also the installed system's host name.
+    /// Name of the node, and host name of the installed system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
     pub name: Option<String>,
-    /// The keys it will be recognised by; at least one.
+    /// Keys that identify the machine. At least one is needed.
     #[serde(default)]
     pub identity: Identity,
-    /// Let it in as soon as it knocks.
+    /// Whether the node is released at once, so that its machine need not wait to enrol.
     #[serde(default)]
     pub release: bool,
 }
 
-/// What changes about a node; what is not given stays as it is.
+/// Changes to a node. Settings that are left out stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeChange {
-    /// Another name, which is also the host name of what is installed next.
+    /// New name of the node, and host name of the next system to be installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
     pub name: Option<String>,
-    /// How its installed system is on the network; one without interfaces leaves that to the image.
+    /// Network configuration of the installed system. If it is empty, the image's own is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// Public keys of SSH that let into its installed system, in place of those it had.
+    /// Public SSH keys that give access to the installed system. They replace those the node had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_keys: Option<Vec<String>>,
-    /// Which disk its operating systems go to, in place of their own hints; empty hints leave that to them.
+    /// Hints for the disk to install on, in place of the operating system's. Empty hints remove the node's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskHints>,
 }
 
-/// Registers a node. A machine that is already waiting with one of its keys becomes that node.
+/// Registers a node. A waiting machine that has one of its keys becomes that node.
 pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> {
     let identity = valid_identity(&new.identity)?;
     let mut transaction = store.write().await?;
@@ -72,7 +72,7 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
     Ok(status)
 }
 
-/// Refuses a name that is no host name, and one that means another node than the one with this id.
+/// Refuses a name that is not a host name, or that refers to a node other than the one with this id.
 async fn check_name_is_free(connection: &mut Connection, name: &str, id: Option<&str>) -> Result<(), Error> {
     check_name("node", name)?;
     let Some(other) = nodes::find(connection, name).await?.filter(|other| Some(&*other.id) != id) else {
@@ -86,7 +86,7 @@ async fn check_name_is_free(connection: &mut Connection, name: &str, id: Option<
     Err(Error::refused(ErrorCode::Conflict, message))
 }
 
-/// Refuses to register a machine a second time, and says what would do what was meant.
+/// The refusal to register a machine twice. It names the command for what was meant.
 fn known_already(node: &Node, name: Option<&str>) -> Error {
     let label = node.label();
     let advice = match (node.released, name) {
@@ -100,7 +100,7 @@ fn known_already(node: &Node, name: Option<&str>) -> Error {
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// The keys in their one spelling. Unlike a machine, an operator is told of a key that means nothing.
+/// Normalises the keys. Unlike a machine, an operator gets an error for a meaningless key.
 fn valid_identity(given: &Identity) -> Result<Identity, Error> {
     let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
     let uuid = given.uuid.as_deref().map(|text| {
@@ -121,14 +121,14 @@ fn valid_identity(given: &Identity) -> Result<Identity, Error> {
     Ok(enrol::normalise(&identity))
 }
 
-/// The node meant by an id, a name or a claim code.
+/// The node with this id, name or claim code.
 pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
     let mut connection = store.read().await?;
     let node = known_node(&mut connection, reference).await?;
     status::one(&mut connection, node).await
 }
 
-/// Changes what is known of a node. A run that was started keeps what it was started with.
+/// Changes a node. A run keeps what it was started with.
 pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
@@ -147,7 +147,7 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
         check_disk(&disk)?;
         node.disk = (disk != DiskHints::default()).then_some(disk);
     }
-    // Who says how a machine is set up knows of it.
+    // An operator who sets up a machine knows it.
     node.registered = true;
     nodes::save(&mut transaction, &node).await?;
     let status = status::one(&mut transaction, node).await?;
@@ -155,7 +155,7 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
     Ok(status)
 }
 
-/// The network, unless it is empty.
+/// Checks the network. `None` if it is empty.
 fn valid_network(network: Network) -> Result<Option<Network>, Error> {
     if network == Network::default() {
         return Ok(None);
@@ -167,10 +167,10 @@ fn valid_network(network: Network) -> Result<Option<Network>, Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, format!("the network makes no sense: {}", problems.join("; "))))
 }
 
-/// Reads how a node is on the network from a file of an operator. Errors name line and column.
+/// Reads the network of a node from an operator's YAML file. Errors name line and column.
 pub fn parse_network(yaml: &str) -> Result<Network, Error> {
     serde_saphyr::from_str(yaml).map_err(|error| {
-        // Which ends with line and column.
+        // The error ends with line and column.
         let reason = error.without_snippet();
         Error::refused(ErrorCode::InvalidRequest, format!("the network is not valid: {reason}"))
     })
@@ -198,8 +198,8 @@ pub async fn release_node(store: &Store, reference: &str, name: Option<String>) 
     Ok(status)
 }
 
-/// Takes a node out of service: its credentials are refused from now on, its run is ended, and its machine, should it knock
-/// again, is one nobody knows.
+/// Takes a node out of service. Its credentials are refused from now on, and its run is ended. If its machine connects
+/// again, it is unknown.
 pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;

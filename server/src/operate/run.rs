@@ -35,31 +35,31 @@ pub enum Task {
 pub struct NewRun {
     /// What the node is to do.
     pub task: Task,
-    /// User-data in place of the operating system's.
+    /// User-data, in place of the operating system's. Not for a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<String>,
-    /// Whether the installed system reports that it is up, whatever the operating system or the workflow says.
+    /// Whether the installed system reports that it is up. Default: as the operating system or the workflow sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home: Option<bool>,
-    /// What it posts: `all`, or names of keys with commas between them.
+    /// What the report contains: `all`, or names of keys, separated by commas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_post: Option<PostKeys>,
-    /// How often it tries, 3 s apart.
+    /// How often the system tries to report, 3 s apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_tries: Option<u32>,
-    /// Which disk the operating system goes to, whatever it or the node says.
+    /// Hints for the disk to install on, in place of those of the node and the operating system. Not for a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskHints>,
-    /// Names of the loose steps that are expected, in place of the operating system's or the workflow's.
+    /// Names of the expected external steps, in place of the operating system's or the workflow's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_steps: Vec<String>,
-    /// End a run that is still going on, as failed, instead of refusing.
+    /// Whether to end a run that is not over as failed. Otherwise the new run is refused.
     #[serde(default)]
     pub replace: bool,
 }
 
 impl NewRun {
-    /// A run that leaves everything to its task.
+    /// A run that uses the settings of its task.
     pub fn new(task: Task) -> Self {
         Self {
             task,
@@ -78,7 +78,7 @@ impl NewRun {
     }
 }
 
-/// Starts a run on a node. The node fetches it when it next polls, at once if it is polling.
+/// Starts a run on a node. The node fetches it at its next poll, or at once if it is polling.
 ///
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) -> Result<RunStatus, Error> {
@@ -95,7 +95,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let run = insert(&mut transaction, &node, &id, work, now).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
-    // Who gives a machine work knows of it.
+    // An operator who gives a machine work knows it.
     node.registered = true;
     nodes::save(&mut transaction, &node).await?;
     store::commit(transaction).await?;
@@ -103,7 +103,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     Ok(status::of_run(run))
 }
 
-/// Stores a new run, what it expects to be told, and who may tell it.
+/// Stores a new run, the external steps it expects, and the token of its boot reporter.
 async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, now: Millis) -> Result<Run, Error> {
     let run = Run {
         id: id.to_owned(),
@@ -126,7 +126,7 @@ async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, 
     Ok(run)
 }
 
-/// Refuses, or ends, a run that is still going on.
+/// Refuses if a run is still going on, or ends that run.
 async fn make_room(
     connection: &mut Connection,
     node: &Node,
@@ -150,7 +150,7 @@ async fn make_room(
     runs::update(connection, &run).await
 }
 
-/// The runs of a node, or all, oldest first, without what was reported beside their workflows.
+/// The runs of a node, or all, oldest first, without what was reported outside of their workflows.
 pub async fn list_runs(store: &Store, reference: Option<&str>) -> Result<Vec<RunStatus>, Error> {
     let mut connection = store.read().await?;
     let runs = match reference {
@@ -174,7 +174,7 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     let began = run.progress.steps.iter().any(|step| step.state != StepState::Pending);
     state::end(&mut run.progress, "cancelled by an operator", now());
     runs::update(&mut transaction, &run).await?;
-    // A machine that has not begun is as it was.
+    // A machine that has not begun keeps its state.
     if began {
         tell_node(&mut transaction, &run, NodeEvent::RunFailed).await?;
     }

@@ -1,4 +1,4 @@
-//! What a run consists of.
+//! Composes the steps of a run.
 
 use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Step, workflow};
 use slipway_user_data::ignition::Additions;
@@ -14,21 +14,21 @@ use crate::store::nodes::Node;
 use crate::store::{Connection, settings, systems, to_json};
 use crate::{compose, random};
 
-/// Bytes that a workflow has beside its steps when it is handed out, and some to spare.
+/// Bytes that a workflow needs in addition to its steps when it is sent, with some to spare.
 const ROOM: usize = 1 << 10;
 
-/// What a run consists of, and the tokens in its steps. They are stored as their hashes.
+/// The steps of a run, and the tokens in them. Tokens are stored as hashes.
 pub(super) struct Work {
     pub steps: Vec<Step>,
-    /// In the URL the installed system reports to, if it is to.
+    /// Token in the URL that the installed system reports to, if it is asked to report.
     pub phone_home_token: Option<String>,
-    /// Of the boot reporter, if there is one.
+    /// Token of the boot reporter, if there is one.
     pub boot_token: Option<String>,
-    /// Names of the loose steps that are expected.
+    /// Names of the expected external steps.
     pub known_steps: Vec<String>,
 }
 
-/// Composes what a node is told to do. What the node would refuse is refused here, while no disk is erased yet.
+/// Composes the steps for a node. Anything that the node would refuse is refused here, before a disk is erased.
 pub(super) async fn compose_work(
     connection: &mut Connection,
     node: &Node,
@@ -50,7 +50,7 @@ pub(super) async fn compose_work(
     Ok(Work { steps, phone_home_token, boot_token, known_steps })
 }
 
-/// The steps of a task, and what is said about the reports of the installed system: the run's word before all others.
+/// The steps of a task, and the phone-home settings. Those of the run take precedence.
 async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, PhoneHomeSettings), Error> {
     let reporting = new.reporting();
     match new.task {
@@ -67,7 +67,7 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
                 return Err(Error::refused(ErrorCode::Forbidden, message));
             }
             let server = server_url(connection).await?;
-            // The whole hint of one of them: a part of each could mean a disk that nobody meant.
+            // Hints are used as a whole: parts of several could select a disk that nobody meant.
             if let Some(disk) = new.disk.or_else(|| node.disk.clone()) {
                 check_disk(&disk)?;
                 system.disk = disk;
@@ -90,7 +90,7 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
     }
 }
 
-/// Has the installed system report or not, as it is wished. Returns the token in the URL it reports to.
+/// Makes the installed system report or not, as set. Returns the token in the URL it reports to.
 async fn ask_to_phone_home(
     connection: &mut Connection,
     steps: &mut [Step],
@@ -109,8 +109,8 @@ async fn ask_to_phone_home(
     Ok(Some(token))
 }
 
-/// Gives every seed an instance id that has none, so that cloud-init takes what it finds for a new machine. One of ours that stands
-/// there already is from an older run, whose system may still report with it.
+/// Gives every seed without an instance id a new one, so that cloud-init treats the system as a new machine. An id of
+/// ours is replaced, because it is from an older run, whose system may still report with it.
 fn give_instance_ids(steps: &mut [Step]) {
     for step in steps {
         if let Action::SeedCloudInit(seed) = &mut step.action
@@ -121,7 +121,7 @@ fn give_instance_ids(steps: &mut [Step]) {
     }
 }
 
-/// The names of loose steps a run is to expect: its own, else those of what it is made of.
+/// The names of the external steps that a run expects: its own, else those of its task.
 async fn known_steps(connection: &mut Connection, new: &NewRun) -> Result<Vec<String>, Error> {
     let names = match &new.task {
         _ if !new.known_steps.is_empty() => new.known_steps.clone(),
@@ -143,7 +143,7 @@ fn refuse_problems(steps: &[Step]) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, problems.join("; ")))
 }
 
-/// Refuses what no node would read to its end, however often it asked.
+/// Refuses steps that are too large for any node to read.
 fn refuse_too_large(steps: &[Step]) -> Result<(), Error> {
     let size = to_json(&steps).len() + ROOM;
     if size <= MAX_WORKFLOW_BYTES {
@@ -175,7 +175,7 @@ fn check_ignition(steps: &[Step]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The instance ids that systems may report with: those that nobody guesses.
+/// The instance ids that systems may report with: those that cannot be guessed.
 pub(super) fn instances(steps: &[Step]) -> Vec<&str> {
     let instances = steps.iter().filter_map(|step| match &step.action {
         Action::SeedCloudInit(seed) => Some(seed.instance_id.as_str()),

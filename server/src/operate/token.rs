@@ -1,4 +1,4 @@
-//! Tokens, and URLs that are as good as one.
+//! Tokens, and URLs that give access like a token.
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::ErrorCode;
@@ -13,27 +13,27 @@ use crate::store::{self, Store};
 use crate::time::{Millis, now};
 use crate::{metadata, random};
 
-/// Digits of a token's hash that tell it from others.
+/// Length of a token's id, the first digits of its hash.
 const TOKEN_ID: usize = 12;
 
-/// A bootstrap token that was issued. It is shown this once and stored as its hash.
+/// An issued bootstrap token. It is shown only once, because the server stores only its hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct IssuedToken {
     /// The token.
     pub token: String,
-    /// When it stops being good, in milliseconds since 1970, if ever.
+    /// When it expires, in milliseconds since 1970, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Millis>,
 }
 
-/// Where a system finds its metadata.
+/// Location of a system's metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct MetadataUrl {
-    /// Below it are `latest/` and `2009-04-04/`.
+    /// Base URL. Below it are `latest/` and `2009-04-04/`.
     pub url: String,
 }
 
-/// Where the system that a node's newest run installs finds its metadata. Whoever has the URL can read the run's user-data.
+/// The URL of the metadata of a node's newest run. Anyone who has it can read the run's user-data.
 pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Result<MetadataUrl, Error> {
     let mut connection = store.read().await?;
     let node = known_node(&mut connection, reference).await?;
@@ -42,7 +42,7 @@ pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Re
     Ok(MetadataUrl { url: format!("{server}/v1/metadata/{}", signer.metadata_token(&run)) })
 }
 
-/// Issues a token by which something of a node's newest run may be reported. Returns it, and the server's URL.
+/// Issues a token for one kind of report about a node's newest run. Returns it and the server's URL.
 pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> Result<(String, String), Error> {
     let mut transaction = store.write().await?;
     let node = known_node(&mut transaction, reference).await?;
@@ -69,17 +69,17 @@ pub async fn add_token(store: &Store, lifetime: Option<Millis>) -> Result<Issued
     Ok(issued)
 }
 
-/// A bootstrap token, without what lets a machine in.
+/// A bootstrap token, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TokenStatus {
-    /// The beginning of its SHA-256.
+    /// First 12 hexadecimal digits of its SHA-256.
     pub id: String,
     /// When it was issued, in milliseconds since 1970.
     pub created_at: Millis,
-    /// When it stops being good, if ever.
+    /// When it expires, in milliseconds since 1970, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Millis>,
-    /// When a machine used it. It is good for nothing more.
+    /// When a machine used it, in milliseconds since 1970. A used token cannot be used again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_at: Option<Millis>,
     /// The address it was used from.
@@ -107,13 +107,13 @@ fn token_status(token: Token) -> TokenStatus {
     }
 }
 
-/// Makes a bootstrap token good for nothing. It is known by its id in the list, or by itself.
+/// Revokes a bootstrap token. `reference` is its id in the list, or the token itself.
 pub async fn revoke_token(store: &Store, reference: &str) -> Result<TokenStatus, Error> {
     let mut transaction = store.write().await?;
     let hash = random::token_hash(reference);
     let is_meant = |token: &Token| token.hash == hash || token.hash.get(..TOKEN_ID) == Some(reference);
     let Some(token) = tokens::all(&mut transaction).await?.into_iter().find(is_meant) else {
-        // It is not repeated: it may be a token of something else.
+        // The message does not repeat the text, which may be a token of something else.
         let message = "there is no such bootstrap token; `token list` shows the ids of them all";
         return Err(Error::refused(ErrorCode::NotFound, message));
     };

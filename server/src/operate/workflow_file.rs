@@ -11,18 +11,18 @@ use serde_saphyr::Spanned;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkflowFile {
-    /// In the order they are run.
+    /// Steps, in the order in which they run.
     pub steps: Vec<Step>,
-    /// Have the installed system report, through every `seed-cloud-init` step there is.
+    /// Whether the installed system reports that it is up. Applies to every `seed-cloud-init` step.
     #[serde(default)]
     pub phone_home: bool,
-    /// What it posts then: `all`, or names of keys with commas between them. Without it all.
+    /// What the report contains: `all`, or names of keys, separated by commas. Default: `all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_post: Option<PostKeys>,
-    /// How often it tries, 3 s apart. Without it 10 times.
+    /// How often the system tries to report, 3 s apart. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_tries: Option<u32>,
-    /// Names of the loose steps that are expected. With any, reports of others are taken and flagged.
+    /// Names of the expected external steps. If there are any, reports of other steps are stored and flagged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_steps: Vec<String>,
 }
@@ -40,13 +40,13 @@ impl WorkflowFile {
 /// Reads a workflow file. Errors name line and column.
 pub fn parse_workflow(yaml: &str) -> Result<WorkflowFile, Error> {
     serde_saphyr::from_str(yaml).map_err(|error| {
-        // Which ends with line and column.
+        // The error ends with line and column.
         let reason = action_without_inputs(yaml).unwrap_or_else(|| error.without_snippet().to_string());
         Error::refused(ErrorCode::InvalidRequest, format!("the workflow is not valid: {reason}"))
     })
 }
 
-/// The first action that is only a name, for which the parser has no better word than "mapping".
+/// The first action that is only a name. The parser's error for it says only "mapping".
 fn action_without_inputs(yaml: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct File {

@@ -1,4 +1,4 @@
-//! What the boot reporters of installed systems report. Whoever calls has [admitted](run_token::admit) the token.
+//! Reports of the boot reporters of installed systems. The caller has [admitted](run_token::admit) the token.
 
 use slipway_protocol::boot_report::MAX_BOOT_WORD_BYTES;
 use slipway_protocol::{
@@ -20,7 +20,7 @@ pub fn is_asked_for(steps: &[Step]) -> bool {
     steps.iter().any(|step| matches!(step.action, Action::BootReporter(_)))
 }
 
-/// What a boot reporter is to know before it says anything.
+/// What a boot reporter must know before its first report.
 pub async fn known(store: &Store, token: &str, now: Millis) -> Result<BootKnown, Error> {
     let mut transaction = store.write().await?;
     let run = run_token::caller(&mut transaction, token, Purpose::Boot, now).await?;
@@ -30,8 +30,8 @@ pub async fn known(store: &Store, token: &str, now: Millis) -> Result<BootKnown,
     Ok(BootKnown { node, last: last.map(|status| status.report) })
 }
 
-/// Stores a report. A system that runs moves its node from `booting` to `running`, but where its cloud-init is awaited: then only
-/// that does.
+/// Stores a report. A running system moves its node from `booting` to `running`. If its cloud-init is asked to phone
+/// home, only that does.
 pub async fn store(store: &Store, token: &str, report: BootReport, now: Millis) -> Result<BootKnown, Error> {
     check(&report)?;
     let mut transaction = store.write().await?;
@@ -75,7 +75,7 @@ fn check(report: &BootReport) -> Result<(), Error> {
     report.system_state.as_deref().map_or(Ok(()), |state| check_word("system_state", state))
 }
 
-/// Operators are shown these.
+/// Checks a word, because it is shown to operators.
 fn check_word(name: &str, word: &str) -> Result<(), Error> {
     let shown = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     if shown && (1..=MAX_BOOT_WORD_BYTES).contains(&word.len()) {

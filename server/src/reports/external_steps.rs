@@ -1,4 +1,5 @@
-//! Loose steps: what anything with a run's token reports. They stand beside the workflow's steps and never change them.
+//! External steps: reports by anything with a run's token. They are separate from the workflow's steps and never change
+//! them.
 
 use slipway_protocol::loose::DEFAULT_PRIORITY;
 use slipway_protocol::{ErrorCode, LooseAck, LooseReport, LooseStep};
@@ -9,15 +10,16 @@ use crate::store::run_tokens::Purpose;
 use crate::store::{self, Store, loose};
 use crate::time::Millis;
 
-/// Most loose steps of one run.
+/// Most external steps of one run.
 pub const MAX_STEPS: u64 = 100;
 /// Most names a run may expect.
 const MAX_KNOWN: usize = 1000;
-/// Longest label, in characters, and most of a step's log that is kept, in bytes.
+/// Longest label in characters, and largest log kept of a step in bytes.
 const MAX_LABEL: usize = 200;
 const MAX_LOGS: usize = 8 << 10;
 
-/// Stores a report of who was [admitted](run_token::admit). A name the run does not expect is flagged, and stored all the same.
+/// Stores a report of an [admitted](run_token::admit) caller. A name that the run does not expect is flagged, but
+/// stored.
 pub async fn store(store: &Store, token: &str, report: LooseReport, now: Millis) -> Result<LooseAck, Error> {
     if let Some(problem) = report.problem() {
         return Err(Error::refused(ErrorCode::InvalidRequest, problem));
@@ -50,7 +52,7 @@ fn check_label(report: &LooseReport) -> Result<(), Error> {
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
-/// Refuses names a run is to expect and no step could ever have.
+/// Refuses expected names that no step could have.
 pub fn check_known(names: &[String]) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
     if names.len() > MAX_KNOWN {
@@ -60,7 +62,7 @@ pub fn check_known(names: &[String]) -> Result<(), Error> {
     names.iter().find_map(problem).map_or(Ok(()), invalid)
 }
 
-/// A step after a report: what the report leaves out stays, its log is added.
+/// A step after a report. What the report leaves out stays, and its log is appended.
 fn updated(before: Option<LooseStep>, report: LooseReport, unknown: bool, now: Millis) -> LooseStep {
     let mut step = before.unwrap_or_else(|| LooseStep {
         name: report.name,
@@ -86,13 +88,13 @@ fn updated(before: Option<LooseStep>, report: LooseReport, unknown: bool, now: M
     step
 }
 
-/// One line that a terminal can be given.
+/// One line that is safe for a terminal.
 fn line(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.collect::<String>().trim().to_owned()
 }
 
-/// Adds lines to a log of which only the newest are kept.
+/// Appends lines to a log, of which only the newest are kept.
 fn append(log: &mut String, lines: &str) {
     let shown = lines.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c });
     log.extend(shown);

@@ -13,7 +13,7 @@ use crate::store::runs::{self, Run};
 use crate::store::{self, Connection, Store, nodes};
 use crate::time::Millis;
 
-/// How the installed system says which run it comes from.
+/// How the installed system identifies its run.
 pub enum Caller<'a> {
     /// By the token in the URL its run gave it.
     Token(&'a str),
@@ -21,7 +21,7 @@ pub enum Caller<'a> {
     Instance(&'a str),
 }
 
-/// Stores that an installed system reported, and what it posted if this is the first time.
+/// Records that an installed system reported, and what it posted if this is the first time.
 pub async fn phone_home(
     store: &Store,
     rate: &Rate,
@@ -29,8 +29,8 @@ pub async fn phone_home(
     form: BTreeMap<String, String>,
     now: Millis,
 ) -> Result<(), Error> {
-    // Looking needs no right to write, which a system that reports too often is not to have. By run: who still has the URL of an old
-    // one must not keep the new one from being heard.
+    // Reading needs no write lock, which a system that reports too often must not take. The limit is per run, so that a
+    // holder of an old run's URL cannot block the reports of the new run.
     let known = reporting_run(&mut *store.read().await?, caller).await?;
     rate.take(&known.id)?;
     let mut transaction = store.write().await?;

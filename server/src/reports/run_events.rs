@@ -1,4 +1,4 @@
-//! What nodes, and the systems they install, report.
+//! Events of runs, as nodes report them.
 
 use slipway_protocol::{
     ErrorCode, Event, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, NodeState, RunState, Workflow,
@@ -12,7 +12,7 @@ use crate::store::runs::{self, Run};
 use crate::store::{self, Connection, Store, events, nodes};
 use crate::time::Millis;
 
-/// The node, if it may ask and report: credentials of one that was taken out of service are worth nothing.
+/// The node, if it may ask and report. The credentials of a decommissioned node are refused.
 pub async fn admitted_node(connection: &mut Connection, id: &str) -> Result<Node, Error> {
     let Some(node) = nodes::get_by_id(connection, id).await? else {
         let message = "the credentials are of a node that is not known any more";
@@ -28,11 +28,11 @@ pub async fn admitted_node(connection: &mut Connection, id: &str) -> Result<Node
     Ok(node)
 }
 
-/// The work there is for a node, which counts as fetched from now on. A run that has ended is not handed out again; one that
+/// The workflow for a node, which counts as fetched from now on. A run that has ended is not handed out again. One that
 /// goes on is, because the machine may have been power-cycled.
 pub async fn fetch_workflow(store: &Store, node: &str, now: Millis) -> Result<Option<Workflow>, Error> {
     let open = |run: &Run| state::is_open(run.progress.state);
-    // Looking needs no right to write, and most polls find nothing.
+    // Reading needs no write lock, and most polls find nothing.
     let mut connection = store.read().await?;
     admitted_node(&mut connection, node).await?;
     let found = runs::newest_of(&mut connection, node).await?;
@@ -64,7 +64,8 @@ pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Mi
         let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
         run.last_seq = event.seq;
         if turn == RunTransition::StepStarted && is_beginning(event) {
-            // What reported before is not what this puts on the disk: the machine was switched off in the middle, and begins anew.
+            // The machine was switched off in the middle and begins again. Earlier reports are not of the system that
+            // is installed now.
             run.phoned_home_at = None;
             run.last_contact_at = None;
             run.phone_home.clear();
@@ -95,7 +96,7 @@ fn check_batch(batch: &EventBatch) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the run begins with this, or begins again.
+/// Whether the run begins, or begins again, with this event.
 fn is_beginning(event: &Event) -> bool {
     event.step == 0 && event.attempt == 1 && matches!(event.kind, EventKind::Started)
 }
@@ -114,7 +115,7 @@ fn node_event(turn: RunTransition, run: &Run) -> Option<NodeEvent> {
     }
 }
 
-/// Moves the node, if this run is its newest: what an old run does says nothing about the node.
+/// Moves the node to its next state, if this run is its newest. An older run says nothing about the node.
 pub async fn tell_node(connection: &mut Connection, run: &Run, what: NodeEvent) -> Result<(), Error> {
     let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
     if node.run.as_deref() != Some(&run.id) {

@@ -1,4 +1,4 @@
-//! What calls with the token of a run, instead of a node's credentials: it may report, and nothing else.
+//! Callers with the token of a run instead of a node's credentials. They may report, and nothing else.
 
 use slipway_protocol::{ErrorCode, NodeState};
 
@@ -10,7 +10,7 @@ use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, nodes};
 use crate::time::Millis;
 
-/// Most tokens of one run for one purpose. Each may be in use somewhere, so none is taken back for a new one.
+/// Most tokens of one run for one purpose. Each may be in use somewhere, so none is withdrawn for a new one.
 const MAX_TOKENS: u64 = 16;
 
 /// Issues a token of a run, which is stored as its hash.
@@ -28,19 +28,19 @@ fn unknown() -> Error {
     Error::refused(ErrorCode::NotFound, "no run gave out this token for reports of this kind")
 }
 
-/// Admits the bearer of a token that a run gave out, before anything is done with what it sends. This is counted whatever becomes of
-/// that, so that refused requests cost no more than others.
+/// Admits the bearer of a run's token, before its request is processed. Every request counts, even one that is refused
+/// later, so that refused requests cost no more than others.
 ///
-/// A token that no run gave out costs a look into the database and is not counted: nothing is kept of guesses, which could be as many
-/// as there are requests, and the address of who guesses is shared with others.
+/// A token that no run gave out costs a database query and is not counted. Nothing is kept of guesses, because their
+/// number is unlimited, and others share the address of the guesser.
 pub async fn admit(store: &Store, rate: &Rate, token: &str, purpose: Purpose) -> Result<(), Error> {
     let hash = token_hash(token);
     run_tokens::run_of(&mut *store.read().await?, &hash, purpose).await?.ok_or_else(unknown)?;
     rate.take(&hash)
 }
 
-/// The run whose token this is, which is a sign of life of its node. A token is good while its run is the newest of its node. Whoever
-/// bears it has been [admitted](admit).
+/// The run of this token. Also records a sign of life of its node. A token is valid while its run is the newest of its
+/// node. The caller has been [admitted](admit).
 pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, now: Millis) -> Result<Run, Error> {
     let id = run_tokens::run_of(connection, &token_hash(token), purpose).await?.ok_or_else(unknown)?;
     let run = runs::get_by_id(connection, &id).await?.ok_or_else(unknown)?;

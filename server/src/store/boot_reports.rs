@@ -1,4 +1,4 @@
-//! What the boot reporters of installed systems said, and the logs they sent.
+//! Reports and logs of the boot reporters of installed systems.
 
 use slipway_protocol::BootStatus;
 
@@ -6,11 +6,11 @@ use super::{Connection, database, get, json, to_json};
 use crate::error::Error;
 use crate::time::Millis;
 
-/// Logs of one kind that are kept of a node, and the bytes they may have together, compressed.
+/// Most logs of one kind kept of a node, and their total size in bytes, compressed.
 const MAX_LOGS: i64 = 16;
 const MAX_LOG_BYTES: i64 = 16 << 20;
 
-/// Stores what a run's system said.
+/// Stores the last report of a run's system.
 pub async fn save(connection: &mut Connection, run: &str, status: &BootStatus) -> Result<(), Error> {
     let sql = "INSERT INTO boot_reports (run, status_json) VALUES ($1, $2) \
                ON CONFLICT (run) DO UPDATE SET status_json = excluded.status_json";
@@ -18,14 +18,14 @@ pub async fn save(connection: &mut Connection, run: &str, status: &BootStatus) -
     done.map(drop).map_err(database("storing a boot report"))
 }
 
-/// What a run's system said.
+/// The last report of a run's system.
 pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Option<BootStatus>, Error> {
     let query = sqlx::query("SELECT status_json FROM boot_reports WHERE run = $1").bind(run);
     let row = query.fetch_optional(connection).await.map_err(database("reading a boot report"))?;
     row.map(|row| json(&row, "status_json")).transpose()
 }
 
-/// What the system of every node's newest run said, with the id of the run.
+/// The last report of the system of every node's newest run, with the id of the run.
 pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, BootStatus)>, Error> {
     let sql =
         "SELECT boot_reports.run AS run, status_json FROM boot_reports JOIN nodes ON nodes.run = boot_reports.run";
@@ -40,7 +40,7 @@ pub struct HostLog<'a> {
     pub node: &'a str,
     /// Its type.
     pub kind: &'a str,
-    /// The boot it is of.
+    /// The boot it is from.
     pub boot_id: &'a str,
     /// The run that installed the system.
     pub run: &'a str,
@@ -48,7 +48,7 @@ pub struct HostLog<'a> {
     pub data: &'a [u8],
 }
 
-/// Stores a log, and forgets the oldest of its kind beyond the limits; the newest always stays.
+/// Stores a log, and removes the oldest of its kind beyond the limits. The newest always stays.
 pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Millis) -> Result<(), Error> {
     let sql = "INSERT INTO host_logs (node, kind, at, boot_id, run, data) VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (node, kind, at) DO UPDATE SET boot_id = excluded.boot_id, run = excluded.run, data = excluded.data";

@@ -5,7 +5,7 @@ use slipway_protocol::Event;
 use super::{Connection, database, json, to_json};
 use crate::error::Error;
 
-/// Keeps an event.
+/// Stores an event.
 pub async fn insert(connection: &mut Connection, run: &str, event: &Event) -> Result<(), Error> {
     let sql = "INSERT INTO events (run, seq, event_json) VALUES ($1, $2, $3)";
     let done = sqlx::query(sql).bind(run).bind(event.seq.cast_signed()).bind(to_json(event)).execute(connection).await;

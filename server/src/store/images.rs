@@ -11,9 +11,9 @@ use sqlx::sqlite::SqliteRow;
 /// An image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Image {
-    /// Digest of the file as delivered.
+    /// Digest of the file as it is delivered, before decompression.
     pub digest: Digest,
-    /// Name of the file it was added from, for people.
+    /// Name of the file it was added from, or the name it was captured under. For people.
     pub file_name: String,
     /// Size of the file in bytes.
     pub size: u64,
@@ -65,7 +65,7 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Image>, Error> {
     rows.map_err(database("reading the images"))?.iter().map(from_row).collect()
 }
 
-/// Forgets the image with this digest. Its file is the caller's to remove.
+/// Removes the record of the image with this digest. The caller removes its file.
 pub async fn remove(connection: &mut Connection, digest: &Digest) -> Result<(), Error> {
     let query = sqlx::query("DELETE FROM images WHERE digest = $1").bind(digest.to_string());
     query.execute(connection).await.map(drop).map_err(database("removing an image"))

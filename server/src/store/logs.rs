@@ -4,11 +4,11 @@ use super::{Connection, database, get, number};
 use crate::error::Error;
 use crate::time::Millis;
 
-/// Boots of a node whose logs are kept.
+/// Number of boots of a node whose logs are kept.
 const MAX_BOOTS: i64 = 8;
-/// Most log of one boot that is kept, in bytes.
+/// Largest log kept of one boot, in bytes.
 const MAX_BOOT_BYTES: u64 = 64 << 20;
-/// What a chunk counts beside its bytes, so that tiny ones do not fill the disk either.
+/// Bytes counted for a chunk in addition to its data, so that tiny chunks cannot fill the disk either.
 const CHUNK_OVERHEAD: i64 = 256;
 
 /// A piece of a node's log.
@@ -20,8 +20,8 @@ pub struct Chunk {
     pub data: Vec<u8>,
 }
 
-/// Stores a chunk; one that starts at the same byte of the same boot is already there and stays. What a boot says beyond the
-/// limit is taken and forgotten: its node can do nothing about it, and a full log must not stop it.
+/// Stores a chunk. One that starts at the same byte of the same boot is already there and stays. Chunks beyond the
+/// limit are accepted and discarded: the node can do nothing about it, and a full log must not stop it.
 pub async fn insert(
     connection: &mut Connection,
     node: &str,
@@ -40,7 +40,7 @@ pub async fn insert(
     let query = sqlx::query(sql).bind(node).bind(boot_id).bind(chunk.first_byte.cast_signed()).bind(run);
     let query = query.bind(&chunk.data).bind(now.cast_signed());
     query.execute(&mut *connection).await.map_err(database("storing a log"))?;
-    // Only the first chunk of a boot, wherever it starts, makes one boot more.
+    // Only the first chunk of a boot, wherever it starts, adds a boot.
     if stored == 0 {
         let sql = "DELETE FROM logs WHERE node = $1 AND boot_id NOT IN \
                    (SELECT boot_id FROM logs WHERE node = $1 GROUP BY boot_id ORDER BY MAX(at) DESC LIMIT $2)";
@@ -50,7 +50,7 @@ pub async fn insert(
     Ok(())
 }
 
-/// What the chunks of a boot take up; 0 if there are none.
+/// Bytes that the chunks of a boot take up; 0 if there are none.
 async fn stored_bytes(connection: &mut Connection, node: &str, boot_id: &str) -> Result<u64, Error> {
     let sql = "SELECT COALESCE(SUM(LENGTH(data) + $1), 0) AS stored FROM logs WHERE node = $2 AND boot_id = $3";
     let row = sqlx::query(sql).bind(CHUNK_OVERHEAD).bind(node).bind(boot_id).fetch_one(connection).await;
@@ -65,7 +65,7 @@ pub async fn newest_of(connection: &mut Connection, node: &str) -> Result<Vec<Ch
     rows.iter().map(|row| Ok(Chunk { first_byte: number(row, "first_byte")?, data: get(row, "data")? })).collect()
 }
 
-/// The text the chunks make: what is in two of them once, and where one is missing a line that says so.
+/// The text of the chunks. Overlaps appear once, and a line marks each gap.
 pub fn text(chunks: &[Chunk]) -> String {
     let mut log = Vec::new();
     let mut end = 0;

@@ -1,4 +1,4 @@
-//! Loose steps: what was reported beside the workflow of a run.
+//! External steps: what was reported outside of a run's workflow.
 
 use slipway_protocol::LooseStep;
 
@@ -6,7 +6,7 @@ use super::{Connection, database, get, json, number, to_json};
 use crate::error::Error;
 use sqlx::sqlite::SqliteRow;
 
-/// Notes the names a new run expects.
+/// Stores the names that a new run expects.
 pub async fn expect(connection: &mut Connection, run: &str, names: &[String]) -> Result<(), Error> {
     for name in names {
         let sql = "INSERT INTO known_steps (run, name) VALUES ($1, $2) ON CONFLICT (run, name) DO NOTHING";
@@ -16,14 +16,14 @@ pub async fn expect(connection: &mut Connection, run: &str, names: &[String]) ->
     Ok(())
 }
 
-/// The names a run expects; none if it expects any.
+/// The names that a run expects. Without any, it expects all.
 pub async fn expected(connection: &mut Connection, run: &str) -> Result<Vec<String>, Error> {
     let query = sqlx::query("SELECT name FROM known_steps WHERE run = $1 ORDER BY name").bind(run);
     let rows = query.fetch_all(connection).await.map_err(database("reading the names of steps"))?;
     rows.iter().map(|row| get(row, "name")).collect()
 }
 
-/// How many loose steps a run has.
+/// How many external steps a run has.
 pub async fn count(connection: &mut Connection, run: &str) -> Result<u64, Error> {
     let row = sqlx::query("SELECT COUNT(*) AS steps FROM loose_steps WHERE run = $1").bind(run).fetch_one(connection);
     number(&row.await.map_err(database("counting loose steps"))?, "steps")

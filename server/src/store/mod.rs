@@ -1,7 +1,8 @@
-//! What the server keeps, in SQLite. One file a table; each has plain functions of a connection, so that callers decide what
-//! goes into one transaction.
+//! The database, in SQLite. Each table has a file of plain functions that take a connection, so that callers decide
+//! what goes into one transaction.
 //!
-//! Statements keep to what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, no functions of either.
+//! Statements use only what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, no functions of
+//! either.
 
 pub mod boot_reports;
 pub mod events;
@@ -43,9 +44,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the database file, making it if it is not there, and brings its schema up to date.
+    /// Opens the database file, creates it if it is missing, and brings its schema up to date.
     pub async fn open(file: &Path) -> Result<Self, Error> {
-        // Synchronous in full: what a node was told is stored must survive a power cut.
+        // Full synchronisation: what a node was told is stored must survive a power cut.
         let options = SqliteConnectOptions::new()
             .filename(file)
             .create_if_missing(true)
@@ -53,8 +54,8 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(BUSY_TIMEOUT);
-        // Of several processes that find no database, one makes and fills it. None would wait for another that changes the
-        // journal's mode.
+        // If several processes find no database, one of them creates and fills it. Without the lock, none would wait
+        // while another changes the journal mode.
         let lock = lock(file.with_extension("lock")).await?;
         let pool = SqlitePoolOptions::new().max_connections(MAX_CONNECTIONS).connect_with(options).await;
         let pool = pool.map_err(database("opening the database"))?;
@@ -68,7 +69,7 @@ impl Store {
         self.pool.acquire().await.map_err(database("connecting to the database"))
     }
 
-    /// A transaction that holds the right to write from its start, so that what it reads cannot change under it.
+    /// A transaction that holds the write lock from its start, so that what it reads cannot change.
     pub async fn write(&self) -> Result<Transaction<'static, Sqlite>, Error> {
         self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(database("beginning a transaction"))
     }
@@ -79,7 +80,7 @@ impl Store {
     }
 }
 
-/// Waits for an exclusive lock, which the file holds until it is closed.
+/// Waits for an exclusive lock, which is held until the file is closed.
 async fn lock(path: PathBuf) -> Result<File, Error> {
     let locking = tokio::task::spawn_blocking(move || {
         let locked = File::create(&path).and_then(|file| file.lock().map(|()| file));
@@ -93,7 +94,7 @@ pub async fn commit(transaction: Transaction<'static, Sqlite>) -> Result<(), Err
     transaction.commit().await.map_err(database("committing a transaction"))
 }
 
-/// In order; a migration that was released is never changed.
+/// In order. A released migration is never changed.
 fn migrations() -> Migrator {
     let migration = |version, name: &'static str, sql: &'static str| {
         Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)

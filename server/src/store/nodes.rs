@@ -15,15 +15,15 @@ pub struct Node {
     pub id: String,
     /// Name the operator gave it; unique.
     pub name: Option<String>,
-    /// Where it stands.
+    /// Its state.
     pub state: NodeState,
-    /// An operator knows of it. False for a machine that merely knocked.
+    /// An operator knows it. False for a machine that only asked to enrol.
     pub registered: bool,
     /// The operator let it in.
     pub released: bool,
     /// Code on its console while it waits; unique.
     pub claim_code: Option<String>,
-    /// The keys it is known by.
+    /// The keys it is recognised by.
     pub identity: Identity,
     /// What discovery found last.
     pub inventory: Option<Inventory>,
@@ -35,22 +35,22 @@ pub struct Node {
     pub boot_id: Option<String>,
     /// When it became known.
     pub created_at: Millis,
-    /// When it last said anything.
+    /// When it was last heard from.
     pub last_seen: Option<Millis>,
     /// When it first enrolled in the boot it is in.
     pub enrolled_at: Option<Millis>,
     /// Its newest run.
     pub run: Option<String>,
-    /// How its installed system is on the network; without it as the image has it.
+    /// Network of its installed system. Without it, that of the image.
     pub network: Option<Network>,
-    /// Public keys of SSH that let into its installed system.
+    /// Public SSH keys that may log in to its installed system.
     pub ssh_keys: Vec<String>,
-    /// Which disk its operating systems go to, whatever they say.
+    /// The disk for its operating systems, in place of their own hints.
     pub disk: Option<DiskHints>,
 }
 
 impl Node {
-    /// A node nobody knows anything of yet, with a fresh id and claim code. It counts as registered in that state only.
+    /// A node of which nothing is known yet, with a fresh id and claim code. It is registered only if its state is.
     pub fn new(state: NodeState, now: Millis) -> Self {
         Self {
             id: random::id(),
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// How people call it: by its name, else by its id.
+    /// Its label for people: its name, else its id.
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }
@@ -118,7 +118,7 @@ pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<N
     row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
 }
 
-/// The node an operator means by an id, a name or a claim code; if a text is more than one of these, in this order.
+/// The node with this id, name or claim code. If a text is more than one of these, the first in this order counts.
 pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Node>, Error> {
     for sql in ["SELECT * FROM nodes WHERE id = $1", "SELECT * FROM nodes WHERE name = $1"] {
         let row = sqlx::query(sql).bind(reference).fetch_optional(&mut *connection).await;
@@ -137,8 +137,8 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
-/// Stores the node and all its keys; one out of service keeps none, so that no machine is recognised as it. A key that belongs
-/// to another node is left there: whoever calls has looked before, in the same transaction.
+/// Stores the node and all its keys. A decommissioned node keeps no keys, so that no machine is recognised as it. A key
+/// of another node stays there: the caller has checked that in the same transaction.
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, registered, released, claim_code, identity_json, inventory_json, \
                timing_json, agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, \
@@ -195,14 +195,14 @@ pub async fn remove(connection: &mut Connection, id: &str) -> Result<(), Error> 
     done.map(drop).map_err(database("removing a node"))
 }
 
-/// Notes that the node was heard of.
+/// Records that the node was heard from.
 pub async fn seen(connection: &mut Connection, id: &str, now: Millis) -> Result<(), Error> {
     let sql = "UPDATE nodes SET last_seen = $1 WHERE id = $2";
     let done = sqlx::query(sql).bind(now.cast_signed()).bind(id).execute(connection).await;
     done.map(drop).map_err(database("noting a sign of life"))
 }
 
-/// Forgets the machines that merely knocked, all but the newest `keep`.
+/// Forgets the machines that only asked to enrol, except the `keep` seen last.
 pub async fn forget_unregistered(connection: &mut Connection, keep: u32) -> Result<(), Error> {
     let sql = "DELETE FROM nodes WHERE NOT registered AND id NOT IN \
                (SELECT id FROM nodes WHERE NOT registered ORDER BY last_seen DESC, id LIMIT $1)";

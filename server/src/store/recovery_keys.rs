@@ -1,4 +1,4 @@
-//! What opens the encrypted disks of nodes when their TPM does not.
+//! Recovery keys, which open the encrypted disks of nodes when their TPM does not.
 
 use slipway_protocol::{RecoveryKey, Secret};
 
@@ -41,7 +41,7 @@ pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Stor
     rows.iter().map(from_row).collect()
 }
 
-/// Notes that the key of a volume was shown.
+/// Records that the key of a volume was shown.
 pub async fn note_shown(connection: &mut Connection, node: &str, volume: &str, now: Millis) -> Result<(), Error> {
     let sql = "UPDATE recovery_keys SET shown_at = $1 WHERE node = $2 AND volume = $3";
     let done = sqlx::query(sql).bind(now.cast_signed()).bind(node).bind(volume).execute(connection).await;

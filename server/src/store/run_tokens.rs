@@ -1,13 +1,13 @@
-//! Tokens runs gave out for what is reported beside their workflows.
+//! Tokens that runs gave out for reports outside of their workflows.
 
 use super::{Connection, database, get, number};
 use crate::error::Error;
 use crate::time::Millis;
 
-/// What a token is good for.
+/// What a token may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Loose steps.
+    /// Reports of external steps.
     Steps,
     /// The boot reporter of the installed system.
     Boot,

@@ -1,4 +1,4 @@
-//! Runs: one workflow given to one node, kept for good.
+//! Runs: one workflow given to one node, kept as long as the node.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ pub struct Run {
     pub id: String,
     /// The node's id.
     pub node: String,
-    /// What the node is told to do.
+    /// What the node is to do.
     pub workflow: Vec<Step>,
-    /// How far it is.
+    /// Its progress.
     pub progress: RunProgress,
     /// Highest event sequence number stored; 0 before the first.
     pub last_seq: u64,
@@ -55,7 +55,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) 
         .await;
     done.map_err(database("storing a run"))?;
     for instance in instances {
-        // One of an older run is refused: it must not become this one's.
+        // An id of an older run is refused: it must not become this run's.
         let sql = "INSERT INTO run_instances (instance_id, run) VALUES ($1, $2)";
         let done = sqlx::query(sql).bind(instance).bind(&run.id).execute(&mut *connection).await;
         done.map_err(database("storing a run's instance id"))?;
@@ -63,7 +63,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) 
     Ok(())
 }
 
-/// Stores what changes of a run while it goes on.
+/// Stores the parts of a run that change while it goes on.
 pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
                finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9 WHERE id = $10";

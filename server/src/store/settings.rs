@@ -1,9 +1,9 @@
-//! Single values every process on this database must agree on.
+//! Single values that all processes on this database must agree on.
 
 use super::{Connection, database, get};
 use crate::error::Error;
 
-/// The URL under which machines reach the server, without a slash at its end.
+/// The URL under which machines reach the server, without a trailing slash.
 pub const SERVER_URL: &str = "server-url";
 
 /// The value of a setting.

@@ -16,45 +16,46 @@ pub struct System {
     /// Its name.
     #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
     pub name: String,
-    /// The image, by the digest it was added under.
+    /// Digest of the image.
     pub image: Digest,
-    /// Size of the raw image in bytes; the image's own when it is known there.
+    /// Size of the raw image in bytes. Default: the size recorded for the image, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_size: Option<u64>,
-    /// Digest of the raw image, for machines to check beside that of the image.
+    /// Digest of the raw image. Machines check it in addition to the digest of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_digest: Option<Digest>,
-    /// User-data for nodes whose run brings none.
+    /// User-data, for runs that have none of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data: Option<String>,
-    /// Vendor-data: what the site adds below the user's own.
+    /// Vendor-data: the site's settings, which user-data overrides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_data: Option<String>,
     /// Kernel arguments to add to the installed system's boot entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_args: Vec<String>,
-    /// Public keys of SSH that let into it, a line each.
+    /// Public SSH keys that give access to the system, each a single line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ssh_keys: Vec<String>,
-    /// Have the installed system report that it is up; a run may say otherwise.
+    /// Whether the installed system reports that it is up. A run can override this.
     #[serde(default)]
     pub phone_home: bool,
-    /// What it posts then: `all`, or names of keys with commas between them. Without it all; a run may say otherwise.
+    /// What the report contains: `all`, or names of keys, separated by commas. Default: `all`. A run can override this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_post: Option<PostKeys>,
-    /// How often it tries, 3 s apart. Without it 10 times; a run may say otherwise.
+    /// How often the system tries to report, 3 s apart. Default: 10. A run can override this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_tries: Option<u32>,
-    /// Whether a run may bring user-data in place of the system's.
+    /// Whether a run may replace the user-data.
     #[serde(default = "allowed")]
     pub allow_override: bool,
-    /// Have the installed system report its boots until it runs.
+    /// Whether the installed system reports the progress of its boots, until it is up.
     #[serde(default)]
     pub boot_reporter: bool,
-    /// Names of the loose steps that are expected of its runs. With any, reports of others are taken and flagged.
+    /// Names of the external steps expected in its runs. If there are any, reports of other steps are stored and
+    /// flagged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_steps: Vec<String>,
-    /// Which disk it goes to.
+    /// Hints for the disk to install on.
     #[serde(default)]
     pub disk: DiskHints,
 }
@@ -64,7 +65,7 @@ fn allowed() -> bool {
 }
 
 impl System {
-    /// What it says about its reports.
+    /// Its phone-home settings.
     pub fn reporting(&self) -> PhoneHomeSettings {
         PhoneHomeSettings {
             on: Some(self.phone_home),

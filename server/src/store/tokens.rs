@@ -12,7 +12,7 @@ pub struct Token {
     pub hash: String,
     /// When it was issued.
     pub created_at: Millis,
-    /// When it stops being good, if ever.
+    /// When it expires, if ever.
     pub expires_at: Option<Millis>,
     /// When a machine used it.
     pub used_at: Option<Millis>,
@@ -64,7 +64,7 @@ fn from_row(row: &SqliteRow) -> Result<Token, Error> {
     })
 }
 
-/// Notes who used a token, from where.
+/// Records which node used a token, and from which address.
 pub async fn consume(
     connection: &mut Connection,
     hash: &str,
