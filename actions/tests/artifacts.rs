@@ -1,4 +1,4 @@
-//! What comes from registries: logged in where they want that, and checked by its digest.
+//! Artifacts from registries: login where the registry requires it, and verification by digest.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -21,24 +21,25 @@ struct Hub {
     tokens: Server,
     storage: Server,
     registry: Server,
-    /// Of the index that `:12` names.
+    /// Digest of the index that `:12` names.
     digest: Digest,
 }
 
-/// What is in the registry beside what is right.
+/// What the registry serves that is wrong.
 #[derive(Clone, Copy, PartialEq)]
 enum Twist {
     None,
-    /// The blob is not that of the manifest.
+    /// The blob does not match the manifest.
     Blob,
-    /// The manifest is not that of the index.
+    /// The manifest does not match the index.
     Manifest,
-    /// The registry tells another digest than that of the index.
+    /// The registry's digest header differs from the digest of the index.
     Told,
 }
 
 impl Hub {
-    /// `login` is what the token server wants to see. Each token is good for one blob; storage breaks off after two MiB at first.
+    /// `login` is the login the token server requires. Each token is good for one blob. Storage breaks off the first
+    /// transfer after two MiB.
     fn start(raw: &[u8], login: Option<&'static str>, twist: Twist) -> Self {
         let authority = authority();
         let tls = || Some(Acceptor::new(&authority));
@@ -92,7 +93,7 @@ impl Hub {
             }
             match asked.path.as_str() {
                 "/v2/org/os/manifests/12" => Answer::Bytes(index.clone()),
-                // Whatever is asked for.
+                // The index is also served for another digest.
                 path if path == index_path || path == other_path => Answer::Bytes(index.clone()),
                 path if path == manifest_path => Answer::Bytes(manifest.clone()),
                 _ => status("404 Not Found", ""),
@@ -120,7 +121,7 @@ fn an_artifact_is_pulled_anonymously_and_resumed_with_a_new_token() {
     let (result, reports) = bench.run(&Action::StreamImage(hub.artifact(":12")));
     let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert!(bench.disk().starts_with(&raw));
-    // The blob, the rest of it with a token that was used up, the rest of it.
+    // Three tries: the blob, its rest with a token that was used up, and its rest with a new token.
     assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 0 bytes were fetched again"]);
     assert_eq!(ranges(&hub.storage), [None, Some(2 * MIB as u64)]);
     assert!(hub.storage.asked().iter().all(|asked| asked.authorization.is_none()), "the token is not for the storage");
@@ -223,7 +224,7 @@ fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_
         assert!(reports.notes.iter().any(|note| note.starts_with(&expect)), "{:?}", reports.notes);
         assert!(first.tokens.asked().iter().all(|asked| asked.authorization.is_some()));
         assert!(second.tokens.asked().iter().all(|asked| asked.authorization.is_none()), "the login is for the first");
-        // Nobody has it.
+        // No place has these tags.
         let mirrors = vec![second.artifact(":13").url];
         let error =
             fails_for(&bench, StreamImage { mirrors, ..second.artifact(":14") }, "all of 2 places failed: oci://");

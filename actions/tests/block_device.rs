@@ -48,7 +48,7 @@ fn a_device_that_vanishes_while_it_is_written_is_said_to_have_vanished() {
     let (written, is_written) = mpsc::channel();
     let server = Server::start(move |n, _| {
         if n == 1 {
-            // What was on its way to the disk would make the file longer again.
+            // Pending writes to the disk would make the file longer again.
             is_written.recv().unwrap();
             Loop::vanish(&pulled, &backing);
         }
@@ -82,7 +82,7 @@ fn a_device_is_not_written_over_itself_nor_from_a_partition_of_its_own() {
     let mut sources = vec![device.0.clone()];
     run(Command::new("sh").args(["-c", "echo start=2048 | sfdisk -q --no-reread --no-tell-kernel \"$0\"", &device.0]));
     let partition = format!("{}p1", device.0);
-    // Not every kernel and container shows partitions of loop devices.
+    // Some kernels and containers do not show partitions of loop devices.
     let added = Command::new("partx").args(["--add", &device.0]).status().is_ok_and(|status| status.success());
     match added && fs::exists(&partition).unwrap() {
         true => sources.push(partition),
@@ -148,7 +148,7 @@ fn a_device_that_is_held_is_not_opened() {
     let mut bench = Bench::without_disks();
     let device = Loop::new(&bench.path("backing"), 512, DISK);
     bench.add_device(&device.0, DISK);
-    // What a mount or a RAID does: it opens the device exclusively.
+    // A mount or a RAID opens the device exclusively, as here.
     let flags = rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
     let held = rustix::fs::open(&device.0, flags, rustix::fs::Mode::empty()).unwrap();
     let error = bench.run(&Action::EraseDisk(EraseDisk::default())).0.unwrap_err();

@@ -1,4 +1,4 @@
-//! `stream-image` with a block map: what the map lists is on the disk and checked, and nothing else is written.
+//! `stream-image` with a block map: the ranges in the map are on the disk and checked, and nothing else is written.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -19,16 +19,18 @@ use common::written::{
 };
 use common::{Answer, Bench, MIB, Server, chain, gzip, image, ok, sha256, status, stream, xz_blocks, zstd, zstd_sized};
 
-/// What bmaptool copies by, onto a file that keeps what it held; its command empties the file before.
+/// bmaptool's copy function, used directly because it keeps the content of the target file. The bmaptool command
+/// empties the file first.
 const COPY: &str = "import sys; from bmaptools import BmapCopy; image, dest, bmap = sys.argv[1:]; \
                     BmapCopy.BmapCopy(open(image, 'rb'), open(dest, 'r+b'), open(bmap, 'rb')).copy()";
-/// What the image has data in, with holes between: over the border of the head that is held back, and to an end within a block.
+/// Ranges of the image with data, with holes between. One crosses the border of the head that is held back, and one
+/// ends within a block.
 const DATA: [Range<usize>; 5] =
     [0..8192, MIB - 8192..MIB + 8192, 3 * MIB..3 * MIB + 200_000, 10 * MIB..25 * MIB, IMAGE - 3000..IMAGE];
-/// Zeros that are data.
+/// Zeros that are stored as data.
 const ZEROS: Range<usize> = 5 * MIB..6 * MIB;
 
-/// An image with holes, and the map that bmaptool made of it.
+/// An image with holes, and the map that bmaptool made from it.
 struct Source {
     folder: Bench,
     raw: Vec<u8>,
@@ -46,7 +48,7 @@ impl Source {
         Self::of(folder, options)
     }
 
-    /// Of the file `raw` in a folder.
+    /// Uses the file `raw` in a folder.
     fn of(folder: Bench, options: &[&str]) -> Self {
         let (map, image) = (folder.path("map"), folder.path("raw"));
         run(Command::new("bmaptool").arg("create").args(options).arg("--output").arg(map).arg(&image));
@@ -57,22 +59,23 @@ impl Source {
         self.folder.path("map").to_str().unwrap().to_owned()
     }
 
-    /// A step that streams these bytes by the map.
+    /// A step that streams these bytes with the map.
     fn stream(&self, bytes: &[u8]) -> StreamImage {
         StreamImage { bmap: Some(self.map()), ..file(&self.folder, bytes) }
     }
 
-    /// What bmaptool makes of a file full of 0xAA.
+    /// What bmaptool writes to a file full of 0xAA.
     fn by_bmaptool(&self) -> Vec<u8> {
         let copy = self.folder.path("copy");
         fs::write(&copy, vec![0xAA; self.raw.len()]).unwrap();
-        // The Python of the system, which bmaptool is installed for.
+        // bmaptool is installed for the system's Python.
         let mut python = Command::new("/usr/bin/python3");
         run(python.args(["-c", COPY]).args(["raw", "copy", "map"].map(|name| self.folder.path(name))));
         fs::read(copy).unwrap()
     }
 
-    /// The ends of the disk are those of the image, holes being zeros, and between them is what bmaptool would have written.
+    /// The ends of the disk are those of the image, with zeros for holes. Between them is what bmaptool would have
+    /// written.
     #[track_caller]
     fn check_written(&self, bench: &Bench) {
         let (disk, raw, copy) = (bench.disk(), &self.raw, self.by_bmaptool());
@@ -93,7 +96,7 @@ fn succeeds(bench: &Bench, image: StreamImage) -> (Outcome, Vec<String>) {
     (result.unwrap_or_else(|error| panic!("{}", chain(&error))).outcome, reports.notes)
 }
 
-/// The step fails for good, for this reason.
+/// The step fails permanently, with this reason.
 #[track_caller]
 fn refused(bench: &Bench, image: StreamImage, expect: &str) {
     let error = fails(bench, image);
@@ -137,7 +140,7 @@ fn a_partition_table_with_holes_is_fitted_to_the_disk() {
     let folder = Bench::without_disks();
     let part = Part { mib: 2..14, type_guid: LINUX, name: "root", files: &[] };
     disk_image::make(&folder.path("raw"), 16, &[part]);
-    // The entries of the table that are not used become a hole.
+    // The unused entries of the table become a hole.
     run(Command::new("fallocate").arg("--dig-holes").arg(folder.path("raw")));
     let source = Source::of(folder, &[]);
     assert!(fs::read_to_string(source.map()).unwrap().contains("> 0 </Range>"), "the first block alone");
@@ -243,7 +246,7 @@ fn what_is_not_in_the_map_is_not_written_whatever_arrives() {
     let bench = Bench::new(DISK);
     succeeds(&bench, StreamImage { verify: Verify::Readback, ..source.stream(&flipped) });
     source.check_written(&bench);
-    // The digest of the raw image is that of all of it.
+    // The digest of the raw image covers the holes too.
     let raw_digest = Some(sha256(&source.raw));
     refused(&bench, StreamImage { raw_digest, ..source.stream(&flipped) }, "checking the digest of the raw image");
     check_does_not_boot(&bench);
@@ -253,7 +256,7 @@ fn what_is_not_in_the_map_is_not_written_whatever_arrives() {
 fn an_image_has_the_size_its_map_says() {
     let source = Source::new(IMAGE, &DATA[..3], &[]);
     let longer = [source.raw.as_slice(), &[0]].concat();
-    // All that is in the map is there before the image ends.
+    // Each of these has every range of the map before it ends.
     for raw in [&longer, &source.raw[..IMAGE - 1], &source.raw[..7 * MIB]] {
         for stream in [raw.to_vec(), zstd(raw), gzip(raw)] {
             let bench = Bench::new(DISK);

@@ -34,7 +34,7 @@ fn reporter() -> BootReporter {
     }
 }
 
-/// Runs the action and returns how it ended, in words.
+/// Runs the action and returns its outcome as text.
 fn outcome(bench: &Bench) -> String {
     match bench.run(&Action::BootReporter(reporter())).0 {
         Ok(done) => done.outcome.summary,
@@ -54,7 +54,7 @@ fn the_program_is_left_with_its_secret_and_a_unit_of_the_boot() {
     }
     let wants = "etc/systemd/system/multi-user.target.wants/other.service";
     let bench = installed(&[SYSTEMD, (wants, "-> /lib/systemd/system/other.service")]);
-    // Again, as after a power cut in the middle of the step.
+    // The second pass stands for a repeat after a power cut during the step.
     for _ in 0..2 {
         assert!(outcome(&bench).starts_with("put the boot reporter into partition 1 (system)"), "{}", outcome(&bench));
     }
@@ -121,7 +121,7 @@ fn the_unit_is_one_that_systemd_takes() {
     }
     let folder = tempfile::tempdir().unwrap();
     let unit = include_str!("../src/action/boot_reporter/slipway-report.service");
-    // Which is looked for when the unit is verified.
+    // `systemd-analyze verify` checks that the program exists.
     let unit = unit.replace("/usr/local/lib/slipway/slipway", "/bin/true");
     let file = folder.path().join("slipway-report.service");
     std::fs::write(&file, unit).unwrap();

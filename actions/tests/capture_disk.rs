@@ -1,4 +1,4 @@
-//! `capture-disk`: what is stored is the disk byte for byte, or there is no image and the error says why.
+//! `capture-disk`: the stored image is the disk byte for byte, or there is no image and the error says why.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -14,31 +14,31 @@ use slipway_protocol::{Action, CaptureDisk, CapturedImage, RecoveryKey, StreamIm
 
 use common::{Bench, MIB, Reports, chain, image, sha256, stream};
 
-/// Not a multiple of any block, and more than a round of every buffer.
+/// Not a multiple of any block size, and more than every buffer can hold.
 const DISK: usize = 23 * MIB + 517;
 
-/// What the place of the image does when it is asked to store the n-th piece, from 0.
+/// What the image store does when it is asked to store the n-th piece, counted from 0.
 #[derive(Clone, Copy)]
 enum Turn {
     Store,
-    /// Stores it and says that it failed.
+    /// Stores the piece, but reports a failure.
     LoseAnswer,
-    /// Stores half of it.
+    /// Stores half of the piece.
     Half,
     Fail {
         is_transient: bool,
     },
-    /// Forgets everything.
+    /// Forgets all pieces.
     Forget,
 }
 
-/// A machine whose captured disks go to memory.
+/// A machine that stores captured disks in memory.
 struct Capturing<'a> {
     bench: &'a Bench,
     turns: Vec<Turn>,
     stored: Arc<Mutex<Vec<u8>>>,
     committed: Mutex<Option<CapturedImage>>,
-    /// Called when the image is begun, which is when the disk is open and nothing of it is read.
+    /// Called when the image is begun. The disk is open then, but nothing was read yet.
     begun: Box<dyn Fn() + Sync + 'a>,
 }
 
@@ -153,7 +153,7 @@ fn a_captured_disk_can_be_written_again() {
 
         let other = Bench::new(size.next_multiple_of(4096));
         fs::write(other.path("image"), &stored).unwrap();
-        // Without the digest of the raw image its frames are decoded side by side.
+        // Without the digest of the raw image, frames are decoded in parallel.
         for raw_digest in [Some(expected.raw_digest.clone()), None] {
             let image = StreamImage {
                 digest: Some(expected.digest.clone()),
@@ -199,7 +199,7 @@ fn a_failing_read_names_its_place_and_there_is_no_image() {
     let (bench, _) = bench(DISK);
     let mut machine = Capturing::new(&bench, &[]);
     let disk = bench.path("disk");
-    // Beyond the end of a file nothing can be read.
+    // The disk is truncated after it was opened, so reading beyond its new end fails.
     machine.begun =
         Box::new(move || fs::OpenOptions::new().write(true).open(&disk).unwrap().set_len(9_000_000).unwrap());
     let error = machine.fails();
@@ -210,7 +210,7 @@ fn a_failing_read_names_its_place_and_there_is_no_image() {
 
 #[test]
 fn a_request_to_stop_is_heard() {
-    // The smallest disk is read and sent before anything looks for a request.
+    // The smallest disk is read and sent before anything checks for a request to stop.
     for size in [1, DISK] {
         let (bench, _) = bench(size);
         let mut machine = Capturing::new(&bench, &[]);
@@ -241,7 +241,7 @@ fn a_name_that_leads_elsewhere_is_refused() {
     }
 }
 
-/// A disk captured by hand, and what became of it.
+/// Captures a disk to a file, and returns the result.
 fn to_file(disk: &str, to: &Path) -> Result<Done, Error> {
     let host = Host::new(HostOptions { capture_to: Some(to.to_owned()), ..HostOptions::default() });
     let disk = slipway_protocol::DiskHints { device: Some(disk.to_owned()), ..Default::default() };

@@ -1,4 +1,4 @@
-//! `efi-boot-order` on a disk that carries an image, with a folder for the firmware's variables.
+//! `efi-boot-order` on a disk with an image, and a folder for the firmware's variables.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -18,11 +18,11 @@ const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 const LOADER: &str = if cfg!(target_arch = "aarch64") { "shimaa64.efi" } else { "shimx64.efi" };
 const SECOND: &str = if cfg!(target_arch = "aarch64") { "grubaa64.efi" } else { "grubx64.efi" };
 const REMOVABLE: &str = if cfg!(target_arch = "aarch64") { "BOOTAA64.EFI" } else { "BOOTX64.EFI" };
-/// Entries the machine came with: a network card (a path of MAC() alone), and something that is no load option.
+/// The machine's original entries: a network card (a path of only MAC()), and something that is not a load option.
 const NETWORK: &[u8] = &[1, 0, 0, 0, 4, 0, b'P', 0, b'X', 0, b'E', 0, 0, 0, 0x7F, 0xFF, 4, 0];
 const STRANGE: &[u8] = &[1, 2, 3];
 
-/// A machine started by UEFI, with a disk that carries Debian.
+/// A machine booted by UEFI, with a disk that carries Debian.
 fn installed() -> Bench {
     let mut bench = Bench::new(MIB);
     bench.disks[0].disk.serial = Some("S1".to_owned());
@@ -37,7 +37,7 @@ fn installed() -> Bench {
     bench
 }
 
-/// Partitions of new identities.
+/// Writes an image whose partitions have new GUIDs.
 fn write_image(bench: &Bench, name: &str) {
     let loader = format!("EFI/debian/{LOADER}");
     let second = format!("EFI/debian/{SECOND}");
@@ -59,7 +59,7 @@ fn set(bench: &Bench, name: &str, content: &[u8]) {
     fs::write(bench.path(&format!("efi/efivars/{name}-{GLOBAL}")), [&[7, 0, 0, 0], content].concat()).unwrap();
 }
 
-/// The content of a variable, whose attributes are what they have to be.
+/// The content of a variable. Checks its attributes.
 fn get(bench: &Bench, name: &str) -> Option<Vec<u8>> {
     let bytes = fs::read(bench.path(&format!("efi/efivars/{name}-{GLOBAL}"))).ok()?;
     assert_eq!(&bytes[..4], [7, 0, 0, 0], "{name}");
@@ -120,7 +120,7 @@ fn the_disk_is_first_and_everything_else_stays() {
     assert_eq!(fallback(SECOND).as_deref(), Some("the second loader"));
     assert_eq!(fallback("grub.cfg").as_deref(), Some("its configuration"));
 
-    // Again, after the firmware put the network first.
+    // Runs again after the firmware put the network first.
     set(&bench, "BootOrder", &[3, 0, 2, 0, 0, 0]);
     succeeds(&bench, EfiBootOrder::default());
     assert_eq!(order(&bench), [2, 3, 0], "the entry is taken, and not made twice");
@@ -146,13 +146,13 @@ fn entries_of_former_installations_of_the_disk_go_and_those_of_others_stay() {
         return;
     }
     let mut bench = installed();
-    // A disk that is away now: its partition is on no disk, and nobody knows that it is gone.
+    // The entry of a disk that is currently detached: its partition is on no disk, and it is not known to be gone.
     write_image(&bench, "away");
     let path = path_to(&bench.path("away"), "\\a");
     let away = [&[1, 0, 0, 0][..], &(path.len() as u16).to_le_bytes(), &[0, 0], &path].concat();
     set(&bench, "Boot0007", &away);
     succeeds(&bench, EfiBootOrder::default());
-    // The installed system made an entry of its own.
+    // The installed system added its own entry.
     set(&bench, "Boot0008", &get(&bench, "Boot0002").unwrap());
     set(&bench, "BootOrder", &[8, 0, 2, 0, 7, 0, 0, 0]);
 
@@ -162,7 +162,7 @@ fn entries_of_former_installations_of_the_disk_go_and_those_of_others_stay() {
     assert_eq!(order(&bench), [4, 7, 0]);
     assert_eq!((get(&bench, "Boot0002"), get(&bench, "Boot0008"), get(&bench, "Boot0007")), (None, None, Some(away)));
 
-    // Another disk is installed: what was noted for the first one is not its own.
+    // For another disk, the entries noted for the first disk are not removed.
     write_image(&bench, "disk");
     bench.disks[0].disk.serial = Some("S2".to_owned());
     let summary = succeeds(&bench, EfiBootOrder::default());
@@ -176,7 +176,7 @@ fn what_the_disk_held_before_the_run_is_a_former_installation_too() {
         return;
     }
     let mut bench = installed();
-    // Nobody knows the disk by a number, and no installation of slipway's was on it.
+    // The disk has no serial number, and slipway never installed anything on it.
     bench.disks[0].disk.serial = None;
     write_image(&bench, "old");
     let path = path_to(&bench.path("old"), "\\a");
@@ -230,7 +230,7 @@ fn a_second_disk_with_the_same_image_is_told() {
     let done = run(&bench, EfiBootOrder::default()).unwrap();
     let [warning] = done.outcome.warnings.as_slice() else { panic!("{:?}", done.outcome) };
     assert!(warning.contains("other has a partition with the GUID of partition 1"), "{warning}");
-    // Another path to the disk.
+    // Another path to the same disk.
     bench.disks[1].disk.serial = Some("S1".to_owned());
     succeeds(&bench, EfiBootOrder::default());
     bench.disks[1].disk.serial = None;

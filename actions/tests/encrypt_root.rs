@@ -1,4 +1,4 @@
-//! `encrypt-root` where it refuses: nothing of the disk has changed then.
+//! `encrypt-root` when it refuses: the disk is unchanged.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -20,20 +20,20 @@ use common::{Bench, MIB, chain};
 const ESP_AT: usize = 1;
 const DATA_AT: usize = 10;
 const ROOT_AT: usize = 20;
-/// What a system sees of a shim that has started it.
+/// The EFI variable that a system sees when shim started it.
 const BY_SHIM: &str = "SbatLevelRT-605dab50-e046-4300-abb6-3dd810dd8b23";
 const NO_TPM: &str = "/dev/no-tpm";
-/// What is refused where there is no other obstacle and no TPM.
+/// The refusal when the missing TPM is the only obstacle.
 const NO_OBSTACLE: &str = "there is no /dev/no-tpm";
-/// An entry as kernel-install makes it.
+/// An entry as kernel-install writes it.
 const ENTRY: (&str, &str) =
     ("loader/entries/a.conf", "linux /id/6.1/linux\ninitrd /id/6.1/initrd\noptions root=x ro\n");
-/// What makes the files of such entries anew.
+/// Rebuilds the files of such entries.
 const HOOK: (&str, &str) = ("etc/kernel/postinst.d/zz-systemd-boot", "");
-/// Has the EFI system partition be the one the kernels are on.
+/// Makes the EFI system partition the one with the kernels.
 const FSTAB: (&str, &str) = ("etc/fstab", "PARTLABEL=esp /boot ext4 defaults 0 2\n");
 
-/// A machine with a TPM that may be there, and a place for recovery keys that may not take them.
+/// A machine that may have a TPM, and a store for recovery keys that may refuse them.
 struct Safe<'a> {
     bench: &'a Bench,
     setup: Setup,
@@ -56,7 +56,7 @@ impl<'a> Safe<'a> {
         done.map(|done| (done, notes))
     }
 
-    /// Why it is refused, and that the disk is as it was.
+    /// The reason for the refusal. Checks that the disk is unchanged.
     #[track_caller]
     fn refused(&self, inputs: EncryptRoot) -> String {
         let before = self.state();
@@ -65,7 +65,7 @@ impl<'a> Safe<'a> {
         chain(&error)
     }
 
-    /// The partition table, and what configuration would be changed.
+    /// The partition table, and the configuration files that would be changed.
     fn state(&self) -> (Vec<u8>, [Option<(String, String)>; 3]) {
         let disk = self.bench.path("disk");
         let mut head = vec![0; MIB];
@@ -95,7 +95,7 @@ impl Machine for Safe<'_> {
     }
 }
 
-/// A disk with a system on it, and so much room behind its root file system.
+/// A disk with a system, and this much room behind its root file system.
 fn installed(files: &[(&str, &str)], room: usize) -> Bench {
     let bench = with_esp(&[ENTRY], &[files, &[HOOK]].concat(), room);
     make_executable(&bench, HOOK.0);
@@ -265,7 +265,7 @@ fn a_boot_folder_without_an_image_that_can_be_made_anew_is_refused() {
     let by_link = ("etc/fstab", "/dev/disk/by-partlabel/esp /boot ext4 defaults 0 2\n");
     check("initrd.img-6.2", &[by_link], none);
     check("initrd.img-6.1", &[by_link], NO_OBSTACLE);
-    // The folder /boot of the root itself has one.
+    // The root's own /boot has an initramfs that fits.
     check("initrd.img-6.2", &[], NO_OBSTACLE);
     check("initrd.img-6.2", &[("etc/fstab", "PARTLABEL=esp /boot/efi ext4 defaults 0 2\n")], NO_OBSTACLE);
 }
@@ -309,7 +309,7 @@ fn a_partition_that_does_not_mount_is_an_obstacle_where_the_boot_loader_may_read
     );
 }
 
-/// None of this system's programs can run, so it ends where they should.
+/// No program of this system can run, so the action fails where it should run them.
 #[test]
 fn entries_for_recovery_get_the_arguments_too() {
     if !can_mount() {
@@ -358,7 +358,7 @@ fn a_register_that_shim_changes_between_the_two_is_refused() {
     check(&shim, &variables(true), &[7], NO_OBSTACLE);
     check(&shim, &variables(false), &[0], NO_OBSTACLE);
     check(&shim[..1], &variables(false), &[7], NO_OBSTACLE);
-    // Started without UEFI.
+    // Booted without UEFI.
     check(&shim, &[], &[7], NO_OBSTACLE);
 }
 
@@ -416,7 +416,8 @@ fn a_disk_without_a_table_is_no_root_partition() {
     assert!(chain(&error).contains("only a partition can be encrypted"), "{}", chain(&error));
 }
 
-/// The last partition of a disk sealed by dm-verity, its hashes behind it; and one of a type before it, for boot entries.
+/// A disk whose last partition is sealed by dm-verity, with the hashes behind it, and a partition of another type
+/// before it for boot entries.
 fn sealed(halves: bool, first: &str) -> Option<(Bench, String)> {
     const HASHES: &str = if cfg!(target_arch = "aarch64") {
         "DF3300CE-D69F-4C92-978C-9BFB0F38D820"

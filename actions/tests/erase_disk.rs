@@ -1,4 +1,4 @@
-//! `erase-disk`: nothing is recognised afterwards.
+//! `erase-disk`: nothing is recognised on the disk afterwards.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -81,7 +81,7 @@ fn a_disk_that_cannot_be_erased_as_asked_falls_back_only_as_far_as_it_may() {
     assert!(bench.disk().iter().all(|byte| *byte == 0));
 }
 
-/// Everything that is meant, by a workflow that says `choose: all`.
+/// Erases every matching disk, by a workflow with `choose: all`.
 fn erase_all() -> Action {
     let disk = DiskHints { choose: DiskChoice::All, ..DiskHints::default() };
     Action::EraseDisk(EraseDisk { disk, mode: EraseMode::Zero, fallback: Vec::new() })
@@ -150,7 +150,7 @@ fn a_stop_ends_every_disk() {
     assert!(bench.disk().iter().all(|byte| *byte == 0xAA));
 }
 
-/// Two partitions of 20 MiB and more, so that the second one's head is beyond the head of the disk.
+/// Two partitions of at least 20 MiB, so that the head of the second is beyond the head of the disk.
 fn two_partitions(bench: &Bench) -> Vec<u8> {
     let parts = [
         Part { mib: 1..30, type_guid: LINUX, name: "a", files: &[("file", "content")] },
@@ -207,7 +207,7 @@ fn logical_partitions_are_erased_too_even_where_their_chain_is_a_loop() {
     run(Command::new("sh").args(["-c", "printf \"$1\" | sfdisk -q \"$2\"", "-", script]).arg(&path));
     let with_chain = bench.disk();
     let mut with_loop = with_chain.clone();
-    // The second record of the first link is where the next link is, counted from here.
+    // The second record of the first link holds the position of the next link, relative to this one.
     let link = 43008 * 512;
     assert_eq!(with_loop[link + 446 + 16 + 4], 5, "the chain begins where it is looked for");
     with_loop[link + 446 + 16 + 8..link + 446 + 16 + 12].fill(0);

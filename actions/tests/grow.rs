@@ -1,5 +1,5 @@
-//! `stream-image` to a disk larger than the image: the last partition and its file system reach to the end, by the judgement
-//! of the programs operators use.
+//! `stream-image` to a disk larger than the image: the last partition and its file system reach to the end. The
+//! programs operators use check that.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -14,7 +14,7 @@ use common::{Bench, MIB, chain, sha256, stream};
 use slipway_actions::Done;
 use slipway_protocol::{Action, StreamImage};
 
-/// A disk with room for more, whose last partition ends a MiB before it, because the backup table is behind.
+/// A disk larger than the image. Its last partition ends one MiB before its end, because the backup table is behind.
 const DISK: usize = 100;
 const END: usize = DISK - 1;
 
@@ -25,7 +25,7 @@ fn written(bench: &Bench, grow: bool) -> Done {
     bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)))
 }
 
-/// An image of two partitions, ext4 both, and a disk for it.
+/// An image with two ext4 partitions, and a disk for it.
 fn with_root(type_guid: &str) -> Bench {
     let bench = Bench::new(DISK * MIB);
     let parts = [
@@ -36,7 +36,7 @@ fn with_root(type_guid: &str) -> Bench {
     bench
 }
 
-/// First and last MiB of a partition by sgdisk, which must find the table whole.
+/// First and last MiB of a partition, read by sgdisk, which must find the table intact.
 fn extent(disk: &Path, number: u32) -> std::ops::Range<usize> {
     let verdict = run(Command::new("sgdisk").arg("--verify").arg(disk));
     assert!(verdict.contains("No problems found"), "{verdict}");
@@ -48,7 +48,8 @@ fn extent(disk: &Path, number: u32) -> std::ops::Range<usize> {
     sector("First sector: ") * 512 / MIB..(sector("Last sector: ") + 1) * 512 / MIB
 }
 
-/// Whether the kernel lets us grow ext4, which takes CAP_SYS_RESOURCE (fs/ext4/resize.c, ext4_resize_begin); says why not.
+/// Whether the kernel lets us grow ext4, which takes CAP_SYS_RESOURCE (fs/ext4/resize.c, ext4_resize_begin). Prints why
+/// not.
 fn can_grow_ext4() -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -60,7 +61,7 @@ fn can_grow_ext4() -> bool {
     has
 }
 
-/// What was grown is an ext4 in order, and as large as its partition where the kernel lets us grow it.
+/// The ext4 file system is intact, and as large as its partition if the kernel lets us grow it.
 fn check_ext4(bench: &Bench, done: &Done, mib: std::ops::Range<usize>) {
     let grows = can_grow_ext4();
     assert_eq!(done.outcome.warnings.is_empty(), grows, "{:?}", done.outcome.warnings);
@@ -74,7 +75,7 @@ fn check_ext4(bench: &Bench, done: &Done, mib: std::ops::Range<usize>) {
     }
 }
 
-/// A part of a disk as a file of its own.
+/// Copies a part of a disk into its own file.
 fn cut_out(bench: &Bench, mib: std::ops::Range<usize>) -> PathBuf {
     let to = bench.path("partition");
     let mut dd = Command::new("dd");
@@ -210,7 +211,7 @@ fn a_file_system_that_does_not_mount_is_a_warning_and_leaves_nothing_of_before_a
     assert!(disk[30 * MIB..(END - 1) * MIB].iter().all(|byte| *byte == 0xAA), "what is between is not written");
 }
 
-/// An MBR image whose partitions sfdisk makes; ext4 where the last begins.
+/// An MBR image with partitions made by sfdisk, and ext4 at the start of the last one.
 fn with_mbr(table: &str, last: usize) -> Bench {
     let bench = Bench::new(DISK * MIB);
     let part = [Part { mib: last..29, type_guid: LINUX, name: "root", files: &[("a", "b")] }];

@@ -1,4 +1,4 @@
-//! `stream-image` of images that ask for more than there is, of the disk, or of memory, or lead elsewhere.
+//! `stream-image` of images that need more disk or memory than there is, or whose pointers lead elsewhere.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -17,7 +17,7 @@ use common::{Bench, MIB, bzip2, chain, gzip, image, sha256, xz, xz_blocks, zstd,
 /// Size of the disk.
 const ROOM: usize = 3 * MIB;
 
-/// Fails to write the image, once and for all; returns the disk and why.
+/// Fails permanently to write the image. Returns the disk and the reason.
 #[track_caller]
 fn refused(stream: &[u8]) -> (Bench, Error) {
     let bench = Bench::new(ROOM);
@@ -38,7 +38,7 @@ fn a_bomb_is_written_to_the_end_of_the_disk_at_most() {
     {
         let (bench, error) = refused(&encode(&zeros));
         assert!(matches!(error, Error::Image(ImageError::TooLarge { .. })), "{name}: {}", chain(&error));
-        // Frames and blocks that are there as a whole say how large they are.
+        // Complete frames and blocks state their size.
         check_untouched_or_does_not_boot(&bench);
     }
 }
@@ -70,13 +70,13 @@ fn a_stream_that_wants_gigabytes_of_memory_is_refused() {
     check(&with_dictionary(xz(&raw), 40), too_much);
     check(&with_dictionary(xz(&raw), 30), too_much);
     check(&with_dictionary(xz_blocks(&raw, 30_000), 40), too_much);
-    // RFC 8878, 3.1.1.1.2: a window of 2 GiB, and the largest there is, before a block of nothing.
+    // RFC 8878, 3.1.1.1.2: a window of 2 GiB and the largest possible one, before an empty block.
     for window in [0xA8, 0xFF] {
         check(&[0x28, 0xB5, 0x2F, 0xFD, 0, window, 1, 0, 0], "too much memory");
     }
 }
 
-/// A qcow2 image that qemu-img makes of a raw one, or of nothing.
+/// A qcow2 image that qemu-img makes from a raw image, or empty.
 fn qcow2(raw: Option<&[u8]>, arguments: &[&str]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let mut make = Command::new("qemu-img");
@@ -118,7 +118,7 @@ fn a_qcow2_image_whose_tables_lead_into_themselves_does_not_boot() {
     let image = qcow2(Some(&image(ROOM)), &[]);
     let l1 = number(&image, 40);
     let l2 = number(&image, l1) & !(COPIED as usize);
-    // Of an entry, the place it leads to. The last one is met when others were written.
+    // Each entry is redirected to `to`. The last one is reached after other clusters were written.
     for (entry, to, expect) in
         [(l1, l1, "two tables lie"), (l2, l2, "points into a table"), (l2 + 40 * 8, l2, "points")]
     {
@@ -131,7 +131,7 @@ fn a_qcow2_image_whose_tables_lead_into_themselves_does_not_boot() {
     }
 }
 
-/// Why a qcow2 image cannot be read; the disk was not written, or does not boot.
+/// The reason why a qcow2 image cannot be read. Checks that the disk was not written or does not boot.
 #[track_caller]
 fn fails_as_qcow2(image: &[u8], digest: Option<Digest>) -> String {
     let bench = Bench::new(ROOM);

@@ -1,4 +1,4 @@
-//! TLS is always verified, against the certificates given and no others.
+//! TLS is always verified, against only the given certificates.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -11,7 +11,7 @@ use common::{Answer, Bench, MIB, Server, chain, image, ok, sha256, stream};
 
 const DISK: usize = 4 * MIB;
 
-/// Serves the same answer to everybody.
+/// Serves the same answer to every request.
 fn serve(issuer: &Authority, answer: Vec<u8>) -> Server {
     Server::start_with(Some(Acceptor::new(issuer)), move |_, _| Answer::Bytes(answer.clone()))
 }

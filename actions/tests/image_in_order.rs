@@ -1,5 +1,5 @@
-//! `stream-image` where the order of the image is kept, because its digest is asked for: pieces that several threads decode are on
-//! the disk as they are in the image, or the disk does not boot.
+//! `stream-image` in the order of the image, which its digest requires: pieces decoded by several threads reach the
+//! disk in the order of the image, or the disk does not boot.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -17,7 +17,7 @@ fn noise(size: usize) -> Vec<u8> {
     image(4 * size).chunks(32).flat_map(|random| random[..8].to_vec()).collect()
 }
 
-/// The parts of an image, each encoded by itself.
+/// The parts of an image, each encoded separately.
 fn pieces(parts: &[impl AsRef<[u8]>], encode: fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     parts.iter().flat_map(|part| encode(part.as_ref())).collect()
 }
@@ -52,7 +52,8 @@ fn pieces_of_every_size_arrive_as_they_are() {
 fn the_first_damaged_piece_in_the_image_is_the_one_that_is_told() {
     let (data, last) = (image(MIB), image(100));
     for encode in [zstd_sized, xz as fn(&[u8]) -> Vec<u8>] {
-        // More than there are buffers before it, so that the disk was written to; what comes after it is found out sooner.
+        // More pieces than buffers come before the damage, so the disk was written to. Damage that comes later is found
+        // earlier.
         let before = 10;
         let damaged = |bytes: &[u8]| {
             let mut piece = encode(bytes);

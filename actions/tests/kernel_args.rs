@@ -1,4 +1,4 @@
-//! `kernel-args` on disks that carry an image with one boot loader or another.
+//! `kernel-args` on disks that carry an image, with different boot loaders.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -31,7 +31,7 @@ fn replace(old: &str, new: &str) -> KernelArgs {
     KernelArgs { replace: vec![replacement], ..KernelArgs::default() }
 }
 
-/// Runs the action, and once more, which must change nothing. Returns the summary and the warnings of the first.
+/// Runs the action twice. The second run must change nothing. Returns the summary and the warnings of the first.
 fn run_twice(bench: &Bench, wanted: &KernelArgs) -> (String, Vec<String>) {
     let run = || bench.run(&Action::KernelArgs(wanted.clone())).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let first = run().outcome;
@@ -40,7 +40,7 @@ fn run_twice(bench: &Bench, wanted: &KernelArgs) -> (String, Vec<String>) {
     (first.summary, first.warnings)
 }
 
-/// Why the action is refused, which must leave these files as they are.
+/// The reason why the action is refused. Checks that these files are unchanged.
 fn refusal(bench: &Bench, wanted: KernelArgs, kept: &[(usize, &str)]) -> String {
     let files = || kept.iter().map(|(at, path)| content(bench, *at, path)).collect::<Vec<_>>();
     let before = files();
@@ -269,7 +269,8 @@ fn menus_of_extlinux_are_edited_with_what_makes_them() {
     let cmdline = ("etc/kernel/cmdline", "root=x rootwait\n");
     let of_cmdline = "U_BOOT_PARAMETERS=\"$(cat /etc/kernel/cmdline)\"\n";
     let of_its_own = "U_BOOT_PARAMETERS=rootwait\n";
-    // Files beside the menu, what the first of Debian's becomes, and the file that is told to overrule it.
+    // Parameters: files beside the menu, the expected content of Debian's default file, and the file that the warning
+    // says overrules it.
     let check = |files: &[(&str, &str)], expect: Option<&str>, overruled_by: Option<&str>| {
         let bench = installed(&[&[("boot/extlinux/extlinux.conf", menu)], files].concat(), &[]);
         let (_, warnings) = run_twice(&bench, &append(&["a"]));
@@ -297,7 +298,7 @@ fn menus_of_extlinux_are_edited_with_what_makes_them() {
     assert!(warnings[0].contains("what makes it is not known"), "{warnings:?}");
 }
 
-/// On btrfs the inodes of a file system's root and of that of a subvolume have the same number.
+/// On btrfs, the root of a file system and the root of a subvolume have the same inode number.
 #[test]
 fn a_subvolume_for_boot_is_not_taken_for_the_file_system_it_is_in() {
     if !can_mount_btrfs() {
@@ -310,12 +311,12 @@ fn a_subvolume_for_boot_is_not_taken_for_the_file_system_it_is_in() {
     fs::create_dir(&place).unwrap();
     let script = "mount -o loop \"$0\" \"$1\"; trap 'umount \"$1\"' EXIT; btrfs -q subvolume create \"$1/boot\"; \
                   mkdir -p \"$1/boot/loader/entries\"; printf 'linux /a\\noptions ro\\n' >\"$1/boot/loader/entries/a.conf\"";
-    // Where no other program that begins a namespace can take a copy of the mount, and keep it.
+    // In a private mount namespace. Another process that creates a namespace would copy the mount and keep it busy.
     run(Command::new("unshare").args(["--mount", "sh", "-euc", script]).arg(&disk).arg(&place));
     assert_eq!(run_twice(&bench, &append(&["quiet"])).0, "added quiet to 1 files");
 }
 
-/// A program of the firmware with these sections: as much of one as is read.
+/// A UEFI program with these sections: only the parts that are read.
 fn image(sections: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = [b"MZ".as_slice(), &[0; 0x3A], &64_u32.to_le_bytes(), b"PE\0\0"].concat();
     bytes.extend([0x8664_u16, sections.len() as u16].map(u16::to_le_bytes).concat());
@@ -428,7 +429,7 @@ fn without_boot_entries_kernel_arguments_are_an_error() {
     );
 }
 
-/// This program is none that the installed system's could be started by, so it is seen that it was to be.
+/// The system's grub-mkconfig cannot be run here, so the error shows that it was called.
 #[test]
 fn a_menu_of_grub_that_is_not_there_yet_is_made_by_the_installed_system() {
     if !can_mount() {

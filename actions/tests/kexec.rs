@@ -1,4 +1,4 @@
-//! `kexec` on disks that carry images of every kind: what would be started.
+//! `kexec` on disks with images of every kind: what would be started.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -61,7 +61,7 @@ fn the_default_entry_of_systemd_boot_is_loaded() {
         ("debian/6.9/initrd", "initrd"),
         ("ucode", "ucode!"),
     ];
-    // What GRUB has does not count where there is a menu of systemd-boot.
+    // GRUB's menu does not count if systemd-boot has one.
     let root = [OS_RELEASE, ("boot/grub/grub.cfg", "menuentry x {\nlinux /v a\n}\n"), ("v", "other")];
     check(&installed(&esp, &[], &root), Kexec::default(), ("kernel 6.10", None, "root=x"));
     esp.push(("loader/loader.conf", "timeout 3\ndefault debian-6.9*\n"));
@@ -203,7 +203,7 @@ fn without_a_boot_loader_the_newest_kernel_is_loaded() {
     check(&installed(&[], &[], &root), Kexec::default(), ("kernel", Some("initrd"), "root=y"));
 }
 
-/// A disk of a system that has no boot loader, but says what its newest kernel is started with.
+/// A disk without a boot loader whose system has links to its newest kernel.
 fn with_links(boot: Files, root: Files) -> Bench {
     installed(&[], boot, &[&[OS_RELEASE, ("etc/kernel/cmdline", "root=x ro\n")], root].concat())
 }
@@ -217,10 +217,10 @@ fn the_newest_kernel_has_the_initrd_beside_it_on_a_boot_partition() {
     let links = [("vmlinuz", "-> vmlinuz-6.1"), ("initrd.img", "-> initrd.img-6.1")];
     let whole = ("kernel", Some("initrd"), "root=x ro");
     check(&with_links(&[files, links].concat(), &[]), Kexec::default(), whole);
-    // Debian has its links in the root, which lead into what is mounted there.
+    // Debian has its links in the root. They point into what is mounted on /boot.
     let root = [("boot/README", ""), ("vmlinuz", "-> boot/vmlinuz-6.1"), ("initrd.img", "-> boot/initrd.img-6.1")];
     check(&with_links(&files, &root), Kexec::default(), whole);
-    // Some kernels have all they need in them.
+    // Some kernels need no initrd.
     check(&with_links(&[files[0], links[0]], &[]), Kexec::default(), ("kernel", None, "root=x ro"));
 }
 
@@ -311,7 +311,7 @@ fn kernel_and_initrd_that_are_given_are_each_where_the_system_has_them() {
     let expect = "there is no initrd /boot/only: looked for /only of partition 2 (boot)";
     check_refused(&bench, given("/boot/vmlinuz", "/boot/only"), expect);
 
-    // What lies below a place something is mounted at is covered, links and all.
+    // A mount covers everything below its mount point, including links.
     let links = [("vmlinuz", "-> boot/vmlinuz"), ("boot/vmlinuz", "-> vmlinuz-5.0"), ("boot/vmlinuz-5.0", "covered")];
     let long = format!("PARTLABEL=boot /boot ext4\n# {}\n", "x".repeat(70_000));
     let long = [OS_RELEASE, ("etc/fstab", &long)];
@@ -321,14 +321,14 @@ fn kernel_and_initrd_that_are_given_are_each_where_the_system_has_them() {
         check(&bench, given("/boot/vmlinuz", "/boot/initrd"), ("kernel", Some("initrd"), "root=x"));
     }
 
-    // So it is where a folder above is the link, and where it leads upwards.
+    // The same holds if a parent folder is the link, and if the link leads upwards.
     let links = [("boot", "-> efi"), ("efi/linux", "covered"), ("usr/k", "-> ../efi/./linux"), ("initrd", "i")];
     let bench =
         installed(&esp, &boot, &[&[OS_RELEASE, ("etc/fstab", "PARTLABEL=esp /efi vfat\n")], &links[..]].concat());
     check(&bench, given("/boot/linux", "/initrd"), ("kernel of the ESP", Some("i"), "root=x"));
     check(&bench, given("/usr/k", "/initrd"), ("kernel of the ESP", Some("i"), "root=x"));
 
-    // What is mounted there cannot be looked into.
+    // The file system that is mounted there cannot be read.
     let bench = installed(&esp, &boot, &root);
     spoil(&bench.path("disk"), BOOT_AT);
     let expect = "it has /boot on a partition that is not mounted: partition 2 (boot) was not looked into: ";
@@ -339,13 +339,13 @@ fn kernel_and_initrd_that_are_given_are_each_where_the_system_has_them() {
     let expect = "it has /boot on a partition that is not mounted: partition 2 (boot) has no file system that can";
     check_refused(&bench, given("/boot/vmlinuz", "/initrd"), expect);
 
-    // There is no root file system to be seen.
+    // No root file system is found.
     let bench = installed(&esp, &boot, &[("flatcar/vmlinuz-a", "kernel of nowhere")]);
     check(&bench, given("/boot/vmlinuz", "/boot/initrd"), ("other", Some("other"), "root=x"));
     check(&bench, given("/flatcar/vmlinuz-a", "/initrd"), ("kernel of nowhere", Some("other"), "root=x"));
     check(&bench, given("/boot/efi/linux", "/boot/initrd"), ("kernel of the ESP", Some("other"), "root=x"));
 
-    // Nothing says what is mounted where.
+    // No fstab says what is mounted where.
     let bench = installed(&esp[..1], &boot[..1], &root[..2]);
     check(&bench, given("/boot/vmlinuz", "/initrd"), ("kernel", Some("initrd of the root"), "root=x"));
     check(&bench, given("/efi/linux", "/initrd"), ("kernel of the ESP", Some("initrd of the root"), "root=x"));

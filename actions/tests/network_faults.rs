@@ -1,4 +1,4 @@
-//! `stream-image` over a network, a server or a proxy that misbehaves: the image arrives, or the disk does not boot.
+//! `stream-image` over a misbehaving network, server or proxy: the image arrives, or the disk does not boot.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -85,7 +85,7 @@ fn a_source_that_changed_is_fetched_from_its_beginning() {
     let (old_body, new_body) = (Arc::new(old), Arc::new(new.clone()));
     let server = Server::start(move |n, asked| match (n, asked.range) {
         (0, _) => Answer::File { body: Arc::clone(&old_body), etag: Some("\"old\""), until: 4 * MIB },
-        // If-Range did not match, so the whole new file comes.
+        // If-Range did not match, so the whole new file is sent.
         (1, _) => Answer::Bytes(ok(&new_body)),
         (_, None) => Answer::File { body: Arc::clone(&new_body), etag: Some("\"new\""), until: usize::MAX },
         (_, Some(_)) => Answer::Bytes(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n".to_vec()),
@@ -147,7 +147,7 @@ fn a_body_longer_or_shorter_than_announced_is_never_an_image() {
     let raw = image(6 * MIB);
     let body = zstd(&raw);
     let digest = sha256(&body);
-    // It announces a byte more than it has, and says so again when asked for the rest.
+    // The server announces one byte more than it has, also when asked for the rest.
     let server = Server::start(move |_, asked| match asked.range {
         None => {
             let head = format!("HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: {}\r\n\r\n", body.len() + 1);
@@ -165,7 +165,7 @@ fn a_body_longer_or_shorter_than_announced_is_never_an_image() {
 fn the_rest_of_another_file_is_not_taken() {
     let body = Arc::new(image(6 * MIB));
     let digest = sha256(&body);
-    // It ignores If-Range and tells by the tag alone that the file is another one.
+    // The server ignores If-Range. Only the ETag shows that the file is another one.
     let server = Server::start(move |_, asked| match asked.range {
         None => Answer::File { body: Arc::clone(&body), etag: Some("\"old\""), until: 4 * MIB },
         Some(_) => Answer::File { body: Arc::clone(&body), etag: Some("\"new\""), until: usize::MAX },
@@ -198,7 +198,7 @@ fn the_end_of_an_image_is_not_where_a_range_contradicts_itself() {
     let body = Arc::new(image(6 * MIB));
     let digest = sha256(&body[..4 * MIB]);
     let chunk = [format!("{:x}\r\n", 4 * MIB).as_bytes(), &body[..4 * MIB], b"\r\n"].concat();
-    // What came without a size is said to have been all.
+    // The first answer has no size and is cut. The second claims that it was complete.
     let server = Server::start(move |_, asked| match asked.range {
         None => Answer::Bytes(
             [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nETag: \"a\"\r\n\r\n", &chunk[..]].concat(),
@@ -303,7 +303,7 @@ fn a_bit_flipped_on_the_way_does_not_boot() {
             chain(&error)
         );
         check_untouched_or_does_not_boot(&bench);
-        // The formats' own checksums find it too. Plain bytes have none.
+        // The formats' own checksums also find it. Raw bytes have none.
         if name != "raw" {
             let bench = Bench::new(DISK);
             let error = fails(&bench, file(&bench, &stream_bytes));
@@ -377,7 +377,7 @@ fn a_stop_is_heard_while_the_network_is_silent() {
     assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
     check_does_not_boot(&bench);
 
-    // The action hears of it in other places too, if only when the silence was too long.
+    // Every other wait of the action also notices the request to stop, but some only after the limit for silence.
     let stop = Cancel::new();
     let mut body = bench.fetch(&Request::new(&server.url, None), &stop).unwrap().body;
     body.read_exact(&mut vec![0; 5 * MIB]).unwrap();

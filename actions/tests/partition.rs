@@ -1,4 +1,4 @@
-//! `partition` and `make-filesystem`: what they make is right by the judgement of the programs operators use.
+//! `partition` and `make-filesystem`. The programs operators use check the result.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -15,7 +15,7 @@ use slipway_protocol::{Action, FileSystemKind, NewPartition, PartitionChoice};
 
 const GUID: &str = "5ecf9d5c-1bb3-4d3f-8d3c-a3b3b3b3b3b3";
 
-/// A value by blkid of what is at a place of a disk.
+/// A value that blkid prints for a range of a disk.
 fn blkid(disk: &Path, mib: usize, len: usize, key: &str) -> String {
     let place = [format!("--offset={}", mib * MIB), format!("--size={}", len * MIB)];
     run(Command::new("blkid").args(["-p", "-o", "value", "-s", key]).args(place).arg(disk)).trim().to_owned()

@@ -1,4 +1,4 @@
-//! An image smaller than its disk: the partition table is right for the disk afterwards, by sgdisk's judgement. Growth is in
+//! An image smaller than its disk: sgdisk finds the partition table right for the disk afterwards. Growth is tested in
 //! `grow.rs`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -67,14 +67,14 @@ fn the_backup_table_is_whole_where_it_covers_the_old_one() {
 
 const SMALL: usize = 16 * MIB;
 
-/// An image of so many MiB with one partition, for a small disk.
+/// An image of this many MiB with one partition, for a small disk.
 fn small(bench: &Bench, mib: usize) -> StreamImage {
     make(&bench.path("image"), mib, &[Part { mib: 1..mib - 1, type_guid: LINUX, name: "root", files: &[] }]);
     StreamImage { grow: false, ..stream(bench.path("image").to_str().unwrap()) }
 }
 
-/// Writes an image to a small disk of which a sector cannot be read after so many flushes; says whether that was found. None where it
-/// cannot be tried here.
+/// Writes an image to a small disk with one sector that becomes unreadable after this number of flushes. Returns
+/// whether that was found. None where this cannot be tried.
 fn finds_unreadable(sector: usize, flushes: usize, image: &dyn Fn(&Bench) -> StreamImage) -> Option<bool> {
     let mut bench = Bench::new(SMALL);
     let disk = Unreadable::new(&bench.path("disk"), sector, flushes)?;
@@ -146,7 +146,7 @@ fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
     );
 }
 
-/// An image for blocks of 4096 bytes, in the folder of the bench, whose disk is a file and so has blocks of 512 bytes.
+/// Writes an image for 4096-byte blocks to the bench's folder. The disk is a file, so it has 512-byte blocks.
 fn for_large_blocks(bench: &Bench) -> Vec<u8> {
     let mut raw = one_partition(bench);
     raw.copy_within(512..1024, 4096);
@@ -176,7 +176,8 @@ fn a_table_for_blocks_of_another_size_is_found_before_anything_is_written() {
     }
     let frames: Vec<u8> = raw.chunks(700_001).flat_map(zstd_sized).collect();
     refuses_the_block_size(&bench, file(&bench, &frames));
-    // Those that are decoded beside the first may come before it and have no place to wait.
+    // Frames that are decoded in parallel with the first may be written before it, because there is no place to hold
+    // them back.
     check_untouched_or_does_not_boot(&bench);
 }
 
@@ -199,7 +200,7 @@ fn a_table_that_does_not_fit_is_that_of_another_image_as_long_as_nothing_is_prov
     larger.truncate(20 * MIB);
     let right = image(3 * MIB);
     for wrong in [larger, for_large_blocks(&maker)] {
-        // The table of the one is for a larger disk, that of the other for larger blocks.
+        // The first table is for a larger disk, the second for larger blocks.
         let bench = Bench::new(if wrong.len() < 30 * MIB { 25 * MIB } else { 40 * MIB });
         std::fs::write(bench.path("right"), &right).unwrap();
         let mirrors = vec![bench.path("right").to_str().unwrap().to_owned()];
@@ -230,7 +231,7 @@ fn an_image_that_ends_within_a_partition_is_written_with_a_warning() {
 fn a_table_for_blocks_of_another_size_that_comes_late_leaves_a_disk_that_does_not_boot() {
     let bench = Bench::new(40 * MIB);
     std::fs::write(bench.path("raw"), for_large_blocks(&bench)).unwrap();
-    // The first block is too short for the table.
+    // With clusters this small, the first block does not hold the whole table.
     let mut convert = Command::new("qemu-img");
     convert.args(["convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size=512"]);
     run(convert.arg(bench.path("raw")).arg(bench.path("image")));

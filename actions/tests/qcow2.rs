@@ -12,7 +12,7 @@ use common::{Answer, Bench, MIB, Server, chain, image, sha256, status, stream};
 use slipway_actions::{Error, FetchError, ImageError, SourceError};
 use slipway_protocol::{Action, StreamImage};
 
-/// Makes a qcow2 image of a raw one by qemu-img with these options of `convert`.
+/// Makes a qcow2 image from a raw one with qemu-img and these options of `convert`.
 fn qcow2(bench: &Bench, raw: &[u8], options: &[&str]) -> StreamImage {
     fs::write(bench.path("raw"), raw).unwrap();
     let mut convert = Command::new("qemu-img");
@@ -24,7 +24,7 @@ fn qcow2(bench: &Bench, raw: &[u8], options: &[&str]) -> StreamImage {
 
 #[test]
 fn a_qcow2_image_arrives_as_the_raw_image_it_stands_for() {
-    // A whole number of sectors, as qcow2 has it, with a hole.
+    // A whole number of sectors, which qcow2 requires, with a hole.
     let raw = [image(3 * MIB), vec![0; 5 * MIB], image(MIB + 512)].concat();
     for options in [&[][..], &["-c"], &["-o", "compat=0.10"], &["-o", "cluster_size=4k"]] {
         let bench = Bench::new(DISK);
@@ -66,13 +66,13 @@ fn what_no_table_of_a_qcow2_image_leads_to_is_read_past_and_counts_in_its_digest
 fn a_qcow2_image_that_cannot_be_read_once_needs_ranges() {
     let raw = image(9 * MIB);
     let bench = Bench::new(DISK);
-    // Its data are at the end of the file before its tables are.
+    // The data at the end of the file comes before its tables.
     let image = qcow2(&bench, &raw, &["-o", "preallocation=full"]);
     let (result, reports) = bench.run(&Action::StreamImage(image.clone()));
     result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert!(bench.disk().starts_with(&raw));
     assert!(reports.notes.iter().any(|note| note.starts_with("reading by ranges: ")), "{:?}", reports.notes);
-    // The digest of the file needs it to be read once.
+    // To check the digest of the file, all of it must be read in order.
     let source = bench;
     let bench = Bench::new(DISK);
     let digest = sha256(&fs::read(&image.url).unwrap());
@@ -116,7 +116,7 @@ fn an_image_read_by_ranges_that_is_gone_is_not_asked_for_again() {
     let raw = image(9 * MIB);
     let bench = Bench::new(DISK);
     let body = Arc::new(fs::read(qcow2(&bench, &raw, &[]).url).unwrap());
-    // The first is the attempt at a stream; the second learns the size, and breaks off.
+    // The first request is the attempt to stream. The second learns the size and is broken off.
     let server = Server::start(move |n, _| match n {
         0 | 1 => Answer::File { body: Arc::clone(&body), etag: Some("\"a\""), until: 4 * MIB },
         _ => status("404 Not Found", ""),
@@ -135,7 +135,7 @@ fn a_mirror_is_read_by_ranges_too_and_stayed_with() {
     let bench = Bench::new(DISK);
     let body = Arc::new(fs::read(qcow2(&bench, &raw, &[]).url).unwrap());
     let (served, mirrored) = (Arc::clone(&body), Arc::clone(&body));
-    // The first is the attempt at a stream; the second learns the size, and breaks off.
+    // The first request is the attempt to stream. The second learns the size and is broken off.
     let first = Server::start(move |n, _| match n {
         0 | 1 => Answer::File { body: Arc::clone(&served), etag: Some("\"a\""), until: 4 * MIB },
         _ => status("404 Not Found", ""),

@@ -1,4 +1,4 @@
-//! `partition` with arrays and volume groups: what it writes is right by the judgement of mdadm and lvm.
+//! `partition` with arrays and volume groups. mdadm and lvm check the result.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -18,7 +18,7 @@ use slipway_protocol::{
     PartitionSize, RaidLevel,
 };
 
-/// Two disks, of which the second is larger.
+/// Two disks. The second is larger.
 fn two_disks() -> Bench {
     let mut bench = Bench::new(100 * MIB);
     bench.add_disk("other", 120 * MIB);
@@ -43,7 +43,7 @@ fn group(name: &str, partition: &str, volumes: Vec<NewVolume>) -> NewVolumeGroup
     NewVolumeGroup { name: name.to_owned(), raid: None, partition, volumes }
 }
 
-/// What mdadm says of the member at a place of a disk, by key.
+/// Values that mdadm prints for the member at a range of a disk, by key.
 fn examine(bench: &Bench, disk: &str, mib: usize, len: usize) -> impl Fn(&str) -> String {
     let member = cut_out(bench, &bench.path(disk), mib, len);
     let said = run(Command::new("mdadm").arg("--examine").arg(member));
@@ -73,7 +73,7 @@ fn arrays_are_right_by_mdadm() {
         ("esp", "1.0", "raid1", 1, [10, 10], "10112 KiB"),
         ("fast", "1.2", "raid0", 11, [20, 20], "19456 KiB"),
         ("both", "1.2", "raid10", 31, [20, 20], "19456 KiB"),
-        // The rest of the smaller disk is what both have.
+        // The array is as large as the rest of the smaller disk.
         ("safe", "1.2", "raid1", 51, [48, 68], "48128 KiB"),
     ] {
         let members = [("disk", lens[0]), ("other", lens[1])];
@@ -90,7 +90,7 @@ fn arrays_are_right_by_mdadm() {
         }
         assert_eq!(said[0]("Array UUID"), said[1]("Array UUID"));
         assert_ne!(said[0]("Device UUID"), said[1]("Device UUID"));
-        // Of what has copies the kernel has still to make them equal.
+        // The kernel must still synchronise arrays with copies.
         let state = if level == "raid0" { "clean" } else { "active" };
         assert!(said.iter().all(|say| say("State") == state), "{name}: {}", said[0]("State"));
         for (disk, len) in members {
@@ -133,13 +133,13 @@ fn arrays_with_parity_are_right_by_mdadm() {
             assert!(say("Checksum").ends_with(" - correct"), "{name}: {}", say("Checksum"));
             assert_eq!(say("Device Role"), format!("Active device {index}"), "{disk}");
             assert!(say("Array State").starts_with("AAAA "), "{name}: {}", say("Array State"));
-            // Parity has still to be made.
+            // The parity must still be computed.
             assert_eq!(say("State"), "active");
         }
     }
 }
 
-/// Loop devices over the partition at a place of each disk.
+/// Loop devices over the partition at a range of each disk.
 fn loops(bench: &Bench, places: &[(&str, usize, usize)]) -> Vec<Loop> {
     let attach = |&(disk, mib, len): &(&str, usize, usize)| {
         let content = fs::read(cut_out(bench, &bench.path(disk), mib, len)).unwrap();
@@ -152,7 +152,7 @@ fn loops(bench: &Bench, places: &[(&str, usize, usize)]) -> Vec<Loop> {
     places.iter().map(attach).collect()
 }
 
-/// What a program of LVM says that sees these devices and no others.
+/// The output of an LVM program that sees only these devices.
 fn lvm(program: &str, devices: &[Loop], arguments: &[&str]) -> String {
     let accepted: String = devices.iter().map(|device| format!("\"a|^{}$|\", ", device.0)).collect();
     let config = format!(
@@ -164,7 +164,7 @@ fn lvm(program: &str, devices: &[Loop], arguments: &[&str]) -> String {
     run(command.env("LVM_SUPPRESS_FD_WARNINGS", "1"))
 }
 
-/// The lines of a report, their fields parted by single spaces.
+/// The lines of a report, with fields separated by single spaces.
 fn report(program: &str, devices: &[Loop], fields: &str) -> Vec<String> {
     let said = lvm(program, devices, &["--noheadings", "--units", "m", "--nosuffix", "-o", fields]);
     said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
@@ -185,7 +185,7 @@ fn volumes_are_right_by_lvm() {
     let paths = [&devices[0].0, &devices[1].0];
     // 87 and 107 MiB are 21 and 26 extents of 4 MiB.
     let mut expect = [(paths[0], 84), (paths[1], 104)].map(|(path, mib)| format!("{path} my-vg {mib}.00 0 1.00"));
-    // LVM sorts by name, and the first free loop device may come before the one that was taken first.
+    // LVM sorts by name, and a loop device that was taken later may have a lower number.
     expect.sort();
     let mut found = report("pvs", &devices, "pv_name,vg_name,pv_size,pv_free,pe_start");
     found.sort();
@@ -209,7 +209,7 @@ fn volumes_are_right_by_lvm() {
         assert_eq!(place.kind, Some("LVM2_member"));
         assert!(report("pvs", &devices, "pv_uuid").contains(&place.uuid.clone().unwrap()), "{place:?}");
     }
-    // Head of the first volume, end of the first and head of the second one.
+    // The start of the first volume, the end of the first volume, and the start of the second.
     for at in [12, 12 + 51, 12 + 52] {
         assert!(bench.disk()[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == 0), "{at} MiB is cleared");
     }

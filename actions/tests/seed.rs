@@ -1,4 +1,4 @@
-//! `seed-cloud-init` where the root file system cannot be seeded, and where Ignition sets the system up.
+//! `seed-cloud-init` where the root file system cannot be seeded, and where Ignition configures the system.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -27,7 +27,7 @@ const USR: &str = if cfg!(target_arch = "aarch64") {
 };
 const ROOT_VERITY: &str = "2C7357ED-EBD2-46D9-AEC1-23D437EC2BF5";
 const SIZE: usize = 60;
-/// Where in MiB a new partition comes to be on a disk of that size: at the end of what is free.
+/// Start in MiB of a new partition on a disk of that size: at the end of the free space.
 const NEW: usize = 55;
 
 fn part<'a>(
@@ -60,7 +60,7 @@ fn succeeds(bench: &Bench, inputs: SeedCloudInit) -> Done {
     bench.run(&Action::SeedCloudInit(inputs)).0.unwrap_or_else(|error| panic!("{}", chain(&error)))
 }
 
-/// The step fails, says this, and has left the disk as it was.
+/// The step fails with this message and leaves the disk unchanged.
 fn is_refused(bench: &Bench, inputs: SeedCloudInit, expect: &str) {
     let before = bench.disk();
     let error = bench.run(&Action::SeedCloudInit(inputs)).0.expect_err(expect);
@@ -72,13 +72,13 @@ fn meta_data() -> String {
     format!("instance-id: \"run-7\"\nlocal-hostname: \"node7\"\npublic-keys:\n- \"{KEY}\"\n")
 }
 
-/// A file of a FAT file system at an offset in MiB, read by mtools.
+/// A file of the FAT file system at an offset in MiB, read by mtools.
 fn fat_file(disk: &Path, mib: usize, name: &str) -> String {
     let image = format!("{}@@{}", disk.display(), mib * MIB);
     run(Command::new("mtype").args(["-i", &image, &format!("::{name}")]))
 }
 
-/// There is a seed in a file system that fsck and blkid find right, at an offset in MiB.
+/// Checks that there is a seed at an offset in MiB, in a file system that fsck and blkid accept.
 fn is_seeded(bench: &Bench, mib: usize, len: usize) {
     let disk = bench.path("disk");
     let cut = cut_out(bench, &disk, mib, len);
@@ -91,7 +91,7 @@ fn is_seeded(bench: &Bench, mib: usize, len: usize) {
     assert_eq!(fat_file(&disk, mib, "meta-data"), meta_data());
 }
 
-/// Sets the attribute of a partition that keeps it from being written to.
+/// Sets the read-only attribute of a partition.
 fn mark_read_only(disk: &Path, number: u32) {
     run(Command::new("sgdisk").arg(format!("--attributes={number}:set:60")).arg(disk));
 }
@@ -329,7 +329,7 @@ fn a_seed_that_another_file_system_would_hide_gets_a_partition() {
     is_seeded(&bench, NEW, 4);
 }
 
-/// The step fails and says this. What was mounted differs in its superblock.
+/// The step fails with this message. The disk is not compared, because mounting changes a superblock.
 fn is_refused_after_a_look(bench: &Bench, inputs: SeedCloudInit, expect: &str) {
     let error = bench.run(&Action::SeedCloudInit(inputs)).0.expect_err(expect);
     assert!(chain(&error).contains(expect), "{}", chain(&error));

@@ -43,7 +43,7 @@ fn every_format_arrives_byte_for_byte() {
         ("bzip2", bzip2(&raw)),
         ("bzip2 of two streams", halves(bzip2)),
     ] {
-        // With the digest of the raw image pieces are passed on in order, without it as they get done.
+        // With the digest of the raw image, pieces are passed on in order. Without it, as they are decoded.
         let pieces = name.contains("many");
         for raw_digest in [Some(sha256(&raw)), None].into_iter().take(1 + usize::from(pieces)) {
             let bench = Bench::new(DISK);
@@ -65,7 +65,7 @@ fn every_format_arrives_byte_for_byte() {
     }
 }
 
-/// What pzstd makes of it: frames that do not say their size, each behind one to be skipped.
+/// pzstd's output: frames without their size, each behind a skippable frame.
 fn pzstd(raw: &[u8]) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("raw");
@@ -74,7 +74,8 @@ fn pzstd(raw: &[u8]) -> Vec<u8> {
     fs::read(path.with_extension("zst")).unwrap()
 }
 
-/// Frames of so many bytes, and their table in a frame to be skipped (zstd, contrib/seekable_format/zstd_seekable_compression_format.md).
+/// Frames of this many bytes, and their table in a skippable frame (zstd,
+/// contrib/seekable_format/zstd_seekable_compression_format.md).
 fn seekable(raw: &[u8], len: usize) -> Vec<u8> {
     let (mut stream, mut table) = (Vec::new(), Vec::new());
     for chunk in raw.chunks(len) {
@@ -134,7 +135,7 @@ fn a_disk_that_refuses_direct_access_is_written_and_read_through_the_page_cache(
     bench.add_disk("ram/disk", DISK);
     let direct = rustix::fs::open(bench.path("ram/disk"), OFlags::RDWR | OFlags::DIRECT, Mode::empty());
     assert_eq!(direct.unwrap_err(), Errno::INVAL, "the disk takes no direct access");
-    // Neither can zeros be asked for there.
+    // There is no request for zeros on such a disk either.
     let raw = [image(5 * MIB), vec![0; 5 * MIB], image(9 * MIB + 517)].concat();
     let image = StreamImage { raw_digest: Some(sha256(&raw)), verify: Verify::Readback, ..file(&bench, &zstd(&raw)) };
     bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -142,7 +143,7 @@ fn a_disk_that_refuses_direct_access_is_written_and_read_through_the_page_cache(
     assert!(disk[..raw.len()] == raw && disk[DISK - MIB..].iter().all(|byte| *byte == 0));
 }
 
-/// A file system whose files take no O_DIRECT, which tmpfs does since Linux 6.6.
+/// A file system without O_DIRECT. tmpfs supports it only since Linux 6.6.
 struct RamDisk(PathBuf);
 
 impl RamDisk {
@@ -175,7 +176,8 @@ fn a_damaged_byte_in_a_stream_of_pieces_is_an_error_without_any_digest() {
                     assert!(!is_transient(&error), "{format} at {at}: {}", chain(&error));
                     check_untouched_or_does_not_boot(&bench);
                 }
-                // The magic was hit: it is taken for a raw image. Or a bit that means nothing, such as that of the window's size.
+                // Either the magic was hit, so the stream is taken for a raw image, or a bit without effect, such as
+                // one of the window size.
                 Ok(_) if bench.disk().starts_with(&damaged) || bench.disk().starts_with(&raw) => {}
                 Ok(done) => panic!("{format} at {at}: {done:?}"),
             }
@@ -189,7 +191,8 @@ fn what_the_disk_lost_is_found_by_reading_it_back() {
     let body = Arc::new(raw.clone());
     let bench = Bench::new(DISK);
     let disk = bench.path("disk");
-    // More than all buffers hold beyond the place that is lost, and less than is written before anything is read.
+    // The first answer ends after the lost place was written, with all buffers full behind it, and before anything is
+    // read back.
     let server = Server::start(move |n, _| {
         if n == 1 {
             std::os::unix::fs::FileExt::write_at(
@@ -273,7 +276,8 @@ fn every_prefix_of_a_small_stream_is_an_error() {
         let (first, second) = (encode(first), encode(second));
         let stream = [first.as_slice(), &second].concat();
         let bench = Bench::new(2 * MIB + 4096);
-        // Fewer bytes than a magic number has are a raw image, and whole streams are whole.
+        // With fewer bytes than a magic number, it is a raw image. A cut behind the first stream leaves a complete
+        // stream.
         for kept in (6..stream.len()).filter(|kept| *kept != first.len()) {
             let error = fails(&bench, file(&bench, &stream[..kept]));
             assert!(matches!(error, Error::Image(ImageError::Decode { .. })), "{kept} bytes: {}", chain(&error));

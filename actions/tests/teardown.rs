@@ -1,4 +1,4 @@
-//! What sits on a disk is taken down where slipway is the operating system, and nowhere else.
+//! What uses a disk is taken down where slipway is the operating system, and nowhere else.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -13,7 +13,7 @@ use slipway_protocol::{Action, DiskHints, EraseDisk, RecoveryKey};
 use common::disk_image::{can_mount, run};
 use common::{Bench, MIB, chain};
 
-/// A machine with one disk, of which slipway is the operating system.
+/// A machine with one disk. slipway is its operating system.
 struct Owned<'a>(&'a Bench, Setup);
 
 impl<'a> Owned<'a> {
@@ -38,8 +38,8 @@ impl Machine for Owned<'_> {
     }
 }
 
-/// A loop device with a file system, mounted; in it a file that is the disk of another, which is mounted too, and at a place
-/// inside the first. What is left of it at the end is taken away.
+/// A mounted loop device with a file system. A file in it is the disk of a second loop device, which is mounted inside
+/// the first. Everything that remains is removed on drop.
 struct Stack {
     outer: String,
     inner: String,
@@ -64,7 +64,7 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // Lazily, because a loop device that somebody looks at is let go of a moment later.
+        // Lazily, because a loop device that another process has open is released only later.
         let umount = |place: &Path| drop(Command::new("umount").args(["--quiet", "--lazy"]).arg(place).output());
         umount(&self.place.join("inner"));
         detach(&self.place.join("image"));
@@ -73,7 +73,7 @@ impl Drop for Stack {
     }
 }
 
-/// Detaches what is bound to a file. By the file, because a device that was released may be somebody else's by now.
+/// Detaches the loop devices of a file. By file, because another process may have taken a device that was released.
 fn detach(file: &Path) {
     let found = Command::new("losetup").args(["--noheadings", "--output", "NAME", "--associated"]).arg(file).output();
     for device in String::from_utf8(found.unwrap().stdout).unwrap().split_whitespace() {
@@ -117,7 +117,7 @@ fn everything_on_the_disk_goes_uppermost_first_and_is_named() {
     let taken_down: Vec<&String> = notes.iter().filter(|note| note.starts_with("taking down")).collect();
     assert_eq!(taken_down, expect.iter().collect::<Vec<_>>());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    // By the name that is nobody else's: paths have their links followed and their blanks escaped there.
+    // Searches for the folder's unique name, because links in paths are resolved and blanks escaped there.
     assert!(!mounts.contains(bench.dir.path().file_name().unwrap().to_str().unwrap()), "{mounts}");
     assert!(fs::read(bench.path("backing")).unwrap()[..16 * MIB].iter().all(|byte| *byte == 0));
 }
@@ -178,7 +178,7 @@ fn on_a_system_of_somebody_elses_a_mounted_disk_is_refused() {
     let expect = format!("{} is in use: {} is mounted at", stack.outer, stack.outer);
     assert!(error.contains(&expect), "{error}");
     assert_eq!(notes, [""; 0]);
-    // Nor is it taken down where it is not known to be in use.
+    // It is not taken down either where it is not known to be in use.
     bench.add_device(&stack.outer, 40 * MIB);
     let error = chain(&erase(&bench, DiskHints::default()).0.unwrap_err());
     assert!(error.starts_with(&format!("opening {}: ", stack.outer)), "{error}");

@@ -1,4 +1,4 @@
-//! `unpack-archive`: what the archive has is in the target, or nothing of it.
+//! `unpack-archive`: the target gets the whole archive, or nothing of it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -36,7 +36,7 @@ fn debugfs(bench: &Bench, request: &str) -> String {
     run(Command::new("debugfs").args(["-R", request, &target]))
 }
 
-/// Every name in the root of the target.
+/// All names in the root of the target.
 fn names(bench: &Bench) -> String {
     debugfs(bench, "ls -p /")
 }
@@ -53,13 +53,13 @@ fn unpack(bench: &Bench, archive: UnpackArchive) -> Vec<String> {
     done.outcome.warnings
 }
 
-/// A server of these bytes.
+/// A server that answers with these bytes.
 fn giving(bytes: &[u8]) -> Server {
     let bytes = bytes.to_vec();
     Server::start(move |_, _| Answer::Bytes(ok(&bytes)))
 }
 
-/// An entry of a ustar archive with its content.
+/// An entry of a ustar archive, with its content.
 fn entry(path: &str, kind: u8, link: &str, content: &[u8]) -> Vec<u8> {
     let mut header = [0_u8; 512];
     header[..path.len()].copy_from_slice(path.as_bytes());
@@ -91,7 +91,7 @@ fn ended(entries: &[Vec<u8>]) -> Vec<u8> {
     [entries.concat(), vec![0; 1024]].concat()
 }
 
-/// An archive that GNU tar makes of a tree.
+/// An archive of a tree, made by GNU tar.
 fn tar(tree: &Path, options: &[&str]) -> Vec<u8> {
     let output = Command::new("tar").args(options).arg("-C").arg(tree).args(["-c", "."]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -241,7 +241,7 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let mut flipped = right.clone();
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
-    // So long that it is too large before its digest is known.
+    // So large that the size limit is hit before the digest is known.
     let mut bomb = common::gzip(&[ended(&[file("first")]), vec![0; 90 * MIB]].concat());
     bomb.extend(common::gzip(&common::image(8 * MIB)));
     let too_large = ended(&[file("first"), entry("big", b'0', "", &vec![0; 60 * MIB])]);
@@ -266,7 +266,8 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
         assert!(left.contains("/right/") && !left.contains("first") && !left.contains("other"), "{left}");
     }
     let path = |path: &Path| path.to_str().unwrap().to_owned();
-    // Where nothing is known of what is meant, what is refused is it; else other places give nothing else.
+    // Without a digest, a refused archive ends the step. With a digest, other places are tried, and here they give
+    // nothing either.
     for (digest, expect) in [
         (None, "unpacking \"../up\" of the archive: its path has"),
         (Some(sha256(&hostile)), "fetching: all of 2 places failed: "),
@@ -279,7 +280,7 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
         assert!(error.starts_with(expect) && error.contains("unpacking \"../up\" of the archive"), "{error}");
         assert!(!names(&bench).contains("right"));
     }
-    // Nor where what fails is the target.
+    // No other place is tried if the target is at fault.
     let bench = installed();
     fs::write(bench.path("second"), &right).unwrap();
     let (mirrors, digest) = (vec![path(&bench.path("second"))], Some(sha256(&right)));
@@ -295,7 +296,7 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let sparse = ended(&[entry("sparse", b'S', "", b"")]);
     let error = bench.run(&Action::UnpackArchive(UnpackArchive { mirrors, ..archive(&bench, &sparse) })).0.unwrap_err();
     assert!(chain(&error).starts_with("unpacking \"sparse\" of the archive: it is stored sparse"), "{}", chain(&error));
-    // A place that does not answer, and what is damaged by itself.
+    // A place that does not answer, and an archive that is damaged in itself.
     let bench = installed();
     let (gone, second) = (bench.path("gone"), bench.path("second"));
     fs::write(&second, &right).unwrap();
@@ -392,7 +393,7 @@ fn an_archive_larger_than_its_file_system_leaves_nothing() {
     for bytes in [&full, &common::zstd(&full)] {
         check(bytes, &["unpacking \"big\" of the archive", "No space left on device"]);
     }
-    // What takes no room has an end too: entries in place of others, and padding.
+    // Data that takes no room is also limited: entries that replace others, and padding.
     let replaced = common::zstd(&ended(&[file("first"), big(30), big(30), big(30)]));
     let padded = common::zstd(&[ended(&[file("first")]), vec![0; 90 * MIB]].concat());
     for bytes in [replaced, padded] {

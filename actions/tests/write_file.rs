@@ -65,7 +65,8 @@ fn the_root_is_found_in_the_subvolume_that_installers_make_for_it() {
         fs::create_dir(&place).unwrap();
         let mounted = |disk: &Path, options: &str, script: &str| {
             let script = format!("mount -o loop,{options} \"$0\" \"$1\"; trap 'umount \"$1\"' EXIT; {script}");
-            // Where no other program that begins a namespace can take a copy of the mount, and keep it.
+            // In a private mount namespace. Another process that creates a namespace would copy the mount and keep it
+            // busy.
             run(Command::new("unshare").args(["--mount", "sh", "-euc", &script]).arg(disk).arg(&place))
         };
         let make = format!(
@@ -73,7 +74,8 @@ fn the_root_is_found_in_the_subvolume_that_installers_make_for_it() {
         );
         mounted(&disk, "rw", &make);
         write(&bench, text("/etc/motd", "welcome"));
-        // A copy, because somebody who looks at the loop device of the action keeps it, and mount would refuse another.
+        // A copy, because another process may keep the action's loop device open, and mount would then refuse a second
+        // one.
         let copy = bench.path("copy");
         fs::copy(&disk, &copy).unwrap();
         assert_eq!(mounted(&copy, &format!("ro,subvol={name}"), "cat \"$1/etc/motd\""), "welcome");

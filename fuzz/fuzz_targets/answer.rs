@@ -1,4 +1,5 @@
-//! What servers say beside an image: headers, manifests, tokens. The first line says which, and the rest is read.
+//! Answers of servers other than an image: headers, manifests, tokens. The first line names the kind, and the rest is
+//! read.
 #![no_main]
 
 use serde_json::Value;
@@ -27,7 +28,7 @@ libfuzzer_sys::fuzz_target!(|input: &str| {
     }
 });
 
-/// A range that is gone on with is not beyond the end of what it is a range of.
+/// The start of a resumed range is within the total size.
 fn content_range(offset: &str, range: &str) {
     let Ok(offset) = offset.parse() else { return };
     if let Some(Some(total)) = resumed_total(offset, range, None, None).ok() {
@@ -35,7 +36,7 @@ fn content_range(offset: &str, range: &str) {
     }
 }
 
-/// A reference leads to its registry and nowhere else.
+/// A reference leads only to its registry.
 fn reference(text: &str) {
     let Ok(reference) = text.parse::<OciReference>() else { return };
     for part in [&reference.registry, &reference.repository, &reference.version.to_string()] {
@@ -44,7 +45,7 @@ fn reference(text: &str) {
     }
 }
 
-/// A digest says again what it was read from.
+/// A printed digest parses to the same digest.
 fn check(digest: &Digest) {
     assert_eq!(digest.to_string().parse().as_ref(), Ok(digest));
 }

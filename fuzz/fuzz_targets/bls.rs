@@ -1,5 +1,5 @@
-//! An entry of the Boot Loader Specification and /etc/kernel/cmdline keep every other line, and the kernel is given what was asked
-//! for, by a reader of its own.
+//! Edits of a Boot Loader Specification entry and of /etc/kernel/cmdline keep every other line. A separate parser
+//! checks that the kernel gets the requested arguments.
 #![no_main]
 
 use slipway_formats::boot_config::{bls_entry, kernel_cmdline};
@@ -7,7 +7,7 @@ use slipway_formats::pe::Sections;
 use slipway_fuzz::{change, edited};
 use slipway_protocol::KernelArgs;
 
-/// Arguments up to `--`, without quotes, as lib/cmdline.c of the kernel splits them.
+/// Arguments up to `--`, without quotes, split like the kernel's lib/cmdline.c does.
 fn arguments(line: &str) -> Vec<String> {
     let mut quoted = false;
     let is_end = |c: char| {

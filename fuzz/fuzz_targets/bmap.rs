@@ -1,4 +1,4 @@
-//! A block map that is read has ranges that are in order and within the image.
+//! A block map that can be read has ranges in order and within the image.
 #![no_main]
 
 use slipway_formats::bmap;

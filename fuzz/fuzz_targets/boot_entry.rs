@@ -1,10 +1,10 @@
-//! Configuration of boot loaders and headers of unified kernel images are read in memory that has bounds.
+//! Boot loader configuration and headers of unified kernel images are read in bounded memory.
 #![no_main]
 
 use slipway_formats::boot_entry::{bls, extlinux, grub};
 use slipway_formats::pe::Sections;
 
-/// No entry's command line is longer, in bytes, than what it was made from by expanding its variables once.
+/// Limit of an entry's command line in bytes. Its variables are expanded only once, so it cannot be longer.
 const LONGEST: usize = 1 << 20;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

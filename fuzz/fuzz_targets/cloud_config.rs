@@ -1,5 +1,5 @@
-//! A cloud-config that takes a block is read by the parser of cloud-init, PyYAML, as what it was and the block. Slower by two orders of
-//! magnitude than `user_data`, which asks a parser of our own language.
+//! PyYAML, cloud-init's parser, reads a cloud-config with an injected block as the original plus the block. This is
+//! slower than `user_data` by two orders of magnitude. `user_data` uses a parser written in Rust.
 #![no_main]
 
 use std::io::{BufReader, Read, Write};
@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex};
 
 use slipway_user_data::{Block, Post, inject};
 
-/// Reads two texts, each with its length in front, and answers with the length of what is wrong with the second, and that.
+/// Reads two texts, each after its length. Answers with what is wrong with the second, after its length.
 const READER: &str = include_str!("../src/pyyaml.py");
 
 static PYTHON: LazyLock<Mutex<Python>> = LazyLock::new(|| Mutex::new(Python::start()));
@@ -21,7 +21,7 @@ struct Python {
 
 impl Python {
     fn start() -> Self {
-        // The Python that Debian's packages are for.
+        // Debian's packages are for the system's Python.
         let mut python = Command::new("/usr/bin/python3");
         let mut child =
             python.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
@@ -47,7 +47,7 @@ libfuzzer_sys::fuzz_target!(|user_data: &str| {
     let block = Block { url: "https://s.example/p".to_owned(), post: Post::All, tries: Some(3) };
     let user_data = format!("#cloud-config\n{user_data}");
     let Ok(injected) = inject(user_data.as_bytes(), &block) else { return };
-    // A message, which its headers make of it wherever they are.
+    // The result is a message, as its headers make it wherever they are.
     if !injected.starts_with(b"#cloud-config\n") {
         return;
     }

@@ -1,12 +1,12 @@
-//! What a machine takes for its configuration is the same mapping to another reader of YAML; and it takes what that one does, but for what
-//! a configuration has no use for.
+//! A configuration that a machine accepts is the same mapping to another YAML reader. The machine accepts everything
+//! the other reader accepts, except what a configuration does not need.
 #![no_main]
 
 use std::collections::BTreeMap;
 
 use slipway_installer::config::from_yaml;
 
-/// Anchors, aliases, tags, merged mappings, and the end of a document, behind which the other reader takes anything.
+/// Anchors, aliases, tags, merged mappings, and the end of a document, after which the other reader accepts anything.
 const REFUSED: [&str; 5] = ["&", "*", "!", "<<", "..."];
 
 fn begins_like_a_number(key: &str) -> bool {
@@ -14,9 +14,9 @@ fn begins_like_a_number(key: &str) -> bool {
 }
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
-    // As events they would be bounded.
+    // Comments would count against a limit if they were emitted as events.
     let options = serde_saphyr::options! { emit_comments: false, with_snippet: false };
-    // A document that is null is an empty mapping to us.
+    // slipway reads a null document as an empty mapping.
     let theirs: Result<Option<BTreeMap<String, String>>, _> = serde_saphyr::from_str_with_options(text, options);
     match (from_yaml("a file", text), theirs.map(Option::unwrap_or_default)) {
         (Ok(ours), theirs) => assert_eq!(Some(ours.values), theirs.ok()),

@@ -1,19 +1,19 @@
-//! Partitions are inside of the disk, and a table that was fitted to a disk has the same ones. The first byte says whether the last
-//! partition is to grow, and the rest is a disk, whose checksums are made right: no fuzzer guesses them.
+//! Partitions are inside the disk, and a table keeps its partitions when it is fitted to a disk. The first byte says
+//! whether the last partition grows. The rest is a disk. Its checksums are corrected, because no fuzzer guesses them.
 #![no_main]
 
 use slipway_actions::fuzzing;
 use slipway_fuzz::{Disk, SECTOR};
 
-/// Where a GPT's header has its own size and checksum, and place, number, size and checksum of the entries (UEFI specification,
-/// table 5-5).
+/// Positions in a GPT header: its size and checksum, and the place, number, size and checksum of the entries (UEFI
+/// specification, table 5-5).
 const HEADER_SIZE: usize = 12;
 const HEADER_CRC: usize = 16;
 const ENTRIES_LBA: usize = 72;
 const ENTRIES: usize = 80;
 const ENTRY_SIZE: usize = 84;
 const ENTRIES_CRC: usize = 88;
-/// More than this is not sealed.
+/// Entries of more bytes than this get no checksum.
 const MAX_ENTRIES: usize = 1 << 20;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
@@ -42,7 +42,7 @@ fn check(partitions: &[(u32, std::ops::Range<u64>)], size: u64) {
     }
 }
 
-/// Makes the checksums of a header and its entries right.
+/// Corrects the checksums of a header and its entries.
 fn seal(disk: &Disk, lba: u64) -> Option<()> {
     let at = lba * SECTOR as u64;
     let mut header = disk.read(at, SECTOR)?;

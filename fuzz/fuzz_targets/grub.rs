@@ -1,16 +1,23 @@
-//! What GRUB, U-Boot and EXTLINUX read keeps every line without arguments, and a second edit changes nothing.
+//! Edits of the files that GRUB, U-Boot and EXTLINUX read keep every line without arguments, and a second edit changes
+//! nothing.
 #![no_main]
 
-use slipway_formats::boot_config::{EntryScope, extlinux, grub_config, grub_defaults, grub_env, kernelopts_of_config, shell_default};
+use slipway_formats::boot_config::{
+    EntryScope, extlinux, grub_config, grub_defaults, grub_env, kernelopts_of_config, shell_default,
+};
 use slipway_fuzz::{change, edited};
 use slipway_protocol::KernelArgs;
 
-/// Edits a file; none where it has no command line or is refused.
+/// Edits a file. None if it has no command line or is refused.
 type Edit = fn(&str, &KernelArgs) -> Option<String>;
 
-/// What is edited, how, and what lines begin with that may change.
+/// The kind of file, how it is edited, and the beginnings of lines that may change.
 const KINDS: &[(&str, Edit, &[&str])] = &[
-    ("grub.cfg", |text, wanted| edited(grub_config(text, wanted, EntryScope::Default)), &["linux", "linux16", "linuxefi"]),
+    (
+        "grub.cfg",
+        |text, wanted| edited(grub_config(text, wanted, EntryScope::Default)),
+        &["linux", "linux16", "linuxefi"],
+    ),
     ("kernelopts", |text, wanted| edited(kernelopts_of_config(text, wanted)), &["set"]),
     ("grubenv", |text, wanted| edited(grub_env(text, wanted)), &["kernelopts=", "#"]),
     (

@@ -1,5 +1,5 @@
-//! A hint says again what it was read from, and judges the same; the disk that is chosen by it is one it means. The first line is the
-//! hint, the others are what is known of disks.
+//! A hint that is printed and parsed again is the same. A disk is chosen only if it is the one disk that the hint
+//! matches. The first line is the hint, the others are properties of disks.
 #![no_main]
 
 use slipway_actions::{Candidate, choose};
@@ -34,7 +34,7 @@ fn check_text(hint: &TextHint, found: &[&str]) {
         (Err(reason), [only]) => panic!("{hint} did not choose {only:?}: {reason}"),
         (Err(_), _) => {}
     }
-    // Every key, for what it takes away of a text.
+    // Every key, because each strips something different from a text.
     let hint = || Some(hint.clone());
     let (wwn, by_path, name) = (hint(), hint(), hint());
     let hints = DiskHints { wwn, by_path, name, wwn_vendor_extension: hint(), model: hint(), ..DiskHints::default() };

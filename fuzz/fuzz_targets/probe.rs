@@ -1,4 +1,4 @@
-//! What is found on a disk is inside of it, and each partition is told once.
+//! Everything found on a disk is inside it, and each partition is reported once.
 #![no_main]
 
 use slipway_fuzz::Disk;

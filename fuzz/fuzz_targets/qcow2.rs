@@ -1,4 +1,5 @@
-//! An image that is read gives every byte once, by offsets in order, and both ways of reading agree on its size.
+//! An image that can be read gives every byte once. `Image` gives them in order. Both ways of reading give the size the
+//! image states.
 #![no_main]
 
 use slipway_formats::qcow2::{Block, Error, FileOrder, Image};

@@ -1,4 +1,4 @@
-//! A key, an empty line, a signature: nothing a fuzzer thinks up is a signature.
+//! A key, an empty line, and a signature. No fuzzer finds a valid signature.
 #![no_main]
 
 use slipway_formats::signature::Verifier;

@@ -1,4 +1,4 @@
-//! The first line is a URL, the rest a list of sums.
+//! The first line is a URL, the rest is a list of checksums.
 #![no_main]
 
 use slipway_formats::sums;

@@ -1,5 +1,5 @@
-//! An archive changes nothing outside of the directory it is unpacked in, whatever links it brings. The checksums of
-//! headers are made right: no fuzzer guesses them.
+//! An archive changes nothing outside the directory it is unpacked in, whatever links it contains. The checksums of its
+//! headers are corrected, because no fuzzer guesses them.
 #![no_main]
 
 use std::fs;
@@ -27,7 +27,7 @@ libfuzzer_sys::fuzz_target!(|archive: &[u8]| {
     assert_eq!(fs::read_dir(&outside).expect("reading a folder").count(), 1);
 });
 
-/// The archive with the right sum in every block that is a header.
+/// The archive with the right checksum in every block that is a header.
 fn sealed(archive: &[u8]) -> Vec<u8> {
     let mut archive = archive.to_vec();
     for header in archive.chunks_exact_mut(512).filter(|block| block[257..].starts_with(b"ustar")) {
@@ -38,7 +38,7 @@ fn sealed(archive: &[u8]) -> Vec<u8> {
     archive
 }
 
-/// What an archive would change of a folder and the file in it: modes, owners, links, times.
+/// Properties of a folder and the file in it that an archive could change: modes, owners, links, times.
 fn facts(folder: &Path) -> Vec<(u32, u32, u32, u64, i64, i64)> {
     let paths = [folder.to_owned(), folder.join("file")];
     let facts = paths.iter().map(|path| fs::symlink_metadata(path).expect("looking at a file"));

@@ -1,5 +1,6 @@
-//! What takes a block means what it meant, to a YAML reader, and has the block; and gives its bytes back when the block is
-//! taken out again. What it means to cloud-init's parser is asked by `cloud_config`, and to cloud-init itself in user-data/tests/cloud_init.
+//! User-data that takes a block keeps its meaning to a YAML reader and has the block. Removing the block restores the
+//! bytes. `cloud_config` tests the meaning to cloud-init's parser, and user-data/tests/cloud_init tests it with
+//! cloud-init itself.
 #![no_main]
 
 use serde_json::{Map, Value, json};
@@ -7,7 +8,7 @@ use slipway_user_data::{Block, Post, check, inject, remove};
 
 const URL: &str = "https://s.example/p";
 
-/// Sorts whose bytes come back, by how they begin.
+/// Beginnings of the kinds of user-data whose bytes are restored.
 const COME_BACK: &[&[u8]] = &[b"#cloud-config\n", b"#!", b"#include", b"#cloud-boothook"];
 
 fn mapping(user_data: &[u8]) -> Option<Map<String, Value>> {

@@ -1,4 +1,4 @@
-//! A stream of xz that is decoded block by block gives what the plain decoder gives, or both refuse it.
+//! An xz stream decoded block by block gives the same as the plain decoder, or both refuse it.
 #![no_main]
 
 use std::io::Read;
@@ -7,9 +7,9 @@ use liblzma::bufread::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
 use slipway_actions::fuzzing;
 
-/// Bytes on the disk.
+/// Size of the disk in bytes.
 const ROOM: u64 = 1 << 20;
-/// Bytes a decoder may take, as ours has it.
+/// Memory limit of a decoder in bytes, the same as slipway's.
 const MEMORY: u64 = 80 << 20;
 
 libfuzzer_sys::fuzz_target!(|stream: &[u8]| {

@@ -1,11 +1,11 @@
-//! A stream of zstd that is decoded frame by frame gives what the plain decoder gives, or both refuse it.
+//! A zstd stream decoded frame by frame gives the same as the plain decoder, or both refuse it.
 #![no_main]
 
 use std::io::Read;
 
 use slipway_actions::fuzzing;
 
-/// Bytes on the disk.
+/// Size of the disk in bytes.
 const ROOM: u64 = 1 << 20;
 
 libfuzzer_sys::fuzz_target!(|stream: &[u8]| {

@@ -1,5 +1,5 @@
-//! What several targets share. Disks are a few sectors anywhere on a disk of zeros, so that a fuzzer reaches the end of a large
-//! disk with a small input.
+//! Shared by several targets. A disk consists of a few sectors anywhere on a disk of zeros, so a fuzzer reaches the end
+//! of a large disk with a small input.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,9 +11,9 @@ use slipway_protocol::{KernelArgReplacement, KernelArgs};
 
 /// Size of a sector in bytes.
 pub const SECTOR: usize = 512;
-/// The largest disk, in sectors: 512 MiB, of which memory is taken only for what is written.
+/// Size limit of a disk in sectors: 512 MiB. Only written parts take memory.
 const MAX_SECTORS: u32 = 1 << 20;
-/// A sector's number and its bytes.
+/// Size of a record in bytes: a sector's number and its content.
 const RECORD: usize = 4 + SECTOR;
 
 /// A disk in memory.
@@ -24,8 +24,9 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The disk an input describes: its size in sectors, then sectors, each with its number in front; all numbers are of 4 bytes,
-    /// little endian. A sector whose number has all bits of a negative number counts from the end. The last one may be cut short.
+    /// The disk that an input describes: its size in sectors, then sectors, each after its number. All numbers are 4
+    /// bytes, little-endian. A sector number that is negative as a signed number counts from the end. The last sector
+    /// may be cut short.
     pub fn new(input: &[u8]) -> Option<Self> {
         let (sectors, records) = input.split_first_chunk::<4>()?;
         let sectors = u32::from_le_bytes(*sectors) % (MAX_SECTORS + 1);
@@ -44,18 +45,18 @@ impl Disk {
         Some(disk)
     }
 
-    /// A path to it.
+    /// A path of the disk.
     pub fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    /// Some bytes of it; none where they are not all inside.
+    /// Reads bytes. None if they are not all inside the disk.
     pub fn read(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.file.read_exact_at(&mut bytes, offset).ok().map(|()| bytes)
     }
 
-    /// Writes bytes that are all inside.
+    /// Writes bytes if they are all inside the disk.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         if offset + bytes.len() as u64 <= self.size {
             self.file.write_all_at(bytes, offset).expect("writing to memory");
@@ -63,8 +64,9 @@ impl Disk {
     }
 }
 
-/// What is to be done to a command line, from the first line of an input, and the rest of it: words with a sign, `+` to append,
-/// `?` to append if missing, `-` to delete, and `=` to replace, with a `>` before the new one. None where it would be refused.
+/// The change of a command line from the first line of an input, and the rest of the input. The line has words after a
+/// sign: `+` appends, `?` appends if missing, `-` deletes, and `=` replaces, with a `>` before the new word. None if
+/// the change would be refused.
 pub fn change(input: &[u8]) -> Option<(KernelArgs, &str)> {
     let (line, text) = str::from_utf8(input).ok()?.split_once('\n')?;
     let mut wanted = KernelArgs::default();
@@ -84,7 +86,7 @@ pub fn change(input: &[u8]) -> Option<(KernelArgs, &str)> {
     wanted.validate().is_empty().then_some((wanted, text))
 }
 
-/// The text of a file that was edited; none where it has no command line or is refused.
+/// The text of an edited file. None if it has no command line or is refused.
 pub fn edited(edit: Edit) -> Option<String> {
     match edit {
         Edit::Edited(text) => Some(text),

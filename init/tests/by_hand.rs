@@ -1,4 +1,4 @@
-//! Actions and looks by hand, as they are typed: `slipway probe`, and what `slipway action` says and refuses.
+//! Commands typed by hand: `slipway probe`, and what `slipway action` prints and refuses.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// Whether it succeeded, standard output and standard error of what was typed in a folder.
+/// Runs a command line in a folder. Returns whether it succeeded, and its standard output and standard error.
 fn slipway(folder: &Path, line: &str) -> (bool, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
     command.args(line.split_whitespace()).current_dir(folder).stdin(Stdio::null()).env_remove("SLIPWAY_LOG");

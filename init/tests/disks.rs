@@ -1,4 +1,4 @@
-//! `slipway disks`: what it lists, what hints make of it, and its exit status.
+//! `slipway disks`: what it lists, how hints change that, and its exit status.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! `slipway action encrypt-root` on a disk image with a TPM in software; what comes of it is opened by cryptsetup and by systemd.
+//! `slipway action encrypt-root` on a disk image with a software TPM. cryptsetup and systemd open the result.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 #[path = "../../actions/tests/common"]
@@ -22,17 +22,17 @@ use common::disk_image::{ESP, ROOT, can_mount, run};
 use common::swtpm::Tpm;
 use tempfile::TempDir;
 
-/// Places in MiB: of the root partition, the end of its file system, and the end of the disk.
+/// Places in MiB: start of the root partition, end of its file system, and end of the disk.
 const ROOT_AT: usize = 10;
 const ROOT_END: usize = 34;
 const DISK: usize = 64;
 const DATA_AT: usize = 16;
-/// Says what is in an initramfs that dracut makes.
+/// Lists the content of an initramfs that dracut makes.
 const DRACUT: &str =
     "#!/bin/sh\necho \"dracut $*\" >> /told\n[ -e /etc/crypttab ] && echo systemd-cryptsetup > \"$5\"\n";
 const LSINITRD: &str =
     "#!/bin/sh\nread -r first < \"$1\"\necho \"$first libtss2-esys.so.0 libtss2-tcti-device.so.0\"\n";
-/// Says which copies of a kernel and its initramfs are made.
+/// Logs which copies of a kernel and its initramfs are made.
 const KERNEL_INSTALL: &str = "#!/bin/sh\necho \"kernel-install $*\" >> /told\n";
 
 struct Bench {
@@ -41,7 +41,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A disk with a small system whose file system has blocks of so many bytes, twice as large as the image was.
+    /// A disk with a small system, twice as large as its image was. The file system has blocks of this many bytes.
     fn new(block: usize) -> Option<Self> {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let tpm = Tpm::start(&dir.path().join("tpm"))?;
@@ -67,7 +67,7 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// An ext4 file system at a place of the disk; the system where there are no files for it.
+    /// Makes an ext4 file system at a place of the disk. Without files it contains the system.
     fn make_file_system(&self, name: &str, files: &[(&str, &str)], at: usize, size: usize, block: usize) {
         let tree = self.path(name);
         match files {
@@ -86,7 +86,7 @@ impl Bench {
         command.args(arguments).output().unwrap()
     }
 
-    /// A partition as a file of its own.
+    /// A partition as its own file.
     fn cut_out(&self, number: usize) -> PathBuf {
         let info = run(Command::new("sgdisk").arg(format!("--info={number}")).arg(self.path("disk")));
         let sector = |key: &str| {
@@ -101,8 +101,8 @@ impl Bench {
         path
     }
 
-    /// What systemd-cryptsetup says when it is to open the volume by the TPM. There may be no device mapper here, so that it gets
-    /// no further than to the key.
+    /// Output of systemd-cryptsetup when it tries to open the volume with the TPM. There may be no device mapper here,
+    /// so it may get only as far as the key.
     fn unlock(volume: &Path, tpm: &Tpm) -> Option<String> {
         let device = format!("tpm2-device={}", tpm.device.display());
         let mut command = Command::new("/lib/systemd/systemd-cryptsetup");
@@ -123,7 +123,7 @@ fn write(tree: &Path, path: &str, content: &str, mode: u32) {
     fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// The host's shell, and what stands for a system with dracut.
+/// The host's shell, and stand-ins for a system with dracut.
 fn make_system(tree: &Path) {
     for dir in ["proc", "sys", "dev", "run"] {
         fs::create_dir_all(tree.join(dir)).unwrap();
@@ -155,7 +155,7 @@ fn make_system(tree: &Path) {
     }
 }
 
-/// Decrypts the data of a volume (IEEE 1619-2007, 5.4), by the key cryptsetup gives.
+/// Decrypts the data of a volume (IEEE 1619-2007, 5.4) with the key cryptsetup gives.
 fn decrypt(volume: &Path, key: &[u8], sector: usize, len: usize) -> Vec<u8> {
     let mut data = vec![0; len];
     File::open(volume).unwrap().read_exact_at(&mut data, (DATA_AT * MIB) as u64).unwrap();
@@ -215,7 +215,7 @@ fn an_encrypted_root_is_opened_by_the_tpm_and_by_the_recovery_key_and_is_what_it
     }
 }
 
-/// That the recovery key opens the volume, and that it holds what the partition did.
+/// The recovery key opens the volume, and the volume has the content of the partition.
 fn check_content(bench: &Bench, volume: &Path, sector: usize) {
     let key = bench.path("key");
     let mut dump = Command::new("cryptsetup");
@@ -250,7 +250,8 @@ fn check_boot(bench: &Bench, volume: &Path) {
     }
 }
 
-/// That systemd gets the key from this TPM as it is, neither from another in the same state, nor once a register has changed.
+/// systemd gets the key from this TPM in its current state, but not from another TPM in the same state, and not after a
+/// register changed.
 fn check_tpm(bench: &Bench, volume: &Path) {
     let dump = run(Command::new("cryptsetup").arg("luksDump").arg(volume));
     assert!(dump.contains("systemd-tpm2") && dump.contains("systemd-recovery"), "{dump}");
@@ -276,7 +277,7 @@ fn an_initramfs_without_what_opens_the_root_leaves_it_as_it_was() {
         return;
     }
     let Some(bench) = Bench::new(4096) else { return };
-    // The image that is made by this dracut has not got it.
+    // The initramfs this dracut makes lacks what opens the root.
     let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
     fs::write(bench.path("dracut"), "#!/bin/sh\necho nothing > \"$5\"\n").unwrap();
     let requests = format!(

@@ -17,11 +17,11 @@ use common::MIB;
 use common::disk_image::{Part, ROOT, can_mount, make, run};
 use tempfile::TempDir;
 
-/// A disk image in a folder of its own.
+/// A disk image in its own folder.
 struct Bench(TempDir);
 
 impl Bench {
-    /// A disk whose root file system has the host's shell and its libraries, and this in place of /etc/resolv.conf.
+    /// A disk whose root file system has the host's shell and its libraries, and this as /etc/resolv.conf.
     fn new(resolv_conf: &str) -> Self {
         let bench = Self(tempfile::tempdir().unwrap());
         let files = [("etc/os-release", "NAME=Debian"), ("etc/resolv.conf", resolv_conf)];
@@ -78,7 +78,7 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
     words.map(|word| PathBuf::from(word.trim_end_matches(':'))).collect()
 }
 
-/// The notes and the last word of the action.
+/// The notes and the last line of the action.
 fn told(output: &Output) -> (Vec<String>, serde_json::Value) {
     let text = String::from_utf8_lossy(&output.stdout);
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -111,7 +111,7 @@ fn a_script_runs_in_the_installed_system_and_what_it_prints_is_noted() {
         for note in ["site a=b", "mount /", "mount /proc", "mount /sys", "mount /dev", "mount /run", "kernel"] {
             has(note);
         }
-        // What the shell reads as it is, and what reaches a note as it is.
+        // Lines that both the shell and a note leave unchanged.
         let is_plain = |line: &&str| !line.is_empty() && !line.contains(|c: char| c == '\\' || c.is_control());
         let host = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
         for line in
@@ -161,7 +161,7 @@ fn nothing_outlives_the_command_or_slipway() {
         return;
     }
     let bench = Bench::new("");
-    // One in the background that holds the output open, which would never end.
+    // A background process that holds the output open and never ends.
     let forever = "while :; do read -r line < /proc/uptime; done";
     let output = bench.run(&format!("( {forever} ) &\necho left\n"));
     assert!(output.status.success(), "{output:?}");
@@ -172,6 +172,6 @@ fn nothing_outlives_the_command_or_slipway() {
     assert!(lines.any(|line| line.unwrap().contains("begun")));
     child.kill().unwrap();
     child.wait().unwrap();
-    // The others have the output too, so its end is theirs.
+    // The other processes also hold the output open, so its end shows that they ended.
     assert_eq!(lines.count(), 0);
 }

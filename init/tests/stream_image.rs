@@ -1,4 +1,4 @@
-//! `slipway action stream-image`: what it writes, what it says and asks, and its exit status.
+//! `slipway action stream-image`: what it writes, prints and asks, and its exit status.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 #[path = "../../actions/tests/common"]
@@ -27,10 +27,10 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Not a multiple of any block, and more than all buffers hold.
+/// Not a multiple of any block size, and more than all buffers hold.
 const IMAGE: usize = 33 * MIB + 517;
 const DISK: usize = 40 * MIB;
-/// What a terminal is shown of the label of the file system on the disk, and what is there.
+/// The label of the file system on the disk, and how a terminal is shown what is on the disk.
 const LABEL: &str = "sys\u{1b}[2J";
 const ON_IT: &str = concat!(
     "on it: a GPT with 2 partitions\n",
@@ -46,7 +46,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        // Not on a tmpfs where that can be helped: it may not take direct writes.
+        // Preferably not on a tmpfs, which may refuse direct writes.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let disk = dir.path().join("disk");
         File::create(&disk).unwrap().set_len(DISK as u64).unwrap();
@@ -71,7 +71,7 @@ impl Bench {
         fs::read(self.path("disk")).unwrap()
     }
 
-    /// The action on this disk, with nobody to ask.
+    /// The action on this disk, without a terminal.
     fn action(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
         command.arg("action").args(arguments).args(["--disk", &self.path("disk")]).stdin(Stdio::null());
@@ -83,7 +83,7 @@ impl Bench {
         self.action(&[&["stream-image"][..], arguments].concat()).output().unwrap()
     }
 
-    /// Runs it on a terminal where this was typed.
+    /// Runs the action on a terminal with this input.
     fn answered(&self, answer: &str, arguments: &[&str]) -> Output {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -109,7 +109,7 @@ impl Bench {
     }
 }
 
-/// Data that is no image of any format and has no partition table.
+/// Data that is not an image of any format and has no partition table.
 fn image() -> Vec<u8> {
     let words = (1..).map(|n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) & 0xFFFF_FF0F_0F0F_0F0F);
     let mut bytes: Vec<u8> = words.take(IMAGE / 8 + 1).flat_map(u64::to_le_bytes).collect();
@@ -127,7 +127,8 @@ fn sha256(path: &str) -> String {
     run(Command::new("sha256sum").arg(path)).split(' ').next().unwrap().to_owned()
 }
 
-/// Serves so many bytes of a file at /image over TLS, then silence if that is not all of it. Returns the URL of its root.
+/// Serves this many bytes of a file at /image over TLS, then stalls if that is not the whole file. Returns the base
+/// URL.
 fn serve(issuer: &Authority, body: Vec<u8>, until: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://127.0.0.1:{}", listener.local_addr().unwrap().port());
@@ -155,7 +156,7 @@ fn serve(issuer: &Authority, body: Vec<u8>, until: usize) -> String {
     url
 }
 
-/// What was told as JSON: every line an object with one key.
+/// The JSON output. Every line is an object with one key.
 fn told(output: &Output) -> Vec<(String, Value)> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let lines = text.lines().map(|line| match serde_json::from_str(line).unwrap() {
@@ -165,7 +166,7 @@ fn told(output: &Output) -> Vec<(String, Value)> {
     lines.collect()
 }
 
-/// That it failed and told why once, at the end, as JSON; returns the reason with its causes.
+/// Checks that the action failed and reported it once, at the end, as JSON. Returns the reason with its causes.
 #[track_caller]
 fn failure(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -264,7 +265,7 @@ fn without_yes_what_is_on_the_disk_is_shown_and_kept_until_somebody_agrees() {
     let raw = image();
     let source = ["--url", &bench.file("raw", &raw)];
     let shown = format!("{}: 40.00 MiB, model unknown, serial unknown\n{ON_IT}", bench.path("disk"));
-    // Nobody to ask: for people, and for programs.
+    // Without a terminal: first with output for people, then with JSON.
     let output = bench.stream(&source);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()), "{said}");
@@ -276,7 +277,7 @@ fn without_yes_what_is_on_the_disk_is_shown_and_kept_until_somebody_agrees() {
     bench.check_untouched();
 
     let asked = format!("{shown}everything on {} will be lost; type \"yes\" to go on: ", bench.path("disk"));
-    // The last is the end of the input.
+    // The last one is the end of the input.
     for answer in ["no\n", "\n", "YES\n", "yes no\n", "\u{4}"] {
         let output = bench.answered(answer, &source);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -321,7 +322,7 @@ fn all_that_overwrite_a_disk_ask_first() {
 fn the_time_left_is_told_while_bytes_come() {
     let (bench, authority) = (Bench::new(), authority());
     let stream = gzip(&image());
-    // It never ends by itself, so that there is a report before its end on every machine.
+    // The transfer stalls half-way, so there is a report before its end on every machine.
     let url = serve(&authority, stream.clone(), stream.len() / 2) + "/image";
     let ca = bench.file("ca.pem", authority.pem().as_bytes());
     let source = ["stream-image", "--url", &url, "--ca", &ca, "--yes", "--json"];

@@ -9,13 +9,14 @@ const INJECT: &[&str] =
     &["inject", "--phone-home-url", "https://s.example/p", "--post", "hostname,fqdn", "--tries", "3"];
 const REMOVE: &[&str] = &["remove", "--phone-home-url", "https://s.example/p"];
 
-/// Runs the command with this on standard input; `expect` is its exit status, its output, and how its complaint begins.
+/// Runs the command with this standard input. `expect` is its exit status, its output, and the start of its error
+/// message.
 fn check(arguments: &[&str], input: &str, (status, output, complaint): (i32, &str, &str)) {
     let mut slipway = Command::new(env!("CARGO_BIN_EXE_slipway"));
     slipway.arg("user-data").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = slipway.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // A usage error ends the command before it reads.
+    // The command exits before it reads the input if the usage is wrong.
     _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let found = child.wait_with_output().unwrap();

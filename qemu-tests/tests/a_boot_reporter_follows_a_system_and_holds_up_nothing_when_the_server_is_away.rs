@@ -1,5 +1,6 @@
-//! A Debian is installed with a boot reporter. It boots while the server is away and with not a byte left on its disk, and nothing
-//! waits for the reporter or fails with it, not even when it crashes; when the server is back it hears of the boot, and nothing of the reporter is left.
+//! A Debian is installed with a boot reporter. It boots while the server is away and with a full disk. Nothing waits
+//! for the reporter or fails because of it, even when it crashes. Once the server is back it gets the report, and
+//! nothing of the reporter is left.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, step, stream, timed};
@@ -8,7 +9,7 @@ use xtask::qemu::{Boot, Disk, MachineConfig, create_disk};
 use xtask::target_image::System;
 
 const DISK_SIZE: u64 = 4 << 30;
-/// Tells on the console how the boot went, and when the reporter is gone.
+/// Prints on the console how the boot went, and when the reporter is gone.
 const TELL: &str = r#"
 state=$(systemctl is-system-running --wait)
 exec >/dev/console 2>&1
@@ -23,7 +24,7 @@ while [ -e /usr/local/lib/slipway ]; do sleep 1; done
 cd /etc/systemd/system
 echo "told: of the reporter $(ls slipway-report.service multi-user.target.wants/slipway-report.service | wc -l) files are left"
 "#;
-/// Takes all that is left of the disk, with what is kept for root, before the reporter begins.
+/// Fills the disk, including the blocks reserved for root, before the reporter starts.
 const UNIT: &str = r#"[Unit]
 Before=slipway-report.service
 [Service]
@@ -80,7 +81,7 @@ fn a_boot_reporter_follows_a_system_and_holds_up_nothing_when_the_server_is_away
         for part in ["==== journal ====\n", "==== mounts ====\n", "==== addresses ====\n", "tell.service"] {
             assert!(log.contains(part), "{part}: {log}");
         }
-        // What the reporter writes in place of a part. This Debian need not have all that is asked for, but these it has.
+        // What the reporter writes if a part is missing. This Debian need not have every part, but it has these.
         for part in ["failed units", "jobs", "mounts", "addresses", "journal"] {
             let content = log.split_once(&format!("==== {part} ====\n")).context(part)?.1;
             assert!(!content.starts_with("not to be had: "), "{part}: {log}");

@@ -1,4 +1,5 @@
-//! A machine's disk becomes an image on the server, which dies on the way; then the disk is erased and the image put back.
+//! A machine's disk becomes an image on the server, which is killed on the way. Then the disk is erased and the image
+//! written back.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, noise, progress, step, timed};
@@ -18,7 +19,7 @@ fn a_captured_disk_is_written_again_as_it_was() -> Result<()> {
         bench.start_run(&[step("capture", Action::CaptureDisk(capture))])?;
 
         let mut machine = bench.power_on(&bench.machine())?;
-        // So that it is not through before the server is gone.
+        // Keeps the machine from finishing before the server is gone.
         machine.limit_disk(0, 4 << 20)?;
         bench
             .wait_for(&machine, "in the middle of the disk", |node| progress(node, 0).is_some_and(|bytes| bytes > 0))?;

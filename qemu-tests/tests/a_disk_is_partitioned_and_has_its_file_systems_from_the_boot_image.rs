@@ -1,4 +1,4 @@
-//! A disk gets partitions and file systems, by nothing but what is in the boot image, and files in them.
+//! A disk gets partitions, file systems and files in them, with only the programs in the boot image.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -98,7 +98,7 @@ fn write(label: &str) -> Action {
     })
 }
 
-/// Copies a partition into a file of its own, for programs that take no offset.
+/// Copies a partition to its own file, for programs that take no offset.
 fn cut_out(disk: &Path, to: &Path, start: u64, mib: u64) -> Result<PathBuf> {
     let mut disk = File::open(disk)?;
     disk.seek(SeekFrom::Start(start * MIB))?;

@@ -1,4 +1,4 @@
-//! Disks that hold a bootable system and answer some requests with an error, and one that is too small.
+//! Disks with a bootable system that answer some requests with an error, and one disk that is too small.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,16 +14,16 @@ const FILLER: u64 = 40 << 20;
 const DISK_SIZE: u64 = 80 << 20;
 const SMALL: u64 = 32 << 20;
 
-/// A disk and what goes wrong on it.
+/// A disk and its fault.
 struct Case {
     /// The disk's serial number.
     serial: &'static str,
     size: u64,
     /// Rules of [`drive::faulty`].
     faults: &'static [&'static str],
-    /// The step, given one that writes the image.
+    /// The step, made from one that writes the image.
     step: fn(Step) -> Step,
-    /// How the reason begins, and the cause.
+    /// Start of the reason, and the cause.
     reason: &'static str,
     cause: Option<&'static str>,
 }
@@ -38,7 +38,7 @@ const CASES: [Case; 5] = [
         reason: "writing /dev/vda at byte ",
         cause: EIO,
     },
-    // Everything is written and verified but the very last block.
+    // Everything but the first block, which comes last, is written and verified.
     Case {
         serial: "fails-at-the-last",
         size: DISK_SIZE,
@@ -55,7 +55,7 @@ const CASES: [Case; 5] = [
         reason: "flushing /dev/vdc",
         cause: EIO,
     },
-    // In the middle of what is erased at the head, where it is read back.
+    // In the middle of the erased head, which is read back.
     Case {
         serial: "does-not-read",
         size: DISK_SIZE,
@@ -79,7 +79,7 @@ fn a_disk_that_fails_is_reported_and_does_not_boot() -> Result<()> {
     timed("a disk that fails is reported and does not boot", || {
         let bench = Bench::new()?;
         let image = bench.folder().join("image");
-        // Full of data, because zeros are not written as such.
+        // Filled with data, because zeros are not written as data.
         bootable::make(&image, IMAGE_SIZE, Path::new(firmware::IPXE), &noise(FILLER as usize))?;
         let (url, digest) = bench.add_image(&fs::read(&image)?)?;
         bench.register()?;
@@ -109,7 +109,7 @@ fn a_disk_that_fails_is_reported_and_does_not_boot() -> Result<()> {
         let image = fs::read(&image)?;
         for (case, disk) in CASES.iter().zip(&disks) {
             let left = fs::read(&disk.path)?;
-            // The size of an image that is not compressed is known before anything is written.
+            // The size of an uncompressed image is known before anything is written.
             let is_untouched = case.size < IMAGE_SIZE && left == image[..left.len()];
             assert!(is_untouched || tables::find(&left).is_empty(), "{}", disk.serial);
         }
@@ -117,7 +117,7 @@ fn a_disk_that_fails_is_reported_and_does_not_boot() -> Result<()> {
     })
 }
 
-/// The step for a disk of this serial number.
+/// The step for the disk with this serial number.
 fn named(mut step: Step, serial: &str) -> Step {
     if let Action::StreamImage(StreamImage { disk, .. }) | Action::EraseDisk(EraseDisk { disk, .. }) = &mut step.action
     {

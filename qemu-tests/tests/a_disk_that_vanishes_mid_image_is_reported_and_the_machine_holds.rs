@@ -1,4 +1,4 @@
-//! Somebody pulls the disk out while it is written.
+//! The disk is pulled out while it is written.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -39,7 +39,8 @@ fn a_disk_that_vanishes_mid_image_is_reported_and_the_machine_holds() -> Result<
         assert!(failure.reason.starts_with("using /dev/vda: the disk vanished: "), "{failure:#?}");
         let [done, said] = failure.causes.as_slice() else { anyhow::bail!("not two causes: {failure:#?}") };
         assert!(done.starts_with("writing /dev/vda at byte "), "{failure:#?}");
-        // What was on its way fails; for what comes later the kernel says that the disk has become one of no bytes.
+        // Writes in progress fail with an I/O error. Later writes fail because the kernel reports that the disk has
+        // size zero.
         let may_say = ["I/O error (os error 5)", "No space left on device (os error 28)"];
         assert!(may_say.contains(&said.as_str()), "{failure:#?}");
         assert_eq!(run.steps[1].state, StepState::Skipped);
@@ -49,7 +50,7 @@ fn a_disk_that_vanishes_mid_image_is_reported_and_the_machine_holds() -> Result<
     })
 }
 
-/// The URL of an image whose second half comes when the word is given.
+/// The URL of an image whose second half is sent once `word` is set.
 fn image_in_two_halves(image: Vec<u8>, word: Arc<AtomicBool>) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://10.0.2.2:{}/image", listener.local_addr()?.port());
@@ -63,7 +64,7 @@ fn image_in_two_halves(image: Vec<u8>, word: Arc<AtomicBool>) -> Result<String> 
         }
         stream.write_all(second)
     };
-    // Whoever hangs up comes again.
+    // A client that hangs up tries again.
     std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(serve(stream))));
     Ok(url)
 }

@@ -1,4 +1,4 @@
-//! A machine whose kernel is locked down is to go on with an installed kernel that nobody has signed.
+//! A machine whose kernel is locked down must start an installed kernel without a signature.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use xtask::command::{command, run_quietly};
 use xtask::qemu::{Boot, MachineConfig};
 
 const ENTRY: &str = "title Installed\nlinux /linux\noptions root=/dev/vda1\n";
-/// In a PE file (Microsoft, "PE Format"): where the offset of its header stands, the magic number of a 64-bit optional header, and
-/// where in that the directory entry of the signatures is.
+/// In a PE file (Microsoft, "PE Format"): position of the header's offset, magic number of a 64-bit optional header,
+/// and position of the signatures' directory entry in that header.
 const HEADER_OFFSET: usize = 0x3c;
 const PE32_PLUS: [u8; 2] = [0x0b, 0x02];
 const CERTIFICATES: usize = 112 + 4 * 8;
@@ -40,7 +40,7 @@ fn a_kernel_without_a_signature_is_not_started_under_lockdown() -> Result<()> {
     })
 }
 
-/// An image of a disk whose boot loader starts the kernel, of which the signature is taken away.
+/// A disk image whose boot loader starts the kernel with its signature removed.
 fn image(bench: &Bench, vmlinuz: &Path) -> Result<PathBuf> {
     let mut kernel = std::fs::read(vmlinuz)?;
     let at = kernel.get(HEADER_OFFSET..HEADER_OFFSET + 4).context("a header")?;

@@ -1,5 +1,5 @@
-//! Loaders that are not UEFI firmware do not say where they found slipway: the kernel's command line names the medium, or its
-//! label does.
+//! Loaders other than UEFI firmware do not say where they found slipway. The kernel's command line or the medium's
+//! label identifies it.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! An action of the static program panics, because it can have no more threads. The installer that is started after it reports which
-//! step that was and why.
+//! An action of the static program panics because it cannot start more threads. The next installer reports the step and
+//! the reason.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -12,8 +12,8 @@ use slipway_protocol::{NodeStatus, RunState};
 use xtask::binary::{self, Arch};
 use xtask::lab::{Lab, parse_status};
 
-/// Bytes of address space that are left for the action: enough for the buffers of its pipeline and one stack of 2 MiB, but not for
-/// those of all its threads.
+/// Bytes of address space left for the action: enough for the buffers of its pipeline and one stack of 2 MiB, but not
+/// for the stacks of all its threads.
 const LEFT: u64 = 16 << 20;
 
 #[test]
@@ -63,7 +63,7 @@ fn a_panic_of_an_action_is_reported_with_its_reason() -> Result<()> {
     })
 }
 
-/// Ended with the test.
+/// Killed when dropped.
 struct Installer(Child);
 
 impl Drop for Installer {

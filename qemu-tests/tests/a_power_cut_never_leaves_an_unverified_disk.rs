@@ -1,4 +1,5 @@
-//! The power goes while images are written, refused, and a disk is erased. `cargo xtask torture` does the same for longer.
+//! The power is cut while images are written or refused and while a disk is erased. `cargo xtask torture` does the same
+//! for longer.
 
 use anyhow::Result;
 use qemu_tests::timed;

@@ -1,4 +1,4 @@
-//! The server that gives out the image and takes the reports dies while a machine installs, and comes back.
+//! The server that serves the image and receives the reports is killed while a machine installs, and comes back.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, noise, progress, stream, timed};
@@ -13,7 +13,7 @@ fn a_server_restarted_mid_image_loses_nothing() -> Result<()> {
         bench.register()?;
         bench.start_run(&[stream("write", &url, digest)])?;
         let mut machine = bench.power_on(&bench.machine())?;
-        // So that it is not through before the server is gone.
+        // Keeps the machine from finishing before the server is gone.
         machine.limit_disk(0, 4 << 20)?;
         bench.wait_for(&machine, "in the middle of the image", |node| {
             progress(node, 0).is_some_and(|bytes| bytes > 0)

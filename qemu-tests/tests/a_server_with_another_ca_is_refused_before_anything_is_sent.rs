@@ -1,4 +1,4 @@
-//! The machine's boot medium vouches for one CA, and the server has its certificate from another.
+//! The machine's boot medium trusts one CA, and the server's certificate is from another.
 
 use anyhow::Result;
 use qemu_tests::{Bench, LIMIT, timed};

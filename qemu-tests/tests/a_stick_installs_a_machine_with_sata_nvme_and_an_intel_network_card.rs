@@ -1,5 +1,5 @@
-//! A technician boots the image for real machines from a USB stick. The machine has what servers have: a SATA disk behind AHCI, an
-//! NVMe disk, a network card of Intel's.
+//! A technician boots the image for real machines from a USB stick. The machine has typical server hardware: a SATA
+//! disk on AHCI, an NVMe disk, and an Intel network card.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, bootable_image, noise, step, timed};

@@ -1,5 +1,5 @@
-//! A system whose root partition is marked as read-only is left as its image has it. Its seed is in a partition that is made
-//! in free space, and that the kernel reads and writes.
+//! A system with a root partition marked read-only stays as in its image. Its seed goes into a new partition in free
+//! space, which the kernel reads and writes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 const IMAGE_MIB: u64 = 48;
 /// The root file system in the image, in MiB.
 const ROOT: std::ops::Range<u64> = 1..40;
-/// Where the seed comes to be on a disk of 256 MiB, in MiB: at the end of what is free.
+/// Start of the seed partition on a disk of 256 MiB, in MiB: at the end of the free space.
 const SEED: u64 = 251;
 const USER_DATA: &str = "#cloud-config\npackages: [nginx]\n";
 
@@ -57,7 +57,7 @@ fn a_system_that_must_not_be_written_to_gets_its_seed_in_a_partition() -> Result
     })
 }
 
-/// An image with a root partition that is marked as read-only (Discoverable Partitions Specification, partition flags).
+/// An image with a root partition marked read-only (Discoverable Partitions Specification, partition flags).
 fn make_image(folder: &Path) -> Result<Vec<u8>> {
     let (tree, image) = (folder.join("tree"), folder.join("made"));
     fs::create_dir_all(tree.join("etc"))?;

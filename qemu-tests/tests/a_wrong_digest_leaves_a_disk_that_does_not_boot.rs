@@ -1,4 +1,4 @@
-//! An image that boots arrives, but it is not the one the workflow names.
+//! A bootable image arrives, but it is not the one the workflow names.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use qemu_tests::{Bench, LIMIT, bootable_image, has_empty_head, step, stream, tim
 use slipway_protocol::{Action, NodeState, Reboot, StepState};
 use xtask::qemu::firmware;
 
-/// What the boot loader on the image greets with.
+/// The greeting of the boot loader on the image.
 const GREETING: &str = "iPXE initialising devices";
 
 #[test]
@@ -33,7 +33,7 @@ fn a_wrong_digest_leaves_a_disk_that_does_not_boot() -> Result<()> {
 
         assert!(has_empty_head(&bench.disk())?);
         let mut machine = bench.power_on(&bench.machine_with_firmware(&bench.disk()))?;
-        // The firmware starts its shell when it has tried everything else.
+        // The firmware starts its shell after everything else failed.
         machine.wait_for_console("UEFI Interactive Shell", LIMIT)?;
         assert_eq!(machine.console()?.matches(GREETING).count(), 1, "only the untouched image boots");
         Ok(())

@@ -1,5 +1,5 @@
-//! Two disks, each with an EFI system partition and one half of an array, and LVM on the array: made twice, filled by the steps after
-//! it, and looked at by other people's programs.
+//! Two disks, each with an EFI system partition and one half of an array, and LVM on the array. It is made twice,
+//! filled by later steps, and checked with other programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use slipway_protocol::{
 use xtask::qemu::create_disk;
 
 const SIZE: u64 = 192 << 20;
-/// The array is behind an EFI system partition of 40 MiB, and reaches to the last MiB.
+/// The array follows an EFI system partition of 40 MiB and ends before the last MiB.
 const MEMBER_MIB: u64 = 41;
 const MEMBER_MIBS: u64 = 150;
 
@@ -87,7 +87,7 @@ fn an_array_of_two_disks_carries_volumes_that_later_steps_fill() -> Result<()> {
             }
             assert!(said.contains(&format!("Device Role : Active device {index}")), "{said}");
             assert!(said.contains("Data Offset : 2048 sectors"), "{said}");
-            // What was written is on both halves, whether or not the rest is equal yet.
+            // Both halves have the written data, even if the rest is not synchronised yet.
             let volumes = cut(&bench, half, "volumes", MEMBER_MIB + 1, MEMBER_MIBS - 1)?;
             let description = succeed(Command::new("pvck").args(["--dump", "metadata"]).arg(&volumes))?;
             assert!(description.contains("vg0 {") && description.contains("my-root {"), "{description}");
@@ -109,7 +109,7 @@ fn an_array_of_two_disks_carries_volumes_that_later_steps_fill() -> Result<()> {
     })
 }
 
-/// A part of a disk as a file of its own.
+/// Copies a part of a disk into its own file.
 fn cut(bench: &Bench, disk: &Path, name: &str, mib: u64, mibs: u64) -> Result<PathBuf> {
     let to = bench.folder().join(name);
     let mut dd = Command::new("dd");

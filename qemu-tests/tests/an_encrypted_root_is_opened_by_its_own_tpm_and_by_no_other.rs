@@ -1,5 +1,5 @@
-//! Debian is installed through firmware with its root encrypted. The machine's TPM opens it; in a machine with another TPM it
-//! stays closed.
+//! Debian is installed through firmware with an encrypted root. The machine's TPM opens it. With another TPM it stays
+//! closed.
 
 use std::path::Path;
 use std::process::{Child, Command};
@@ -15,16 +15,16 @@ use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use xtask::target_image::System;
 
 const DISK_SIZE: u64 = 2 << 30;
-/// An emulated processor makes the initramfs, and encrypts a gigabyte.
+/// An emulated processor makes the initramfs and encrypts a gigabyte.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
-/// What systemd asks on the console when no token opens a volume.
+/// What systemd asks on the console if no token opens a volume.
 const ASKED: &str = "Please enter";
 
-/// A TPM in software, switched on until this is dropped.
+/// A software TPM that runs until this is dropped.
 struct Tpm(Child, Vec<String>);
 
 impl Tpm {
-    /// A TPM whose state is in a folder, which is made.
+    /// A TPM with its state in a folder, which is created.
     fn start(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let socket = folder.join("socket");
@@ -45,7 +45,7 @@ impl Tpm {
 
 impl Drop for Tpm {
     fn drop(&mut self) {
-        // Both fail only where it has ended with the machine.
+        // Both calls fail only if the TPM has already ended with the machine.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -101,13 +101,13 @@ fn steps(url: &str, digest: slipway_protocol::Digest) -> Vec<Step> {
         step("stream", stream),
         step("seed", Action::SeedCloudInit(seed)),
         step("arguments", Action::KernelArgs(arguments)),
-        // The firmware, and what it is told of Secure Boot: the same for both systems.
+        // The registers of the firmware and of its Secure Boot settings, which are the same for both systems.
         step("encrypt", Action::EncryptRoot(EncryptRoot { pcrs: vec![0, 7], ..EncryptRoot::default() })),
         step("reboot", Action::Reboot(Reboot {})),
     ]
 }
 
-/// A machine with firmware, which boots from the network once, and measures both times what it starts.
+/// A machine with firmware that boots from the network once. The firmware measures what it starts, both times.
 fn machine(bench: &Bench, disk: &Path, tpm: &Tpm) -> MachineConfig {
     MachineConfig {
         boot: Boot::Uefi { uri: Some(bench.lab.loader_url()) },
@@ -119,7 +119,7 @@ fn machine(bench: &Bench, disk: &Path, tpm: &Tpm) -> MachineConfig {
     }
 }
 
-/// Waits until the installed system reports that it runs, which it does from its root.
+/// Waits until the installed system reports that it runs. It does so from its root.
 fn install(lab: &Lab, machine: &mut Machine) -> Result<()> {
     let changes = lab.watch("m1")?;
     let deadline = Instant::now() + LIMIT;

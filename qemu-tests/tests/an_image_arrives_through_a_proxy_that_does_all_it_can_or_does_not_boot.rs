@@ -1,5 +1,5 @@
-//! A proxy between the machine and its image goes round in circles, flips a bit, and then does everything else that proxies do
-//! before it behaves.
+//! A proxy between the machine and its image redirects in circles, flips a bit, and then does everything else that
+//! proxies do before it behaves.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -54,7 +54,7 @@ fn an_image_arrives_through_a_proxy_that_does_all_it_can_or_does_not_boot() -> R
     })
 }
 
-/// The run after this one, once it has ended.
+/// The run that follows `before`, once it has ended.
 fn ended(bench: &Bench, machine: &Machine, before: Option<&RunStatus>) -> Result<RunStatus> {
     let is_ended = |run: &RunStatus| {
         matches!(run.state, RunState::Failed | RunState::Succeeded) && before.is_none_or(|before| before.id != run.id)
@@ -66,18 +66,18 @@ fn ended(bench: &Bench, machine: &Machine, before: Option<&RunStatus>) -> Result
 /// What the proxy does with a request.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// Sends the rest of the image up to a byte, under this entity tag, and hangs up.
+    /// Sends the rest of the image up to this byte, with this ETag, and hangs up.
     Cut(usize, &'static str),
-    /// The same, and says no more without hanging up.
+    /// The same, but then stays silent instead of hanging up.
     Stall(usize, &'static str),
-    /// Ignores where the rest begins.
+    /// Ignores the requested range and sends everything.
     Whole,
-    /// Answers with this line and nothing else.
+    /// Answers with only this status line.
     Status(&'static str),
 }
 
 const QUARTER: usize = IMAGE_SIZE / 4;
-/// Where requests for the image begin, one after the other, and what becomes of them.
+/// Start of each request for the image in order, and what the proxy does with it.
 const FAULTS: [(usize, Fault); 9] = [
     (0, Fault::Status("503 Busy\r\nRetry-After: 1")),
     (0, Fault::Cut(QUARTER, "\"a\"")),
@@ -104,7 +104,7 @@ impl Proxy {
         std::thread::spawn(move || {
             let mut silent = Vec::new();
             for stream in listener.incoming().flatten() {
-                // Whoever hangs up comes again.
+                // A client that hangs up tries again.
                 silent.extend(answer(stream, &image, &log).ok().flatten());
             }
         });
@@ -115,13 +115,13 @@ impl Proxy {
         format!("http://10.0.2.2:{}/{name}", self.port)
     }
 
-    /// Where each request for the image began.
+    /// Start of each request for the image.
     fn asked(&self) -> Vec<usize> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Answers a request. Returns a connection that is to stay open.
+/// Answers a request. Returns the connection if it must stay open.
 fn answer(mut stream: TcpStream, image: &[u8], asked: &Mutex<Vec<usize>>) -> Result<Option<TcpStream>> {
     let (path, from) = request(&stream)?;
     match path.as_str() {
@@ -150,7 +150,7 @@ fn answer(mut stream: TcpStream, image: &[u8], asked: &Mutex<Vec<usize>>) -> Res
     Ok(None)
 }
 
-/// The path of a request, and where the range it asks for begins.
+/// The path of a request, and the start of the range it asks for.
 fn request(stream: &TcpStream) -> Result<(String, usize)> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next().context("a request")??;

@@ -1,4 +1,4 @@
-//! A system is installed as an image, and then given a file, an archive, and a command that runs in it.
+//! A system is installed as an image, and then gets a file, an archive, and a command that runs in it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -69,7 +69,7 @@ fn an_installed_system_is_changed_from_within_before_it_boots() -> Result<()> {
     })
 }
 
-/// Copies the host's shell and its libraries to where they are here.
+/// Copies the host's shell and its libraries to the same paths in the tree.
 fn copy_shell(tree: &Path) -> Result<()> {
     let shell = Path::new("/bin/sh");
     let listed = String::from_utf8(succeed(Command::new("ldd").arg(shell))?)?;

@@ -1,4 +1,4 @@
-//! The kernel kills the installer, for want of memory, while it writes an image.
+//! The kernel's OOM killer kills the installer while it writes an image.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -20,7 +20,7 @@ fn an_installer_killed_mid_image_is_reported_and_the_machine_holds() -> Result<(
             progress(node, 0).is_some_and(|bytes| bytes > 8 << 20)
         })?;
 
-        // SysRq and "f" have the kernel kill the process that takes the most memory.
+        // SysRq and "f" make the kernel kill the process that uses the most memory.
         machine.send_break()?;
         machine.type_text("f")?;
 
@@ -44,7 +44,7 @@ fn an_installer_killed_mid_image_is_reported_and_the_machine_holds() -> Result<(
     })
 }
 
-/// The URL of an image that stops half-way, again and again: whoever fetches it stays in the middle.
+/// The URL of an image that always stops half-way, so its client never finishes.
 fn half_an_image(image: &[u8]) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://10.0.2.2:{}/image", listener.local_addr()?.port());
@@ -53,7 +53,7 @@ fn half_an_image(image: &[u8]) -> Result<String> {
     std::thread::spawn(move || {
         let mut open = Vec::new();
         for mut stream in listener.incoming().flatten() {
-            // Whoever hangs up comes again.
+            // A client that hangs up tries again.
             let _ = stream.read(&mut [0; 4096]).and_then(|_| stream.write_all(&answer));
             open.push(stream);
         }

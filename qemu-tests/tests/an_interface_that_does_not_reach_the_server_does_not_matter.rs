@@ -1,4 +1,5 @@
-//! The first interface gets an address and a gateway by DHCP, as from a service processor's own network, and leads nowhere.
+//! The first interface gets an address and a gateway by DHCP, as on a service processor's own network, but leads
+//! nowhere.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, LIMIT, timed};

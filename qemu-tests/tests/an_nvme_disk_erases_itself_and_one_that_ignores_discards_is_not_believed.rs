@@ -1,4 +1,5 @@
-//! Two disks in one machine: an NVMe disk that can format itself, and a virtio disk that takes discards and ignores them.
+//! Two disks in one machine: an NVMe disk that can format itself, and a virtio disk that accepts discards and ignores
+//! them.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, noise, step, timed};
@@ -51,7 +52,7 @@ fn an_nvme_disk_erases_itself_and_one_that_ignores_discards_is_not_believed() ->
     })
 }
 
-/// How the one disk of a step was erased, and the step's warnings.
+/// How the only disk of a step was erased, and the step's warnings.
 fn result(node: &NodeStatus, step: usize) -> Result<(String, Vec<String>)> {
     let steps = &node.run.as_ref().context("a run")?.steps;
     let outcome = steps.get(step).and_then(|step| step.outcome.clone()).context("an outcome")?;

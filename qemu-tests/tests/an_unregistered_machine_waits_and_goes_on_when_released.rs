@@ -1,4 +1,4 @@
-//! Nobody told the server of this machine; somebody in front of it reads out its claim code.
+//! The machine is not registered on the server. A person in front of it reads out its claim code.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, UUID, timed};

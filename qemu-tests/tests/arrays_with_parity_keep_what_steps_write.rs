@@ -1,5 +1,5 @@
-//! Four disks with an array of each level that has parity, whose file systems later steps fill; put together again from three of
-//! the disks.
+//! Four disks with an array of each parity level. Later steps fill their file systems. The content is then restored
+//! from three of the disks.
 
 use std::fs;
 use std::process::Command;
@@ -12,9 +12,9 @@ use xtask::command::{run_quietly, stdout};
 const MIB: usize = 1 << 20;
 const DISKS: usize = 4;
 const SIZE: usize = 80 << 20;
-/// A piece of an array on one disk.
+/// Size of an array's chunk on one disk, in bytes.
 const CHUNK: usize = 512 << 10;
-/// Where the data of each array begins and ends on each disk, behind a MiB for its superblock.
+/// Start and end of the data of each array on each disk. The MiB before the start holds the superblock.
 const ARRAYS: [(&str, usize, usize); 2] = [("five", 2 * MIB, 32 * MIB), ("six", 33 * MIB, 79 * MIB)];
 
 #[test]
@@ -47,7 +47,7 @@ fn arrays_with_parity_keep_what_steps_write() -> Result<()> {
         let mut config = bench.machine();
         let disks: Vec<_> = (0..DISKS).map(|index| bench.folder().join(format!("s-{index}"))).collect();
         for (index, file) in disks.iter().enumerate() {
-            // Nothing fits together before the kernel has made it: the sum of these is not zero.
+            // The parity is wrong until the kernel has made it, because the XOR of these values is not zero.
             fs::write(file, vec![1 << index; SIZE])?;
             let drive = format!("if=none,id=s-{index},format=raw,file={}", file.display());
             let device = format!("virtio-blk-pci,drive=s-{index},serial=s-{index}");
@@ -75,8 +75,8 @@ fn arrays_with_parity_keep_what_steps_write() -> Result<()> {
     })
 }
 
-/// What is on an array whose members are laid out left-symmetric, made from all of them but one: in each row the first parity is
-/// the sum of the data. What lies where nothing was written may have no parity yet, which matters to none who reads files.
+/// The content of an array in the left-symmetric layout, restored from all members but one: the first parity of each
+/// row is the XOR of its data. Rows that were never written may have no parity yet, which does not affect files.
 fn without(members: &[&[u8]], lost: usize, parities: usize) -> Vec<u8> {
     let mut volume = Vec::new();
     for row in 0..members[0].len() / CHUNK {

@@ -1,6 +1,6 @@
-//! A disk whose boot loader starts a unified kernel image: what kernel-args puts beside it is found by its stub, of the first
-//! version that looks for it, and reaches the kernel behind what the image has built in; and so with an image that comes later, as
-//! the system's own update brings it.
+//! The boot loader of a disk starts a unified kernel image. Its stub, of the first version that supports addons, finds
+//! the addon of kernel-args. The arguments reach the kernel after the built-in ones. The same holds for an image that
+//! the system's own update installs later.
 
 use std::path::{Path, PathBuf};
 
@@ -64,12 +64,12 @@ fn kernel_arguments_reach_a_unified_image_through_an_addon() -> Result<()> {
     })
 }
 
-/// The file system an image begins with, as mtools call it.
+/// The file system at the start of an image, in the form mtools takes.
 fn partition(image: &Path) -> String {
     format!("{}@@1M", image.display())
 }
 
-/// Puts a unified kernel image where systemd-boot looks for them.
+/// Puts a unified kernel image where systemd-boot looks for it.
 fn put(unified: &Path, image: &Path) -> Result<()> {
     run_quietly(command("mcopy", ["-i", &partition(image)]).arg(unified).arg("::EFI/Linux"))
 }

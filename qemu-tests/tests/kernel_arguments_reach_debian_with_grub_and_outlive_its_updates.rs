@@ -1,6 +1,6 @@
-//! Debian with shim, GRUB and two kernels, whose menu is not there yet: arguments are added and replaced, for which its own tools make
-//! the menu; one is deleted from that, then they make it anew, as they do for a new kernel, and the firmware starts it. Beside it there is
-//! the menu of U-Boot, whose own program makes it and, for a new kernel, makes it anew.
+//! Debian with shim, GRUB and two kernels, whose menu does not exist yet. Arguments are added and replaced, for which
+//! Debian's own tools make the menu. One argument is deleted from it. Then the tools make the menu again, as they do
+//! for a new kernel, and the firmware starts it. U-Boot's menu is made by its own program, also again for a new kernel.
 
 use anyhow::{Context, Result};
 use qemu_tests::installed::install;
@@ -12,18 +12,18 @@ use xtask::lab::FOR_EMULATION;
 use xtask::target_image::System;
 
 const NOTE: &str = "slipway.note=\"of two words\"";
-/// What Debian runs when a kernel comes or goes.
+/// What Debian runs when a kernel is installed or removed.
 const UPDATE: &str =
     "run-parts --verbose --regex 'zz-(update-grub|u-boot-menu)' --arg=$(ls /lib/modules) /etc/kernel/postinst.d";
 
-/// Files of the package that makes the menu of U-Boot.
+/// Files of the package that makes U-Boot's menu.
 const U_BOOT_MENU: [&str; 3] =
     ["/etc/default/u-boot", "/etc/kernel/postinst.d/zz-u-boot-menu", "/usr/sbin/u-boot-update"];
-/// A second kernel beside the one there is.
+/// Adds a second kernel.
 const SECOND: &str = "for file in /boot/vmlinuz-* /boot/initrd.img-*; do cp $file $file-second; done";
-/// The menu of U-Boot for both, with an argument that is to go.
+/// Makes U-Boot's menu for both kernels, with an argument that is deleted later.
 const MENU: &str = "echo 'U_BOOT_PARAMETERS=\"ro console=tty0\"' >>/etc/default/u-boot; u-boot-update";
-/// Looks for what was asked for on the lines of both kernels, and for what was deleted on any.
+/// Checks that the added argument is on the lines of both kernels, and the deleted one on none.
 const CHECK: &str = "for menu in /boot/grub/grub.cfg /boot/extlinux/extlinux.conf; do \
                      if grep console=tty0 $menu; then exit 1; fi; \
                      test 2 = $(grep -B3 'slipway.note=\"\\?of two words' $menu | grep -o 'vmlinuz-[^ ]*' | sort -u | wc -l); done";
@@ -57,7 +57,7 @@ fn kernel_arguments_reach_debian_with_grub_and_outlive_its_updates() -> Result<(
         let arguments = installed.kernel_arguments()?;
         let root = arguments.iter().find(|argument| argument.starts_with("root="));
         assert!(root.is_some_and(|root| root.starts_with("root=UUID=")), "{arguments:?}");
-        // GRUB puts quotes around the whole of an argument with spaces.
+        // GRUB quotes the whole of an argument with spaces.
         let ours = ["console=ttyS0,57600", FOR_EMULATION, "\"slipway.note=of", "two", "words\""];
         assert!(arguments.ends_with(&ours) && !arguments.contains(&"console=tty0"), "{arguments:?}");
         Ok(())

@@ -1,5 +1,5 @@
-//! Kernels and their entries on an extended boot loader partition, as the Boot Loader Specification has it: arguments are added, then
-//! the system installs its kernel once more, and the firmware starts it. Its cloud-init finds the seed in a partition.
+//! Kernels and their entries are on an extended boot loader partition (Boot Loader Specification). Arguments are added,
+//! the system installs its kernel again, and the firmware starts it. cloud-init finds the seed in a partition.
 
 use anyhow::Result;
 use qemu_tests::installed::install;
@@ -9,7 +9,7 @@ use slipway_protocol::SeedPlace;
 use xtask::lab::FOR_EMULATION;
 use xtask::target_image::System;
 
-/// What Debian's systemd-boot runs for a kernel that is installed.
+/// What Debian's systemd-boot runs when a kernel is installed.
 const UPDATE: &str = "version=$(ls /lib/modules)\nkernel-install add $version /boot/vmlinuz-$version";
 
 #[test]

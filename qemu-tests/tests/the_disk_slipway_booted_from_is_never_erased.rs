@@ -1,4 +1,4 @@
-//! A technician boots the unified kernel image from a stick, and the workflow says to erase the machine's only disk.
+//! A technician boots the unified kernel image from a stick, and the workflow erases the machine's only disk.
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, bootable_image, noise, step, timed};

@@ -1,6 +1,6 @@
-//! A machine whose firmware starts from the network first installs Debian, changes its boot order by its EFI variables, from which
-//! the entry of a former installation goes, and starts from its disk from then on. Another one goes on with the installed kernel
-//! without its firmware, and says how much sooner.
+//! A machine whose firmware starts from the network first installs Debian and changes its boot order in its EFI
+//! variables. The entry of a former installation is removed, and the machine starts from its disk from then on. Another
+//! machine starts the installed kernel without its firmware, and the test prints how much sooner.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -15,17 +15,17 @@ use xtask::python;
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
 use xtask::target_image::System;
 
-/// The entry virt-fw-vars makes for a URI.
+/// The entry that virt-fw-vars makes for a URI.
 const NETWORK: u16 = 0x0099;
-/// The entry of the installation there was before.
+/// The entry of the former installation.
 const FORMER: u16 = 0x0042;
-/// Its partition, as text and as in a device path, and where that was, in blocks.
+/// The GUID of its partition, as text and as in a device path, and its place in blocks.
 const FORMER_GUID: &str = "0c2f1f6e-5d4b-4c7a-9b1e-7d3a52f0c611";
 const FORMER_GUID_BYTES: [u8; 16] = *b"\x6e\x1f\x2f\x0c\x4b\x5d\x7a\x4c\x9b\x1e\x7d\x3a\x52\xf0\xc6\x11";
 const FORMER_BLOCKS: [u64; 2] = [2048, 2048];
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 const DISK_SIZE: u64 = 2 << 30;
-/// What the firmware's network boot loader greets with.
+/// The greeting of the firmware's network boot loader.
 const NETWORK_BOOT: &str = "iPXE initialising devices";
 
 #[test]
@@ -59,8 +59,8 @@ fn the_firmware_starts_what_was_installed_and_keeps_its_network_entries() -> Res
     })
 }
 
-/// Installs Debian on a machine that starts from the network first, has it leave by these steps, and returns the time from the
-/// last word of PID 1 to the first of the installed kernel.
+/// Installs Debian on a machine that starts from the network first, and has it leave with these steps. Returns the time
+/// from the last word of PID 1 to the first of the installed kernel.
 fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<Duration> {
     let (url, digest) = bench.add_system(System::SystemdBoot)?;
     bench.start_run(&[&[stream("system", &url, digest)], steps].concat())?;
@@ -85,21 +85,22 @@ fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<D
     let left = Instant::now();
     machine.wait_for_console("Linux version", LIMIT)?;
     let took = left.elapsed();
-    // The command line the image has in its boot entry.
+    // The command line in the image's boot entry.
     machine.wait_for_console("root=LABEL=root", LIMIT)?;
-    // Without a new boot order, this is also what the firmware would begin with, had it been gone through.
+    // If the boot order is unchanged, this shows that the firmware was bypassed: it would have started from the network
+    // again.
     assert_eq!(machine.console()?.matches(NETWORK_BOOT).count(), 1, "the network was started from twice");
     let node = bench.wait_for(&machine, "installed", |node| node.state == NodeState::Installed)?;
     let outcomes: Vec<_> = node.run.context("a run")?.steps.into_iter().filter_map(|step| step.outcome).collect();
     assert!(outcomes.iter().all(|outcome| outcome.warnings.is_empty()), "{outcomes:#?}");
-    // The firmware might have removed the entry itself.
+    // The firmware could also have removed the entry, so the report of the step is checked.
     let ordered = steps.iter().any(|step| matches!(step.action, Action::EfiBootOrder(_)));
     let removed = outcomes.iter().any(|outcome| outcome.summary.ends_with("; removed 1 of former installations"));
     assert_eq!(removed, ordered, "{outcomes:#?}");
     Ok(took)
 }
 
-/// A machine's variables, by which it starts from an URI before anything else, always, and from a former installation after that.
+/// Variables with which a machine always starts from a URI first, and then from a former installation.
 fn make_variables(folder: &Path, uri: &str) -> Result<()> {
     let variables = folder.join("vars.fd");
     firmware::variables(&variables, Some(uri))?;
@@ -113,18 +114,19 @@ fn make_variables(folder: &Path, uri: &str) -> Result<()> {
     run_quietly(change.arg(&file).arg("--inplace").arg(&variables))
 }
 
-/// A load option: active, with a description and the path of a program on a partition (UEFI specification 2.10, 3.1.3 and 10.3).
+/// An active load option with a description and the path of a program on a partition (UEFI specification 2.10, 3.1.3
+/// and 10.3).
 fn former_entry() -> Vec<u8> {
     let text = |text: &str| -> Vec<u8> { text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect() };
     let node = |kind: [u8; 2], data: &[u8]| [&kind, &(4 + data.len() as u16).to_le_bytes()[..], data].concat();
     let blocks = FORMER_BLOCKS.map(u64::to_le_bytes).concat();
-    // Of partition 1, in a GPT, told from others by its GUID.
+    // Partition 1 of a GPT, identified by its GUID.
     let drive = [&1_u32.to_le_bytes(), blocks.as_slice(), &FORMER_GUID_BYTES, &[2, 2]].concat();
     let path = [node([4, 1], &drive), node([4, 4], &text("\\EFI\\old\\old.efi")), node([0x7f, 0xff], &[])].concat();
     [&1_u32.to_le_bytes(), &(path.len() as u16).to_le_bytes()[..], &text("former"), &path].concat()
 }
 
-/// A machine's variables after it was switched off.
+/// The variables of a machine that was switched off.
 fn read_variables(folder: &Path) -> Result<Value> {
     let file = folder.join("found.json");
     let tools = python::environment(python::FIRMWARE)?;
@@ -133,7 +135,7 @@ fn read_variables(folder: &Path) -> Result<Value> {
     Ok(serde_json::from_slice(&std::fs::read(&file)?)?)
 }
 
-/// What a variable holds, in hexadecimal.
+/// The content of a variable in hexadecimal.
 fn content<'a>(variables: &'a Value, name: &str) -> Option<&'a str> {
     let mut all = variables["variables"].as_array()?.iter();
     all.find(|variable| variable["name"] == name)?["data"].as_str()

@@ -1,5 +1,5 @@
-//! Disks behind the device mapper of the machine's own kernel, which refuses some of what is written, drops it, puts it where
-//! something else is, or damages it in memory on its way, and one that cannot read back what it took.
+//! Disks behind the device mapper of the machine's own kernel. It refuses some of the writes, drops them, redirects
+//! them to the place of other data, or corrupts their data in memory. One disk cannot read back what it took.
 
 use std::fs;
 use std::path::Path;
@@ -13,12 +13,12 @@ use xtask::{command, kernel};
 
 const DISK_SIZE: usize = 32 << 20;
 const IMAGE_SIZE: usize = 24 << 20;
-/// What the machine runs first, and then the micro-OS in its place.
+/// The program the machine runs first. It starts the micro-OS in its place.
 const BEFORE: &str = "/before";
-/// The faulty sectors of every disk are from 20000 to 20007; the byte of the first.
+/// Sectors 20000 to 20007 of every disk are faulty. This is the byte offset of the first.
 const FAULT: u64 = 20_000 * 512;
-/// What they are in the tables of the device mapper (kernel documentation, admin-guide/device-mapper): `dm-0` is on `vda`, `dm-1` on
-/// `vdb`, and so on. With no second in which it is up, dm-flakey is always down.
+/// The faults as device-mapper tables (kernel documentation, admin-guide/device-mapper): `dm-0` is on `vda`, `dm-1` on
+/// `vdb`, and so on. dm-flakey is always down if its up interval is 0 seconds.
 const FAULTS: [&str; 4] = [
     "8 error",
     "8 flakey /dev/vdb 20000 0 1 1 drop_writes",
@@ -26,10 +26,10 @@ const FAULTS: [&str; 4] = [
     "8 flakey /dev/vdd 20000 0 1 5 corrupt_bio_byte 32 w 7 0",
 ];
 
-/// A disk, and what is said of it.
+/// A disk, and the expected report.
 struct Case {
     device: &'static str,
-    /// How the reason begins, and the cause.
+    /// Start of the reason, and the cause.
     reason: &'static str,
     cause: Option<&'static str>,
 }
@@ -52,7 +52,7 @@ fn what_a_disk_loses_or_misplaces_is_found_and_does_not_boot() -> Result<()> {
         let disks = ["vda", "vdb", "vdc", "vdd", "vde"]
             .map(|name| Disk { path: bench.folder().join(name), serial: name.to_owned() });
         for disk in &disks {
-            // What is not written must not look as if it were.
+            // Differs from the image, so that lost writes are noticed.
             fs::write(&disk.path, vec![0xA5; DISK_SIZE])?;
         }
         let [refuses, drops, misplaces, damages, forgets] = disks.clone();
@@ -84,7 +84,7 @@ fn what_a_disk_loses_or_misplaces_is_found_and_does_not_boot() -> Result<()> {
     })
 }
 
-/// The step for a disk, with all of it read back.
+/// The step for a disk, with complete readback.
 fn to(device: &str, mut step: Step) -> Step {
     if let Action::StreamImage(StreamImage { disk, verify, .. }) = &mut step.action {
         (disk.device, *verify) = (Some(device.to_owned()), Verify::Readback);
@@ -92,14 +92,14 @@ fn to(device: &str, mut step: Step) -> Step {
     step
 }
 
-/// Whether a reason names the piece of the disk, at most a mebibyte, that a byte is in.
+/// Whether the piece of the disk that a reason names, at most one MiB, contains this byte.
 fn covers(reason: &str, byte: u64) -> bool {
     let after = reason.split("byte ").nth(1).unwrap_or_default();
     let digits = after.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
     digits.parse::<u64>().is_ok_and(|at| (at..at + (1 << 20)).contains(&byte))
 }
 
-/// The machine with mappings made on its disks before the micro-OS starts.
+/// The machine with mappings that are made on its disks before the micro-OS starts.
 fn with_mappings(mut machine: MachineConfig, file: &Path) -> Result<MachineConfig> {
     if let Boot::Kernel { initramfs, cmdline, .. } = &mut machine.boot {
         let mut bytes = fs::read(&*initramfs)?;
@@ -147,7 +147,7 @@ fn script() -> String {
         script.push_str(&format!("while ! [ -b {disk} ]; do $b sleep 0.1; done\n"));
         script.push_str(&format!("printf '{table}' | /sbin/dmsetup create --noudevsync --noudevrules fault-{index}\n"));
     }
-    // The shell becomes PID 1's successor, not its child.
+    // The micro-OS must become PID 1, so the shell replaces itself.
     script.push_str("exec /init\n");
     script
 }

@@ -1,4 +1,4 @@
-//! A server and a machine on one host, for the tests beside this crate: real TLS on loopback, a file for a disk.
+//! A server and a machine on one host, for the tests in this crate: real TLS on loopback, and a file as the disk.
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::net::SocketAddr;
@@ -25,14 +25,14 @@ use tokio::task::JoinHandle;
 
 /// The machine's UUID.
 pub const UUID: &str = "4c4c4544-0042-3010-8058-b7c04f503432";
-/// Size of its disk in bytes.
+/// Size of the machine's disk in bytes.
 pub const DISK: u64 = 16 << 20;
 
-/// A server, and a folder for it and the machine.
+/// A server, and a folder for the server and the machine.
 pub struct Lab {
-    /// Scratch.
+    /// Temporary folder.
     pub folder: TempDir,
-    /// How long a server of images may fail; what is usual if it is not said.
+    /// How long an image server may fail. None for the default.
     pub patience: Option<Duration>,
     address: SocketAddr,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
@@ -49,7 +49,7 @@ impl Lab {
         lab
     }
 
-    /// Starts the server again at the address it had.
+    /// Starts the server again at its old address.
     pub async fn start_server(&mut self) {
         let config = serve::Config {
             data: self.folder.path().join("server"),
@@ -66,7 +66,7 @@ impl Lab {
         self.running = Some((stop, tokio::spawn(server.serve(async { drop(stopped.await) }))));
     }
 
-    /// Stops the server and returns once its socket is closed.
+    /// Stops the server. Returns once its socket is closed.
     pub async fn stop_server(&mut self) {
         let (stop, done) = self.running.take().unwrap();
         stop.send(()).unwrap();
@@ -88,7 +88,7 @@ impl Lab {
         DiskHints { device: Some(self.disk().to_str().unwrap().to_owned()), ..DiskHints::default() }
     }
 
-    /// The store as the operator's commands see it: from outside the server.
+    /// The store, opened from outside the server like operators' commands do.
     pub async fn store(&self) -> Store {
         Store::open(&self.data().database()).await.unwrap()
     }
@@ -109,12 +109,12 @@ impl Lab {
         operate::add_node(&self.store().await, new).await.unwrap();
     }
 
-    /// Starts a run of these steps on the machine.
+    /// Starts a run with these steps on the machine.
     pub async fn start_run(&self, steps: Vec<Step>) {
         self.begin(steps, false).await;
     }
 
-    /// Ends the run that goes on, and starts one of these steps.
+    /// Replaces the current run with a run of these steps.
     pub async fn replace_run(&self, steps: Vec<Step>) {
         self.begin(steps, true).await;
     }
@@ -125,7 +125,8 @@ impl Lab {
         operate::start_run(&self.store().await, &self.ca(), "m1", new).await.unwrap();
     }
 
-    /// Puts an image on the server, sound or not, and returns its URL and digest. `image add` would refuse what is damaged.
+    /// Puts an image on the server and returns its URL and digest. The image may be damaged, which `image add` would
+    /// refuse.
     pub async fn add_image(&self, content: &[u8]) -> (String, Digest) {
         let hex: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
         let digest: Digest = format!("sha256:{hex}").parse().unwrap();
@@ -133,12 +134,12 @@ impl Lab {
         (format!("{}/images/{digest}", self.url()), digest)
     }
 
-    /// Where the machine stands.
+    /// The machine's status.
     pub async fn status(&self) -> NodeStatus {
         operate::show_node(&self.store().await, "m1").await.unwrap()
     }
 
-    /// Waits, bounded, until the machine's status is as wanted.
+    /// Waits until the machine's status is as wanted, with a time limit.
     pub async fn wait_for(&self, what: &str, wanted: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
         let store = self.store().await;
         for _ in 0..600 {
@@ -151,7 +152,7 @@ impl Lab {
         panic!("waited 30 s for a machine that is {what}");
     }
 
-    /// What the machine is configured with.
+    /// The machine's configuration.
     pub fn config(&self) -> Config {
         Config { server: self.url().parse().unwrap(), ca: self.ca(), token: None }
     }
@@ -161,7 +162,7 @@ impl Lab {
         slipway_installer::run(self.config(), self.options(None)).await
     }
 
-    /// What the installer is told of the machine.
+    /// The installer's options for this machine.
     pub fn options(&self, previous_exit: Option<&str>) -> Options {
         let facts = Facts {
             identity: Identity { uuid: Some(UUID.to_owned()), ..Identity::default() },

@@ -1,4 +1,4 @@
-//! The boot reporter of an installed system, whose root is a folder, against the server.
+//! The boot reporter of an installed system against the server. The system's root is a folder.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -21,7 +21,7 @@ fn steps() -> Vec<Step> {
     vec![Step { name: "report".to_owned(), action, retries: 0, timeout: None }]
 }
 
-/// A machine whose run has left a reporter in its system and waits for it.
+/// A machine whose run has left a reporter in its system and waits for its report.
 async fn booting(lab: &Lab) -> BootReporterConfig {
     lab.register(true).await;
     lab.start_run(steps()).await;
@@ -35,7 +35,7 @@ async fn booting(lab: &Lab) -> BootReporterConfig {
     BootReporterConfig { url: lab.url(), token: inputs.token.clone(), ca: inputs.ca.clone(), hours: 1, every: 600 }
 }
 
-/// A system in a folder: the files the action leaves, what is read of the kernel, and programs that say what files have.
+/// A system in a folder: the files the action writes, the kernel files that are read, and programs that print reports.
 fn system(root: &Path, config: &BootReporterConfig) -> Surroundings {
     let write = |path: &str, content: &str| {
         let path = root.join(path);
@@ -61,8 +61,8 @@ fn system(root: &Path, config: &BootReporterConfig) -> Surroundings {
 fn program(root: &Path, name: &str, script: &str) {
     let path = root.join("bin").join(name);
     fs::create_dir_all(root.join("bin")).unwrap();
-    // By a process of its own: one that another test forks meanwhile would hold what this one has open for writing, and nobody could
-    // run that (execve(2), ETXTBSY).
+    // A separate process writes the program. Otherwise a process forked by another test could hold the file open for
+    // writing, and nobody could run it (execve(2), ETXTBSY).
     let mut write = Command::new("/bin/sh");
     write.args(["-euc", "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\"; chmod 755 \"$0\""]).arg(path).arg(script);
     assert!(write.status().unwrap().success());
@@ -149,7 +149,7 @@ async fn logs_are_sent_again_and_have_what_container_runtimes_say() {
     let config = booting(&lab).await;
     let root = lab.folder.path().join("root");
     let surroundings = system(&root, &config);
-    // The system runs once its journal was asked for twice.
+    // The system is running once its journal was read twice.
     let asked = root.join("state/asked");
     fs::write(&asked, "").unwrap();
     let times = format!("$(wc -l <{})", asked.display());

@@ -1,5 +1,5 @@
-//! A boot reporter takes itself away when the server says that nobody waits for it, and not because of an answer that is a fault or
-//! is somebody else's.
+//! A boot reporter removes itself when the server says that nobody waits for it, and not because of an answer that is
+//! an error or comes from another server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -24,8 +24,8 @@ fn refusal(code: ErrorCode) -> Answer {
     (code.status(), serde_json::to_string(&body).unwrap())
 }
 
-/// Has a system report to somebody with the server's certificate who gives these answers, one after another. Returns how that ended,
-/// and the methods of its requests.
+/// Has a system report to a server with the right certificate that gives these answers in order. Returns how the
+/// reporter ended, and the methods of its requests.
 async fn report(answers: Vec<Answer>) -> (End, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let data = DataDir::make(folder.path()).unwrap();
@@ -60,7 +60,7 @@ async fn answer(listener: TcpListener, tls: TlsAcceptor, answers: Vec<Answer>, a
     }
 }
 
-/// Reads a request to its end.
+/// Reads a whole request. Returns its method.
 async fn method(connection: &mut (impl AsyncRead + Unpin)) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -72,7 +72,7 @@ async fn method(connection: &mut (impl AsyncRead + Unpin)) -> String {
     head.split(' ').next().unwrap().to_owned()
 }
 
-/// A system that does not say how it is.
+/// A system without programs that could tell its state.
 fn system(folder: &Path) -> Surroundings {
     Surroundings { root: folder.to_owned(), programs: Vec::new(), state: folder.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! A disk that a node captures is an image on the server, whatever the line between them does.
+//! A disk that a node captures becomes an image on the server, whatever the connection between them does.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn capture(lab: &Lab) -> Step {
     step("capture", Action::CaptureDisk(CaptureDisk { disk: lab.disk_hints(), name: "web1.zst".to_owned() }))
 }
 
-/// Puts data on the disk that does not get smaller by compression.
+/// Fills the disk with incompressible data.
 fn fill_disk(lab: &Lab) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let words = std::iter::repeat_with(|| {
@@ -72,8 +72,8 @@ async fn a_captured_disk_is_an_image_that_can_be_installed() {
     assert!(std::fs::read(lab.disk()).unwrap() == raw);
 }
 
-/// A way to the server that is cut each time so many bytes went to the server, over whichever connections. Returns its URL, and how
-/// often it was cut.
+/// A connection to the server that is cut each time this many bytes went to the server, summed over all connections.
+/// Returns its URL, and how often it was cut.
 async fn cutting_line(lab: &Lab, after: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
@@ -116,7 +116,7 @@ async fn a_line_that_is_cut_again_and_again_gets_a_disk_through() {
     fill_disk(&lab);
     lab.register(true).await;
     lab.start_run(vec![capture(&lab)]).await;
-    // More than a piece, and much less than the disk.
+    // More than one piece, and much less than the disk.
     let (url, cut) = cutting_line(&lab, 6 << 20).await;
     let config = Config { server: url.parse().unwrap(), ..lab.config() };
     assert_eq!(slipway_installer::run(config, lab.options(None)).await.unwrap(), End::Done);

@@ -1,4 +1,4 @@
-//! Whatever is wrong with an image or its source: the server has one event that says so, and the disk does not boot.
+//! Whatever is wrong with an image or its source, the server gets one event that says so, and the disk does not boot.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 #[path = "../../actions/tests/common/xz_dictionary.rs"]
@@ -19,15 +19,15 @@ use tokio::net::TcpListener;
 use xz_dictionary::with_dictionary;
 
 const MIB: usize = 1 << 20;
-/// More than the pipeline has buffers for: it has written some of the image before it can see the end of it.
+/// More than the pipeline's buffers hold, so some of the image is written before its end is seen.
 const IMAGE: usize = 14 * MIB;
 
-/// What a fault leaves of the disk.
+/// What is on the disk after a fault.
 #[derive(Clone, Copy, Debug)]
 enum Left {
-    /// All of it: the fault is found before the first byte is written.
+    /// Unchanged, because the fault is found before the first byte is written.
     AsItWas,
-    /// Nothing that it would be known by.
+    /// Nothing by which a system would be recognised.
     Unbootable,
 }
 
@@ -36,16 +36,16 @@ use Left::{AsItWas, Unbootable};
 /// A step that must fail.
 struct Fault {
     name: &'static str,
-    /// Without a disk.
+    /// Without disk hints.
     image: StreamImage,
-    /// Part of what the event gives as its reason.
+    /// Part of the reason in the event.
     reason: &'static str,
-    /// Part of one of its causes; none where the reason has no further cause.
+    /// Part of one of the causes. None if the reason has no further cause.
     cause: Option<&'static str>,
     left: Left,
 }
 
-/// Fails on the machine, in a run of its own.
+/// The fault fails its own run on the machine.
 async fn check(lab: &Lab, fault: Fault) {
     let Fault { name, image, reason, cause, left } = fault;
     std::fs::write(lab.disk(), disk_that_boots()).unwrap();
@@ -88,7 +88,7 @@ fn check_left(lab: &Lab, left: Left, name: &str) {
     }
 }
 
-/// With what firmware and kernels look for in its first blocks.
+/// Has what firmware and kernels look for in its first blocks.
 fn disk_that_boots() -> Vec<u8> {
     let mut disk = vec![0xAA; DISK as usize];
     disk[510..520].copy_from_slice(b"\x55\xAAEFI PART");
@@ -120,7 +120,7 @@ fn sha256(bytes: &[u8]) -> Digest {
     format!("sha256:{}", hex(bytes)).parse().unwrap()
 }
 
-/// The digits of a SHA-256.
+/// The hexadecimal digits of a SHA-256.
 fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -147,22 +147,22 @@ fn xz(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Frames that do not say how large they are.
+/// Frames without their size.
 fn zstd(bytes: &[u8]) -> Vec<u8> {
     ::zstd::encode_all(bytes, 1).unwrap()
 }
 
-/// Streams behind one another, which are one image.
+/// Concatenated streams, which are one image.
 fn in_parts(bytes: &[u8], encode: fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     bytes.chunks(MIB).flat_map(encode).collect()
 }
 
-/// The image in each compression, by its name.
+/// The image in each compression, with its name.
 fn compressed(raw: &[u8]) -> [(&'static str, Vec<u8>); 4] {
     [("gzip", gzip(raw)), ("bzip2", bzip2(raw)), ("zstd", in_parts(raw, zstd)), ("xz", in_parts(raw, xz))]
 }
 
-/// What `qemu-img` makes of these words with a file between them.
+/// The file that `qemu-img` makes. Its path goes between these arguments.
 fn qcow2(folder: &Path, before: &[&str], after: &[&str]) -> Vec<u8> {
     let file = folder.join("qcow2");
     let status = Command::new("qemu-img").args(before).arg(&file).args(after).status().unwrap();
@@ -170,12 +170,12 @@ fn qcow2(folder: &Path, before: &[&str], after: &[&str]) -> Vec<u8> {
     std::fs::read(file).unwrap()
 }
 
-/// These bytes as an image of the server's, of which nothing else is known.
+/// These bytes as an image on the server, without any further properties.
 async fn served(lab: &Lab, bytes: &[u8]) -> StreamImage {
     StreamImage { url: lab.add_image(bytes).await.0, ..StreamImage::default() }
 }
 
-/// A server that answers each request, of which it sees the head, with these bytes. Returns the URL of its image.
+/// A server that answers each request with these bytes, given the request's head. Returns the URL of its image.
 async fn answering(answer: impl Fn(&str) -> Vec<u8> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/image", listener.local_addr().unwrap());
@@ -214,7 +214,7 @@ async fn an_image_that_is_cut_off() {
         let image = StreamImage { raw_digest: raw_digest.clone(), ..image };
         faults.push(Fault { name, image, reason: "decoding the ", cause: Some(cause), left: Unbootable });
     }
-    // Decoded only once it is known to be whole.
+    // This block is decoded only once it is complete.
     let stream = xz(&raw[..4 * MIB]);
     let image = served(&lab, &stream[..stream.len() / 2]).await;
     faults.push(Fault { name: "xz block", image, reason: "decoding the xz", cause: Some(ends_early), left: AsItWas });
@@ -271,7 +271,7 @@ async fn an_image_that_asks_for_more_than_there_is() {
         ("gzip", gzip(&zeros), Unbootable),
         ("bzip2", bzip2(&zeros), Unbootable),
         ("zstd", zstd(&zeros), Unbootable),
-        // What says how large it is, or is seen to be, is believed before anything is written.
+        // A size in the header, or seen in the data, is checked before anything is written.
         ("zstd of a size", sized, AsItWas),
         ("xz", xz(&zeros), AsItWas),
         ("raw", zeros, AsItWas),
@@ -287,7 +287,7 @@ async fn an_image_that_asks_for_more_than_there_is() {
             "decoding the xz image after 0 bytes",
             "of memory to decode",
         ),
-        // RFC 8878, 3.1.1.1.2: a window of 2 GiB before a block of nothing.
+        // RFC 8878, 3.1.1.1.2: a window of 2 GiB before an empty block.
         (
             "window of zstd",
             vec![0x28, 0xB5, 0x2F, 0xFD, 0, 0xA8, 1, 0, 0],
@@ -302,7 +302,7 @@ async fn an_image_that_asks_for_more_than_there_is() {
     check_all(&lab, faults).await;
 }
 
-/// A map that has all of the image in one range with the digest of that, without its own.
+/// A map with the whole image as one range and the digest of that range, but without the map's own digest.
 fn map(raw: &[u8]) -> String {
     let blocks = raw.len() / 4096;
     format!(
@@ -377,18 +377,18 @@ async fn an_image_that_is_another_than_it_should_be() {
     check_all(&lab, faults).await;
 }
 
-/// An answer with the beginning of something, up to a byte, and what length it is said to have.
+/// An answer with the first `until` bytes, and this Content-Length.
 fn beginning(bytes: &[u8], until: usize, length: usize) -> Vec<u8> {
     let head = format!("HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: {length}\r\n\r\n");
     [head.as_bytes(), &bytes[..until]].concat()
 }
 
-/// An answer without content.
+/// An answer without a body.
 fn nothing(status: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").into_bytes()
 }
 
-/// Whether the head of a request, in lower case, asks for what is behind a byte.
+/// Whether the head of a request, in lower case, asks for a range.
 fn is_for_the_rest(head: &str) -> bool {
     head.contains("\r\nrange: ")
 }
@@ -421,15 +421,15 @@ async fn an_image_that_a_server_does_not_give() {
     let digest = Some(sha256(raw));
     let of = |url: String| StreamImage { url, digest: digest.clone(), ..StreamImage::default() };
     let cut = 12 * MIB;
-    // It hangs up early, and gives all of it when it is asked for the rest.
+    // The server hangs up early, and sends the whole file when asked for the rest.
     let never_resumed =
         answering(move |head| beginning(raw, if is_for_the_rest(head) { raw.len() } else { cut }, raw.len()));
-    // It announces a byte more than it has, and has nothing to say when it is asked for that.
+    // The server announces one byte more than it has, and refuses when asked for that byte.
     let too_long = answering(move |head| match is_for_the_rest(head) {
         true => nothing("416 No"),
         false => beginning(raw, raw.len(), raw.len() + 1),
     });
-    // What it sends for the rest is that of a longer file.
+    // The answer for the rest belongs to a longer file.
     let of_another_length = answering(move |head| match is_for_the_rest(head) {
         true => {
             let range = format!("bytes {cut}-{}/{}", raw.len(), raw.len() + 1);

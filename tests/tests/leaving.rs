@@ -1,4 +1,4 @@
-//! A machine is left once the server has the last event, and not before, however long the server is away.
+//! A machine is left only once the server has the last event, however long the server is away.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 #[path = "../../actions/tests/common"]
@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 
 use common::disk_image::{Part, ROOT, can_mount, make};
 
-/// The host, but for the kernel it would start.
+/// The host, except that it starts no kernel.
 struct Loading(Host);
 
 impl Machine for Loading {
@@ -68,18 +68,18 @@ fn options(lab: &Lab) -> Options {
     Options { machine: Arc::new(machine), ..lab.options(None) }
 }
 
-/// Gives the image to everybody who asks for it.
+/// Serves the image to every connection.
 async fn give(listener: TcpListener, image: Vec<u8>) {
     while let Ok((mut connection, _)) = listener.accept().await {
         let _ = connection.read(&mut [0; 4096]).await;
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", image.len());
-        // Who asked may have given up.
+        // The client may have given up.
         let _ = connection.write_all(&[head.as_bytes(), &image].concat()).await;
     }
 }
 
-/// A run whose second step leaves the machine. The server goes away during the first, and comes back when it was asked for in vain
-/// since the second.
+/// A run whose second step leaves the machine. The server goes away during the first step. It comes back after the
+/// machine has tried in vain to reach it during the second step.
 async fn check(image: Vec<u8>, leave: impl FnOnce(&Lab) -> Action, expect: End) {
     let mut lab = Lab::start().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! What opens an encrypted root without its TPM is on the server before the disk is changed.
+//! The recovery key of an encrypted root is on the server before the disk is changed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 #[path = "../../actions/tests/common"]
@@ -24,7 +24,7 @@ use slipway_server::escrow;
 use slipway_tests::Lab;
 
 const ROOT_AT: usize = 10;
-/// Where the kernel is, which is the installed system's /boot.
+/// On the file system with the kernel, which is the installed system's /boot.
 const ENTRY: (&str, &str) =
     ("loader/entries/a.conf", "linux /vmlinuz-6.1\ninitrd /initrd.img-6.1\noptions root=PARTLABEL=system ro\n");
 const FSTAB: (&str, &str) = ("etc/fstab", "PARTLABEL=esp /boot ext4 defaults 0 2\n");
@@ -61,7 +61,7 @@ async fn the_server_has_the_key_before_the_disk_is_changed() {
     let node = lab.status().await;
     let keys = escrow::show_keys(&store, &node.id, "m1", &[]).await.unwrap();
     assert_eq!((keys.len(), keys[0].key.key.reveal().len()), (1, 71));
-    // It is told nowhere but where it is asked for.
+    // The key appears nowhere else.
     let told =
         format!("{node:#?}{}", slipway_server::operate::node_log(&store, "m1", Default::default()).await.unwrap());
     assert!(!told.contains(keys[0].key.key.reveal()), "{told}");

@@ -1,6 +1,6 @@
-//! What the server has of a command in the installed system that fails, or does not end.
+//! What the server learns about a command in the installed system that fails or does not end.
 //!
-//! That command's first process is the program of whoever runs the action, so this one has a `main` that can be it.
+//! The command's first process is the program that runs the action, so this test has a `main` that can act as it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 #[path = "../../actions/tests/common"]
@@ -22,14 +22,14 @@ use slipway_protocol::{Action, NodeState, Reboot, RunInTarget, Step, StepState, 
 use slipway_tests::Lab;
 use tokio::time;
 
-/// Seconds a command may take here.
+/// Time limit of a command, in seconds.
 const LIMIT: u64 = 600;
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("in-target") {
         return slipway_actions::in_target();
     }
-    // On one thread, so that its clock can be moved.
+    // The clock can be moved only on a single thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     println!("\nrunning 1 test");
     let (said, counts) = match can_mount() {
@@ -55,7 +55,7 @@ async fn a_command_is_told_with_what_it_printed() {
         "running the script in the installed system: it ended with exit status 3; the last it printed: one / two";
     assert_eq!((step.state, step.failure.unwrap().reason.as_str()), (StepState::Failed, reason));
 
-    // It prints both at once, and stops itself before the end of the second line.
+    // It prints both at once, and stops itself before the second line ends.
     start(&lab, "printf 'one\\nreally? '\nkill -STOP $$\n").await;
     let installing = tokio::spawn(slipway_installer::run(lab.config(), lab.options(None)));
     lab.wait_for("asking", |node| {
@@ -72,12 +72,12 @@ async fn a_command_is_told_with_what_it_printed() {
     assert_eq!(failure.causes, ["it took longer than the 600 s the workflow allows"]);
     assert!(step.notes.ends_with(&["one".to_owned(), "really? ".to_owned()]), "{:?}", step.notes);
 
-    // Nothing of it is in the way of another.
+    // Nothing is left that blocks another command.
     start(&lab, "echo one\n").await;
     assert_eq!(lab.install().await.unwrap(), End::Reboot, "{:#?}", lab.status().await.run);
 }
 
-/// Starts a run with a script in the installed system.
+/// Starts a run with this script for the installed system.
 async fn start(lab: &Lab, script: &str) {
     let disk = lab.disk_hints();
     let action = Action::RunInTarget(RunInTarget { disk, script: Some(script.to_owned()), ..RunInTarget::default() });
@@ -87,7 +87,7 @@ async fn start(lab: &Lab, script: &str) {
     lab.start_run(steps.map(step).into()).await;
 }
 
-/// The first step of the run, which has failed with it.
+/// The first step of the run. Checks that both failed.
 async fn failed(lab: &Lab) -> StepStatus {
     let node = lab.status().await;
     assert_eq!(node.state, NodeState::Failed);

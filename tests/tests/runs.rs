@@ -1,4 +1,4 @@
-//! What a run leaves behind at the server, step by step.
+//! What the server has of a run, step by step.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ fn stream(lab: &Lab, url: &str, digest: &slipway_protocol::Digest) -> Step {
     step("write", Action::StreamImage(image))
 }
 
-/// Starts a run on the machine, registered first, whose step "write" waits for an image that does not come while the listener
-/// lives.
+/// Registers the machine and starts a run. Its step "write" waits for an image that does not come while the listener
+/// exists.
 async fn start_hanging_run(lab: &Lab) -> TcpListener {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/image", silent.local_addr().expect("an address"));
@@ -86,7 +86,7 @@ async fn a_failed_step_says_why_and_no_later_one_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_takes_too_long_is_stopped_and_reported() {
     let lab = Lab::start().await;
-    // Takes connections and never answers.
+    // Accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/image", silent.local_addr().unwrap());
     let digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
@@ -105,7 +105,7 @@ async fn a_step_that_may_be_tried_again_is() {
     let lab = Lab::start().await;
     let breaking = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = breaking.local_addr().unwrap();
-    // Sends a piece of the image and hangs up, without an ETag to go on by: a fault that may pass.
+    // Sends a part of the image and hangs up. Without an ETag the fetch cannot resume, so this is a transient fault.
     let server = tokio::spawn(async move {
         while let Ok((mut connection, _)) = breaking.accept().await {
             let _ = connection.read(&mut [0; 4096]).await;
@@ -129,7 +129,7 @@ async fn a_step_that_may_be_tried_again_is() {
 async fn an_installer_that_was_killed_in_a_step_is_reported_by_the_next() {
     let lab = Lab::start().await;
     let _silent = start_hanging_run(&lab).await;
-    // A runtime of its own, because an installer that is killed tells nothing any more.
+    // A separate runtime, because a killed installer reports nothing more.
     let first = tokio::runtime::Runtime::new().unwrap();
     first.spawn(slipway_installer::run(lab.config(), lab.options(None)));
     lab.wait_for("installing", |node| node.state == NodeState::Installing).await;
@@ -176,7 +176,7 @@ async fn a_machine_taken_out_of_service_knocks_as_an_unknown_one_and_waits() {
     let lab = Lab::start().await;
     let store = lab.store().await;
     lab.register(true).await;
-    // Not used up by a machine that was released. It must not let this one in again.
+    // A released machine does not use up the token. It must not let this machine in again.
     let token = operate::add_token(&store, None).await.unwrap().token;
     let config = Config { token: Some(token.into()), ..lab.config() };
     let installing = tokio::spawn(slipway_installer::run(config, Options { once: false, ..lab.options(None) }));
@@ -204,7 +204,7 @@ async fn somebody_at_the_terminal_is_told_at_once_of_a_server_that_is_not_truste
 async fn a_server_that_is_away_for_a_while_misses_nothing() {
     let mut lab = Lab::start().await;
     let image = image();
-    // The image comes from elsewhere, so that only the reports have to wait.
+    // The image comes from elsewhere, so only the reports have to wait.
     let file = lab.folder.path().join("elsewhere");
     std::fs::write(&file, &image).unwrap();
     let (_, digest) = lab.add_image(&image).await;
@@ -219,7 +219,7 @@ async fn a_server_that_is_away_for_a_while_misses_nothing() {
     })
     .await;
     lab.stop_server().await;
-    // The note of the step in progress goes when the step has ended, which happens while nobody listens.
+    // The file that records the step in progress is removed when the step ends, which happens while the server is away.
     while lab.folder.path().join("run/step.json").exists() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -1,4 +1,4 @@
-//! Loose steps by the function that `slipway-server snippet` prints.
+//! Reporting loose steps with the function that `slipway-server snippet` prints.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -24,12 +24,12 @@ use xtask::debian;
 
 const BUSYBOX: &str = "/bin/busybox";
 
-/// The initramfs of Debian's installer, in its package, and what one of its commands is run by there.
+/// The initramfs of Debian's installer in its package, and a script that runs a preseeded command in it.
 const INITRAMFS: &str = "usr/lib/debian-installer/images/12/amd64/text/debian-installer/amd64/initrd.gz";
 const PRESEEDED: &str =
     "#!/bin/sh\n. /usr/share/debconf/confmodule\ndebconf-set-selections /preseed.cfg\npreseed_command \"$1\"\n";
 
-/// A function for the run of the lab's machine.
+/// The shell function for the run of the lab's machine.
 async fn function(lab: &Lab) -> String {
     snippet(lab, Surrounding::Shell).await
 }
@@ -42,7 +42,7 @@ async fn snippet(lab: &Lab, surrounding: Surrounding) -> String {
     snippet::text(surrounding, &format!("{}/v1/report", lab.url()), &token, &lab.ca())
 }
 
-/// What a script prints.
+/// The output of a script.
 async fn run(command: &mut Command, script: &str) -> String {
     let output = command.args(["-eu", "-c", script]).stdin(Stdio::null()).output().await.unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -71,7 +71,7 @@ async fn the_sixth_word_is_the_priority() {
 async fn where_nothing_can_verify_the_server_nothing_is_sent() {
     let lab = Lab::start().await;
     let script = function(&lab).await + "slipway_report packages done 100\necho $?\n";
-    // busybox's wget among them, which asks whoever answers.
+    // Includes busybox's wget, which does not verify the server.
     let folder = tempfile::tempdir().unwrap();
     for applet in ["sed", "tr", "tail", "mktemp", "sleep", "rm", "grep", "cat", "wc", "wget"] {
         symlink(BUSYBOX, folder.path().join(applet)).unwrap();
@@ -84,9 +84,9 @@ async fn where_nothing_can_verify_the_server_nothing_is_sent() {
     assert_eq!(left.count(), 0, "the secret stays nowhere");
 }
 
-/// Can verify nobody.
+/// Cannot verify a server.
 const ALONE: &str = "busybox alone";
-/// What a shell has to send by: names of programs, and where they are.
+/// What a shell can send with: names of programs, and where they are.
 const SENDERS: [(&str, &[(&str, &str)]); 4] = [
     ("curl", &[("curl", "/usr/bin/curl")]),
     ("GNU wget", &[("wget", "/usr/bin/wget")]),
@@ -96,7 +96,7 @@ const SENDERS: [(&str, &[(&str, &str)]); 4] = [
 const SURROUNDINGS: [Surrounding; 4] =
     [Surrounding::Shell, Surrounding::Kickstart, Surrounding::Preseed, Surrounding::Autoinstall];
 
-/// An authority with the folder it is kept in.
+/// A certificate authority, with its folder.
 struct Ca(TempDir, Authority);
 
 impl Ca {
@@ -106,7 +106,7 @@ impl Ca {
         Self(folder, authority)
     }
 
-    /// What a server with this name takes connections with.
+    /// Accepts connections with a certificate for this name.
     fn acceptor(&self, name: &str) -> TlsAcceptor {
         let Self(folder, authority) = self;
         let names = BTreeSet::from([name.to_owned()]);
@@ -116,7 +116,7 @@ impl Ca {
     }
 }
 
-/// How often a snippet reports when all of it is run, and a script that does.
+/// How many reports a whole snippet makes, and a script that runs all of it.
 fn whole(surrounding: Surrounding, text: &str) -> (usize, String) {
     let after = |start: &str| text.split_once(start).unwrap().1;
     match surrounding {
@@ -136,20 +136,20 @@ fn whole(surrounding: Surrounding, text: &str) -> (usize, String) {
     }
 }
 
-/// What one connection is told; nothing where it comes to no request.
+/// The request on one connection. Empty if there is none.
 async fn request(tls: &TlsAcceptor, connection: TcpStream) -> String {
     let mut request = Vec::new();
     if let Ok(mut connection) = tls.accept(connection).await {
-        // The last field has no value. Who is not answered ends by itself.
+        // The last field has no value. A client that gets no answer gives up by itself.
         while !request.ends_with(b"priority=&") && connection.read_buf(&mut request).await.is_ok_and(|len| len > 0) {}
     }
     String::from_utf8(request).unwrap()
 }
 
-/// A shell that finds nothing but these programs, and such as are everywhere. Its system trusts the authorities in a folder.
+/// A shell whose PATH has only these programs and basic ones. Its system trusts the authorities in a folder.
 fn shell(found: &[(&str, &str)], trusted: Option<&Path>) -> (TempDir, Command) {
     let folder = tempfile::tempdir().unwrap();
-    // Busybox's shell would take its own wget for any other.
+    // Busybox's shell would prefer its own wget over any other.
     symlink("/bin/sh", folder.path().join("sh")).unwrap();
     let everywhere = ["sed", "tr", "tail", "mktemp", "sleep", "rm", "grep", "cat", "wc", "base64"];
     for (name, program) in everywhere.map(|name| (name, BUSYBOX)).iter().chain(found) {
@@ -168,8 +168,9 @@ fn shell(found: &[(&str, &str)], trusted: Option<&Path>) -> (TempDir, Command) {
     (folder, command)
 }
 
-/// Runs every snippet by every sender against somebody who answers. They know their server by `ca`, and the system trusts what is in
-/// a folder. Each report is told whole or not at all, and whoever can verify nobody does not even connect.
+/// Runs every snippet with every sender against a server that answers. They verify the server with `ca`, and the system
+/// trusts the authorities in a folder. Each report arrives whole or not at all, and a sender that cannot verify a
+/// server does not even connect.
 async fn check_told(ca: &Ca, tls: &TlsAcceptor, trusted: Option<&Path>, is_told: bool) {
     for (sender, found) in SENDERS {
         if let Some((_, lacking)) = found.iter().find(|(_, program)| !Path::new(program).exists()) {
@@ -231,7 +232,7 @@ async fn nothing_is_told_to_a_server_of_a_ca_that_the_system_trusts() {
     check_told(&ca, &other.acceptor("127.0.0.1"), Some(trusted.path()), false).await;
 }
 
-/// In the root file system that Debian's installer runs in, with its shell, its debconf and its wget.
+/// In the root file system of Debian's installer, with its shell, debconf and wget.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preseeded_installer_reports_by_what_it_has_itself() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! What is added to an Ignition config: read by the data structures of the makers of Fedora CoreOS, and carried out by Ignition.
+//! Additions to an Ignition config. They are read with Fedora CoreOS's own data structures and carried out by Ignition.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -13,7 +13,7 @@ use slipway_user_data::ignition::{Additions, complete};
 use tempfile::TempDir;
 use xtask::debian;
 
-/// Where dracut has the program.
+/// Where dracut's module has the program.
 const IGNITION: &str = "usr/lib/dracut/modules.d/30ignition/ignition";
 /// User and group of `core`.
 const CORE: u32 = 1000;
@@ -103,7 +103,7 @@ fn the_host_keys_that_there_are_are_posted() {
         fs::write(etc.join(path), "x\n").unwrap();
     }
     let etc = etc.display();
-    // As systemd hands it to the shell, with a function in place of the program.
+    // As systemd passes it to the shell, with a function in place of curl.
     let script = script.replace("$$", "$").replace("%H", "web1").replace("/etc/", &format!("{etc}/"));
     let script = format!("curl() {{ printf '%s\\n' \"$@\"; }}; {script}");
     let output = Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
@@ -135,13 +135,13 @@ fn system() -> TempDir {
     root
 }
 
-/// Has Ignition do to a root what it does in the initramfs at the first boot.
+/// Has Ignition do to a root what it does in the initramfs at first boot.
 fn ignite(config: &str, root: &Path) {
     let program = debian::unpacked(&debian::IGNITION).unwrap().join(IGNITION);
     let state = tempfile::tempdir().unwrap();
     let path = |name: &str| state.path().join(name);
     fs::write(path("config.ign"), config).unwrap();
-    // The program that labels files for SELinux, which this root has no policy of.
+    // Stands in for the program that labels files for SELinux. This root has no SELinux policy.
     symlink("/bin/true", path("setfiles")).unwrap();
     for stage in ["fetch", "files"] {
         let mut ignition = Command::new(&program);

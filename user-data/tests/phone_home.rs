@@ -1,4 +1,4 @@
-//! What putting a `phone_home` block in and taking it out makes of a text, to the byte.
+//! Injecting and removing a `phone_home` block, compared to the byte.
 
 use std::io::Write as _;
 
@@ -132,7 +132,7 @@ fn a_template_stays_one() {
         "## template: jinja\n#cloud-config\na: {{ b }}-c\n",
         "## template: jinja\n#cloud-config\na: {{ b }}-c\nBLOCK",
     );
-    // jinja takes the line end behind a statement away.
+    // jinja removes the line end behind a statement.
     let text = "## template: jinja\n#cloud-config\n{% if b %}\na: 1\n{% endif %}\n";
     check(text, &format!("{text}\nBLOCK"));
     check_exact(&format!("{text}\n{BLOCK}"), &format!("{text}\n{BLOCK}"));
@@ -171,7 +171,7 @@ fn a_message_and_an_archive_get_one_more_part() {
     );
 }
 
-/// What is joined to be read is not what a part is.
+/// Joined lines, as the parser reads them, differ from what a part contains.
 #[test]
 fn quotes_in_an_archive_that_go_on_anywhere_are_refused() {
     let text = format!("#cloud-config-archive\n- \"phone_home: {{url: {URL}}} #\n\nruncmd: [x]\"\n");
@@ -180,7 +180,7 @@ fn quotes_in_an_archive_that_go_on_anywhere_are_refused() {
     check_removed(&text, &text);
 }
 
-/// Each is read again because of such a text, so how many there may be depends on how much there is.
+/// Each such text causes another read, so the number allowed depends on the size of the whole.
 #[test]
 fn many_texts_in_quotes_may_go_on_anywhere() {
     let text = |many| format!("#cloud-config\na:\n{}", "- \"x\ny\"\n".repeat(many));
@@ -242,7 +242,7 @@ fn only_blocks_of_the_site_are_removed() {
         "## template: jinja\n#cloud-config\na: {{ b }}\n",
     );
     check_removed("#cloud-config\n# kept\nBLOCK", "#cloud-config\n# kept\n");
-    // The line break of a text block is part of it, whatever comes behind.
+    // The line break of a block scalar belongs to it, whatever follows.
     let last = format!("phone_home: {{url: '{URL}'}}");
     for block in ["a: |\n  x\n", "a: >+\n  x\n\n", "a:\n- b: |2\n    x\n"] {
         check_removed(&format!("#cloud-config\n{block}{last}"), &format!("#cloud-config\n{block}"));
@@ -354,7 +354,7 @@ fn a_part_that_is_edited_keeps_its_encoding() {
             "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Transfer-Encoding: base64\n\n{body}\n--b--\n"
         )
     };
-    // "#cloud-config\na: 1\nphone_home: {url: http://x}\n" and what is left of it.
+    // "#cloud-config\na: 1\nphone_home: {url: http://x}\n" and what remains of it.
     let with = message("I2Nsb3VkLWNvbmZpZwphOiAxCnBob25lX2hvbWU6IHt1cmw6IGh0\ndHA6Ly94fQo=");
     let without = message("I2Nsb3VkLWNvbmZpZwphOiAxCg==\n");
     assert_eq!(remove(with.as_bytes(), "http://x"), Ok(without.into_bytes()));
@@ -382,7 +382,7 @@ fn too_much_is_refused() {
     }
 }
 
-/// What a hostile or damaged text could do: every text cut anywhere, and with any of its bytes changed.
+/// Stands for hostile or damaged texts: every text cut at any byte, and with any byte changed.
 #[test]
 fn damage_is_edited_or_refused_and_nothing_else() {
     let texts = [
@@ -421,7 +421,7 @@ fn quoted_text_survives_yaml() {
     assert_eq!(quoted("a\"b\\c\nd\te\u{7}\u{85}"), "\"a\\\"b\\\\c\\nd\\te\\u0007\\u0085\"");
 }
 
-/// Behind many like them, the last lines take the block as they do alone.
+/// After many similar lines, the last ones take the block as they do alone.
 #[test]
 fn the_last_lines_take_the_block_however_many_there_are() {
     let many = |text: &str| text.repeat(500);
@@ -442,7 +442,7 @@ fn the_last_lines_take_the_block_however_many_there_are() {
     }
 }
 
-/// The parser gives the place of its text as that of a block scalar, so nothing can be told from the lines of such a key.
+/// The parser reports the position of such a key's text like that of a block scalar, so its lines tell nothing.
 #[test]
 fn nothing_goes_into_the_text_of_a_key() {
     let text = "#cloud-config\n? |2\n  c: ";

@@ -1,4 +1,4 @@
-//! What the script does that has a system trust a CA.
+//! The script that makes a system trust a CA.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -8,12 +8,12 @@ use std::process::Command;
 
 use slipway_user_data::trusting;
 
-/// With what `openssl x509 -text` puts in front of it.
+/// With text before the certificate, as `openssl x509 -text` writes it.
 const BUNDLE: &str =
     "# M\u{fc}ller CA\nData:\n-----BEGIN CERTIFICATE-----\r\nMIIB$(false)`false`\r\n-----END CERTIFICATE-----\r\nend\n";
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB$(false)`false`\n-----END CERTIFICATE-----\n";
 
-/// A root with these folders and with these commands, which take down in `called` that they were.
+/// A root with these folders and these commands. The commands log their calls in `called`.
 fn root(name: &str, folders: &[&str], commands: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("trust").join(name);
     _ = fs::remove_dir_all(&root);
@@ -35,7 +35,7 @@ fn executable(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs the script as cloud-init does, and tells what was called and whether it went well.
+/// Runs the script like cloud-init. Returns the calls, and whether the script succeeded.
 fn run(root: &Path) -> (String, bool) {
     let script = trusting("", BUNDLE).unwrap().replacen("#cloud-boothook\n", "", 1);
     let within = |top: &str| format!(" {}/{top}/", root.display());
@@ -65,7 +65,7 @@ fn every_distribution_has_its_folder_and_its_command_and_a_failure_is_one() {
     let anchors = "etc/ca-certificates/trust-source/anchors";
     check("arch", &[anchors], "update-ca-trust", &format!("{anchors}/slipway.crt"));
 
-    // In the same test: a program that another thread has just written may be busy.
+    // In the same test, because a program that another thread has just written may be busy.
     let root = root("none", &[], &[]);
     fs::remove_dir_all(root.join("usr")).unwrap();
     fs::write(root.join("usr"), "").unwrap();

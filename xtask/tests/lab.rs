@@ -1,4 +1,4 @@
-//! The lab's server: operators' commands work on it, and it comes back on the ports machines know.
+//! The lab's server: operators' commands work on it, and it restarts on the same ports.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use anyhow::{Context, Result};
 use xtask::lab::Lab;
 
-/// The status line of a request for a boot file.
+/// The status line of the answer to a request for a boot file.
 fn get(boot_url: &str, path: &str) -> Result<String> {
     let port = boot_url.trim_start_matches("http://10.0.2.2:").split('/').next().unwrap_or_default();
     let mut stream = TcpStream::connect(("127.0.0.1", port.parse()?))?;

@@ -1,4 +1,5 @@
-//! Whole machines as the tests of slipway use them: through firmware, network boot loader and disk, the way a rack's go.
+//! Whole machines in the way slipway's tests use them: through firmware, network boot loader and disk, like machines in
+//! a rack.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
@@ -9,7 +10,7 @@ use anyhow::{Context, Result};
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, firmware};
 use xtask::target_image::{self, System};
 
-/// Firmware and systemd take their time under emulation on a busy host.
+/// Firmware and systemd are slow under emulation on a busy host.
 const MINUTES: Duration = Duration::from_secs(300);
 
 fn folder(name: &str) -> PathBuf {
@@ -51,7 +52,7 @@ fn a_network_boot_with_nothing_to_install_goes_on_to_the_target_images_login_pro
     machine.wait_for_console("Linux version", MINUTES)?;
     machine.wait_for_console("login:", MINUTES)?;
 
-    // SysRq and "o" switch the machine off, whatever it is doing.
+    // SysRq and "o" switch the machine off in any state.
     machine.send_break()?;
     machine.type_text("o")?;
     assert!(machine.wait_for_exit(MINUTES)?.success());
@@ -68,7 +69,7 @@ fn a_machine_that_cannot_start_says_why() -> Result<()> {
     Ok(())
 }
 
-/// Answers one request for the boot loader or the script.
+/// Answers one request, for the boot loader or the script.
 fn serve(mut stream: std::net::TcpStream) -> Result<()> {
     let mut request = BufReader::new(stream.try_clone()?);
     let mut first = String::new();

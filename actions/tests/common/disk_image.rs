@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::MIB;
 
-/// Type GUIDs as sgdisk takes them.
+/// Type GUIDs in the form sgdisk takes.
 pub const ESP: &str = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B";
 pub const ROOT: &str = if cfg!(target_arch = "aarch64") {
     "B921B045-1DF0-41C3-AF44-4C6F280D3FAE"
@@ -16,7 +16,7 @@ pub const ROOT: &str = if cfg!(target_arch = "aarch64") {
 };
 pub const LINUX: &str = "0FC63DAF-8483-4772-8E79-3D69D8477DE4";
 
-/// A partition of an image: its place in MiB, its type and name, and the tree of files its ext4 file system holds.
+/// A partition of an image: its place in MiB, its type and name, and the file tree in its ext4 file system.
 pub struct Part<'a> {
     pub mib: std::ops::Range<usize>,
     pub type_guid: &'a str,
@@ -47,7 +47,7 @@ fn make_ext4(path: &Path, part: &Part) {
         let file = tree.path().join(file);
         let folder = file.parent().unwrap();
         fs::create_dir_all(folder).unwrap();
-        // Whatever the umask is.
+        // Independent of the umask.
         for folder in folder.ancestors().take_while(|folder| folder.starts_with(tree.path())) {
             fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
         }
@@ -63,8 +63,8 @@ fn make_ext4(path: &Path, part: &Part) {
     run(&mut mkfs);
 }
 
-/// Rewrites the primary GPT of an image for blocks of 512 bytes with entries of 256 bytes, as the UEFI specification, 5.3.2,
-/// allows.
+/// Rewrites the primary GPT of an image with 512-byte blocks to entries of 256 bytes, which the UEFI specification,
+/// 5.3.2, allows.
 pub fn widen_entries(image: &mut [u8]) {
     let entries: Vec<u8> =
         image[1024..1024 + 128 * 128].chunks(128).flat_map(|entry| [entry, &[0; 128]].concat()).collect();
@@ -76,7 +76,7 @@ pub fn widen_entries(image: &mut [u8]) {
     seal(header);
 }
 
-/// Has the primary GPT of an image for blocks of 512 bytes claim this number of entries.
+/// Sets the number of entries in the primary GPT of an image with 512-byte blocks.
 pub fn claim_entries(image: &mut [u8], count: u32) {
     let header = &mut image[512..604];
     header[80..84].copy_from_slice(&count.to_le_bytes());
@@ -95,27 +95,27 @@ fn crc(bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// Gives the ext4 file system at an offset in MiB features no kernel knows (fs/ext4/ext4.h, s_feature_incompat), all but the
-/// one of a journal's device, which is no file system.
+/// Sets all feature bits of the ext4 file system at an offset in MiB, so that no kernel mounts it (fs/ext4/ext4.h,
+/// s_feature_incompat). The bit of a journal device stays clear, because a journal device is no file system.
 pub fn spoil(image: &Path, mib: usize) {
     let disk = File::options().write(true).open(image).unwrap();
     disk.write_all_at(&[0xF7, 0xFF, 0xFF, 0xFF], (mib * MIB + 1024 + 0x60) as u64).unwrap();
 }
 
-/// Copies a file of the host's into a folder that is inside the ext4 file system at an offset in MiB.
+/// Copies a host file into a folder of the ext4 file system at an offset in MiB.
 pub fn write_file(image: &Path, mib: usize, from: &Path, to: &str) {
     let target = format!("{}?offset={}", image.display(), mib * MIB);
     run(Command::new("debugfs").args(["-w", "-R", &format!("write {} {to}", from.display()), &target]));
 }
 
-/// Copies a file inside the ext4 file system at an offset in MiB to one of the host's.
+/// Copies a file from the ext4 file system at an offset in MiB to the host.
 pub fn copy_file(image: &Path, mib: usize, from: &str, to: &Path) {
     let target = format!("{}?offset={}", image.display(), mib * MIB);
     run(Command::new("debugfs").args(["-R", &format!("dump {from} {}", to.display()), &target]));
 }
 
-/// A file inside the ext4 file system at an offset in MiB, read by debugfs and not by the code under test: its content,
-/// and mode, user and group as debugfs prints them. None if it is not there.
+/// A file in the ext4 file system at an offset in MiB, read by debugfs and not by the code under test: its content, and
+/// mode, user and group as debugfs prints them. None if it does not exist.
 pub fn read_file(image: &Path, mib: usize, file: &str) -> Option<(String, String)> {
     let target = format!("{}?offset={}", image.display(), mib * MIB);
     let debugfs = |request: String| {
@@ -133,13 +133,13 @@ pub fn read_file(image: &Path, mib: usize, file: &str) -> Option<(String, String
     Some((debugfs(format!("cat {file}")).0, owner))
 }
 
-/// Gives a file inside the ext4 file system at an offset in MiB an extended attribute.
+/// Sets an extended attribute of a file in the ext4 file system at an offset in MiB.
 pub fn set_xattr(image: &Path, mib: usize, file: &str, name: &str, value: &str) {
     let target = format!("{}?offset={}", image.display(), mib * MIB);
     run(Command::new("debugfs").args(["-w", "-R", &format!("ea_set {file} {name} {value}"), &target]));
 }
 
-/// An extended attribute of a file inside the ext4 file system at an offset in MiB; empty where it has none.
+/// An extended attribute of a file in the ext4 file system at an offset in MiB. Empty if it is not set.
 pub fn xattr(image: &Path, mib: usize, file: &str, name: &str) -> String {
     let target = format!("{}?offset={}", image.display(), mib * MIB);
     let value = run(Command::new("debugfs").args(["-R", &format!("ea_get -V {file} {name}"), &target]));
@@ -153,7 +153,7 @@ pub fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether file systems inside files can be mounted here; says why not.
+/// Whether file systems in files can be mounted here. Prints why not.
 pub fn can_mount() -> bool {
     let (root, loops) = (rustix::process::geteuid().is_root(), PathBuf::from("/dev/loop-control").exists());
     if !(root && loops) {
@@ -162,7 +162,7 @@ pub fn can_mount() -> bool {
     root && loops
 }
 
-/// Whether this kernel mounts btrfs, too.
+/// Whether this kernel can also mount btrfs.
 pub fn can_mount_btrfs() -> bool {
     let known = fs::read_to_string("/proc/filesystems").unwrap();
     let is_known = known.lines().any(|line| line.trim() == "btrfs");
@@ -172,7 +172,7 @@ pub fn can_mount_btrfs() -> bool {
     can_mount() && is_known
 }
 
-/// A PE file of nothing but headers and these sections.
+/// A PE file with only headers and these sections.
 pub fn unified(sections: &[(&str, &str)]) -> String {
     let mut head = vec![0_u8; 1024];
     head[..2].copy_from_slice(b"MZ");
@@ -188,7 +188,7 @@ pub fn unified(sections: &[(&str, &str)]) -> String {
         }
         image.push_str(content);
     }
-    // Every byte of the headers is ASCII where the contents are this short.
+    // All bytes of the headers are ASCII as long as the contents are this short.
     assert!(head.is_ascii());
     String::from_utf8(head).unwrap() + &image
 }

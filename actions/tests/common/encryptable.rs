@@ -1,6 +1,6 @@
-//! A system whose root file system may be encrypted.
+//! A system whose root file system can be encrypted.
 
-/// All that is looked for before anything is changed. None of it can run.
+/// All files that are checked for before anything is changed. None of them can run.
 pub const SYSTEM: &[(&str, &str)] = &[
     ("etc/os-release", "NAME=Debian"),
     ("lib/modules/6.1/modules.dep", ""),

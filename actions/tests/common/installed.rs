@@ -8,7 +8,8 @@ pub const ESP_AT: usize = 1;
 /// Where the root partition begins, in MiB.
 pub const ROOT_AT: usize = 20;
 
-/// A disk with these files in its root and its EFI system partition, and another system in between, which is no root by its type.
+/// A disk with these files in its root and its EFI system partition. Another system lies between them, in a partition
+/// whose type is not that of a root.
 pub fn installed(root: &[(&str, &str)], esp: &[(&str, &str)]) -> Bench {
     let bench = Bench::new(MIB);
     let parts = [

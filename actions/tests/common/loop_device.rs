@@ -7,18 +7,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::disk_image::{can_mount, run};
 
-/// Lets one test at a time work with block devices, if that is possible here. A process that another test is starting
-/// holds for a moment what this process had open, so that a device would be busy after it was closed.
+/// Lets one test at a time work with block devices, if that is possible here. A process that another test forks briefly
+/// inherits open files of this process, so a device would still be busy after it was closed.
 pub fn alone() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     can_mount().then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A loop device, detached at the end.
+/// A loop device. It is detached when dropped.
 pub struct Loop(pub String);
 
 impl Loop {
-    /// Over a file, which it makes, of a size in bytes and with sectors of so many.
+    /// Creates the file, with a size in bytes, and a loop device over it with this sector size in bytes.
     pub fn new(path: &Path, sector: usize, size: usize) -> Self {
         File::create(path).unwrap().set_len(size as u64).unwrap();
         let mut losetup = Command::new("losetup");
@@ -26,7 +26,7 @@ impl Loop {
         Self(run(&mut losetup).trim().to_owned())
     }
 
-    /// Takes its bytes away, as the kernel does with a disk that is pulled out while it is open.
+    /// Takes the device's bytes away, as the kernel does with a disk that is pulled out while it is open.
     pub fn vanish(device: &str, backing: &Path) {
         File::create(backing).unwrap();
         run(Command::new("losetup").args(["--set-capacity", device]));

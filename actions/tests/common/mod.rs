@@ -1,4 +1,4 @@
-//! What the tests share: a machine whose disks are files, and an HTTP server that misbehaves as told.
+//! Shared by the tests: a machine whose disks are files, and an HTTP server that misbehaves on request.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it; tests may unwrap")]
 
 pub mod disk_image;
@@ -41,13 +41,13 @@ pub struct Bench {
     cancel: Cancel,
     pub disks: Vec<Candidate>,
     pub setup: Setup,
-    /// What was put into memory to be started.
+    /// What was loaded to be started by kexec.
     pub loaded: Mutex<Option<Loaded>>,
-    /// GUIDs of the partitions its disks had.
+    /// GUIDs of the partitions that the machine's disks had before.
     pub former: Vec<String>,
 }
 
-/// A kernel with all it is started with.
+/// A kernel with everything it is started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     pub kernel: String,
@@ -56,7 +56,7 @@ pub struct Loaded {
 }
 
 impl Bench {
-    /// A machine with one disk of this size, filled with 0xAA so that what is left of it is seen.
+    /// A machine with one disk of this size, filled with 0xAA to make old content visible.
     pub fn new(size: usize) -> Self {
         let mut bench = Self::without_disks();
         bench.add_disk("disk", size);
@@ -70,7 +70,7 @@ impl Bench {
     pub fn with_trust(trust: Vec<String>) -> Self {
         let cancel = Cancel::new();
         let host = Host::new(HostOptions { trust, cancel: cancel.clone(), ..HostOptions::default() });
-        // Not on a tmpfs where that can be helped: it may not take direct writes.
+        // Preferably not on a tmpfs, which may refuse direct writes.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (loaded, former) = (Mutex::new(None), Vec::new());
         let setup = Setup { patience: Duration::from_secs(5), efi: dir.path().join("efi"), ..Setup::default() };
@@ -87,7 +87,7 @@ impl Bench {
         self.disks.push(Candidate { disk, in_use: None, by_name_only: false, boot_medium: None });
     }
 
-    /// A real block device in place of a file.
+    /// Adds a real block device instead of a file.
     pub fn add_device(&mut self, path: &str, size: usize) {
         let disk = Disk { path: path.to_owned(), size: size as u64, ..Disk::default() };
         self.disks.push(Candidate { disk, in_use: None, by_name_only: false, boot_medium: None });
@@ -149,7 +149,8 @@ impl Machine for Bench {
     }
 }
 
-/// Methods of [`Machine`] by the bench in a field, for a machine that has a setup and places for images and keys of its own.
+/// Methods of [`Machine`] that use the bench in a field. For a machine with its own setup and its own stores for images
+/// and keys.
 #[macro_export]
 macro_rules! as_bench {
     ($bench:tt) => {
@@ -190,12 +191,12 @@ pub struct Reports {
     pub progress: Vec<Progress>,
 }
 
-/// An error as people see it: every message of its chain.
+/// An error as people see it: all messages of its chain.
 pub fn chain(error: &Error) -> String {
     slipway_protocol::Failure::of(error).in_one_line()
 }
 
-/// Data that compresses somewhat and never repeats with the size of a block.
+/// Data that compresses somewhat and does not repeat at block boundaries.
 pub fn image(size: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(size + 64);
@@ -231,7 +232,7 @@ pub fn xz(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Blocks of so many bytes each, which do not say how large they are.
+/// Blocks of this many bytes each, without their size in the header.
 pub fn xz_blocks(bytes: &[u8], block: usize) -> Vec<u8> {
     let mut encoder = xz::Stream::new_easy_encoder(0, Check::Crc64).unwrap();
     let mut stream = Vec::with_capacity(2 * bytes.len() + 4096);
@@ -247,7 +248,7 @@ pub fn xz_blocks(bytes: &[u8], block: usize) -> Vec<u8> {
     stream
 }
 
-/// A frame that says how large its content is.
+/// A frame with the size of its content in the header.
 pub fn zstd_sized(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::bulk::Compressor::new(1).unwrap();
     encoder.include_checksum(true).unwrap();
@@ -260,7 +261,7 @@ pub fn bzip2(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A step that streams `url` and checks nothing.
+/// A step that streams `url` without any check.
 pub fn stream(url: impl Into<String>) -> StreamImage {
     StreamImage { url: url.into(), ..StreamImage::default() }
 }
@@ -277,19 +278,19 @@ pub struct Asked {
 
 /// What the server does with a connection.
 pub enum Answer {
-    /// These bytes, head and all, then the connection is closed.
+    /// These bytes, including the head. Then the connection is closed.
     Bytes(Vec<u8>),
-    /// A head that announces the rest of the file from the offset asked for, and the file up to byte `until`.
+    /// A head that announces the file from the requested offset, then the file up to byte `until`.
     File { body: Arc<Vec<u8>>, etag: Option<&'static str>, until: usize },
     /// These bytes, then silence.
     Stall(Vec<u8>),
 }
 
-/// Serves one connection after another on a port of its own; request number n, from 0, gets `answer(n, request)`.
+/// Serves one connection after another on its own port. Request n, counted from 0, gets `answer(n, request)`.
 pub struct Server {
     pub url: String,
     pub asked: Arc<Mutex<Vec<Asked>>>,
-    /// Connections, those included over which nothing was asked.
+    /// Number of connections, including those without a request.
     pub connections: Arc<AtomicUsize>,
 }
 
@@ -298,7 +299,7 @@ impl Server {
         Self::start_with(None, answer)
     }
 
-    /// With TLS where a certificate is given.
+    /// Uses TLS if a certificate is given.
     pub fn start_with(tls: Option<tls::Acceptor>, answer: impl Fn(usize, &Asked) -> Answer + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -345,7 +346,7 @@ impl Server {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Another path of this server.
+    /// The URL of another path on this server.
     pub fn at(&self, path: &str) -> String {
         self.url.replace("/image", path)
     }
@@ -353,7 +354,7 @@ impl Server {
 
 /// A connection, with TLS or without.
 pub trait Stream: Read + Write + Send {
-    /// Says that nothing more will come, where there is a way to.
+    /// Signals that nothing more will be sent, where that is possible.
     fn end(&mut self) {}
 }
 
@@ -398,12 +399,12 @@ pub fn ok(body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Where each request a server was sent wanted to go on.
+/// The offset at which each request wanted to resume.
 pub fn ranges(server: &Server) -> Vec<Option<u64>> {
     server.asked().iter().map(|asked| asked.range).collect()
 }
 
-/// An answer of this status with these lines in its head and nothing else.
+/// An answer with this status and these header lines, without a body.
 pub fn status(line: &str, head: &str) -> Answer {
     Answer::Bytes(format!("HTTP/1.1 {line}\r\nContent-Length: 0\r\n{head}\r\n").into_bytes())
 }

@@ -1,4 +1,4 @@
-//! Partitions and file systems as tests ask for them, and what sgdisk and dd say of them.
+//! Partitions and file systems that tests ask for, and what sgdisk and dd find of them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +37,7 @@ pub fn info(disk: &Path, number: u32, key: &str) -> String {
     line.split(" (").next().unwrap().trim().to_owned()
 }
 
-/// A part of a disk as a file of its own.
+/// Copies a part of a disk into its own file.
 pub fn cut_out(bench: &Bench, disk: &Path, mib: usize, len: usize) -> PathBuf {
     let to = bench.path("part");
     let mut dd = Command::new("dd");

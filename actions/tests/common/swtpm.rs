@@ -1,4 +1,4 @@
-//! A TPM in software, behind a character device as a real one is.
+//! A software TPM behind a character device, like a real one.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
-/// A TPM that is switched on until this is dropped.
+/// A TPM that runs until this is dropped.
 pub struct Tpm {
     pub device: PathBuf,
     swtpm: Child,
-    /// Without it the device would end with its first user.
+    /// Held open, because the device would end with its first user.
     _open: File,
 }
 
 impl Tpm {
-    /// Starts the TPM whose state is in a folder, which is made; nothing where there is no swtpm.
+    /// Starts the TPM with its state in a folder, which is created. None if there is no swtpm.
     pub fn start(state: &Path) -> Option<Self> {
         std::fs::create_dir_all(state).unwrap();
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
@@ -32,7 +32,7 @@ impl Tpm {
             eprintln!("not checked: starting swtpm: {error}");
             return None;
         }
-        // It takes the descriptor of a device only where that is not a standard one.
+        // swtpm takes the descriptor of a device only if it is not a standard one (0 to 2).
         let mut shell = Command::new("sh");
         shell.args(["-c", "exec swtpm chardev --tpm2 --fd 3 \"$@\" 3<&0 </dev/null", "sh", "--flags"]);
         shell.args(["not-need-init,startup-clear", "--tpmstate", &format!("dir={}", state.display())]);
@@ -40,7 +40,7 @@ impl Tpm {
         Some(Self { device, swtpm, _open: open.into() })
     }
 
-    /// Measures something into a register, by tpm2-tools.
+    /// Measures something into a register with tpm2-tools.
     pub fn extend(&self, pcr: u32) {
         let digest = "5".repeat(64);
         let mut extend = Command::new("tpm2_pcrextend");
@@ -51,7 +51,7 @@ impl Tpm {
 
 impl Drop for Tpm {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The TPM may already have ended.
         drop(self.swtpm.kill());
         drop(self.swtpm.wait());
     }

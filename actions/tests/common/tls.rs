@@ -1,4 +1,4 @@
-//! Certificate authorities, and servers they vouch for.
+//! Certificate authorities, and servers with certificates from them.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub fn authority_named(name: &str) -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// What a server called localhost or 127.0.0.1 takes connections with.
+/// Accepts TLS connections as localhost and 127.0.0.1.
 pub struct Acceptor(Arc<ServerConfig>);
 
 impl Acceptor {

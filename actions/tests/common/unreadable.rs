@@ -1,4 +1,4 @@
-//! A disk of which one sector cannot be read, by QEMU's storage daemon, which shows it as a file.
+//! A disk with one unreadable sector. QEMU's storage daemon exports it as a file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::process::Command;
 
 use super::disk_image::{can_mount, run};
 
-/// The file that stands for the disk. It is there until this is dropped.
+/// The file that stands for the disk. It exists until this is dropped.
 pub struct Unreadable {
     pub path: PathBuf,
     pid: PathBuf,
 }
 
 impl Unreadable {
-    /// A disk that keeps what it has in another file. The sector cannot be read once the disk was flushed so many times. None where that
-    /// is not possible here, which it says.
+    /// A disk that stores its content in another file. The sector becomes unreadable after this number of flushes.
+    /// None, with a message, where that is not possible here.
     pub fn new(backing: &Path, sector: usize, flushes: usize) -> Option<Self> {
         let (path, pid) = (backing.with_extension("shown"), backing.with_extension("pid"));
         File::create(&path).unwrap();
@@ -22,7 +22,7 @@ impl Unreadable {
             "driver=blkdebug,node-name=faulty,image=file,inject-error.0.iotype=read,inject-error.0.errno=5,\
              inject-error.0.sector={sector},"
         );
-        // A state for each flush; the rule comes into force with the last.
+        // One state for each flush. The rule takes effect in the last state.
         faulty.push_str(&match flushes {
             0 => "inject-error.0.event=none".to_owned(),
             _ => format!("inject-error.0.event=flush_to_disk,inject-error.0.state={flushes}"),
@@ -32,7 +32,7 @@ impl Unreadable {
             faulty.push_str(&format!(",{rule}.event=flush_to_disk,{rule}.state={state},{rule}.new_state={next}"));
         }
         let mut daemon = Command::new("qemu-storage-daemon");
-        // Returns when the file can be used.
+        // The daemon detaches once the file can be used.
         daemon.arg("--daemonize").arg("--pidfile").arg(&pid);
         daemon.arg("--blockdev").arg(format!("driver=file,node-name=file,filename={}", backing.display()));
         daemon.args(["--blockdev", &faulty, "--blockdev", "driver=raw,node-name=disk,file=faulty"]);

@@ -7,7 +7,7 @@ use slipway_protocol::{Action, StreamImage};
 
 use super::{Bench, MIB, chain, stream};
 
-/// Not a multiple of any block, and more than a round of every buffer.
+/// Not a multiple of any block size, and more than every buffer can hold.
 pub const IMAGE: usize = 33 * MIB + 517;
 pub const DISK: usize = 40 * MIB;
 
@@ -40,7 +40,7 @@ pub fn file(bench: &Bench, bytes: &[u8]) -> StreamImage {
     stream(bench.path("image").to_str().unwrap())
 }
 
-/// The step fails for good, and for this reason.
+/// The step fails permanently, with this reason.
 #[track_caller]
 pub fn fails_for(bench: &Bench, image: StreamImage, expect: &str) -> Error {
     let error = fails(bench, image);

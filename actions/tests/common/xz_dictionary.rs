@@ -1,6 +1,6 @@
-//! Streams of xz whose decoder would need other memory than they were made with.
+//! xz streams whose decoder needs a different amount of memory than they were made with.
 
-/// The stream with another dictionary in the header of its first block (The .xz file format, 3.1 and 5.3.1).
+/// The stream with another dictionary size in the header of its first block (The .xz file format, 3.1 and 5.3.1).
 pub fn with_dictionary(mut stream: Vec<u8>, bits: u8) -> Vec<u8> {
     const BLOCK: usize = 12;
     let crc_at = BLOCK + usize::from(stream[BLOCK]) * 4;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// A file system, as it is found by either.
+/// A file system as `probe` or blkid finds it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found {
     pub kind: String,
@@ -11,7 +11,7 @@ pub struct Found {
     pub label: Option<String>,
 }
 
-/// The exit status by which blkid says that it found several.
+/// blkid's exit status if it found several file systems.
 const AMBIVALENT: i32 = 8;
 
 pub fn probe(path: &Path) -> Option<Found> {

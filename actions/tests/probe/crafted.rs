@@ -1,4 +1,4 @@
-//! Superblocks written by hand, by the headers that the probe names. blkid tells whether they are right.
+//! Superblocks written by hand, following the headers that the probe names. blkid checks that they are right.
 
 type Pieces = Vec<(u64, Vec<u8>)>;
 
@@ -158,7 +158,7 @@ pub fn bitlocker_7(_: u64) -> Pieces {
 
 pub fn bitlocker_to_go(_: u64) -> Pieces {
     let at = (2_u64 << 20).to_le_bytes();
-    // The boot sector is one of FAT32, for machines that know no better.
+    // The boot sector is also a FAT32 one, for systems that do not know BitLocker.
     let fat = b"\x00\x02\x08\x20\x00\x02\x00\x00\x00\x00\xF8";
     let header = block(512, &[(0, b"\xEB\x58\x90MSWIN4.1"), (11, fat), (440, &at), (510, &[0x55, 0xAA])]);
     vec![(0, header), (2 << 20, b"-FVE-FS-".to_vec())]

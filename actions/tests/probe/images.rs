@@ -1,4 +1,4 @@
-//! Images, made by the programs that operators use or crafted byte by byte where those need a kernel's driver.
+//! Images made by the programs that operators use, or byte by byte where those programs need a kernel driver.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,32 +13,32 @@ const KIB: i64 = 1024;
 const MIB: u64 = 1 << 20;
 const UUID: &str = "01234567-89ab-4cde-8f01-23456789abcd";
 
-/// How an image comes into being.
+/// How an image is made.
 pub enum Recipe {
-    /// By a program. `FILE` stands for the image, `TREE` for a folder with a file, `TREE/file` for that file.
+    /// With a program. `FILE` stands for the image, `TREE` for a folder with a file, `TREE/file` for that file.
     Program(&'static [&'static str]),
-    /// By bytes, given the size of the image.
+    /// From bytes, given the size of the image.
     Bytes(fn(u64) -> Vec<(u64, Vec<u8>)>),
 }
 
 pub struct Image {
     pub name: &'static str,
-    /// What it is meant to be.
+    /// The expected kind.
     pub kind: Option<&'static str>,
     pub size: u64,
     pub recipe: Recipe,
-    /// Where what is read of it begins, from the end where it is negative, and how long it is.
+    /// The ranges that are read: start and length. A negative start counts from the end.
     pub read: &'static [(i64, u64)],
 }
 
 impl Image {
-    /// Makes the image; false, and a word on standard error, where the program is not installed.
+    /// Makes the image. Returns false, with a message on standard error, if the program is not installed.
     pub fn make(&self, path: &Path) -> bool {
         File::create(path).unwrap().set_len(self.size).unwrap();
         self.add_to(path)
     }
 
-    /// The same in a file that exists.
+    /// The same in an existing file.
     pub fn add_to(&self, path: &Path) -> bool {
         match &self.recipe {
             Recipe::Program(words) => run(self.name, words, path),
@@ -52,7 +52,7 @@ impl Image {
         }
     }
 
-    /// The ranges of `read` in an image of this size.
+    /// The ranges in `read`, for an image of this size.
     pub fn superblocks(&self, size: u64) -> Vec<Range<u64>> {
         let start = |at: i64| if at < 0 { size - at.unsigned_abs() } else { at.unsigned_abs() };
         self.read

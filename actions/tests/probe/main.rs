@@ -1,4 +1,4 @@
-//! What `probe` finds is what the blkid program finds: in images of every kind, in damaged ones, and in partition tables.
+//! `probe` finds what the blkid program finds: in images of every kind, in damaged images, and in partition tables.
 #![allow(clippy::unwrap_used, reason = "tests may unwrap")]
 
 mod blkid;
@@ -18,18 +18,18 @@ use blkid::Found;
 use images::Image;
 use slipway_actions::{Place, probe};
 
-/// Places in each image that are damaged, one after the other. blkid is started for each.
+/// Number of places damaged in each image, one at a time. blkid is started for each.
 const DAMAGES: usize = 160;
 const WORKERS: usize = 2;
 
-/// What `probe` says of a whole image.
+/// What `probe` finds in a whole image.
 fn found(path: &Path) -> Option<Found> {
     let places = probe(path.to_str().unwrap()).unwrap();
     let whole = places.into_iter().find(|place| place.number == 0)?;
     Some(Found { kind: whole.kind?.to_owned(), uuid: whole.uuid, label: whole.label })
 }
 
-/// Runs a check over every image that can be made here, and fails with all that it returns.
+/// Runs a check on every image that can be made here, and fails with everything the checks return.
 fn for_each_image(check: impl Fn(&Image, &Path) -> Vec<String> + Sync) {
     let dir = tempfile::tempdir().unwrap();
     let images = Mutex::new(images::all());
@@ -134,7 +134,7 @@ fn several_file_systems_in_one_place_are_not_believed() {
     assert_eq!(both("vfat-32", "luks2-crafted").as_deref(), Some("crypto_LUKS"));
 }
 
-/// Number, start and size in bytes, PARTUUID and PARTLABEL of the partitions, as partx reads them.
+/// Number, start and size in bytes, PARTUUID and PARTLABEL of the partitions, read by partx.
 fn partx(path: &Path) -> Vec<String> {
     let columns = ["--raw", "--noheadings", "--output", "NR,START,SECTORS,TYPE,UUID,NAME"];
     let output = Command::new("partx").args(columns).arg(path).output().unwrap();
@@ -184,7 +184,7 @@ fn file_systems_are_found_in_their_partitions_and_no_others() {
         disk.write_all_at(&fs::read(part).unwrap(), at).unwrap();
     };
     put("ext4", 8 << 20, 1 << 20);
-    // At the end of the last partition, which is the end of the disk.
+    // The end of the last partition is also the end of the disk.
     put("md-0.90", 51 << 20, 13 << 20);
     let kinds: Vec<_> =
         probe(path.to_str().unwrap()).unwrap().into_iter().map(|place| (place.number, place.kind)).collect();

@@ -1,4 +1,4 @@
-//! The boot reporter of an installed system, as the server hears it.
+//! The boot reporter of an installed system, seen from the server.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ const REPORTER: &str =
     "steps:\n- {name: report, action: {boot-reporter: {hours: 2}}}\n- {name: leave, action: {reboot: {}}}\n";
 const SEED: &str = "- {name: seed, action: {seed-cloud-init: {instance_id: i-1}}}\n";
 
-/// Has the node work on a run to its end; returns what it was told.
+/// Has the node finish a run. Returns the workflow it got.
 async fn finished(server: &TestServer, node: &Node, workflow: &str) -> Workflow {
     let new = NewRun { replace: true, ..new_run(workflow) };
     operate::start_run(&server.store().await, &server.ca(), "web1", new).await.unwrap();

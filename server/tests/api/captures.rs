@@ -45,7 +45,7 @@ impl Capturing {
         images::all(&mut self.server.store().await.read().await.unwrap()).await.unwrap()
     }
 
-    /// What there is of images that are not complete.
+    /// Names of the incomplete images.
     fn partial(&self) -> Vec<String> {
         let runs = std::fs::read_dir(self.server.data().captures()).unwrap();
         let files = runs.flat_map(|run| std::fs::read_dir(run.unwrap().path()).unwrap());
@@ -90,7 +90,7 @@ async fn what_was_stored_is_an_image_once_it_is_committed() {
     assert_eq!(get().await.status(), StatusCode::NOT_FOUND);
     assert_eq!(capturing.images().await, []);
 
-    // The answer may be lost on its way, so that it is asked for again.
+    // The answer can get lost, so a node may commit twice.
     for _ in 0..2 {
         let answer = capturing.commit(&image).await;
         assert_eq!(answer.status(), StatusCode::OK);
@@ -102,7 +102,7 @@ async fn what_was_stored_is_an_image_once_it_is_committed() {
     assert_eq!(capturing.images().await.len(), 1);
     assert_eq!(capturing.partial(), [""; 0]);
 
-    // What is an image now is changed by nobody.
+    // A complete image cannot be changed.
     let body = refusal(capturing.put(13, b"!").await).await;
     assert_eq!(body.code, ErrorCode::Conflict);
     let body = refusal(begin(&capturing.server, &capturing.node, &capturing.run, "web1.zst").await).await;
@@ -141,7 +141,7 @@ async fn a_piece_that_belongs_elsewhere_is_refused_with_where_it_would_belong() 
         assert_eq!(stored(&answer), Some("3"), "{offset}");
         assert_eq!(refusal(answer).await.code, ErrorCode::Conflict);
     }
-    // A step that is tried again begins anew.
+    // Another attempt of the step begins anew.
     capturing.begin().await;
     assert_eq!(stored(&capturing.put(0, b"two").await), Some("3"));
     assert_eq!(capturing.commit(&described(b"two")).await.status(), StatusCode::OK);

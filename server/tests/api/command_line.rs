@@ -1,4 +1,4 @@
-//! Commands of operators: what they print, and what they refuse.
+//! Operators' commands: what they print and what they refuse.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -117,7 +117,7 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     assert_eq!(set(&other, "web1").status.code(), Some(0));
     assert_eq!(shown("db1").id, id);
 
-    // Its machine comes back as an unknown one.
+    // Its machine comes back as an unknown machine.
     succeed(data, &["node", "decommission", "db1"]);
     let back = succeed(data, &["node", "add", "--serial", "7CZ1"]).trim().to_owned();
     let release = ["node", "release", &back, "--name", "db1"];
@@ -127,7 +127,7 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     assert_eq!(succeed(data, &release), "db1 is released\n");
 }
 
-/// The cells of a table, which are two blanks or more apart.
+/// The cells of a table. They are separated by at least two blanks.
 fn cells(table: &str) -> Vec<Vec<&str>> {
     let cells = |line| str::split(line, "  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
     table.lines().map(cells).collect()

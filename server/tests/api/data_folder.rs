@@ -1,4 +1,4 @@
-//! `serve` and the data folder: who makes it, who holds it, and what a start that fails leaves.
+//! `serve` and the data folder: who creates and locks it, and what a failed start leaves behind.
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -34,12 +34,12 @@ fn who_only_looks_whether_the_server_is_there_is_not_logged() {
     let mut ready = String::new();
     BufReader::new(stdout).read_line(&mut ready).unwrap();
     let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
-    // Sends this and no more, and waits until the server hangs up.
+    // Sends only this, and waits until the server hangs up.
     let connect = |text: &str| {
         let mut connection = TcpStream::connect(ready["https"].as_str().unwrap()).unwrap();
         connection.write_all(text.as_bytes()).unwrap();
         connection.shutdown(Shutdown::Write).unwrap();
-        // What it has to say to this is no matter, nor how it hangs up.
+        // The response does not matter, and neither does the way the server hangs up.
         let _ = connection.read_to_end(&mut Vec::new());
         connection.local_addr().unwrap()
     };
@@ -50,7 +50,7 @@ fn who_only_looks_whether_the_server_is_there_is_not_logged() {
     assert!(logged.contains(&without_tls.to_string()), "{logged}");
 }
 
-/// What a start of the server changes for those who use it.
+/// What a start of the server changes for its users.
 fn settings(data: &Path) -> (Vec<u8>, Option<String>) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let url = runtime.block_on(async {
@@ -106,7 +106,7 @@ fn a_second_server_on_a_folder_is_refused_before_it_changes_anything() {
         assert!(settings(data) == before, "{listen}");
     }
     succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
-    // It is killed, and what it wrote into the file stays.
+    // The server is killed. The content of its lock file stays.
     drop(server);
     drop(serve(data));
 }
@@ -191,7 +191,7 @@ fn only_a_server_makes_a_data_folder() {
     };
     assert_eq!((names(folder.path()), names(&foreign)), (vec!["foreign".into()], vec!["notes".into()]));
 
-    // As a folder that is a file system of its own looks.
+    // The content of a folder that is a file system of its own.
     std::fs::create_dir_all(missing.join("lost+found")).unwrap();
     made(&missing);
     succeed(&missing, &["status"]);
@@ -223,8 +223,8 @@ fn commands_that_start_at_once_on_an_empty_database_agree() {
     assert_eq!(succeeded.filter(|success| *success).count(), 8);
 }
 
-/// Of those that open an empty database at once, one may be refused by SQLite, which does not wait while another changes the journal's
-/// mode.
+/// If several processes open an empty database at once, SQLite may refuse one: it does not wait while another changes
+/// the journal mode.
 #[test]
 fn a_program_opens_no_database_while_another_holds_the_lock() {
     let folder = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ fn a_program_opens_no_database_while_another_holds_the_lock() {
     lock.lock().unwrap();
     let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
     let mut program = Ended(command(data, &arguments).stdout(Stdio::piped()).spawn().unwrap());
-    // A lock that a process waits for has an arrow (proc_locks(5)).
+    // /proc/locks marks a waiting process with an arrow (proc_locks(5)).
     let id = program.0.id().to_string();
     let waits = |line: &str| line.contains("->") && line.split(' ').any(|word| word == id);
     while !std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {

@@ -1,4 +1,4 @@
-//! What is derived from times: machines that fall silent, and those that come back.
+//! States derived from times: machines that fall silent, and machines that come back.
 
 use reqwest::StatusCode;
 use slipway_protocol::{Event, EventKind, NodeState, Progress};
@@ -57,7 +57,7 @@ async fn a_machine_that_should_have_started_its_disk_and_enrols_came_back() {
     let shown = web1(&server).await;
     assert_eq!((shown.state, shown.came_back_at), (NodeState::Running, None));
 
-    // Days later, with the stick still in it.
+    // Days later, with the boot medium still inserted.
     node.machine.boot_id = "boot-3".to_owned();
     assert_eq!(node.machine.try_enrol(&server).await.status(), StatusCode::OK);
     let shown = web1(&server).await;

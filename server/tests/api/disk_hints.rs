@@ -1,4 +1,4 @@
-//! Which disk an operating system goes to: the run's hint, else the node's, else its own.
+//! Which disk an operating system is installed on: the run's hint, else the node's, else its own.
 
 use slipway_protocol::{Action, DiskChoice, DiskHints};
 use slipway_server::operate::{self, NewRun, NodeChange};
@@ -11,7 +11,7 @@ fn serial(serial: &str) -> DiskHints {
     DiskHints { serial: Some(serial.parse().unwrap()), ..DiskHints::default() }
 }
 
-/// Starts a run with this hint, and returns the hint of each of its steps that takes a disk.
+/// Starts a run with this hint. Returns the hints of its steps that use a disk.
 async fn hints_of_run(server: &TestServer, node: &crate::support::Node, disk: Option<DiskHints>) -> Vec<DiskHints> {
     start(server, NewRun { disk, replace: true, ..debian() }).await.unwrap();
     let steps = node.workflow(server).await.unwrap().steps;

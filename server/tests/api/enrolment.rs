@@ -1,4 +1,4 @@
-//! Which machine comes in, and as which node.
+//! Which machines may enrol, and as which node.
 
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
@@ -55,7 +55,7 @@ async fn a_registered_machine_waits_until_it_is_released() {
     operate::release_node(&store, "web1", None).await.unwrap();
     Node::enrol(&server, machine).await;
 
-    // What it said of itself is no key: the operator vouches for the serial number alone.
+    // The UUID the machine reported is not a key: the operator registered only the serial number.
     assert_eq!(waits(&server, &Machine::with_uuid(UUID)).await.reason, WaitReason::Unregistered);
 }
 
@@ -255,7 +255,7 @@ async fn a_node_out_of_service_is_refused_at_every_request() {
     let heartbeat = node.client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
     assert_eq!(refusal(heartbeat).await.code, ErrorCode::Decommissioned);
 
-    // Its machine is one nobody knows, and comes in as such; that does not bring the old credentials back.
+    // The machine is now unknown and comes in as such. That does not restore the old credentials.
     let wait = waits(&server, &node.machine).await;
     assert_eq!(wait.reason, WaitReason::Unregistered);
     operate::release_node(&server.store().await, "web1", None).await.expect_err("for good");
@@ -304,7 +304,7 @@ async fn unknown_machines_make_room_for_newer_ones() {
         waits(&server, &Machine::with_uuid(&uuid(n))).await;
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
-    // The one that knocked first knocked last, too.
+    // The machine that came first now also came last.
     waits(&server, &Machine::with_uuid(&uuid(0))).await;
     let store = server.store().await;
     let mut transaction = store.write().await.unwrap();

@@ -6,7 +6,7 @@ use slipway_server::image;
 
 use crate::support::{TestServer, UUID, refusal};
 
-/// Larger than what is read at once, and no multiple of it.
+/// Larger than one read, and not a multiple of its size.
 fn content() -> Vec<u8> {
     (0..1_500_001_u32).map(|n| (n % 251) as u8).collect()
 }
@@ -139,7 +139,7 @@ async fn a_machine_gets_the_boot_script_of_its_node() {
     let script = async |query: &str| {
         get(&server.boot_url(&format!("/boot/ipxe{query}")), &[], &client).await.text().await.unwrap()
     };
-    // iPXE takes a relative URI with a colon for one with a scheme, so MAC addresses must go without.
+    // iPXE reads a relative URI with a colon as one with a scheme, so MAC addresses must be written without colons.
     let first = script("").await;
     assert!(!first.contains("/mac}&"), "{first}");
     assert!(first.starts_with("#!ipxe\n") && first.contains("/boot/ipxe?uuid=${uuid}&serial=${serial:uristring}"));

@@ -1,4 +1,4 @@
-//! What is checked when an image is added.
+//! Checks when an image is added.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::{IMAGE, TestServer};
 
 const MIB: usize = 1 << 20;
 
-/// A disk that begins with a boot sector, and compresses somewhat.
+/// A disk with a boot sector that compresses somewhat.
 fn disk() -> Vec<u8> {
     [IMAGE.to_vec(), (0..3 * MIB as u32 / 2).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect()].concat()
 }
@@ -47,7 +47,8 @@ fn bzip2(bytes: &[u8]) -> Vec<u8> {
 type Compress = fn(&[u8]) -> Vec<u8>;
 const COMPRESSIONS: [Compress; 4] = [zstd, gzip, xz, bzip2];
 
-/// The header of version 2 of an image with twenty L1 entries, in clusters of 64 KiB, and a file as long as its tables need.
+/// A qcow2 header of version 2 with twenty L1 entries and clusters of 64 KiB, in a file that is as long as its tables
+/// need.
 fn qcow2(size: u64) -> Vec<u8> {
     let words = [0x5146_49FB_u32, 2, 0, 0, 0, 16, (size >> 32) as u32, size as u32, 0, 20, 0, 0x10000, 0, 0x20000, 1];
     let mut image: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
@@ -165,7 +166,8 @@ async fn an_operating_system_takes_its_size_from_its_image() {
     let (server, raw) = (TestServer::start().await, disk());
     let image = add(&server, &zstd(&raw), Known::default()).await.unwrap().image.digest;
     let system = add_system(&server, |system| system.image = image).await.unwrap();
-    // The digest of the stream proves the rest, and a machine that takes none of the raw image decodes in any order.
+    // The digest of the stream verifies all of the image. Without a digest of the raw image, a machine can decode in
+    // any order.
     assert_eq!((system.raw_size, system.raw_digest), (Some(raw.len() as u64), None));
 }
 

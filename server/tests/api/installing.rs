@@ -1,4 +1,4 @@
-//! What installs a system on the machine "web1", and where that reports to.
+//! Installs a system on the machine "web1", and finds its report URL.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use slipway_server::{Error, image};
 
 use crate::support::{IMAGE, Node, TestServer};
 
-/// Adds an image, and a system of it that reports, after a change to it.
+/// Adds an image and a system with it that reports, after applying a change to the system.
 pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -> Result<System, Error> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&IMAGE).unwrap();
@@ -36,7 +36,7 @@ pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -
     operate::add_system(&store, system).await
 }
 
-/// A run that installs the system and says nothing else.
+/// A run that installs the system and sets nothing else.
 pub fn debian() -> NewRun {
     NewRun::new(Task::Os("debian".to_owned()))
 }
@@ -45,7 +45,7 @@ pub async fn start(server: &TestServer, new: NewRun) -> Result<RunStatus, Error>
     operate::start_run(&server.store().await, &server.ca(), "web1", new).await
 }
 
-/// The machine does all of a run of the system, but for the report of what it installed.
+/// The machine does a complete run of the system, except the report of the installed system.
 pub async fn install(server: &TestServer, node: &Node) -> Workflow {
     start(server, debian()).await.unwrap();
     let workflow = node.workflow(server).await.unwrap();
@@ -61,7 +61,7 @@ pub fn seed(workflow: &Workflow) -> &SeedCloudInit {
     seed.unwrap()
 }
 
-/// Where the installed system reports to, from the block in its user-data.
+/// The report path of the installed system, from the block in its user-data.
 pub fn report_path(workflow: &Workflow) -> String {
     let (_, url) = seed(workflow).user_data.split_once("url: \"https://server.test:8443").unwrap();
     url.split('"').next().unwrap().to_owned()

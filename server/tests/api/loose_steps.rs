@@ -1,4 +1,4 @@
-//! Steps that anything reports with the token of a run.
+//! Steps that any program reports with a run's token.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -17,7 +17,7 @@ use crate::work::new_run;
 
 const REBOOT: &str = "steps:\n- {name: leave, action: {reboot: {}}}\n";
 
-/// A machine with a run made of this workflow, and a token of it.
+/// A machine with a run of this workflow, and a token for the run.
 async fn with_run(server: &TestServer, workflow: &str) -> String {
     server.add_released("web1").await;
     let store = server.store().await;
@@ -190,14 +190,15 @@ async fn what_is_refused_counts_as_what_is_taken() {
     assert_eq!(refusal(post_form(&server, &old, "name=a").await).await.code, ErrorCode::TooManyRequests);
 }
 
-/// The shells, and the programs a snippet may send by. Beside busybox openssl carries the request, so that is always there.
+/// The shells, and the programs a snippet can send with. With busybox, openssl carries the request, so it is always
+/// there.
 const SHELLS: [&[&str]; 3] = [&["/bin/dash"], &["/bin/bash"], &["/bin/busybox", "sh"]];
 const TOOLS: [&str; 3] = ["curl", "wget", "openssl"];
-/// What every shell finds beside the tool.
+/// Programs that every shell finds besides the tool.
 const FOUND: [&str; 12] =
     ["sed", "tr", "tail", "mktemp", "sleep", "rm", "grep", "cat", "base64", "sh", "openssl", "wc"];
 
-/// A folder in which programs are found, with no other tool to send by. None, with a word, where this host lacks the tool.
+/// A folder for PATH with this tool and no other tool to send with. None, with a message, if this host lacks the tool.
 fn path_with(tool: &str) -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir().unwrap();
     let find = |program: &str| {
@@ -216,26 +217,26 @@ fn path_with(tool: &str) -> Option<tempfile::TempDir> {
     Some(folder)
 }
 
-/// Puts a program into the folder that does what the found one does, and writes down its arguments.
+/// Puts a wrapper into the folder that logs its arguments and runs the real program.
 fn put_program(folder: &Path, name: &str, found: &str) {
     let arguments = folder.join("arguments");
     put_script(folder, name, &format!("printf '%s\\n' \"$@\" >>{}\nexec {found} \"$@\"\n", arguments.display()));
 }
 
-/// Puts a script into the folder by a process of its own. A process that another test forks meanwhile would hold what this one has
-/// open for writing, and until it lets go nobody can run that (execve(2), ETXTBSY).
+/// A separate process writes the script. Otherwise a process forked by another test could hold the file open for
+/// writing, and nobody could run it until then (execve(2), ETXTBSY).
 fn put_script(folder: &Path, name: &str, script: &str) {
     let mut write = std::process::Command::new("/bin/sh");
     write.args(["-euc", "printf '#!/bin/sh\n%s' \"$1\" >\"$0\"; chmod 755 \"$0\""]).arg(folder.join(name)).arg(script);
     assert!(write.status().unwrap().success());
 }
 
-/// What programs were started with, which everybody on a machine can read.
+/// Arguments of the programs that were started. Every user of a machine can read these.
 fn arguments(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("arguments")).unwrap()
 }
 
-/// Runs a script under `set -eu`, bounded; returns what it printed.
+/// Runs a script under `set -eu` with a time limit. Returns its output.
 async fn run_script(shell: &[&str], path: &Path, script: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(shell[0]);
     command.args(&shell[1..]).args(["-eu", "-c", script, "sh"]).args(arguments);
@@ -281,7 +282,7 @@ async fn a_snippet_cuts_what_would_be_refused() {
     let token = with_run(&server, REBOOT).await;
     let text = snippet::text(Surrounding::Shell, &server.url("/v1/report"), &token, &server.ca());
     let Some(path) = path_with("curl") else { return };
-    // What is cut off is half a character.
+    // The cut falls inside a character.
     let (name, label) = (format!("n{}", "ä".repeat(50_000)), "l".repeat(100_000));
     for shell in SHELLS {
         let script = format!("{text}\nslipway_report \"$1\" '' '' \"$2\"\n");
@@ -353,7 +354,7 @@ async fn a_snippet_fits_where_it_is_to_stand() {
         assert_eq!(steps(&server).await[0].status, Some(status), "{section}");
     }
 
-    // By what the installed system has; tests/tests/snippet.rs has the installer itself.
+    // With the programs of the installed system. tests/tests/snippet.rs uses the installer itself.
     let preseed = text(Surrounding::Preseed);
     let line = preseed.lines().find_map(|line| line.strip_prefix("d-i preseed/late_command string ")).unwrap();
     let secret = preseed.lines().find_map(|line| line.strip_prefix("d-i slipway/report string ")).unwrap();

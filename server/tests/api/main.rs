@@ -1,4 +1,4 @@
-//! The server over real TLS, driven as nodes, installed systems and operators drive it.
+//! The server over real TLS, used like nodes, installed systems and operators use it.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

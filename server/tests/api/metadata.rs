@@ -1,4 +1,4 @@
-//! The metadata service, as cloud-init's data sources ask it.
+//! The metadata service, used in the way of cloud-init's data sources.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::packages::packages;
 use crate::support::{Node, TestServer, refusal};
 use crate::work::new_run;
 
-/// A server, the machine "web1" with a run of a system, and the path of the run's metadata.
+/// A server, the machine "web1" with a run that installs a system, and the path of the run's metadata.
 async fn installing() -> (TestServer, Node, String) {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
@@ -92,7 +92,7 @@ async fn cloud_init_finds_what_a_run_seeds_by_either_data_source() {
     }
 }
 
-/// What a data source of Debian's cloud-init makes of a URL.
+/// What a data source of Debian's cloud-init finds at a URL.
 async fn data_source_finds(server: &TestServer, data_source: &'static str, url: String) -> serde_json::Value {
     let ca = server.folder.path().join("ca.pem");
     std::fs::write(&ca, server.ca()).unwrap();

@@ -1,4 +1,4 @@
-//! How installed systems are on the network, and who may log in: from what an operator writes to what cloud-init makes of it.
+//! Network configuration and logins of installed systems: from what an operator writes to what cloud-init makes of it.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ search: [site.example]
 ";
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA";
 
-/// What cloud-init's own converter writes for a kind of network configuration, all files in one.
+/// All files that cloud-init's own converter writes for a kind of network configuration, joined.
 fn converted(config: &str, kind: &str, distribution: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("network-config"), folder.path().join("out"));
@@ -144,7 +144,7 @@ async fn a_node_keeps_its_network_and_its_runs_bring_it() {
     server.stop().await;
 }
 
-/// The seed of the run the only node has.
+/// The seed in the run of the only node.
 async fn newest_seed(server: &TestServer) -> SeedCloudInit {
     let store = server.store().await;
     let mut connection = store.read().await.unwrap();

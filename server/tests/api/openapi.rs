@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::TestServer;
 
-/// A change to the API changes this file, and is seen in review. `UPDATE_GOLDEN=1` writes it anew.
+/// A change to the API changes this file and shows up in review. `UPDATE_GOLDEN=1` rewrites it.
 #[tokio::test]
 async fn the_api_is_as_described() {
     let server = TestServer::start().await;
@@ -21,7 +21,7 @@ async fn the_api_is_as_described() {
     assert!(served == golden, "the API differs from server/openapi.json; if it should, run with UPDATE_GOLDEN=1");
 }
 
-/// Every value under this key, however deep.
+/// All values with this key, at any depth.
 fn values<'a>(document: &'a Value, key: &str) -> Vec<&'a Value> {
     let below: Vec<&Value> = match document {
         Value::Object(fields) => fields.values().collect(),
@@ -47,7 +47,7 @@ fn every_reference_leads_to_a_schema_and_tags_are_for_people() {
     assert_eq!(tags, BTreeSet::from(["files", "installed systems", "machines", "operators"]));
 }
 
-/// Types of one name would overwrite each other's schema.
+/// Types with the same name would overwrite each other's schema.
 #[test]
 fn a_machines_system_is_not_an_operating_system() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");

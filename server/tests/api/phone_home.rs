@@ -21,7 +21,7 @@ use crate::support::{Node, TestServer, refusal};
 use crate::work::new_run;
 use tokio_rustls::TlsConnector;
 
-/// A server, and a machine that has installed the system and restarted into it.
+/// A server, and a machine that has installed the system and is restarting into it.
 async fn booting() -> (TestServer, Node, String) {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
@@ -108,7 +108,8 @@ async fn a_report_from_before_the_disk_was_written_again_does_not_count() {
     let workflow = node.workflow(&server).await.unwrap();
     let begin = |seq| Event { seq, at: 1, step: 0, attempt: 1, kind: EventKind::Started };
     node.post_events(&server, &workflow.run, &[begin(1)]).await;
-    // Switched off behind the seed and started from its disk, the machine reports; then it is started from the network once more.
+    // The machine is switched off after the seed step and booted from its disk, and reports. Then it boots from the
+    // network again.
     assert_eq!(post(&server, &report_path(&workflow), "pub_key_rsa=old").await.status(), StatusCode::OK);
     assert!(run(&server).await.phoned_home_at.is_some());
     let again = node.workflow(&server).await.unwrap();
@@ -195,7 +196,7 @@ async fn a_form_nobody_sends_by_right_is_refused() {
     assert_eq!((state(&server).await, run(&server).await.last_contact_at), (NodeState::Booting, None));
 }
 
-/// Posts less than it says it would, and returns what comes back.
+/// Posts a body shorter than its Content-Length, and returns the response.
 async fn post_half(server: &TestServer, path: &str) -> String {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(server.ca().as_bytes()).unwrap()).unwrap();

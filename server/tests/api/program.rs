@@ -21,11 +21,11 @@ pub fn succeed(data: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The one line on standard error.
+/// Runs a command that must fail. Returns its one line on standard error.
 pub fn fail(data: &Path, arguments: &[&str]) -> String {
     let child = command(data, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut child = Ended(child);
-    // By its first line a server is known that starts after all, and would not end.
+    // A server that starts after all would not end. Its first line reveals it.
     let (mut stdout, mut stderr) = (String::new(), String::new());
     BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut stdout).unwrap();
     assert_eq!(stdout, "", "{arguments:?}");
@@ -35,7 +35,7 @@ pub fn fail(data: &Path, arguments: &[&str]) -> String {
     stderr.trim_end().to_owned()
 }
 
-/// Ends a program that a failed test leaves behind.
+/// Kills the program on drop, so that a failed test leaves none behind.
 pub struct Ended(pub Child);
 
 impl Drop for Ended {
@@ -53,7 +53,7 @@ pub fn serve(data: &Path) -> (Ended, serde_json::Value) {
     (Ended(child), serde_json::from_str(&line).unwrap())
 }
 
-/// Has a server make the folder; it does not run any more.
+/// A server creates the folder and is stopped again.
 pub fn made(data: &Path) {
     drop(serve(data));
 }

@@ -1,4 +1,4 @@
-//! Recovery keys: nodes leave them, operators ask for them.
+//! Recovery keys: nodes store them, operators retrieve them.
 
 use reqwest::{Response, StatusCode};
 use serde_json::json;
@@ -45,7 +45,7 @@ async fn a_key_is_kept_from_the_answer_on_and_shown_to_who_asks() {
     assert_eq!((shown[0].run.as_str(), shown[0].key.key.reveal()), (run.as_str(), key("c").as_str()));
     assert_eq!(shown[0].shown_at, None, "not before this");
     assert!(escrow::show_keys(&store, &id, "m1", &[]).await.unwrap()[0].shown_at.is_some());
-    // Whatever prints a node or a run has no key in it.
+    // Printed nodes and runs contain no key.
     assert!(!format!("{shown:?}").contains(&key("c")));
 }
 
@@ -74,7 +74,7 @@ fn volume(number: u64) -> String {
     format!("0f2a1c1e-5b7d-4c55-9d5e-{number:012x}")
 }
 
-/// Puts keys of these volumes into the store as if a run had left them, each a millisecond after the one before.
+/// Stores keys of these volumes as if a run had left them, one millisecond apart.
 async fn put_keys(store: &Store, node: &str, run: &str, volumes: std::ops::Range<u64>) {
     let mut transaction = store.write().await.unwrap();
     for number in volumes {
@@ -106,7 +106,8 @@ async fn a_key_that_may_be_in_use_is_not_forgotten() {
     let node = server.enrolled("m1").await;
     let store = server.store().await;
     let id = operate::show_node(&store, "m1").await.unwrap().id;
-    // Two runs that encrypt a disk, the second at its second attempt, one that an operator ends, and one that goes on.
+    // Four runs that encrypt a disk: one at its first attempt, one at its second, one ended by an operator, and one
+    // still running.
     for (volumes, finishes) in [(0..1, true), (1..3, true), (3..5, false), (5..7, false)] {
         let run = start_run(&server, "m1", Action::EncryptRoot(EncryptRoot::default())).await;
         put_keys(&store, &id, &run, volumes).await;

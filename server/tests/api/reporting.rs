@@ -1,4 +1,4 @@
-//! Whose word counts when a run is composed: the run's before the system's, and the site's before both.
+//! Precedence of settings when a run is composed: the run's before the system's, and the site's before both.
 
 use slipway_protocol::{ErrorCode, MAX_WORKFLOW_BYTES};
 use slipway_server::operate::{NewRun, parse_workflow};
@@ -8,7 +8,7 @@ use crate::installing::{add_system, debian, report_path, seed, start};
 use crate::support::TestServer;
 use crate::work::new_run;
 
-/// Adds the system, starts the run, and returns the user-data the node gets, with `URL` for where its system reports to.
+/// Adds the system, starts the run, and returns the node's user-data, with `URL` for the report URL of its system.
 async fn composed(change: impl FnOnce(&mut System), new: NewRun) -> String {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
@@ -117,7 +117,7 @@ async fn a_run_is_no_larger_than_what_a_machine_reads() {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
     add_system(&server, |_| {}).await.unwrap();
-    // In JSON a quote is two bytes.
+    // A quote takes two bytes in JSON.
     let quotes = |count: usize| with_user_data(&format!("#!/bin/sh\n# {}\n", "\"".repeat(count)));
     let run = |count| NewRun { phone_home: Some(false), ..quotes(count) };
     let refused = start(&server, run(MAX_WORKFLOW_BYTES / 2)).await.expect_err("too large");

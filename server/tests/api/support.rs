@@ -23,16 +23,16 @@ pub const IMAGE: [u8; 512] = {
     sector
 };
 pub const UUID: &str = "4c4c4544-0042-3010-8058-b7c04f503432";
-/// Largest image of a captured disk that the server takes, in bytes.
+/// Size limit of the server for images of captured disks, in bytes.
 pub const MAX_CAPTURE: u64 = 1000;
 
-/// A server with a data folder of its own.
+/// A server with its own data folder.
 pub struct TestServer {
     pub folder: TempDir,
     running: Running,
 }
 
-/// A server that listens.
+/// A listening server.
 pub struct Running {
     pub url: String,
     pub boot_url: String,
@@ -75,7 +75,7 @@ impl TestServer {
         DataDir::open(&self.data_path()).unwrap()
     }
 
-    /// The database as another process, such as a command, sees it.
+    /// The database, opened as another process would, for example a command.
     pub async fn store(&self) -> Store {
         Store::open(&self.data().database()).await.unwrap()
     }
@@ -84,7 +84,7 @@ impl TestServer {
         Authority::open(&self.data()).unwrap().pem().to_owned()
     }
 
-    /// A client that trusts this server and shows nothing of itself.
+    /// A client that trusts this server and has no certificate.
     pub fn client(&self) -> Client {
         trusting(&self.ca()).build().unwrap()
     }
@@ -128,13 +128,13 @@ impl Running {
     }
 }
 
-/// A clock that stands still: however long the requests of a test take, they are within a minute.
+/// A clock that stands still, so all requests of a test are within one minute.
 fn standing() -> Instant {
     static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
     *NOW
 }
 
-/// The start of a client that trusts one CA and no other.
+/// Builder of a client that trusts only this CA.
 pub fn trusting(ca: &str) -> ClientBuilder {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| rustls::crypto::ring::default_provider().install_default().unwrap());
@@ -177,11 +177,11 @@ impl Machine {
     }
 }
 
-/// A machine that is enrolled.
+/// An enrolled machine.
 pub struct Node {
     pub machine: Machine,
     pub enrolment: Enrolment,
-    /// Shows the node's certificate.
+    /// Uses the node's certificate.
     pub client: Client,
 }
 
@@ -230,7 +230,7 @@ pub fn with_certificate(ca: &str, key: &KeyPair, certificate: &str) -> Client {
     trusting(ca).identity(identity).build().unwrap()
 }
 
-/// The code of a refusal, whose status must be the code's own.
+/// The error of a refusal. Checks that the status matches the code.
 pub async fn refusal(response: Response) -> ErrorBody {
     let status = response.status();
     let body: ErrorBody = response.json().await.unwrap();

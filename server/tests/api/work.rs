@@ -1,4 +1,4 @@
-//! Workflows handed out, events and logs taken in.
+//! Handing out workflows, and receiving events and logs.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ async fn ack(server: &TestServer, node: &Node, run: &str, events: &[Event]) -> u
     response.json::<EventAck>().await.unwrap().seq
 }
 
-/// Has a node ask for work, and returns when the server has begun to answer.
+/// A node asks for work. Returns when the server has begun to answer.
 async fn polling(server: &TestServer, node: &Node) -> JoinHandle<reqwest::Result<Response>> {
     let store = server.store().await;
     nodes::seen(&mut store.read().await.unwrap(), &node.enrolment.node, 0).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_run_that_ended_is_not_handed_out_again() {
     assert_eq!(status.steps[0].failure, Some(failure));
     assert_eq!(status.steps[1].state, StepState::Skipped);
 
-    // Without a power cycle the node gets the next one, which here goes well.
+    // The node gets the next run without a power cycle. This one succeeds.
     start(&server).await;
     let workflow = node.workflow(&server).await.unwrap();
     node.finish(&server, &workflow).await;
@@ -157,7 +157,7 @@ async fn a_node_is_told_that_its_run_was_replaced() {
     assert_eq!(told(&first, std::slice::from_ref(&note)).await, EventAck { seq: 2, ended: true });
     assert_eq!(told(&second, &[started]).await, EventAck { seq: 1, ended: false });
 
-    // A run that failed by itself was not ended by the operator, whatever comes after it.
+    // A run that failed was not ended by the operator, even if another run follows.
     let failed = event(2, 0, EventKind::Failed(Failure::default()));
     assert_eq!(told(&second, std::slice::from_ref(&failed)).await, EventAck { seq: 2, ended: false });
     start(&server).await;
@@ -297,7 +297,7 @@ async fn the_logs_of_a_node_are_bounded() {
         let request = node.client.post(url).header("content-encoding", "gzip").body(body);
         request.send().await.unwrap()
     };
-    // Each chunk repeats the one before it but for a byte, so that their offsets stay small.
+    // Each chunk repeats all but one byte of the one before, to keep the offsets small.
     let chunk = gzip(&vec![b'a'; slipway_protocol::MAX_REQUEST_BYTES]);
     for offset in 0..18 {
         assert_eq!(post("b0", offset, chunk.clone()).await.status(), StatusCode::NO_CONTENT);
@@ -309,7 +309,7 @@ async fn the_logs_of_a_node_are_bounded() {
     let stored = count("SELECT SUM(LENGTH(data)) FROM logs").await;
     assert!((32 << 20..=64 << 20).contains(&stored), "{stored}");
 
-    // None of these begins at the start of its boot.
+    // None of these begins at the start of its boot's log.
     for boot in 1..=12 {
         assert_eq!(post(&format!("b{boot}"), 5, gzip(b"line\n")).await.status(), StatusCode::NO_CONTENT);
     }

@@ -1,4 +1,4 @@
-//! User-data of every sort.
+//! User-data of every kind.
 
 use std::io::Write as _;
 
@@ -9,11 +9,11 @@ use flate2::write::GzEncoder;
 pub struct Case {
     pub name: String,
     pub user_data: Vec<u8>,
-    /// Whether taking the block out again gives these bytes.
+    /// Whether removing the block again restores these bytes.
     pub comes_back: bool,
 }
 
-/// Texts that come back. Where one has several lines, it is tried with other line ends and without its last one too.
+/// Texts that are restored. Those of several lines are also tried with other line ends, and without the last one.
 const COME_BACK: &[(&str, &str)] = &[
     ("one key", "#cloud-config\nhostname: a\n"),
     ("a comment only", "#cloud-config\n# nothing yet\n"),
@@ -183,7 +183,7 @@ const COME_BACK: &[(&str, &str)] = &[
     ("message of a cloud-config without header", "Content-Type: text/cloud-config\nMIME-Version: 1.0\n\na: 1\n"),
 ];
 
-/// Texts that do not come back, because they had a block, or nothing, or no end.
+/// Texts that are not restored, because they already had a block, were empty, or had no line end at the end.
 const OTHERS: &[(&str, &str)] = &[
     ("nothing", ""),
     ("white space", " \n\n"),
@@ -278,7 +278,7 @@ pub fn cases() -> Vec<Case> {
         for (name, text) in texts {
             add((*name).to_owned(), text.as_bytes(), comes_back);
             let open = text.trim_end_matches('\n');
-            // A block's header alone has nothing that could come back.
+            // A text that becomes only the header of a block cannot be restored.
             add(format!("{name}, without a last line end"), open.as_bytes(), comes_back);
             add(format!("{name}, CR LF"), text.replace('\n', "\r\n").as_bytes(), comes_back);
             add(format!("{name}, compressed"), &compressed(text.as_bytes()), false);
@@ -295,7 +295,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// What cloud-init does not understand, where that is seen, and what is said about it.
+/// User-data that cloud-init does not understand, the position where that shows, and the message about it.
 pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
     let texts: &[(&str, &str, &str)] = &[
         ("hello\n", "1:1: ", "nothing cloud-init recognises"),
@@ -430,7 +430,7 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
     refused
 }
 
-/// A message whose `MIME-Version:` ends at a byte; cloud-init looks at 4096.
+/// A message whose `MIME-Version:` ends at this byte. cloud-init looks at the first 4096 bytes.
 fn marked(end: usize) -> String {
     let head = "Content-Type: multipart/mixed; boundary=b\nX: ";
     let rest = "\nMIME-Version: 1.0\n\n--b\n\n#!/bin/sh\n--b--\n";

@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::packages::packages;
 
-/// What cloud-init makes of each user-data: `config`, `schema`, `parts`, and `error` if it failed.
+/// cloud-init's result for each user-data: `config`, `schema`, `parts`, and `error` if it failed.
 pub fn process(user_data: &[&[u8]]) -> Vec<Value> {
     run(user_data, &[])
 }
 
-/// [`process`] without what the schema says.
+/// [`process`] without the schema check.
 pub fn process_unchecked(user_data: &[&[u8]]) -> Vec<Value> {
     run(user_data, &["unchecked"])
 }

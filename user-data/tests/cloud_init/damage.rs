@@ -1,6 +1,6 @@
-//! Texts damaged by bytes, lines and the words of YAML, the same way for the same seed.
+//! Texts damaged by bytes, lines and YAML words. The same seed gives the same damage.
 
-/// What means something to YAML, to jinja or to a message.
+/// Words with a meaning in YAML, jinja or messages.
 const WORDS: &[&str] = &[
     "*x",
     "&x ",
@@ -108,7 +108,7 @@ impl Random {
     }
 }
 
-/// The text with one to three damages.
+/// The text with one to three places damaged.
 pub fn damaged(text: &[u8], random: &mut Random) -> Vec<u8> {
     (0..=random.below(3)).fold(text.to_owned(), |text, _| match random.below(8) {
         0..=3 => in_bytes(text, random),
@@ -116,7 +116,7 @@ pub fn damaged(text: &[u8], random: &mut Random) -> Vec<u8> {
     })
 }
 
-/// A word put in, bytes taken out, or both.
+/// Inserts a word, removes bytes, or both.
 fn in_bytes(mut text: Vec<u8>, random: &mut Random) -> Vec<u8> {
     let at = random.below(text.len() + 1);
     let gone = [0, 0, 1, 3][random.below(4)].min(text.len() - at);
@@ -125,10 +125,10 @@ fn in_bytes(mut text: Vec<u8>, random: &mut Random) -> Vec<u8> {
     text
 }
 
-/// A line taken out, doubled, or put elsewhere; or a word at its begin or its end.
+/// Removes, doubles or moves a line, or adds a word at its start or end.
 fn in_lines(text: &[u8], random: &mut Random) -> Vec<u8> {
     let mut lines: Vec<Vec<u8>> = text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_owned).collect();
-    // A first line is mostly a header, without which the rest means nothing.
+    // The first line is kept, because it is usually a header, and the rest means nothing without it.
     let (at, to) = (1 + random.below(lines.len()), 1 + random.below(lines.len()));
     let (Some(line), true) = (lines.get(at).cloned(), to <= lines.len()) else {
         return in_bytes(text.to_owned(), random);

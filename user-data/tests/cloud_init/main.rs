@@ -1,4 +1,4 @@
-//! cloud-init itself reads user-data before and after: what it made of it then, it makes of it now, and reports.
+//! cloud-init itself reads user-data before and after: the meaning stays the same, and the system reports.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod cases;
@@ -14,7 +14,7 @@ use crate::damage::Random;
 
 const URL: &str = "https://s.example/v1/phone-home/t{{x}}?a=$INSTANCE_ID&ü=\u{1f980}";
 
-/// Of the damage that is tried, so that it is the same every time.
+/// Seed of the damage, so that it is the same every time.
 const SEED: u64 = 1;
 const DAMAGED: usize = 6000;
 
@@ -51,7 +51,7 @@ fn cloud_init_makes_the_same_of_it_and_reports() {
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// What cloud-init made of the user-data, with the block, and without it again.
+/// Compares cloud-init's results for the original user-data, with the block, and with the block removed.
 fn compare(case: &Case, before: &Value, with: &Value, without: &Value, is_back: bool) -> Result<(), String> {
     if !before["error"].is_null() {
         return Err(format!("cloud-init does not understand it to begin with: {}", before["error"]));
@@ -85,7 +85,7 @@ fn adds_the_block(before: &Value, with: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// What cloud-init understands keeps its meaning; and what it drops is refused, or reports all the same.
+/// What cloud-init understands keeps its meaning. What cloud-init drops is refused, or the system still reports.
 #[test]
 fn whatever_is_taken_of_damaged_texts_reports() {
     let corpus = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/user_data")).unwrap();
@@ -109,8 +109,8 @@ fn whatever_is_taken_of_damaged_texts_reports() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), taken.len(), wrong.join("\n"));
 }
 
-/// Whether what it becomes is more than can be asked: of a template that renders to nothing that cloud-init takes, and of a text whose
-/// characters outside ASCII cloud-init spoils because it takes it for a message.
+/// Whether a report cannot be expected: the text is a template that renders to nothing cloud-init accepts, or
+/// cloud-init takes the text for a message and corrupts its non-ASCII characters.
 fn is_dark(text: &[u8], before: &Value) -> bool {
     let text = String::from_utf8_lossy(text).trim_start().to_ascii_lowercase();
     let is_nothing = before["config"].as_object().is_none_or(serde_json::Map::is_empty) && before["parts"] == json!([]);

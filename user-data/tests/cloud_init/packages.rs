@@ -1,5 +1,5 @@
-//! Debian's cloud-init, as it comes in its package. It is unpacked and not installed: installed, it would take hold of the
-//! host at its next boot.
+//! Debian's cloud-init from its package. It is unpacked but not installed, because an installed cloud-init would
+//! configure the host at its next boot.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ pub fn packages() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cloud-init");
     let found = folder.join("root/usr/lib/python3/dist-packages");
     let stamp = folder.join("complete");
-    // Tests of several programs want it.
+    // Several test programs use it.
     let lock = File::create(folder.with_extension("lock")).expect("a file");
     lock.lock().expect("a lock");
     if !stamp.exists() {
