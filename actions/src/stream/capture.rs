@@ -18,7 +18,7 @@ use zstd::bulk::Compressor;
 
 use super::buffers::Queue;
 use super::halt::Halt;
-use super::pipeline::{Shared, spawn, watch};
+use super::pipeline::{Shared, joined, spawn, watch};
 use super::progress::{Counters, Meter, Watch};
 use crate::disk::Buffer;
 use crate::disk::open::OpenDisk;
@@ -133,7 +133,7 @@ fn stages(
         });
         drop(notes);
         watch(&told, Watch::new(counters, &meters, Some(disk.size())), machine, &shared, report);
-        (raw_digest.join().ok().flatten(), sent.join().ok().flatten())
+        (joined(raw_digest), joined(sent))
     });
     if let Some(error) = shared.into_failure() {
         return Err(error);

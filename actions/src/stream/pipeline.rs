@@ -175,8 +175,7 @@ pub(super) fn run<T: Send>(
         }
         drop(notes);
         watch(&told, Watch::new(counters, &meters, total), machine, &shared, report);
-        let values: Vec<T> = running.into_iter().filter_map(|sink| sink.join().ok().flatten()).collect();
-        (values, decoding.and_then(|decoding| decoding.join().ok().flatten()))
+        (running.into_iter().filter_map(joined).collect(), decoding.and_then(joined))
     });
     match shared.into_failure() {
         Some(error) => Err(error),
@@ -208,6 +207,12 @@ pub(super) fn spawn<'scope, 'env, T: Send + 'scope>(
     })
 }
 
+/// Waits for a stage and returns its value. A panic of the stage goes on here, because the scope passes on only those of
+/// threads that nobody joined.
+pub(super) fn joined<T>(stage: ScopedJoinHandle<'_, Option<T>>) -> Option<T> {
+    stage.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// Passes notes and progress on until every stage has ended. A stop that was requested before that is a failure, even
 /// if the stages had finished without noticing it.
 pub(super) fn watch(
@@ -235,4 +240,22 @@ pub(super) fn watch(
         }
     }
     report(Report::Progress(watch.look(Instant::now())));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_stage_that_panics_stops_the_others_and_is_no_request_to_stop() {
+        let shared = Shared::new(Cancel::new());
+        let (notes, _told) = mpsc::channel();
+        let stage = || -> Result<(), Halt> { panic!("a bug") };
+        let run = || thread::scope(|scope| joined(spawn(scope, &shared, &notes, stage)));
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        assert!(shared.stop.is_set());
+        assert!(shared.into_failure().is_none());
+    }
 }
