@@ -66,7 +66,9 @@ fn came_back_at(node: &Node, run: &RunStatus, now: Millis) -> Option<Millis> {
         && run.state == RunState::Succeeded
         && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
         && run.steps.last().is_some_and(|step| LEAVES.contains(&&*step.action));
-    let since = run.finished_at.max(run.last_contact_at)?;
+    let booted = run.boot.as_ref().map(|boot| boot.at);
+    let stepped = run.loose_steps.iter().map(|step| step.updated_at).max();
+    let since = run.finished_at.max(run.last_contact_at).max(booted).max(stepped)?;
     node.enrolled_at.filter(|enrolled| has_left && *enrolled >= since)
 }
 

@@ -2,6 +2,8 @@
 
 use reqwest::StatusCode;
 use slipway_protocol::{Event, EventKind, NodeState, Progress};
+use slipway_server::operate;
+use slipway_server::store::run_tokens::Purpose;
 use slipway_server::store::{self, nodes};
 use slipway_server::time::now;
 
@@ -63,4 +65,11 @@ async fn a_machine_that_should_have_started_its_disk_and_enrols_came_back() {
     let shown = web1(&server).await;
     assert_eq!((shown.state, shown.came_back_at), (NodeState::Running, shown.enrolled_at));
     assert!(shown.came_back_at.is_some());
+    // Its disk was started at last. That system has phoned home before and does not again, but something in it reports.
+    let (token, ..) = operate::add_run_token(&server.store().await, "web1", Purpose::Steps).await.unwrap();
+    let report = server.client().post(server.url("/v1/report")).bearer_auth(token).body("name=backup&status=done");
+    let report = report.header("content-type", "application/x-www-form-urlencoded");
+    assert_eq!(report.send().await.unwrap().status(), StatusCode::OK);
+    let shown = web1(&server).await;
+    assert_eq!((shown.state, shown.came_back_at), (NodeState::Running, None));
 }
