@@ -81,8 +81,15 @@ impl DataDir {
         if !rustix::process::geteuid().is_root() {
             return Ok(());
         }
-        let given = fs::metadata(&self.root).and_then(|owner| chown(path, Some(owner.uid()), Some(owner.gid())));
-        given.map_err(|source| Error::File {
+        let give = || {
+            let (folder, file) = (fs::metadata(&self.root)?, fs::metadata(path)?);
+            // Root of a container may lack the right to give files away, and has no need to here.
+            if (folder.uid(), folder.gid()) == (file.uid(), file.gid()) {
+                return Ok(());
+            }
+            chown(path, Some(folder.uid()), Some(folder.gid()))
+        };
+        give().map_err(|source| Error::File {
             doing: "giving the owner of the data folder",
             path: path.to_owned(),
             source,
@@ -207,7 +214,11 @@ impl DataDir {
             file.sync_all()
         };
         write().map_err(|source| Error::File { doing: "writing", path: path.clone(), source })?;
-        self.give_to_owner(&path)?;
+        if let Err(error) = self.give_to_owner(&path) {
+            // Its content may be secret.
+            _ = fs::remove_file(&path);
+            return Err(error);
+        }
         Ok(path)
     }
 }
