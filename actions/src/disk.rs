@@ -1,4 +1,4 @@
-//! Disks: listing them, choosing one for an action, and what is on them below the file systems.
+//! Disks: listing them, choosing one for an action, and the layers under the file systems: partitions, RAID and LVM.
 
 mod buffer;
 pub(crate) mod choose;

@@ -48,7 +48,7 @@ pub struct NodeStatus {
     /// The code on the node's console while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_code: Option<String>,
-    /// The keys that the node is known by.
+    /// The identifiers of the node: UUID, serial number and MAC addresses.
     pub identity: Identity,
     /// The hardware that discovery found. Absent until the node enrols.
     #[serde(default, skip_serializing_if = "Option::is_none")]

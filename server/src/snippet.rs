@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 const FUNCTION: &str = include_str!("snippet/report.sh");
 /// Where the function is kept between commands that each have their own shell.
 const FILE: &str = "/run/slipway-report.sh";
-/// The debconf value that holds the function, and the file in which it gets to the installed system.
+/// The debconf value that holds the shell function, and the file that carries it into the installed system.
 const PRESEED_VALUE: &str = "slipway/report";
 const PRESEED_FILE: &str = "slipway-report";
 

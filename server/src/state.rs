@@ -82,7 +82,7 @@ pub struct RunProgress {
 /// The effect of an event on its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunTransition {
-    /// The run goes on, or had ended before.
+    /// No transition: the run continues, or had already ended.
     None,
     /// A step began.
     StepStarted,

@@ -170,7 +170,7 @@ fn qcow2(folder: &Path, before: &[&str], after: &[&str]) -> Vec<u8> {
     std::fs::read(file).unwrap()
 }
 
-/// These bytes as an image on the server, without any further properties.
+/// Stores these bytes as an image on the server. The options have nothing but its URL.
 async fn served(lab: &Lab, bytes: &[u8]) -> StreamImage {
     StreamImage { url: lab.add_image(bytes).await.0, ..StreamImage::default() }
 }

@@ -276,7 +276,7 @@ fn runs(mut bytes: &[u8], mut offset: u64) -> impl Iterator<Item = (&[u8], bool)
     })
 }
 
-/// Copies bytes to an offset of a part that is held back. Blocks may arrive in any order.
+/// Copies bytes into the buffer of a part of the disk that is written last. Blocks may arrive in any order.
 fn place(held: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     if bytes.is_empty() {
         return;

@@ -51,7 +51,8 @@ pub struct InstallArguments {
     token_file: Option<PathBuf>,
 }
 
-/// Under PID 1: the configuration comes from the boot medium, the result is the exit status.
+/// Runs the installer as a child of PID 1. Its configuration comes from the boot medium. Its exit status tells PID 1
+/// what to do next.
 pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     super::log::start(None);
     let previous_exit = previous_exit(arguments.child.previous_exit);

@@ -9,7 +9,7 @@ use rustix::system::{RebootCommand, reboot};
 use super::kmsg::{Kmsg, Level};
 use super::{EXIT_KEXEC, EXIT_REBOOT};
 
-/// How the machine is left.
+/// What PID 1 does at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Reboot,

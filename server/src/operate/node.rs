@@ -21,7 +21,7 @@ pub struct NewNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
     pub name: Option<String>,
-    /// Keys that identify the machine. At least one is needed.
+    /// The identifiers of the machine. At least one is needed.
     #[serde(default)]
     pub identity: Identity,
     /// Whether the node is released at once, so that its machine need not wait to enrol.

@@ -46,7 +46,7 @@ pub struct Cut {
 /// What firmware finds on a disk after a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Found {
-    /// No table, so nothing to start.
+    /// No partition table, so the firmware starts nothing.
     Nothing,
     /// The whole old system.
     Old,
