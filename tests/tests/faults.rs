@@ -355,7 +355,7 @@ async fn an_image_that_is_another_than_it_should_be() {
         Fault {
             name: "digest of the block map",
             image: by_map("unsealed", &unsealed),
-            reason: "looking up in ",
+            reason: "reading the block map ",
             cause: Some("checking the digest of the block map: expected 0000"),
             left: AsItWas,
         },
