@@ -86,8 +86,9 @@ pub enum Error {
     },
     /// The pass met a reference to a part of the file that it has already passed.
     #[error(
-        "reading the qcow2 image in one pass: byte {offset} is needed after byte {at} has passed; serve it where ranges \
-         can be asked for (RFC 9110, section 14), or make it anew with qemu-img convert -O qcow2"
+        "reading the qcow2 image in one pass: byte {offset} is needed after byte {at} has passed; use a server \
+         that supports range requests (RFC 9110, section 14), or convert the image again with qemu-img convert -O \
+         qcow2"
     )]
     NotInOrder {
         /// Byte offset in the file of what is needed.
@@ -97,8 +98,9 @@ pub enum Error {
     },
     /// More clusters are pending than can be remembered.
     #[error(
-        "reading the qcow2 image in one pass: more than {limit} clusters are known and still to come; serve it where \
-         ranges can be asked for (RFC 9110, section 14), or make it anew with qemu-img convert -O qcow2"
+        "reading the qcow2 image in one pass: more than {limit} known clusters still have to be read; use a server \
+         that supports range requests (RFC 9110, section 14), or convert the image again with qemu-img convert -O \
+         qcow2"
     )]
     TooManyPending {
         /// Most clusters that are remembered.

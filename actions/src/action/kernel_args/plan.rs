@@ -40,7 +40,7 @@ pub(super) struct Plan {
     grub: Family,
     specified: Family,
     menus: Family,
-    /// The file that determines the arguments of the next menu, if it is none of the edited ones.
+    /// The file that determines the arguments of the next menu, if that file is not edited.
     overruled_by: Option<String>,
     images: usize,
     /// Number of file systems that make their own boot entries.
