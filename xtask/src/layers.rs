@@ -83,7 +83,7 @@ fn crates_above(name: &str, manifest: &str, allowed: &[&str]) -> Vec<String> {
 }
 
 /// Adds the upward imports of the files below a folder. Returns the number of files read.
-pub fn imports_above(source: &Path, folder: &Path, layers: &[&[&str]], violations: &mut Vec<String>) -> Result<usize> {
+fn imports_above(source: &Path, folder: &Path, layers: &[&[&str]], violations: &mut Vec<String>) -> Result<usize> {
     let here = source.join(folder);
     let mut files = 0;
     let entries = fs::read_dir(&here).with_context(|| format!("reading {}", here.display()))?;
