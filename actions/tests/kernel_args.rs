@@ -250,52 +250,21 @@ fn links_stay_and_files_keep_or_inherit_their_labels() {
 }
 
 #[test]
-fn menus_of_extlinux_are_edited_with_what_makes_them() {
+fn menus_of_extlinux_are_edited_with_a_warning_that_names_their_program() {
     if !can_mount() {
         return;
     }
     let menu = "label l0\n\tlinux /boot/vmlinuz\n\tappend root=x ro quiet\n";
-    let bench = installed(&[("boot/extlinux/extlinux.conf", menu), ("usr/sbin/u-boot-update", "")], &[]);
-    let (_, warnings) = run_twice(&bench, &append(&["a"]));
-    assert_eq!(warnings, [""; 0]);
-    let edited = "label l0\n\tlinux /boot/vmlinuz\n\tappend root=x ro quiet a\n";
-    assert_eq!(content(&bench, ROOT_AT, "/boot/extlinux/extlinux.conf"), edited);
-    assert_eq!(content(&bench, ROOT_AT, "/etc/default/u-boot"), "U_BOOT_PARAMETERS=\"ro quiet a\"\n");
-
-    let default = "/etc/default/u-boot";
-    let (board, owner) = ("usr/share/u-boot-menu/conf.d/board.conf", "etc/u-boot-menu/conf.d/owner.conf");
-    let program = ("usr/sbin/u-boot-update", "[ -z \"${U_BOOT_PARAMETERS}\" ] && [ -f /etc/kernel/cmdline ]\n");
-    let old_program = ("usr/sbin/u-boot-update", "U_BOOT_PARAMETERS=\"${U_BOOT_PARAMETERS:-ro quiet}\"\n");
-    let cmdline = ("etc/kernel/cmdline", "root=x rootwait\n");
-    let of_cmdline = "U_BOOT_PARAMETERS=\"$(cat /etc/kernel/cmdline)\"\n";
-    let of_its_own = "U_BOOT_PARAMETERS=rootwait\n";
-    // Parameters: files beside the menu, the expected content of Debian's default file, and the file that the warning
-    // says overrules it.
-    let check = |files: &[(&str, &str)], expect: Option<&str>, overruled_by: Option<&str>| {
-        let bench = installed(&[&[("boot/extlinux/extlinux.conf", menu)], files].concat(), &[]);
+    let check = |programs: &[(&str, &str)], expect: &str| {
+        let bench = installed(&[&[("boot/extlinux/extlinux.conf", menu)], programs].concat(), &[]);
         let (_, warnings) = run_twice(&bench, &append(&["a"]));
-        let told = overruled_by.map(|path| format!("/{path} says what they are; add them there"));
-        assert_eq!(warnings.len(), usize::from(told.is_some()), "{files:?}: {warnings:?}");
-        assert!(told.is_none_or(|told| warnings[0].ends_with(&told)), "{files:?}: {warnings:?}");
-        let found = read_file(&bench.path("disk"), ROOT_AT, default).map(|(content, _)| content);
-        assert_eq!(found.as_deref(), expect, "{files:?}");
-        if files.contains(&cmdline) {
-            assert_eq!(content(&bench, ROOT_AT, "/etc/kernel/cmdline"), "root=x rootwait a\n", "{files:?}");
-        }
+        let edited = "label l0\n\tlinux /boot/vmlinuz\n\tappend root=x ro quiet a\n";
+        assert_eq!(content(&bench, ROOT_AT, "/boot/extlinux/extlinux.conf"), edited);
+        assert!(matches!(warnings.as_slice(), [warning] if warning.ends_with(expect)), "{warnings:?}");
     };
-    let edited = Some("U_BOOT_PARAMETERS=\"ro quiet a\"\n");
-    check(&[program, cmdline], None, None);
-    check(&[old_program, cmdline], edited, None);
-    check(&[old_program, ("usr/share/u-boot-menu/read-config", program.1), cmdline], None, None);
-    check(&[program, cmdline, (&default[1..], "U_BOOT_PARAMETERS=\n")], Some("U_BOOT_PARAMETERS=\n"), None);
-    check(&[program, cmdline, (board, of_cmdline)], None, None);
-    check(&[program, cmdline, (board, of_cmdline), (owner, of_its_own)], None, Some(owner));
-    check(&[program, cmdline, (board, of_its_own), (owner, of_cmdline)], None, None);
-    check(&[program, cmdline, ("etc/u-boot-menu/conf.d/owner.conf.old", of_its_own)], None, None);
-
-    let bench = installed(&[("boot/extlinux/extlinux.conf", menu)], &[]);
-    let (_, warnings) = run_twice(&bench, &append(&["a"]));
-    assert!(warnings[0].contains("what makes it is not known"), "{warnings:?}");
+    let debian = "/usr/sbin/u-boot-update writes it from U_BOOT_PARAMETERS in /etc/default/u-boot; add them there too";
+    check(&[("usr/sbin/u-boot-update", "")], debian);
+    check(&[], "the program that writes it is not known");
 }
 
 /// On btrfs, the root of a file system and the root of a subvolume have the same inode number.

@@ -11,7 +11,6 @@ pub use grub_config::{grub_config, kernelopts_of_config};
 pub use grub_defaults::grub_defaults;
 pub use grub_env::grub_env;
 pub use kernel_cmdline::{kernel_cmdline, new_kernel_cmdline};
-pub use shell::{effective_value, shell_default};
 
 mod bls;
 mod command_line;

@@ -1,10 +1,8 @@
-//! Edits of the files that GRUB, U-Boot and EXTLINUX read keep every line without arguments, and a second edit changes
+//! Edits of the files that GRUB and EXTLINUX read keep every line without arguments, and a second edit changes
 //! nothing.
 #![no_main]
 
-use slipway_formats::boot_config::{
-    EntryScope, extlinux, grub_config, grub_defaults, grub_env, kernelopts_of_config, shell_default,
-};
+use slipway_formats::boot_config::{EntryScope, extlinux, grub_config, grub_defaults, grub_env, kernelopts_of_config};
 use slipway_fuzz::{change, edited};
 use slipway_protocol::KernelArgs;
 
@@ -26,11 +24,6 @@ const KINDS: &[(&str, Edit, &[&str])] = &[
         &["GRUB_CMDLINE_LINUX", "export"],
     ),
     ("extlinux.conf", |text, wanted| edited(extlinux(text, wanted, EntryScope::Default)), &["append"]),
-    (
-        "/etc/default/u-boot",
-        |text, wanted| edited(shell_default(text, wanted, "U_BOOT_PARAMETERS", "ro quiet")),
-        &["U_BOOT_PARAMETERS", "export"],
-    ),
 ];
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

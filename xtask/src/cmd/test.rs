@@ -61,7 +61,7 @@ impl Test {
             mkfs::build()?;
             kernel::fetch(None)?;
             kernel::fetch(Some(kernel::CLOUD))?;
-            for package in [debian::IGNITION, debian::INSTALLER, debian::SYSTEMD_BOOT, debian::U_BOOT_MENU] {
+            for package in [debian::IGNITION, debian::INSTALLER, debian::SYSTEMD_BOOT] {
                 debian::unpacked(&package)?;
             }
             println!("target images, server and programs of the boot image: there ({} s)", began.elapsed().as_secs());

@@ -40,8 +40,8 @@ pub(super) struct Plan {
     grub: Family,
     specified: Family,
     menus: Family,
-    /// The file that determines the arguments of the next menu, if that file is not edited.
-    overruled_by: Option<String>,
+    /// The program that writes the menus, and where it reads the arguments from.
+    menu_maker: Option<&'static (&'static str, &'static str)>,
     images: usize,
     /// Number of file systems that make their own boot entries.
     systems: usize,
@@ -99,11 +99,14 @@ impl Plan {
 
     /// Warnings about changes that will not last.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let overruled = self.overruled_by.as_ref().map(|path| format!("/{path} says what they are; add them there"));
+        let maker = self.menu_maker.map_or_else(
+            || "the program that writes it is not known".to_owned(),
+            |(program, setting)| format!("/{program} writes it from {setting}; add them there too"),
+        );
         let families = [
             (&self.grub, "GRUB's menu", "/etc/default/grub does not exist"),
             (&self.specified, "the entry", "/etc/kernel/cmdline does not exist"),
-            (&self.menus, "the menu", overruled.as_deref().unwrap_or("what makes it is not known")),
+            (&self.menus, "the menu", maker.as_str()),
         ];
         let is_lost = |family: &Family| family.entries > 0 && family.templates == 0;
         families

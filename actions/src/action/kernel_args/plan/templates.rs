@@ -14,86 +14,19 @@ const KERNEL_INSTALL: &[&str] = &["usr/bin/kernel-install", "bin/kernel-install"
 /// variables.
 const GRUB_DEFAULT: &str = "etc/default/grub";
 const GRUB_DEFAULT_DIR: &str = "etc/default/grub.d";
-/// A program that makes a menu, and where it reads the arguments from.
-struct MenuMaker {
-    program: &'static str,
-    /// Files that a shell reads: this file, then those ending in `.conf` in the folders, folder by folder.
-    file: &'static str,
-    folders: &'static [&'static str],
-    /// The variable they set, and its value if it is empty.
-    variable: &'static str,
-    default: &'static str,
-    /// Programs that prefer the arguments of boot entries to the default, in versions that know them.
-    takers: &'static [&'static str],
-}
-
-/// The menus of U-Boot and of extlinux in Debian, and of extlinux in Alpine.
-const MENU_MAKERS: &[MenuMaker] = &[
-    // u-boot-update(8). The second taker exists in later versions.
-    MenuMaker {
-        program: "usr/sbin/u-boot-update",
-        file: "etc/default/u-boot",
-        folders: &["usr/share/u-boot-menu/conf.d", "etc/u-boot-menu/conf.d"],
-        variable: "U_BOOT_PARAMETERS",
-        default: "ro quiet",
-        takers: &["usr/sbin/u-boot-update", "usr/share/u-boot-menu/read-config"],
-    },
-    MenuMaker {
-        program: "usr/sbin/extlinux-update",
-        file: "etc/default/extlinux",
-        folders: &[],
-        variable: "EXTLINUX_PARAMETERS",
-        default: "ro quiet",
-        takers: &[],
-    },
-    MenuMaker {
-        program: "sbin/update-extlinux",
-        file: "etc/update-extlinux.conf",
-        folders: &[],
-        variable: "default_kernel_opts",
-        default: "",
-        takers: &[],
-    },
+/// Programs that write the menus of U-Boot and EXTLINUX, and where each reads the arguments from.
+const MENU_MAKERS: &[(&str, &str)] = &[
+    ("usr/sbin/u-boot-update", "U_BOOT_PARAMETERS in /etc/default/u-boot"),
+    ("usr/sbin/extlinux-update", "EXTLINUX_PARAMETERS in /etc/default/extlinux"),
+    ("sbin/update-extlinux", "default_kernel_opts in /etc/update-extlinux.conf"),
 ];
 
 impl Plan {
     pub(super) fn templates(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
         self.kernel_cmdline(index, volume, wanted)?;
         self.grub_defaults(index, volume, wanted)?;
-        for maker in MENU_MAKERS {
-            self.menu_maker(maker, index, volume, wanted)?;
-        }
-        Ok(())
-    }
-
-    fn menu_maker(
-        &mut self,
-        maker: &MenuMaker,
-        index: usize,
-        volume: &Volume,
-        wanted: &KernelArgs,
-    ) -> Result<(), Error> {
-        let old = volume.root.read_up_to(maker.file, MAX_MENU)?;
-        if self.menus.entries == 0 || old.is_none() && !volume.root.exists(maker.program) {
-            return Ok(());
-        }
-        let first = (maker.file, old.clone().unwrap_or_default());
-        let (paths, texts) = with_folders(volume, first, maker.folders, ".conf")?;
-        let files: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let said = boot_config::effective_value(&files, maker.variable, KERNEL_CMDLINE)
-            .map_err(|(file, reason)| refused(paths.get(file).map_or(maker.file, String::as_str), reason))?;
-        match said {
-            Some(said) if said.is_taken => self.menus.templates += 1,
-            Some(said) if said.file > 0 => self.overruled_by = paths.into_iter().nth(said.file),
-            None if takes_kernel_cmdline(maker, volume)? => self.menus.templates += 1,
-            _ => {
-                let text = files.first().copied().unwrap_or_default();
-                let edit = boot_config::shell_default(text, wanted, maker.variable, maker.default);
-                let (edited, _) = resolved(maker.file, text, edit)?;
-                self.note(index, maker.file.to_owned(), old, edited, false)?;
-                self.menus.templates += 1;
-            }
-        }
+        let maker = MENU_MAKERS.iter().find(|(program, _)| volume.root.exists(program));
+        self.menu_maker = self.menu_maker.or(maker);
         Ok(())
     }
 
@@ -121,13 +54,15 @@ impl Plan {
     }
 
     fn grub_defaults(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
-        let Some(first) = volume.root.read_up_to(GRUB_DEFAULT, MAX_MENU)? else { return Ok(()) };
-        let (paths, texts) = with_folders(volume, (GRUB_DEFAULT, first), &[GRUB_DEFAULT_DIR], ".cfg")?;
-        let files: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let edited = boot_config::grub_defaults(&files, wanted, self.to)
-            .map_err(|(file, reason)| refused(paths.get(file).map_or(GRUB_DEFAULT, String::as_str), reason))?;
+        let files = grub_default_files(volume)?;
+        if files.is_empty() {
+            return Ok(());
+        }
+        let texts: Vec<&str> = files.iter().map(|(_, text)| text.as_str()).collect();
+        let edited = boot_config::grub_defaults(&texts, wanted, self.to)
+            .map_err(|(file, reason)| refused(files.get(file).map_or(GRUB_DEFAULT, |(path, _)| path), reason))?;
         self.grub.templates += 1;
-        for ((path, text), edited) in paths.into_iter().zip(texts).zip(edited) {
+        for ((path, text), edited) in files.into_iter().zip(edited) {
             self.note(index, path, Some(text), edited, false)?;
         }
         Ok(())
@@ -139,31 +74,15 @@ pub(super) fn has_kernel_install(volume: &Volume) -> bool {
     KERNEL_INSTALL.iter().any(|program| volume.root.exists(program))
 }
 
-/// Paths and texts of a file and of those with this suffix in the folders, in the order in which a shell reads them.
-fn with_folders(
-    volume: &Volume,
-    (path, text): (&str, String),
-    folders: &[&str],
-    ending: &str,
-) -> Result<(Vec<String>, Vec<String>), Error> {
-    let (mut paths, mut texts) = (vec![path.to_owned()], vec![text]);
-    for folder in folders {
-        for name in volume.files(folder, ending)? {
-            let path = format!("{folder}/{name}");
-            if let Some(text) = volume.root.read_up_to(&path, MAX_ENTRY)? {
-                texts.push(text);
-                paths.push(path);
-            }
+/// Paths and texts of GRUB's defaults, in the order in which a shell reads them.
+fn grub_default_files(volume: &Volume) -> Result<Vec<(String, String)>, Error> {
+    let Some(first) = volume.root.read_up_to(GRUB_DEFAULT, MAX_MENU)? else { return Ok(Vec::new()) };
+    let mut files = vec![(GRUB_DEFAULT.to_owned(), first)];
+    for name in volume.files(GRUB_DEFAULT_DIR, ".cfg")? {
+        let path = format!("{GRUB_DEFAULT_DIR}/{name}");
+        if let Some(text) = volume.root.read_up_to(&path, MAX_ENTRY)? {
+            files.push((path, text));
         }
     }
-    Ok((paths, texts))
-}
-
-/// Whether a menu uses the arguments of boot entries if its own variable is not set.
-fn takes_kernel_cmdline(maker: &MenuMaker, volume: &Volume) -> Result<bool, Error> {
-    let mut takes = false;
-    for program in maker.takers {
-        takes |= volume.root.read_up_to(program, MAX_MENU)?.is_some_and(|text| text.contains(KERNEL_CMDLINE));
-    }
-    Ok(takes && volume.root.exists(KERNEL_CMDLINE))
+    Ok(files)
 }
