@@ -1,12 +1,10 @@
 //! Archives: a YAML list of parts (cloud-init documentation, "User data formats", "Cloud config archive").
 
-use granit_parser::{Event, ScalarStyle};
-
 use crate::block::Block;
 use crate::document::{self, Entry};
 use crate::edit::{self, Blocks, Reading, Unfit};
 use crate::kind::{self, Kind};
-use crate::{Refusal, jinja, pyyaml};
+use crate::{Refusal, jinja};
 
 /// Adds a part to the archive. It replaces the last part if that is only a block.
 pub(crate) fn inject(source: &str, block: &Block) -> Result<String, Unfit> {
@@ -32,25 +30,6 @@ pub(crate) fn remove(source: &str, drop: Blocks) -> Result<Option<String>, Refus
         items.push(without.is_some());
     }
     edit::remove_entries(source, &before, &items, Reading::Yaml)
-}
-
-/// Whether cloud-init fails on a part with this key, or with this value of the key. It then drops all parts
-/// (cloudinit/user_data.py, `_explode_archive`).
-pub(crate) fn is_unfit(key: &str, event: &Event, is_key: bool, is_collection: bool) -> bool {
-    let is_text = match event {
-        Event::Scalar(text, ScalarStyle::Plain, _, None) => pyyaml::is_text(text),
-        // The content of a merge key is not checked.
-        Event::Alias(_) if key == "<<" => true,
-        _ => !is_collection,
-    };
-    let is_null = event.scalar().is_some_and(|(text, _)| matches!(text, "" | "~" | "null" | "Null" | "NULL"));
-    match key.to_ascii_lowercase().as_str() {
-        _ if is_key => !is_text,
-        "filename" | "launch-index" | "content-disposition" | "content-type" | "number-attachments" => false,
-        "type" => !is_null && (!is_text || event.scalar().is_some_and(|(text, _)| !text.contains('/'))),
-        "content" => !is_text,
-        _ => !is_text && !is_null,
-    }
 }
 
 fn at(source: &str, entry: &Entry, reason: &str) -> Refusal {

@@ -5,10 +5,12 @@ use std::ops::Range;
 use granit_parser::{Event, ScalarStyle, Span, StructureStyle, options};
 use twox_hash::XxHash3_64;
 
-use crate::events::{Events, Stopped};
+use crate::events::{Events, Stopped, refuse, start};
 use crate::pyyaml::{self, Nodes, Tabs};
-use crate::tail::Children;
-use crate::{Refusal, archive, quotes, text};
+use crate::{Refusal, quotes, text};
+use children::Children;
+
+mod children;
 
 const PHONE_HOME: &str = "phone_home";
 
@@ -127,7 +129,7 @@ fn read(source: &str, text: &quotes::Text) -> Result<Document, Stop> {
             Event::DocumentStart(..) => {
                 documents += 1;
                 if documents == 1 {
-                    pyyaml::refuse_before_document(source, start(&span))?;
+                    pyyaml::refuse_end_before_document(source, start(&span))?;
                 }
                 if documents == 2 {
                     return Err(refuse(source, &span, "a second document starts; cloud-init reads only one").into());
@@ -145,7 +147,7 @@ fn read(source: &str, text: &quotes::Text) -> Result<Document, Stop> {
         }
     }
     if documents == 0 {
-        pyyaml::refuse_before_document(source, source.len())?;
+        pyyaml::refuse_end_before_document(source, source.len())?;
     }
     nodes.refuse_lines_joined_elsewhere()?;
     let is_list = reader.as_ref().is_some_and(Reader::is_list);
@@ -393,21 +395,32 @@ impl Open {
             self.entry.is_pieced |= scalar.is_none();
         }
         self.entry.is_pieced |= is_key && (scalar.is_none() || self.key == "<<");
-        self.entry.is_unfit |= is_list && archive::is_unfit(&self.key, event, is_key, is_collection);
+        self.entry.is_unfit |= is_list && is_unfit(&self.key, event, is_key, is_collection);
         self.fields = Some(fields + 1);
     }
 }
 
-pub(crate) fn refuse(source: &str, span: &Span, reason: &str) -> Refusal {
-    Refusal::at_byte(source, start(span), reason)
+/// Whether cloud-init fails on a part with this key, or with this value of the key. It then drops all parts
+/// (cloudinit/user_data.py, `_explode_archive`).
+fn is_unfit(key: &str, event: &Event, is_key: bool, is_collection: bool) -> bool {
+    let is_text = match event {
+        Event::Scalar(text, ScalarStyle::Plain, _, None) => pyyaml::is_text(text),
+        // The content of a merge key is not checked.
+        Event::Alias(_) if key == "<<" => true,
+        _ => !is_collection,
+    };
+    let is_null = event.scalar().is_some_and(|(text, _)| matches!(text, "" | "~" | "null" | "Null" | "NULL"));
+    match key.to_ascii_lowercase().as_str() {
+        _ if is_key => !is_text,
+        "filename" | "launch-index" | "content-disposition" | "content-type" | "number-attachments" => false,
+        "type" => !is_null && (!is_text || event.scalar().is_some_and(|(text, _)| !text.contains('/'))),
+        "content" => !is_text,
+        _ => !is_text && !is_null,
+    }
 }
 
 fn is_block(style: ScalarStyle) -> bool {
     matches!(style, ScalarStyle::Literal | ScalarStyle::Folded)
-}
-
-pub(crate) fn start(span: &Span) -> usize {
-    span.start.byte_offset().unwrap_or_default()
 }
 
 fn indent_at(source: &str, at: usize) -> usize {

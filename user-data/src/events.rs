@@ -43,3 +43,12 @@ impl<'a> Iterator for Events<'a> {
         }))
     }
 }
+
+/// Offset of the first byte of a span.
+pub(crate) fn start(span: &Span) -> usize {
+    span.start.byte_offset().unwrap_or_default()
+}
+
+pub(crate) fn refuse(source: &str, span: &Span, reason: &str) -> Refusal {
+    Refusal::at_byte(source, start(span), reason)
+}

@@ -1,14 +1,32 @@
-//! Refuses valid YAML that PyYAML, the parser of cloud-init, does not accept.
+//! Refuses valid YAML that PyYAML, the parser of cloud-init, does not accept: the forms that people write by mistake.
+//! cloud-init drops a cloud-config with any other such form, with the block or without it.
 
-mod nodes;
-mod scalars;
+use std::ops::Range;
 
 use granit_parser::{Event, ScalarStyle, Span};
 
-use crate::document::start;
+use crate::events::{refuse, start};
 use crate::{Refusal, text};
-pub(crate) use nodes::Nodes;
-pub(crate) use scalars::is_text;
+
+/// Prefix of YAML's own tags, and those that cloud-init supports (yaml/constructor.py, cloudinit/safeyaml.py).
+const YAML: &str = "tag:yaml.org,2002:";
+const TAGS: &[&str] = &[
+    "map",
+    "seq",
+    "set",
+    "omap",
+    "pairs",
+    "str",
+    "null",
+    "bool",
+    "int",
+    "float",
+    "binary",
+    "timestamp",
+    "python/unicode",
+];
+/// Deepest nesting of collections that cloud-init can write. Python limits recursion.
+const DEPTH: usize = 255;
 
 /// Refuses characters that are not allowed anywhere (yaml/reader.py, NON_PRINTABLE).
 pub(crate) fn refuse_unprintable(source: &str) -> Result<(), Refusal> {
@@ -25,33 +43,19 @@ pub(crate) fn refuse_unprintable(source: &str) -> Result<(), Refusal> {
     let begins_line = |at: usize| at == 0 || matches!(source.as_bytes()[at - 1], b'\n' | b'\r');
     match suspects.find(|(at, c)| !is_printable(*c) || *c == '\u{feff}' && begins_line(*at)) {
         Some((at, c)) => {
-            let reason = format!("this is not YAML: the character {c:?} may only be written in double quotes, escaped");
+            let reason = format!("this is not YAML: the character {c:?} must be escaped, in double quotes");
             Err(Refusal::at_byte(source, at, reason))
         }
         None => Ok(()),
     }
 }
 
-/// Refuses directives without a plain name, and a `...` before anything has begun (yaml/scanner.py,
-/// `scan_directive_name`; yaml/parser.py, `parse_implicit_document_start`). Only the text before the document is
-/// checked.
-pub(crate) fn refuse_before_document(source: &str, end: usize) -> Result<(), Refusal> {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    for line in text::lines(source, 0..end) {
-        let content = text::without_break(&source[line.clone()]);
-        let behind = content.strip_prefix('%').map(|name| (name, name.trim_start_matches(is_word)));
-        let is_name =
-            behind.is_none_or(|(name, behind)| name != behind && (behind.is_empty() || behind.starts_with(' ')));
-        let reason = match (is_name, content.starts_with("...")) {
-            (true, false) => continue,
-            (true, true) => "this is not YAML to cloud-init: a document ends before there is a document",
-            (false, _) => {
-                "this is not YAML to cloud-init: the name of a directive is letters of ASCII, digits, - and _"
-            }
-        };
-        return Err(Refusal::at_byte(source, line.start, reason));
+/// Refuses a `...` before the document begins at `end` (yaml/parser.py, `parse_implicit_document_start`).
+pub(crate) fn refuse_end_before_document(source: &str, end: usize) -> Result<(), Refusal> {
+    match text::lines(source, 0..end).find(|line| source[line.clone()].starts_with("...")) {
+        Some(line) => Err(Refusal::at_byte(source, line.start, "this is not YAML: the document ends before it begins")),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Finds tabs outside quotes, comments and block scalars (yaml/scanner.py, `scan_to_next_token` and
@@ -91,7 +95,7 @@ impl<'a> Tabs<'a> {
                 // A comment needs a space before it, also after the closing quote of a scalar.
                 '#' if matches!(before, '\n' | '\r' | ' ') => in_comment = true,
                 '\t' if !in_comment => {
-                    let reason = "this is not YAML to cloud-init: a tab may stand in quotes, comments and text blocks; use spaces";
+                    let reason = "cloud-init accepts tabs only in quotes, comments and text blocks; use spaces";
                     return Err(Refusal::at_byte(self.source, between.start + at, reason));
                 }
                 _ => {}
@@ -99,5 +103,91 @@ impl<'a> Tabs<'a> {
             before = c;
         }
         Ok(())
+    }
+}
+
+/// Whether PyYAML reads a plain scalar as text, rather than as a number, a truth value or null (yaml/resolver.py). Its
+/// rarer forms of numbers and times count as text.
+pub(crate) fn is_text(text: &str) -> bool {
+    let words = ["", "~", "null", "true", "false", "yes", "no", "on", "off"];
+    !words.iter().any(|word| text.eq_ignore_ascii_case(word)) && text.parse::<f64>().is_err()
+}
+
+/// Finds nodes that PyYAML cannot construct: unknown tags, collections as keys, and deep nesting.
+pub(crate) struct Nodes<'a> {
+    source: &'a str,
+    /// Quoted scalars whose lines are joined for the parser, and how many of them have been seen.
+    joined: &'a [Range<usize>],
+    seen: usize,
+    open: Vec<Open>,
+}
+
+/// An open collection.
+struct Open {
+    is_mapping: bool,
+    /// Number of its nodes so far. In a mapping, keys and values alternate, keys first.
+    nodes: usize,
+}
+
+impl<'a> Nodes<'a> {
+    pub(crate) fn new(source: &'a str, joined: &'a [Range<usize>]) -> Self {
+        Self { source, joined, seen: 0, open: Vec::new() }
+    }
+
+    /// Must be called for every event.
+    pub(crate) fn refuse(&mut self, event: &Event, span: &Span) -> Result<(), Refusal> {
+        if matches!(event, Event::MappingEnd | Event::SequenceEnd) {
+            self.open.pop();
+            return Ok(());
+        }
+        if !event.is_node() {
+            return Ok(());
+        }
+        if let Some(tag) = event.tag().map(|tag| [tag.handle(), tag.suffix()].concat())
+            && tag != "!"
+            && !tag.strip_prefix(YAML).is_some_and(|name| TAGS.contains(&name))
+        {
+            let at = Span::empty(span.tag_start().unwrap_or(span.start));
+            return Err(refuse(self.source, &at, "cloud-init does not support this tag; remove it"));
+        }
+        let is_joined = self.is_joined(event, span);
+        self.seen += usize::from(is_joined);
+        let is_collection = matches!(event, Event::MappingStart(..) | Event::SequenceStart(..));
+        if let Some(parent) = self.open.last_mut() {
+            let is_key = parent.is_mapping && parent.nodes.is_multiple_of(2);
+            parent.nodes += 1;
+            if is_key && (is_collection || is_joined) {
+                let reason = match is_joined {
+                    true => "cloud-init does not support a key of several lines",
+                    false => "cloud-init does not support a list or a mapping as a key; put a template in quotes",
+                };
+                return Err(refuse(self.source, span, reason));
+            }
+        }
+        if is_collection {
+            self.open.push(Open { is_mapping: matches!(event, Event::MappingStart(..)), nodes: 0 });
+        }
+        if self.open.len() > DEPTH {
+            let reason = "cloud-init does not support more than 255 nested lists and mappings";
+            return Err(refuse(self.source, span, reason));
+        }
+        Ok(())
+    }
+
+    /// Must be called after the last event. Refuses joined lines that did not turn out to be a quoted scalar.
+    pub(crate) fn refuse_lines_joined_elsewhere(&self) -> Result<(), Refusal> {
+        match self.joined.first() {
+            Some(first) if self.seen < self.joined.len() => {
+                let reason = "this is not YAML: quoted text continues in an invalid column; indent its lines";
+                Err(Refusal::at_byte(self.source, first.start, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a node is a quoted scalar whose lines are joined for the parser.
+    fn is_joined(&self, event: &Event, span: &Span) -> bool {
+        let is_quoted = matches!(event, Event::Scalar(_, ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted, ..));
+        is_quoted && self.joined.iter().any(|joined| span.byte_range().as_ref() == Some(joined))
     }
 }
