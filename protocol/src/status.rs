@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootStatus, BootTiming, DiskHints, Failure, Identity, Inventory, LooseStep, Network, Outcome, Progress};
+use crate::{
+    BootStatus, BootTiming, DiskHints, ExternalStep, Failure, Identity, Inventory, Network, Outcome, Progress,
+};
 
 /// The state of a node. It is stored. Silent, stuck and looping are never stored: they are derived from times and
 /// counts.
@@ -130,7 +132,7 @@ pub struct RunStatus {
     pub steps: Vec<StepStatus>,
     /// The external steps that were reported, in the order to show them. They do not change the state of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub loose_steps: Vec<LooseStep>,
+    pub external_steps: Vec<ExternalStep>,
     /// The reports of the installed system's boot reporter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootStatus>,

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use slipway_protocol::{
-    HEARTBEAT_SECONDS, LooseStep, NodeState, NodeStatus, POLL_SECONDS, RunState, RunStatus, StepState,
+    ExternalStep, HEARTBEAT_SECONDS, NodeState, NodeStatus, POLL_SECONDS, RunState, RunStatus, StepState,
 };
 
 use crate::error::Error;
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, boot_reports, loose};
+use crate::store::{Connection, Store, boot_reports, external_steps};
 use crate::time::{Millis, now};
 
 /// Milliseconds after which a machine with a run counts as silent. It reports at least every `HEARTBEAT_SECONDS`; two
@@ -67,7 +67,7 @@ fn came_back_at(node: &Node, run: &RunStatus, now: Millis) -> Option<Millis> {
         && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
         && run.steps.last().is_some_and(|step| LEAVES.contains(&&*step.action));
     let booted = run.boot.as_ref().map(|boot| boot.at);
-    let stepped = run.loose_steps.iter().map(|step| step.updated_at).max();
+    let stepped = run.external_steps.iter().map(|step| step.updated_at).max();
     let since = run.finished_at.max(run.last_contact_at).max(booted).max(stepped)?;
     node.enrolled_at.filter(|enrolled| has_left && *enrolled >= since)
 }
@@ -85,16 +85,16 @@ pub fn of_run(run: Run) -> RunStatus {
         last_contact_at: run.last_contact_at,
         phone_home: run.phone_home,
         steps: run.progress.steps,
-        loose_steps: Vec::new(),
+        external_steps: Vec::new(),
         boot: None,
     }
 }
 
 /// The status of a run, with what was reported outside of its workflow.
 pub async fn with_reports(connection: &mut Connection, run: Run) -> Result<RunStatus, Error> {
-    let loose_steps = loose::of_run(connection, &run.id).await?;
+    let external_steps = external_steps::of_run(connection, &run.id).await?;
     let boot = boot_reports::of_run(connection, &run.id).await?;
-    Ok(RunStatus { loose_steps, boot, ..of_run(run) })
+    Ok(RunStatus { external_steps, boot, ..of_run(run) })
 }
 
 /// Every node. Reports outside of the workflows come without their logs.
@@ -102,14 +102,14 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
     let nodes = nodes::all(&mut connection).await?;
     let runs = runs::newest(&mut connection).await?;
-    let mut loose_steps: HashMap<String, Vec<LooseStep>> = HashMap::new();
-    for (run, step) in loose::newest(&mut connection).await? {
-        loose_steps.entry(run).or_default().push(step);
+    let mut external_steps: HashMap<String, Vec<ExternalStep>> = HashMap::new();
+    for (run, step) in external_steps::newest(&mut connection).await? {
+        external_steps.entry(run).or_default().push(step);
     }
     let mut boots: HashMap<_, _> = boot_reports::newest(&mut connection).await?.into_iter().collect();
     let with_reports = |run: Run| {
-        let (loose_steps, boot) = (loose_steps.remove(&run.id).unwrap_or_default(), boots.remove(&run.id));
-        (run.node.clone(), RunStatus { loose_steps, boot, ..of_run(run) })
+        let (external_steps, boot) = (external_steps.remove(&run.id).unwrap_or_default(), boots.remove(&run.id));
+        (run.node.clone(), RunStatus { external_steps, boot, ..of_run(run) })
     };
     let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
     let now = now();

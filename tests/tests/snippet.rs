@@ -1,4 +1,4 @@
-//! Reporting loose steps with the function that `slipway-server snippet` prints.
+//! Reporting external steps with the function that `slipway-server snippet` prints.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use slipway_protocol::{Action, LooseStatus, LooseStep, Reboot, Step};
+use slipway_protocol::{Action, ExternalStep, ExternalStepStatus, Reboot, Step};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate;
@@ -49,8 +49,8 @@ async fn run(command: &mut Command, script: &str) -> String {
     String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
 }
 
-async fn steps(lab: &Lab) -> Vec<LooseStep> {
-    lab.status().await.run.unwrap().loose_steps
+async fn steps(lab: &Lab) -> Vec<ExternalStep> {
+    lab.status().await.run.unwrap().external_steps
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,9 +255,9 @@ async fn a_preseeded_installer_reports_by_what_it_has_itself() {
     };
     run(&mut installer(), "debconf-loadtemplate d-i /var/lib/dpkg/info/*.templates").await;
     for (command, expect) in [
-        ("preseed/early_command", (Some(LooseStatus::Init), Some(0), "started")),
-        ("partman/early_command", (Some(LooseStatus::Init), Some(10), "partitioning")),
-        ("preseed/late_command", (Some(LooseStatus::Done), Some(100), "installed")),
+        ("preseed/early_command", (Some(ExternalStepStatus::Init), Some(0), "started")),
+        ("partman/early_command", (Some(ExternalStepStatus::Init), Some(10), "partitioning")),
+        ("preseed/late_command", (Some(ExternalStepStatus::Done), Some(100), "installed")),
     ] {
         run(installer().env("DEBIAN_FRONTEND", "text"), &format!("debconf -od-i /bin/sh /preseeded {command}")).await;
         let steps = steps(&lab).await;

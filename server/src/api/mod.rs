@@ -8,9 +8,9 @@ pub mod boot_report;
 pub mod capture;
 pub mod enrol;
 pub mod escrow;
+pub mod external_report;
 pub mod files;
 pub mod images;
-pub mod loose_report;
 pub mod metadata;
 pub mod node;
 pub mod openapi;
@@ -109,7 +109,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/metadata/{token}/{version}/{*path}", get(metadata::by_token))
         .route("/latest/{*path}", get(metadata::by_header))
         .route("/2009-04-04/{*path}", get(metadata::by_header))
-        .route("/v1/report", post(loose_report::report))
+        .route("/v1/report", post(external_report::report))
         .route("/v1/boot-report", get(boot_report::known).post(boot_report::report))
         .route("/v1/boot-report/logs", post(boot_report::logs))
         .route("/v1/openapi.json", get(openapi::get))

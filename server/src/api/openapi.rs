@@ -24,7 +24,7 @@ use utoipa::{Modify, OpenApi};
         super::phone_home::by_instance,
         super::metadata::by_token,
         super::metadata::by_header,
-        super::loose_report::report,
+        super::external_report::report,
         super::boot_report::known,
         super::boot_report::report,
         super::boot_report::logs,

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use slipway_protocol::{BootStatus, LooseStep, NodeStatus, RunState};
+use slipway_protocol::{BootStatus, ExternalStep, NodeStatus, RunState};
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate;
@@ -60,13 +60,14 @@ pub async fn snippet(store: &Store, data: &DataDir, options: SnippetOptions) -> 
 pub fn newest(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref().filter(|run| run.state != RunState::Failed)?;
     let since = run.finished_at.or(run.started_at).unwrap_or(run.created_at);
-    let step = run.loose_steps.iter().max_by_key(|step| step.updated_at).map(|step| (step.updated_at, sentence(step)));
+    let step =
+        run.external_steps.iter().max_by_key(|step| step.updated_at).map(|step| (step.updated_at, sentence(step)));
     let boot = run.boot.as_ref().map(|boot| (boot.at, boot_sentence(boot)));
     let (_, said) = step.into_iter().chain(boot).filter(|(at, _)| *at >= since).max_by_key(|(at, _)| *at)?;
     Some(said)
 }
 
-fn sentence(step: &LooseStep) -> String {
+fn sentence(step: &ExternalStep) -> String {
     let percent = step.percent.map(|percent| format!(" {percent} %")).unwrap_or_default();
     let status = step.status.map(|status| format!(" {}", status.word())).unwrap_or_default();
     let label = step.label.as_ref().map(|label| format!(": {label}")).unwrap_or_default();
@@ -86,11 +87,11 @@ pub fn of_node(node: &NodeStatus, now: Millis) -> String {
     if let Some(boot) = &run.boot {
         text += &format!("\nBoot reporter: {}, said {}\n", boot_sentence(boot), ago(boot.at));
     }
-    if run.loose_steps.is_empty() {
+    if run.external_steps.is_empty() {
         return text;
     }
-    let header = ["Loose step", "Status", "Progress", "Last update", "Label", "Last log line"];
-    let rows = run.loose_steps.iter().map(|step| {
+    let header = ["External step", "Status", "Progress", "Last update", "Label", "Last log line"];
+    let rows = run.external_steps.iter().map(|step| {
         let name = if step.unknown { format!("{} (unknown name)", step.name) } else { step.name.clone() };
         vec![
             name,
@@ -106,16 +107,16 @@ pub fn of_node(node: &NodeStatus, now: Millis) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{BootReport, BootStage, Identity, LooseStatus, NodeState, RunStatus};
+    use slipway_protocol::{BootReport, BootStage, ExternalStepStatus, Identity, NodeState, RunStatus};
 
     use super::*;
 
-    fn step(name: &str, unknown: bool, updated_at: Millis) -> LooseStep {
-        LooseStep {
+    fn step(name: &str, unknown: bool, updated_at: Millis) -> ExternalStep {
+        ExternalStep {
             name: name.to_owned(),
             label: Some("Packages".to_owned()),
             priority: 100,
-            status: Some(LooseStatus::Init),
+            status: Some(ExternalStepStatus::Init),
             percent: Some(40),
             unknown,
             reports: 1,
@@ -125,7 +126,7 @@ mod tests {
         }
     }
 
-    fn node(state: RunState, loose_steps: Vec<LooseStep>, boot_at: Option<Millis>) -> NodeStatus {
+    fn node(state: RunState, external_steps: Vec<ExternalStep>, boot_at: Option<Millis>) -> NodeStatus {
         let report = BootReport {
             stage: BootStage::Restarted,
             boot_id: "b".to_owned(),
@@ -158,7 +159,7 @@ mod tests {
                 phoned_home_at: None,
                 phone_home: Default::default(),
                 steps: Vec::new(),
-                loose_steps,
+                external_steps,
                 boot: boot_at.map(|at| BootStatus { report, boots: 2, first_at: 1, at }),
             }),
         }

@@ -363,7 +363,7 @@ mod tests {
                 last_contact_at: None,
                 phone_home: Default::default(),
                 steps,
-                loose_steps: Vec::new(),
+                external_steps: Vec::new(),
                 boot: None,
             }),
         }

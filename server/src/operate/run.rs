@@ -15,7 +15,7 @@ use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
-use crate::store::{self, Connection, Store, loose};
+use crate::store::{self, Connection, Store, external_steps};
 use crate::time::{Millis, now};
 use crate::{random, status};
 
@@ -119,7 +119,7 @@ async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, 
         last_contact_at: None,
     };
     runs::insert(connection, &run, &instances(&run.workflow)).await?;
-    loose::expect(connection, id, &work.known_steps).await?;
+    external_steps::expect(connection, id, &work.known_steps).await?;
     if let Some(token) = &work.boot_token {
         run_tokens::insert(connection, &random::token_hash(token), id, Purpose::Boot, now).await?;
     }

@@ -1,13 +1,13 @@
 //! External steps: reports by anything with a run's token. They are separate from the workflow's steps and never change
 //! them.
 
-use slipway_protocol::loose::DEFAULT_PRIORITY;
-use slipway_protocol::{ErrorCode, LooseAck, LooseReport, LooseStep};
+use slipway_protocol::external_step::DEFAULT_PRIORITY;
+use slipway_protocol::{ErrorCode, ExternalStep, ExternalStepAck, ExternalStepReport};
 
 use crate::error::Error;
 use crate::reports::run_token;
 use crate::store::run_tokens::Purpose;
-use crate::store::{self, Store, loose};
+use crate::store::{self, Store, external_steps};
 use crate::time::Millis;
 
 /// Most external steps of one run.
@@ -20,30 +20,35 @@ const MAX_LOGS: usize = 8 << 10;
 
 /// Stores a report of an [admitted](run_token::admit) caller. A name that the run does not expect is flagged, but
 /// stored.
-pub async fn store(store: &Store, token: &str, report: LooseReport, now: Millis) -> Result<LooseAck, Error> {
+pub async fn store(
+    store: &Store,
+    token: &str,
+    report: ExternalStepReport,
+    now: Millis,
+) -> Result<ExternalStepAck, Error> {
     if let Some(problem) = report.problem() {
         return Err(Error::refused(ErrorCode::InvalidRequest, problem));
     }
     check_label(&report)?;
     let mut transaction = store.write().await?;
     let run = run_token::caller(&mut transaction, token, Purpose::Steps, now).await?;
-    let before = loose::get_by_name(&mut transaction, &run.id, &report.name).await?;
-    if before.is_none() && loose::count(&mut transaction, &run.id).await? >= MAX_STEPS {
+    let before = external_steps::get_by_name(&mut transaction, &run.id, &report.name).await?;
+    if before.is_none() && external_steps::count(&mut transaction, &run.id).await? >= MAX_STEPS {
         let message =
-            format!("run {} has {MAX_STEPS} loose steps already; report further ones under their names", run.id);
+            format!("run {} has {MAX_STEPS} external steps already; report further ones under their names", run.id);
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
-    let known = loose::expected(&mut transaction, &run.id).await?;
+    let known = external_steps::expected(&mut transaction, &run.id).await?;
     let unknown = !known.is_empty() && !known.contains(&report.name);
     let warning = unknown.then(|| format!("run {} does not know a step {:?}; it was stored", run.id, report.name));
     let step = updated(before, report, unknown, now);
-    loose::save(&mut transaction, &run.id, &step).await?;
+    external_steps::save(&mut transaction, &run.id, &step).await?;
     store::commit(transaction).await?;
-    Ok(LooseAck { warning })
+    Ok(ExternalStepAck { warning })
 }
 
 /// Refuses a label that is too long to be shown.
-fn check_label(report: &LooseReport) -> Result<(), Error> {
+fn check_label(report: &ExternalStepReport) -> Result<(), Error> {
     let length = report.label.as_deref().map_or(0, |label| label.trim().chars().count());
     if length <= MAX_LABEL {
         return Ok(());
@@ -58,13 +63,13 @@ pub fn check_known(names: &[String]) -> Result<(), Error> {
     if names.len() > MAX_KNOWN {
         return invalid(format!("{} known steps; at most {MAX_KNOWN}", names.len()));
     }
-    let problem = |name: &String| LooseReport { name: name.clone(), ..LooseReport::default() }.problem();
+    let problem = |name: &String| ExternalStepReport { name: name.clone(), ..ExternalStepReport::default() }.problem();
     names.iter().find_map(problem).map_or(Ok(()), invalid)
 }
 
 /// A step after a report. What the report leaves out stays, and its log is appended.
-fn updated(before: Option<LooseStep>, report: LooseReport, unknown: bool, now: Millis) -> LooseStep {
-    let mut step = before.unwrap_or_else(|| LooseStep {
+fn updated(before: Option<ExternalStep>, report: ExternalStepReport, unknown: bool, now: Millis) -> ExternalStep {
+    let mut step = before.unwrap_or_else(|| ExternalStep {
         name: report.name,
         label: None,
         priority: DEFAULT_PRIORITY,
@@ -108,35 +113,35 @@ fn append(log: &mut String, lines: &str) {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::LooseStatus;
+    use slipway_protocol::ExternalStepStatus;
 
     use super::*;
 
-    fn report(name: &str) -> LooseReport {
-        LooseReport { name: name.to_owned(), ..LooseReport::default() }
+    fn report(name: &str) -> ExternalStepReport {
+        ExternalStepReport { name: name.to_owned(), ..ExternalStepReport::default() }
     }
 
     #[test]
     fn what_a_report_leaves_out_stays() {
         let (label, percent) = (Some("Packages".to_owned()), Some(10));
-        let (priority, status, logs) = (Some(7), Some(LooseStatus::Init), Some("a".to_owned()));
-        let begun = LooseReport { label, percent, priority, status, logs, ..report("packages") };
+        let (priority, status, logs) = (Some(7), Some(ExternalStepStatus::Init), Some("a".to_owned()));
+        let begun = ExternalStepReport { label, percent, priority, status, logs, ..report("packages") };
         let step = updated(None, begun, false, 5);
-        let more = LooseReport { logs: Some("b\n".to_owned()), ..report("packages") };
+        let more = ExternalStepReport { logs: Some("b\n".to_owned()), ..report("packages") };
         let step = updated(Some(step), more, false, 9);
         assert_eq!((step.label.as_deref(), step.percent, step.priority), (Some("Packages"), Some(10), 7));
-        assert_eq!((step.status, step.logs.as_str()), (Some(LooseStatus::Init), "a\nb\n"));
+        assert_eq!((step.status, step.logs.as_str()), (Some(ExternalStepStatus::Init), "a\nb\n"));
         assert_eq!((step.reports, step.first_at, step.updated_at), (2, 5, 9));
     }
 
     #[test]
     fn what_is_shown_is_bounded_and_moves_no_cursor() {
         let (label, logs) = (Some(" \u{1b}[2J\nä\n".to_owned()), Some("x\r\u{1b}[0m\ty".to_owned()));
-        let step = updated(None, LooseReport { label, logs, ..report("a") }, false, 1);
+        let step = updated(None, ExternalStepReport { label, logs, ..report("a") }, false, 1);
         assert_eq!(step.label, Some("[2J ä".to_owned()));
         assert_eq!(step.logs, "x  [0m\ty\n");
         let logs = Some(format!("{}end", "ä".repeat(5000)));
-        let step = updated(Some(step), LooseReport { logs, ..report("a") }, false, 2);
+        let step = updated(Some(step), ExternalStepReport { logs, ..report("a") }, false, 2);
         assert!(step.logs.len() <= MAX_LOGS && step.logs.ends_with("äend\n"), "{}", step.logs.len());
     }
 }

@@ -6,9 +6,9 @@
 
 pub mod boot_reports;
 pub mod events;
+pub mod external_steps;
 pub mod images;
 pub mod logs;
-pub mod loose;
 pub mod nodes;
 pub mod recovery_keys;
 pub mod run_tokens;

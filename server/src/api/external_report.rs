@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use slipway_protocol::loose::MAX_LOOSE_REPORT_BYTES;
-use slipway_protocol::{ErrorBody, ErrorCode, LooseAck, LooseReport, LooseStatus};
+use slipway_protocol::external_step::MAX_REPORT_BYTES;
+use slipway_protocol::{ErrorBody, ErrorCode, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, Raw, from_json};
@@ -22,19 +22,19 @@ use crate::time::now;
 /// The token is one that `slipway-server snippet` issued for the node's newest run. The body is JSON, or a form with
 /// the same fields. Empty fields of a form count as left out.
 #[utoipa::path(post, path = "/v1/report", security(("run" = [])), request_body(content(
-        (LooseReport = "application/json"), (LooseReport = "application/x-www-form-urlencoded"))),
-    responses((status = 200, body = LooseAck), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 410, body = ErrorBody),
-        (status = 413, body = ErrorBody), (status = 429, body = ErrorBody)))]
+        (ExternalStepReport = "application/json"), (ExternalStepReport = "application/x-www-form-urlencoded"))),
+    responses((status = 200, body = ExternalStepAck), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+        (status = 410, body = ErrorBody), (status = 413, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub async fn report(
     State(app): State<Arc<App>>,
     RunToken(token): RunToken,
     headers: HeaderMap,
     Raw(body): Raw,
-) -> Result<Json<LooseAck>, ApiError> {
+) -> Result<Json<ExternalStepAck>, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Steps).await?;
-    if body.len() > MAX_LOOSE_REPORT_BYTES {
-        let message = format!("the report has more than {MAX_LOOSE_REPORT_BYTES} bytes");
+    if body.len() > MAX_REPORT_BYTES {
+        let message = format!("the report has more than {MAX_REPORT_BYTES} bytes");
         return Err(Error::refused(ErrorCode::TooLarge, message).into());
     }
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -43,8 +43,8 @@ pub async fn report(
     Ok(Json(external_steps::store(&app.store, &token, report, now()).await?))
 }
 
-fn from_form(body: &[u8]) -> Result<LooseReport, Error> {
-    let mut report = LooseReport::default();
+fn from_form(body: &[u8]) -> Result<ExternalStepReport, Error> {
+    let mut report = ExternalStepReport::default();
     for (key, value) in form_urlencoded::parse(body) {
         let wrong = |what: &str| {
             let message = format!("the form's {key:?} is {value:?}, which is not {what}");
@@ -59,7 +59,7 @@ fn from_form(body: &[u8]) -> Result<LooseReport, Error> {
             "priority" => report.priority = Some(word.parse().map_err(|_| wrong("a number from 0 to 65535"))?),
             "percent" => report.percent = Some(word.parse().map_err(|_| wrong("a number from 0 to 100"))?),
             "status" => {
-                report.status = Some(LooseStatus::from_word(word).ok_or_else(|| wrong("init, done or failed"))?);
+                report.status = Some(ExternalStepStatus::from_word(word).ok_or_else(|| wrong("init, done or failed"))?);
             }
             _ => return Err(wrong("a field of a report: name, label, priority, status, percent or logs")),
         }
@@ -75,11 +75,11 @@ mod tests {
     fn a_form_is_a_report() {
         let report =
             from_form(b"name=part%0A&label=&status=done&percent=50&priority=7&logs=a+b%0Ac%25&").expect("a form");
-        let expect = LooseReport {
+        let expect = ExternalStepReport {
             name: "part".to_owned(),
             label: None,
             priority: Some(7),
-            status: Some(LooseStatus::Done),
+            status: Some(ExternalStepStatus::Done),
             percent: Some(50),
             logs: Some("a b\nc%".to_owned()),
         };

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 /// The largest body of `POST /v1/report`, in bytes.
-pub const MAX_LOOSE_REPORT_BYTES: usize = 64 << 10;
+pub const MAX_REPORT_BYTES: usize = 64 << 10;
 /// The greatest length of an external step's name, in bytes.
-pub const MAX_LOOSE_NAME_BYTES: usize = 64;
+pub const MAX_NAME_BYTES: usize = 64;
 /// The priority of an external step without a given priority.
 pub const DEFAULT_PRIORITY: u16 = 100;
 
@@ -13,7 +13,7 @@ pub const DEFAULT_PRIORITY: u16 = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
-pub enum LooseStatus {
+pub enum ExternalStepStatus {
     /// The step has begun.
     Init,
     /// The step is done.
@@ -22,7 +22,7 @@ pub enum LooseStatus {
     Failed,
 }
 
-impl LooseStatus {
+impl ExternalStepStatus {
     /// Returns the status that a word means, or nothing if the word means no status.
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Init, Self::Done, Self::Failed].into_iter().find(|status| status.word() == word)
@@ -43,7 +43,7 @@ impl LooseStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct LooseReport {
+pub struct ExternalStepReport {
     /// The name of the step: 1 to 64 bytes, without control characters.
     pub name: String,
     /// A description of the step, for people.
@@ -55,7 +55,7 @@ pub struct LooseReport {
     pub priority: Option<u16>,
     /// The status of the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<LooseStatus>,
+    pub status: Option<ExternalStepStatus>,
     /// The part of the step that is done, in percent: 0 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
@@ -64,11 +64,11 @@ pub struct LooseReport {
     pub logs: Option<String>,
 }
 
-impl LooseReport {
+impl ExternalStepReport {
     /// Returns why the server cannot accept this report, or nothing if it can.
     pub fn problem(&self) -> Option<String> {
         let rule = "a name has 1 to 64 bytes and no control characters";
-        if self.name.len() > MAX_LOOSE_NAME_BYTES {
+        if self.name.len() > MAX_NAME_BYTES {
             // The name is not shown: it may be as long as a report.
             return Some(format!("{} bytes cannot name a step: {rule}", self.name.len()));
         }
@@ -83,7 +83,7 @@ impl LooseReport {
 /// The answer (200) to `POST /v1/report`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct LooseAck {
+pub struct ExternalStepAck {
     /// A warning that an operator should look at. The report was stored nevertheless.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
@@ -92,7 +92,7 @@ pub struct LooseAck {
 /// An external step, as operators see it. Times are in milliseconds since 1970, by the server's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct LooseStep {
+pub struct ExternalStep {
     /// The name of the step.
     pub name: String,
     /// A description of the step, for people.
@@ -102,7 +102,7 @@ pub struct LooseStep {
     pub priority: u16,
     /// The status of the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<LooseStatus>,
+    pub status: Option<ExternalStepStatus>,
     /// The part of the step that is done, in percent: 0 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_report_has_a_name_that_can_be_shown() {
         let check = |name: &str, percent, expect: Option<&str>| {
-            let report = LooseReport { name: name.to_owned(), percent, ..LooseReport::default() };
+            let report = ExternalStepReport { name: name.to_owned(), percent, ..ExternalStepReport::default() };
             assert_eq!(report.problem().as_deref(), expect, "{name:?}");
         };
         let rule = "a name has 1 to 64 bytes and no control characters";

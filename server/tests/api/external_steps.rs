@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
-use slipway_protocol::{ErrorCode, LooseAck, LooseStatus, LooseStep, NodeState, RunStatus};
+use slipway_protocol::{ErrorCode, ExternalStep, ExternalStepAck, ExternalStepStatus, NodeState, RunStatus};
 use slipway_server::operate;
 use slipway_server::snippet::{self, Surrounding};
 use slipway_server::store::run_tokens::Purpose;
@@ -37,15 +37,15 @@ async fn post_form(server: &TestServer, token: &str, body: impl Into<reqwest::Bo
 
 async fn warning(response: Response) -> Option<String> {
     assert_eq!(response.status(), StatusCode::OK);
-    response.json::<LooseAck>().await.unwrap().warning
+    response.json::<ExternalStepAck>().await.unwrap().warning
 }
 
 async fn run_of(server: &TestServer) -> RunStatus {
     operate::show_node(&server.store().await, "web1").await.unwrap().run.unwrap()
 }
 
-async fn steps(server: &TestServer) -> Vec<LooseStep> {
-    run_of(server).await.loose_steps
+async fn steps(server: &TestServer) -> Vec<ExternalStep> {
+    run_of(server).await.external_steps
 }
 
 #[tokio::test]
@@ -59,21 +59,21 @@ async fn a_step_is_kept_beside_the_workflows_and_changes_nothing_of_it() {
     assert_eq!(warning(post_form(&server, &token, "name=leave&status=done&percent=&logs=two").await).await, None);
 
     let run = run_of(&server).await;
-    let names: Vec<&str> = run.loose_steps.iter().map(|step| step.name.as_str()).collect();
+    let names: Vec<&str> = run.external_steps.iter().map(|step| step.name.as_str()).collect();
     assert_eq!(names, ["early", "leave"], "by priority");
-    let leave = &run.loose_steps[1];
+    let leave = &run.external_steps[1];
     assert_eq!(
         (leave.status, leave.percent, leave.label.as_deref()),
-        (Some(LooseStatus::Done), Some(7), Some("Leaving"))
+        (Some(ExternalStepStatus::Done), Some(7), Some("Leaving"))
     );
     assert_eq!((leave.logs.as_str(), leave.reports, leave.unknown), ("one\ntwo\n", 2, false));
     assert_eq!(
-        RunStatus { loose_steps: Vec::new(), ..run },
+        RunStatus { external_steps: Vec::new(), ..run },
         before,
         "the workflow's own step of that name stands where it stood"
     );
     let nodes = slipway_server::status::all(&server.store().await).await.unwrap();
-    let listed = &nodes[0].run.as_ref().unwrap().loose_steps;
+    let listed = &nodes[0].run.as_ref().unwrap().external_steps;
     assert_eq!((listed.len(), listed[1].logs.as_str()), (2, ""), "lists come without logs");
     assert!(nodes[0].last_seen.is_some(), "it is a sign of life");
     assert_eq!(nodes[0].state, NodeState::Registered);
@@ -266,7 +266,7 @@ async fn a_snippet_reports_from_every_shell_by_every_tool() {
             let step = steps.iter().find(|step| step.name == name).unwrap_or_else(|| panic!("{name} was not stored"));
             assert_eq!(
                 (step.status, step.percent, step.label.as_deref()),
-                (Some(LooseStatus::Init), Some(5), Some(odd))
+                (Some(ExternalStepStatus::Init), Some(5), Some(odd))
             );
             assert_eq!(step.logs, format!("{logs}\n"), "{name}");
         }
@@ -345,7 +345,8 @@ async fn a_snippet_fits_where_it_is_to_stand() {
     let stored = async || steps(&server).await.into_iter().map(|step| (step.status, step.reports)).collect::<Vec<_>>();
 
     let kickstart = text(Surrounding::Kickstart);
-    for (section, status) in [("pre", LooseStatus::Init), ("post", LooseStatus::Done), ("onerror", LooseStatus::Failed)]
+    for (section, status) in
+        [("pre", ExternalStepStatus::Init), ("post", ExternalStepStatus::Done), ("onerror", ExternalStepStatus::Failed)]
     {
         let (_, rest) = kickstart.split_once(&format!("%{section} --log=/tmp/slipway-report.log\n")).unwrap();
         let (script, _) = rest.split_once("%end\n").unwrap();
@@ -366,7 +367,7 @@ async fn a_snippet_fits_where_it_is_to_stand() {
     let root = format!("{}/", path.path().display());
     let line = line.replace("/target/root/", &root).replace("/root/", &root);
     run_script(&["/bin/busybox", "sh"], path.path(), &line, &[]).await;
-    assert_eq!(stored().await, [(Some(LooseStatus::Done), 4)]);
+    assert_eq!(stored().await, [(Some(ExternalStepStatus::Done), 4)]);
     assert!(!path.path().join("slipway-report").exists(), "the secret stays nowhere");
     assert!(!arguments(path.path()).contains(secret), "in-target has its command as an argument");
 
@@ -374,12 +375,12 @@ async fn a_snippet_fits_where_it_is_to_stand() {
     let file = path.path().join("report.sh");
     for (commands, status) in [
         ("early", None),
-        ("early", Some(LooseStatus::Init)),
-        ("late", Some(LooseStatus::Done)),
-        ("error", Some(LooseStatus::Failed)),
+        ("early", Some(ExternalStepStatus::Init)),
+        ("late", Some(ExternalStepStatus::Done)),
+        ("error", Some(ExternalStepStatus::Failed)),
     ] {
         let commands = &autoinstall["autoinstall"][format!("{commands}-commands")];
-        let command = commands[usize::from(status == Some(LooseStatus::Init))].as_str().unwrap();
+        let command = commands[usize::from(status == Some(ExternalStepStatus::Init))].as_str().unwrap();
         let command = command.replace("/run/slipway-report.sh", file.to_str().unwrap());
         run_script(&["/bin/dash"], path.path(), &command, &[]).await;
         if status.is_some() {

@@ -1,6 +1,7 @@
-//! External steps: what was reported outside of a run's workflow.
+//! External steps: what was reported outside of a run's workflow. Their table still has its first name, `loose_steps`,
+//! because a migration that was applied must not change.
 
-use slipway_protocol::LooseStep;
+use slipway_protocol::ExternalStep;
 
 use super::{Connection, database, get, json, number, to_json};
 use crate::error::Error;
@@ -26,42 +27,42 @@ pub async fn expected(connection: &mut Connection, run: &str) -> Result<Vec<Stri
 /// How many external steps a run has.
 pub async fn count(connection: &mut Connection, run: &str) -> Result<u64, Error> {
     let row = sqlx::query("SELECT COUNT(*) AS steps FROM loose_steps WHERE run = $1").bind(run).fetch_one(connection);
-    number(&row.await.map_err(database("counting loose steps"))?, "steps")
+    number(&row.await.map_err(database("counting external steps"))?, "steps")
 }
 
 /// Stores a step; one of the same name is replaced.
-pub async fn save(connection: &mut Connection, run: &str, step: &LooseStep) -> Result<(), Error> {
+pub async fn save(connection: &mut Connection, run: &str, step: &ExternalStep) -> Result<(), Error> {
     let sql = "INSERT INTO loose_steps (run, name, priority, first_at, step_json, logs) VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (run, name) DO UPDATE SET priority = excluded.priority, step_json = excluded.step_json, \
                logs = excluded.logs";
-    let without_logs = LooseStep { logs: String::new(), ..step.clone() };
+    let without_logs = ExternalStep { logs: String::new(), ..step.clone() };
     let query = sqlx::query(sql).bind(run).bind(&step.name).bind(i64::from(step.priority));
     let query = query.bind(step.first_at.cast_signed()).bind(to_json(&without_logs)).bind(&step.logs);
-    query.execute(connection).await.map(drop).map_err(database("storing a loose step"))
+    query.execute(connection).await.map(drop).map_err(database("storing an external step"))
 }
 
 /// A step of a run by its name.
-pub async fn get_by_name(connection: &mut Connection, run: &str, name: &str) -> Result<Option<LooseStep>, Error> {
+pub async fn get_by_name(connection: &mut Connection, run: &str, name: &str) -> Result<Option<ExternalStep>, Error> {
     let query = sqlx::query("SELECT * FROM loose_steps WHERE run = $1 AND name = $2").bind(run).bind(name);
-    let row = query.fetch_optional(connection).await.map_err(database("reading a loose step"))?;
+    let row = query.fetch_optional(connection).await.map_err(database("reading an external step"))?;
     row.as_ref().map(with_logs).transpose()
 }
 
 /// The steps of a run in the order they are shown, with their logs.
-pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Vec<LooseStep>, Error> {
+pub async fn of_run(connection: &mut Connection, run: &str) -> Result<Vec<ExternalStep>, Error> {
     let sql = "SELECT * FROM loose_steps WHERE run = $1 ORDER BY priority, first_at, name";
     let rows = sqlx::query(sql).bind(run).fetch_all(connection).await;
-    rows.map_err(database("reading loose steps"))?.iter().map(with_logs).collect()
+    rows.map_err(database("reading external steps"))?.iter().map(with_logs).collect()
 }
 
 /// The steps of every node's newest run, in the order they are shown, each with the id of its run and without its log.
-pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, LooseStep)>, Error> {
+pub async fn newest(connection: &mut Connection) -> Result<Vec<(String, ExternalStep)>, Error> {
     let sql = "SELECT loose_steps.run AS run, step_json FROM loose_steps JOIN nodes ON nodes.run = loose_steps.run \
                ORDER BY loose_steps.priority, loose_steps.first_at, loose_steps.name";
-    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading loose steps"))?;
+    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading external steps"))?;
     rows.iter().map(|row| Ok((get(row, "run")?, json(row, "step_json")?))).collect()
 }
 
-fn with_logs(row: &SqliteRow) -> Result<LooseStep, Error> {
-    Ok(LooseStep { logs: get(row, "logs")?, ..json(row, "step_json")? })
+fn with_logs(row: &SqliteRow) -> Result<ExternalStep, Error> {
+    Ok(ExternalStep { logs: get(row, "logs")?, ..json(row, "step_json")? })
 }
