@@ -1,6 +1,6 @@
 //! slipway: the program that runs on the machine.
 //!
-//! One static file has three roles, chosen by how it is started: PID 1 of the micro-OS ([`pid1`]), the kernel's
+//! One static file has three roles, chosen by how it is started: PID 1 of the boot image ([`pid1`]), the kernel's
 //! `modprobe` ([`drivers`]), and a command line ([`cli`]). Reading order up to the first action: `main.rs`,
 //! `pid1/mod.rs` (starts `slipway installer`), `cli/mod.rs`, `installer/src/lib.rs`, `installer/src/run.rs`.
 

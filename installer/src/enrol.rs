@@ -31,7 +31,7 @@ pub struct Facts {
     pub inventory: Inventory,
     /// The id of this boot.
     pub boot_id: String,
-    /// Milliseconds from the start of the kernel to the start of PID 1, in the micro-OS.
+    /// Milliseconds from the start of the kernel to the start of PID 1, in the boot image.
     pub kernel_to_init: Option<u64>,
 }
 

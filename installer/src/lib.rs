@@ -44,7 +44,7 @@ mod told;
 pub struct Options {
     /// Identity and hardware of the machine.
     pub facts: Facts,
-    /// Whether to set the clock: only in the micro-OS, where nothing else sets it.
+    /// Whether to set the clock: only in the boot image, where nothing else sets it.
     pub set_clock: bool,
     /// A folder that is lost when the machine restarts.
     pub state: PathBuf,

@@ -1,6 +1,6 @@
 //! The machine's log: the last lines for a failure report, and all lines for the server.
 //!
-//! In the micro-OS this is the kernel's log, which has everything: drivers, disk errors, PID 1 and its children. It
+//! In the boot image this is the kernel's log, which has everything: drivers, disk errors, PID 1 and its children. It
 //! survives the installer, so a restarted installer continues after the last acknowledged line.
 
 use std::collections::VecDeque;

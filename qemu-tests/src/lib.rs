@@ -58,7 +58,7 @@ impl Bench {
         self.folder.path().join("disk")
     }
 
-    /// The micro-OS as one EFI program.
+    /// The boot image as one EFI program.
     pub fn uki(&self) -> &Path {
         &self.boot.uki
     }
@@ -108,7 +108,7 @@ impl Bench {
         self.lab.operator(&["run", "start", "m1", "--workflow", path(&file)?]).map(drop)
     }
 
-    /// The machine. It boots the micro-OS without firmware, which most tests are not about.
+    /// The machine. It starts the boot image without firmware, which most tests are not about.
     pub fn machine(&self) -> MachineConfig {
         MachineConfig {
             boot: Boot::Kernel {

@@ -13,7 +13,7 @@ use xtask::{command, kernel};
 
 const DISK_SIZE: usize = 32 << 20;
 const IMAGE_SIZE: usize = 24 << 20;
-/// The program the machine runs first. It starts the micro-OS in its place.
+/// The program the machine runs first. It starts the boot image in its place.
 const BEFORE: &str = "/before";
 /// Sectors 20000 to 20007 of every disk are faulty. This is the byte offset of the first.
 const FAULT: u64 = 20_000 * 512;
@@ -99,7 +99,7 @@ fn covers(reason: &str, byte: u64) -> bool {
     digits.parse::<u64>().is_ok_and(|at| (at..at + (1 << 20)).contains(&byte))
 }
 
-/// The machine with mappings that are made on its disks before the micro-OS starts.
+/// The machine with mappings that are made on its disks before the boot image starts.
 fn with_mappings(mut machine: MachineConfig, file: &Path) -> Result<MachineConfig> {
     if let Boot::Kernel { initramfs, cmdline, .. } = &mut machine.boot {
         let mut bytes = fs::read(&*initramfs)?;
@@ -147,7 +147,7 @@ fn script() -> String {
         script.push_str(&format!("while ! [ -b {disk} ]; do $b sleep 0.1; done\n"));
         script.push_str(&format!("printf '{table}' | /sbin/dmsetup create --noudevsync --noudevrules fault-{index}\n"));
     }
-    // The micro-OS must become PID 1, so the shell replaces itself.
+    // The boot image must become PID 1, so the shell replaces itself.
     script.push_str("exec /init\n");
     script
 }

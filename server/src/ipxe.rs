@@ -34,7 +34,7 @@ pub fn script(known: &Known, build_arch: &str) -> String {
         return DISK.replace("{{message}}", &message);
     }
     let Some((arch, serial_console)) = machine(build_arch) else {
-        let message = format!("there is no micro-OS for {:?}", printable(build_arch));
+        let message = format!("there is no boot image for {:?}", printable(build_arch));
         return UNSUPPORTED.replace("{{message}}", &message);
     };
     let message = match known {

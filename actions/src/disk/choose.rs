@@ -148,7 +148,7 @@ fn with_named(device: &str, machine: &dyn Machine) -> Result<(String, Vec<Candid
     let mut candidates = machine.disks()?;
     let path = match fs::canonicalize(device) {
         Ok(path) => path.to_string_lossy().into_owned(),
-        // A disk may have no node, and nothing creates links in the micro-OS, so the machine's list of disks is
+        // A disk may have no node, and nothing creates links in the boot image, so the machine's list of disks is
         // searched.
         Err(error) => known_as(device, &candidates).ok_or_else(|| {
             let reason = format!("looking for {device}: {error}; {}", those_there_are(&candidates));

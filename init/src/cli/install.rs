@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use crate::pid1::{DRIVERS_LOADED, EXIT_KEXEC, EXIT_REBOOT};
 use tracing::{info, warn};
 
-/// State of this boot. A tmpfs in the micro-OS and on every Linux.
+/// State of this boot. A tmpfs, in the boot image and on every Linux.
 const STATE: &str = "/run/slipway";
 /// Where a panic message is left for the next installer.
 const PANIC: &str = "/run/slipway/panic";

@@ -1,4 +1,4 @@
-//! The log of the micro-OS is the kernel log (`/dev/kmsg`, Documentation/ABI/testing/dev-kmsg of the kernel).
+//! The log of the boot image is the kernel log (`/dev/kmsg`, Documentation/ABI/testing/dev-kmsg of the kernel).
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

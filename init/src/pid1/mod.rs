@@ -1,4 +1,4 @@
-//! PID 1 of the micro-OS: mounts, drivers, two supervised children, an orderly shutdown.
+//! PID 1 of the boot image: mounts, drivers, two supervised children, an orderly shutdown.
 //!
 //! It does no TLS and parses no network input. A child does that, so that its crash cannot end PID 1. The only log is
 //! the kernel's: /dev/kmsg reaches every console of the kernel, and the installer uploads it.
@@ -30,7 +30,7 @@ pub const EXIT_KEXEC: u8 = 102;
 /// Exists once the drivers of every device present at the start have been loaded.
 pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
 
-/// Boots the micro-OS. Runs until the machine is restarted or switched off.
+/// Runs the boot image until the machine is restarted or switched off.
 pub fn run() -> ! {
     std::panic::set_hook(Box::new(|info| {
         shutdown::last_resort(&format!("pid 1 panicked: {info}"));

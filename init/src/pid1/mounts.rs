@@ -1,4 +1,4 @@
-//! The file systems of the micro-OS.
+//! The file systems of the boot image.
 
 use std::path::Path;
 

@@ -43,7 +43,7 @@ impl Demo {
         let folder = workspace::root().join("target/slipway/demo");
         let demo = demo::Demo::prepare(&folder, self.keep, &say)?;
         let mut machine = demo.power_on()?;
-        say(&format!("power on: UEFI firmware, iPXE, micro-OS; console in {}", machine.console_log().display()));
+        say(&format!("power on: UEFI firmware, iPXE, boot image; console in {}", machine.console_log().display()));
         let mut screen = Screen::new();
         let status = demo.watch(&mut machine, |status| screen.show(status))?;
         let summary = summary(&status, demo.initramfs_bytes);

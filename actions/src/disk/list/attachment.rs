@@ -1,4 +1,4 @@
-//! How and where a disk is attached, from the chain of its parent devices in sysfs. The micro-OS has no udev, so the
+//! How and where a disk is attached, from the chain of its parent devices in sysfs. The boot image has no udev, so the
 //! by-path name that udev would give the disk is computed here (systemd, src/udev/udev-builtin-path_id.c).
 
 use std::fs;
