@@ -79,7 +79,7 @@ pub enum End {
 pub enum ReportError {
     /// The configuration is missing, or is not in the form the action writes.
     #[error(
-        "reading {}: this command is started by the unit that the action boot-reporter leaves in a system it installs",
+        "reading {}: this command is for the unit that the action boot-reporter installs in the target system",
         path.display()
     )]
     Config {

@@ -37,7 +37,7 @@ pub enum ClientError {
         source: reqwest::Error,
     },
     /// The server's certificate failed the check against the boot medium's CA.
-    #[error("{what} at {url}: the server is not trusted, nothing was sent: {verdict}")]
+    #[error("{what} at {url}: the server is not trusted, so nothing was sent: {verdict}")]
     Untrusted {
         /// What was to be requested.
         what: &'static str,
@@ -235,12 +235,13 @@ impl Client {
 
     /// `POST /v1/node/heartbeat`.
     pub async fn heartbeat(&self) -> Result<(), ClientError> {
-        self.send(&Ask::new("giving a sign of life", Method::POST, "v1/node/heartbeat"), |r| r).await.map(drop)
+        self.send(&Ask::new("sending a heartbeat", Method::POST, "v1/node/heartbeat"), |r| r).await.map(drop)
     }
 
     /// `POST /v1/node/runs/{run}/captures/{name}`.
     pub async fn begin_capture(&self, run: &str, name: &str) -> Result<(), ClientError> {
-        let ask = Ask::new("beginning an image", Method::POST, format!("v1/node/runs/{run}/captures/{name}"));
+        let ask =
+            Ask::new("starting the upload of an image", Method::POST, format!("v1/node/runs/{run}/captures/{name}"));
         self.send(&ask, |r| r).await.map(drop)
     }
 
@@ -248,7 +249,7 @@ impl Client {
     /// now has, whether or not it took the piece.
     pub async fn put_capture(&self, run: &str, name: &str, offset: u64, piece: Vec<u8>) -> Result<u64, ClientError> {
         let path = format!("v1/node/runs/{run}/captures/{name}");
-        let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("sending a piece of an image", Method::PUT, path) };
+        let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("sending a part of an image", Method::PUT, path) };
         let binary = "application/octet-stream";
         let fill = |r: reqwest::RequestBuilder| {
             r.query(&[("offset", offset)]).header(reqwest::header::CONTENT_TYPE, binary).body(piece)
@@ -266,7 +267,7 @@ impl Client {
     /// `POST /v1/node/runs/{run}/captures`. False if the server has not verified the image yet: ask again.
     pub async fn commit_capture(&self, run: &str, image: &CapturedImage) -> Result<bool, ClientError> {
         let path = format!("v1/node/runs/{run}/captures");
-        let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("completing an image", Method::POST, path) };
+        let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("completing the upload of an image", Method::POST, path) };
         let answer = self.send(&ask, |r| r.json(image)).await?;
         Ok(answer.status() != StatusCode::ACCEPTED)
     }

@@ -40,7 +40,7 @@ pub async fn set_from_server(server: &Url, ca: &str) -> Result<(), ClientError> 
         .map_err(|source| ClientError::transport(what, &url, source))?;
     let date = answer.headers().get(reqwest::header::DATE).and_then(|value| value.to_str().ok());
     let Some(time) = date.and_then(|text| httpdate::parse_http_date(text).ok()) else {
-        warn!("{url} gave no usable Date; the clock stays as it is");
+        warn!("{url} sent no valid Date header; the clock was not changed");
         return Ok(());
     };
     let ours = SystemTime::now();
@@ -51,7 +51,7 @@ pub async fn set_from_server(server: &Url, ca: &str) -> Result<(), ClientError> 
         return Ok(());
     }
     match clock_settime(ClockId::Realtime, Timespec { tv_sec: seconds, tv_nsec: 0 }) {
-        Ok(()) => info!("the clock was {} s off, set to the server's", off.as_secs()),
+        Ok(()) => info!("the clock was {} s off; it is now set to the server's time", off.as_secs()),
         Err(error) => warn!("setting the clock, which is {} s off: {error}", off.as_secs()),
     }
     Ok(())

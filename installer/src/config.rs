@@ -168,7 +168,7 @@ pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
             }
             if key == "token" && source.place == COMMAND_LINE {
                 warnings.push(format!(
-                    "the bootstrap token came by {}, where every program can read it: put it into {BAKED} or fw_cfg",
+                    "the bootstrap token is on {}, where every program can read it: put it into {BAKED} or fw_cfg",
                     source.place
                 ));
             }
@@ -180,7 +180,7 @@ pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
     let server = parse_server(place, value)?;
     let (place, ca) = required("ca")?;
     if !ca.contains("-----BEGIN CERTIFICATE-----") {
-        let wrong = "holds no \"-----BEGIN CERTIFICATE-----\": give the CA's certificate in PEM".to_owned();
+        let wrong = "contains no \"-----BEGIN CERTIFICATE-----\": give the CA's certificate in PEM".to_owned();
         let value = ca.chars().take(40).collect();
         return Err(ConfigError::Value { key: "ca", place: place.to_owned(), value, wrong });
     }
@@ -193,10 +193,10 @@ fn parse_server(place: &str, value: &str) -> Result<Url, ConfigError> {
     let shown = value.rsplit_once('@').map_or(value.to_owned(), |(_, host)| format!("...@{host}"));
     let wrong =
         |wrong: String| ConfigError::Value { key: "server", place: place.to_owned(), value: shown.clone(), wrong };
-    let url =
-        Url::parse(value).map_err(|e| wrong(format!("is no URL ({e}): write it as https://server.example:8443")))?;
+    let url = Url::parse(value)
+        .map_err(|e| wrong(format!("is not a valid URL ({e}): write it as https://server.example:8443")))?;
     if url.scheme() != "https" {
-        return Err(wrong("does not begin with https://: slipway speaks to its server over TLS only".to_owned()));
+        return Err(wrong("does not begin with https://: slipway connects to its server only over TLS".to_owned()));
     }
     if url.host_str().is_none_or(str::is_empty) || !url.username().is_empty() || url.password().is_some() {
         return Err(wrong("must be a host without user name and password: https://server.example:8443".to_owned()));
@@ -241,12 +241,12 @@ mod tests {
             assert!(error.to_string().contains(expect), "{error}");
         };
         check("http://s.example", "does not begin with https://");
-        check("s.example", "is no URL");
+        check("s.example", "is not a valid URL");
         check("https://user:pw@s.example", "is \"...@s.example\", which must be a host without user name");
         let error = merge(&[source(BAKED, &[("server", "https://s")])]).unwrap_err();
         assert!(error.to_string().starts_with("no ca is configured"), "{error}");
         let error = merge(&[source(BAKED, &[("server", "https://s"), ("ca", "x")])]).unwrap_err();
-        assert!(error.to_string().contains("holds no"), "{error}");
+        assert!(error.to_string().contains("contains no"), "{error}");
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
                 let _ = options.disks_settled.wait_for(|settled| *settled).await;
                 let mut end = runner.run(&workflow).await;
                 if let Err(reason) = reporter.flush().await {
-                    error!("run {}: {reason}; the machine holds and waits for another", workflow.run);
+                    error!("run {}: {reason}; the machine stays up and waits for another run", workflow.run);
                     abandoned = Some(workflow.run);
                     end = End::Failed;
                 }

@@ -129,7 +129,7 @@ impl Runner {
                     return Err(());
                 }
                 Err(Unsuccessful::Over(reason)) => {
-                    error!("{place}: stopped, because the server takes nothing more of this run: {reason}");
+                    error!("{place}: stopped, because the server accepts no more reports for this run: {reason}");
                     self.forget();
                     return Err(());
                 }
@@ -195,9 +195,9 @@ impl Runner {
 
     fn timed_out(&self, step: &Step, stuck: bool) -> Failure {
         let limit = step.timeout.unwrap_or_default();
-        let mut causes = vec![format!("it took longer than the {limit} s the workflow allows")];
+        let mut causes = vec![format!("it took longer than the {limit} s that the workflow allows")];
         if stuck {
-            causes.push(format!("it did not stop when asked to, for {} s: a disk may hang", LET_GO.as_secs()));
+            causes.push(format!("it was asked to stop, but still ran {} s later: a disk may hang", LET_GO.as_secs()));
         }
         Failure { reason: format!("running {}", step.action.name()), causes, log_tail: self.log.tail() }
     }
@@ -209,13 +209,13 @@ impl Runner {
             self.reporter.event(&workflow.run, later, 0, EventKind::Skipped);
         }
         self.forget();
-        error!("run {} failed; the machine holds and waits for another", workflow.run);
+        error!("run {} failed; the machine stays up and waits for another run", workflow.run);
         End::Failed
     }
 
     fn report_interruption(&self, workflow: &Workflow, interrupted: &InProgress) -> End {
         let name = workflow.steps.get(interrupted.step as usize).map_or("", |step| step.name.as_str());
-        let how = self.previous_exit.clone().unwrap_or_else(|| "nobody saw how".to_owned());
+        let how = self.previous_exit.clone().unwrap_or_else(|| "the cause is unknown".to_owned());
         let failure = Failure {
             reason: format!("the installer ended in the middle of step {} {name}", interrupted.step + 1),
             causes: vec![how],
@@ -233,7 +233,7 @@ impl Runner {
     fn remember(&self, step: &InProgress) {
         let written = serde_json::to_vec(step).map_err(std::io::Error::from);
         if let Err(error) = written.and_then(|text| files::write_whole(&self.note, &text)) {
-            warn!("noting the step in {}: {error}", self.note.display());
+            warn!("saving the current step in {}: {error}", self.note.display());
         }
     }
 

@@ -12,7 +12,7 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The configured CA is not PEM, contains no certificate, or contains one that cannot sign others.
-    #[error("reading the CA certificate the configuration holds")]
+    #[error("reading the CA certificate in the configuration")]
     Ca {
         /// The cause.
         #[source]
@@ -50,7 +50,7 @@ pub fn roots(ca: &str) -> Result<RootCertStore, TlsError> {
         roots.add(certificate).map_err(|e| TlsError::Ca { source: Box::new(e) })?;
     }
     if roots.is_empty() {
-        return Err(TlsError::Ca { source: "it holds no certificate".into() });
+        return Err(TlsError::Ca { source: "it contains no certificate".into() });
     }
     Ok(roots)
 }
@@ -145,8 +145,8 @@ pub fn certificate_verdict(error: &(dyn std::error::Error + 'static)) -> Option<
 fn explain(reason: &CertificateError) -> String {
     match reason {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "its certificate is not signed by the CA this machine was given; make the boot image again with this server's \
-             CA (or give it by --ca), or look who answers at this address"
+            "its certificate is not signed by the CA that this machine trusts; build the boot image again with this \
+             server's CA (or pass the CA with --ca), or check which server answers at this address"
                 .to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
@@ -156,8 +156,8 @@ fn explain(reason: &CertificateError) -> String {
         | CertificateError::NotValidYetContext { .. }
         | CertificateError::Expired
         | CertificateError::ExpiredContext { .. } => {
-            format!("its certificate is not valid at this machine's time ({reason}); look at both clocks")
+            format!("its certificate is not valid at this machine's time ({reason}); check both clocks")
         }
-        other => format!("its certificate is refused: {other}"),
+        other => format!("its certificate was rejected: {other}"),
     }
 }

@@ -44,7 +44,7 @@ fn a_disk_that_vanishes_mid_image_is_reported_and_the_machine_holds() -> Result<
         let may_say = ["I/O error (os error 5)", "No space left on device (os error 28)"];
         assert!(may_say.contains(&said.as_str()), "{failure:#?}");
         assert_eq!(run.steps[1].state, StepState::Skipped);
-        machine.wait_for_console("the machine holds and waits for another", LIMIT)?;
+        machine.wait_for_console("the machine stays up and waits for another run", LIMIT)?;
         assert!(has_empty_head(&file)?);
         Ok(())
     })

@@ -36,7 +36,7 @@ fn a_kernel_without_a_signature_is_not_started_under_lockdown() -> Result<()> {
         let expect = "the running kernel is locked down (integrity), and starts only a kernel whose signature it can check; use \
                       reboot instead";
         assert!(why.contains(expect), "{failure:#?}");
-        machine.wait_for_console("the machine holds and waits for another", LIMIT)
+        machine.wait_for_console("the machine stays up and waits for another run", LIMIT)
     })
 }
 

@@ -28,7 +28,7 @@ fn a_wrong_digest_leaves_a_disk_that_does_not_boot() -> Result<()> {
         assert!(failure.reason.starts_with("checking the digest"), "{failure:?}");
         assert!(failure.log_tail.iter().any(|line| line.contains("step 1/2 write: started")), "{failure:?}");
         assert_eq!(run.steps[1].state, StepState::Skipped);
-        machine.wait_for_console("the machine holds and waits for another", LIMIT)?;
+        machine.wait_for_console("the machine stays up and waits for another run", LIMIT)?;
         drop(machine);
 
         assert!(has_empty_head(&bench.disk())?);

@@ -33,7 +33,7 @@ fn an_installer_killed_mid_image_is_reported_and_the_machine_holds() -> Result<(
         assert_eq!(run.steps[1].state, StepState::Skipped);
         assert!(has_empty_head(&bench.disk())?);
 
-        machine.wait_for_console("the machine holds and waits for another", LIMIT)?;
+        machine.wait_for_console("the machine stays up and waits for another run", LIMIT)?;
         bench.start_run(&[step("erase", Action::EraseDisk(EraseDisk::default()))])?;
         let next = bench.wait_for(&machine, "done with another run", |node| {
             node.run.as_ref().is_some_and(|next| next.id != run.id && next.state == RunState::Succeeded)

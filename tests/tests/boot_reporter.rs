@@ -101,7 +101,7 @@ async fn a_boot_is_reported_until_the_system_runs_and_then_nothing_is_left() {
         "==== boot ====\nboot boot-1, Running, the service manager is degraded\n",
         "==== failed units ====\nunits: --failed --no-pager\n",
         "==== mounts ====\n22 1 8:1 / / rw - ext4 /dev/sda1 rw\n",
-        "==== addresses ====\nnot to be had: there is no ip\n",
+        "==== addresses ====\nnot available: ip is not installed\n",
         "==== route ====\nIface Destination\n",
         "==== resolv.conf ====\nnameserver 192.0.2.1\n",
         "==== journal ====\njournal: -b -q --no-pager -o short-precise ",

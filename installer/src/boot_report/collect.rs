@@ -88,7 +88,7 @@ impl Log {
         self.0.extend_from_slice(format!("==== {title} ====\n").as_bytes());
         match found {
             Ok(text) => self.0.extend_from_slice(&text),
-            Err(reason) => self.0.extend_from_slice(format!("not to be had: {reason}").as_bytes()),
+            Err(reason) => self.0.extend_from_slice(format!("not available: {reason}").as_bytes()),
         }
         if !self.0.ends_with(b"\n") {
             self.0.push(b'\n');
@@ -111,7 +111,7 @@ async fn output(
     limit: usize,
 ) -> Result<Vec<u8>, String> {
     let path = surroundings.programs.iter().map(|folder| folder.join(program)).find(|path| path.exists());
-    let path = path.ok_or_else(|| format!("there is no {program}"))?;
+    let path = path.ok_or_else(|| format!("{program} is not installed"))?;
     let mut command = Command::new(&path);
     command.args(arguments).env("LC_ALL", "C.UTF-8").stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.kill_on_drop(true).spawn().map_err(|error| format!("{}: {error}", path.display()))?;

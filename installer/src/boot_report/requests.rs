@@ -8,7 +8,7 @@ use crate::client::{Ask, Client, ClientError};
 impl Client {
     /// `GET /v1/boot-report`.
     pub async fn boot_known(&self) -> Result<BootKnown, ClientError> {
-        let ask = Ask::new("asking what is known of this boot", Method::GET, "v1/boot-report");
+        let ask = Ask::new("asking what the server knows about this boot", Method::GET, "v1/boot-report");
         let answer = self.send(&ask, |r| r).await?;
         self.read(&ask, answer).await
     }

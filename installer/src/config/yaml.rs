@@ -48,15 +48,15 @@ enum Node {
 impl Reader {
     fn take(&mut self, event: &Event, span: &Span) -> Result<(), Refusal> {
         if event.is_alias() || event.anchor_id().is_some() {
-            return Err(refuse(span, "this is an alias or has an anchor: what begins with * or & needs quotes"));
+            return Err(refuse(span, "this is an alias or has an anchor: put text that begins with * or & in quotes"));
         }
         if event.tag().is_some_and(|tag| !is_text(tag)) {
-            return Err(refuse(span, "this has a tag other than !!str: what begins with ! needs quotes"));
+            return Err(refuse(span, "this has a tag other than !!str: put text that begins with ! in quotes"));
         }
         match event {
             Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::MappingEnd => Ok(()),
             Event::DocumentStart(..) if self.documents > 0 => {
-                Err(refuse(span, "a second document begins, and a configuration is one"))
+                Err(refuse(span, "a second document begins here, but a configuration is a single document"))
             }
             Event::DocumentStart(..) => {
                 self.documents += 1;
@@ -81,10 +81,10 @@ impl Reader {
         match std::mem::replace(&mut self.next, Node::Key) {
             Node::Root if is_null => Ok(()),
             Node::Root => Err(refuse(span, Node::Root.wanted())),
-            Node::Key if is_null => Err(refuse(span, "there is no key: the words null and ~ need quotes")),
-            Node::Key if is_plain && text == "<<" => Err(refuse(span, "this merges mappings, and values are text")),
+            Node::Key if is_null => Err(refuse(span, "the key is missing: put the words null and ~ in quotes")),
+            Node::Key if is_plain && text == "<<" => Err(refuse(span, "this merges mappings, but values must be text")),
             Node::Key if is_plain && is_number(text) => {
-                Err(refuse(span, "a key that begins with a digit needs quotes"))
+                Err(refuse(span, "put a key that begins with a digit in quotes"))
             }
             Node::Key => {
                 self.next = Node::Value(text.to_owned(), *span);
@@ -98,7 +98,7 @@ impl Reader {
                     entry.insert(text.to_owned());
                     Ok(())
                 }
-                Entry::Occupied(_) => Err(refuse(&place, "this key is there already")),
+                Entry::Occupied(_) => Err(refuse(&place, "this key is already set")),
             },
         }
     }
@@ -107,9 +107,11 @@ impl Reader {
 impl Node {
     fn wanted(&self) -> &'static str {
         match self {
-            Self::Root => "this is no mapping: write each key with a colon, a space and its value",
-            Self::Key => "a key must be text, not a list or a mapping: what begins with [ or { needs quotes",
-            Self::Value(..) => "a value must be text, not a list or a mapping: what begins with [ or { needs quotes",
+            Self::Root => "this is not a mapping: write each key with a colon, a space and its value",
+            Self::Key => "a key must be text, not a list or a mapping: put text that begins with [ or { in quotes",
+            Self::Value(..) => {
+                "a value must be text, not a list or a mapping: put text that begins with [ or { in quotes"
+            }
         }
     }
 }
@@ -168,7 +170,7 @@ mod tests {
             let refusal = parse(root).unwrap_err();
             assert_eq!((refusal.line, &*refusal.reason), (1, Node::Root.wanted()), "{root:?}");
         }
-        check("# c\n- a\n", "line 2, column 1: this is no mapping");
+        check("# c\n- a\n", "line 2, column 1: this is not a mapping");
         check("a: b\n[c]: d\n", "line 2, column 1: a key must be text");
         check("? {c: d}\n: e\n", "line 1, column 3: a key must be text");
         check("a: b\ntoken: [s3cret]\n", "line 2, column 8: a value must be text");
@@ -183,17 +185,17 @@ mod tests {
             check(&format!("a:\n  {tag} YWI=\n"), &format!("line 2, column {}: this has a tag", 4 + tag.len()));
         }
         check("!!map {a: b}", "line 1, column 7: this has a tag");
-        check("!!str {a: b}", "line 1, column 7: this is no mapping");
+        check("!!str {a: b}", "line 1, column 7: this is not a mapping");
         for null in ["", " ~", " null", " NULL", " # none"] {
             check(&format!("\ntoken:{null}\n\nserver: s\n"), "line 2, column 1: this key has no value");
         }
         check("{server: s, s3cret}", "line 1, column 13: this key has no value");
-        check(": b", "line 1, column 1: there is no key");
-        check("a: b\n~: b", "line 2, column 1: there is no key");
-        check("a: b\n\n\"a\": c\n", "line 3, column 1: this key is there already");
-        check("!!str 1: b\n'1': c\n", "line 2, column 1: this key is there already");
-        check("11: a\n0xb: b\n", "line 1, column 1: a key that begins with a digit");
-        check("a: b\n-1: a\n", "line 2, column 1: a key that begins with a digit");
+        check(": b", "line 1, column 1: the key is missing");
+        check("a: b\n~: b", "line 2, column 1: the key is missing");
+        check("a: b\n\n\"a\": c\n", "line 3, column 1: this key is already set");
+        check("!!str 1: b\n'1': c\n", "line 2, column 1: this key is already set");
+        check("11: a\n0xb: b\n", "line 1, column 1: put a key that begins with a digit");
+        check("a: b\n-1: a\n", "line 2, column 1: put a key that begins with a digit");
         check("<<: {a: b}\n", "line 1, column 1: this merges mappings");
         check("a: b\n---\n", "line 2, column 1: a second document begins");
         check("--- ~\n--- ~\n", "line 2, column 1: a second document begins");

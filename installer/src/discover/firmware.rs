@@ -27,7 +27,7 @@ fn secure_boot(path: &Path, notes: &mut Notes) -> Option<bool> {
         [_, _, _, _, 0] => Some(false),
         [_, _, _, _, 1] => Some(true),
         other => {
-            note(path, &format!("{} bytes that are no boolean variable", other.len()), notes);
+            note(path, &format!("{} bytes that are not a boolean variable", other.len()), notes);
             None
         }
     }

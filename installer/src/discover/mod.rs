@@ -69,8 +69,8 @@ fn identify(roots: &Roots, links: &BTreeMap<String, Link>, notes: &mut Notes) ->
 fn take_stock(roots: &Roots, links: &BTreeMap<String, Link>, mut disks: Vec<Disk>, notes: &mut Notes) -> Inventory {
     let Identity { uuid, serial, macs } = identify(roots, links, notes);
     if uuid.is_none() && serial.is_none() {
-        let left = if macs.is_empty() { "nothing" } else { "its MAC addresses only" };
-        notes.push(format!("the firmware gives neither UUID nor serial number: the machine can be told by {left}"));
+        let left = if macs.is_empty() { "cannot be identified" } else { "can be identified only by its MAC addresses" };
+        notes.push(format!("the firmware gives neither UUID nor serial number: the machine {left}"));
     }
     disks.sort_by(|a, b| a.path.cmp(&b.path));
     Inventory {

@@ -290,7 +290,7 @@ fn a_machine_that_tells_nothing_is_described_as_such() {
     let (identity, inventory, notes) = Machine::empty().discover();
     assert_eq!(identity, Identity::default());
     assert_eq!((inventory.memory, inventory.cpu.threads, inventory.nics.len()), (0, 0, 0));
-    for part in ["cpuinfo", "meminfo", "class/net", "cpu/online", "can be told by nothing"] {
+    for part in ["cpuinfo", "meminfo", "class/net", "cpu/online", "cannot be identified"] {
         assert!(notes.iter().any(|note| note.contains(part)), "{part} in {notes:?}");
     }
 }
