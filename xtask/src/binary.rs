@@ -221,7 +221,7 @@ fn check(binary: &Path) -> Result<()> {
     for private in [workspace::root(), cargo_home()?, cache::root()?] {
         let needle = private.as_os_str().as_encoded_bytes();
         if bytes.windows(needle.len()).any(|window| window == needle) {
-            bail!("checking {}: it holds the path {} of this machine", binary.display(), private.display());
+            bail!("checking {}: it contains the path {} of this machine", binary.display(), private.display());
         }
     }
     Ok(())

@@ -43,7 +43,7 @@ pub fn run_and_tell(command: &mut Command, word: &str, message: &str) -> Result<
     let mut child = child.with_context(|| format!("starting {name}"))?;
     let mut said = String::new();
     for line in BufReader::new(child.stderr.take().context("reading standard error")?).lines() {
-        let line = line.with_context(|| format!("reading what {name} says"))?;
+        let line = line.with_context(|| format!("reading a line that {name} printed"))?;
         if line.trim_start().starts_with(word) && !said.contains(word) {
             eprintln!("{message}");
         }

@@ -32,8 +32,10 @@ pub fn sources() -> Result<Sources> {
     }
     // The plain suite is the shortest: bookworm, not bookworm-updates or bookworm-security.
     let suites = list.lines().filter_map(|line| line.split_whitespace().nth(3));
-    let suite =
-        suites.min_by_key(|suite| suite.len()).context("looking for Debian's archive: apt knows none")?.to_owned();
+    let suite = suites
+        .min_by_key(|suite| suite.len())
+        .context("looking for Debian's archive: apt has no source for it")?
+        .to_owned();
     Ok(Sources { suite, list })
 }
 
@@ -56,11 +58,12 @@ pub fn unpacked(Package { name, suite }: &Package) -> Result<PathBuf> {
     let sources = sources()?;
     let own = format!(" {} main", sources.suite);
     let line = sources.list.lines().find_map(|line| Some(format!("{} {suite} main\n", line.strip_suffix(&own)?)));
-    let line = line.with_context(|| format!("looking for the mirror of {}: apt knows none", sources.suite))?;
+    let line =
+        line.with_context(|| format!("looking for the mirror of {}: apt has no source for it", sources.suite))?;
     let key = Key::new("debian-package-1").with("source", &line).with("name", name);
     cache::keyed("debian-package", key, |folder| {
         host::ensure(&["debian-archive-keyring"])?;
-        eprintln!("fetching {name} of {suite}");
+        eprintln!("fetching {name} from {suite}");
         let apt = folder.join("apt");
         let list = apt.join("sources.list");
         fs::create_dir_all(&apt).with_context(|| format!("creating {}", apt.display()))?;
@@ -68,7 +71,7 @@ pub fn unpacked(Package { name, suite }: &Package) -> Result<PathBuf> {
         run_quietly(apt_get(&apt, &list)?.arg("update"))
             .and_then(|()| run_quietly(apt_get(&apt, &list)?.args(["download", name])))
             .with_context(|| {
-                format!("fetching {name} of {suite} from the mirror that apt has for {}", sources.suite)
+                format!("fetching {name} of {suite} from the mirror that apt uses for {}", sources.suite)
             })?;
         for file in cache::files_below(&apt)?.iter().filter(|file| file.extension().is_some_and(|end| end == "deb")) {
             run_quietly(command("dpkg-deb", ["--extract"]).arg(file).arg(folder))?;

@@ -8,7 +8,7 @@ const DT_NEEDED: u64 = 1;
 /// Why a program is not static, or none if it is.
 pub fn why_not_static(file: &[u8]) -> Option<&'static str> {
     if file.get(..6) != Some(b"\x7fELF\x02\x01") {
-        return Some("it is no 64-bit little-endian ELF file");
+        return Some("it is not a 64-bit little-endian ELF file");
     }
     let Some(headers) = program_headers(file) else { return Some("its program headers are cut off") };
     for (kind, content) in headers {
@@ -49,7 +49,7 @@ mod tests {
         let dynamic = std::fs::read("/proc/self/exe")?;
         assert_eq!(why_not_static(&dynamic), Some("it asks for a dynamic loader (PT_INTERP)"));
         assert_eq!(why_not_static(&dynamic[..40]), Some("its program headers are cut off"));
-        assert_eq!(why_not_static(b"#!/bin/sh"), Some("it is no 64-bit little-endian ELF file"));
+        assert_eq!(why_not_static(b"#!/bin/sh"), Some("it is not a 64-bit little-endian ELF file"));
         Ok(())
     }
 

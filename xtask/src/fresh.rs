@@ -94,7 +94,7 @@ impl Machine {
             }
         })?;
         match late {
-            Some(said) => bail!("running {line}: it had begun to build before it said {said:?}"),
+            Some(said) => bail!("running {line}: it started to build before it printed {said:?}"),
             None => Ok(began.elapsed()),
         }
     }
@@ -120,7 +120,7 @@ impl Machine {
         self.run("update-ca-certificates", "/", &mut |_| {})
     }
 
-    /// Runs a shell line in the machine. Of this environment it only has what the network needs.
+    /// Runs a shell line in the machine. Of this environment it has only the variables that the network needs.
     fn run(&self, line: &str, folder: &str, hear: &mut dyn FnMut(&str)) -> Result<()> {
         let sysroot = stdout(command("rustc", ["--print", "sysroot"]).current_dir(workspace::root()))?;
         let mut mounts = vec![(PathBuf::from(sysroot.trim()), TOOLCHAIN.to_owned())];
@@ -164,13 +164,13 @@ impl Machine {
         let log = log.as_mut().map_err(|error| anyhow::anyhow!("opening {}: {error}", self.log.display()))?;
         let mut child = shell.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("starting unshare")?;
         for said in BufReader::new(child.stdout.take().context("starting unshare")?).lines() {
-            let said = said.with_context(|| format!("reading what {line} says"))?;
+            let said = said.with_context(|| format!("reading the output of {line}"))?;
             writeln!(log, "{said}").with_context(|| format!("writing {}", self.log.display()))?;
             hear(&said);
         }
         let status = child.wait().with_context(|| format!("waiting for {line}"))?;
         if !status.success() {
-            bail!("running {line} on a fresh machine: {status}; all it said is in {}", self.log.display());
+            bail!("running {line} on a fresh machine: {status}; its output is in {}", self.log.display());
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ pub fn targets(wanted: &[String]) -> Result<Vec<String>> {
     let files = cache::files_below(&folder)?;
     let all: Vec<String> = files.iter().filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned())).collect();
     match wanted.iter().find(|target| !all.contains(target)) {
-        Some(unknown) => bail!("looking for the fuzz target {unknown:?}: there are {}", all.join(", ")),
+        Some(unknown) => bail!("looking for the fuzz target {unknown:?}: the targets are {}", all.join(", ")),
         None if wanted.is_empty() => Ok(all),
         None => Ok(wanted.to_vec()),
     }
@@ -55,10 +55,10 @@ pub fn targets(wanted: &[String]) -> Result<Vec<String>> {
 /// Why targets cannot be built here, or none if they can.
 pub fn why_not() -> Option<String> {
     if run_quietly(&mut command("c++", ["--version"])).is_err() {
-        return Some("there is no C++ compiler, which libFuzzer is compiled with (Debian's package g++)".to_owned());
+        return Some("there is no C++ compiler to compile libFuzzer with (Debian's package g++)".to_owned());
     }
     if !host::is_debian() && run_quietly(&mut command("/usr/bin/python3", ["-c", "import yaml"])).is_err() {
-        return Some("/usr/bin/python3 has no PyYAML, with which a target compares".to_owned());
+        return Some("/usr/bin/python3 has no PyYAML, which a fuzz target needs for comparison".to_owned());
     }
     let host = match host_triple() {
         Ok(host) => host,
@@ -70,19 +70,21 @@ pub fn why_not() -> Option<String> {
     });
     let folder = match folder {
         Ok(folder) => folder,
-        Err(error) => return Some(format!("no program can be compiled on trial: {error}")),
+        Err(error) => return Some(format!("a trial program cannot be compiled: {error}")),
     };
     // Only the linker may notice what is missing, such as the sanitizer's runtime.
     let mut trial = command("rustc", ["trial.rs", "--target", &host]);
     trial.args(FLAGS).env("RUSTC_BOOTSTRAP", "1").current_dir(folder.path());
-    run_quietly(&mut trial).err().map(|error| format!("the Rust compiler does not take its flags: {error:#}"))
+    run_quietly(&mut trial)
+        .err()
+        .map(|error| format!("the Rust compiler does not accept the fuzzer's flags: {error:#}"))
 }
 
 /// The compiler's host target.
 fn host_triple() -> Result<String> {
     let version = stdout(command("rustc", ["-vV"]).current_dir(workspace::root()))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).context("looking for the host in what rustc -vV prints")
+    host.map(str::to_owned).context("looking for the host in the output of rustc -vV")
 }
 
 fn manifest() -> PathBuf {
@@ -174,10 +176,10 @@ impl Programs {
             return Ok(Outcome::Sound(summary(&said)));
         }
         let again = match broken_by(&said) {
-            Some(input) => format!("again: {} {input}", program.display()),
-            None => format!("it ended ({status}) and kept no input"),
+            Some(input) => format!("to run it again: {} {input}", program.display()),
+            None => format!("it ended ({status}) and saved no input"),
         };
-        Ok(Outcome::Broken(format!("{}\nall it said: {}\n{again}", tail(&said, SHOWN), log.display())))
+        Ok(Outcome::Broken(format!("{}\nall of its output: {}\n{again}", tail(&said, SHOWN), log.display())))
     }
 }
 

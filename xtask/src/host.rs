@@ -129,7 +129,7 @@ fn plan(missing: &[&str]) -> Result<Plan> {
     let why = || {
         let in_the_way: Vec<_> = changes.removed.iter().map(|(name, version)| format!("{name} {version}")).collect();
         format!(
-            "installing {}: apt would remove {}, of which Debian's archive has no version that fits beside them; \
+            "installing {}: apt would remove {}, because Debian's archive has no compatible version of it; \
              nothing was changed. Remove it yourself if you do not need it, then try again",
             missing.join(" "),
             in_the_way.join(", ")
@@ -158,8 +158,8 @@ impl Plan {
             let is_older = command("dpkg", ["--compare-versions", after, "lt", before]).status();
             if is_older.is_ok_and(|status| status.success()) {
                 lines.push(format!(
-                    "  {name} {before} does not fit beside them: version {after} takes its place \
-                     (to have it back later: apt-get install {name}={before})"
+                    "  {name} {before} is not compatible with them: version {after} replaces it \
+                     (to get it back later: apt-get install {name}={before})"
                 ));
             } else {
                 lines.push(format!("  {name} {before} is upgraded to {after}"));
@@ -212,7 +212,7 @@ pub fn candidate(package: &str) -> Result<String> {
     let policy = stdout(&mut command("apt-cache", ["policy", package]))?;
     let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
     let version = candidate.filter(|version| *version != "(none)");
-    Ok(version.with_context(|| format!("looking for package {package}: apt has none"))?.to_owned())
+    Ok(version.with_context(|| format!("looking for package {package}: apt does not know it"))?.to_owned())
 }
 
 /// Whether this is a Debian or derivative, where packages can be looked up and installed.
@@ -228,7 +228,7 @@ pub fn is_root() -> Result<bool> {
 fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
     if !is_debian() {
         bail!(
-            "looking for {}: this host has no dpkg; install what they hold and a Debian's tools first",
+            "looking for {}: this host has no dpkg; install the programs in these packages and Debian's tools first",
             packages.join(", ")
         );
     }

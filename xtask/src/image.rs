@@ -136,10 +136,12 @@ pub fn check_server_url(url: &str) -> Result<()> {
     };
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
     if host.is_empty() || !(host.chars().all(is_name) || host.parse::<Ipv6Addr>().is_ok()) {
-        return refuse("it names no host");
+        return refuse("it has no host");
     }
     match port {
-        Some(port) if !port.parse::<u16>().is_ok_and(|port| port > 0) => refuse("what follows the host is no port"),
+        Some(port) if !port.parse::<u16>().is_ok_and(|port| port > 0) => {
+            refuse("the part after the host is not a valid port")
+        }
         _ => Ok(()),
     }
 }
@@ -147,7 +149,7 @@ pub fn check_server_url(url: &str) -> Result<()> {
 /// Whether this contains a certificate in PEM (RFC 7468).
 pub fn check_ca(pem: &str) -> Result<()> {
     if !pem.contains("-----BEGIN CERTIFICATE-----") {
-        bail!("reading the CA: it holds no certificate in PEM; `slipway-server ca` prints the server's");
+        bail!("reading the CA: it contains no certificate in PEM; `slipway-server ca` prints the server's CA");
     }
     Ok(())
 }
@@ -192,7 +194,7 @@ fn manifest(text: &str, config: &ImageConfig) -> Result<Archive> {
             ["file", path, "${MKFS_XFS}", mode, "0", "0"] => {
                 (path, mode, Node::File(read(&config.mkfs.join(mkfs::MKFS_XFS))?))
             }
-            _ => bail!("manifest.txt:{}: {line:?} is no dir, nod, slink or file of root's", number + 1),
+            _ => bail!("manifest.txt:{}: {line:?} is not a dir, nod, slink or file that root owns", number + 1),
         };
         archive.add(path, Entry { node, mode: octal(mode)? });
     }

@@ -44,7 +44,12 @@ pub fn fetch(name: Option<&str>) -> Result<Kernel> {
     let chosen = kernels.iter().find(|(known, _)| name.is_none_or(|name| name == *known));
     let (_, package) = chosen.with_context(|| {
         let known: Vec<&str> = kernels.iter().map(|(name, _)| *name).collect();
-        format!("choosing kernel {:?}: {} has {}", name.unwrap_or_default(), path.display(), known.join(", "))
+        format!(
+            "choosing kernel {:?}: the kernels in {} are {}",
+            name.unwrap_or_default(),
+            path.display(),
+            known.join(", ")
+        )
     })?;
     unpack(package.trim())
 }

@@ -158,7 +158,7 @@ impl Lab {
         BufReader::new(out).read_line(&mut line).context("reading from slipway-server")?;
         if serde_json::from_str::<Ready>(&line).is_err() {
             let said = fs::read_to_string(&path).unwrap_or_default();
-            bail!("starting slipway-server: it does not listen; the end of {}:\n{}", path.display(), tail(&said, 10));
+            bail!("starting slipway-server: it is not listening; the end of {}:\n{}", path.display(), tail(&said, 10));
         }
         Ok(())
     }

@@ -109,7 +109,7 @@ fn imports_above(source: &Path, folder: &Path, layers: &[&[&str]], violations: &
                 _ if used == top => continue,
                 (Some(own), Some(other)) if other < own => continue,
                 (None, _) => format!("{top} is in no layer"),
-                (_, None) => format!("{used} is no module; import it from the module that defines it"),
+                (_, None) => format!("{used} is not a module; import it from the module that defines it"),
                 (Some(own), Some(other)) if own == other => format!("{top} uses {used}, which is in the same layer"),
                 _ => format!("{top} uses {used}, which is above it"),
             };
@@ -210,7 +210,7 @@ mod tests {
             "use crate::{\n    low,\n    other::{self, Z},\n};\n",
             &["1: middle uses other, which is in the same layer"],
         )?;
-        check("low.rs", "use crate::Item;\n", &["1: Item is no module; import it from the module that defines it"])?;
+        check("low.rs", "use crate::Item;\n", &["1: Item is not a module; import it from the module that defines it"])?;
         check("new.rs", "use crate::low;\n", &["1: new is in no layer"])?;
         check("low.rs", "mod part;\n\n#[cfg(test)]\nmod tests {\n    use crate::high;\n}\n", &[])?;
         Ok(())

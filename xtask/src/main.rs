@@ -7,7 +7,7 @@ use clap::Parser;
 mod cmd;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Builds slipway, its images, and runs whole machines")]
+#[command(name = "cargo xtask", about = "Builds slipway and its images, and runs whole machines")]
 struct Arguments {
     #[command(subcommand)]
     command: cmd::Command,

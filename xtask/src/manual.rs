@@ -135,7 +135,7 @@ fn table(name: &str, openapi: &Value) -> Result<String> {
         return Ok("There are no options.\n".to_owned());
     }
     let Some(properties) = schema["properties"].as_object() else {
-        bail!("{name} is no type with options; see server/openapi.json");
+        bail!("{name} is not a type with options; see server/openapi.json");
     };
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let mut text = "| option | type | meaning |\n|---|---|---|\n".to_owned();

@@ -79,7 +79,7 @@ pub const TARGET_IMAGES: Part = Part {
 };
 /// The program that builds web pages of the manual.
 pub const MANUAL: Part = Part {
-    name: "the manual's program",
+    name: "the program that builds the manual",
     packages: &[host::PYTHON],
     folder: "python",
     entries: 1,
@@ -119,7 +119,7 @@ pub const TEST_PROGRAMS: Part = Part {
 };
 /// What else benchmarks and power cut tests use.
 pub const TORTURE: Part = Part {
-    name: "the judges of disks",
+    name: "the programs that check disks",
     packages: &[host::TORTURE],
     folder: "",
     entries: 0,
@@ -188,7 +188,7 @@ fn forecast(command: &str, new: &[&Part], itself: Duration, of_debian: u64, cach
     // Host packages: a few megabytes a second, installation included.
     let all = Duration::from_secs(build + of_debian / 4) + itself;
     if new.is_empty() && of_debian == 0 {
-        return vec![format!("{command}: about {}; everything it needs is there", minutes(itself))];
+        return vec![format!("{command}: about {}; everything it needs is ready", minutes(itself))];
     }
     let names: Vec<&str> = new.iter().map(|part| part.name).collect();
     let download: u64 = new.iter().map(|part| part.download).sum();
@@ -233,6 +233,6 @@ mod tests {
         assert!(told.contains(&format!("about {download} MB, of which 100 MB")), "{told}");
         assert!(told.contains(&format!("about {} MB in /c", BINARY.kept + SERVER.kept)), "{told}");
         let told = forecast("cargo xtask demo", &[], itself, 0, "/c");
-        assert_eq!(told, ["cargo xtask demo: about 3 minutes; everything it needs is there"]);
+        assert_eq!(told, ["cargo xtask demo: about 3 minutes; everything it needs is ready"]);
     }
 }

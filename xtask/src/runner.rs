@@ -77,7 +77,7 @@ pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
     let messages = stdout(cargo.args(["--message-format", "json-render-diagnostics"])).context("building the tests")?;
     let mut programs = Vec::new();
     for line in messages.lines() {
-        let message: Message = serde_json::from_str(line).context("reading what cargo says of the tests")?;
+        let message: Message = serde_json::from_str(line).context("reading the messages of cargo about the tests")?;
         let (Some(executable), Some(target), Some(manifest)) =
             (message.executable, message.target, message.manifest_path)
         else {
@@ -179,7 +179,7 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
             child.kill().and_then(|()| child.wait()).context("killing it")?;
             let said = [read(&out)?, read(&errors)?].concat();
             let last = tail(&String::from_utf8_lossy(&said), 30);
-            bail!("it hangs: killed after {} minutes; the last it said:\n{last}", LIMIT.as_secs() / 60);
+            bail!("it hangs: killed after {} minutes; the end of its output:\n{last}", LIMIT.as_secs() / 60);
         }
         thread::sleep(POLL);
     };

@@ -15,7 +15,7 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>> {
     let mut image = stub.to_vec();
     let pe = get(&image, 0x3c, 4)?;
     if image.get(pe..pe + 4) != Some(b"PE\0\0") {
-        bail!("reading the stub: it is no PE file");
+        bail!("reading the stub: it is not a PE file");
     }
     let (count_at, optional) = (pe + 6, pe + 24);
     let mut count = get(&image, count_at, 2)?;

@@ -59,7 +59,7 @@ fn request(log: &mut impl Read) -> Result<Request> {
         return Ok(Request::Discard);
     }
     if sectors > MAX_SECTORS {
-        bail!("it is of {sectors} sectors");
+        bail!("it has {sectors} sectors");
     }
     let mut bytes = vec![0; sectors as usize * SECTOR];
     log.read_exact(&mut bytes).context("reading its bytes")?;

@@ -107,7 +107,7 @@ fn a_file_that_is_no_ca_is_refused() -> Result<()> {
     let config = ImageConfig { ca: "hello".to_owned(), ..config()? };
     let folder = tempfile::tempdir()?;
     let error = build_image(&config, folder.path()).err().context("it was taken")?;
-    assert!(error.to_string().starts_with("reading the CA: it holds no certificate in PEM; "), "{error}");
+    assert!(error.to_string().starts_with("reading the CA: it contains no certificate in PEM; "), "{error}");
     Ok(())
 }
 
@@ -133,16 +133,16 @@ fn a_url_that_no_machine_could_use_is_refused_before_anything_is_built() -> Resu
     let bad = [
         ("foo bar", "it does not begin with https://"),
         ("http://install.example:8443", "it does not begin with https://"),
-        ("https://", "it names no host"),
-        ("https://:8443", "it names no host"),
-        ("https://foo bar", "it names no host"),
-        ("https://user@host", "it names no host"),
-        ("https://host/path", "it names no host"),
-        ("https://host:https", "what follows the host is no port"),
-        ("https://host:0", "what follows the host is no port"),
-        ("https://host:8443/path", "what follows the host is no port"),
-        ("https://[2001:db8::1]8443x", "what follows the host is no port"),
-        ("https://2001:db8::1", "what follows the host is no port"),
+        ("https://", "it has no host"),
+        ("https://:8443", "it has no host"),
+        ("https://foo bar", "it has no host"),
+        ("https://user@host", "it has no host"),
+        ("https://host/path", "it has no host"),
+        ("https://host:https", "the part after the host is not a valid port"),
+        ("https://host:0", "the part after the host is not a valid port"),
+        ("https://host:8443/path", "the part after the host is not a valid port"),
+        ("https://[2001:db8::1]8443x", "the part after the host is not a valid port"),
+        ("https://2001:db8::1", "the part after the host is not a valid port"),
     ];
     for (url, why) in bad {
         let output = Command::new(env!("CARGO_BIN_EXE_xtask"))

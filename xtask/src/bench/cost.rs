@@ -40,7 +40,7 @@ pub fn measure(program: &str, arguments: &[&str], scratch: &Path) -> Result<Cost
     }
     let text = fs::read_to_string(&times).with_context(|| format!("reading {}", times.display()))?;
     let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [user, system, kib] = numbers[..] else { bail!("reading what time printed: {text:?}") };
+    let [user, system, kib] = numbers[..] else { bail!("reading the output of time: {text:?}") };
     Ok(Cost { wall, cpu: user + system, peak: kib / 1024.0, busy: after.busy_since(&before) })
 }
 
@@ -54,7 +54,7 @@ struct Processors {
 impl Processors {
     fn read() -> Result<Self> {
         let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
-        Self::parse(&text).context("reading /proc/stat: it has no line of all processors")
+        Self::parse(&text).context("reading /proc/stat: it has no line for all processors")
     }
 
     /// The first line of /proc/stat (proc_stat(5)): user, nice, system, idle, iowait, irq, softirq, steal. These

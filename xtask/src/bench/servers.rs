@@ -71,11 +71,11 @@ impl Servers {
 
     /// Seconds of processor time used by slipway-server and nginx.
     pub fn cpu(&self) -> Result<(f64, f64)> {
-        let [slipway, nginx] = &self.running[..] else { bail!("looking for the servers: they do not run") };
+        let [slipway, nginx] = &self.running[..] else { bail!("looking for the servers: they are not running") };
         let workers = stdout(&mut command("pgrep", ["--parent", &nginx.id().to_string()]))?;
         let mut nginx_cpu = cpu_of(nginx.id())?;
         for worker in workers.split_whitespace() {
-            nginx_cpu += cpu_of(worker.parse().context("reading what pgrep printed")?)?;
+            nginx_cpu += cpu_of(worker.parse().context("reading the output of pgrep")?)?;
         }
         Ok((cpu_of(slipway.id())?, nginx_cpu))
     }
@@ -97,7 +97,7 @@ impl Servers {
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).context("reading from slipway-server")?;
         if line.is_empty() {
-            bail!("starting slipway-server: it ended, see {}", self.folder.join("slipway.log").display());
+            bail!("starting slipway-server: it ended; see {}", self.folder.join("slipway.log").display());
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Servers {
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.nginx_port)).is_err() {
             if began.elapsed() > START {
-                bail!("starting nginx: it does not listen, see {}", self.folder.join("nginx.log").display());
+                bail!("starting nginx: it is not listening; see {}", self.folder.join("nginx.log").display());
             }
             std::thread::sleep(Duration::from_millis(20));
         }

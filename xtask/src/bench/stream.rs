@@ -109,7 +109,10 @@ const STAGES: [&str; 4] = ["fetch", "digest", "decode", "write"];
 pub fn run(folder: &Path, rounds: usize, formats: &[String], say: &mut dyn FnMut(&str)) -> Result<Results> {
     let known = |format: &&String| streams::FORMATS.iter().any(|known| known.name == **format);
     if let Some(unknown) = formats.iter().find(|format| !known(format)) {
-        bail!("looking for the format {unknown}: there are {}", streams::FORMATS.map(|format| format.name).join(", "));
+        bail!(
+            "looking for the format {unknown}: the formats are {}",
+            streams::FORMATS.map(|format| format.name).join(", ")
+        );
     }
     host::ensure(host::BENCH)?;
     let all = streams::build(formats)?;
@@ -246,7 +249,7 @@ impl Bench {
             let is_partial = tool == Tool::Bmaptool;
             let same = run_quietly(command("cmp", ["--silent"]).arg(&self.raw).arg(&disk.path));
             if same.is_err() && !is_partial {
-                bail!("comparing what {} wrote from {}: it is not the image", tool.name(), stream.format.name);
+                bail!("checking what {} wrote from {}: it differs from the image", tool.name(), stream.format.name);
             }
         }
         Ok(cost)

@@ -22,13 +22,13 @@ enum What {
         /// Number of rounds.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// Only these formats: raw, gzip, xz, zstd-3, zstd-19.
+        /// Measure only these formats: raw, gzip, xz, zstd-3, zstd-19.
         #[arg(long)]
         format: Vec<String>,
     },
-    /// Put a phone_home block into a mebibyte of user-data by the static binary, its start included.
+    /// Put a phone_home block into a mebibyte of user-data with the static binary, including its start.
     UserData {
-        /// Number of rounds per sort.
+        /// Number of rounds per kind of user-data.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },

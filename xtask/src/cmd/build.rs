@@ -14,7 +14,7 @@ pub struct Build {
     /// Processor architecture.
     #[arg(long, value_enum, default_value_t)]
     arch: Arch,
-    /// Where compiler and std come from [default: rustup if it has or can add the musl target, else Debian's packages].
+    /// Source of the compiler and std [default: rustup if it has or can add the musl target, else Debian's packages].
     #[arg(long, value_enum)]
     toolchain: Option<Toolchain>,
 }

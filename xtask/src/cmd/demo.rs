@@ -52,7 +52,7 @@ impl Demo {
         }
         println!("{}", serde_json::to_string(&summary)?);
         if status.state != NodeState::Running {
-            bail!("the node is {:?} and not running", status.state);
+            bail!("the node is {:?}, not running", status.state);
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ fn summary(status: &NodeStatus, initramfs_bytes: u64) -> Summary {
 
 fn keep(mut lab: Lab, machine: Machine, folder: &Path) {
     let data = folder.join("data");
-    println!("the server and the machine go on running:");
+    println!("the server and the machine keep running:");
     println!("  console   tail -f {}", machine.console_log().display());
     println!("  status    {} --data {} status", lab.program().display(), data.display());
     println!("  node      {} --data {} node show {NAME}", lab.program().display(), data.display());

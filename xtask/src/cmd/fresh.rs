@@ -41,7 +41,8 @@ impl Fresh {
         let lent: Vec<_> =
             fresh::SLOWEST.into_iter().filter(|name| self.lend.iter().any(|lent| lent == name)).collect();
         let machine = fresh::Machine::new(&workspace::root().join("target/slipway/fresh"), &lent)?;
-        let lent = if lent.is_empty() { String::new() } else { format!(", which is lent {}", lent.join(", ")) };
+        let lent =
+            if lent.is_empty() { String::new() } else { format!(" that shares {} with this host", lent.join(", ")) };
         let mut told = Vec::new();
         for command in &commands {
             println!("on a fresh machine{lent}: {command}");

@@ -14,7 +14,7 @@ const AT_A_TIME: usize = 2;
 /// Test the parsers of untrusted data with a fuzzer.
 ///
 /// Inputs found before are kept in the cache folder, and fuzzing continues from them. An input that breaks a target is
-/// kept as a file. If the toolchain cannot build the targets, that is reported, and is no failure.
+/// kept as a file. If the toolchain cannot build the targets, that is reported, but is not a failure.
 #[derive(Args)]
 pub struct Fuzz {
     /// How long each target runs, in seconds.

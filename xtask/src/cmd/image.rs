@@ -54,7 +54,7 @@ impl Image {
         let absent = image::absent_drivers(&config.kernel)?;
         if !absent.is_empty() {
             println!("kernel {} has no drivers for {}", config.kernel.release, absent.join(", "));
-            println!("real machines want the image with --kernel generic");
+            println!("for real machines, build the image with --kernel generic");
         }
         let paths = build_image(&config, &self.out)?;
         for path in [&config.binary, &paths.vmlinuz, &paths.initramfs, &paths.uki] {

@@ -64,12 +64,12 @@ impl Test {
             for package in [debian::IGNITION, debian::INSTALLER, debian::SYSTEMD_BOOT] {
                 debian::unpacked(&package)?;
             }
-            println!("target images, server and programs of the boot image: there ({} s)", began.elapsed().as_secs());
+            println!("target images, server and programs of the boot image: ready ({} s)", began.elapsed().as_secs());
         }
         let mut programs = runner::programs(cargo(&[])?)?;
         for (long, _) in LONG {
             if !programs.iter().any(|program| program.is(long)) {
-                bail!("looking for the long test {long}: there is none; see runner::LONG");
+                bail!("looking for the long test {long}: there is no such test; see runner::LONG");
             }
         }
         programs.retain(|program| !left_out.iter().any(|(name, _)| program.is(name)));
@@ -84,7 +84,7 @@ impl Test {
         }
         println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
         if !tally.broken.is_empty() {
-            bail!("running the tests: something failed in {}, see above", tally.broken.join(", "));
+            bail!("running the tests: something failed in {}; see above", tally.broken.join(", "));
         }
         Ok(())
     }

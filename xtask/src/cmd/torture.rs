@@ -38,7 +38,7 @@ impl Torture {
         prepare::prepare("cargo xtask torture", &parts, itself)?;
         let folder = workspace::root().join("target/slipway/torture");
         if !self.again {
-            println!("recording what a machine asks of its disk");
+            println!("recording a machine's requests to its disk");
             torture::record(&folder)?;
         }
         let recording = Recording::load(&folder)?;
@@ -58,7 +58,8 @@ impl Torture {
             let (count, disk) = (tally.unverified().len(), folder.join("unverified-disk"));
             fs::write(&disk, recording.disk_after(cut)).with_context(|| format!("writing {}", disk.display()))?;
             bail!(
-                "cutting the power {} times, --seed {seed}: {count} disks are unverified, the first of them {}, after cut {}",
+                "cutting the power {} times, --seed {seed}: {count} disks are unverified; the first is {}, \
+                 after cut {}",
                 self.cuts,
                 disk.display(),
                 cut.trial

@@ -169,7 +169,7 @@ impl Machine {
             }
             let why = match ended {
                 Some(status) => format!("the machine ended ({status})"),
-                None if Instant::now() > deadline => format!("it did not come in {} s", limit.as_secs()),
+                None if Instant::now() > deadline => format!("it did not appear within {} s", limit.as_secs()),
                 None => {
                     std::thread::sleep(POLL);
                     continue;
@@ -194,7 +194,10 @@ impl Machine {
             }
             if Instant::now() > deadline {
                 let (log, last) = (self.console.log().display(), tail(&self.console.text()?, 15));
-                bail!("waiting for the machine to end: it runs after {} s; the end of {log}:\n{last}", limit.as_secs());
+                bail!(
+                    "waiting for the machine to end: it is still running after {} s; the end of {log}:\n{last}",
+                    limit.as_secs()
+                );
             }
             std::thread::sleep(POLL);
         }
@@ -238,7 +241,10 @@ impl Machine {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("unplugging {id}: the guest keeps it; the console is in {}", self.console.log().display());
+                bail!(
+                    "unplugging {id}: the guest does not release it; the console is in {}",
+                    self.console.log().display()
+                );
             }
             std::thread::sleep(POLL);
         }

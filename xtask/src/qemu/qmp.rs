@@ -58,7 +58,7 @@ impl Qmp {
         let mut line = String::new();
         let length = self.from.read_line(&mut line).context("reading from QEMU")?;
         if length == 0 {
-            bail!("reading from QEMU: it has closed the connection");
+            bail!("reading from QEMU: it closed the connection");
         }
         serde_json::from_str(&line).with_context(|| format!("reading {line:?} from QEMU"))
     }

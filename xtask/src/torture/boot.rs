@@ -40,7 +40,7 @@ pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
     let of_a_gpt = |table: &tables::Table| table.place != Place::Mbr;
     let expected = tables::is_protected(disk) && tables::find(disk).iter().any(of_a_gpt);
     if started != expected {
-        bail!("booting {}: started: {started}, and by its tables that should be {expected}", folder.display());
+        bail!("booting {}: started is {started}, but by its tables it should be {expected}", folder.display());
     }
     Ok(started)
 }

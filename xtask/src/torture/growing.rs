@@ -66,7 +66,7 @@ impl Growing {
         let file = |disk: &[u8]| file(&disk[partition.clone()])?.context("the file system is not in order");
         let content = file(&before).context("looking at the file system before it grew")?;
         if content.is_empty() || content != file(&last).context("looking at the file system that grew")? {
-            bail!("comparing /{FILE} before and after its file system grew: it is not what it was");
+            bail!("comparing /{FILE} before and after its file system grew: it has changed");
         }
         Ok(Self { before, at: first + from, written, partition, content })
     }

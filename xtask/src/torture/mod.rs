@@ -70,7 +70,7 @@ impl Found {
             Found::New => "the new system".to_owned(),
             Found::Unverified { place, by_edk2: true } => format!("UNVERIFIED, by the table {place:?}"),
             Found::Unverified { place, by_edk2: false } => {
-                format!("UNVERIFIED, by the table {place:?}, where no protective MBR is asked for")
+                format!("UNVERIFIED, by the table {place:?}, if no protective MBR is required")
             }
         }
     }
@@ -99,7 +99,7 @@ impl Recording {
             });
         }
         if disk != read(record::DISK)? {
-            bail!("replaying the recording in {}: it does not end with what the disk holds", folder.display());
+            bail!("replaying the recording in {}: its end differs from the content of the disk", folder.display());
         }
         Ok(recording)
     }

@@ -112,7 +112,7 @@ pub fn record(folder: &Path) -> Result<()> {
             bail!("recording {}: the disk saw no request", plan.name);
         }
         if !plan.leaves.map_or(Ok(true), |image| holds(&disk, image, plan.but))? {
-            bail!("recording {}: the disk does not hold the image", plan.name);
+            bail!("recording {}: the disk does not contain the image", plan.name);
         }
         let grows = plan.but == But::LastPartition;
         runs.push(Run { name: plan.name.to_owned(), end, installs: plan.leaves.is_some(), grows });
@@ -217,7 +217,7 @@ fn carry_out(lab: &Lab, machine: &mut Machine, plan: &Plan) -> Result<()> {
             Some((RunState::Failed, _)) if fails => return Ok(()),
             Some((RunState::Succeeded | RunState::Failed, run)) => bail!("it did not end as planned: {run:#?}"),
             _ if Instant::now() > deadline || !machine.is_running()? => {
-                bail!("it does not end; the console is in {}", machine.console_log().display())
+                bail!("it did not end; the console is in {}", machine.console_log().display())
             }
             _ => {}
         }
