@@ -23,7 +23,7 @@ mod requests;
 
 /// Wait before a failed log is sent again. Collecting its content takes time.
 const LOG_AGAIN: Duration = Duration::from_secs(60);
-/// The system to report on. Tests use a folder in its place.
+/// The system to report on. Tests use a folder instead.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// Its root folder.
@@ -77,7 +77,7 @@ pub enum End {
 /// Why the reporter could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The configuration is missing, or is not in the form the action writes.
+    /// The configuration is missing, or is not in the form that the action writes.
     #[error(
         "reading {}: this command is for the unit that the action boot-reporter installs in the target system",
         path.display()

@@ -36,7 +36,7 @@ pub struct Reporter {
     more: Arc<Notify>,
     /// Number of waiting events. A watch, so that the last acknowledgement is never missed.
     waiting: Arc<watch::Sender<usize>>,
-    /// Why the server accepts nothing more of this run, if so.
+    /// Why the server accepts no more reports for this run, if so.
     over: Arc<watch::Sender<Option<String>>>,
 }
 
@@ -90,7 +90,7 @@ impl Reporter {
         self.more.notify_one();
     }
 
-    /// Waits until the server accepts nothing more of this run, and returns why.
+    /// Waits until the server accepts no more reports for this run, and returns why.
     pub async fn over(&self) -> String {
         let mut over = self.over.subscribe();
         // The sender lives in self, so waiting cannot fail.
@@ -99,7 +99,7 @@ impl Reporter {
     }
 
     /// Waits until the server has stored every event, and has the log or had time to take it. Fails with the reason if
-    /// the server accepts nothing more of this run, because then it has not stored all events.
+    /// the server accepts no more reports for this run, because then it has not stored all events.
     pub async fn flush(&self) -> Result<(), String> {
         let mut waiting = self.waiting.subscribe();
         // The sender lives in self, so waiting cannot fail.

@@ -30,7 +30,7 @@ pub type MakeMachine = Arc<dyn Fn(&Cancel) -> Box<dyn Machine + Send> + Send + S
 pub enum End {
     /// Every step succeeded, and none asks to leave the machine.
     Done,
-    /// A step failed: the machine holds.
+    /// A step failed: the machine stays up and waits for another run.
     Failed,
     /// Every step succeeded, and the machine is to be restarted.
     Reboot,
@@ -70,7 +70,7 @@ enum Unsuccessful {
         is_transient: bool,
     },
     TimedOut(Failure),
-    /// The server accepts nothing more of this run, for this reason.
+    /// The server accepts no more reports for this run, for this reason.
     Over(String),
 }
 

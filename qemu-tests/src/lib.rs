@@ -152,7 +152,7 @@ impl Bench {
                 return Ok(node.clone());
             }
             if Instant::now() > deadline {
-                bail!("waiting for a machine that is {what}: there is {nodes:#?}\n{}", machine.console()?);
+                bail!("waiting for a machine that is {what}: the nodes are {nodes:#?}\n{}", machine.console()?);
             }
             std::thread::sleep(Duration::from_millis(200));
         }

@@ -45,7 +45,11 @@ fn image(bench: &Bench, vmlinuz: &Path) -> Result<PathBuf> {
     let mut kernel = std::fs::read(vmlinuz)?;
     let at = kernel.get(HEADER_OFFSET..HEADER_OFFSET + 4).context("a header")?;
     let optional = u32::from_le_bytes(at.try_into()?) as usize + 24;
-    ensure!(kernel.get(optional..optional + 2) == Some(&PE32_PLUS), "{} is no 64-bit EFI program", vmlinuz.display());
+    ensure!(
+        kernel.get(optional..optional + 2) == Some(&PE32_PLUS),
+        "{} is not a 64-bit EFI program",
+        vmlinuz.display()
+    );
     let entry = kernel.get_mut(optional + CERTIFICATES..optional + CERTIFICATES + 8).context("a directory entry")?;
     ensure!(entry.iter().any(|byte| *byte != 0), "{} has no signature", vmlinuz.display());
     entry.fill(0);

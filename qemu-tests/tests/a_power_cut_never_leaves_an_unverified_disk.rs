@@ -19,7 +19,7 @@ fn a_power_cut_never_leaves_an_unverified_disk() -> Result<()> {
         let found = tally.lines(recording.runs()).join("\n");
         assert!(tally.unverified().is_empty(), "cut of seed {SEED}:\n{found}");
         for wanted in ["nothing", "the old system", "the new system"] {
-            assert!(found.contains(wanted), "{wanted} is never found, so nothing was tried:\n{found}");
+            assert!(found.contains(wanted), "{wanted} is never found, so nothing was tested:\n{found}");
         }
         for (_, cut) in tally.in_turn().into_iter().take(BOOTS) {
             torture::boot(&recording.disk_after(cut), &folder.path().join("boot"))?;

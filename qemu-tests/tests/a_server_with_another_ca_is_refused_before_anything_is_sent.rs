@@ -20,8 +20,8 @@ fn a_server_with_another_ca_is_refused_before_anything_is_sent() -> Result<()> {
         let node = bench.status()?.remove(0);
         assert_eq!((node.last_seen, node.inventory), (None, None));
         let log = std::fs::read_to_string(bench.lab.server_log())?;
-        assert!(log.contains("TLS handshake"), "the server saw nobody:\n{log}");
-        assert!(!log.contains("request"), "the server was asked something:\n{log}");
+        assert!(log.contains("TLS handshake"), "no machine connected to the server:\n{log}");
+        assert!(!log.contains("request"), "the server got a request:\n{log}");
         Ok(())
     })
 }

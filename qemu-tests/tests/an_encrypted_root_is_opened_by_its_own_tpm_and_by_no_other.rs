@@ -33,7 +33,7 @@ impl Tpm {
         let swtpm = swtpm.arg(format!("dir={}", folder.display())).spawn().context("starting swtpm")?;
         let deadline = Instant::now() + LIMIT;
         while !socket.exists() {
-            ensure!(Instant::now() < deadline, "starting swtpm: it makes no {}", socket.display());
+            ensure!(Instant::now() < deadline, "starting swtpm: it did not create {}", socket.display());
             std::thread::sleep(Duration::from_millis(50));
         }
         let chardev = format!("socket,id=tpm,path={}", socket.display());
@@ -131,7 +131,7 @@ fn install(lab: &Lab, machine: &mut Machine) -> Result<()> {
         }
     }
     bail!(
-        "waiting for the installed system to report that it runs: not in {} s:\n{}",
+        "waiting for the installed system to report that it runs: it did not within {} s:\n{}",
         LIMIT.as_secs(),
         machine.console()?
     )

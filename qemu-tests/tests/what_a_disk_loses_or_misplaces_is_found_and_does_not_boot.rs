@@ -70,7 +70,7 @@ fn what_a_disk_loses_or_misplaces_is_found_and_does_not_boot() -> Result<()> {
                 node.run.as_ref().is_some_and(ended)
             })?;
             let run = status.run.context("a run")?;
-            let failure = run.steps[0].failure.as_ref().with_context(|| format!("{} took it", case.device))?;
+            let failure = run.steps[0].failure.as_ref().with_context(|| format!("{} did not fail", case.device))?;
             assert!(failure.reason.starts_with(case.reason), "{failure:#?}");
             assert_eq!(failure.causes.last().map(String::as_str), case.cause, "{failure:#?}");
             assert!(covers(&failure.reason, FAULT), "{failure:#?}");

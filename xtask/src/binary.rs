@@ -37,7 +37,7 @@ impl Arch {
     }
 }
 
-/// Where compiler and std come from.
+/// Where the compiler and std come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Toolchain {
     /// The compiler that cargo uses, with a musl target that is installed or that rustup can add.

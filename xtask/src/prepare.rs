@@ -89,7 +89,7 @@ pub const MANUAL: Part = Part {
 };
 /// The Debian that benchmarks write, with its compressed forms.
 pub const LARGE_IMAGE: Part = Part {
-    name: "the image to measure with",
+    name: "the benchmark image",
     packages: &[host::TARGET_IMAGE, host::BENCH],
     folder: "large-image",
     entries: 1,

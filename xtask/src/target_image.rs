@@ -146,10 +146,7 @@ pub fn build_large() -> Result<PathBuf> {
     let key = key("large-image-2", System::SystemdBoot, &sources)?.with("packages", LARGE_PACKAGES.join(" "));
     let folder = cache::keyed("large-image", key, |folder| {
         host::ensure(host::TARGET_IMAGE)?;
-        eprintln!(
-            "building the image to measure with: Debian {}, some minutes (kept for the next time)",
-            sources.suite
-        );
+        eprintln!("building the benchmark image: Debian {}, a few minutes (kept for the next time)", sources.suite);
         disk(&folder.join("image.raw"), System::SystemdBoot, LARGE_ROOT, LARGE_PACKAGES, &sources)
     })?;
     Ok(folder.join("image.raw"))

@@ -30,8 +30,8 @@ fn model(cpuinfo: &str) -> Option<String> {
     named.or_else(|| Some(format!("implementer {}, part {}", field("CPU implementer")?, field("CPU part")?)))
 }
 
-/// The count of numbers in a list such as `0-3,8` (Linux, Documentation/core-api/cpu_hotplug.rst), or none if it is no
-/// list.
+/// The count of numbers in a list such as `0-3,8` (Linux, Documentation/core-api/cpu_hotplug.rst), or none if it is
+/// not a list.
 fn count(list: &str) -> Option<u32> {
     list.split(',').try_fold(0u32, |sum, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

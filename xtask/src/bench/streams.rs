@@ -1,4 +1,4 @@
-//! The image to measure with, in every format.
+//! The benchmark image, in every format.
 
 use std::fs::File;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `bench user-data`: `slipway user-data inject` puts a block into a mebibyte of user-data of several sorts.
+//! `bench user-data`: `slipway user-data inject` puts a block into a mebibyte of user-data of several kinds.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use crate::command::command;
 const MIB: usize = 1 << 20;
 const INJECT: [&str; 4] = ["user-data", "inject", "--phone-home-url", "https://s.example/v1/phone-home/t"];
 
-/// Result for one sort of user-data.
+/// Result for one kind of user-data.
 #[derive(Debug, Serialize)]
 pub struct Row {
     /// What the user-data mostly consists of.

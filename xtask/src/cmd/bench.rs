@@ -17,7 +17,7 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 enum What {
-    /// Write an image from a server on loopback to a loop device. As root, on an idle machine.
+    /// Write an image from a server on loopback to a loop device. Needs root and an idle machine.
     Stream {
         /// Number of rounds.
         #[arg(long, default_value_t = 5)]

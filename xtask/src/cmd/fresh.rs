@@ -9,7 +9,7 @@ use xtask::{fresh, prepare, workspace};
 /// Run the README's commands on a machine without any trace of the project.
 ///
 /// The machine is a Debian in a folder with git, a Rust toolchain, an empty home and an empty cache. The last commit is
-/// cloned into it. Only downloads are kept between runs. As root.
+/// cloned into it. Only downloads are kept between runs. Needs root.
 #[derive(Args)]
 pub struct Fresh {
     /// Only the commands that contain this word, such as `demo` [default: all].

@@ -19,7 +19,7 @@ pub struct Image {
     /// File with the CA of the server's certificate, in PEM.
     #[arg(long, value_name = "FILE")]
     ca: PathBuf,
-    /// File with a bootstrap token to bake in.
+    /// File with a bootstrap token for the image.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Kernel: `generic` has the drivers of real machines; `cloud` is smaller and only for virtual machines.

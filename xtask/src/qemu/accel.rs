@@ -36,8 +36,8 @@ impl Accel {
 
 /// How long a guest may take to show that it runs. A working one needs a fifth of it.
 const PROBE: Duration = Duration::from_secs(10);
-/// What the firmware of a machine without disks prints in the end. A BIOS is no test: it does not use the instructions
-/// that fail in a half-working KVM.
+/// What the firmware of a machine without disks prints in the end. A BIOS would prove nothing: it does not use the
+/// instructions that fail in a half-working KVM.
 const ALIVE: &str = "UEFI Interactive Shell";
 
 /// KVM if a guest runs under it, or the value of `SLIPWAY_ACCEL` (`kvm` or `tcg`).
