@@ -20,7 +20,7 @@ pub enum Error {
         causes: Vec<String>,
     },
     /// A node makes more requests of a kind than it may.
-    #[error("more than {most} {what} of one node in a minute; try again in {retry_after} s")]
+    #[error("more than {most} {what} from one node within a minute; try again in {retry_after} s")]
     TooOften {
         /// What there are too many of.
         what: &'static str,
@@ -112,7 +112,7 @@ impl Error {
             }
             fault => ErrorBody {
                 code: ErrorCode::Internal,
-                message: format!("the server failed at {fault}; its log says why"),
+                message: format!("the server failed while {fault}; see the log of the server for the reason"),
                 causes: Vec::new(),
             },
         }

@@ -36,7 +36,8 @@ fn check_name(what: &str, name: &str) -> Result<(), Error> {
     if name.len() <= 253 && name.split('.').all(label) {
         return Ok(());
     }
-    let message = format!("{name:?} cannot name a {what}: use letters, digits, hyphens and dots, as in host names");
+    let message =
+        format!("{name:?} is not a valid {what} name: use letters, digits, hyphens and dots, as in host names");
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
@@ -54,7 +55,7 @@ fn check_disk(hints: &DiskHints) -> Result<(), Error> {
     }
     Err(Error::refused(
         ErrorCode::InvalidRequest,
-        format!("the hint for a disk cannot be used: it {}", problems.join("; it ")),
+        format!("the disk hint cannot be used: it {}", problems.join("; it ")),
     ))
 }
 
@@ -69,7 +70,7 @@ async fn known_node(connection: &mut Connection, reference: &str) -> Result<Node
 async fn server_url(connection: &mut Connection) -> Result<String, Error> {
     let url = settings::read(connection, settings::SERVER_URL).await?;
     url.ok_or_else(|| {
-        let message = "the server's URL is not known yet; start it once with `serve --url`";
+        let message = "the server's URL is not known yet; start the server once with `serve --url`";
         Error::refused(ErrorCode::Conflict, message)
     })
 }

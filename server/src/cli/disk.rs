@@ -23,10 +23,10 @@ pub struct DiskOptions {
     /// The disk's model.
     #[arg(long)]
     disk_model: Option<TextHint>,
-    /// The disk's smallest acceptable size in bytes.
+    /// The disk's minimum size in bytes.
     #[arg(long)]
     disk_min_size: Option<u64>,
-    /// Which disk to take when several match; an error unless given.
+    /// Which disk to use if several match. Without it, several matches are an error.
     #[arg(long, value_enum)]
     disk_choose: Option<Choose>,
 }

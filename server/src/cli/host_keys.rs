@@ -12,7 +12,7 @@ pub fn lines(posted: &BTreeMap<String, String>) -> String {
     let keys = posted.iter().filter(|(name, value)| name.starts_with("pub_key_") && *value != "N/A");
     let line = |(name, value): (&String, &String)| match fingerprint(value) {
         Some((kind, fingerprint, key)) => format!("  {fingerprint}  {kind} {key}\n"),
-        None => format!("  {}: no public key\n", name.escape_default()),
+        None => format!("  {}: not a public key\n", name.escape_default()),
     };
     keys.map(line).collect()
 }
@@ -49,8 +49,8 @@ mod tests {
     #[test]
     fn what_is_no_key_is_not_printed() {
         for value in ["", "ssh-rsa", "ssh-rsa \u{1b}[2J", &format!("\u{1b}[2J {KEY}")] {
-            check("pub_key_rsa", value, "  pub_key_rsa: no public key\n");
+            check("pub_key_rsa", value, "  pub_key_rsa: not a public key\n");
         }
-        check("pub_key_\u{9b}2J", "x", "  pub_key_\\u{9b}2J: no public key\n");
+        check("pub_key_\u{9b}2J", "x", "  pub_key_\\u{9b}2J: not a public key\n");
     }
 }

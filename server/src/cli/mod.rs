@@ -75,7 +75,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The log level if the environment sets none: the server logs what happens, commands only what goes wrong.
+    /// The log level if the environment sets none: the server logs what happens, commands log only problems.
     pub fn default_log(&self) -> &'static str {
         match self {
             Command::Serve(_) => "info",
@@ -105,13 +105,13 @@ Examples:
     },
     /// List the images.
     List {
-        /// One JSON array instead of a table.
+        /// Print a JSON array instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Remove an image and its file. Refused while an operating system or a run that is not over uses it.
+    /// Remove an image and its file. Fails while an operating system or an unfinished run uses it.
     Remove {
-        /// Its digest, or its name if no other image has it.
+        /// Digest of the image, or its name if no other image has that name.
         image: String,
     },
 }

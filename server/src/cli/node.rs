@@ -20,16 +20,16 @@ pub enum NodeCommand {
     Add(NodeAdd),
     /// List the machines.
     List {
-        /// One JSON array instead of a table.
+        /// Print a JSON array instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Show all that is known of a machine, as JSON.
+    /// Show everything known about a machine, as JSON.
     Show {
         /// Id, name or claim code.
         node: String,
     },
-    /// Change the settings of the system to be installed on a machine; what is not given stays as it is.
+    /// Change the settings of the system to be installed on a machine; other settings stay as they are.
     Set(Box<NodeSet>),
     /// Let a machine in.
     #[command(after_help = "\
@@ -49,12 +49,12 @@ Examples:
         /// Id or name.
         node: String,
     },
-    /// Remove a machine that is out of service or never came into it, with its runs and logs.
+    /// Remove a machine that is out of service or was never in service, with its runs and logs.
     Remove {
         /// Id, name or claim code.
         node: String,
     },
-    /// Print the URL of the metadata of a machine's newest run. Whoever has it can read the run's user-data.
+    /// Print the URL of the metadata of a machine's newest run. Anyone who has it can read the run's user-data.
     MetadataUrl {
         /// Id, name or claim code.
         node: String,
@@ -63,21 +63,21 @@ Examples:
     Log {
         /// Id, name or claim code.
         node: String,
-        /// Whose log.
+        /// Which log to print.
         #[arg(long = "type", value_enum, default_value_t)]
         kind: LogKind,
     },
-    /// Print what opens a machine's encrypted disks when its TPM does not: volume and key, the newest first. This is
-    /// logged.
+    /// Print the recovery keys that open a machine's encrypted disks when its TPM does not: volume and key, newest
+    /// first. This is logged.
     RecoveryKey(recovery_key::Options),
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
 pub enum LogKind {
-    /// The kernel's and slipway's, while slipway runs on the machine.
+    /// Log of the kernel and of slipway, while slipway runs on the machine.
     #[default]
     Installer,
-    /// The installed system's, as its boot reporter sent it last.
+    /// Log of the installed system, as its boot reporter last sent it.
     #[value(name = HOST_BOOT_LOG)]
     HostBoot,
 }
@@ -109,7 +109,7 @@ pub struct NodeAdd {
     /// MAC address; may be given several times.
     #[arg(long = "mac")]
     macs: Vec<String>,
-    /// Let it in as soon as it asks.
+    /// Let the machine in as soon as it asks.
     #[arg(long)]
     release: bool,
 }
@@ -130,19 +130,19 @@ pub struct NodeSet {
     /// YAML file with its network configuration.
     #[arg(long, value_name = "FILE", group = "what")]
     network: Option<PathBuf>,
-    /// Leave the network to the image.
+    /// Remove the machine's network configuration; the image's own is used.
     #[arg(long, conflicts_with = "network", group = "what")]
     no_network: bool,
-    /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times, and replaces the present
-    /// keys.
+    /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times, and replaces the
+    /// machine's current keys.
     #[arg(long = "ssh-key", value_name = "LINE", group = "what")]
     ssh_keys: Vec<String>,
-    /// Let no keys in but the operating system's.
+    /// Remove the machine's keys; only the operating system's keys may log in.
     #[arg(long, conflicts_with = "ssh_keys", group = "what")]
     no_ssh_keys: bool,
     #[command(flatten)]
     disk: DiskOptions,
-    /// Leave the choice of the disk to the operating system.
+    /// Remove the machine's disk hints; the operating system's are used.
     #[arg(long, conflicts_with = "disk_hints", group = "what")]
     no_disk: bool,
 }

@@ -21,11 +21,11 @@ pub enum OsCommand {
     Add(Box<OsAdd>),
     /// List the operating systems.
     List {
-        /// One JSON array instead of a table, with all that is known.
+        /// Print a JSON array with all details instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Remove an operating system. Runs that were started from it go on.
+    /// Remove an operating system. Runs that were started from it continue.
     Remove {
         /// Name of the operating system.
         name: String,
@@ -40,7 +40,7 @@ Examples:
 pub struct OsAdd {
     /// Name of the operating system.
     name: String,
-    /// The image, by the digest `image add` printed.
+    /// Digest of the image, as `image add` printed it.
     #[arg(long)]
     image: Digest,
     /// Size of the raw image in bytes.
@@ -49,10 +49,10 @@ pub struct OsAdd {
     /// Digest of the raw image, which machines check in addition to that of the image.
     #[arg(long)]
     raw_digest: Option<Digest>,
-    /// File with the user-data of runs that bring none, plain or compressed by gzip.
+    /// File with the user-data for runs that have none of their own, plain or compressed with gzip.
     #[arg(long)]
     user_data: Option<PathBuf>,
-    /// File with vendor-data, plain or compressed by gzip.
+    /// File with vendor-data, plain or compressed with gzip.
     #[arg(long)]
     vendor_data: Option<PathBuf>,
     /// Argument for the installed system's kernel; may be given several times.
@@ -61,12 +61,12 @@ pub struct OsAdd {
     /// Public key that may log in, as a line of an id_ed25519.pub; may be given several times.
     #[arg(long = "ssh-key", value_name = "LINE")]
     ssh_keys: Vec<String>,
-    /// Have the installed system report that it is up; a run may say otherwise.
+    /// Have the installed system report that it is up; a run can override this.
     #[arg(long)]
     phone_home: bool,
     #[command(flatten)]
     reports: Reports,
-    /// Whether a run may bring user-data in place of the system's.
+    /// Whether a run may replace the operating system's user-data.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     allow_override: bool,
     /// Have the installed system report its boots until it runs.
@@ -83,10 +83,10 @@ pub struct OsAdd {
 #[derive(Args)]
 pub struct Reports {
     /// What the installed system posts: all, or some of pub_key_rsa, pub_key_ecdsa, pub_key_ed25519, instance_id,
-    /// hostname, fqdn. All unless given.
+    /// hostname, fqdn. All by default.
     #[arg(long, value_name = "all|KEY,KEY")]
     pub phone_home_post: Option<Post>,
-    /// How many times it tries, 3 s apart; 10 unless given.
+    /// How many times it tries to report, 3 s apart; 10 by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub phone_home_tries: Option<u32>,
 }
@@ -98,8 +98,8 @@ pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
             let system = operate::add_system(store, system(*add)?).await?;
             if system.phone_home && system.user_data.as_deref().is_some_and(phone_home::has_own_block) {
                 tell(
-                    "warning: the user-data has a phone_home block, which is replaced by one for this server; without \
-                     --phone-home it stays\n",
+                    "warning: the user-data has a phone_home block, which is replaced with one for this server; to \
+                     keep it, leave out --phone-home\n",
                 );
             }
             print_line(&system.name)

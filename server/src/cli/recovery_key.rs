@@ -15,8 +15,8 @@ pub struct Options {
     /// Print volumes, the runs that encrypted them, and how old their keys are, without the keys.
     #[arg(long, conflicts_with = "forget")]
     list: bool,
-    /// Print the key of this volume and forget it; may be given several times. Keys that are likely to be in use are
-    /// refused.
+    /// Print the key of this volume and forget it; may be given several times. Fails if a key is likely to be in
+    /// use.
     #[arg(long, value_name = "VOLUME")]
     forget: Vec<String>,
 }

@@ -22,7 +22,7 @@ Examples:
   slipway-server snippet --for shell --node web1 > report.sh
   slipway-server snippet --for kickstart --node web1")]
 pub struct SnippetOptions {
-    /// Where it is to be used.
+    /// Where the snippet is to be used.
     #[arg(long = "for", value_enum)]
     surrounding: For,
     /// Id, name or claim code of the machine whose newest run it reports to.
@@ -85,7 +85,7 @@ pub fn of_node(node: &NodeStatus, now: Millis) -> String {
     let ago = |at: Millis| format!("{} ago", duration(now.saturating_sub(at)));
     let mut text = String::new();
     if let Some(boot) = &run.boot {
-        text += &format!("\nBoot reporter: {}, said {}\n", boot_sentence(boot), ago(boot.at));
+        text += &format!("\nBoot reporter: {}, reported {}\n", boot_sentence(boot), ago(boot.at));
     }
     if run.external_steps.is_empty() {
         return text;
@@ -185,7 +185,10 @@ mod tests {
             .lines()
             .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
             .collect();
-        assert_eq!(lines[1], ["Boot reporter: the system is restarted in boot 2, systemd is starting, said 1 s ago"]);
+        assert_eq!(
+            lines[1],
+            ["Boot reporter: the system is restarted in boot 2, systemd is starting, reported 1 s ago"]
+        );
         assert_eq!(lines[4], ["packages (unknown name)", "init", "40 %", "4 s ago", "Packages", "two 2"]);
         assert_eq!(of_node(&NodeStatus { run: None, ..node }, 5_000), "");
     }

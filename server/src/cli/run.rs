@@ -26,13 +26,13 @@ pub enum RunCommand {
     List {
         /// Id, name or claim code of the machine.
         node: Option<String>,
-        /// One JSON array instead of a table.
+        /// Print a JSON array instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// End a run as failed. Its machine stops it where it is, and waits for another.
+    /// End a run as failed. The machine stops it where it is, and waits for another run.
     Cancel {
-        /// Id of the run; or id, name or claim code of the machine whose newest run is meant.
+        /// Id of the run; or id, name or claim code of a machine, to end its newest run.
         #[arg(value_name = "NODE|RUN")]
         run: String,
     },
@@ -55,10 +55,10 @@ pub struct RunStart {
     /// Run the steps in this YAML file.
     #[arg(long, value_name = "FILE", group = "task")]
     workflow: Option<PathBuf>,
-    /// File with user-data in place of the operating system's, plain or compressed by gzip.
+    /// File with user-data in place of the operating system's, plain or compressed with gzip.
     #[arg(long, conflicts_with = "workflow")]
     user_data: Option<PathBuf>,
-    /// Whether the installed system reports that it is up, whatever the operating system or the workflow says.
+    /// Whether the installed system reports that it is up; overrides the operating system or the workflow.
     #[arg(long, value_name = "BOOL")]
     phone_home: Option<bool>,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub struct RunStart {
     /// times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
-    /// End a run that is still going on, as failed.
+    /// If the machine has an unfinished run, end it as failed.
     #[arg(long)]
     replace: bool,
 }
@@ -115,7 +115,7 @@ async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result
             let yaml = read(&file)?;
             Task::Workflow(operate::parse_workflow(&yaml).with_context(|| format!("reading {file:?}"))?)
         }
-        _ => bail!("either --os or --workflow says what to do"),
+        _ => bail!("give either --os or --workflow"),
     };
     let authority = Authority::open(data)?;
     let new = NewRun {

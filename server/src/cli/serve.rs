@@ -14,22 +14,22 @@ Examples:
   slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443
   slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 --boot /srv/boot")]
 pub struct Options {
-    /// URL under which machines reach this server, https://HOST:PORT.
+    /// URL at which machines reach this server, https://HOST:PORT.
     #[arg(long, env = "SLIPWAY_URL")]
     url: ServerUrl,
-    /// Where to listen for HTTPS.
+    /// Address to listen on for HTTPS.
     #[arg(long, default_value = "127.0.0.1:8443")]
     listen: SocketAddr,
-    /// Where to serve boot files without TLS, for boot loaders that cannot use TLS. Off unless given.
+    /// Address to serve boot files on without TLS, for boot loaders that cannot use TLS. Off by default.
     #[arg(long)]
     boot_listen: Option<SocketAddr>,
-    /// Folder of boot files: x86_64/vmlinuz, x86_64/initramfs, and what else to serve under /boot.
+    /// Folder with the boot files: x86_64/vmlinuz, x86_64/initramfs, and anything else to serve under /boot.
     #[arg(long)]
     boot: Option<PathBuf>,
-    /// Further host name or address the server's certificate is for; may be given several times.
+    /// Additional host name or address for the server's certificate; may be given several times.
     #[arg(long = "san")]
     names: Vec<String>,
-    /// Largest image of a captured disk that is accepted, compressed, in bytes.
+    /// Largest image of a captured disk that the server accepts, in bytes after compression.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 40)]
     max_capture: u64,
 }

@@ -19,7 +19,8 @@ const MESSAGE_WIDTH: usize = 30;
 /// Columns to leave out on a narrow terminal, in this order.
 const SPARED: [&str; 3] = ["Total duration", "Action", "Last update"];
 /// Advice for a machine that does not start the installed system.
-const CAME_BACK: &str = "is back in slipway instead of its disk: check the boot order, or take the boot medium out";
+const CAME_BACK: &str =
+    "booted slipway again instead of the installed system: check the boot order, or remove the boot medium";
 /// Moves the cursor to the top left and clears the screen (ECMA-48, CUP and ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -30,12 +31,12 @@ Examples:
   slipway-server status web1
   slipway-server status web1 --watch --json")]
 pub struct Options {
-    /// Only this machine, by id, name or claim code.
+    /// Show only this machine, by id, name or claim code.
     node: Option<String>,
     /// Show machines that are out of service too.
     #[arg(long)]
     all: bool,
-    /// One JSON object per machine, each on its own line.
+    /// Print one JSON object per machine, each on its own line.
     #[arg(long)]
     json: bool,
     /// Keep running and show every change: with --json the machine that changed, otherwise the whole table.
@@ -169,7 +170,7 @@ fn contacts(node: &NodeStatus, now: Millis) -> Option<String> {
     let ago = |at: Millis| duration(now.saturating_sub(at));
     let (first, last) = (ago(run.phoned_home_at?), ago(run.last_contact_at?));
     let keys = host_keys::lines(&run.phone_home);
-    Some(format!("\nThe system reported {first} ago for the first time and {last} ago for the last.\n{keys}"))
+    Some(format!("\nThe system first reported {first} ago and last reported {last} ago.\n{keys}"))
 }
 
 pub fn dash() -> String {
@@ -232,14 +233,14 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
     if node.state == NodeState::Held
         && let Some(code) = &node.claim_code
     {
-        return format!("waits to be released, claim code {code}");
+        return format!("waiting to be released, claim code {code}");
     }
     if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) {
-        return "waits for the machine to boot slipway".to_owned();
+        return "waiting for the machine to boot slipway".to_owned();
     }
     // The installer's last message is out of date once the machine has left it.
     match node.state {
-        NodeState::Booting => return "waits for the installed system to report".to_owned(),
+        NodeState::Booting => return "waiting for the installed system to report".to_owned(),
         NodeState::Running => return "the installed system has reported".to_owned(),
         _ => {}
     }
@@ -413,7 +414,8 @@ mod tests {
         let run = node.run.as_mut().expect("a run");
         (run.phoned_home_at, run.last_contact_at) = (Some(40_000), Some(100_000));
         run.phone_home.insert("pub_key_rsa".to_owned(), "x".to_owned());
-        let expect = "\nThe system reported 1 min 3 s ago for the first time and 3 s ago for the last.\n  pub_key_rsa: no public key\n";
+        let expect =
+            "\nThe system first reported 1 min 3 s ago and last reported 3 s ago.\n  pub_key_rsa: not a public key\n";
         assert_eq!(contacts(&node, 103_000).as_deref(), Some(expect));
     }
 
@@ -437,7 +439,7 @@ mod tests {
         reboot.notes.push("ready to leave".to_owned());
         let said = |state| status_table(&[&node(state, vec![reboot.clone()])], in_short, 200, 103_000);
         assert!(said(NodeState::Installing).contains("ready to leave"));
-        assert!(said(NodeState::Booting).contains("waits for the installed system to report"));
+        assert!(said(NodeState::Booting).contains("waiting for the installed system to report"));
         assert!(said(NodeState::Running).contains("the installed system has reported"));
     }
 
@@ -446,7 +448,7 @@ mod tests {
         let mut waiting = node(NodeState::Enrolled, vec![step("erase-disk", StepState::Pending)]);
         waiting.run.as_mut().unwrap().state = RunState::Pending;
         let table = status_table(&[&waiting], in_short, 300, 103_000);
-        assert!(table.contains(" 0/1 ") && table.contains("waits for the machine to boot slipway"), "{table}");
+        assert!(table.contains(" 0/1 ") && table.contains("waiting for the machine to boot slipway"), "{table}");
         assert!(!table.contains("erase-disk"), "{table}");
     }
 

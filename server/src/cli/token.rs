@@ -13,27 +13,27 @@ use super::{parse_duration, print, print_json, print_line};
 
 #[derive(Subcommand)]
 pub enum TokenCommand {
-    /// Issue a token for one machine; prints it, only this once.
+    /// Issue a token for one machine, and print it. It cannot be printed again.
     #[command(after_help = "\
 Examples:
   slipway-server token add --expires 1h")]
     Add {
-        /// How long it is valid, such as 90s, 30m, 1h or 7d; without it, until it is used.
+        /// How long the token is valid, such as 90s, 30m, 1h or 7d; until it is used by default.
         #[arg(long, value_parser = parse_duration)]
         expires: Option<u64>,
     },
-    /// List the tokens of `token add` with their ids and their use.
+    /// List the tokens that `token add` issued, with their ids and their use.
     List {
-        /// One JSON array instead of a table.
+        /// Print a JSON array instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Revoke a token of `token add`.
+    /// Revoke a token that `token add` issued.
     Revoke {
-        /// Its id in the list, or the token itself.
+        /// Id of the token in the list, or the token itself.
         token: String,
     },
-    /// Issue a token for a boot reporter that is put into a system by hand; prints it, only this once.
+    /// Issue a token for a boot reporter that you install by hand, and print it. It cannot be printed again.
     BootReporter {
         /// Id, name or claim code of the machine whose newest run it reports to.
         node: String,

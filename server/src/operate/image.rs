@@ -36,7 +36,7 @@ async fn known_image(connection: &mut Connection, reference: &str) -> Result<Ima
         (Some(image), []) => Ok(image),
         (Some(_), _) => {
             let message =
-                format!("several images have the name {reference:?}; name one by its digest, as `image list` shows");
+                format!("several images have the name {reference:?}; give the digest of one, as shown by `image list`");
             Err(Error::refused(ErrorCode::Conflict, message))
         }
         (None, _) => {
@@ -50,7 +50,9 @@ async fn check_unused(connection: &mut Connection, digest: &Digest) -> Result<()
     let used = |by: String| Err(Error::refused(ErrorCode::Conflict, format!("image {digest} is in use: {by}")));
     if let Some(system) = systems::all(connection).await?.iter().find(|system| system.image == *digest) {
         let name = &system.name;
-        return used(format!("operating system {name} is installed from it; remove that first (`os remove {name}`)"));
+        return used(format!(
+            "operating system {name} uses it; remove the operating system first (`os remove {name}`)"
+        ));
     }
     // Searches the whole workflow for the digest, which is most likely in the URL of a step.
     let uses = |run: &runs::Run| to_json(&run.workflow).to_ascii_lowercase().contains(digest.hex());
@@ -58,8 +60,8 @@ async fn check_unused(connection: &mut Connection, digest: &Digest) -> Result<()
     if let Some(run) = open.into_iter().find(uses) {
         let node = nodes::get_by_id(connection, &run.node).await?;
         let label = node.as_ref().map_or(&*run.node, |node| node.label());
-        let advice = format!("wait until it is over, or end it (`run cancel {label}`)");
-        return used(format!("run {} of node {label} has a step with it; {advice}", run.id));
+        let advice = format!("wait until the run is over, or end it (`run cancel {label}`)");
+        return used(format!("run {} of node {label} has a step that uses it; {advice}", run.id));
     }
     Ok(())
 }

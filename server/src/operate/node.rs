@@ -79,10 +79,12 @@ async fn check_name_is_free(connection: &mut Connection, name: &str, id: Option<
         return Ok(());
     };
     let advice = match other.state {
-        NodeState::Decommissioned => format!("it is out of service, and `node remove {}` frees its name", other.id),
-        _ => "choose another".to_owned(),
+        NodeState::Decommissioned => {
+            format!("that node is out of service, and `node remove {}` frees its name", other.id)
+        }
+        _ => "choose another name".to_owned(),
     };
-    let message = format!("the name {name:?} already means node {}; {advice}", other.id);
+    let message = format!("the name {name:?} already refers to node {}; {advice}", other.id);
     Err(Error::refused(ErrorCode::Conflict, message))
 }
 
@@ -91,7 +93,7 @@ fn known_already(node: &Node, name: Option<&str>) -> Error {
     let label = node.label();
     let advice = match (node.released, name) {
         (true, Some(name)) => format!("`node set {label} --name {name}` names it"),
-        (true, None) => "it is released, and nothing is left to do".to_owned(),
+        (true, None) => "it is already released, so there is nothing left to do".to_owned(),
         (false, Some(name)) => format!("`node release {label} --name {name}` names it and lets it in"),
         (false, None) => format!("`node release {label}` lets it in"),
     };
@@ -104,14 +106,15 @@ fn known_already(node: &Node, name: Option<&str>) -> Error {
 fn valid_identity(given: &Identity) -> Result<Identity, Error> {
     let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
     let uuid = given.uuid.as_deref().map(|text| {
-        normalise_uuid(text).ok_or_else(|| invalid(format!("{text:?} is no UUID, or one that many machines share")))
+        normalise_uuid(text)
+            .ok_or_else(|| invalid(format!("{text:?} is not a UUID, or is one that many machines share")))
     });
     let serial = given.serial.as_deref().map(|text| {
         let usable = meaningful(text).map(str::to_owned);
-        usable.ok_or_else(|| invalid(format!("{text:?} is no serial number, but what vendors put in place of one")))
+        usable.ok_or_else(|| invalid(format!("{text:?} is not a serial number but a placeholder that vendors use")))
     });
     let macs = given.macs.iter().map(|text| {
-        normalise_mac(text).ok_or_else(|| invalid(format!("{text:?} is no MAC address such as 52:54:00:12:34:56")))
+        normalise_mac(text).ok_or_else(|| invalid(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")))
     });
     let identity =
         Identity { uuid: uuid.transpose()?, serial: serial.transpose()?, macs: macs.collect::<Result<_, _>>()? };
@@ -164,7 +167,7 @@ fn valid_network(network: Network) -> Result<Option<Network>, Error> {
     if problems.is_empty() {
         return Ok(Some(network));
     }
-    Err(Error::refused(ErrorCode::InvalidRequest, format!("the network makes no sense: {}", problems.join("; "))))
+    Err(Error::refused(ErrorCode::InvalidRequest, format!("the network is not valid: {}", problems.join("; "))))
 }
 
 /// Reads the network of a node from an operator's YAML file. Errors name line and column.
@@ -182,7 +185,8 @@ pub async fn release_node(store: &Store, reference: &str, name: Option<String>) 
     let mut node = known_node(&mut transaction, reference).await?;
     if node.state == NodeState::Decommissioned {
         let message = format!(
-            "node {} was taken out of service for good; release its machine by the claim code it shows when it boots again",
+            "node {} was taken out of service for good; to let its machine in again, boot it and release it with the claim \
+             code it shows",
             node.label()
         );
         return Err(Error::refused(ErrorCode::Decommissioned, message));
@@ -216,7 +220,7 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
     Ok(status)
 }
 
-/// Removes a node that is out of service or never came into it, with its runs and logs.
+/// Removes a node that is out of service or was never in service, with its runs and logs.
 pub async fn remove_node(store: &Store, reference: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     let node = known_node(&mut transaction, reference).await?;
@@ -229,7 +233,7 @@ pub async fn remove_node(store: &Store, reference: &str) -> Result<(), Error> {
     }
     if !recovery_keys::of_node(&mut transaction, &node.id).await?.is_empty() {
         return conflict(format!(
-            "recovery keys of disks are stored for node {label}; have them printed and forgotten first \
+            "recovery keys of disks are stored for node {label}; print and forget them first \
              (`node recovery-key {label} --list`, then `--forget VOLUME`)"
         ));
     }
@@ -249,8 +253,8 @@ mod tests {
             macs: macs.iter().map(|mac| (*mac).to_owned()).collect(),
         };
         let refused = |identity: &Identity| valid_identity(identity).expect_err("refused").to_string();
-        assert_eq!(refused(&keys(Some("12"), &[])), "\"12\" is no UUID, or one that many machines share");
-        let expect = "\"zz\" is no MAC address such as 52:54:00:12:34:56";
+        assert_eq!(refused(&keys(Some("12"), &[])), "\"12\" is not a UUID, or is one that many machines share");
+        let expect = "\"zz\" is not a MAC address such as 52:54:00:12:34:56";
         assert_eq!(refused(&keys(None, &["zz"])), expect);
         let expect = "a node needs at least one of UUID, serial number and MAC address";
         assert_eq!(refused(&keys(None, &[])), expect);

@@ -126,7 +126,7 @@ async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, 
     Ok(run)
 }
 
-/// Refuses if a run is still going on, or ends that run.
+/// Refuses if a run is still in progress, or ends that run.
 async fn make_room(
     connection: &mut Connection,
     node: &Node,
@@ -140,7 +140,7 @@ async fn make_room(
     }
     if !replace {
         let message = format!(
-            "node {} still has run {} to finish; have it replaced (--replace) to end it as failed",
+            "node {} has not finished run {} yet; to end that run as failed, replace it (--replace)",
             node.label(),
             run.id
         );
@@ -163,12 +163,12 @@ pub async fn list_runs(store: &Store, reference: Option<&str>) -> Result<Vec<Run
     Ok(runs.into_iter().map(status::of_run).collect())
 }
 
-/// Ends the run with this id, or the newest one of a node, as failed. The machine stops it where it is, and holds.
+/// Ends the run with this id, or the newest one of a node, as failed. The machine stops it where it is, and waits.
 pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Error> {
     let mut transaction = store.write().await?;
     let mut run = known_run(&mut transaction, reference).await?;
     if !state::is_open(run.progress.state) {
-        let message = format!("run {} is over; there is nothing left to cancel", run.id);
+        let message = format!("run {} is over; there is nothing to cancel", run.id);
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     let began = run.progress.steps.iter().any(|step| step.state != StepState::Pending);

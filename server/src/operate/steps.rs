@@ -61,13 +61,13 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
             };
             if new.user_data.is_some() && !system.allow_override {
                 let message = format!(
-                    "the operating system {name:?} has allow_override false: a run brings no user-data of its own; \
-                     start it without, or add the system again with --allow-override true"
+                    "the operating system {name:?} has allow_override false, so a run cannot have its own user-data; \
+                     start the run without it, or add the system again with --allow-override true"
                 );
                 return Err(Error::refused(ErrorCode::Forbidden, message));
             }
             let server = server_url(connection).await?;
-            // Hints are used as a whole: parts of several could select a disk that nobody meant.
+            // Hints are used as a whole: parts of several could select a disk that nobody intended.
             if let Some(disk) = new.disk.or_else(|| node.disk.clone()) {
                 check_disk(&disk)?;
                 system.disk = disk;
@@ -76,11 +76,12 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
             Ok((steps, reporting.or(system.reporting())))
         }
         Task::Workflow(_) if new.user_data.is_some() => {
-            let message = "a workflow brings its own user-data, in its seed-cloud-init step";
+            let message =
+                "user-data cannot be combined with a workflow; put it into the seed-cloud-init step of the workflow";
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
         Task::Workflow(_) if new.disk.is_some() => {
-            let message = "a workflow says itself which disks are meant, by `disk` in its steps";
+            let message = "disk hints cannot be combined with a workflow; set `disk` in the steps of the workflow";
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
         Task::Workflow(workflow) => {
@@ -150,8 +151,8 @@ fn refuse_too_large(steps: &[Step]) -> Result<(), Error> {
         return Ok(());
     }
     let message = format!(
-        "the steps are {size} bytes of JSON, user-data and contents of files among them, and a machine takes at most \
-         {MAX_WORKFLOW_BYTES}: put large files on the server, and fetch them with write-file or from user-data"
+        "the steps are {size} bytes of JSON, including user-data and the content of files, but a machine accepts at most \
+         {MAX_WORKFLOW_BYTES}; put large files on the server, and fetch them with write-file or from user-data"
     );
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }

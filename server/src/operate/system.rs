@@ -39,7 +39,7 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     Ok(system)
 }
 
-/// Removes an operating system. Runs that were started from it go on, because they have all they need.
+/// Removes an operating system. Runs that were started from it continue, because they have all they need.
 pub async fn remove_system(store: &Store, name: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     if !systems::remove(&mut transaction, name).await? {

@@ -47,7 +47,7 @@ pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> 
     let mut transaction = store.write().await?;
     let node = known_node(&mut transaction, reference).await?;
     let Some(run) = &node.run else {
-        let message = format!("node {} has no run to report steps of; start one with `run start`", node.label());
+        let message = format!("node {} has no run to report to; start one with `run start`", node.label());
         return Err(Error::refused(ErrorCode::Conflict, message));
     };
     let url = server_url(&mut transaction).await?;
@@ -114,14 +114,14 @@ pub async fn revoke_token(store: &Store, reference: &str) -> Result<TokenStatus,
     let is_meant = |token: &Token| token.hash == hash || token.hash.get(..TOKEN_ID) == Some(reference);
     let Some(token) = tokens::all(&mut transaction).await?.into_iter().find(is_meant) else {
         // The message does not repeat the text, which may be a token of something else.
-        let message = "there is no such bootstrap token; `token list` shows the ids of them all";
+        let message = "there is no such bootstrap token; `token list` shows the ids of all tokens";
         return Err(Error::refused(ErrorCode::NotFound, message));
     };
     if token.used_at.is_some() {
         let node = token.node.as_deref().unwrap_or("a node that was removed");
         let message = format!(
-            "the token is used up: it let in {node}, and nothing else can use it; \
-             `node decommission` takes a node out of service"
+            "the token was used: it let {node} in, and cannot be used again; to take a node out of service, use \
+             `node decommission`"
         );
         return Err(Error::refused(ErrorCode::Conflict, message));
     }

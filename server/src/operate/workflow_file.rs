@@ -59,9 +59,9 @@ fn action_without_inputs(yaml: &str) -> Option<String> {
     let file: File = serde_saphyr::from_str(yaml).ok()?;
     file.steps.iter().find_map(|Step { action }| {
         let (name, place) = (action.value.as_str()?, action.referenced);
-        let advice = format!("write \"{name}: {{}}\" in the line below \"action:\", or its inputs in place of {{}}");
+        let advice = format!("write \"{name}: {{}}\" on the line below \"action:\", or its inputs instead of {{}}");
         Some(format!(
-            "an action is a name with its inputs, and {name:?} has none; {advice} at line {}, column {}",
+            "an action is a name and its inputs, but {name:?} has no inputs; {advice} at line {}, column {}",
             place.line(),
             place.column()
         ))
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(error.lines().count(), 1, "{error}");
 
         let error = parse_workflow("steps:\n- name: go\n  action: reboot\n").expect_err("no inputs").to_string();
-        assert!(error.contains("write \"reboot: {}\" in the line below"), "{error}");
+        assert!(error.contains("write \"reboot: {}\" on the line below"), "{error}");
         assert!(error.ends_with(" at line 3, column 11"), "{error}");
 
         let yaml = "steps:\n  - name: go\n    action:\n      reboot: {}\n";

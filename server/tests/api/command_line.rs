@@ -77,7 +77,7 @@ fn operators_set_a_machine_up_beside_a_running_server() {
     assert_eq!(node.run.unwrap().id, run.trim());
     let table = succeed(data, &["status"]);
     assert!(table.starts_with("Machine  State"), "{table}");
-    assert!(table.contains("0/6") && table.contains("waits for the machine to boot slipway"), "{table}");
+    assert!(table.contains("0/6") && table.contains("waiting for the machine to boot slipway"), "{table}");
     assert!(succeed(data, &["ca"]).starts_with("-----BEGIN CERTIFICATE-----"));
     assert_eq!(succeed(data, &["operator-token"]), succeed(data, &["operator-token"]));
     assert_ne!(succeed(data, &["token", "add"]), succeed(data, &["token", "add", "--expires", "1h"]));
@@ -97,7 +97,7 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     assert_eq!(again("web1"), known(&id) + &format!("`node release {id} --name web1` names it and lets it in"));
     assert_eq!(
         fail(data, &["node", "release", &code, "--name", "web 1"]),
-        "slipway-server: \"web 1\" cannot name a node: use letters, digits, hyphens and dots, as in host names"
+        "slipway-server: \"web 1\" is not a valid node name: use letters, digits, hyphens and dots, as in host names"
     );
     assert!(!shown(&id).released, "all or nothing");
     assert_eq!(succeed(data, &["node", "release", &code, "--name", "web1"]), "web1 is released\n");
@@ -105,12 +105,12 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     assert_eq!(again("web2"), known(&named) + "`node set web1 --name web2` names it");
     assert_eq!(
         fail(data, &["node", "add", "--serial", "7CZ1"]),
-        known(&named) + "it is released, and nothing is left to do"
+        known(&named) + "it is already released, so there is nothing left to do"
     );
 
     let other = succeed(data, &["node", "add", "--serial", "7CZ2"]).trim().to_owned();
     let set = |node: &str, name: &str| run(data, &["node", "set", node, "--name", name]);
-    let taken = format!("slipway-server: the name \"web1\" already means node {id}; choose another\n");
+    let taken = format!("slipway-server: the name \"web1\" already refers to node {id}; choose another name\n");
     assert_eq!(String::from_utf8(set(&other, "web1").stderr).unwrap(), taken);
     assert_eq!(set("web1", "db1").stdout, b"db1 is changed for its next run\n");
     assert_eq!(set("db1", "db1").status.code(), Some(0), "its own name is no other's");
@@ -121,8 +121,8 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     succeed(data, &["node", "decommission", "db1"]);
     let back = succeed(data, &["node", "add", "--serial", "7CZ1"]).trim().to_owned();
     let release = ["node", "release", &back, "--name", "db1"];
-    let advice = format!("it is out of service, and `node remove {id}` frees its name");
-    assert_eq!(fail(data, &release), format!("slipway-server: the name \"db1\" already means node {id}; {advice}"));
+    let advice = format!("that node is out of service, and `node remove {id}` frees its name");
+    assert_eq!(fail(data, &release), format!("slipway-server: the name \"db1\" already refers to node {id}; {advice}"));
     succeed(data, &["node", "remove", &id]);
     assert_eq!(succeed(data, &release), "db1 is released\n");
 }
@@ -175,7 +175,7 @@ fn what_is_not_needed_any_more_is_removed() {
     assert_eq!(cells(&runs())[1][..4], [&run, "web1", "pending", "0/5"]);
 
     assert_eq!(succeed(data, &["os", "remove", "debian"]), "operating system debian is removed\n");
-    let used = format!("slipway-server: image {digest} is in use: run {run} of node web1 has a step with it; ");
+    let used = format!("slipway-server: image {digest} is in use: run {run} of node web1 has a step that uses it; ");
     assert!(fail(data, &["image", "remove", "disk.img"]).starts_with(&used));
     assert_eq!(succeed(data, &["run", "cancel", "web1"]), format!("run {run} is cancelled\n"));
     assert!(runs().ends_with("  cancelled by an operator\n"), "{}", runs());
@@ -264,7 +264,7 @@ fn a_snippet_is_made_for_a_machine_that_has_a_run() {
     let _server = serve(data);
     succeed(data, &["node", "add", "--name", "web1", "--uuid", UUID]);
     let snippet = ["snippet", "--for", "shell", "--node", "web1"];
-    let expect = "slipway-server: node web1 has no run to report steps of; start one with `run start`";
+    let expect = "slipway-server: node web1 has no run to report to; start one with `run start`";
     assert_eq!(fail(data, &snippet), expect);
     let workflow = folder.path().join("workflow.yaml");
     std::fs::write(&workflow, "steps:\n- {name: leave, action: {reboot: {}}}\n").unwrap();
@@ -291,8 +291,8 @@ fn a_block_of_the_operators_own_is_not_replaced_without_a_word() {
     let add = ["os", "add", "debian", "--image", digest.trim(), "--user-data", user.to_str().unwrap()];
     let warned = |arguments: &[&str]| String::from_utf8(run(data, arguments).stderr).unwrap();
     assert_eq!(warned(&add), "");
-    let expect = "warning: the user-data has a phone_home block, which is replaced by one for this server; \
-                  without --phone-home it stays\n";
+    let expect = "warning: the user-data has a phone_home block, which is replaced with one for this server; \
+                  to keep it, leave out --phone-home\n";
     assert_eq!(warned(&[&add[..], &["--phone-home"]].concat()), expect);
     std::fs::write(&user, "#cloud-config\nhostname: web1\n").unwrap();
     assert_eq!(warned(&[&add[..], &["--phone-home"]].concat()), "");
@@ -332,7 +332,7 @@ fn mistakes_get_one_clear_sentence() {
     let table: [(&[&str], &str); 9] = [
         (&["node", "show", "web2"], "no node has the id, name or claim code \"web2\""),
         (&["node", "add", "--name", "web2"], "a node needs at least one of UUID, serial number and MAC address"),
-        (&["node", "add", "--name", "web1", "--serial", "7CZ1"], "the name \"web1\" already means node "),
+        (&["node", "add", "--name", "web1", "--serial", "7CZ1"], "the name \"web1\" already refers to node "),
         (&["image", "add", "/nonexistent"], "opening \"/nonexistent\": No such file or directory (os error 2)"),
         (&["image", "add", empty], &format!("the image {empty:?} is empty")),
         (&two_arguments, "the kernel argument \"quiet splash\" cannot be used: it has a space outside double quotes"),

@@ -62,5 +62,5 @@ async fn a_hint_that_cannot_be_used_is_refused_where_it_is_given() {
     let workflow = operate::parse_workflow("steps:\n- name: end\n  action:\n    reboot: {}\n").unwrap();
     let new = NewRun { disk: Some(serial("run")), ..NewRun::new(Task::Workflow(workflow)) };
     let error = start(&server, new).await.unwrap_err();
-    assert!(error.to_string().contains("by `disk` in its steps"), "{error}");
+    assert!(error.to_string().contains("set `disk` in the steps of the workflow"), "{error}");
 }

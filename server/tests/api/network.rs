@@ -169,7 +169,7 @@ async fn what_makes_no_sense_changes_nothing() {
     };
     let network = operate::parse_network(&NETWORK.replace("id: 7", "id: 4095")).unwrap();
     let change = NodeChange { network: Some(network), ssh_keys: Some(vec![KEY.to_owned()]), ..NodeChange::default() };
-    refused(change, "the network makes no sense: interface \"bond0.7\" is VLAN 4095").await;
+    refused(change, "the network is not valid: interface \"bond0.7\" is VLAN 4095").await;
     let keys = NodeChange { ssh_keys: Some(vec![KEY.to_owned(), "ssh-dss A".to_owned()]), ..NodeChange::default() };
     refused(keys, "SSH key 2 cannot be used").await;
     let known = operate::show_node(&store, "web1").await.unwrap();

@@ -109,13 +109,13 @@ async fn operators_clear_up_over_https() {
     let remove_image = || client.delete(url("/images/disk.img"));
     let used = message(call(remove_image(), conflict).await);
     assert!(
-        used.ends_with("operating system debian is installed from it; remove that first (`os remove debian`)"),
+        used.ends_with("operating system debian uses it; remove the operating system first (`os remove debian`)"),
         "{used}"
     );
     call(client.delete(url("/os/debian")), gone).await;
     call(client.delete(url("/os/debian")), none).await;
     let used = message(call(remove_image(), conflict).await);
-    assert!(used.contains(&format!("run {run} of node web1 has a step with it")), "{used}");
+    assert!(used.contains(&format!("run {run} of node web1 has a step that uses it")), "{used}");
     let cancelled = call(client.post(url(&format!("/runs/{run}/cancel"))), StatusCode::OK).await;
     assert_eq!(cancelled["state"], "failed");
     call(client.post(url("/runs/web1/cancel")), conflict).await;
@@ -155,6 +155,6 @@ async fn operators_clear_up_over_https() {
     let node = Node::enrol(&server, machine).await;
     assert_eq!(tokens().await[0]["node"], *node.enrolment.node);
     let refused = message(call(client.delete(url(&format!("/tokens/{id}"))), conflict).await);
-    assert!(refused.starts_with(&format!("the token is used up: it let in {}", node.enrolment.node)), "{refused}");
+    assert!(refused.starts_with(&format!("the token was used: it let {} in", node.enrolment.node)), "{refused}");
     call(client.delete(url("/tokens/0123456789ab")), none).await;
 }

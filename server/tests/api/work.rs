@@ -249,7 +249,7 @@ async fn a_run_is_cancelled_and_its_machine_holds() {
     assert_eq!(told, EventAck { seq: 2, ended: true });
     assert_eq!(node.workflow(&server).await, None);
     let over = operate::cancel_run(&store, &second).await.map_err(refused).expect_err("over");
-    assert_eq!(over, (ErrorCode::Conflict, format!("run {second} is over; there is nothing left to cancel")));
+    assert_eq!(over, (ErrorCode::Conflict, format!("run {second} is over; there is nothing to cancel")));
 
     let third = start(&server).await;
     assert_eq!(node.workflow(&server).await.unwrap().run, third);
