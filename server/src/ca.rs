@@ -48,7 +48,7 @@ impl Authority {
         let key = key_pair(data, "ca.key")?;
         let pem = data.read_or_create("ca.pem", || {
             let certificate = ca_params().self_signed(&key);
-            certificate.map(|made| made.pem()).map_err(certificate_error("making the certificate authority"))
+            certificate.map(|made| made.pem()).map_err(certificate_error("creating the certificate authority"))
         })?;
         let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(certificate_error("reading ca.pem"))?;
         Ok(Self { pem, issuer })
@@ -101,7 +101,7 @@ impl NodeRequest {
     pub fn from_pem(pem: &str) -> Result<Self, Error> {
         CertificateSigningRequestParams::from_pem(pem).map(Self).map_err(|error| Error::Refused {
             code: ErrorCode::InvalidRequest,
-            message: "the csr is not a PKCS #10 certificate request in PEM, signed by the key it names".to_owned(),
+            message: "the csr is not a PKCS #10 certificate request in PEM that is signed with its own key".to_owned(),
             causes: vec![error.to_string()],
         })
     }
@@ -117,7 +117,7 @@ pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
 fn key_pair(data: &DataDir, name: &str) -> Result<KeyPair, Error> {
     let pem = data.read_or_create(name, || {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256);
-        key.map(|key| key.serialize_pem()).map_err(certificate_error("making a private key"))
+        key.map(|key| key.serialize_pem()).map_err(certificate_error("creating a private key"))
     })?;
     KeyPair::from_pem(&pem).map_err(certificate_error("reading a private key"))
 }

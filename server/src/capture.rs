@@ -87,7 +87,7 @@ impl Captures {
         drop(connection);
         let place = self.data.capture(&capture.run, &capture.name);
         blocking(move || {
-            let failed = |source| Error::File { doing: "making", path: place.clone(), source };
+            let failed = |source| Error::File { doing: "creating", path: place.clone(), source };
             place.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
             OpenOptions::new().write(true).create(true).truncate(false).open(&place).map_err(failed)?;
             open_locked(&place)?.set_len(0).map_err(failed)
@@ -153,7 +153,7 @@ impl Captures {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     return Err(Error::File { doing: "removing", path, source: error });
                 }
-                _ => tracing::info!(run, "what was left of captured disks is removed"),
+                _ => tracing::info!(run, "removed the leftovers of captured disks"),
             }
         }
         Ok(open)
@@ -165,7 +165,7 @@ impl Captures {
             tokio::time::sleep(SWEEP_EVERY).await;
             match self.sweep().await {
                 Ok(open) => self.verifications().retain(|(capture, _), _| open.contains(&capture.run)),
-                Err(error) => tracing::warn!(error = crate::error::chain(&error), "removing what runs have left"),
+                Err(error) => tracing::warn!(error = crate::error::chain(&error), "removing the leftovers of runs"),
             }
         }
     }
@@ -175,20 +175,22 @@ fn write(place: &Path, offset: u64, piece: &[u8], largest: u64) -> Result<Append
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
     let too_large = |message| Error::refused(ErrorCode::TooLarge, message);
     let file = open_locked(place)?;
-    let length = file.metadata().map_err(failed("looking at"))?.len();
+    let length = file.metadata().map_err(failed("reading the size of"))?.len();
     if length != offset {
         return Ok(Appended::Misplaced(length));
     }
     let end = offset.saturating_add(piece.len() as u64);
     if end > largest {
-        let message = format!("the image has more than {largest} bytes, the most this server takes (--max-capture)");
+        let message =
+            format!("the image has more than {largest} bytes, the most that this server accepts (--max-capture)");
         return Err(too_large(message));
     }
     let no_room = || {
-        let message = format!("the server's disk has no room for more than the {offset} bytes of the image it has");
+        let message =
+            format!("the server's disk has no room for more of the image than the {offset} bytes stored so far");
         too_large(message)
     };
-    let room = rustix::fs::fstatvfs(&file).map_err(|errno| failed("looking at")(errno.into()))?;
+    let room = rustix::fs::fstatvfs(&file).map_err(|errno| failed("reading the free space at")(errno.into()))?;
     if room.f_bavail.saturating_mul(room.f_frsize) < (piece.len() as u64).saturating_add(KEPT_FREE) {
         return Err(no_room());
     }
@@ -235,18 +237,18 @@ fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) 
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
     let invalid = |message| Error::refused(ErrorCode::InvalidRequest, message);
     if image.digest.algorithm() != Algorithm::Sha256 {
-        return Err(invalid("a captured image has a digest by SHA-256".to_owned()));
+        return Err(invalid("the digest of a captured image must be SHA-256".to_owned()));
     }
     let file = open_locked(place)?;
-    let size = file.metadata().map_err(failed("looking at"))?.len();
+    let size = file.metadata().map_err(failed("reading the size of"))?.len();
     if size != image.size || size == 0 {
-        return Err(invalid(format!("{size} bytes of the image are stored, and it is to have {}", image.size)));
+        return Err(invalid(format!("{size} bytes of the image are stored, but it must have {}", image.size)));
     }
     let mut hash = Sha256::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         if *stopping.borrow() {
-            return Err(Error::refused(ErrorCode::Unavailable, "the server is stopping; ask again"));
+            return Err(Error::refused(ErrorCode::Unavailable, "the server is stopping; try again"));
         }
         match (&file).read(&mut chunk) {
             Ok(0) => break,
@@ -258,7 +260,7 @@ fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) 
     let found = random::hex(&hash.finalize());
     if found != image.digest.hex() {
         fs::remove_file(place).map_err(failed("removing"))?;
-        let message = format!("what is stored has the digest sha256:{found}, and is to have {}", image.digest);
+        let message = format!("the stored image has the digest sha256:{found}, but must have {}", image.digest);
         return Err(invalid(message));
     }
     file.sync_all().map_err(failed("writing"))?;
@@ -268,7 +270,7 @@ fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) 
 /// Opens and locks the file of a capture, so that nobody else works on it.
 fn open_locked(place: &Path) -> Result<File, Error> {
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
-    let gone = || Error::refused(ErrorCode::Conflict, "nothing of this image is stored; begin it");
+    let gone = || Error::refused(ErrorCode::Conflict, "no part of this image is stored; begin the upload");
     let file = match OpenOptions::new().read(true).write(true).open(place) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(gone()),
@@ -283,7 +285,7 @@ fn open_locked(place: &Path) -> Result<File, Error> {
         Err(TryLockError::Error(error)) => return Err(failed("locking")(error)),
     }
     // Before it was locked, the file may have become an image or been removed.
-    let own = file.metadata().map_err(failed("looking at"))?;
+    let own = file.metadata().map_err(failed("examining"))?;
     match fs::metadata(place) {
         Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => Ok(file),
         _ => Err(gone()),
@@ -311,7 +313,8 @@ async fn check_name_is_free(connection: &mut Connection, name: &str) -> Result<(
     match images::get_by_name(connection, name).await? {
         None => Ok(()),
         Some(image) => {
-            let message = format!("there is an image {name} ({}) already; capture under another name", image.digest);
+            let message =
+                format!("an image {name} ({}) already exists; capture the disk under another name", image.digest);
             Err(Error::refused(ErrorCode::Conflict, message))
         }
     }

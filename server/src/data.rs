@@ -48,8 +48,8 @@ impl DataDir {
         let there = root.join(DATABASE).try_exists();
         if !there.map_err(|source| Error::File { doing: "opening the data folder", path: root.to_owned(), source })? {
             let message = format!(
-                "there is no slipway data in {root:?}: `slipway-server serve` makes it; \
-                 to use another folder give --data or SLIPWAY_DATA"
+                "there is no slipway data in {root:?}: `slipway-server serve` creates it; \
+                 to use another folder, give --data or SLIPWAY_DATA"
             );
             return Err(Error::refused(ErrorCode::NotFound, message));
         }
@@ -62,7 +62,7 @@ impl DataDir {
         check_ours(root)?;
         let make = |path: PathBuf| {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
-            made.map_err(|source| Error::File { doing: "making the folder", path, source })
+            made.map_err(|source| Error::File { doing: "creating the folder", path, source })
         };
         make(root.to_owned())?;
         let data = Self { root: root.to_owned() };
@@ -90,7 +90,7 @@ impl DataDir {
             chown(path, Some(folder.uid()), Some(folder.gid()))
         };
         give().map_err(|source| Error::File {
-            doing: "giving the owner of the data folder",
+            doing: "setting the owner of the data folder as the owner of",
             path: path.to_owned(),
             source,
         })
@@ -112,7 +112,8 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => {
                 let holder = fs::read_to_string(&path).map_err(failed("reading"))?;
                 let message = format!(
-                    "another server already runs on {:?} ({holder}): stop it first, or give this one another folder by --data",
+                    "another server already runs on {:?} ({holder}): stop it first, or give this one another folder \
+                     with --data",
                     self.root
                 );
                 return Err(Error::refused(ErrorCode::Conflict, message));
@@ -239,8 +240,8 @@ fn check_ours(root: &Path) -> Result<(), Error> {
         None => Ok(()),
         Some(other) => {
             let message = format!(
-                "{root:?} is not a data folder of slipway, and has other files, such as {other:?}; \
-                 give a new or empty folder by --data or SLIPWAY_DATA"
+                "{root:?} is not a slipway data folder: it has other files, such as {other:?}; \
+                 give a new or empty folder with --data or SLIPWAY_DATA"
             );
             Err(Error::refused(ErrorCode::Conflict, message))
         }

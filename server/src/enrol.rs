@@ -62,7 +62,7 @@ pub async fn enrol(
     let csr = NodeRequest::from_pem(&request.csr)?;
     let identity = normalise(&request.identity);
     if nodes::keys(&identity).next().is_none() {
-        let message = "the machine has no usable UUID, serial number or MAC address to be known by";
+        let message = "the machine has no usable UUID, serial number or MAC address to identify it";
         return Err(Error::refused(ErrorCode::IdentityMissing, message));
     }
 
@@ -97,7 +97,10 @@ pub async fn enrol(
 fn check_size(identity: &Identity) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
     if identity.macs.len() > MAX_MACS {
-        return invalid(format!("the identity has {} MAC addresses; at most {MAX_MACS}", identity.macs.len()));
+        return invalid(format!(
+            "the identity has {} MAC addresses, but may have at most {MAX_MACS}",
+            identity.macs.len()
+        ));
     }
     let mut texts = identity.uuid.iter().chain(&identity.serial).chain(&identity.macs);
     if texts.any(|text| text.chars().count() > MAX_KEY_CHARS) {
@@ -136,7 +139,8 @@ pub async fn recognise(connection: &mut Connection, identity: &Identity) -> Resu
         Some((kind, known, found)) => {
             let by = matches.first().map_or("", |by| by.kind);
             let label = node.label();
-            let message = format!("the {by} is that of node {label}, whose {kind} is {known} and not {found}");
+            let message =
+                format!("the {by} belongs to node {label}, but the {kind} of that node is {known}, not {found}");
             Err(Error::refused(ErrorCode::IdentityConflict, message))
         }
     }
@@ -149,7 +153,7 @@ fn agreed(matches: &[KeyMatch]) -> Result<Option<String>, Error> {
         None => Ok(Some(first.node.clone())),
         Some(other) => {
             let message = format!(
-                "{} {} is that of node {}, but {} {} is that of node {}",
+                "{} {} belongs to node {}, but {} {} belongs to node {}",
                 first.kind, first.value, first.node, other.kind, other.value, other.node
             );
             Err(Error::refused(ErrorCode::IdentityConflict, message))
@@ -225,7 +229,7 @@ fn answer(
     node.state = state::next(node.state, NodeEvent::ToldToWait);
     let claim_code = node.claim_code.get_or_insert_with(random::claim_code).clone();
     let reason = if node.registered { WaitReason::NotReleased } else { WaitReason::Unregistered };
-    tracing::debug!(node = node.label(), claim_code, ?reason, "machine waits for an operator");
+    tracing::debug!(node = node.label(), claim_code, ?reason, "machine is waiting for an operator");
     Ok(Answer::Wait(Wait { reason, claim_code }))
 }
 
@@ -254,7 +258,7 @@ mod tests {
         assert_eq!(agreed(&[]).expect("no conflict"), None);
         assert_eq!(agreed(&[key("uuid", "a"), key("mac", "a")]).expect("no conflict").as_deref(), Some("a"));
         let conflict = agreed(&[key("uuid", "a"), key("mac", "b")]).expect_err("conflict");
-        assert_eq!(conflict.to_string(), "uuid v is that of node a, but mac v is that of node b");
+        assert_eq!(conflict.to_string(), "uuid v belongs to node a, but mac v belongs to node b");
     }
 
     #[test]

@@ -30,13 +30,13 @@ pub async fn store_key(store: &Store, node: &str, run: &str, key: &RecoveryKey) 
     match known.iter().find(|known| known.key.volume == key.volume) {
         Some(known) if known.key == *key => return Ok(()),
         Some(_) => {
-            let message = format!("there is another key of volume {} already", key.volume);
+            let message = format!("another key is already stored for volume {}", key.volume);
             return Err(Error::refused(ErrorCode::Conflict, message));
         }
         None if known.len() >= MOST_KEYS => {
             let message = format!(
-                "this node has {MOST_KEYS} recovery keys already; have an operator forget those of volumes that are no more, \
-                 with `node recovery-key --forget`"
+                "this node already has {MOST_KEYS} recovery keys; an operator must forget the keys of volumes that no \
+                 longer exist, with `node recovery-key --forget`"
             );
             return Err(Error::refused(ErrorCode::TooLarge, message));
         }
@@ -54,7 +54,7 @@ fn check_key(RecoveryKey { volume, key }: &RecoveryKey) -> Result<(), Error> {
     if is_uuid && is_key {
         return Ok(());
     }
-    let what = if is_uuid { "the key is no recovery key of systemd-cryptenroll" } else { "the volume is no UUID" };
+    let what = if is_uuid { "the key is not a systemd-cryptenroll recovery key" } else { "the volume is not a UUID" };
     Err(Error::refused(ErrorCode::InvalidRequest, what))
 }
 
@@ -79,7 +79,7 @@ pub async fn list_keys(store: &Store, node: &str, label: &str) -> Result<Vec<Sto
 async fn known_keys(connection: &mut Connection, node: &str, label: &str) -> Result<Vec<Stored>, Error> {
     let keys = recovery_keys::of_node(connection, node).await?;
     if keys.is_empty() {
-        return Err(Error::refused(ErrorCode::NotFound, format!("there is no recovery key of node {label}")));
+        return Err(Error::refused(ErrorCode::NotFound, format!("node {label} has no recovery keys")));
     }
     Ok(keys)
 }
@@ -125,14 +125,15 @@ async fn check_all_unused(connection: &mut Connection, id: &str, label: &str, vo
     let in_use = if in_service { runs_in_use(connection, &keys).await? } else { BTreeSet::new() };
     for volume in volumes {
         let Some(stored) = keys.iter().find(|stored| stored.key.volume == *volume) else {
-            let message = format!("there is no recovery key of volume {volume:?} of node {label}; none was forgotten");
+            let message = format!("node {label} has no recovery key for volume {volume:?}; no key was forgotten");
             return Err(Error::refused(ErrorCode::NotFound, message));
         };
         let is_newest = in_service && keys.first().is_some_and(|newest| newest.key.volume == *volume);
         if is_newest || in_use.contains(&stored.run) {
             let message = format!(
-                "volume {volume} may be in use: its key is of run {}, the last of node {label} that encrypted a disk or may \
-                 have; forget it after another has, or when the node is out of service; none was forgotten",
+                "volume {volume} may be in use: its key is from run {}, the last run of node {label} that encrypted a \
+                 disk or may have done so; forget the key after another run has encrypted a disk, or when the node is \
+                 out of service; no key was forgotten",
                 stored.run
             );
             return Err(Error::refused(ErrorCode::Conflict, message));
@@ -141,7 +142,8 @@ async fn check_all_unused(connection: &mut Connection, id: &str, label: &str, vo
     Ok(())
 }
 
-/// Of the runs that stored `keys`, those that go on and the last that encrypted a disk. `keys` are newest first.
+/// The runs that stored `keys` and are still in progress, and the last of them that encrypted a disk. `keys` are newest
+/// first.
 async fn runs_in_use(connection: &mut Connection, keys: &[Stored]) -> Result<BTreeSet<String>, Error> {
     let (mut in_use, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for stored in keys {

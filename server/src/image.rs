@@ -118,8 +118,8 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
         }
         (found, Some(said)) if found.as_ref() != Some(&said) => {
             let message = format!(
-                "the digest {said} of the raw image of {file:?} is not checked here: `image add` computes SHA-256, and none of qcow2 \
-                 images; give it to `os add --raw-digest`, and each machine checks it"
+                "the digest {said} of the raw image of {file:?} cannot be checked here: `image add` computes SHA-256, \
+                 and no digest of qcow2 images; give it to `os add --raw-digest`, and each machine checks it"
             );
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
@@ -136,7 +136,7 @@ fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(D
     let mut source = File::open(from).map_err(failed("opening", from))?;
     let before = source.metadata().map_err(failed("reading the size of", from))?;
     let total = before.len();
-    let mut target = File::create_new(to).map_err(failed("making", to))?;
+    let mut target = File::create_new(to).map_err(failed("creating", to))?;
     // Locked until it is published or this process ends. An unlocked file was left by a process that was stopped.
     target.lock().map_err(failed("locking", to))?;
     let mut hash = Sha256::new();
@@ -168,7 +168,7 @@ fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(D
 }
 
 fn empty(file: &Path) -> Error {
-    let message = format!("the image {file:?} is empty; nothing could be installed from it");
+    let message = format!("the image {file:?} is empty, so nothing can be installed from it");
     Error::refused(ErrorCode::InvalidRequest, message)
 }
 

@@ -30,7 +30,7 @@ pub fn script(known: &Known, build_arch: &str) -> String {
     if let Known::Node { label, .. } = known
         && boots_from_disk(known)
     {
-        let message = format!("node {label} has nothing to install, going on with its disk");
+        let message = format!("node {label} has nothing to install, booting from its disk");
         return DISK.replace("{{message}}", &message);
     }
     let Some((arch, serial_console)) = machine(build_arch) else {
@@ -38,7 +38,7 @@ pub fn script(known: &Known, build_arch: &str) -> String {
         return UNSUPPORTED.replace("{{message}}", &message);
     };
     let message = match known {
-        Known::No => "this machine is not known to the server, starting it to enrol".to_owned(),
+        Known::No => "the server does not know this machine, starting slipway to enrol it".to_owned(),
         Known::Node { label, .. } => format!("this is node {label}, starting its installer"),
     };
     let script = INSTALL.replace("{{arch}}", arch).replace("{{serial_console}}", serial_console);

@@ -115,7 +115,7 @@ pub async fn newest_run(connection: &mut Connection, node: &Node) -> Result<Stri
     {
         return Ok(run.clone());
     }
-    let message = format!("node {} has no run with a seed-cloud-init step, and so no metadata", node.label());
+    let message = format!("node {} has no run with a seed-cloud-init step, and therefore no metadata", node.label());
     Err(Error::refused(ErrorCode::NotFound, message))
 }
 

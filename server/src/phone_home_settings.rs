@@ -57,7 +57,7 @@ impl PhoneHomeSettings {
     /// Refuses settings that no system could follow.
     pub fn check(&self) -> Result<(), Error> {
         if self.tries == Some(0) {
-            let message = "phone_home_tries is 0: leave it out for 10 tries, or have phone_home false";
+            let message = "phone_home_tries must not be 0: leave it out for 10 tries, or set phone_home to false";
             return Err(Error::refused(ErrorCode::InvalidRequest, message));
         }
         Ok(())

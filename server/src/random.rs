@@ -12,7 +12,7 @@ const CLAIM_LENGTH: usize = 6;
 /// Bytes from the kernel's random number generator.
 ///
 /// # Panics
-/// If the kernel has none, which no supported system lacks; going on without would mean guessable keys.
+/// If the kernel has none, which no supported system lacks; without them, keys could be guessed.
 pub fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the kernel gives random bytes");

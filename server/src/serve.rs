@@ -40,7 +40,7 @@ const METADATA_A_MINUTE: usize = 120;
 pub struct Config {
     /// The data folder.
     pub data: PathBuf,
-    /// URL under which machines reach the server.
+    /// URL at which machines reach the server.
     pub url: ServerUrl,
     /// Where to listen for HTTPS.
     pub listen: SocketAddr,

@@ -90,7 +90,7 @@ fn preseed(function: &str) -> String {
     let command = format!("in-target sh -c 'base64 -d {in_target} | sh -s {done}'");
     format!(
         "d-i {PRESEED_VALUE} string {script}\n\
-         # Where there is such a command already, put a semicolon and this one behind it.\n\
+         # If such a command exists already, put a semicolon and this one after it.\n\
          d-i preseed/early_command string {early} || true\n\
          d-i partman/early_command string {partman} || true\n\
          d-i preseed/late_command string if wget --version | grep -q GNU; then {own}; else (umask 077; \

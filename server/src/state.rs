@@ -92,9 +92,9 @@ pub enum RunTransition {
     Failed,
 }
 
-/// The event names a step its workflow does not have.
+/// The event names a step that its workflow does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("event {seq} is about step {step}, and the run has {steps} steps, counted from 0")]
+#[error("event {seq} is about step {step}, but the run has {steps} steps, counted from 0")]
 pub struct NoSuchStep {
     /// The event.
     pub seq: u64,

@@ -145,7 +145,7 @@ async fn an_image_of_the_same_name_is_not_replaced_and_the_disk_is_not_read() {
     let step = lab.status().await.run.unwrap().steps.remove(0);
     let failure = step.failure.unwrap();
     assert_eq!(failure.reason, "storing the image web1.zst");
-    assert!(failure.causes.iter().any(|cause| cause.contains("capture under another name")), "{failure:?}");
+    assert!(failure.causes.iter().any(|cause| cause.contains("capture the disk under another name")), "{failure:?}");
     assert_eq!(step.progress, None, "nothing was read");
     assert_eq!(all_images(&lab).await, before);
 }

@@ -76,7 +76,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
 /// Parses a JSON body.
 pub fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(text)
-        .map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("the body is not as it should be: {error}")))
+        .map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("the body is not valid: {error}")))
 }
 
 /// The parameters in the path of a URL.

@@ -29,7 +29,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let unauthenticated = || unauthenticated("the connection has no known other end");
+        let unauthenticated = || unauthenticated("the address of the caller is not known");
         Ok(parts.extensions.get::<Peer>().cloned().ok_or_else(unauthenticated)?)
     }
 }
@@ -45,7 +45,7 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
         let by_certificate = parts.extensions.get::<Peer>().and_then(|peer| peer.certificate_name.clone());
         let by_token = || bearer(parts).and_then(|token| app.signer.verify(token, now()));
         let Some(id) = by_certificate.or_else(by_token) else {
-            return Err(unauthenticated("this needs a node's certificate, or its JWT while that is valid").into());
+            return Err(unauthenticated("this request needs a node's certificate or valid JWT").into());
         };
         let mut connection = app.store.read().await?;
         run_events::admitted_node(&mut connection, &id).await?;
@@ -64,7 +64,8 @@ impl FromRequestParts<Arc<App>> for OperatorCaller {
         match bearer(parts) {
             Some(token) if same_secret(token, &app.operator_token) => Ok(Self),
             _ => {
-                let message = "this needs the operators' token, as `Authorization: Bearer`; `operator-token` prints it";
+                let message =
+                    "this request needs the operators' token, as `Authorization: Bearer`; `operator-token` prints it";
                 Err(unauthenticated(message).into())
             }
         }
@@ -79,7 +80,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RunToken {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let token = bearer(parts).map(str::to_owned);
-        let missing = || unauthenticated("this needs the token of a run, as `Authorization: Bearer`");
+        let missing = || unauthenticated("this request needs the token of a run, as `Authorization: Bearer`");
         Ok(Self(token.ok_or_else(missing)?))
     }
 }

@@ -49,7 +49,7 @@ async fn known(app: &App, machine: Machine) -> Result<Known, Error> {
         Ok(Some(node)) if node.registered => node,
         Ok(_) => return Ok(Known::No),
         Err(error) if error.body().code == ErrorCode::IdentityConflict => {
-            tracing::warn!(%error, "a machine asks for its boot script under contradicting keys");
+            tracing::warn!(%error, "a machine asked for its boot script with contradictory keys");
             return Ok(Known::No);
         }
         Err(error) => return Err(error),

@@ -66,7 +66,7 @@ pub async fn logs(
 ) -> Result<StatusCode, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
     if headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding != "gzip") {
-        return Err(Error::refused(ErrorCode::InvalidRequest, "the log is to be compressed with gzip").into());
+        return Err(Error::refused(ErrorCode::InvalidRequest, "the log must be compressed with gzip").into());
     }
     // Decoded only as a check. The log is stored as it was received.
     decode(&headers, body.clone())?;

@@ -63,7 +63,7 @@ pub async fn put(
     Ok(match app.captures.append(&Capture { node, run, name }, place.offset, piece).await? {
         Appended::Stored(stored) => (StatusCode::NO_CONTENT, header(stored)).into_response(),
         Appended::Misplaced(stored) => {
-            let message = format!("{stored} bytes are stored, and the piece belongs behind {}", place.offset);
+            let message = format!("{stored} bytes are stored, but the piece starts at byte {}", place.offset);
             (header(stored), ApiError::from(Error::refused(ErrorCode::Conflict, message))).into_response()
         }
     })

@@ -33,7 +33,8 @@ const MAX_ENROL_BYTES: usize = 256 << 10;
     (status = 422, body = ErrorBody, description = "identity-missing: no usable key.")))]
 pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, Raw(body): Raw) -> Result<Response, ApiError> {
     if body.len() > MAX_ENROL_BYTES {
-        let message = format!("a request to enrol has at most {MAX_ENROL_BYTES} bytes, and this one {}", body.len());
+        let message =
+            format!("a request to enrol may have at most {MAX_ENROL_BYTES} bytes, but this one has {}", body.len());
         return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
     }
     let request: EnrolRequest = from_json(&body)?;

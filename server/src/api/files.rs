@@ -88,7 +88,7 @@ pub async fn respond(mut served: Served, request: &HeaderMap) -> Result<Response
 }
 
 fn outside(size: u64) -> Response {
-    let message = format!("the range lies outside of the object's {size} bytes");
+    let message = format!("the range is outside the object's {size} bytes");
     let refused = ApiError::from(Error::refused(ErrorCode::RangeNotSatisfiable, message));
     ([(CONTENT_RANGE, format!("bytes */{size}"))], refused).into_response()
 }

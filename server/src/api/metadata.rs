@@ -54,7 +54,7 @@ pub async fn by_header(
 ) -> Result<Response, ApiError> {
     let Some(token) = headers.get(TOKEN_HEADER).and_then(|value| value.to_str().ok()) else {
         let message =
-            "this needs the token of the URL that `node metadata-url` prints, in the header X-aws-ec2-metadata-token";
+            "this request needs the token in the URL of `node metadata-url`, in the header X-aws-ec2-metadata-token";
         return Err(Error::refused(ErrorCode::Unauthenticated, message).into());
     };
     Ok(get(&app, token, &path).await?)
@@ -69,5 +69,5 @@ async fn get(app: &App, token: &str, path: &str) -> Result<Response, Error> {
 }
 
 fn nothing() -> Error {
-    Error::refused(ErrorCode::NotFound, "there is no such metadata, or none for this token any more")
+    Error::refused(ErrorCode::NotFound, "there is no such metadata, or the token is no longer valid")
 }

@@ -141,7 +141,8 @@ async fn no_route() -> ApiError {
 }
 
 async fn wrong_method(method: Method) -> Response {
-    let refused = ApiError::from(Error::refused(ErrorCode::InvalidRequest, format!("{method} has no meaning here")));
+    let refused =
+        ApiError::from(Error::refused(ErrorCode::InvalidRequest, format!("{method} is not supported at this path")));
     (StatusCode::METHOD_NOT_ALLOWED, refused).into_response()
 }
 

@@ -102,7 +102,7 @@ pub async fn logs(
     Raw(body): Raw,
 ) -> Result<StatusCode, ApiError> {
     if place.boot_id.len() > MAX_ID_BYTES || place.run.as_ref().is_some_and(|run| run.len() > MAX_ID_BYTES) {
-        let message = format!("boot_id and run have at most {MAX_ID_BYTES} bytes each");
+        let message = format!("boot_id and run may have at most {MAX_ID_BYTES} bytes each");
         return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
     }
     let data = decode(&headers, body)?;
@@ -128,7 +128,7 @@ pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
             decoder.take(MAX_REQUEST_BYTES as u64 + 1).read_to_end(&mut data).map_err(bad)?;
             if data.len() > MAX_REQUEST_BYTES { Err(too_large()) } else { Ok(data) }
         }
-        Some(other) => Err(invalid(format!("content encoding {other:?} is not known; use gzip or none"))),
+        Some(other) => Err(invalid(format!("content encoding {other:?} is not supported; use gzip or none"))),
     }
 }
 

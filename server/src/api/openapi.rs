@@ -75,7 +75,7 @@ impl Modify for Security {
             "node",
             scheme("The node's JWT. Alternatively, no header and the node's TLS client certificate."),
         );
-        components.add_security_scheme("run", scheme("A token of the run, good for reports of one kind."));
+        components.add_security_scheme("run", scheme("A token of the run, valid for reports of one kind."));
         components.add_security_scheme("operator", scheme("The operators' token."));
     }
 }

@@ -190,7 +190,7 @@ pub async fn all_runs(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<
     Ok(Json(operate::list_runs(&app.store, None).await?))
 }
 
-/// End a run as failed. `{run}` is the id of a run, or a node, whose newest run is meant. The machine stops where it is
+/// End a run as failed. `{run}` is the id of a run, or a node, whose newest run is ended. The machine stops where it is
 /// and waits for another run.
 #[utoipa::path(post, path = "/v1/operator/runs/{run}/cancel", params(("run" = String, Path)),
     security(("operator" = [])),
@@ -286,7 +286,7 @@ pub async fn add_token(
     Ok((StatusCode::CREATED, Json(operate::add_token(&app.store, lifetime).await?)))
 }
 
-/// Remove an operating system. Runs that were started from it go on.
+/// Remove an operating system. Runs that were started from it continue.
 #[utoipa::path(delete, path = "/v1/operator/os/{name}", params(("name" = String, Path)), security(("operator" = [])),
     responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn remove_system(

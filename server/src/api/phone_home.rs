@@ -70,7 +70,7 @@ fn read_form(body: &[u8]) -> Result<BTreeMap<String, String>, Error> {
             return Err(invalid("a field of the form is not UTF-8"));
         }
         if form.insert(key.into_owned(), value.into_owned()).is_some() {
-            return Err(invalid("the form has a field twice"));
+            return Err(invalid("the form has the same field twice"));
         }
     }
     Ok(form)

@@ -27,7 +27,7 @@ pub fn enable_phone_home(steps: &mut [Step], block: &Block, ca: &str) -> Result<
     if asked {
         return Ok(());
     }
-    let message = "the workflow has no seed-cloud-init step through which the system could be asked to report";
+    let message = "the workflow has no seed-cloud-init step to set up the report of the installed system";
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
@@ -41,7 +41,7 @@ pub fn disable_phone_home(steps: &mut [Step], server: Option<&str>) -> Result<()
             continue;
         }
         let removed = remove_text(&seed.user_data, &is_ours).map_err(|refusal| {
-            let message = format!("the user-data cannot be kept from reporting: {refusal}");
+            let message = format!("phone_home cannot be removed from the user-data: {refusal}");
             Error::refused(ErrorCode::InvalidRequest, message)
         })?;
         if let Some(removed) = removed {
@@ -95,7 +95,7 @@ fn trusting(vendor_data: Option<&str>, ca: &str) -> Result<String, Error> {
 }
 
 fn cannot_report(refusal: Refusal) -> Error {
-    let message = format!("the user-data cannot be made to report: {refusal}");
+    let message = format!("phone_home cannot be added to the user-data: {refusal}");
     Error::refused(ErrorCode::InvalidRequest, message)
 }
 

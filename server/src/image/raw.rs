@@ -29,8 +29,8 @@ pub(super) struct Raw {
 }
 
 /// Decodes a file to its end. `name` is the path that the operator gave. `progress` is called with the bytes read so
-/// far. Fails where writing the image would: if the file is clearly no image, is damaged, ends too early, or has data
-/// behind its end.
+/// far. Fails if writing the image would fail: if the file is clearly not an image, is damaged, ends too early, or has
+/// data after its end.
 pub(super) fn decode(file: &Path, name: &Path, progress: &mut dyn FnMut(u64)) -> Result<Raw, Error> {
     let failed = |doing| move |source| Error::File { doing, path: name.to_owned(), source };
     let open = File::open(file).map_err(failed("opening the copy of"))?;
@@ -61,15 +61,16 @@ fn read(mut decoder: Box<dyn Read + '_>, format: Format, name: &Path) -> Result<
         let read = decoder.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut chunk);
         // Even if the data is damaged, its first bytes show what it is.
         if size == 0 {
-            let verb = if format == Format::Raw { "is" } else { "holds" };
+            let verb = if format == Format::Raw { "is" } else { "contains" };
             check_raw(&chunk).map_err(|found| no_image(name, &format!("{verb} {found}")))?;
             has_table = has_partition_table(&chunk);
         }
         if let Err(source) = read {
             let decoded = size + chunk.len() as u64;
             let message = format!(
-                "the {} data of the image {name:?} cannot be decoded after {decoded} bytes of the raw image ({source}): it is damaged, \
-                 was cut off, has something behind its end, or needs more memory than a machine has for it; make it again",
+                "the {} data of the image {name:?} cannot be decoded after {decoded} bytes of the raw image \
+                 ({source}): it is damaged, was cut off, has other data after its end, or needs more memory than \
+                 machines have for it; create the image again",
                 format.name()
             );
             return Err(Error::refused(ErrorCode::InvalidRequest, message));
@@ -95,7 +96,8 @@ fn of_qcow2(head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
     let header = Header::parse(head.get(..HEADER_LEN).unwrap_or(head)).map_err(|error| refused(&error.to_string()))?;
     let needed = header.l1.end.max(header.refcounts.end);
     if len < needed {
-        let reason = format!("the file ends at byte {len}, and its tables at byte {needed}; fetch or make it again");
+        let reason =
+            format!("the file ends at byte {len}, but its tables end at byte {needed}; download or create it again");
         return Err(refused(&reason));
     }
     Ok(Raw { size: header.size, digest: None, has_partition_table: None })
@@ -103,8 +105,9 @@ fn of_qcow2(head: &[u8], len: u64, name: &Path) -> Result<Raw, Error> {
 
 fn no_image(name: &Path, what: &str) -> Error {
     let message = format!(
-        "the image {name:?} cannot be installed: it {what}; give the disk image itself: raw, compressed once by zstd, \
-         gzip, xz or bzip2, or as qcow2; or add another file that actions fetch with --not-an-image"
+        "the image {name:?} cannot be installed: it {what}; give the disk image itself: raw, compressed once with \
+         zstd, gzip, xz or bzip2, or qcow2; to add a file that is not an image, for actions to fetch, use \
+         --not-an-image"
     );
     Error::refused(ErrorCode::InvalidRequest, message)
 }

@@ -185,8 +185,8 @@ pub async fn release_node(store: &Store, reference: &str, name: Option<String>) 
     let mut node = known_node(&mut transaction, reference).await?;
     if node.state == NodeState::Decommissioned {
         let message = format!(
-            "node {} was taken out of service for good; to let its machine in again, boot it and release it with the claim \
-             code it shows",
+            "node {} was taken out of service for good; to let its machine in again, boot it and release it with the \
+             claim code it shows",
             node.label()
         );
         return Err(Error::refused(ErrorCode::Decommissioned, message));

@@ -151,8 +151,8 @@ fn refuse_too_large(steps: &[Step]) -> Result<(), Error> {
         return Ok(());
     }
     let message = format!(
-        "the steps are {size} bytes of JSON, including user-data and the content of files, but a machine accepts at most \
-         {MAX_WORKFLOW_BYTES}; put large files on the server, and fetch them with write-file or from user-data"
+        "the steps are {size} bytes of JSON, including user-data and the content of files, but a machine accepts at \
+         most {MAX_WORKFLOW_BYTES}; put large files on the server, and fetch them with write-file or from user-data"
     );
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }

@@ -58,7 +58,7 @@ pub async fn store_log(store: &Store, token: &str, boot_id: &str, data: &[u8], n
 
 async fn state_of(connection: &mut Connection, run: &Run) -> Result<NodeState, Error> {
     let node = nodes::get_by_id(connection, &run.node).await?;
-    node.map(|node| node.state).ok_or_else(|| Error::refused(ErrorCode::NotFound, "the node is not known any more"))
+    node.map(|node| node.state).ok_or_else(|| Error::refused(ErrorCode::NotFound, "the node no longer exists"))
 }
 
 fn status(before: Option<BootStatus>, report: BootReport, now: Millis) -> BootStatus {
@@ -81,7 +81,7 @@ fn check_word(name: &str, word: &str) -> Result<(), Error> {
     if shown && (1..=MAX_BOOT_WORD_BYTES).contains(&word.len()) {
         return Ok(());
     }
-    let message = format!("{word:?} cannot be a {name}: 1 to {MAX_BOOT_WORD_BYTES} letters, digits and hyphens");
+    let message = format!("{word:?} is not a valid {name}: use 1 to {MAX_BOOT_WORD_BYTES} letters, digits and hyphens");
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 

@@ -40,7 +40,8 @@ pub async fn store(
     }
     let known = external_steps::expected(&mut transaction, &run.id).await?;
     let unknown = !known.is_empty() && !known.contains(&report.name);
-    let warning = unknown.then(|| format!("run {} does not know a step {:?}; it was stored", run.id, report.name));
+    let warning =
+        unknown.then(|| format!("run {} does not expect a step {:?}; the report was stored", run.id, report.name));
     let step = updated(before, report, unknown, now);
     external_steps::save(&mut transaction, &run.id, &step).await?;
     store::commit(transaction).await?;
@@ -53,7 +54,8 @@ fn check_label(report: &ExternalStepReport) -> Result<(), Error> {
     if length <= MAX_LABEL {
         return Ok(());
     }
-    let message = format!("the label of step {:?} has {length} characters: give {MAX_LABEL} at most", report.name);
+    let message =
+        format!("the label of step {:?} has {length} characters, but may have at most {MAX_LABEL}", report.name);
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 
@@ -61,7 +63,7 @@ fn check_label(report: &ExternalStepReport) -> Result<(), Error> {
 pub fn check_known(names: &[String]) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
     if names.len() > MAX_KNOWN {
-        return invalid(format!("{} known steps; at most {MAX_KNOWN}", names.len()));
+        return invalid(format!("{} known steps are given, but at most {MAX_KNOWN} are allowed", names.len()));
     }
     let problem = |name: &String| ExternalStepReport { name: name.clone(), ..ExternalStepReport::default() }.problem();
     names.iter().find_map(problem).map_or(Ok(()), invalid)

@@ -62,5 +62,5 @@ async fn reporting_run(connection: &mut Connection, caller: Caller<'_>) -> Resul
 }
 
 fn unknown_caller() -> Error {
-    Error::refused(ErrorCode::NotFound, "no run gave out the token or instance id this system reports with")
+    Error::refused(ErrorCode::NotFound, "no run issued the token or instance id that this system reports with")
 }

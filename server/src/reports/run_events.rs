@@ -15,7 +15,7 @@ use crate::time::Millis;
 /// The node, if it may ask and report. The credentials of a decommissioned node are refused.
 pub async fn admitted_node(connection: &mut Connection, id: &str) -> Result<Node, Error> {
     let Some(node) = nodes::get_by_id(connection, id).await? else {
-        let message = "the credentials are of a node that is not known any more";
+        let message = "the credentials belong to a node that no longer exists";
         return Err(Error::refused(ErrorCode::Unauthenticated, message));
     };
     if node.state == NodeState::Decommissioned {
@@ -29,7 +29,7 @@ pub async fn admitted_node(connection: &mut Connection, id: &str) -> Result<Node
 }
 
 /// The workflow for a node, which counts as fetched from now on. A run that has ended is not handed out again. One that
-/// goes on is, because the machine may have been power-cycled.
+/// is in progress is, because the machine may have been power-cycled.
 pub async fn fetch_workflow(store: &Store, node: &str, now: Millis) -> Result<Option<Workflow>, Error> {
     let open = |run: &Run| state::is_open(run.progress.state);
     // Reading needs no write lock, and most polls find nothing.
@@ -85,13 +85,16 @@ pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Mi
 fn check_batch(batch: &EventBatch) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
     if batch.events.len() > MAX_EVENTS_PER_BATCH {
-        return invalid(format!("{} events in one batch; at most {MAX_EVENTS_PER_BATCH}", batch.events.len()));
+        return invalid(format!(
+            "the batch has {} events, but may have at most {MAX_EVENTS_PER_BATCH}",
+            batch.events.len()
+        ));
     }
     if let Some(pair) = batch.events.windows(2).find(|pair| pair[0].seq >= pair[1].seq) {
-        return invalid(format!("event {} follows event {}; sequence numbers must grow", pair[1].seq, pair[0].seq));
+        return invalid(format!("event {} follows event {}; sequence numbers must increase", pair[1].seq, pair[0].seq));
     }
     if let Some(event) = batch.events.iter().find(|event| event.seq == 0 || i64::try_from(event.seq).is_err()) {
-        return invalid(format!("{} is no sequence number; they start at 1", event.seq));
+        return invalid(format!("{} is not a valid sequence number; they start at 1", event.seq));
     }
     Ok(())
 }

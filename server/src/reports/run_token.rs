@@ -16,7 +16,7 @@ const MAX_TOKENS: u64 = 16;
 /// Issues a token of a run, which is stored as its hash.
 pub async fn issue(connection: &mut Connection, run: &str, purpose: Purpose, now: Millis) -> Result<String, Error> {
     if run_tokens::count(connection, run, purpose).await? >= MAX_TOKENS {
-        let message = format!("run {run} has given out {MAX_TOKENS} tokens: use one of those");
+        let message = format!("run {run} has already issued {MAX_TOKENS} tokens; use one of them");
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     let token = random::token();
@@ -25,7 +25,7 @@ pub async fn issue(connection: &mut Connection, run: &str, purpose: Purpose, now
 }
 
 fn unknown() -> Error {
-    Error::refused(ErrorCode::NotFound, "no run gave out this token for reports of this kind")
+    Error::refused(ErrorCode::NotFound, "no run issued this token for reports of this kind")
 }
 
 /// Admits the bearer of a run's token, before its request is processed. Every request counts, even one that is refused
@@ -50,7 +50,7 @@ pub async fn caller(connection: &mut Connection, token: &str, purpose: Purpose, 
         return Err(Error::refused(ErrorCode::Decommissioned, message));
     }
     if node.run.as_deref() != Some(&run.id) {
-        let message = format!("run {} is over: node {} has a newer one", run.id, node.label());
+        let message = format!("run {} is over: node {} has a newer run", run.id, node.label());
         return Err(Error::refused(ErrorCode::TokenExpired, message));
     }
     nodes::seen(connection, &run.node, now).await?;

@@ -1,8 +1,8 @@
 # slipway_report NAME [STATUS [PERCENT [LABEL [LOGS [PRIORITY]]]]]
-# tells slipway a step of this installation. STATUS is init, done or failed; an empty word says nothing. NAME is cut after 62 bytes,
-# LABEL after 200. Steps of a lower PRIORITY are shown first; it is 100 unless given. The function prints nothing, takes ten seconds
-# at most and always returns 0, so that it never stops what calls it. To see why nothing arrives, set SLIPWAY_REPORT_LOG to a file:
-# what the sending program says is appended to it.
+# reports a step of this installation to slipway. STATUS is init, done or failed. An empty argument changes nothing. NAME is cut
+# after 62 bytes, LABEL after 200. Steps with a lower PRIORITY are shown first; the default is 100. The function prints nothing,
+# takes at most ten seconds and always returns 0, so that it never stops its caller. To see why nothing arrives, set
+# SLIPWAY_REPORT_LOG to a file: the output of the sending program is appended to it.
 slipway_report() {
     (
         set +eu
@@ -18,7 +18,7 @@ slipway_report() {
             body="$body$1=${value%"%0A"}&"
         }
         body=
-        # The server takes 64. A character that is cut becomes one of three bytes.
+        # The server accepts 64. A character that is cut becomes one of three bytes.
         field name "$(printf '%.62s' "${1:-}")"
         field status "${2:-}"
         field percent "${3:-}"
@@ -26,7 +26,7 @@ slipway_report() {
         field logs "$(printf '%s' "${5:-}" | tail -c 8000)"
         field priority "${6:-}"
         work=$(mktemp -d "${TMPDIR:-/tmp}/slipway.XXXXXX") || exit 0
-        # Everybody can read the arguments of a program. Where there is no room for all of it, there is none for the CA behind it.
+        # Everybody can read the arguments of a program. If there is no room for all of the body, there is none for the CA after it.
         printf '%s' "$body" >"$work/body"
         printf '%s\n' "$ca" >"$work/ca"
         : >"$work/request"
@@ -41,7 +41,7 @@ slipway_report() {
             set -- wget --config="$work/config" --ca-certificate="$work/ca" --ca-directory="$work" --no-verbose \
                 --output-document=/dev/null --tries=1 --timeout=4 --max-redirect=0 --post-file="$work/body" "$url"
         else
-            # Where there is only busybox: its wget knows no CA, so openssl carries the request.
+            # There is only busybox: its wget cannot verify with a CA, so openssl sends the request.
             printf 'POST %s HTTP/1.0\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\nContent-Length: %s\r\n\r\n%s' \
                 '@PATH@' '@ADDRESS@' "$token" application/x-www-form-urlencoded "$(($(printf '%s' "$body" | wc -c)))" \
                 "$body" >"$work/request"

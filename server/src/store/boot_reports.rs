@@ -59,7 +59,7 @@ pub async fn insert_log(connection: &mut Connection, log: &HostLog<'_>, now: Mil
                (SELECT at, ROW_NUMBER() OVER (ORDER BY at DESC) AS place, SUM(LENGTH(data)) OVER (ORDER BY at DESC) AS bytes \
                FROM host_logs WHERE node = $1 AND kind = $2) AS kept WHERE place > $3 OR (place > 1 AND bytes > $4))";
     let query = sqlx::query(sql).bind(log.node).bind(log.kind).bind(MAX_LOGS).bind(MAX_LOG_BYTES);
-    query.execute(connection).await.map(drop).map_err(database("forgetting old logs"))
+    query.execute(connection).await.map(drop).map_err(database("removing old logs"))
 }
 
 /// The newest log of a kind, compressed with gzip.

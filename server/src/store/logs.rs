@@ -45,7 +45,7 @@ pub async fn insert(
         let sql = "DELETE FROM logs WHERE node = $1 AND boot_id NOT IN \
                    (SELECT boot_id FROM logs WHERE node = $1 GROUP BY boot_id ORDER BY MAX(at) DESC LIMIT $2)";
         let query = sqlx::query(sql).bind(node).bind(MAX_BOOTS);
-        query.execute(&mut *connection).await.map_err(database("forgetting old logs"))?;
+        query.execute(&mut *connection).await.map_err(database("removing old logs"))?;
     }
     Ok(())
 }

@@ -104,7 +104,7 @@ pub async fn matching(connection: &mut Connection, identity: &Identity) -> Resul
     let mut matches = Vec::new();
     for (kind, value) in keys(identity) {
         let row = sqlx::query("SELECT node FROM node_keys WHERE kind = $1 AND value = $2").bind(kind).bind(value);
-        let row = row.fetch_optional(&mut *connection).await.map_err(database("looking a key up"))?;
+        let row = row.fetch_optional(&mut *connection).await.map_err(database("looking up a key"))?;
         if let Some(row) = row {
             matches.push(KeyMatch { kind, value: value.to_owned(), node: get(&row, "node")? });
         }
@@ -186,7 +186,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
 
 async fn forget_keys(connection: &mut Connection, id: &str) -> Result<(), Error> {
     let done = sqlx::query("DELETE FROM node_keys WHERE node = $1").bind(id).execute(connection).await;
-    done.map(drop).map_err(database("forgetting a node's keys"))
+    done.map(drop).map_err(database("removing a node's keys"))
 }
 
 /// Removes a node with its keys, runs and logs.
@@ -199,7 +199,7 @@ pub async fn remove(connection: &mut Connection, id: &str) -> Result<(), Error> 
 pub async fn seen(connection: &mut Connection, id: &str, now: Millis) -> Result<(), Error> {
     let sql = "UPDATE nodes SET last_seen = $1 WHERE id = $2";
     let done = sqlx::query(sql).bind(now.cast_signed()).bind(id).execute(connection).await;
-    done.map(drop).map_err(database("noting a sign of life"))
+    done.map(drop).map_err(database("recording that a node was heard from"))
 }
 
 /// Forgets the machines that only asked to enrol, except the `keep` seen last.
@@ -207,7 +207,7 @@ pub async fn forget_unregistered(connection: &mut Connection, keep: u32) -> Resu
     let sql = "DELETE FROM nodes WHERE NOT registered AND id NOT IN \
                (SELECT id FROM nodes WHERE NOT registered ORDER BY last_seen DESC, id LIMIT $1)";
     let done = sqlx::query(sql).bind(i64::from(keep)).execute(connection).await;
-    done.map(drop).map_err(database("forgetting unknown machines"))
+    done.map(drop).map_err(database("removing unknown machines"))
 }
 
 fn from_row(row: &SqliteRow) -> Result<Node, Error> {

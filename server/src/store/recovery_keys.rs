@@ -45,7 +45,7 @@ pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Stor
 pub async fn note_shown(connection: &mut Connection, node: &str, volume: &str, now: Millis) -> Result<(), Error> {
     let sql = "UPDATE recovery_keys SET shown_at = $1 WHERE node = $2 AND volume = $3";
     let done = sqlx::query(sql).bind(now.cast_signed()).bind(node).bind(volume).execute(connection).await;
-    done.map(drop).map_err(database("noting that recovery keys were shown"))
+    done.map(drop).map_err(database("recording that recovery keys were shown"))
 }
 
 /// Removes the key of a volume.

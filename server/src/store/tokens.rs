@@ -74,5 +74,5 @@ pub async fn consume(
 ) -> Result<(), Error> {
     let sql = "UPDATE tokens SET used_at = $1, used_by_address = $2, node = $3 WHERE hash = $4";
     let done = sqlx::query(sql).bind(now.cast_signed()).bind(address).bind(node).bind(hash).execute(connection).await;
-    done.map(drop).map_err(database("consuming a token"))
+    done.map(drop).map_err(database("marking a token as used"))
 }

@@ -154,10 +154,10 @@ async fn what_is_not_what_it_should_be_is_no_image() {
     capturing.put(0, b"damaged").await;
     let short = CapturedImage { size: 6, ..described(b"damaged") };
     let body = refusal(capturing.commit(&short).await).await;
-    assert_eq!(body.message, "7 bytes of the image are stored, and it is to have 6");
+    assert_eq!(body.message, "7 bytes of the image are stored, but it must have 6");
 
     let body = refusal(capturing.commit(&described(b"perfect")).await).await;
-    assert!(body.message.starts_with("what is stored has the digest sha256:"), "{body:?}");
+    assert!(body.message.starts_with("the stored image has the digest sha256:"), "{body:?}");
     assert_eq!(body.code, ErrorCode::InvalidRequest);
     assert_eq!(capturing.images().await, []);
     assert_eq!(capturing.partial(), [""; 0]);

@@ -101,7 +101,7 @@ fn a_second_server_on_a_folder_is_refused_before_it_changes_anything() {
         let process = server.0.id();
         let expect = format!("slipway-server: another server already runs on {data:?} (process {process}, since 20");
         assert!(message.starts_with(&expect), "{message}");
-        let rest = " UTC, https://server.test): stop it first, or give this one another folder by --data";
+        let rest = " UTC, https://server.test): stop it first, or give this one another folder with --data";
         assert!(message.ends_with(rest), "{message}");
         assert!(settings(data) == before, "{listen}");
     }
@@ -169,16 +169,16 @@ fn only_a_server_makes_a_data_folder() {
         [&["status"], &["ca"], &["operator-token"], &["node", "add", "--name", "web1", "--uuid", UUID]];
     for data in [&missing, &foreign] {
         let expect = format!(
-            "slipway-server: there is no slipway data in {data:?}: `slipway-server serve` makes it; \
-             to use another folder give --data or SLIPWAY_DATA"
+            "slipway-server: there is no slipway data in {data:?}: `slipway-server serve` creates it; \
+             to use another folder, give --data or SLIPWAY_DATA"
         );
         for arguments in commands {
             assert_eq!(fail(data, arguments), expect, "{arguments:?}");
         }
     }
     let expect = format!(
-        "slipway-server: {foreign:?} is not a data folder of slipway, and has other files, such as \"notes\"; \
-         give a new or empty folder by --data or SLIPWAY_DATA"
+        "slipway-server: {foreign:?} is not a slipway data folder: it has other files, such as \"notes\"; \
+         give a new or empty folder with --data or SLIPWAY_DATA"
     );
     assert_eq!(fail(&foreign, &["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"]), expect);
     let file = foreign.join("notes");

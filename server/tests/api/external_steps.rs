@@ -86,7 +86,7 @@ async fn a_name_nobody_expects_is_flagged_and_taken() {
     let named = |name: &str| json!({ "name": name });
     assert_eq!(warning(report(&server, &token, &named("packages")).await).await, None);
     let told = warning(report(&server, &token, &named("pakcages")).await).await.unwrap();
-    assert!(told.ends_with(" does not know a step \"pakcages\"; it was stored"), "{told}");
+    assert!(told.ends_with(" does not expect a step \"pakcages\"; the report was stored"), "{told}");
     let flags: Vec<(String, bool)> = steps(&server).await.into_iter().map(|step| (step.name, step.unknown)).collect();
     assert_eq!(flags, [("packages".to_owned(), false), ("pakcages".to_owned(), true)]);
 }
@@ -129,7 +129,7 @@ async fn what_means_nothing_is_refused() {
     let (name, label) = ("x".repeat(60_000), "%C3%A4".repeat(201));
     for (form, expect) in [
         (format!("name={name}"), "60000 bytes cannot name a step: a name has 1 to 64 bytes and no control characters"),
-        (format!("name=a&label={label}"), "the label of step \"a\" has 201 characters: give 200 at most"),
+        (format!("name=a&label={label}"), "the label of step \"a\" has 201 characters, but may have at most 200"),
     ] {
         assert_eq!(refusal(post_form(&server, &token, form).await).await.message, expect);
     }

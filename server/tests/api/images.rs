@@ -107,12 +107,12 @@ async fn what_no_machine_could_install_is_refused() {
         (b"# Notes\n\nnothing\n".to_vec(), "it is a text file; give the disk image itself: raw, "),
         (b"<!DOCTYPE html>".to_vec(), "it is an HTML or XML page; "),
         (b"PK\x03\x04".to_vec(), "it is a zip archive; "),
-        (xz(&tar), "it holds a tar archive; "),
-        (zstd(b"# Notes\n"), "it holds a text file; "),
-        (gzip(&zstd(&raw)), "it holds zstd; "),
+        (xz(&tar), "it contains a tar archive; "),
+        (zstd(b"# Notes\n"), "it contains a text file; "),
+        (gzip(&zstd(&raw)), "it contains zstd; "),
         (zstd(b""), "is empty"),
         (qcow2_with(15, 1), "it has a backing file; make an image without with qemu-img convert"),
-        (qcow2(10 << 30)[..0x20000].to_vec(), "the file ends at byte 131072, and its tables at byte 196608; "),
+        (qcow2(10 << 30)[..0x20000].to_vec(), "the file ends at byte 131072, but its tables end at byte 196608; "),
     ] {
         let message = refused(&server, &bytes, Known::default()).await;
         assert!(message.starts_with("the image \"") && message.contains(expect), "{message}");

@@ -67,7 +67,7 @@ async fn only_a_run_that_encrypts_may_leave_a_key_and_only_a_key() {
     let store = server.store().await;
     let id = operate::show_node(&store, "m1").await.unwrap().id;
     let error = escrow::show_keys(&store, &id, "m1", &[]).await.unwrap_err();
-    assert_eq!(error.to_string(), "there is no recovery key of node m1");
+    assert_eq!(error.to_string(), "node m1 has no recovery keys");
 }
 
 fn volume(number: u64) -> String {

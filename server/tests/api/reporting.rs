@@ -93,13 +93,16 @@ async fn what_is_refused_is_refused_when_it_is_said() {
     let no_tries = NewRun { phone_home_tries: Some(0), ..debian() };
     let no_seed = NewRun { phone_home: Some(true), ..new_run("steps: [{name: a, action: {reboot: {}}}]") };
     for (new, expect) in [
-        (with_user_data("#cloud-config\na: [b\n"), "the user-data cannot be made to report: line 2, column 4: "),
+        (with_user_data("#cloud-config\na: [b\n"), "phone_home cannot be added to the user-data: line 2, column 4: "),
         (
             with_user_data("hello\n"),
-            "the user-data cannot be made to report: line 1, column 1: the user-data is nothing",
+            "phone_home cannot be added to the user-data: line 1, column 1: the user-data is nothing",
         ),
-        (without(with_user_data(anchored)), "the user-data cannot be kept from reporting: line 2, column 1: without"),
-        (no_tries, "phone_home_tries is 0"),
+        (
+            without(with_user_data(anchored)),
+            "phone_home cannot be removed from the user-data: line 2, column 1: without",
+        ),
+        (no_tries, "phone_home_tries must not be 0"),
         (no_seed, "the workflow has no seed-cloud-init step"),
     ] {
         let refused = start(&server, new).await.expect_err(expect);
@@ -108,7 +111,10 @@ async fn what_is_refused_is_refused_when_it_is_said() {
     }
     let bad = |system: &mut System| system.user_data = Some("#cloud-config\n- a\n".to_owned());
     let refused = add_system(&server, bad).await.expect_err("a list");
-    assert!(refused.to_string().starts_with("the user-data cannot be made to report: line 2, column 1"), "{refused}");
+    assert!(
+        refused.to_string().starts_with("phone_home cannot be added to the user-data: line 2, column 1"),
+        "{refused}"
+    );
     add_system(&server, |system| system.phone_home_tries = Some(0)).await.expect_err("no tries");
 }
 
@@ -123,7 +129,7 @@ async fn a_run_is_no_larger_than_what_a_machine_reads() {
     let refused = start(&server, run(MAX_WORKFLOW_BYTES / 2)).await.expect_err("too large");
     assert_eq!(refused.body().code, ErrorCode::InvalidRequest);
     let message = refused.to_string();
-    assert!(message.contains("at most 8388608: put large files on the server"), "{message}");
+    assert!(message.contains("at most 8388608; put large files on the server"), "{message}");
     start(&server, run(MAX_WORKFLOW_BYTES / 2 - (64 << 10))).await.unwrap();
     let workflow = node.workflow(&server).await.unwrap();
     assert!(serde_json::to_vec(&workflow).unwrap().len() < MAX_WORKFLOW_BYTES);
