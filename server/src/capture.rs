@@ -2,7 +2,7 @@
 //! digest is right.
 //!
 //! A file in use is locked, because a node that lost its connection may come back while the server is still processing
-//! what it sent before.
+//! the data it sent before.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -50,7 +50,7 @@ pub struct Capture {
 pub enum Appended {
     /// The piece is stored. The image now has this many bytes.
     Stored(u64),
-    /// The piece is not stored, because its offset is not the end of what is stored, which is this many bytes.
+    /// The piece is not stored, because its offset is not the number of bytes stored, which is this.
     Misplaced(u64),
 }
 
@@ -95,14 +95,14 @@ impl Captures {
         .await
     }
 
-    /// Appends a piece to an image that was begun, if its offset is the end of what is stored.
+    /// Appends a piece to an image that was begun, if its offset is the end of the stored data.
     pub async fn append(&self, capture: &Capture, offset: u64, piece: Bytes) -> Result<Appended, Error> {
         check_allowed(&mut *self.store.read().await?, capture).await?;
         let (place, largest) = (self.data.capture(&capture.run, &capture.name), self.max);
         blocking(move || write(&place, offset, &piece, largest)).await
     }
 
-    /// Makes an image of what was stored, if its size and digest are right. Returns `None` if that takes longer; the
+    /// Makes an image of the stored data, if its size and digest are right. Returns `None` if that takes longer; the
     /// caller then asks again. Repeating a finished commit changes nothing.
     pub async fn commit(&self, capture: Capture, image: CapturedImage) -> Result<Option<Image>, Error> {
         let mut connection = self.store.read().await?;
@@ -232,7 +232,7 @@ async fn verify(
     Ok(image)
 }
 
-/// Checks size and digest of everything that was stored. Removes the file if the digest is wrong.
+/// Checks the size and digest of the stored data. Removes the file if the digest is wrong.
 fn check(place: &Path, image: &CapturedImage, stopping: &watch::Receiver<bool>) -> Result<File, Error> {
     let failed = |doing| move |source| Error::File { doing, path: place.to_owned(), source };
     let invalid = |message| Error::refused(ErrorCode::InvalidRequest, message);

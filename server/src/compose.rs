@@ -21,8 +21,8 @@ const INSTANCE_PREFIX: &str = "slipway-";
 /// The steps that install a system on a node. They have no instance id yet, and their user-data has yet to be made to
 /// report or not; see [`phone_home`].
 ///
-/// `server` is the URL under which machines reach the server. `user_data` is that of the run. The system's user-data is
-/// used only if the run has none; empty user-data is not none.
+/// `server` is the URL at which machines reach the server. `user_data` is that of the run. The system's user-data is
+/// used only if the run has none. Empty user-data counts as user-data.
 pub fn install(system: &System, server: &str, user_data: Option<&str>) -> Vec<Step> {
     let disk = || system.disk.clone();
     let user_data = user_data.or(system.user_data.as_deref()).unwrap_or_default().to_owned();

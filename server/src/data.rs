@@ -9,7 +9,7 @@
 //! jwt.key               key of the nodes' JWTs and of the tokens for metadata
 //! operator-token        token of the operators' HTTPS API
 //! images/sha256/HEX     images by the digest of the file as delivered
-//! images/captures/RUN   what has arrived of disks that a run captures
+//! images/captures/RUN   received parts of the disks that a run captures
 //! ```
 //!
 //! One server at a time works on the folder, next to any number of operators' commands. Files that are made on first
@@ -161,7 +161,7 @@ impl DataDir {
         self.root.join("images/captures")
     }
 
-    /// Path of what was received of a run's capture with this name.
+    /// Path of the received part of a run's capture with this name.
     pub fn capture(&self, run: &str, name: &str) -> PathBuf {
         self.captures().join(run).join(name)
     }
@@ -224,7 +224,7 @@ impl DataDir {
     }
 }
 
-/// Refuses a folder that has files of others and none of a server's.
+/// Refuses a folder that has other files but none of a server's.
 fn check_ours(root: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { doing: "reading the folder", path: root.to_owned(), source };
     let entries = match fs::read_dir(root) {

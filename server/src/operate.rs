@@ -42,7 +42,8 @@ fn check_name(what: &str, name: &str) -> Result<(), Error> {
 }
 
 fn check_keys(keys: &[String]) -> Result<(), Error> {
-    // The message gives the key's number: a text that is no public key may be a private one, and the message is logged.
+    // The message gives the number of the key: a text that is not a public key may be a private one, and the message
+    // is logged.
     let problem =
         |(number, key): (usize, &String)| Some(format!("SSH key {number} cannot be used: {}", ssh_key::problem(key)?));
     (1..).zip(keys).find_map(problem).map_or(Ok(()), |message| Err(Error::refused(ErrorCode::InvalidRequest, message)))

@@ -61,7 +61,7 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
         (_, NodeEvent::RunSucceeded(AfterRun::Reported)) => S::Running,
         (_, NodeEvent::RunFailed) => S::Failed,
         (S::Booting | S::Installed, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => S::Running,
-        // While the run goes on, the report is only recorded; see AfterRun::Reported.
+        // While the run is in progress, the report is only recorded; see AfterRun::Reported.
         (_, NodeEvent::PhonedHome | NodeEvent::SystemRuns) => state,
     }
 }

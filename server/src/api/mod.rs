@@ -63,7 +63,7 @@ pub struct App {
     pub token_reports: Rate,
     /// How often installed systems may ask for metadata.
     pub metadata: Rate,
-    /// Host name under which machines reach the server.
+    /// Host name at which machines reach the server.
     pub site: String,
     /// Where captured disks go.
     pub captures: Captures,

@@ -88,7 +88,7 @@ async fn check_name_is_free(connection: &mut Connection, name: &str, id: Option<
     Err(Error::refused(ErrorCode::Conflict, message))
 }
 
-/// The refusal to register a machine twice. It names the command for what was meant.
+/// The refusal to register a machine twice. It names the command that the operator needs.
 fn known_already(node: &Node, name: Option<&str>) -> Error {
     let label = node.label();
     let advice = match (node.released, name) {
@@ -131,7 +131,7 @@ pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Err
     status::one(&mut connection, node).await
 }
 
-/// Changes a node. A run keeps what it was started with.
+/// Changes a node. A run keeps the settings it was started with.
 pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;

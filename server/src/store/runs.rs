@@ -63,7 +63,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) 
     Ok(())
 }
 
-/// Stores the parts of a run that change while it goes on.
+/// Stores the parts of a run that change while it is in progress.
 pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
                finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9 WHERE id = $10";

@@ -3,7 +3,7 @@
 use super::{Connection, database, get};
 use crate::error::Error;
 
-/// The URL under which machines reach the server, without a trailing slash.
+/// The URL at which machines reach the server, without a trailing slash.
 pub const SERVER_URL: &str = "server-url";
 
 /// The value of a setting.

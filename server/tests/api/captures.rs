@@ -141,7 +141,7 @@ async fn a_piece_that_belongs_elsewhere_is_refused_with_where_it_would_belong() 
         assert_eq!(stored(&answer), Some("3"), "{offset}");
         assert_eq!(refusal(answer).await.code, ErrorCode::Conflict);
     }
-    // Another attempt of the step begins anew.
+    // Another attempt of the step starts again.
     capturing.begin().await;
     assert_eq!(stored(&capturing.put(0, b"two").await), Some("3"));
     assert_eq!(capturing.commit(&described(b"two")).await.status(), StatusCode::OK);
