@@ -180,7 +180,7 @@ fn what_is_not_in_a_registry_as_named_leaves_the_disk_as_it_was() {
     let hub = Hub::start(&raw, None, Twist::None);
     let bench = hub.bench();
     fails_for(&bench, hub.artifact(":13"), "the server answered 404");
-    fails_for(&bench, hub.artifact(":12#other"), "it has no file of that title, of \"os.raw\"");
+    fails_for(&bench, hub.artifact(":12#other"), "it has no file with that title; its files are \"os.raw\"");
     fails_for(&bench, hub.artifact(""), "it has neither tag nor digest");
     let digest = Some(sha256(b"another"));
     fails_for(&bench, StreamImage { digest, ..hub.artifact(":12") }, "the step has the digest sha256:");

@@ -288,7 +288,7 @@ fn a_map_that_cannot_be_used_leaves_the_disk_as_it_was() {
     let looking = format!("reading the block map {}: ", source.map());
     for (map, expect) in [
         (good.replacen("0-1", "0-2", 1), looking.clone() + "checking the digest of the block map: expected "),
-        ("<html>404</html>".to_owned(), looking.clone() + "reading the block map: line 1: this is no block map"),
+        ("<html>404</html>".to_owned(), looking.clone() + "reading the block map: line 1: this is not a block map"),
         (good[..good.len() - 9].to_owned(), looking + "reading the block map: "),
         (good + &" ".repeat(16 * MIB), "it has more than the 16777216 bytes that are read".to_owned()),
     ] {

@@ -120,7 +120,7 @@ fn a_qcow2_image_whose_tables_lead_into_themselves_does_not_boot() {
     let l2 = number(&image, l1) & !(COPIED as usize);
     // Each entry is redirected to `to`. The last one is reached after other clusters were written.
     for (entry, to, expect) in
-        [(l1, l1, "two tables lie"), (l2, l2, "points into a table"), (l2 + 40 * 8, l2, "points")]
+        [(l1, l1, "two tables are at byte"), (l2, l2, "points into a table"), (l2 + 40 * 8, l2, "points")]
     {
         let mut image = image.clone();
         image[entry..entry + 8].copy_from_slice(&(to as u64 | COPIED).to_be_bytes());

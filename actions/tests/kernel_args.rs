@@ -355,7 +355,7 @@ fn an_image_whose_stub_reads_no_addons_is_refused() {
     let old = (".sdmagic", "#### LoaderInfo: systemd-stub 252.39-1~deb12u2 ####\0");
     with_image(&bench, "a.efi", &[old, (".linux", "MZ"), (".cmdline", "root=x quiet\0")]);
     let message = refusal(&bench, append(&["a"]), &[]);
-    assert!(message.contains("systemd-stub 252.39-1~deb12u2, which reads no addons"), "{message}");
+    assert!(message.contains("systemd-stub 252.39-1~deb12u2, which does not read addons"), "{message}");
 
     for done in [append(&["quiet"]), delete(&["a"]), replace("root", "root=x")] {
         let outcome =

@@ -79,7 +79,7 @@ fn an_image_that_is_not_that_of_the_list_of_sums_does_not_boot() {
             format!("{}  other.raw\n", wrong.hex()),
             "looking for \"image.raw\" in the list of sums: it has \"other.raw\"",
         ),
-        ("<html>".to_owned(), "it has no line of a digest and a name"),
+        ("<html>".to_owned(), "it has no line with a digest and a name"),
         (" ".repeat(MIB + 1), "it has more than the 1048576 bytes that are read"),
     ] {
         fails_for(&bench, from_list(&list), expect);

@@ -133,7 +133,9 @@ impl Checksum {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The text is longer than 16 MiB.
-    #[error("reading the block map: it has {size} bytes, at most {MAX_TEXT} are read; write the image without it")]
+    #[error(
+        "reading the block map: it has {size} bytes, but at most {MAX_TEXT} are supported; write the image without it"
+    )]
     TooLong {
         /// Bytes of the text.
         size: usize,

@@ -42,8 +42,8 @@ pub fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String
     let only = index.first().filter(|_| platforms == ["any"]);
     match (matching.next(), matching.next(), only) {
         (Some((entry, _)), None, _) | (None, None, Some(entry)) => digest_of(entry),
-        (None, ..) => Err(format!("it has nothing for {wanted}, but for {}", listed(&platforms))),
-        (Some(_), Some(_), _) => Err(format!("it has several for {wanted}: name one by its digest")),
+        (None, ..) => Err(format!("it has nothing for {wanted}, only for {}", listed(&platforms))),
+        (Some(_), Some(_), _) => Err(format!("it has several manifests for {wanted}: select one by its digest")),
     }
 }
 
@@ -52,7 +52,7 @@ pub fn blob(manifest: &Value, title: Option<&str>) -> Result<Blob, String> {
     let config = manifest.get("config").and_then(|config| config.get("mediaType")).and_then(Value::as_str);
     if config.is_some_and(|config| CONTAINER.contains(&config)) {
         return Err(
-            "it is a container image, not a file; push the file as an artifact, such as by oras push".to_owned()
+            "it is a container image, not a file; push the file as an artifact, for example with oras push".to_owned()
         );
     }
     let layers = manifest.get("layers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -69,15 +69,18 @@ pub fn blob(manifest: &Value, title: Option<&str>) -> Result<Blob, String> {
         (None, _) if layers.is_empty() => Err("it has no files".to_owned()),
         (found, _) => {
             let titles: Vec<String> = layers.iter().map(title_of).collect();
-            let which = if found.is_some() { "several files" } else { "no file of that title" };
-            Err(format!("it has {which}, of {}: name one with #TITLE at the end of the URL", listed(&titles)))
+            let which = if found.is_some() { "several files" } else { "no file with that title" };
+            Err(format!(
+                "it has {which}; its files are {}: select one with #TITLE at the end of the URL",
+                listed(&titles)
+            ))
         }
     }
 }
 
 fn digest_of(descriptor: &Value) -> Result<Digest, String> {
     let text = descriptor.get("digest").and_then(Value::as_str).ok_or("its manifest has an entry without a digest")?;
-    text.parse().map_err(|error| format!("its manifest has an entry with a wrong digest: {error}"))
+    text.parse().map_err(|error| format!("its manifest has an entry with an invalid digest: {error}"))
 }
 
 /// Lists some texts from a registry, shortened, as there may be many and they may be long.
@@ -111,9 +114,12 @@ mod tests {
             (entry('a', "linux", "amd64"), entry('b', "linux", "arm64"), entry('c', "unknown", "unknown"));
         check(json!([amd, arm, other]), Ok('b'));
         check(json!([{"digest": hex('d')}]), Ok('d'));
-        check(json!([amd, other]), Err("it has nothing for linux/arm64, but for \"linux/amd64\", \"unknown/unknown\""));
+        check(
+            json!([amd, other]),
+            Err("it has nothing for linux/arm64, only for \"linux/amd64\", \"unknown/unknown\""),
+        );
         check(json!([amd]), Err("it has nothing for linux/arm64"));
-        check(json!([arm, arm]), Err("it has several for linux/arm64"));
+        check(json!([arm, arm]), Err("it has several manifests for linux/arm64"));
         check(json!([]), Err("it has nothing for linux/arm64"));
         check(json!([{"digest": 7}]), Err("an entry without a digest"));
     }
@@ -132,13 +138,13 @@ mod tests {
         let (image, notes) = (layer('a', "image.raw"), layer('b', "notes.txt"));
         check(json!([image]), None, Ok('a'));
         check(json!([image, notes]), Some("notes.txt"), Ok('b'));
-        check(json!([image, notes]), None, Err("several files, of \"image.raw\", \"notes.txt\""));
-        check(json!([image]), Some("image"), Err("no file of that title, of \"image.raw\""));
+        check(json!([image, notes]), None, Err("several files; its files are \"image.raw\", \"notes.txt\""));
+        check(json!([image]), Some("image"), Err("no file with that title; its files are \"image.raw\""));
         check(json!([image, image]), Some("image.raw"), Err("several files"));
         check(json!([]), None, Err("it has no files"));
         check(json!(7), None, Err("it has no files"));
         check(json!([{"digest": hex('a')}]), None, Err("does not say how large"));
-        check(json!([{"digest": "sha256:../x", "size": 7}]), None, Err("an entry with a wrong digest"));
+        check(json!([{"digest": "sha256:../x", "size": 7}]), None, Err("an entry with an invalid digest"));
         let container = json!({"config": {"mediaType": CONTAINER[0]}, "layers": [image]});
         assert!(blob(&container, None).unwrap_err().contains("it is a container image"));
     }

@@ -26,20 +26,20 @@ const TRUSTED_COMMENT: &str = "trusted comment: ";
 pub enum Error {
     /// The public key has no known format.
     #[error(
-        "reading the public key: {reason}; give a key of minisign, or one of Ed25519 as PEM, base64 or hexadecimal digits"
+        "reading the public key: {reason}; give a minisign key, or an Ed25519 key as PEM, base64 or hexadecimal digits"
     )]
     Key {
         /// What is wrong with it.
         reason: &'static str,
     },
     /// The signature has no known format, or does not fit the key's format.
-    #[error("reading the signature: {reason}; check the address of the signature")]
+    #[error("reading the signature: {reason}; check the URL of the signature")]
     Signature {
         /// What is wrong with it.
         reason: &'static str,
     },
     /// The signature was made with another key.
-    #[error("checking the signature: it was made with key {found}, and not with {expected}")]
+    #[error("checking the signature: it was made with key {found}, not with {expected}")]
     OtherKey {
         /// Number of the public key, as minisign prints it.
         expected: String,
@@ -117,10 +117,10 @@ impl PublicKey {
             Some(([], key)) => (None, key),
             Some((head, key)) if head == SPKI => (None, key),
             Some(([b'E', b'd', number @ ..], key)) if number.len() == 8 => (number.first_chunk().copied(), key),
-            _ => return Err(refused("it is not a key of Ed25519")),
+            _ => return Err(refused("it is not an Ed25519 key")),
         };
         let key = VerifyingKey::from_bytes(key).ok().filter(|key| !key.is_weak());
-        Ok(Self { key: key.ok_or_else(|| refused("its bytes are no point of the curve, or a weak one"))?, minisign })
+        Ok(Self { key: key.ok_or_else(|| refused("it is not a point on the curve, or it is a weak key"))?, minisign })
     }
 }
 
@@ -138,7 +138,7 @@ fn over_stream(key: &VerifyingKey, signature: &Signature) -> Result<Verifier, Er
 }
 
 fn minisign(key: &VerifyingKey, number: [u8; 8], signature: &[u8]) -> Result<Verifier, Error> {
-    let refused = Error::Signature { reason: "it is not a signature of minisign" };
+    let refused = Error::Signature { reason: "it is not a minisign signature" };
     let parsed = str::from_utf8(signature).ok().and_then(MinisignSignature::parse).ok_or(refused)?;
     if parsed.number != number {
         // minisign prints the number as a 64-bit little-endian integer.
@@ -257,14 +257,14 @@ mod tests {
     #[test]
     fn what_cannot_be_checked_is_refused_before_the_stream() {
         let refused = |key: &str, signature: &[u8]| Verifier::new(key, signature).err().unwrap().to_string();
-        assert!(refused("", MINISIGN.as_bytes()).contains("not a key of Ed25519"));
+        assert!(refused("", MINISIGN.as_bytes()).contains("not an Ed25519 key"));
         assert!(refused("?", MINISIGN.as_bytes()).contains("neither base64"));
         // With the point of order one as the key, any signature would be valid.
         let weak = format!("01{}", "00".repeat(31));
-        assert!(refused(&weak, OPENSSL.as_bytes()).contains("a weak one"));
+        assert!(refused(&weak, OPENSSL.as_bytes()).contains("a weak key"));
         assert!(refused(&"A".repeat(MAX_KEY + 1), b"").contains("too long"));
         assert!(refused(MINISIGN_KEY, &[b'A'; MAX_SIGNATURE + 1]).contains("too long"));
-        assert!(refused(MINISIGN_KEY, OPENSSL.as_bytes()).contains("not a signature of minisign"));
+        assert!(refused(MINISIGN_KEY, OPENSSL.as_bytes()).contains("not a minisign signature"));
         assert!(refused(OPENSSL_KEY, MINISIGN.as_bytes()).contains("not 64 bytes"));
         for cut in 0..MINISIGN.len() - 1 {
             refused(MINISIGN_KEY, &MINISIGN.as_bytes()[..cut]);
@@ -272,6 +272,6 @@ mod tests {
         let mut other = STANDARD.decode(MINISIGN_KEY.lines().nth(1).unwrap()).unwrap();
         other[2] ^= 1;
         let message = refused(&STANDARD.encode(other), MINISIGN.as_bytes());
-        assert!(message.contains("made with key CECB9D45458180F1, and not with CECB9D45458180F0"), "{message}");
+        assert!(message.contains("made with key CECB9D45458180F1, not with CECB9D45458180F0"), "{message}");
     }
 }

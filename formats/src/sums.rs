@@ -17,14 +17,14 @@ const SHOWN_NAMES: usize = 5;
 pub enum Error {
     /// The text is longer than a mebibyte.
     #[error(
-        "reading the list of sums: it has {size} bytes, at most {MAX_TEXT} are read; name the digest itself instead"
+        "reading the list of sums: it has {size} bytes, but at most {MAX_TEXT} are supported; give the digest itself instead"
     )]
     TooLong {
         /// Bytes it has.
         size: usize,
     },
     /// No line names the file.
-    #[error("looking for {name:?} in the list of sums: {there}; check the name in the URL and the address of the list")]
+    #[error("looking for {name:?} in the list of sums: {there}; check the name in the URL and the URL of the list")]
     Missing {
         /// The file looked for.
         name: String,
@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// Two lines give the file different digests.
     #[error(
-        "looking for {name:?} in the list of sums: lines {first} and {second} give different digests; name the digest itself instead"
+        "looking for {name:?} in the list of sums: lines {first} and {second} give different digests; give the digest itself instead"
     )]
     Ambiguous {
         /// The file looked for.
@@ -115,7 +115,9 @@ pub fn find(text: &[u8], name: &str) -> Result<Digest, Error> {
     let name = name.to_owned();
     Err(match unsupported {
         Some((line, algorithm)) => Error::Unsupported { name, line, algorithm },
-        None if others.is_empty() => Error::Missing { name, there: "it has no line of a digest and a name".to_owned() },
+        None if others.is_empty() => {
+            Error::Missing { name, there: "it has no line with a digest and a name".to_owned() }
+        }
         None => Error::Missing { name, there: format!("it has {}", others.join(", ")) },
     })
 }
@@ -258,13 +260,13 @@ mod tests {
         let signature = format!("-----BEGIN PGP SIGNATURE-----\n{forged}\n-----END PGP SIGNATURE-----\n");
         check(&format!("{head}{A}  image.raw\n{signature}"), Ok(&format!("sha256:{A}")));
         check(&format!("{head}- {A}  image.raw\n"), Ok(&format!("sha256:{A}")));
-        check(&format!("{head}{signature}"), Err("no line of a digest and a name"));
+        check(&format!("{head}{signature}"), Err("no line with a digest and a name"));
     }
 
     #[test]
     fn what_gives_no_single_digest_is_refused() {
-        check("", Err("no line of a digest and a name"));
-        check("<html>404</html>", Err("no line of a digest and a name"));
+        check("", Err("no line with a digest and a name"));
+        check("<html>404</html>", Err("no line with a digest and a name"));
         let others: String = ["a", "b", "c", "d", "e", "f"].map(|name| format!("{A}  {name}\n")).concat();
         check(&others, Err("it has \"a\", \"b\", \"c\", \"d\", \"e\"; check"));
         check(&format!("{A}  image.raw.zst\n{A}  dir/image.raw\n"), Err("\"image.raw.zst\", \"dir/image.raw\""));
@@ -272,7 +274,7 @@ mod tests {
         check(&format!("{}  image.raw\n", &A[..40]), Err("line 1 gives a digest of 40 digits"));
         check("MD5 (image.raw) = 00\n", Err("line 1 gives MD5"));
         check(&format!("\nSHA256 (image.raw) = {}\n", &A[..63]), Err("line 2"));
-        check(&" ".repeat(MAX_TEXT + 1), Err("at most 1048576 are read"));
+        check(&" ".repeat(MAX_TEXT + 1), Err("at most 1048576 are supported"));
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl Raw {
         match event {
             Event::Start(element) => {
                 if path.len() == MAX_DEPTH {
-                    return Err(format!("there are more than {MAX_DEPTH} elements inside one another"));
+                    return Err(format!("its elements are nested more than {MAX_DEPTH} deep"));
                 }
                 path.push(element.name().as_ref().to_owned());
                 self.start(element, path)?;
@@ -84,7 +84,7 @@ impl Raw {
             }
             Event::Text(_) | Event::Empty(_) | Event::Comment(_) | Event::Decl(_) => {}
             Event::CData(_) | Event::PI(_) | Event::DocType(_) | Event::GeneralRef(_) => {
-                return Err("entities, document types and the like have no place in a block map".to_owned());
+                return Err("a block map cannot contain entities, document types or the like".to_owned());
             }
             Event::Eof if path.is_empty() => return Ok(false),
             Event::Eof => return Err(format!("the text ends inside {:?}", path.join("/"))),
@@ -99,7 +99,7 @@ impl Raw {
                 let numbers = version.split_once('.');
                 let numbers = numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
                 let known = numbers.filter(|numbers| matches!(numbers, (1, _) | (2, 0)));
-                let known = known.ok_or_else(|| format!("version {version:?} is not known; 1.0 to 2.0 are"))?;
+                let known = known.ok_or_else(|| format!("version {version:?} is not supported; 1.0 to 2.0 are"))?;
                 once(&mut self.version, known, "bmap")
             }
             ["bmap", "BlockMap", "Range"] => {
@@ -108,7 +108,7 @@ impl Raw {
                 self.range_digest = digits.as_deref().map(bytes_of_hex).transpose()?;
                 Ok(())
             }
-            [] | [_] if path.first().is_none_or(|root| root != "bmap") => Err("this is no block map".to_owned()),
+            [] | [_] if path.first().is_none_or(|root| root != "bmap") => Err("this is not a block map".to_owned()),
             _ => Ok(()),
         }
     }
@@ -121,7 +121,8 @@ impl Raw {
             ["bmap", name @ "MappedBlocksCount"] => once(&mut self.mapped_blocks, number(text)?, name),
             ["bmap", name @ "ChecksumType"] => {
                 let known = Checksum::named(text);
-                let known = known.ok_or_else(|| format!("{text:?} is not known; sha1, sha256 and sha512 are"))?;
+                let known = known
+                    .ok_or_else(|| format!("checksum type {text:?} is not supported; sha1, sha256 and sha512 are"))?;
                 once(&mut self.checksum, known, name)
             }
             ["bmap", name @ ("BmapFileChecksum" | "BmapFileSHA1")] => {
@@ -167,7 +168,7 @@ impl Raw {
             _ => None,
         };
         if let Some(checksum) = checksum {
-            let (own, place) = self.own.as_ref().ok_or_else(|| whole("it has no digest of its own"))?;
+            let (own, place) = self.own.as_ref().ok_or_else(|| whole("it has no digest of itself"))?;
             verify(text, checksum, own, place)?;
         }
         if !BLOCK_SIZES.contains(&block_size) || !block_size.is_multiple_of(512) {
@@ -191,10 +192,10 @@ impl Raw {
             ranges.push(Mapped { bytes, digest });
         }
         if ranges.is_empty() {
-            return Err(whole("it lists no block, so there would be nothing to write"));
+            return Err(whole("it lists no blocks, so there would be nothing to write"));
         }
         if sum != mapped {
-            return Err(whole(format!("its ranges have {sum} blocks, and it says {mapped}")));
+            return Err(whole(format!("its ranges have {sum} blocks, but it declares {mapped}")));
         }
         Ok(Bmap { block_size, image_size, checksum, ranges })
     }
@@ -221,7 +222,7 @@ fn once<T>(place: &mut Option<T>, value: T, name: &str) -> Result<(), String> {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    u64::from_str(text).map_err(|_| format!("{text:?} is no number of bytes or blocks"))
+    u64::from_str(text).map_err(|_| format!("{text:?} is not a number of bytes or blocks"))
 }
 
 fn attribute(element: &BytesStart<'_>, name: &str) -> Result<Option<String>, String> {
@@ -236,5 +237,5 @@ pub(super) fn bytes_of_hex(digits: &str) -> Result<Box<[u8]>, String> {
     });
     let too_long = digits.len() > 2 * Checksum::Sha512.len();
     let bytes: Option<Box<[u8]>> = if too_long { None } else { pairs.collect() };
-    bytes.ok_or_else(|| "a digest is not made of hexadecimal digits, or has too many".to_owned())
+    bytes.ok_or_else(|| "a digest has characters other than hexadecimal digits, or too many digits".to_owned())
 }

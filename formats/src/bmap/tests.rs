@@ -58,8 +58,8 @@ fn every_version_is_read() {
     let sha512 = map().replace("2.0", "1.4").replace("sha256", "sha512").replace(DIGEST, &DIGEST.repeat(2));
     let sha512 = sealed(&sha512, Checksum::Sha512);
     assert_eq!(parse(sha512.as_bytes()).unwrap().checksum, Some(Checksum::Sha512));
-    check("2.0", "3.0", "line 3: version \"3.0\" is not known");
-    check("2.0", "2", "line 3: version \"2\" is not known");
+    check("2.0", "3.0", "line 3: version \"3.0\" is not supported");
+    check("2.0", "2", "line 3: version \"2\" is not supported");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_changed_map_is_found_by_its_own_digest() {
     let text = sealed(&map(), Checksum::Sha256);
     assert!(message(&text.replace(" 3-4 ", " 4-5 ")).contains("checking the digest of the block map"));
     assert!(message(&text.replace("</bmap>", "</bmap> ")).contains("checking the digest of the block map"));
-    assert!(message(&map().replace("OWN", "")).contains("it has no digest of its own"));
+    assert!(message(&map().replace("OWN", "")).contains("it has no digest of itself"));
 }
 
 #[test]
@@ -76,18 +76,18 @@ fn what_contradicts_itself_is_refused() {
     check("3-4", "0", "line 12: range \"0\" does not follow");
     check("257<", "256-258<", "range \"256-258\" is not within its 258 blocks");
     check("257<", "18446744073709551615<", "is not within its 258 blocks");
-    check("3-4", "3", "its ranges have 3 blocks, and it says 4");
+    check("3-4", "3", "its ranges have 3 blocks, but it declares 4");
     let ranges = map()[map().find("<Range").unwrap()..map().find("</BlockMap>").unwrap()].to_owned();
-    check(&ranges, "", "it lists no block, so there would be nothing to write");
-    check("3-4", "three", "line 12: \"three\" is no number");
+    check(&ranges, "", "it lists no blocks, so there would be nothing to write");
+    check("3-4", "three", "line 12: \"three\" is not a number");
     check(DIGEST, &DIGEST[2..], "the digest of range \"0-0\" has the wrong length");
-    check(DIGEST, "xy", "line 11: a digest is not made of hexadecimal digits");
+    check(DIGEST, "xy", "line 11: a digest has characters other than hexadecimal digits");
     check("> 4096 <", "> 0 <", "a block cannot have 0 bytes");
     check("> 1052673 <", "> 18446744073709551615 <", "are not 258 blocks");
     check("<BlocksCount>258", "<BlocksCount>259", "are not 259 blocks");
     check("<BlocksCount>258</BlocksCount>", "", "it has no BlocksCount");
     check("<BlockMap>", "<BlockSize>1</BlockSize><BlockMap>", "line 10: BlockSize is given twice");
-    check("sha256 ", "md5 ", "line 8: \"md5\" is not known");
+    check("sha256 ", "md5 ", "line 8: checksum type \"md5\" is not supported");
     check("<!-- <BlockSize>", "<!DOCTYPE a [<!ENTITY b \"c\">]><!-- <BlockSize>", "line 2: entities");
     check("3-4", "&#51;-4", "line 12: entities");
     check("</Range>", "</range>", "line 11");
@@ -97,11 +97,11 @@ fn what_contradicts_itself_is_refused() {
 #[test]
 fn what_is_no_map_is_refused() {
     assert!(message("").contains("it has no element bmap"));
-    assert!(message("<html><body>404</body></html>").contains("line 1: this is no block map"));
+    assert!(message("<html><body>404</body></html>").contains("line 1: this is not a block map"));
     assert!(message("not XML").contains("there is text outside the map"));
     assert!(message("<bmap/>").contains("it has no element bmap"));
-    assert!(message(&"<bmap version=\"2.0\">".repeat(9)).contains("line 1: there are more than 8 elements"));
-    assert!(message(&" ".repeat(MAX_TEXT + 1)).contains("at most 16777216 are read"));
+    assert!(message(&"<bmap version=\"2.0\">".repeat(9)).contains("line 1: its elements are nested more than 8 deep"));
+    assert!(message(&" ".repeat(MAX_TEXT + 1)).contains("at most 16777216 are supported"));
     let text = sealed(&map(), Checksum::Sha256);
     for cut in 0..text.len() - "\n".len() {
         parse(&text.as_bytes()[..cut]).unwrap_err();

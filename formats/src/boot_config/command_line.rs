@@ -96,7 +96,7 @@ fn grub_word_end(text: &str) -> Result<(usize, String), String> {
             ('\\', None | Some('"')) => match chars.next() {
                 Some((_, c)) if quote.is_none() || "$\"\\".contains(c) => value.push(c),
                 Some((_, c)) => value.extend(['\\', c]),
-                None => return Err("the command goes on on the next line; write it on one".to_owned()),
+                None => return Err("the command continues on the next line; write it on one line".to_owned()),
             },
             ('$', None | Some('"')) => value.push(EXPANSION),
             (c, None) if c.is_whitespace() => return Ok((at, value)),
@@ -118,7 +118,7 @@ fn grub_word_end(text: &str) -> Result<(usize, String), String> {
 fn grub_word(value: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,:/+@%".contains(c);
     match value {
-        _ if value.contains(['\'', '\\']) => Err(format!("GRUB cannot pass {value:?} on, because of its ' or \\")),
+        _ if value.contains(['\'', '\\']) => Err(format!("GRUB cannot pass on {value:?}, because it contains ' or \\")),
         _ if value.chars().all(plain) => Ok(value.to_owned()),
         _ => Ok(format!("'{value}'")),
     }

@@ -64,12 +64,14 @@ fn unescaped(word: &str) -> Result<String, String> {
     let mut chars = inner.unwrap_or_default().chars();
     while let Some(c) = chars.next() {
         match c {
-            '$' | '"' => return Err(format!("the value of kernelopts has {c:?} in it; take it out")),
+            '$' | '"' => return Err(format!("the value of kernelopts contains {c:?}; remove it")),
             '\\' => value.extend(chars.next()),
             c => value.push(c),
         }
     }
-    inner.map(|_| value).ok_or_else(|| "the value of kernelopts is not in double quotes; put it in some".to_owned())
+    inner
+        .map(|_| value)
+        .ok_or_else(|| "the value of kernelopts is not in double quotes; put it in double quotes".to_owned())
 }
 
 fn escaped(value: &str) -> String {
@@ -116,7 +118,7 @@ mod tests {
         for text in ["set timeout=5\n", "linux16 /boot/memtest86+x64.bin root=x\n", "linux /memdisk iso\n", "linux\n"] {
             assert_eq!(normal(text, &append(&["a"])), Edit::NoCommandLine, "{text:?}");
         }
-        check_refused(&normal, "\nlinux /v root=x \\\n  quiet\n", "line 2: the command goes on");
+        check_refused(&normal, "\nlinux /v root=x \\\n  quiet\n", "line 2: the command continues");
         check_refused(&normal, "linux /v root=x; initrd /i\n", "line 1: ';' stands outside quotes");
     }
 
@@ -129,11 +131,7 @@ mod tests {
         check(text, &delete(&["a"]), text);
         check("set kernelopts=\"a\"\n", &append(&["k=\"v w\""]), "set kernelopts=\"a k=\\\"v w\\\"\"\n");
         assert_eq!(kernelopts_of_config("set timeout=5\n", &append(&["a"])), Edit::NoCommandLine);
-        check_refused(
-            &kernelopts_of_config,
-            "set kernelopts=\"$x\"\n",
-            "line 1: the value of kernelopts has '$' in it",
-        );
+        check_refused(&kernelopts_of_config, "set kernelopts=\"$x\"\n", "line 1: the value of kernelopts contains '$'");
         check_refused(&kernelopts_of_config, "set kernelopts=a\n", "line 1: the value of kernelopts is not in");
     }
 }

@@ -16,7 +16,7 @@ pub fn grub_env(text: &str, wanted: &KernelArgs) -> Edit {
     let Some(at) = lines.match_indices(KERNELOPTS).map(|(at, _)| at).find(is_name) else { return Edit::NoCommandLine };
     let from = at + KERNELOPTS.len();
     let Some(len) = value_len(&lines[from..]) else {
-        return Edit::Refused("the value of kernelopts has no end; make the file again with grub-editenv".to_owned());
+        return Edit::Refused("the value of kernelopts has no end; create the file again with grub-editenv".to_owned());
     };
     let old = unescaped(&lines[from..from + len]);
     let new = match changed(&[&old], wanted, Language::Kernel) {

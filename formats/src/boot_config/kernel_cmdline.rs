@@ -22,7 +22,7 @@ pub fn kernel_cmdline(text: &str, wanted: &KernelArgs) -> Edit {
         let old = line.trim();
         let new = if is_part(old) { edited.next() } else { None };
         match new.filter(|new| new != old) {
-            Some(new) if new.starts_with('#') => Err(format!("{new:?} would be a comment; write it otherwise")),
+            Some(new) if new.starts_with('#') => Err(format!("{new:?} would be a comment; write it differently")),
             new => Ok(new),
         }
     })

@@ -26,12 +26,14 @@ const SBAT: &[u8] = b"sbat,1,SBAT Version,sbat,1,https://github.com/rhboot/shim/
 pub fn why_not(command_lines: &[String], magic: &str, wanted: &KernelArgs) -> Option<String> {
     let version = magic.split_once(STUB).map(|(_, version)| version.split_whitespace().next().unwrap_or_default());
     let Some(version) = version else {
-        return Some("it is not made with systemd-stub, so it reads no addons; build the arguments into it".to_owned());
+        return Some(
+            "it was not built with systemd-stub, so it does not read addons; build the arguments into it".to_owned(),
+        );
     };
     let digits = version.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
     if digits.parse::<u32>().is_ok_and(|number| number < FIRST_WITH_ADDONS) {
         return Some(format!(
-            "it is made with systemd-stub {version}, which reads no addons: make it with version {FIRST_WITH_ADDONS} or later, \
+            "it was built with systemd-stub {version}, which does not read addons: build it with version {FIRST_WITH_ADDONS} or later, \
              or build the arguments into it"
         ));
     }
@@ -40,7 +42,10 @@ pub fn why_not(command_lines: &[String], magic: &str, wanted: &KernelArgs) -> Op
     for word in command_lines.iter().filter_map(|line| Language::Kernel.split(line).ok()).flatten() {
         let is_new = wanted.replace.iter().any(|replacement| replacement.new.replace('"', "") == word.value);
         if !is_new && meant.iter().any(|meant| workflow::is_kernel_argument(&word.value, meant)) {
-            return Some(format!("{:?} is built into it and cannot be taken away: build it anew without", word.raw));
+            return Some(format!(
+                "{:?} is built into it and cannot be removed: build it again without this argument",
+                word.raw
+            ));
         }
     }
     None
@@ -211,7 +216,7 @@ mod tests {
             &append(&["a"]),
             Some("systemd-stub 252.39-1~deb12u2,"),
         );
-        check("", &append(&["a"]), Some("not made with systemd-stub"));
+        check("", &append(&["a"]), Some("not built with systemd-stub"));
         check(MAGIC, &delete(&["quiet"]), Some("\"quiet\" is built into it"));
         check(MAGIC, &delete(&["k=\"v w\""]), Some("is built into it"));
         check(MAGIC, &replace(&[("root", "root=y")]), Some("\"root=x\" is built into it"));

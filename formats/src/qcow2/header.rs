@@ -42,7 +42,7 @@ const COMPRESSION_TYPE: usize = 104;
 const CLUSTER_BITS: Range<u32> = 9..22;
 /// Most entries of the L1 table that are read: enough for 64 TiB in clusters of 64 KiB.
 const MAX_L1: u64 = 1 << 17;
-const CONVERT: &str = "make an image without with qemu-img convert -O qcow2";
+const CONVERT: &str = "use qemu-img convert -O qcow2 to make a supported image";
 
 const DIRTY: u64 = 1 << 0;
 const CORRUPT: u64 = 1 << 1;
@@ -83,13 +83,13 @@ impl Header {
     pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
         let fields = Fields(bytes);
         if !bytes.starts_with(b"QFI\xFB") {
-            return Err(refused("it does not begin as a qcow2 image"));
+            return Err(refused("it does not begin like a qcow2 image"));
         }
         let version = fields.be32(4)?;
         let (compression, incompatible) = match version {
             2 => (Compression::Deflate, 0),
             3 => version_3(&fields)?,
-            _ => return Err(unsupported(format!("it is of version {version}; 2 and 3 are read"), CONVERT)),
+            _ => return Err(unsupported(format!("it has version {version}, but only 2 and 3 are supported"), CONVERT)),
         };
         check_features(incompatible)?;
         if fields.be64(8)? != 0 {
@@ -111,7 +111,7 @@ impl Header {
             return Err(refused(format!("its L1 table is too short for {size} bytes")));
         }
         if l1_entries > MAX_L1 {
-            let remedy = "make one with larger clusters with qemu-img convert -O qcow2 -o cluster_size=2M";
+            let remedy = "use qemu-img convert -O qcow2 -o cluster_size=2M to make one with larger clusters";
             return Err(unsupported(format!("{size} bytes in clusters of {} are too many", 1 << cluster_bits), remedy));
         }
         let area = |name, start: u64, len: u64| match start.checked_add(len) {
@@ -157,7 +157,12 @@ fn version_3(fields: &Fields<'_>) -> Result<(Compression, u64), HeaderError> {
     let compression = match (incompatible & COMPRESSION != 0, kind) {
         (false, 0) => Compression::Deflate,
         (true, 1) => Compression::Zstd,
-        _ => return Err(unsupported(format!("it has compression type {kind}; zlib and zstd are read"), CONVERT)),
+        _ => {
+            return Err(unsupported(
+                format!("it has compression type {kind}, but only zlib and zstd are supported"),
+                CONVERT,
+            ));
+        }
     };
     Ok((compression, incompatible))
 }
@@ -168,9 +173,9 @@ fn check_features(incompatible: u64) -> Result<(), HeaderError> {
     let (feature, remedy) = match incompatible {
         bits if bits & CORRUPT != 0 => ("it is marked as damaged", REPAIR),
         bits if bits & DIRTY != 0 => ("it was not closed", REPAIR),
-        bits if bits & EXTERNAL_DATA != 0 => ("its data are in another file", CONVERT),
+        bits if bits & EXTERNAL_DATA != 0 => ("its data is in another file", CONVERT),
         bits if bits & EXTENDED_L2 != 0 => ("it has extended L2 entries", CONVERT),
-        bits if bits & !known != 0 => ("it has a feature that is not known", CONVERT),
+        bits if bits & !known != 0 => ("it has an unknown feature", CONVERT),
         _ => return Ok(()),
     };
     Err(unsupported(feature.to_owned(), remedy))

@@ -53,7 +53,7 @@ impl Image {
         tables.sort_by_key(|table| table.start);
         let pairs = tables.iter().zip(tables.iter().skip(1));
         if let Some((_, overlap)) = pairs.into_iter().find(|(one, next)| next.start < one.end) {
-            let reason = format!("two tables lie at byte {}", overlap.start);
+            let reason = format!("two tables are at byte {}", overlap.start);
             return Err(HeaderError::Invalid { reason }.into());
         }
         Ok(Self { header, len, l2, tables })

@@ -25,8 +25,8 @@ pub(super) enum Cluster {
 pub(super) fn l1_entry(header: &Header, index: usize, entry: u64) -> Result<u64, Error> {
     let offset = entry & OFFSET;
     let reason = match entry {
-        _ if entry & !(OFFSET | COPIED) != 0 => "has bits set that are reserved",
-        _ if !offset.is_multiple_of(header.cluster()) => "is not at the start of a cluster",
+        _ if entry & !(OFFSET | COPIED) != 0 => "has reserved bits set",
+        _ if !offset.is_multiple_of(header.cluster()) => "does not point to the start of a cluster",
         _ => return Ok(offset),
     };
     Err(Error::Entry { table: "the L1 table".to_owned(), index: index as u64, reason })
@@ -46,11 +46,11 @@ pub(super) fn in_l2(l1_index: usize, index: usize, reason: &'static str) -> Erro
 fn standard(header: &Header, entry: u64) -> Result<Cluster, &'static str> {
     let offset = entry & OFFSET;
     match entry {
-        _ if entry & !(OFFSET | COPIED | ZERO) != 0 => Err("has bits set that are reserved"),
-        _ if !offset.is_multiple_of(header.cluster()) => Err("is not at the start of a cluster"),
-        _ if entry & ZERO != 0 && header.version < 3 => Err("is of a kind that version 2 has not"),
+        _ if entry & !(OFFSET | COPIED | ZERO) != 0 => Err("has reserved bits set"),
+        _ if !offset.is_multiple_of(header.cluster()) => Err("does not point to the start of a cluster"),
+        _ if entry & ZERO != 0 && header.version < 3 => Err("is of a kind that version 2 does not have"),
         _ if entry & ZERO != 0 || entry == 0 => Ok(Cluster::Zero),
-        _ if offset == 0 => Err("lies in the header"),
+        _ if offset == 0 => Err("points into the header"),
         _ => Ok(Cluster::Plain(offset)),
     }
 }
@@ -62,8 +62,8 @@ fn compressed(header: &Header, entry: u64) -> Result<Cluster, &'static str> {
     let offset = entry & ((1 << offset_bits) - 1);
     let sectors = (entry & !(COPIED | COMPRESSED)) >> offset_bits;
     match entry {
-        _ if entry & COPIED != 0 || offset >= 1 << 56 => Err("has bits set that are reserved"),
-        _ if offset < header.cluster() => Err("lies in the header"),
+        _ if entry & COPIED != 0 || offset >= 1 << 56 => Err("has reserved bits set"),
+        _ if offset < header.cluster() => Err("points into the header"),
         _ => Ok(Cluster::Compressed(offset, ((sectors + 1) * SECTOR - offset % SECTOR) as usize)),
     }
 }

@@ -228,9 +228,9 @@ fn the_small_image_is_read() {
 
 #[test]
 fn headers_that_cannot_be_relied_on_are_refused() {
-    refused_field(0, 0, "does not begin as a qcow2 image");
-    refused_field(4, 1, "it is of version 1");
-    refused_field(12, 400, "it has a backing file; make an image without with qemu-img convert");
+    refused_field(0, 0, "does not begin like a qcow2 image");
+    refused_field(4, 1, "it has version 1");
+    refused_field(12, 400, "it has a backing file; use qemu-img convert");
     refused_field(20, 8, "cannot have 2^8 bytes");
     refused_field(20, 22, "cannot have 2^22 bytes");
     refused_field(20, u32::MAX, "cannot have 2^4294967295 bytes");
@@ -242,10 +242,10 @@ fn headers_that_cannot_be_relied_on_are_refused() {
     refused_field(52, 513, "its refcount table cannot be at byte 513");
     refused_field(76, 1 << 0, "it was not closed; repair it with qemu-img check");
     refused_field(76, 1 << 1, "it is marked as damaged");
-    refused_field(76, 1 << 2, "its data are in another file");
+    refused_field(76, 1 << 2, "its data is in another file");
     refused_field(76, 1 << 3, "it has compression type 0");
     refused_field(76, 1 << 4, "it has extended L2 entries");
-    refused_field(72, 1 << 31, "a feature that is not known");
+    refused_field(72, 1 << 31, "an unknown feature");
     refused_field(100, 105, "it cannot have 105 bytes");
     refused_field(24, 1 << 31, "the raw image cannot have 9223372036854809276 bytes");
     refused_field(24, 1 << 30, "its L1 table is too short");
@@ -254,7 +254,11 @@ fn headers_that_cannot_be_relied_on_are_refused() {
         put64(file, 24, 1 << 40);
         put32(file, 36, u32::MAX);
     };
-    refused(many, "are too many; make one with larger clusters", "are too many");
+    refused(
+        many,
+        "are too many; use qemu-img convert -O qcow2 -o cluster_size=2M to make one with larger clusters",
+        "are too many",
+    );
     let overflow = |file: &mut Vec<u8>| put64(file, 48, !0 << 9);
     refused(overflow, "its refcount table cannot be at byte", "its refcount table cannot be at byte");
 }
@@ -263,16 +267,20 @@ fn headers_that_cannot_be_relied_on_are_refused() {
 fn tables_that_point_where_they_must_not_are_refused() {
     let set = |at: usize, value: u64| move |file: &mut Vec<u8>| put64(file, at, value);
     // An L2 table used twice, the L1 table as an L2 table, an L2 table in the header and one in the refcount table.
-    refused(set(L1 + 8, L2[0] as u64), "two tables lie at byte 1536", "byte 1536 is needed after byte 2048 has passed");
-    refused(set(L1, L1 as u64), "two tables lie at byte 1024", "byte 1024 is needed after byte 1040 has passed");
-    refused(set(L1, REFCOUNTS as u64), "two tables lie at byte 512", "byte 512 is needed after");
-    refused(set(40, REFCOUNTS as u64), "two tables lie at byte 512", "byte 512 is needed after");
+    refused(set(L1 + 8, L2[0] as u64), "two tables are at byte 1536", "byte 1536 is needed after byte 2048 has passed");
+    refused(set(L1, L1 as u64), "two tables are at byte 1024", "byte 1024 is needed after byte 1040 has passed");
+    refused(set(L1, REFCOUNTS as u64), "two tables are at byte 512", "byte 512 is needed after");
+    refused(set(40, REFCOUNTS as u64), "two tables are at byte 512", "byte 512 is needed after");
     refused(
         set(L1, 1 << 20),
         "an L2 table of the qcow2 image: the file ends at byte 4284",
         "the file ends at byte 4284",
     );
-    refused(set(L1, 1537), "the L1 table of the qcow2 image: entry 0 has bits set", "entry 0 has bits set");
+    refused(
+        set(L1, 1537),
+        "the L1 table of the qcow2 image: entry 0 has reserved bits set",
+        "entry 0 has reserved bits set",
+    );
     refused(set(40, 1 << 40), "the L1 table of the qcow2 image: the file ends", "the L1 table of the qcow2 image");
     let in_table = "L2 table 0 of the qcow2 image: entry 0 points into a table";
     for table in [REFCOUNTS, L1, L2[0]] {
@@ -280,14 +288,14 @@ fn tables_that_point_where_they_must_not_are_refused() {
     }
     refused(set(L2[0], L2[1] as u64), in_table, "is needed after byte 4096 has passed");
     refused(set(L2[0], COMPRESSED | 1030), in_table, "byte 1030 is needed after");
-    refused(set(L2[0], COPIED), "entry 0 lies in the header", "entry 0 lies in the header");
-    refused(set(L2[0], COMPRESSED | 511), "entry 0 lies in the header", "entry 0 lies in the header");
+    refused(set(L2[0], COPIED), "entry 0 points into the header", "entry 0 points into the header");
+    refused(set(L2[0], COMPRESSED | 511), "entry 0 points into the header", "entry 0 points into the header");
     refused(set(L2[0], 1 << 40), "a cluster of the qcow2 image: the file ends", "a cluster of the qcow2 image");
     refused(set(L2[0], COMPRESSED | 1 << 40), "a compressed cluster of", "a compressed cluster of");
-    refused(set(L2[0], 1 << 60 | 2048), "entry 0 has bits set", "entry 0 has bits set");
-    refused(set(L2[0], COPIED | COMPRESSED | 3072), "entry 0 has bits set", "entry 0 has bits set");
+    refused(set(L2[0], 1 << 60 | 2048), "entry 0 has reserved bits set", "entry 0 has reserved bits set");
+    refused(set(L2[0], COPIED | COMPRESSED | 3072), "entry 0 has reserved bits set", "entry 0 has reserved bits set");
     let zero_in_v2 = |file: &mut Vec<u8>| put32(file, 4, 2);
-    refused(zero_in_v2, "entry 1 is of a kind that version 2 has not", "entry 1 is of a kind");
+    refused(zero_in_v2, "entry 1 is of a kind that version 2 does not have", "entry 1 is of a kind");
     let misaligned = |file: &mut Vec<u8>| {
         put32(file, 20, 10);
         put64(file, L1, 1536);

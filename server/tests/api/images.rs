@@ -111,7 +111,7 @@ async fn what_no_machine_could_install_is_refused() {
         (zstd(b"# Notes\n"), "it contains a text file; "),
         (gzip(&zstd(&raw)), "it contains zstd; "),
         (zstd(b""), "is empty"),
-        (qcow2_with(15, 1), "it has a backing file; make an image without with qemu-img convert"),
+        (qcow2_with(15, 1), "it has a backing file; use qemu-img convert"),
         (qcow2(10 << 30)[..0x20000].to_vec(), "the file ends at byte 131072, but its tables end at byte 196608; "),
     ] {
         let message = refused(&server, &bytes, Known::default()).await;
