@@ -1,4 +1,4 @@
-//! Prints how long a block takes to be put into a mebibyte of user-data of several sorts, and to be taken out again.
+//! Prints how long it takes to insert a block into a mebibyte of user-data of several kinds, and to remove it again.
 #![allow(clippy::unwrap_used, reason = "an example")]
 
 use std::time::Instant;
@@ -64,7 +64,7 @@ fn main() {
         let what = match injected {
             Ok(injected) => {
                 _ = remove(&injected, &block.url).unwrap();
-                "put in, taken out"
+                "inserted, removed"
             }
             Err(_) => "refused",
         };

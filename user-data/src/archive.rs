@@ -24,7 +24,7 @@ pub(crate) fn remove(source: &str, drop: Blocks) -> Result<Option<String>, Refus
     for entry in &before.entries {
         let without = without_blocks(entry, drop).map_err(|refusal| at(source, entry, &refusal.reason))?;
         if without.as_ref().is_some_and(|content| !content.is_empty()) {
-            let reason = "the phone_home block stands among other keys of this part; take it out by hand";
+            let reason = "the phone_home block is among other keys of this part; remove it by hand";
             return Err(at(source, entry, reason));
         }
         items.push(without.is_some());

@@ -31,7 +31,7 @@ pub enum Post {
 
 /// A text that is neither `all` nor a list of known keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cloud-init cannot post {key:?}; give \"all\", or some of {} with commas between them", KEYS.join(", "))]
+#[error("cloud-init cannot post {key:?}; give \"all\", or some of {}, separated by commas", KEYS.join(", "))]
 pub struct UnknownKey {
     /// The unknown key.
     pub key: String,
@@ -74,13 +74,13 @@ pub fn url_problem(url: &str) -> Option<&'static str> {
         return Some("it does not begin with https:// or http://");
     }
     if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Some("it has white space in it");
+        return Some("it contains white space");
     }
     let names = url.split('$').skip(1).map(|rest| rest.strip_prefix('{').unwrap_or(rest));
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     let mut names = names.map(|rest| &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())]);
     let unknown = names.any(|name| !matches!(name, "" | "INSTANCE_ID"));
-    unknown.then_some("cloud-init fills in what a $ stands before, and knows only $INSTANCE_ID; write %24 for a $")
+    unknown.then_some("cloud-init replaces a name after a $, but knows only $INSTANCE_ID; write %24 for a $")
 }
 
 impl Block {

@@ -153,7 +153,7 @@ fn read(source: &str, text: &quotes::Text) -> Result<Document, Stop> {
     let is_list = reader.as_ref().is_some_and(Reader::is_list);
     if let Some(joined) = text.joined.first().filter(|_| is_list) {
         // An item is parsed again as a separate text, and joined lines would change it.
-        let reason = "in a list as the root, as of an archive, text in quotes is read only where its lines are indented; indent them";
+        let reason = "if the root is a list, as in an archive, the lines of quoted text must be indented; indent them";
         return Err(Refusal::at_byte(source, joined.start, reason).into());
     }
     Ok(reader.map_or_else(|| Document::empty(end), |reader| reader.finish(end)))

@@ -122,8 +122,7 @@ pub(crate) fn append_item(
 ) -> Result<String, Unfit> {
     let before = Reading::Yaml.parse(source)?;
     if let Some(entry) = before.entries.iter().find(|entry| entry.is_unfit) {
-        let reason =
-            "cloud-init fails on this part and drops them all: content and type are texts, the type with a slash";
+        let reason = "cloud-init fails on this part and drops all parts: content and type must be strings, and type must contain a slash";
         return Err(Unfit::Refused(Refusal::at_byte(source, entry.bytes.start, reason)));
     }
     match before.root {
@@ -169,7 +168,7 @@ pub(crate) fn remove_entries(
     let is_right = |edited: &String| leaves_only(before, drop, reading.parse(edited));
     let shorter = without_last_break(source, before, drop, &edited);
     let mut ways = shorter.into_iter().chain([edited]).chain(with_what_depends(source, before, drop, edits));
-    let reason = "without this entry something else in the document would mean something else; take it out by hand";
+    let reason = "without this entry, other parts of the document would change their meaning; remove it by hand";
     let refusal = || Refusal::at_byte(source, before.entries[first].bytes.start, reason);
     ways.find(is_right).map(Some).ok_or_else(refusal)
 }

@@ -20,7 +20,7 @@ pub(crate) fn unpack(user_data: &[u8]) -> Result<Vec<u8>, String> {
     let mut rest = user_data;
     while !rest.is_empty() {
         if !is_compressed(rest) {
-            return Err("it begins like gzip, and something else stands behind that".to_owned());
+            return Err("it begins like gzip, but something else follows the compressed data".to_owned());
         }
         let mut member = GzDecoder::new(&mut rest).take((MAX_BYTES - unpacked.len()) as u64 + 1);
         member

@@ -46,7 +46,7 @@ pub fn complete(config: &str, additions: &Additions) -> Result<String, Refusal> 
     }
     if version < (2, 1) {
         return Err(refusal(
-            "something is to be added to the config, which is of a version before 2.1.0; use a later one",
+            "slipway must add something to the config, but its version is before 2.1.0; use a later version",
         ));
     }
     keep_what_replaces(&mut root, version)?;
@@ -69,7 +69,7 @@ fn parse(config: &str) -> Result<Value, Refusal> {
     serde_json::from_str(config).map_err(|error| Refusal {
         line: error.line().max(1),
         column: error.column().max(1),
-        reason: "the Ignition config is no JSON from here on; have Butane make one of what is written for people"
+        reason: "the Ignition config is not JSON from here on; if it is a Butane config, convert it with Butane"
             .to_owned(),
     })
 }
@@ -77,12 +77,12 @@ fn parse(config: &str) -> Result<Value, Refusal> {
 /// Major and minor version of the specification.
 fn version(root: &Value) -> Result<(u32, u32), Refusal> {
     let Some(version) = root.pointer("/ignition/version").and_then(Value::as_str) else {
-        return Err(refusal("the config has no ignition.version, by which Ignition knows one"));
+        return Err(refusal("the config has no ignition.version, which Ignition requires"));
     };
     let mut numbers = version.split(['.', '-']).map(str::parse);
     match (numbers.next(), numbers.next(), numbers.next()) {
         (Some(Ok(major @ 2..=3)), Some(Ok(minor)), Some(Ok(_))) => Ok((major, minor)),
-        _ => Err(refusal(format!("ignition.version is {version:?}, and configs of 2.x.0 and 3.x.0 are known"))),
+        _ => Err(refusal(format!("ignition.version is {version:?}, but only 2.x.0 and 3.x.0 are supported"))),
     }
 }
 
@@ -97,8 +97,8 @@ fn keep_what_replaces(root: &mut Value, version: (u32, u32)) -> Result<(), Refus
         return Ok(());
     }
     if version.0 == 2 {
-        let reason = "ignition.config.replace would take away what is to be added to the config: use ignition.config.append, \
-                      or specification 3";
+        let reason = "ignition.config.replace would remove what slipway adds to the config: use ignition.config.append, or \
+                      specification 3";
         return Err(refusal(reason));
     }
     let mut ignition = root["ignition"].take();
@@ -198,7 +198,7 @@ fn curl_quoted(text: &str) -> String {
 
 /// The object with that name in another one, created if missing.
 fn object<'a>(root: &'a mut Value, name: &str) -> Result<&'a mut Map<String, Value>, Refusal> {
-    let wrong = || refusal(format!("{name} in the config is no object"));
+    let wrong = || refusal(format!("{name} in the config is not an object"));
     let value = root.as_object_mut().ok_or_else(wrong)?.entry(name).or_insert(Value::Null);
     if value.is_null() {
         *value = json!({});
@@ -212,7 +212,7 @@ fn list<'a>(object: &'a mut Map<String, Value>, name: &str) -> Result<&'a mut Ve
     if value.is_null() {
         *value = json!([]);
     }
-    value.as_array_mut().ok_or_else(|| refusal(format!("{name} in the config is no list")))
+    value.as_array_mut().ok_or_else(|| refusal(format!("{name} in the config is not a list")))
 }
 
 fn refusal(reason: impl Into<String>) -> Refusal {
@@ -246,9 +246,9 @@ mod tests {
         let deep = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
         let large = format!("{{\"ignition\": {{\"version\": \"3.4.0\"}}}}{}", " ".repeat(MAX_BYTES));
         for (config, line, reason) in [
-            ("{\n\"ignition\": }", 2, "is no JSON from here on"),
-            ("{} x", 1, "is no JSON from here on"),
-            (deep.as_str(), 1, "is no JSON from here on"),
+            ("{\n\"ignition\": }", 2, "is not JSON from here on"),
+            ("{} x", 1, "is not JSON from here on"),
+            (deep.as_str(), 1, "is not JSON from here on"),
             (large.as_str(), 1, "more than 4 MiB"),
             ("{}", 1, "no ignition.version"),
             ("{\"ignition\": {\"version\": 3}}", 1, "no ignition.version"),
@@ -262,8 +262,11 @@ mod tests {
         let named = Additions { hostname: Some("web1"), ..Additions::default() };
         for (config, reason) in [
             ("{\"ignition\": {\"version\": \"2.0.0\"}}", "before 2.1.0"),
-            ("{\"ignition\": {\"version\": \"3.0.0\"}, \"storage\": []}", "storage in the config is no object"),
-            ("{\"ignition\": {\"version\": \"3.0.0\"}, \"storage\": {\"files\": 1}}", "files in the config is no list"),
+            ("{\"ignition\": {\"version\": \"3.0.0\"}, \"storage\": []}", "storage in the config is not an object"),
+            (
+                "{\"ignition\": {\"version\": \"3.0.0\"}, \"storage\": {\"files\": 1}}",
+                "files in the config is not a list",
+            ),
         ] {
             let found = complete(config, &named).expect_err("refused");
             assert!(found.reason.contains(reason), "{found}");

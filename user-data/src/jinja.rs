@@ -17,12 +17,12 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
         return Err(Refusal::at_byte(
             source,
             0,
-            "a template's header has to be the first line, without white space before it",
+            "a template's header must be the first line, without white space before it",
         ));
     }
     let engine = first.to_ascii_lowercase().split_once(TEMPLATE).map(|(_, engine)| engine.trim().to_owned());
     if engine.as_deref() != Some("jinja") {
-        return Err(Refusal::at_byte(source, 0, "the template's header has more in it than \"## template: jinja\""));
+        return Err(Refusal::at_byte(source, 0, "the template's header contains more than \"## template: jinja\""));
     }
     let body = source.len() - rest.len();
     let content = rest.trim_start_matches(text::is_python_space);
@@ -33,9 +33,11 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
     match kind::of(rest) {
         Ok(Kind::CloudConfig) => Ok(true),
         Ok(Kind::Whole(Whole::Script | Whole::JsonPatch)) => Ok(false),
-        Ok(_) => {
-            Err(Refusal::at_byte(source, at, "cloud-init makes nothing of a template but a cloud-config or a script"))
-        }
+        Ok(_) => Err(Refusal::at_byte(
+            source,
+            at,
+            "cloud-init ignores a template that is not for a cloud-config or a script",
+        )),
         Err(refusal) => Err(Refusal::at_byte(source, at, refusal.reason)),
     }
 }

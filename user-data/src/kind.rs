@@ -55,9 +55,9 @@ pub(crate) fn of(text: &str) -> Result<Kind, Refusal> {
         return Ok(*kind);
     }
     let reason = if start.starts_with('\u{feff}') {
-        "the user-data starts with a byte order mark, behind which cloud-init does not look for a header; remove it"
+        "the user-data starts with a byte order mark, after which cloud-init does not look for a header; remove it"
     } else {
-        "the user-data is nothing cloud-init recognises: its first line has none of the headers cloud-init knows; \
+        "cloud-init does not recognise the user-data: its first line is not one of the headers that cloud-init knows; \
          begin a cloud-config with \"#cloud-config\""
     };
     Err(Refusal::at_byte(text, text.len() - start.len(), reason))

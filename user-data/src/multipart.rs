@@ -58,7 +58,9 @@ fn wrap_message(source: &str, ours: Part) -> Result<String, Refusal> {
     let mut free = names.filter(|name| !source.contains(&format!("--{name}")));
     match free.next() {
         Some(boundary) => Ok(around(source, &boundary, ours)),
-        None => Err(Refusal::at_byte(source, 0, "the message uses every boundary that slipway would put around it")),
+        None => {
+            Err(Refusal::at_byte(source, 0, "the message contains every boundary that slipway could put around it"))
+        }
     }
 }
 
@@ -103,7 +105,7 @@ fn parts_boundary<'a>(source: &str, message: &'a Message) -> Result<Option<&'a s
     if !message.content_type.starts_with("multipart/") {
         return Ok(None);
     }
-    let missing = || Refusal::at_byte(source, 0, "the message's Content-Type names no boundary between its parts");
+    let missing = || Refusal::at_byte(source, 0, "the message's Content-Type has no boundary");
     message.boundary.as_deref().ok_or_else(missing).map(Some)
 }
 

@@ -42,7 +42,7 @@ fn script(ca: &str) -> String {
     format!(
         "#cloud-boothook\n\
          #!/bin/sh\n\
-         # Has this system trust the server it reports to, beside what ca_certs says.\n\
+         # Makes this system trust the server that it reports to, in addition to what ca_certs says.\n\
          test \"$1\" = now || ! command -v cloud-init-per >/dev/null || exec cloud-init-per instance {name} \"$0\" now\n\
          for folder in /etc/pki/ca-trust/source/anchors /etc/pki/trust/anchors \\\n\
          \x20   /etc/ca-certificates/trust-source/anchors /usr/local/share/ca-certificates; do\n\

@@ -298,9 +298,9 @@ pub fn cases() -> Vec<Case> {
 /// User-data that cloud-init does not understand, the position where that shows, and the message about it.
 pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
     let texts: &[(&str, &str, &str)] = &[
-        ("hello\n", "1:1: ", "nothing cloud-init recognises"),
-        ("# a comment\n", "1:1: ", "nothing cloud-init recognises"),
-        ("\n\n  a: 1\n", "3:3: ", "nothing cloud-init recognises"),
+        ("hello\n", "1:1: ", "cloud-init does not recognise"),
+        ("# a comment\n", "1:1: ", "cloud-init does not recognise"),
+        ("\n\n  a: 1\n", "3:3: ", "cloud-init does not recognise"),
         ("\u{feff}#cloud-config\na: 1\n", "1:1: ", "byte order mark"),
         ("#cloud-config\nhello\n", "2:1: ", "is a scalar"),
         ("#cloud-config\n\n- a\n", "3:1: ", "is a list"),
@@ -332,12 +332,12 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         (
             "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=''b; boundary*0=b\n\n--b\n\n#cloud-config\na: 1\n--b--\n",
             "1:1: ",
-            "names no boundary",
+            "has no boundary",
         ),
         (
             "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary*=utf-16''b\n\n--b\n\n#cloud-config\na: 1\n--b--\n",
             "1:1: ",
-            "names no boundary",
+            "has no boundary",
         ),
         ("#cloud-config-archive\na: 1\n", "2:1: ", "an archive is a list"),
         ("#cloud-config-archive\n- &a {content: b}\n- {content: c, X: *a}\n", "3:1: ", "cloud-init fails on this part"),
@@ -352,7 +352,7 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         (" ## template: jinja\n#cloud-config\na: 1\n", "1:1: ", "first line"),
         ("## template: jinja2\n#cloud-config\na: 1\n", "1:1: ", "header"),
         ("## template: jinja\n#cloud-config-archive\n- '#!/bin/sh'\n", "2:1: ", "cloud-config or a script"),
-        ("## template: jinja\nhello\n", "2:1: ", "nothing cloud-init recognises"),
+        ("## template: jinja\nhello\n", "2:1: ", "cloud-init does not recognise"),
         ("MIME-Version: 1.0\nContent-Type: multipart/mixed\n\n--b\n\n#!/bin/sh\n--b--\n", "1:1: ", "boundary"),
         (
             "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\n c\n\n--b\n\n#!/bin/sh\n--b--\n",
@@ -361,13 +361,13 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ),
     ];
     let mut refused: Vec<_> = texts.iter().map(|(text, at, why)| (text.as_bytes().to_owned(), *at, *why)).collect();
-    refused.push((marked(4097).into_bytes(), "1:1: ", "nothing cloud-init recognises"));
+    refused.push((marked(4097).into_bytes(), "1:1: ", "cloud-init does not recognise"));
     refused.push((b"#cloud-config\na: \xff\n".to_vec(), "2:4: ", "not UTF-8"));
     let mut cut = compressed(b"#cloud-config\na: 1\n");
     cut.truncate(cut.len() - 3);
     refused.push((cut, "1:1: ", "cannot be unpacked"));
     let behind = [&compressed(b"#cloud-config\na: 1\n")[..], b"\0x"].concat();
-    refused.push((behind, "1:1: ", "something else stands behind"));
+    refused.push((behind, "1:1: ", "something else follows"));
     refused
 }
 
