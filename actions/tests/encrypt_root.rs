@@ -144,7 +144,7 @@ fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
     check(SYSTEM, 40, EncryptRoot { grow: false, ..usual() }, full);
     check(SYSTEM, 10, usual(), "must be free behind it");
     check(SYSTEM, 40, usual(), "sealing the key of the root file system: there is no /dev/no-tpm; switch the TPM");
-    check(SYSTEM, 40, EncryptRoot { pcrs: vec![24], ..usual() }, "it binds the key to PCR 24: they are 0 to 23");
+    check(SYSTEM, 40, EncryptRoot { pcrs: vec![24], ..usual() }, "it binds the key to PCR 24, but PCRs are 0 to 23");
 }
 
 #[test]

@@ -434,7 +434,7 @@ fn a_config_is_wrong_before_a_disk_is_looked_at_and_useless_where_nothing_reads_
     };
     let cut = SeedCloudInit { user_data: "{\n\"ignition\": ".to_owned(), ..ignition() };
     refused(cut, "reading the Ignition config: line 2, column ");
-    refused(SeedCloudInit { vendor_data: Some(String::new()), ..ignition() }, "which Ignition does not know");
+    refused(SeedCloudInit { vendor_data: Some(String::new()), ..ignition() }, "which Ignition does not support");
     refused(SeedCloudInit { seed: SeedPlace::Root, ..ignition() }, "which cloud-init does not know");
     if can_mount() {
         let debian = bench(&[part(10..40, ROOT, "system", SYSTEM)]);

@@ -189,7 +189,7 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let listed = WriteFile { digest: None, sums: Some(list), path: "/z".to_owned(), ..file };
     assert_eq!(write(&bench, listed).outcome.warnings, ["fetching took 3 attempts, and 5 bytes were fetched again"]);
     let sums_alone = WriteFile { sums: Some("/SUMS".to_owned()), ..text("/x", "") };
-    assert!(refusal(&bench, sums_alone).contains("without a url they are for"));
+    assert!(refusal(&bench, sums_alone).contains("without a url that they apply to"));
 }
 
 #[test]

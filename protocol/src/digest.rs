@@ -48,13 +48,13 @@ pub struct Digest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     /// The text has no `algorithm:` prefix, or slipway does not compute this algorithm.
-    #[error("digest {text:?} starts with none of \"sha256:\", \"sha384:\" and \"sha512:\"")]
+    #[error("digest {text:?} does not start with \"sha256:\", \"sha384:\" or \"sha512:\"")]
     Algorithm {
         /// The text as given.
         text: String,
     },
     /// The value has the wrong number of digits.
-    #[error("digest {text:?} has {found} digits after the colon, {algorithm} has {expected}")]
+    #[error("digest {text:?} has {found} digits after the colon, but {algorithm} has {expected}")]
     Length {
         /// The text as given.
         text: String,
@@ -66,7 +66,7 @@ pub enum DigestError {
         expected: usize,
     },
     /// The value has a character other than 0-9, a-f and A-F.
-    #[error("digest {text:?} has {found:?} at position {position}, which is no hexadecimal digit")]
+    #[error("digest {text:?} has {found:?} at position {position}, which is not a hexadecimal digit")]
     Digit {
         /// The text as given.
         text: String,
@@ -167,8 +167,8 @@ mod tests {
             Ok(format!("sha384:{}", &hex.to_lowercase().repeat(2)[..96])),
         );
         check(&format!("sha512:{hex}{hex}"), Ok(format!("sha512:{}", hex.to_lowercase().repeat(2))));
-        check("md5:00", Err("digest \"md5:00\" starts with none of \"sha256:\", \"sha384:\" and \"sha512:\""));
+        check("md5:00", Err("digest \"md5:00\" does not start with \"sha256:\", \"sha384:\" or \"sha512:\""));
         check("sha256:00", Err("digest \"sha256:00\" has 2 digits after the colon, sha256 has 64"));
-        check("sha256:0g", Err("digest \"sha256:0g\" has 'g' at position 9, which is no hexadecimal digit"));
+        check("sha256:0g", Err("digest \"sha256:0g\" has 'g' at position 9, which is not a hexadecimal digit"));
     }
 }

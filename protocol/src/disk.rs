@@ -105,7 +105,7 @@ impl DiskHints {
                 problems.push("skips every disk: a hint in skip is empty".to_owned());
             }
             if skip.device.is_some() || skip.choose != DiskChoice::Only || !skip.skip.is_empty() {
-                problems.push("has device, choose or skip in a hint in skip; name is for a path".to_owned());
+                problems.push("has device, choose or skip in a hint in skip; to skip a path, use name".to_owned());
             }
             problems.extend(skip.name_problem());
         }
@@ -122,6 +122,6 @@ impl DiskHints {
     fn name_problem(&self) -> Option<String> {
         let values = self.name.as_ref()?.values();
         let link = values.iter().find(|value| value.starts_with("/dev/disk/") && !value.starts_with(BY_PATH))?;
-        Some(format!("names a disk by {link:?}: name takes kernel paths and links under {BY_PATH}"))
+        Some(format!("names a disk with {link:?}: name accepts kernel paths and links under {BY_PATH}"))
     }
 }

@@ -70,13 +70,13 @@ impl ExternalStepReport {
         let rule = "a name has 1 to 64 bytes and no control characters";
         if self.name.len() > MAX_NAME_BYTES {
             // The name is not shown: it may be as long as a report.
-            return Some(format!("{} bytes cannot name a step: {rule}", self.name.len()));
+            return Some(format!("a name of {} bytes is too long: {rule}", self.name.len()));
         }
         if self.name.is_empty() || self.name.chars().any(char::is_control) {
-            return Some(format!("{:?} cannot name a step: {rule}", self.name));
+            return Some(format!("{:?} is not a valid name for a step: {rule}", self.name));
         }
         let percent = self.percent.filter(|percent| *percent > 100)?;
-        Some(format!("{percent} is no percentage: give 0 to 100"))
+        Some(format!("{percent} is not a percentage: give 0 to 100"))
     }
 }
 
@@ -132,10 +132,10 @@ mod tests {
         };
         let rule = "a name has 1 to 64 bytes and no control characters";
         check("part 1", Some(100), None);
-        check("", None, Some(&format!("\"\" cannot name a step: {rule}")));
-        check("a\u{1b}[2J", None, Some(&format!("\"a\\u{{1b}}[2J\" cannot name a step: {rule}")));
+        check("", None, Some(&format!("\"\" is not a valid name for a step: {rule}")));
+        check("a\u{1b}[2J", None, Some(&format!("\"a\\u{{1b}}[2J\" is not a valid name for a step: {rule}")));
         check(&"a".repeat(64), None, None);
-        check(&"a".repeat(65), None, Some(&format!("65 bytes cannot name a step: {rule}")));
-        check("a", Some(101), Some("101 is no percentage: give 0 to 100"));
+        check(&"a".repeat(65), None, Some(&format!("a name of 65 bytes is too long: {rule}")));
+        check("a", Some(101), Some("101 is not a percentage: give 0 to 100"));
     }
 }

@@ -13,13 +13,13 @@ pub use text::TextHint;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HintError {
     /// There is no value to compare with, or no value after an operator or between two operators.
-    #[error("hint {hint:?} lacks a value")]
+    #[error("hint {hint:?} has no value")]
     Empty {
         /// The hint as given.
         hint: String,
     },
     /// The hint starts like an operator, but no operator has this name.
-    #[error("hint {hint:?} starts with {operator:?}, which is no operator here; there are {known}")]
+    #[error("hint {hint:?} starts with {operator:?}, which is not an operator here; the operators are {known}")]
     Operator {
         /// The hint as given.
         hint: String,
@@ -29,7 +29,7 @@ pub enum HintError {
         known: &'static str,
     },
     /// The hint has a text where a number is needed.
-    #[error("hint {hint:?} has {value:?} where whole GiB are needed")]
+    #[error("hint {hint:?} has {value:?} where a number of whole GiB is needed")]
     Number {
         /// The hint as given.
         hint: String,
@@ -37,7 +37,7 @@ pub enum HintError {
         value: String,
     },
     /// The range has no brackets, does not have two ends, or has no value between its ends.
-    #[error("hint {hint:?} is no range: write \"<range-in> [ 10 20 ]\", with round brackets to leave an end out")]
+    #[error("hint {hint:?} is not a range: write \"<range-in> [ 10 20 ]\", with a round bracket to exclude an end")]
     Range {
         /// The hint as given.
         hint: String,

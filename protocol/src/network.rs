@@ -120,7 +120,7 @@ impl Network {
         let mut problems = Vec::new();
         if self.interfaces.is_empty() || self.interfaces.len() > MAX_INTERFACES {
             return vec![format!(
-                "a network has 1 to {MAX_INTERFACES} interfaces, and this has {}",
+                "a network has 1 to {MAX_INTERFACES} interfaces, but this one has {}",
                 self.interfaces.len()
             )];
         }
@@ -132,11 +132,11 @@ impl Network {
         problems.extend(self.gateway_problems());
         for server in &self.nameservers {
             if !server.parse::<IpAddr>().is_ok_and(|server| is_host(&server)) {
-                problems.push(format!("the name server {server:?} is no address"));
+                problems.push(format!("the name server {server:?} is not the IP address of a host"));
             }
         }
         for domain in self.search.iter().filter(|domain| !is_domain(domain)) {
-            problems.push(format!("the search domain {domain:?} is no name of a domain"));
+            problems.push(format!("the search domain {domain:?} is not a domain name"));
         }
         problems
     }
@@ -145,11 +145,11 @@ impl Network {
     fn place_problems(&self, interface: &Interface, earlier: &[Interface]) -> Vec<String> {
         let mut problems = Vec::new();
         if earlier.iter().any(|other| other.name == interface.name) {
-            problems.push("has the name of an earlier one".to_owned());
+            problems.push("has the same name as an earlier one".to_owned());
         }
         let mac = |interface: &Interface| interface.mac.as_deref().and_then(normalise_mac);
         if mac(interface).is_some_and(|own| earlier.iter().any(|other| mac(other).as_ref() == Some(&own))) {
-            problems.push("has the MAC address of an earlier one".to_owned());
+            problems.push("has the same MAC address as an earlier one".to_owned());
         }
         problems.extend(earlier.iter().filter_map(|other| interface.clash(other)));
         let others = self.interfaces.iter().filter(|other| other.name != interface.name);
@@ -159,7 +159,7 @@ impl Network {
         let bonded = |name: &str| bond_of(&self.interfaces, name);
         for part in interface.bond.iter().flat_map(|bond| &bond.of) {
             match named(part) {
-                None => problems.push(format!("bonds {part:?}, and there is no such interface")),
+                None => problems.push(format!("bonds {part:?}, but there is no such interface")),
                 Some(other) if other.mac.is_none() => {
                     problems.push(format!("bonds {part:?}, which has no MAC address"))
                 }
@@ -167,19 +167,19 @@ impl Network {
                     problems.push(format!("bonds {part:?}, which has addresses: give them to the bond"));
                 }
                 Some(_) if bonded(part) != Some(&interface.name) => {
-                    problems.push(format!("bonds {part:?}, which another bond has"));
+                    problems.push(format!("bonds {part:?}, which is in another bond already"));
                 }
                 Some(_) => {}
             }
         }
         if let Some(vlan) = &interface.vlan {
             match named(&vlan.of) {
-                None => problems.push(format!("is a VLAN of {:?}, and there is no such interface", vlan.of)),
+                None => problems.push(format!("is a VLAN of {:?}, but there is no such interface", vlan.of)),
                 Some(other) if other.vlan.is_some() => {
-                    problems.push(format!("is a VLAN of {:?}, a VLAN itself", vlan.of))
+                    problems.push(format!("is a VLAN of {:?}, which is a VLAN itself", vlan.of))
                 }
                 Some(_) if bonded(&vlan.of).is_some() => {
-                    problems.push(format!("is a VLAN of {:?}, which is bonded: make it one of the bond", vlan.of));
+                    problems.push(format!("is a VLAN of {:?}, which is bonded: make it a VLAN of the bond", vlan.of));
                 }
                 Some(_) => {}
             }
@@ -198,12 +198,15 @@ impl Network {
         let mtu = interface.mtu.or(below.and_then(|below| below.mtu)).unwrap_or(DEFAULT_MTU);
         if mtu < MIN_MTU_IPV6 && interface.has_ipv6() {
             return Some(format!(
-                "has an mtu of {mtu} and an IPv6 address, which needs {MIN_MTU_IPV6}: give it that, or IPv4 alone"
+                "has an mtu of {mtu} and an IPv6 address, which needs {MIN_MTU_IPV6}: raise the mtu, or use only IPv4"
             ));
         }
         let below = below.filter(|below| mtu > below.mtu.unwrap_or(DEFAULT_MTU))?;
         let most = below.mtu.unwrap_or(DEFAULT_MTU);
-        Some(format!("has an mtu of {mtu}, and {:?}, which it is a VLAN of, has {most}: give that as much", below.name))
+        Some(format!(
+            "has an mtu of {mtu}, but {:?}, which it is a VLAN of, has only {most}: raise that mtu",
+            below.name
+        ))
     }
 
     /// Allows one default route for each IP version. With two of them, nobody knows which one is used.
@@ -241,7 +244,7 @@ impl Interface {
     /// each interface (RFC 4291, section 2.5.6).
     fn clash(&self, earlier: &Interface) -> Option<String> {
         let address = self.hosts().find(|own| !is_link_local(own) && earlier.hosts().any(|address| address == *own))?;
-        Some(format!("has the address {address}, as {:?} has: leave it with one of them", earlier.name))
+        Some(format!("has the address {address}, which {:?} also has: give it to only one of them", earlier.name))
     }
 
     /// Returns the problem of a gateway that is an address of this machine.
@@ -249,7 +252,10 @@ impl Interface {
         let gateways = self.gateways.iter().filter_map(|text| text.parse::<IpAddr>().ok());
         let mut global = gateways.filter(|gateway| !is_link_local(gateway));
         let gateway = global.find(|gateway| other.hosts().any(|address| address == *gateway))?;
-        Some(format!("cannot use the gateway \"{gateway}\": it is an address of {:?}; give the router's", other.name))
+        Some(format!(
+            "cannot use the gateway \"{gateway}\": it is an address of {:?}; give the router's address",
+            other.name
+        ))
     }
 
     fn validate(&self) -> Vec<String> {
@@ -258,29 +264,29 @@ impl Interface {
         if !is_name(&self.name) {
             wrong(format!(
                 "is not a valid interface name: use 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores, not \
-                 digits alone, and no name that the kernel uses"
+                 only digits, and not a name that the kernel uses"
             ));
         }
         if [self.mac.is_some(), self.bond.is_some(), self.vlan.is_some()].iter().filter(|given| **given).count() != 1 {
-            wrong("is one of mac, bond and vlan: give exactly one".to_owned());
+            wrong("needs one of mac, bond and vlan: give exactly one".to_owned());
         }
         if let Some(mac) = self.mac.as_ref().filter(|mac| normalise_mac(mac).is_none()) {
-            wrong(format!("has {mac:?} for its MAC address, which is none such as 52:54:00:12:34:56"));
+            wrong(format!("has {mac:?} as its MAC address, which is not valid: write it like 52:54:00:12:34:56"));
         }
         if self.mac.as_deref().and_then(normalise_mac).is_some_and(|mac| is_group(&mac)) {
-            wrong("has a MAC address of many machines: the second digit of a card's own is even".to_owned());
+            wrong("has a multicast MAC address: the second digit of a network card's own address is even".to_owned());
         }
         if let Some(bond) = &self.bond {
             let twice = (1..bond.of.len()).any(|index| bond.of[..index].contains(&bond.of[index]));
             if bond.of.len() < 2 || twice {
-                wrong("is a bond of fewer than two interfaces, or of one of them twice".to_owned());
+                wrong("is a bond of fewer than two interfaces, or lists one of them twice".to_owned());
             }
         }
         if let Some(vlan) = self.vlan.as_ref().filter(|vlan| !(1..=4094).contains(&vlan.id)) {
-            wrong(format!("is VLAN {}, and there are 1 to 4094", vlan.id));
+            wrong(format!("is VLAN {}, but VLAN ids are 1 to 4094", vlan.id));
         }
         if let Some(mtu) = self.mtu.filter(|mtu| !(576..=65535).contains(mtu)) {
-            wrong(format!("has an mtu of {mtu}, and it can be 576 to 65535"));
+            wrong(format!("has an mtu of {mtu}, but it must be 576 to 65535"));
         }
         for address in &self.addresses {
             if let Some(problem) = address_problem(address) {
@@ -300,7 +306,9 @@ impl Interface {
     }
 
     fn gateway_problem(&self, text: &str) -> Option<&'static str> {
-        let Some(gateway) = text.parse::<IpAddr>().ok().filter(is_host) else { return Some("it is no address") };
+        let Some(gateway) = text.parse::<IpAddr>().ok().filter(is_host) else {
+            return Some("it is not the IP address of a host");
+        };
         let is_link_local = is_link_local(&gateway);
         let own: Vec<_> = self.addresses.iter().filter_map(|address| prefixed(address)).collect();
         let reaches = |(address, len): &(IpAddr, u32)| match is_link_local {
@@ -315,7 +323,7 @@ impl Interface {
             return Some("it is the first or the last address of its network, which no router has");
         }
         // With DHCP only, cloud-init leaves the gateway to DHCP.
-        (!own.iter().any(reaches)).then_some("it is in the network of none of its addresses")
+        (!own.iter().any(reaches)).then_some("it is not in the network of any of the interface's addresses")
     }
 }
 
@@ -349,7 +357,7 @@ fn in_network(gateway: &IpAddr, address: &IpAddr, len: u32) -> bool {
 
 fn address_problem(text: &str) -> Option<&'static str> {
     let Some((address, len)) = prefixed(text) else {
-        return Some("write it with the length of its prefix, such as 192.0.2.5/24 or 2001:db8::5/64");
+        return Some("write it with its prefix length, such as 192.0.2.5/24 or 2001:db8::5/64");
     };
     let (host, all) = host_part(&address, len);
     match address {
@@ -440,7 +448,7 @@ mod tests {
         let address = |text: &str| one(serde_json::json!({"addresses": [text]}));
         for text in ["192.0.2.5", "192.0.2.5/33", "192.0.2.5/+8", "192.0.2/24", "x/8", "2001:db8::5/129", "192.0.2.5/"]
         {
-            check(address(text), &["write it with the length of its prefix"]);
+            check(address(text), &["write it with its prefix length"]);
         }
         check(address("192.0.2.0/24"), &["the address of the network itself"]);
         check(address("2001:db8::/64"), &["the address of the network itself"]);
@@ -449,14 +457,17 @@ mod tests {
             check(address(text), &["it cannot be the address of a machine"]);
         }
         let gateway = |text: &str| one(serde_json::json!({"addresses": ["192.0.2.5/24"], "gateways": [text]}));
-        check(gateway("198.51.100.1"), &["in the network of none of its addresses"]);
-        check(gateway("2001:db8::1"), &["in the network of none of its addresses"]);
-        check(gateway("fe80::1"), &["in the network of none of its addresses"]);
-        check(one(serde_json::json!({"dhcp4": true, "gateways": ["192.0.2.1"]})), &["none of its addresses"]);
+        check(gateway("198.51.100.1"), &["not in the network of any of the interface's addresses"]);
+        check(gateway("2001:db8::1"), &["not in the network of any of the interface's addresses"]);
+        check(gateway("fe80::1"), &["not in the network of any of the interface's addresses"]);
+        check(
+            one(serde_json::json!({"dhcp4": true, "gateways": ["192.0.2.1"]})),
+            &["any of the interface's addresses"],
+        );
         check(gateway("192.0.2.5"), &["an address of this interface"]);
         check(gateway("192.0.2.0"), &["the first or the last address"]);
         check(gateway("192.0.2.255"), &["the first or the last address"]);
-        check(gateway("192.0.2.1/24"), &["it is no address"]);
+        check(gateway("192.0.2.1/24"), &["it is not the IP address of a host"]);
         let two = serde_json::json!({"addresses": ["192.0.2.5/24"], "gateways": ["192.0.2.1", "192.0.2.2"]});
         check(one(two), &["more than one gateway for IPv4"]);
     }
@@ -474,7 +485,10 @@ mod tests {
                 {"name": "b", "mac": "52:54:00:00:00:02", "addresses": [second]},
             ]})
         };
-        check(two("192.0.2.5/24", "192.0.2.5/16", &[]), &["interface \"b\" has the address 192.0.2.5, as \"a\" has"]);
+        check(
+            two("192.0.2.5/24", "192.0.2.5/16", &[]),
+            &["interface \"b\" has the address 192.0.2.5, which \"a\" also has"],
+        );
         check(two("fe80::5/64", "fe80::5/64", &["fe80::5"]), &["an address of this interface"]);
         check(two("fe80::5/64", "fe80::6/64", &["fe80::6"]), &[]);
         check(two("192.0.2.5/24", "192.0.2.6/24", &["192.0.2.6"]), &["it is an address of \"b\""]);
@@ -499,7 +513,7 @@ mod tests {
         };
         let none = serde_json::Value::Null;
         check(vlan(1000.into(), none.clone()), &["interface \"a.7\" has an mtu of 1000 and an IPv6 address"]);
-        check(vlan(none.clone(), 9000.into()), &["and \"a\", which it is a VLAN of, has 1500: give that as much"]);
+        check(vlan(none.clone(), 9000.into()), &["but \"a\", which it is a VLAN of, has only 1500: raise that mtu"]);
         check(vlan(9000.into(), 9000.into()), &[]);
         check(vlan(9000.into(), none), &[]);
     }
@@ -512,7 +526,7 @@ mod tests {
             &["is not a valid interface name", "an mtu of 68"],
         );
         check(one(serde_json::json!({"mac": "52:54"})), &["MAC address"]);
-        check(one(serde_json::json!({"mac": "01:00:5e:00:00:01"})), &["a MAC address of many machines"]);
+        check(one(serde_json::json!({"mac": "01:00:5e:00:00:01"})), &["a multicast MAC address"]);
         for name in ["lo", "007", "bonding_masters", "a b", ""] {
             check(one(serde_json::json!({"name": name})), &["is not a valid interface name"]);
         }
@@ -529,7 +543,10 @@ mod tests {
                 {"name": "a", "mac": "52:54:00:00:00:01"}, {"name": "b", "mac": "52:54:00:00:00:02", "dhcp4": true}, more,
             ]})
         };
-        check(with(serde_json::json!({"name": "a", "mac": "5254.0000.0001"})), &["the name of", "the MAC address of"]);
+        check(
+            with(serde_json::json!({"name": "a", "mac": "5254.0000.0001"})),
+            &["the same name as", "the same MAC address as"],
+        );
         let bond = |of: &[&str]| with(serde_json::json!({"name": "c", "bond": {"of": of}}));
         check(bond(&["a"]), &["fewer than two"]);
         check(bond(&["a", "a"]), &["fewer than two"]);

@@ -67,7 +67,7 @@ impl FromStr for OciReference {
                 // If there is another @ in it, the text begins with the end of a password.
                 let is_secret = digest.contains('@') || title.as_ref().is_some_and(|title| title.contains('@'));
                 let digest = digest.parse().map_err(|error: crate::digest::DigestError| match is_secret {
-                    true => refused("what stands behind its @ is no digest"),
+                    true => refused("the text after its @ is not a digest"),
                     false => refused(&error.to_string()),
                 })?;
                 (repository, OciVersion::Digest(digest))
@@ -79,9 +79,9 @@ impl FromStr for OciReference {
             }
         };
         match &version {
-            _ if !is_host(registry) => Err(refused("its registry is no host name")),
-            _ if !is_repository(repository) => Err(refused("its repository is no name, in lower case")),
-            OciVersion::Tag(tag) if !is_tag(tag) => Err(refused("its tag is no word")),
+            _ if !is_host(registry) => Err(refused("its registry is not a host name")),
+            _ if !is_repository(repository) => Err(refused("its repository is not a valid name in lower case")),
+            OciVersion::Tag(tag) if !is_tag(tag) => Err(refused("its tag is not valid")),
             _ if title.as_ref().is_some_and(String::is_empty) => Err(refused("its title is empty")),
             _ => Ok(Self { registry: registry.to_owned(), repository: repository.to_owned(), version, title }),
         }
@@ -158,18 +158,18 @@ mod tests {
         check("oci://r.example", Err("no repository"));
         check("oci://r.example/a", Err("neither tag nor digest"));
         check("oci://r.example/a@sha256:00", Err("has 2 digits after the colon"));
-        check(&format!("oci://r.example/a:b@{digest}"), Err("repository is no name"));
+        check(&format!("oci://r.example/a:b@{digest}"), Err("repository is not a valid name"));
         for name in ["", "A", "a//b", "/a", "a/", "../a", "a/..", "a b", "a?b", "a%2f"] {
-            check(&format!("oci://r.example/{name}:b"), Err("repository is no name"));
+            check(&format!("oci://r.example/{name}:b"), Err("repository is not a valid name"));
         }
         for tag in ["", ".a", "a/b", "a b", "a?b", &"a".repeat(129)] {
-            check(&format!("oci://r.example/a:{tag}"), Err("tag is no word"));
+            check(&format!("oci://r.example/a:{tag}"), Err("tag is not valid"));
         }
         let ports = ["r.example:", "r.example:0", "r.example:99999", "r.example:+443"];
         for host in
             ["", "user:secret@r.example", ".", "..", "r..example", "[::1", "[.]", "a b"].into_iter().chain(ports)
         {
-            check(&format!("oci://{host}/a:b"), Err("registry is no host name"));
+            check(&format!("oci://{host}/a:b"), Err("registry is not a host name"));
         }
         check("oci://r.example/a:b#", Err("title is empty"));
     }

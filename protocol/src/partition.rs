@@ -128,10 +128,11 @@ impl Partition {
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(true);
         if self.partitions.is_empty() {
-            problems.push("makes no partition: to take all away, use erase-disk".to_owned());
+            problems.push("makes no partitions: to remove all partitions, use erase-disk".to_owned());
         }
         if self.partitions.len() > MAX_PARTITIONS {
-            problems.push(format!("makes {} partitions: at most {MAX_PARTITIONS}", self.partitions.len()));
+            problems
+                .push(format!("makes {} partitions, but at most {MAX_PARTITIONS} are allowed", self.partitions.len()));
         }
         if self.partitions.iter().filter(|partition| partition.size.bytes() == Ok(None)).count() > 1 {
             problems.push("gives the rest of the disk to several partitions".to_owned());
@@ -166,7 +167,7 @@ impl NewPartition {
             let is_same =
                 |other: &NewPartition| other.uuid.as_ref().is_some_and(|other| other.eq_ignore_ascii_case(uuid));
             if !is_guid(uuid) {
-                problems.push(format!("the uuid {uuid:?} is no GUID"));
+                problems.push(format!("the uuid {uuid:?} is not a GUID"));
             } else if earlier.iter().any(is_same) {
                 problems.push("an earlier partition has the same uuid".to_owned());
             }
@@ -245,20 +246,20 @@ impl MakeFileSystem {
             problems.push("works on partition 0: partitions are numbered from 1".to_owned());
         }
         if self.partition.is_none() && self.disk.device.is_none() {
-            problems.push("names no partition: without one, name an array or a volume by disk.device".to_owned());
+            problems.push("names no partition: give one, or name an array or a volume with disk.device".to_owned());
         }
         let kind = self.kind.name();
         if let Some(label) = self.label.as_ref().filter(|label| !is_label(self.kind, label)) {
             let rule = match self.kind {
-                FileSystemKind::Vfat => "at most 11 letters in upper case, digits, spaces, - and _",
-                FileSystemKind::Ext4 | FileSystemKind::Swap => "at most 16 bytes and no control character",
-                FileSystemKind::Xfs => "at most 12 bytes and no control character",
+                FileSystemKind::Vfat => "it has at most 11 characters: upper-case letters, digits, spaces, - and _",
+                FileSystemKind::Ext4 | FileSystemKind::Swap => "it has at most 16 bytes and no control characters",
+                FileSystemKind::Xfs => "it has at most 12 bytes and no control characters",
             };
             problems.push(format!("cannot give {kind} the label {label:?}: {rule}"));
         }
         if let Some(uuid) = &self.uuid {
             let (is_valid, form) = match self.kind {
-                FileSystemKind::Vfat => (volume_id(uuid).is_some(), "eight hexadecimal digits as in ABCD-1234"),
+                FileSystemKind::Vfat => (volume_id(uuid).is_some(), "eight hexadecimal digits, as in ABCD-1234"),
                 FileSystemKind::Ext4 | FileSystemKind::Swap | FileSystemKind::Xfs => (is_guid(uuid), "a UUID"),
             };
             if !is_valid {
@@ -330,7 +331,7 @@ mod tests {
                 "cannot make partition 1: the size \"x\"",
                 "cannot make partition 1: the type \"ext4\" is neither",
                 "cannot make partition 1: the label",
-                "cannot make partition 1: the uuid \"1\" is no GUID",
+                "cannot make partition 1: the uuid \"1\" is not a GUID",
             ],
         );
         check(

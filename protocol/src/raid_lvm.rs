@@ -149,11 +149,11 @@ fn raid_problems(raid: &NewRaid, inputs: &Partition, used: &mut Vec<usize>) -> V
     let is_valid = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     let is_name = raid.name.starts_with(|c: char| c.is_ascii_alphanumeric()) && raid.name.chars().all(is_valid);
     if !is_name || raid.name.len() > MAX_ARRAY_NAME {
-        let rule = "letters, digits, _, - and ., a letter or digit first";
-        problems.push(format!("a name is at most {MAX_ARRAY_NAME} {rule}"));
+        let rule = "letters, digits, _, - and ., and begins with a letter or digit";
+        problems.push(format!("a name has at most {MAX_ARRAY_NAME} {rule}"));
     }
     if !inputs.disk.may_be_several() {
-        problems.push("it takes one partition of each of several disks: give disk.choose all".to_owned());
+        problems.push("it needs one partition on each of several disks: set disk.choose to all".to_owned());
     }
     let fits = |r#type: &str| {
         let is_raid = partition::type_guid(r#type) == partition::type_guid("raid");
@@ -190,10 +190,10 @@ fn group_problems(
             let is_lvm = |r#type: &str| partition::type_guid(r#type) == partition::type_guid("lvm");
             problems.extend(base_problem(choice, inputs, used, is_lvm, "lvm"));
         }
-        _ => problems.push("it is on one of raid and partition: give exactly one".to_owned()),
+        _ => problems.push("it needs either raid or partition: give exactly one".to_owned()),
     }
     if group.volumes.len() > MAX_VOLUMES {
-        problems.push(format!("it has {} volumes: at most {MAX_VOLUMES}", group.volumes.len()));
+        problems.push(format!("it has {} volumes, but at most {MAX_VOLUMES} are allowed", group.volumes.len()));
     }
     if group.volumes.iter().filter(|volume| volume.size.bytes() == Ok(None)).count() > 1 {
         problems.push("it gives the rest of the group to several volumes".to_owned());
@@ -204,7 +204,9 @@ fn group_problems(
             found.push("an earlier volume has the same name".to_owned());
         }
         if mapping_name(&group.name, &volume.name).len() > MAX_MAPPING_NAME {
-            found.push(format!("its name is too long: {MAX_MAPPING_NAME} characters with that of its group"));
+            found.push(format!(
+                "its name is too long: at most {MAX_MAPPING_NAME} characters together with its group's name"
+            ));
         }
         problems.extend(found.into_iter().map(|problem| format!("volume {:?}: {problem}", volume.name)));
     }
@@ -227,9 +229,9 @@ fn base_problem(
     used.push(index);
     let found = &inputs.partitions[index].r#type;
     if is_used {
-        Some(format!("partition {} is used by something else already", index + 1))
+        Some(format!("partition {} is already used by something else", index + 1))
     } else if !fits(found) {
-        Some(format!("partition {} has the type {found:?}, and must have {types}", index + 1))
+        Some(format!("partition {} has the type {found:?}, but must have {types}", index + 1))
     } else {
         None
     }
@@ -239,11 +241,11 @@ fn base_problem(
 fn name_problem(name: &str) -> Option<String> {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || "+_.-".contains(c);
     if name.is_empty() || !name.chars().all(is_valid) || name.starts_with(['-', '.']) {
-        return Some("a name has letters, digits, +, _, . and -, and neither of the last two first".to_owned());
+        return Some("a name has only letters, digits, +, _, . and -, and does not begin with . or -".to_owned());
     }
     let is_reserved = RESERVED_STARTS.iter().any(|start| name.starts_with(start))
         || RESERVED_PARTS.iter().any(|part| name.contains(part));
-    is_reserved.then(|| "LVM keeps this name for itself".to_owned())
+    is_reserved.then(|| "LVM reserves this name".to_owned())
 }
 
 /// Returns the name of a volume in the device mapper. A hyphen separates group and volume. Hyphens within the names are
@@ -297,12 +299,12 @@ mod tests {
         check(&raid("x", "raid1", "0"), &["cannot make array \"x\": there is no partition 0"]);
         check(&raid("x", "raid1", "\"y\""), &["cannot make array \"x\": there is no partition with the label \"y\""]);
         for wrong in ["", "../x", "a b", ".x", "-x", "12345678901234567890123456789"] {
-            check(&raid(wrong, "raid1", "2"), &[&format!("cannot make array {wrong:?}: a name is at most 28")]);
+            check(&raid(wrong, "raid1", "2"), &[&format!("cannot make array {wrong:?}: a name has at most 28")]);
         }
         check(
             r#""raids": [{"name": "a", "level": "raid1", "partition": 2}, {"name": "a", "level": "raid1", "partition": 2}]"#,
             &[
-                "cannot make array \"a\": partition 2 is used by something else",
+                "cannot make array \"a\": partition 2 is already used by something else",
                 "cannot make array \"a\": an earlier array has the same name",
             ],
         );
@@ -314,10 +316,10 @@ mod tests {
         let volumes = |list: &str| group(&format!(r#""partition": 3, "volumes": [{list}]"#));
         let why = |problem: &str| format!("cannot make volume group \"vg\": {problem}");
         check(&volumes(r#"{"name": "root", "size": "10GiB"}, {"name": "x+y_z", "size": "rest"}"#), &[]);
-        check(&group(r#""volumes": []"#), &[&why("it is on one of raid and partition")]);
-        check(&group(r#""raid": "x", "partition": 3"#), &[&why("it is on one of raid and partition")]);
+        check(&group(r#""volumes": []"#), &[&why("it needs either raid or partition")]);
+        check(&group(r#""raid": "x", "partition": 3"#), &[&why("it needs either raid or partition")]);
         check(&group(r#""raid": "x""#), &[&why("there is no array \"x\" in this step")]);
-        check(&group(r#""partition": 2"#), &[&why("partition 2 has the type \"raid\", and must have lvm")]);
+        check(&group(r#""partition": 2"#), &[&why("partition 2 has the type \"raid\", but must have lvm")]);
         check(&volumes(r#"{"name": "a", "size": "x"}"#), &[&why("volume \"a\": the size \"x\"")]);
         let twice = r#"{"name": "a", "size": "rest"}, {"name": "a", "size": "rest"}"#;
         let expect = ["it gives the rest of the group", "volume \"a\": an earlier volume has the same name"];
@@ -340,7 +342,7 @@ mod tests {
             let problems = serde_json::from_str::<Partition>(&json).expect("inputs").validate();
             assert!(problems.len() == 1 && problems[0].contains(expect), "{problems:?}");
         };
-        check("", "", "give disk.choose all");
+        check("", "", "set disk.choose to all");
         let uuid = r#", "uuid": "0fc63daf-8483-4772-8e79-3d69d8477de4""#;
         check(r#""disk": {"choose": "all"},"#, uuid, "the same uuid on every disk");
     }

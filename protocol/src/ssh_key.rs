@@ -18,7 +18,7 @@ const MAX_LEN: usize = 8192;
 /// Returns why this is not a public key that can let somebody in, or nothing if it is one.
 pub fn problem(line: &str) -> Option<&'static str> {
     if line.chars().any(|c| matches!(c, '\n' | '\r')) {
-        return Some("it is more than one line");
+        return Some("it has more than one line");
     }
     if line.chars().any(char::is_control) || line.len() > MAX_LEN {
         return Some("it has a control character, or more than 8 KiB");
@@ -29,11 +29,11 @@ pub fn problem(line: &str) -> Option<&'static str> {
     let mut words = line.split(' ').filter(|word| !word.is_empty());
     let (kind, key) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let Some((_, start)) = TYPES.iter().find(|(name, _)| *name == kind) else {
-        return Some("its first word is no type of key, such as ssh-ed25519; options before it are not taken");
+        return Some("its first word is not a key type such as ssh-ed25519; options before the type are not supported");
     };
     match is_base64(key) && key.starts_with(start) {
         true => None,
-        false => Some("its second word is no such key in base64"),
+        false => Some("its second word is not a key of that type in base64"),
     }
 }
 
@@ -61,15 +61,15 @@ mod tests {
             assert_eq!(problem(line), None, "{line:?}");
         }
         let bad = [
-            ("", "its first word is no type"),
-            ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEqK\nssh-rsa", "it is more than one line"),
+            ("", "its first word is not a key type"),
+            ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEqK\nssh-rsa", "it has more than one line"),
             ("ssh-ed25519\tAAAAC3NzaC1lZDI1NTE5AAAAIEqK", "it has a control character"),
-            ("ssh-dss AAAAB3NzaC1kc3MAAACB", "its first word is no type"),
-            ("command=\"x\" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEqK", "options before it are not taken"),
-            ("ssh-ed25519", "its second word is no such key"),
-            ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEq", "its second word is no such key"),
-            ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA-Eq_", "its second word is no such key"),
-            ("ssh-ed25519 AAAAB3NzaC1yc2EAAAADAQABAAAB", "its second word is no such key"),
+            ("ssh-dss AAAAB3NzaC1kc3MAAACB", "its first word is not a key type"),
+            ("command=\"x\" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEqK", "options before the type are not supported"),
+            ("ssh-ed25519", "its second word is not a key of that type"),
+            ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEq", "its second word is not a key of that type"),
+            ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA-Eq_", "its second word is not a key of that type"),
+            ("ssh-ed25519 AAAAB3NzaC1yc2EAAAADAQABAAAB", "its second word is not a key of that type"),
             ("-----BEGIN OPENSSH PRIVATE KEY-----", "it is a private key"),
         ];
         for (line, expect) in bad {

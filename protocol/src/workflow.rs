@@ -54,17 +54,17 @@ pub fn validate(steps: &[Step]) -> Vec<String> {
             problems.push(format!("{place} has no name"));
         }
         if steps.iter().take(index).any(|earlier| earlier.name == step.name) {
-            problems.push(format!("{place} has the name of an earlier step"));
+            problems.push(format!("{place} has the same name as an earlier step"));
         }
         if step.timeout == Some(0) {
             problems.push(format!("{place} has a timeout of 0 seconds: leave it out for no limit"));
         }
         if step.retries > MAX_RETRIES {
-            problems.push(format!("{place} has {} retries: at most {MAX_RETRIES}", step.retries));
+            problems.push(format!("{place} has {} retries, but at most {MAX_RETRIES} are allowed", step.retries));
         }
         let leaves = match step.action {
             Action::Reboot(_) => Some("reboots"),
-            Action::Kexec(_) => Some("leaves for the installed kernel"),
+            Action::Kexec(_) => Some("starts the installed kernel"),
             _ => None,
         };
         if let Some(leaves) = leaves.filter(|_| index + 1 < steps.len()) {
@@ -72,13 +72,13 @@ pub fn validate(steps: &[Step]) -> Vec<String> {
                 1 => "1 more step follows".to_owned(),
                 more => format!("{more} more steps follow"),
             };
-            problems.push(format!("{place} {leaves}, and {follow}"));
+            problems.push(format!("{place} {leaves}, but {follow}"));
         }
         if let Some(number) =
             steps.iter().take(index).position(|earlier| encrypt::closes(&earlier.action, &step.action))
         {
             problems.push(format!(
-                "{place} needs the root file system, which step {} encrypts: put it before that",
+                "{place} needs the root file system, which step {} encrypts: put it before that step",
                 number + 1
             ));
         }
@@ -202,11 +202,11 @@ mod tests {
         assert_eq!(validate(&[reboot("a")]), [""; 0]);
         assert_eq!(
             validate(&[reboot("a"), reboot("a")]),
-            ["step 1 (\"a\") reboots, and 1 more step follows", "step 2 (\"a\") has the name of an earlier step"]
+            ["step 1 (\"a\") reboots, but 1 more step follows", "step 2 (\"a\") has the same name as an earlier step"]
         );
         assert_eq!(
             validate(&[reboot("a"), reboot("b"), reboot("c")]),
-            ["step 1 (\"a\") reboots, and 2 more steps follow", "step 2 (\"b\") reboots, and 1 more step follows",]
+            ["step 1 (\"a\") reboots, but 2 more steps follow", "step 2 (\"b\") reboots, but 1 more step follows",]
         );
         let never = Step { timeout: Some(0), ..reboot("a") };
         assert_eq!(validate(&[never]), ["step 1 (\"a\") has a timeout of 0 seconds: leave it out for no limit"]);
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(validate(&[reboot(" ")]), ["step 1 (\" \") has no name"]);
         let stubborn = |retries| Step { retries, ..reboot("a") };
         assert_eq!(validate(&[stubborn(100)]), [""; 0]);
-        assert_eq!(validate(&[stubborn(101)]), ["step 1 (\"a\") has 101 retries: at most 100"]);
+        assert_eq!(validate(&[stubborn(101)]), ["step 1 (\"a\") has 101 retries, but at most 100 are allowed"]);
     }
 
     #[test]
@@ -236,11 +236,12 @@ mod tests {
         check(erase(skipping.clone()), &[]);
         check(args(skipping), &["takes one disk: it cannot choose all"]);
         check(erase(read(r#"{"skip": [{}]}"#)), &["skips every disk: a hint in skip is empty"]);
-        let not_in_skip = "has device, choose or skip in a hint in skip; name is for a path";
+        let not_in_skip = "has device, choose or skip in a hint in skip; to skip a path, use name";
         for skip in [r#"{"device": "/dev/sda"}"#, r#"{"choose": "all"}"#, r#"{"skip": [{"tran": "usb"}]}"#] {
             check(args(read(&format!(r#"{{"skip": [{skip}]}}"#))), &[not_in_skip]);
         }
-        let link = "names a disk by \"/dev/disk/by-id/x\": name takes kernel paths and links under /dev/disk/by-path/";
+        let link =
+            "names a disk with \"/dev/disk/by-id/x\": name accepts kernel paths and links under /dev/disk/by-path/";
         check(args(read(r#"{"name": "<or> /dev/sda <or> /dev/disk/by-id/X"}"#)), &[link]);
         check(erase(read(r#"{"skip": [{"name": "s== /dev/disk/by-id/x"}]}"#)), &[link]);
     }

@@ -187,7 +187,7 @@ PATH          SIZE       MODEL    SERIAL  WWN  TRAN  ROTA  BLOCK  STATE         
             (&["serial"][..], "no KEY=VALUE"),
             (&["colour=red"], "unknown field `colour`, expected one of `device`"),
             (&["rotational=maybe"], "reading --hint \"rotational=maybe\""),
-            (&["size=>> 5"], "\">>\", which is no operator"),
+            (&["size=>> 5"], "\">>\", which is not an operator"),
             (&["serial=a", "serial=b"], "was given before"),
             (&["skip=[{}]"], "skips every disk"),
         ] {

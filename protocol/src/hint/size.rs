@@ -174,7 +174,7 @@ mod tests {
     fn a_hint_that_is_none_says_what_would_be() {
         let error = |hint: &str| hint.parse::<SizeHint>().expect_err(hint).to_string();
         for empty in ["", ">=", "<or> 10 <or>", "<range-in>"] {
-            assert_eq!(error(empty), format!("hint {empty:?} lacks a value"));
+            assert_eq!(error(empty), format!("hint {empty:?} has no value"));
         }
         for (hint, value) in [
             ("big", "big"),
@@ -185,16 +185,17 @@ mod tests {
             ("<or> 10 <or> x", "x"),
             ("99999999999999999999", "99999999999999999999"),
         ] {
-            assert_eq!(error(hint), format!("hint {hint:?} has {value:?} where whole GiB are needed"));
+            assert_eq!(error(hint), format!("hint {hint:?} has {value:?} where a number of whole GiB is needed"));
         }
         for (hint, operator) in [("s== 10", "s=="), ("<in> 10", "<in>"), ("=> 10", "=>"), ("=== 10", "===")] {
-            let expect =
-                format!("hint {hint:?} starts with {operator:?}, which is no operator here; there are {OPERATORS}");
+            let expect = format!(
+                "hint {hint:?} starts with {operator:?}, which is not an operator here; the operators are {OPERATORS}"
+            );
             assert_eq!(error(hint), expect);
         }
         for range in ["[ 20 10 ]", "10 20", "[ 10 ]", "[ 10 20 30 ]", "[ a 20 ]", "[", "ä 1 2 ä", "] 1 2 ["] {
             let hint = format!("<range-in> {range}");
-            assert!(error(&hint).starts_with(&format!("hint {hint:?} is no range: write")), "{}", error(&hint));
+            assert!(error(&hint).starts_with(&format!("hint {hint:?} is not a range: write")), "{}", error(&hint));
         }
     }
 

@@ -181,7 +181,7 @@ mod tests {
     fn a_hint_that_is_none_says_what_would_be() {
         let error = |hint: &str| hint.parse::<TextHint>().expect_err(hint).to_string();
         for empty in ["", "  ", "s==", "<in> ", "<or>", "<or> a <or>", "<or> <or> a", "<all-in>"] {
-            assert_eq!(error(empty), format!("hint {empty:?} lacks a value"));
+            assert_eq!(error(empty), format!("hint {empty:?} has no value"));
         }
         for (hint, operator) in [
             ("<range-in> [ 1 2 ]", "<range-in>"),
@@ -193,8 +193,9 @@ mod tests {
             ("s==> a", "s==>"),
             ("<ä> a", "<"),
         ] {
-            let expect =
-                format!("hint {hint:?} starts with {operator:?}, which is no operator here; there are {OPERATORS}");
+            let expect = format!(
+                "hint {hint:?} starts with {operator:?}, which is not an operator here; the operators are {OPERATORS}"
+            );
             assert_eq!(error(hint), expect);
         }
     }
@@ -208,6 +209,6 @@ mod tests {
         assert!(either.is_exact());
         assert_eq!(either.values(), ["a", "b"]);
         let error = serde_json::from_str::<TextHint>("\"<on> x\"").expect_err("no operator");
-        assert!(error.to_string().contains("which is no operator here"), "{error}");
+        assert!(error.to_string().contains("which is not an operator here"), "{error}");
     }
 }

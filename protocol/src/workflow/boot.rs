@@ -109,21 +109,26 @@ impl Kexec {
         let mut problems = self.disk.validate(false);
         for (what, path) in [("kernel", &self.kernel), ("initrd", &self.initrd)] {
             let problem = path.as_deref().and_then(|path| Some((path, target_path_problem(path)?)));
-            problems.extend(problem.map(|(path, problem)| format!("starts with the {what} {path:?}: {problem}")));
+            problems.extend(problem.map(|(path, problem)| format!("starts the {what} {path:?}: {problem}")));
         }
         if self.kernel.is_none() && self.initrd.is_some() {
             problems.push("has an initrd without a kernel: give both, or neither".to_owned());
         }
         if self.kernel.is_some() && self.cmdline.is_none() {
-            problems
-                .push("has a kernel without a cmdline, which no entry gives then: give both, or neither".to_owned());
+            problems.push(
+                "has a kernel without a cmdline, and then no boot entry gives one: give both, or neither".to_owned(),
+            );
         }
         if let Some(cmdline) = &self.cmdline {
             if cmdline.chars().any(|c| c.is_control()) {
                 problems.push("has a cmdline with a control character".to_owned());
             }
             if cmdline.len() >= MAX_COMMAND_LINE {
-                problems.push(format!("has a cmdline of {} bytes: at most {}", cmdline.len(), MAX_COMMAND_LINE - 1));
+                problems.push(format!(
+                    "has a cmdline of {} bytes, but at most {} are allowed",
+                    cmdline.len(),
+                    MAX_COMMAND_LINE - 1
+                ));
             }
         }
         problems
@@ -151,7 +156,7 @@ mod tests {
         refused("/EFI/x", "it does not end in .efi");
         refused("/EFI/../x.efi", "it has \"..\", which could lead elsewhere");
         refused("/EFI/a\nb.efi", "it has a control character");
-        refused("", "it names no file");
+        refused("", "it does not name a file");
         check(order(None, Some(" ")), &["calls its entry \" \": it is empty"]);
         let long = "x".repeat(65);
         check(order(None, Some(&long)), &[&format!("calls its entry {long:?}: it has more than 64 characters")]);
@@ -167,12 +172,12 @@ mod tests {
         check(kexec(None, None, Some("ro")), &[]);
         check(kexec(Some("/vmlinuz"), Some("/initrd.img"), Some("ro")), &[]);
         check(kexec(None, Some("/i"), None), &["has an initrd without a kernel: give both, or neither"]);
-        let alone = "has a kernel without a cmdline, which no entry gives then: give both, or neither";
+        let alone = "has a kernel without a cmdline, and then no boot entry gives one: give both, or neither";
         check(kexec(Some("/v"), None, None), &[alone]);
-        check(kexec(Some("/v/"), None, Some("ro")), &["starts with the kernel \"/v/\": it names no file"]);
+        check(kexec(Some("/v/"), None, Some("ro")), &["starts the kernel \"/v/\": it does not name a file"]);
         check(kexec(None, None, Some("a\nb")), &["has a cmdline with a control character"]);
         let long = "x".repeat(2048);
-        check(kexec(None, None, Some(&long)), &["has a cmdline of 2048 bytes: at most 2047"]);
+        check(kexec(None, None, Some(&long)), &["has a cmdline of 2048 bytes, but at most 2047 are allowed"]);
     }
 
     #[test]
@@ -182,7 +187,7 @@ mod tests {
         assert_eq!(workflow::validate(&[step("a", kexec())]), [""; 0]);
         assert_eq!(
             workflow::validate(&[step("a", kexec()), step("b", Action::Reboot(Reboot {}))]),
-            ["step 1 (\"a\") leaves for the installed kernel, and 1 more step follows"]
+            ["step 1 (\"a\") starts the installed kernel, but 1 more step follows"]
         );
     }
 }

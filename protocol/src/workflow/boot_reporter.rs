@@ -61,10 +61,12 @@ impl BootReporter {
         }
         let token = self.token.reveal();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            problems.push("has no token to report with, or one with other than letters, digits and signs".to_owned());
+            problems.push(
+                "has no token to report with, or one with characters other than letters, digits and signs".to_owned(),
+            );
         }
         if !self.ca.contains("-----BEGIN CERTIFICATE-----") {
-            problems.push("has no CA certificate in PEM to know the server by".to_owned());
+            problems.push("has no CA certificate in PEM to verify the server with".to_owned());
         }
         if !(1..=MAX_HOURS).contains(&self.hours) {
             problems.push(format!("reports for {} hours: give 1 to {MAX_HOURS}", self.hours));
@@ -98,7 +100,7 @@ mod tests {
         let plain = BootReporter { url: "http://s".to_owned(), token: "a\nb".to_owned().into(), ..given };
         let expect = [
             "reports to \"http://s\": give the server's URL, which begins with https://",
-            "has no token to report with, or one with other than letters, digits and signs",
+            "has no token to report with, or one with characters other than letters, digits and signs",
         ];
         check(Action::BootReporter(plain), &expect);
         let text = r#"{"boot-reporter": {}}"#;

@@ -48,10 +48,13 @@ impl EncryptRoot {
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if self.pcrs.is_empty() {
-            problems.push("has no pcrs: name those the key is bound to, such as [7], or leave it out".to_owned());
+            problems.push(
+                "has an empty list of pcrs: name the PCRs that the key is bound to, such as [7], or leave pcrs out"
+                    .to_owned(),
+            );
         }
         for pcr in self.pcrs.iter().filter(|pcr| **pcr >= REGISTERS) {
-            problems.push(format!("binds the key to PCR {pcr}: they are 0 to {}", REGISTERS - 1));
+            problems.push(format!("binds the key to PCR {pcr}, but PCRs are 0 to {}", REGISTERS - 1));
         }
         for (index, pcr) in self.pcrs.iter().enumerate() {
             if self.pcrs.iter().take(index).any(|earlier| earlier == pcr) {
@@ -101,8 +104,11 @@ mod tests {
         let encrypt = |pcrs: &[u32]| Action::EncryptRoot(EncryptRoot { pcrs: pcrs.to_vec(), ..EncryptRoot::default() });
         check(encrypt(&[7]), &[]);
         check(encrypt(&[0, 2, 23]), &[]);
-        check(encrypt(&[]), &["has no pcrs: name those the key is bound to, such as [7], or leave it out"]);
-        check(encrypt(&[24]), &["binds the key to PCR 24: they are 0 to 23"]);
+        check(
+            encrypt(&[]),
+            &["has an empty list of pcrs: name the PCRs that the key is bound to, such as [7], or leave pcrs out"],
+        );
+        check(encrypt(&[24]), &["binds the key to PCR 24, but PCRs are 0 to 23"]);
         check(encrypt(&[7, 4, 7]), &["names PCR 7 twice"]);
     }
 
@@ -115,7 +121,7 @@ mod tests {
         let check = |second: Action, expect: &[&str]| {
             assert_eq!(workflow::validate(&[encrypt.clone(), step("b", second)]), expect);
         };
-        let late = "step 2 (\"b\") needs the root file system, which step 1 encrypts: put it before that";
+        let late = "step 2 (\"b\") needs the root file system, which step 1 encrypts: put it before that step";
         check(Action::RunInTarget(run.clone()), &[late]);
         check(Action::EncryptRoot(EncryptRoot::default()), &[late]);
         check(Action::RunInTarget(RunInTarget { disk: elsewhere, ..run.clone() }), &[]);

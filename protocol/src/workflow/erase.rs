@@ -29,7 +29,7 @@ impl EraseDisk {
         for mode in &self.fallback {
             if let Some(sure) = tried.iter().find(|mode| matches!(mode, EraseMode::Zero | EraseMode::Metadata)) {
                 problems
-                    .push(format!("falls back from {sure} to {mode}, which never happens: every disk can do {sure}"));
+                    .push(format!("falls back from {sure} to {mode}, which never happens: every disk supports {sure}"));
             } else if tried.contains(mode) {
                 problems.push(format!("falls back to {mode}, which was tried before"));
             }
@@ -85,7 +85,7 @@ mod tests {
         check(erase(Secure, &[Discard, Zero]), &[]);
         check(erase(Discard, &[Metadata]), &[]);
         check(erase(Secure, &[Secure]), &["falls back to secure, which was tried before"]);
-        let never = "falls back from zero to discard, which never happens: every disk can do zero";
+        let never = "falls back from zero to discard, which never happens: every disk supports zero";
         check(erase(Zero, &[Discard]), &[never]);
         check(erase(Secure, &[Zero, Discard]), &[never]);
         let text = r#"{"erase-disk": {"mode": "secure", "fallback": ["discard", "metadata"]}}"#;

@@ -130,7 +130,7 @@ impl StreamImage {
         let mut problems = self.origin().validate(self.is_verified());
         problems.extend(self.bmap.as_deref().and_then(url_problem));
         if self.bmap.as_ref().is_some_and(|url| url.starts_with("http://")) {
-            let danger = "where anybody can have it leave out what is to be written";
+            let danger = "where anybody can change it so that data is not written";
             problems.push(format!("fetches the block map over http://, {danger}: use https://"));
         }
         problems.extend(self.disk.validate(false));
@@ -167,7 +167,7 @@ mod tests {
         for bmap in ["https://s/x.bmap", "file:///x.bmap", "/x.bmap"] {
             check(Action::StreamImage(image("/x", bmap)), &[]);
         }
-        let clear = "fetches the block map over http://, where anybody can have it leave out what is to be written: use \
+        let clear = "fetches the block map over http://, where anybody can change it so that data is not written: use \
                      https://";
         let digest = Digest::new(crate::Algorithm::Sha256, &"a".repeat(64)).ok();
         check(Action::StreamImage(StreamImage { digest, ..image("https://s/x", "http://s/x.bmap") }), &[clear]);

@@ -69,18 +69,20 @@ impl KernelArgs {
     fn contradictions(&self, problems: &mut Vec<String>) {
         for argument in &self.append_if_missing {
             if let Some(taker) = self.delete.iter().find(|taker| is_kernel_argument(argument, taker)) {
-                problems.push(format!("adds {argument:?} if it is missing, and deletes it as {taker:?}: use append"));
+                problems.push(format!(
+                    "adds {argument:?} if it is missing, but also deletes it with {taker:?}: use append"
+                ));
             }
         }
         for (index, KernelArgReplacement { old, new }) in self.replace.iter().enumerate() {
             let others =
                 self.replace.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| &other.old);
             if let Some(taker) = self.delete.iter().chain(others).find(|taker| is_kernel_argument(new, taker)) {
-                problems.push(format!("replaces {old:?} by {new:?}, and takes that away again as {taker:?}"));
+                problems.push(format!("replaces {old:?} with {new:?}, but removes that again with {taker:?}"));
             }
             let is_taken = |argument: &&String| *argument != new && is_kernel_argument(argument, old);
             if let Some(argument) = self.appended().find(is_taken) {
-                problems.push(format!("adds {argument:?}, which it replaces by {new:?} the next time"));
+                problems.push(format!("adds {argument:?}, which it replaces with {new:?} the next time"));
             }
         }
     }
@@ -117,16 +119,16 @@ pub fn kernel_argument_problem(argument: &str) -> Option<&'static str> {
     // The code that edits command lines marks the parts that a boot loader fills in. The marks are characters that no
     // text has.
     if argument.contains(|c| ('\u{FDD0}'..='\u{FDEF}').contains(&c)) {
-        return Some("it has a character that Unicode keeps out of texts (U+FDD0 to U+FDEF)");
+        return Some("it has a character that Unicode does not allow in texts (U+FDD0 to U+FDEF)");
     }
     let mut quoted = false;
     for c in argument.chars() {
         quoted ^= c == '"';
         if c.is_whitespace() && !quoted {
-            return Some("it has a space outside double quotes; give each argument by itself");
+            return Some("it has a space outside double quotes; give each argument separately");
         }
     }
-    quoted.then_some("it has a double quote without its partner")
+    quoted.then_some("it has a double quote that is not closed")
 }
 
 #[cfg(test)]
@@ -152,7 +154,7 @@ mod tests {
     fn a_kernel_argument_is_one_word() {
         let append = |arguments: &[&str]| KernelArgs { append: words(arguments), ..KernelArgs::default() };
         check_inputs(append(&["quiet", "root=UUID=a=b", "dyndbg=\"file a.c +p\"", "---"]), &[]);
-        let space = "it has a space outside double quotes; give each argument by itself";
+        let space = "it has a space outside double quotes; give each argument separately";
         check_inputs(
             append(&["", "\"\"", "quiet splash", "a\nb", "a\u{FDD1}", "a=\"b", "--", "-\"\"-", "#a"]),
             &[
@@ -160,8 +162,8 @@ mod tests {
                 "cannot add the kernel argument \"\\\"\\\"\": it is empty",
                 &format!("cannot add the kernel argument \"quiet splash\": {space}"),
                 "cannot add the kernel argument \"a\\nb\": it has a control character",
-                "cannot add the kernel argument \"a\\u{fdd1}\": it has a character that Unicode keeps out of texts (U+FDD0 to U+FDEF)",
-                "cannot add the kernel argument \"a=\\\"b\": it has a double quote without its partner",
+                "cannot add the kernel argument \"a\\u{fdd1}\": it has a character that Unicode does not allow in texts (U+FDD0 to U+FDEF)",
+                "cannot add the kernel argument \"a=\\\"b\": it has a double quote that is not closed",
                 "cannot add the kernel argument \"--\": it ends the kernel's arguments; what follows it is for init",
                 "cannot add the kernel argument \"-\\\"\\\"-\": it ends the kernel's arguments; what follows it is for init",
                 "cannot add the kernel argument \"#a\": it begins with #, as comments do",
@@ -201,12 +203,12 @@ mod tests {
         };
         check_inputs(inputs(&["console"], &[("quiet", "loglevel=7")], &["console=tty0", "console=ttyS0"]), &[]);
         check_inputs(inputs(&[], &[("console", "console=tty0")], &["console=tty0"]), &[]);
-        let again = |taker: &str| format!("replaces \"a\" by \"b=1\", and takes that away again as {taker:?}");
+        let again = |taker: &str| format!("replaces \"a\" with \"b=1\", but removes that again with {taker:?}");
         check_inputs(inputs(&["b"], &[("a", "b=1")], &[]), &[&again("b")]);
         check_inputs(inputs(&[], &[("a", "b=1"), ("b=1", "c")], &[]), &[&again("b=1")]);
         let missing = KernelArgs { append_if_missing: words(&["b=1"]), ..inputs(&["b"], &[], &[]) };
-        check_inputs(missing, &["adds \"b=1\" if it is missing, and deletes it as \"b\": use append"]);
-        let next = "adds \"a=2\", which it replaces by \"a=1\" the next time";
+        check_inputs(missing, &["adds \"b=1\" if it is missing, but also deletes it with \"b\": use append"]);
+        let next = "adds \"a=2\", which it replaces with \"a=1\" the next time";
         check_inputs(inputs(&[], &[("a", "a=1")], &["a=2"]), &[next]);
         check_inputs(KernelArgs { append_if_missing: words(&["a=2"]), ..inputs(&[], &[("a", "a=1")], &[]) }, &[next]);
     }

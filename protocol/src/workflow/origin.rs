@@ -51,7 +51,7 @@ impl<'a> Origin<'a> {
             problems.push("fetches over http:// without a digest: give one, or use https://".to_owned());
         }
         if self.digest.is_some() && self.sums.is_some() {
-            problems.push("has a digest and a list of sums: give the one or the other".to_owned());
+            problems.push("has a digest and a list of sums: give only one of them".to_owned());
         }
         if self.sums.is_some_and(|url| url.starts_with("http://")) && self.signature.is_none() {
             let remedy = "give its signature, or use https://";
@@ -61,10 +61,10 @@ impl<'a> Origin<'a> {
             problems.push("has a list of sums for an OCI artifact, which has its digest in its manifest".to_owned());
         }
         if self.mirrors.iter().any(|mirror| mirror.starts_with(oci::SCHEME) != self.is_artifact()) {
-            problems.push("has an OCI artifact and something else for mirrors of each other".to_owned());
+            problems.push("has an OCI artifact and another kind of URL as mirrors of each other".to_owned());
         }
         if !self.is_artifact() && self.registry_auth.is_some() {
-            problems.push("has a login at a registry, and its url is not oci://".to_owned());
+            problems.push("has a login at a registry, but its url is not oci://".to_owned());
         }
         problems
     }
@@ -166,7 +166,7 @@ mod tests {
         check(mirrored("http://s/x", None), &[CLEAR]);
         let unknown = "fetches \"s/x\", which is neither https://, http:// nor file://, nor an absolute path";
         check(mirrored("s/x", None), &[unknown]);
-        check(mirrored("oci://r/a:b", None), &["has an OCI artifact and something else for mirrors of each other"]);
+        check(mirrored("oci://r/a:b", None), &["has an OCI artifact and another kind of URL as mirrors of each other"]);
         for url in ["", "x", "ftp://s/x", "s/x", "HTTP://s/x", " https://s/x"] {
             let problem =
                 format!("fetches {url:?}, which is neither https://, http:// nor file://, nor an absolute path");
@@ -187,11 +187,11 @@ mod tests {
             &[],
         );
         check(Action::WriteFile(WriteFile { mirrors: mirrors.clone(), sums: sums.clone(), ..file.clone() }), &[]);
-        let both = "has a digest and a list of sums: give the one or the other";
+        let both = "has a digest and a list of sums: give only one of them";
         check(Action::UnpackArchive(UnpackArchive { sums: sums.clone(), digest: digest(), ..archive }), &[both]);
         check(Action::WriteFile(WriteFile { sums: sums.clone(), digest: digest(), ..file }), &[both]);
         let content = || WriteFile { path: "/x".to_owned(), content: Some(String::new()), ..WriteFile::default() };
-        let lost = "has mirrors, a registry_auth, a digest, sums, a signature or a ca without a url they are for";
+        let lost = "has mirrors, a registry_auth, a digest, sums, a signature or a ca without a url that they apply to";
         check(Action::WriteFile(WriteFile { mirrors, ..content() }), &[lost]);
         check(Action::WriteFile(WriteFile { sums, ..content() }), &[lost]);
         check(Action::WriteFile(WriteFile { ca: Some(String::new()), ..content() }), &[lost]);
@@ -213,7 +213,7 @@ mod tests {
         let unsigned = "fetches the list of sums over http:// without a signature: give its signature, or use https://";
         check(Action::StreamImage(with("https://s/x", Some("http://s/SUMS"), false)), &[unsigned]);
         let both = StreamImage { digest: digest(), ..with("https://s/x", Some("https://s/SUMS"), false) };
-        check(Action::StreamImage(both), &["has a digest and a list of sums: give the one or the other"]);
+        check(Action::StreamImage(both), &["has a digest and a list of sums: give only one of them"]);
         let unknown = "fetches \"SUMS\", which is neither https://, http:// nor file://, nor an absolute path";
         check(Action::StreamImage(with("https://s/x", Some("SUMS"), false)), &[unknown]);
     }
@@ -229,7 +229,7 @@ mod tests {
         assert!(!format!("{with_login:?}").contains("hidden"));
         check(Action::StreamImage(with_login), &[]);
         let elsewhere = StreamImage { registry_auth: login(), ..image("https://r.example/a:b") };
-        check(Action::StreamImage(elsewhere), &["has a login at a registry, and its url is not oci://"]);
+        check(Action::StreamImage(elsewhere), &["has a login at a registry, but its url is not oci://"]);
         let mirrored = |mirror: &str| StreamImage { mirrors: vec![mirror.to_owned()], ..image("oci://r.example/a:b") };
         check(Action::StreamImage(mirrored("oci://m.example/a:b")), &[]);
         let problem = problem.replace("r.example/a\"", "m.example/a\"");
@@ -243,7 +243,7 @@ mod tests {
             Action::StreamImage(more),
             &[
                 "has a list of sums for an OCI artifact, which has its digest in its manifest",
-                "has an OCI artifact and something else for mirrors of each other",
+                "has an OCI artifact and another kind of URL as mirrors of each other",
             ],
         );
     }
@@ -267,10 +267,10 @@ mod tests {
         }
         let problem = "fetches \"ftp://s/x\", which is neither https://, http:// nor file://, nor an absolute path";
         check(Action::StreamImage(image("ftp://user:secret@s/x?secret")), &[problem]);
-        let problem = "fetches \"oci://r/A:b\": its registry is no host name; an artifact is \
+        let problem = "fetches \"oci://r/A:b\": its registry is not a host name; an artifact is \
                        oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX";
         check(Action::StreamImage(image("oci://user:secret@r/A:b")), &[problem]);
-        let problem = "fetches \"oci://r/a:b\": what stands behind its @ is no digest; an artifact is \
+        let problem = "fetches \"oci://r/a:b\": the text after its @ is not a digest; an artifact is \
                        oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:HEX";
         check(Action::StreamImage(image("oci://user:se/cr@et@r/a:b")), &[problem]);
         let problem = problem.replace("oci://r/a:b", "oci://...");

@@ -96,10 +96,10 @@ impl SeedCloudInit {
         let mut problems = self.disk.validate(false);
         match (self.is_for_ignition(), is_ignition(&self.user_data)) {
             (true, _) if self.vendor_data.is_some() || self.network_config.is_some() => {
-                let reason = "which Ignition does not know: its config must bring that, and the node have no network";
+                let reason = "which Ignition does not support: put this into its config, and give the node no network";
                 problems.push(format!("has vendor_data or network_config, {reason}"));
             }
-            (true, false) => problems.push("has user_data that is no Ignition config".to_owned()),
+            (true, false) => problems.push("has user_data that is not an Ignition config".to_owned()),
             (false, true) => {
                 problems.push("has an Ignition config as its user_data, which cloud-init does not know".to_owned());
             }
@@ -107,7 +107,7 @@ impl SeedCloudInit {
         }
         for (number, key) in (1..).zip(&self.ssh_keys) {
             // The problem does not show the key's text: it may be a private key, and this is logged.
-            problems.extend(ssh_key::problem(key).map(|problem| format!("cannot let SSH key {number} in: {problem}")));
+            problems.extend(ssh_key::problem(key).map(|problem| format!("cannot use SSH key {number}: {problem}")));
         }
         problems
     }
@@ -123,7 +123,7 @@ mod tests {
     fn keys_are_looked_at_before_a_disk_is() {
         let seed = |key: &str| SeedCloudInit { ssh_keys: vec![key.to_owned()], ..SeedCloudInit::default() };
         check(Action::SeedCloudInit(seed("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA me@home")), &[]);
-        let expect = "cannot let SSH key 1 in: it is more than one line";
+        let expect = "cannot use SSH key 1: it has more than one line";
         check(Action::SeedCloudInit(seed("a\nb")), &[expect]);
     }
 
@@ -138,7 +138,7 @@ mod tests {
         let foreign = "has vendor_data or network_config, which Ignition does not know: its config must bring that, and the \
                        node have no network";
         check(seed(SeedPlace::Auto, "{}", Some("#!/bin/sh")), &[foreign]);
-        check(seed(SeedPlace::Ignition, "", None), &["has user_data that is no Ignition config"]);
+        check(seed(SeedPlace::Ignition, "", None), &["has user_data that is not an Ignition config"]);
         let unknown = "has an Ignition config as its user_data, which cloud-init does not know";
         check(seed(SeedPlace::Cidata, "{}", None), &[unknown]);
     }

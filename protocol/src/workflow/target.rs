@@ -13,7 +13,7 @@ pub fn target_path_problem(path: &str) -> Option<&'static str> {
     match path {
         _ if path.contains('\0') => Some("it has a zero byte"),
         _ if path.split('/').any(|name| name == "..") => Some("it has \"..\", which could lead elsewhere"),
-        _ if path.ends_with('/') || path.is_empty() => Some("it names no file"),
+        _ if path.ends_with('/') || path.is_empty() => Some("it does not name a file"),
         _ => None,
     }
 }
@@ -143,18 +143,18 @@ impl WriteFile {
         }
         let sources = [&self.content, &self.content_base64, &self.url];
         if sources.iter().filter(|source| source.is_some()).count() != 1 {
-            problems.push("writes one of content, content_base64 and url: give exactly one".to_owned());
+            problems.push("needs one of content, content_base64 and url: give exactly one".to_owned());
         }
         match self.origin() {
             Some(origin) => problems.extend(origin.validate(origin.is_verified())),
             None if self.has_more_than_content() => {
                 let keys = "mirrors, a registry_auth, a digest, sums, a signature or a ca";
-                problems.push(format!("has {keys} without a url they are for"));
+                problems.push(format!("has {keys} without a url that they apply to"));
             }
             None => {}
         }
         if self.content_base64.as_deref().is_some_and(|text| !is_base64(text)) {
-            problems.push("has a content_base64 that is no base64".to_owned());
+            problems.push("has a content_base64 that is not base64".to_owned());
         }
         for (key, mode) in [("mode", &self.mode), ("dir_mode", &self.dir_mode)] {
             if let Some(mode) = mode.as_ref().filter(|mode| file_mode(mode).is_none()) {
@@ -271,7 +271,7 @@ impl RunInTarget {
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.disk.validate(false);
         if self.command.is_empty() == self.script.is_none() {
-            problems.push("runs one of command and script: give exactly one".to_owned());
+            problems.push("needs one of command and script: give exactly one".to_owned());
         }
         if self.command.first().is_some_and(|program| program.is_empty()) {
             problems.push("has no program as the first word of its command".to_owned());
@@ -280,7 +280,7 @@ impl RunInTarget {
             problems.push("has a zero byte in its command or environment".to_owned());
         }
         for name in self.environment.keys().filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            problems.push(format!("has {name:?} in its environment, which is no name of a variable"));
+            problems.push(format!("has {name:?} in its environment, which is not the name of a variable"));
         }
         problems
     }
@@ -308,15 +308,15 @@ mod tests {
         };
         check(Action::WriteFile(file("/etc/motd", Some(""), None)), &[]);
         check(Action::WriteFile(file("etc/a..b", None, Some("https://s/x"))), &[]);
-        let one = "writes one of content, content_base64 and url: give exactly one";
+        let one = "needs one of content, content_base64 and url: give exactly one";
         check(Action::WriteFile(file("/a", None, None)), &[one]);
         check(Action::WriteFile(file("/a", Some(""), Some("/x"))), &[one]);
         let clear = "fetches over http:// without a digest: give one, or use https://";
         check(Action::WriteFile(file("/a", None, Some("http://s/x"))), &[clear]);
         for (path, problem) in [
-            ("", "it names no file"),
-            ("/", "it names no file"),
-            ("/etc/", "it names no file"),
+            ("", "it does not name a file"),
+            ("/", "it does not name a file"),
+            ("/etc/", "it does not name a file"),
             ("/etc/../motd", "it has \"..\", which could lead elsewhere"),
             ("/a\0b", "it has a zero byte"),
         ] {
@@ -363,14 +363,14 @@ mod tests {
         };
         check(Action::RunInTarget(run(&["update-grub"], None)), &[]);
         check(Action::RunInTarget(run(&[], Some("true"))), &[]);
-        let one = "runs one of command and script: give exactly one";
+        let one = "needs one of command and script: give exactly one";
         check(Action::RunInTarget(run(&[], None)), &[one]);
         check(Action::RunInTarget(run(&["a"], Some("b"))), &[one]);
         check(Action::RunInTarget(run(&[""], None)), &["has no program as the first word of its command"]);
         let zero = "has a zero byte in its command or environment";
         check(Action::RunInTarget(run(&["a", "b\0"], None)), &[zero]);
         let environment = BTreeMap::from([("A=B".to_owned(), String::new())]);
-        let named = "has \"A=B\" in its environment, which is no name of a variable";
+        let named = "has \"A=B\" in its environment, which is not the name of a variable";
         check(Action::RunInTarget(RunInTarget { environment, ..run(&["a"], None) }), &[named]);
     }
 }

@@ -84,9 +84,9 @@ mod tests {
         });
         assert_eq!(json[0]["action"]["erase-disk"]["disk"], hints);
         for (hints, part) in [
-            ("size: \"=> 1\"", "which is no operator here"),
-            ("serial: \">= 1\"", "which is no operator here"),
-            ("size: big", "where whole GiB are needed"),
+            ("size: \"=> 1\"", "which is not an operator here"),
+            ("serial: \">= 1\"", "which is not an operator here"),
+            ("size: big", "where a number of whole GiB is needed"),
             ("size: 1.5", "whole GiB"),
             ("rotational: maybe", "boolean"),
         ] {

@@ -128,7 +128,10 @@ async fn what_means_nothing_is_refused() {
     assert_eq!(refusal(post_form(&server, &token, long).await).await.code, ErrorCode::TooLarge);
     let (name, label) = ("x".repeat(60_000), "%C3%A4".repeat(201));
     for (form, expect) in [
-        (format!("name={name}"), "60000 bytes cannot name a step: a name has 1 to 64 bytes and no control characters"),
+        (
+            format!("name={name}"),
+            "a name of 60000 bytes is too long: a name has 1 to 64 bytes and no control characters",
+        ),
         (format!("name=a&label={label}"), "the label of step \"a\" has 201 characters, but may have at most 200"),
     ] {
         assert_eq!(refusal(post_form(&server, &token, form).await).await.message, expect);

@@ -53,7 +53,7 @@ async fn operators_do_everything_over_https() {
     assert_eq!((&changed["network"]["interfaces"][0]["name"], &changed["ssh_keys"][0]), (&json!("lan0"), &json!(key)));
     let wrong = json!({ "network": { "interfaces": [{ "name": "lan0" }] } });
     let refused = call(client.patch(url("/nodes/web1")).json(&wrong), StatusCode::BAD_REQUEST).await;
-    assert!(refused["message"].as_str().unwrap().contains("is one of mac, bond and vlan"), "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("needs one of mac, bond and vlan"), "{refused}");
 
     let no_image = json!({ "name": "debian", "image": format!("sha256:{}", "0".repeat(64)) });
     let refused = call(client.post(url("/os")).json(&no_image), StatusCode::NOT_FOUND).await;
