@@ -61,7 +61,7 @@ pub async fn run(host: &str, port: u16) -> Result<()> {
     network.set_up("lo").await.context("bringing up lo")?;
     // An interface without a cable must not attract packets.
     if let Err(error) = std::fs::write("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown", "1\n") {
-        warn!("taking routes of dead links out of use: {error}");
+        warn!("disabling routes of interfaces without a link: {error}");
     }
     let mut known = BTreeSet::new();
     loop {
@@ -105,7 +105,7 @@ impl Network {
         config.set_iface_mac_raw(&mac).map_err(|e| anyhow!("{}", e.msg()))?;
         config.use_mac_as_client_id();
         let mut dhcp = DhcpV4Client::init(config, None).await.map_err(|e| anyhow!("starting DHCP: {}", e.msg()))?;
-        info!("{name}: link is up, asking for an address by DHCP");
+        info!("{name}: link is up, asking for an address with DHCP");
         let mut held: Option<Ipv4Addr> = None;
         // Aborted when the lease or this function ends.
         let mut reaching = JoinSet::new();
@@ -161,7 +161,7 @@ impl Network {
         if let Some(mtu) = lease.mtu.filter(|mtu| *mtu >= 576) {
             let set = self.netlink.link().set(LinkUnspec::new_with_index(index).mtu(mtu.into()).build()).execute();
             if let Err(error) = set.await {
-                warn!("setting the MTU to {mtu}, as DHCP says: {error}; it stays as it is");
+                warn!("setting the MTU to {mtu} from DHCP: {error}; it is not changed");
             }
         }
         self.route(index, lease, METRIC_OTHERS + index).await
@@ -186,7 +186,7 @@ impl Network {
         to_subnet.with_context(|| format!("setting the route to {network}/{length}"))?;
         for (destination, length, gateway) in routes(lease) {
             if let Err(error) = self.add_route(index, (destination, length, gateway), metric).await {
-                warn!("setting the route to {destination}/{length} by {gateway}: {error}");
+                warn!("setting the route to {destination}/{length} via {gateway}: {error}");
             }
         }
         Ok(())

@@ -33,8 +33,8 @@ fn probe_says_what_there_is_where_it_finds_no_file_system() {
     fs::write(folder.path().join("README"), "# Notes\n").unwrap();
     for (file, expect) in [
         ("disk", "disk: no partition table, and no file system that slipway knows\n"),
-        ("image.raw.zst", "image.raw.zst: it is zstd data; what is inside is not looked at\n"),
-        ("image.qcow2", "image.qcow2: it is qcow2 data; what is inside is not looked at\n"),
+        ("image.raw.zst", "image.raw.zst: it is zstd data; slipway does not look inside\n"),
+        ("image.qcow2", "image.qcow2: it is qcow2 data; slipway does not look inside\n"),
         ("README", "README: it is a text file\n"),
     ] {
         for option in ["", "--json"] {

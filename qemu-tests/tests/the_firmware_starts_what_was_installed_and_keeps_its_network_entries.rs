@@ -49,7 +49,7 @@ fn the_firmware_starts_what_was_installed_and_keeps_its_network_entries() -> Res
         assert!(!others.contains(&hex(&FORMER.to_le_bytes())) && entry(FORMER).is_none(), "{variables}");
 
         let kexec = [step("leave", Action::Kexec(Kexec::default()))];
-        let by_kexec = leave(&bench, "kexeced", &kexec, "starting the kernel that is loaded")?;
+        let by_kexec = leave(&bench, "kexeced", &kexec, "starting the loaded kernel")?;
         let (slow, fast) = (by_firmware.as_secs_f64(), by_kexec.as_secs_f64());
         writeln!(
             std::io::stderr(),

@@ -42,7 +42,8 @@ fn hints(given: &[String]) -> Result<DiskHints> {
     let read = |hints: Map<String, Value>| serde_json::from_value::<DiskHints>(hints.into());
     let mut all = Map::new();
     for text in given {
-        let (key, value) = text.split_once('=').with_context(|| format!("reading --hint {text:?}: no KEY=VALUE"))?;
+        let (key, value) =
+            text.split_once('=').with_context(|| format!("reading --hint {text:?}: it is not KEY=VALUE"))?;
         let value = match key {
             "min_size" | "rotational" | "skip" => {
                 serde_json::from_str(value).with_context(|| format!("reading --hint {text:?}"))?
@@ -51,7 +52,7 @@ fn hints(given: &[String]) -> Result<DiskHints> {
         };
         read(Map::from_iter([(key.to_owned(), value.clone())])).with_context(|| format!("reading --hint {text:?}"))?;
         if all.insert(key.to_owned(), value).is_some() {
-            bail!("reading --hint {text:?}: {key} was given before; \"<or> a <or> b\" is for several values");
+            bail!("reading --hint {text:?}: {key} is given twice; use \"<or> a <or> b\" for several values");
         }
     }
     let hints = read(all).context("reading the hints")?;
@@ -184,11 +185,11 @@ PATH          SIZE       MODEL    SERIAL  WWN  TRAN  ROTA  BLOCK  STATE         
         assert_eq!(found.rotational, Some(false));
         assert_eq!(read(&["skip=[{\"tran\": \"usb\"}]"]).expect("hints").skip.len(), 1);
         for (given, part) in [
-            (&["serial"][..], "no KEY=VALUE"),
+            (&["serial"][..], "it is not KEY=VALUE"),
             (&["colour=red"], "unknown field `colour`, expected one of `device`"),
             (&["rotational=maybe"], "reading --hint \"rotational=maybe\""),
             (&["size=>> 5"], "\">>\", which is not an operator"),
-            (&["serial=a", "serial=b"], "was given before"),
+            (&["serial=a", "serial=b"], "is given twice"),
             (&["skip=[{}]"], "skips every disk"),
         ] {
             let error = format!("{:#}", read(given).expect_err("no hints"));

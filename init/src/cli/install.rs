@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use crate::pid1::{DRIVERS_LOADED, EXIT_KEXEC, EXIT_REBOOT};
 use tracing::{info, warn};
 
-/// State of this boot. A tmpfs, in the boot image and on every Linux.
+/// State of this boot. A tmpfs in the boot image and on every Linux.
 const STATE: &str = "/run/slipway";
 /// Where a panic message is left for the next installer.
 const PANIC: &str = "/run/slipway/panic";
@@ -57,7 +57,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     super::log::start(None);
     let previous_exit = previous_exit(arguments.child.previous_exit);
     if let Some(how) = &previous_exit {
-        warn!("started again, the last one ended: {how}");
+        warn!("started again; the previous installer ended: {how}");
     }
     keep_panics();
     let (config, warnings) = config::load()?;
@@ -73,7 +73,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
         info!("network: {} on {}", link.address, link.interface);
         let sys = discover::Roots::default().sys;
         if !wait_for_disks(|| list_disks(&sys).len(), DISK_PATIENCE).await {
-            warn!("no disk has shown up in {} s, enrolling without", DISK_PATIENCE.as_secs());
+            warn!("no disk appeared in {} s; enrolling without disks", DISK_PATIENCE.as_secs());
         }
         let options = Options {
             facts: facts(arguments.init_at.map(|seconds| (seconds * 1000.0) as u64)),
@@ -144,7 +144,9 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     match end? {
         End::Reboot => super::print("the system is installed: restart the machine to start it\n")?,
         End::Kexec => {
-            super::print("the system is installed and its kernel loaded: start it by systemctl kexec, or kexec -e\n")?;
+            super::print(
+                "the system is installed and its kernel is loaded: start it with systemctl kexec or kexec -e\n",
+            )?;
         }
         End::Done => super::print("the run is done\n")?,
         End::Failed => return Ok(ExitCode::FAILURE),

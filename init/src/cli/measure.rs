@@ -12,7 +12,7 @@ use slipway_protocol::{Algorithm, Digest, DiskHints, Stage, StreamImage};
 pub struct MeasureArguments {
     /// The stage
     stage: Measured,
-    /// The source; except for fetch a file, which should be in the page cache
+    /// The source: a URL for fetch, otherwise a file, which should be in the page cache
     #[arg(long)]
     url: String,
     /// File with CA certificates to trust instead of the system's
@@ -54,8 +54,8 @@ pub fn run(arguments: MeasureArguments) -> Result<ExitCode> {
     let trust = arguments.ca.as_ref().map(super::read_file).transpose()?.into_iter().collect();
     let machine = Host::new(HostOptions { trust, cancel: Cancel::default(), ..HostOptions::default() });
     match (stage, &digest, &arguments.disk) {
-        (Stage::Digest, None, _) => bail!("measuring a digest: say which by --sha256"),
-        (Stage::Write, _, None) => bail!("measuring writes: name a disk by --disk, whose content will be lost"),
+        (Stage::Digest, None, _) => bail!("measuring a digest: give it with --sha256"),
+        (Stage::Write, _, None) => bail!("measuring writes: name a disk with --disk; its content will be lost"),
         (Stage::Write, _, Some(disk)) if !arguments.yes && !super::action::confirmed(&machine, disk, disk)? => {
             bail!("{disk} was left as it is")
         }

@@ -94,7 +94,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 fn network(child: Supervised) -> Result<ExitCode> {
     log::start(None);
     if let Some(how) = child.previous_exit {
-        tracing::warn!("started again, the last one ended: {how}");
+        tracing::warn!("started again; the previous network process ended: {how}");
     }
     let (config, _) = config::load()?;
     let host = config.server.host_str().context("the server's URL has no host")?.to_owned();

@@ -50,7 +50,7 @@ fn instead(head: &[u8]) -> String {
             Ok(()) => "no partition table, and no file system that slipway knows".to_owned(),
             Err(found) => format!("it is {found}"),
         },
-        Ok(format) => format!("it is {} data; what is inside is not looked at", format.name()),
+        Ok(format) => format!("it is {} data; slipway does not look inside", format.name()),
         Err(found) => format!("it is {found}"),
     }
 }

@@ -24,8 +24,8 @@ pub fn run() -> Result<ExitCode> {
 
 fn sentence(end: End) -> &'static str {
     match end {
-        End::Healthy => "the system runs and the server knows; the reporter is removed",
-        End::NotAwaited => "the server waits for no reports of this system; the reporter is removed",
-        End::TimeIsUp => "the time for reports is over; the reporter is removed",
+        End::Healthy => "the system runs and the server knows it; removing the reporter",
+        End::NotAwaited => "the server does not wait for reports of this system; removing the reporter",
+        End::TimeIsUp => "the time for reports is over; removing the reporter",
     }
 }

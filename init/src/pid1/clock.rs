@@ -13,7 +13,10 @@ pub fn never_before_build(log: &Kmsg) {
         return;
     }
     match clock_settime(ClockId::Realtime, Timespec { tv_sec: built, tv_nsec: 0 }) {
-        Ok(()) => log.write(Level::Warning, &format!("the clock was {} s before the build, put forward", built - now)),
+        Ok(()) => log.write(
+            Level::Warning,
+            &format!("the clock was {} s before the build time; set it to the build time", built - now),
+        ),
         Err(error) => log.write(Level::Error, &format!("setting the clock: {error}")),
     }
 }

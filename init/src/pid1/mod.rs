@@ -30,7 +30,7 @@ pub const EXIT_KEXEC: u8 = 102;
 /// Exists once the drivers of every device present at the start have been loaded.
 pub const DRIVERS_LOADED: &str = "/run/slipway/drivers-loaded";
 
-/// Runs the boot image until the machine is restarted or switched off.
+/// Runs as PID 1 of the boot image, until the machine is restarted or switched off.
 pub fn run() -> ! {
     std::panic::set_hook(Box::new(|info| {
         shutdown::last_resort(&format!("pid 1 panicked: {info}"));
@@ -39,7 +39,7 @@ pub fn run() -> ! {
         Ok(end) => shutdown::orderly(end),
         Err(error) => error,
     };
-    shutdown::last_resort(&format!("pid 1 cannot go on: {reason}"))
+    shutdown::last_resort(&format!("pid 1 cannot continue: {reason}"))
 }
 
 /// Runs until the machine is to be restarted or switched off. The error is a whole sentence for the console.
@@ -51,7 +51,7 @@ fn boot() -> Result<shutdown::End, String> {
     log.write(
         Level::Info,
         &format!(
-            "slipway {} is pid 1, {}.{:03} s after the kernel began",
+            "slipway {} is pid 1, {}.{:03} s after the kernel started",
             env!("CARGO_PKG_VERSION"),
             since_kernel.tv_sec,
             since_kernel.tv_nsec / 1_000_000

@@ -57,13 +57,13 @@ pub fn orderly(end: End) -> String {
         let _ = done.send(());
     });
     if spawned.is_err() || finished.recv_timeout(SYNC).is_err() {
-        log.write(Level::Error, "a disk did not take its last writes in 20 s, leaving without it");
+        log.write(Level::Error, "a disk did not finish its last writes in 20 s; not waiting for it any longer");
     }
     let (command, word, key) = match end {
         End::Reboot | End::Kexec => (RebootCommand::Restart, "restarting", "b"),
         End::PowerOff => (RebootCommand::PowerOff, "switching off", "o"),
     };
-    log.write(Level::Notice, if end == End::Kexec { "starting the kernel that is loaded" } else { word });
+    log.write(Level::Notice, if end == End::Kexec { "starting the loaded kernel" } else { word });
     // A driver that hangs during shutdown would block reboot(2) for ever. If the thread cannot be started, it still
     // may.
     let _ = std::thread::Builder::new().spawn(move || {
@@ -73,7 +73,7 @@ pub fn orderly(end: End) -> String {
     if end == End::Kexec {
         // Returns only if no kernel is loaded. Devices are not changed then.
         let refused = reboot(RebootCommand::Kexec).err().map(|error| error.to_string()).unwrap_or_default();
-        log.write(Level::Error, &format!("the kernel that was to be started is not loaded ({refused}), restarting"));
+        log.write(Level::Error, &format!("the kernel to start is not loaded ({refused}); restarting the machine"));
     }
     match reboot(command) {
         Ok(()) => format!("{word}: the kernel came back from reboot(2)"),
