@@ -1,5 +1,5 @@
 //! Finds the digest of a file in a list of checksums, as written by `sha256sum` and the similar programs of coreutils
-//! (GNU coreutils manual, "md5sum: Print or check MD5 digests"). Both line formats are read.
+//! (GNU coreutils manual, "md5sum: Print or check MD5 digests"). Both line formats are supported.
 //!
 //! A PGP clear signature around the list (RFC 9580, section 7) is skipped and not verified.
 

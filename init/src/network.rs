@@ -1,6 +1,6 @@
 //! `slipway network`: DHCP on every interface at once; the first that reaches the server wins.
 //!
-//! Each interface with a device behind it, present or plugged in later, has its own task. The task brings the link up,
+//! Each interface of a device, present or plugged in later, has its own task. The task brings the link up,
 //! takes a lease and renews it as long as the task lives, sets the address and a default route of low preference, and
 //! connects to the server through this interface only. The first interface that connects gets the preferred route and
 //! the name servers. It is written to [`slipway_installer::link::PATH`], which the installer waits for.
@@ -74,7 +74,7 @@ pub async fn run(host: &str, port: u16) -> Result<()> {
     }
 }
 
-/// Interfaces with a device behind them. Bridges, tunnels and lo have none.
+/// Interfaces of devices. Bridges, tunnels and lo have no device.
 fn interfaces() -> Vec<String> {
     let entries = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     entries.filter(|e| e.path().join("device").exists()).filter_map(|e| e.file_name().into_string().ok()).collect()

@@ -132,7 +132,7 @@ fn a_template_stays_one() {
         "## template: jinja\n#cloud-config\na: {{ b }}-c\n",
         "## template: jinja\n#cloud-config\na: {{ b }}-c\nBLOCK",
     );
-    // jinja removes the line end behind a statement.
+    // jinja removes the line end after a statement.
     let text = "## template: jinja\n#cloud-config\n{% if b %}\na: 1\n{% endif %}\n";
     check(text, &format!("{text}\nBLOCK"));
     check_exact(&format!("{text}\n{BLOCK}"), &format!("{text}\n{BLOCK}"));

@@ -1,4 +1,4 @@
-//! `slipway disks`: lists the disks, and which of them given hints select. Only reads.
+//! `slipway disks`: lists the disks, and shows which of them the given hints select. It only reads.
 
 use std::process::ExitCode;
 

@@ -43,7 +43,7 @@ pub struct InstallArguments {
     /// Base URL of the server
     #[arg(long)]
     server: String,
-    /// File with the CA certificate that signed the server's
+    /// File with the CA certificate that signed the server's certificate
     #[arg(long)]
     ca: PathBuf,
     /// File with a bootstrap token

@@ -1,4 +1,4 @@
-//! `slipway measure`: how long one stage of `stream-image` takes by itself.
+//! `slipway measure`: how long one stage of `stream-image` takes alone.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -40,9 +40,9 @@ enum Command {
     Install(install::InstallArguments),
     /// Run one action by hand
     Action(Box<action::ActionArguments>),
-    /// List the disks, and show which of them hints select
+    /// List the disks, and show which of them the hints select
     Disks(disks::DisksArguments),
-    /// Measure one stage of stream-image by itself on this machine, as JSON
+    /// Measure one stage of stream-image alone on this machine, as JSON
     Measure(measure::MeasureArguments),
     /// Show the identity and inventory with which this machine would enrol, as JSON
     Identity,
