@@ -17,7 +17,8 @@ const SHOWN_NAMES: usize = 5;
 pub enum Error {
     /// The text is longer than a mebibyte.
     #[error(
-        "reading the list of sums: it has {size} bytes, but at most {MAX_TEXT} are supported; give the digest itself instead"
+        "reading the list of sums: it has {size} bytes, but at most {MAX_TEXT} are supported; give the digest itself \
+         instead"
     )]
     TooLong {
         /// Bytes it has.
@@ -54,7 +55,8 @@ pub enum Error {
     },
     /// Two lines give the file different digests.
     #[error(
-        "looking for {name:?} in the list of sums: lines {first} and {second} give different digests; give the digest itself instead"
+        "looking for {name:?} in the list of sums: lines {first} and {second} give different digests; give the digest \
+         itself instead"
     )]
     Ambiguous {
         /// The file looked for.

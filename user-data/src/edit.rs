@@ -122,7 +122,8 @@ pub(crate) fn append_item(
 ) -> Result<String, Unfit> {
     let before = Reading::Yaml.parse(source)?;
     if let Some(entry) = before.entries.iter().find(|entry| entry.is_unfit) {
-        let reason = "cloud-init fails on this part and drops all parts: content and type must be strings, and type must contain a slash";
+        let reason = "cloud-init fails on this part and drops all parts: content and type must be strings, and \
+                      type must contain a slash";
         return Err(Unfit::Refused(Refusal::at_byte(source, entry.bytes.start, reason)));
     }
     match before.root {

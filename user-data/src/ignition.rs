@@ -97,8 +97,8 @@ fn keep_what_replaces(root: &mut Value, version: (u32, u32)) -> Result<(), Refus
         return Ok(());
     }
     if version.0 == 2 {
-        let reason = "ignition.config.replace would remove what slipway adds to the config: use ignition.config.append, or \
-                      specification 3";
+        let reason = "ignition.config.replace would remove what slipway adds to the config: use \
+                      ignition.config.append, or specification 3";
         return Err(refusal(reason));
     }
     let mut ignition = root["ignition"].take();

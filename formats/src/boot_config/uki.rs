@@ -33,8 +33,8 @@ pub fn why_not(command_lines: &[String], magic: &str, wanted: &KernelArgs) -> Op
     let digits = version.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
     if digits.parse::<u32>().is_ok_and(|number| number < FIRST_WITH_ADDONS) {
         return Some(format!(
-            "it was built with systemd-stub {version}, which does not read addons: build it with version {FIRST_WITH_ADDONS} or later, \
-             or build the arguments into it"
+            "it was built with systemd-stub {version}, which does not read addons: build it with version \
+             {FIRST_WITH_ADDONS} or later, or build the arguments into it"
         ));
     }
     let old = wanted.replace.iter().map(|replacement| &replacement.old);
