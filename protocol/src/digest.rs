@@ -168,7 +168,7 @@ mod tests {
         );
         check(&format!("sha512:{hex}{hex}"), Ok(format!("sha512:{}", hex.to_lowercase().repeat(2))));
         check("md5:00", Err("digest \"md5:00\" does not start with \"sha256:\", \"sha384:\" or \"sha512:\""));
-        check("sha256:00", Err("digest \"sha256:00\" has 2 digits after the colon, sha256 has 64"));
+        check("sha256:00", Err("digest \"sha256:00\" has 2 digits after the colon, but sha256 has 64"));
         check("sha256:0g", Err("digest \"sha256:0g\" has 'g' at position 9, which is not a hexadecimal digit"));
     }
 }

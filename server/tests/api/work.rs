@@ -189,7 +189,7 @@ async fn steps_that_cannot_work_are_refused_before_the_machine_sees_them() {
         ("[]", "the workflow has no steps"),
         (
             "[{name: a, action: {reboot: {}}}, {name: b, action: {erase-disk: {}}}]",
-            "step 1 (\"a\") reboots, and 1 more",
+            "step 1 (\"a\") reboots, but 1 more",
         ),
         ("[{name: a, retries: 101, action: {reboot: {}}}]", "step 1 (\"a\") has 101 retries"),
         (
