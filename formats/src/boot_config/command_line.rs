@@ -101,7 +101,7 @@ fn grub_word_end(text: &str) -> Result<(usize, String), String> {
             ('$', None | Some('"')) => value.push(EXPANSION),
             (c, None) if c.is_whitespace() => return Ok((at, value)),
             (';' | '|' | '&' | '<' | '>', None) => {
-                return Err(format!("{c:?} stands outside quotes; write the command on a line of its own"));
+                return Err(format!("{c:?} is outside quotes; write the command on a line of its own"));
             }
             (c, _) => value.push(c),
         }

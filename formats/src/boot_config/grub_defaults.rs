@@ -195,7 +195,7 @@ mod tests {
             "\n\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\n",
             "line 3: the value of GRUB_CMDLINE_LINUX_DEFAULT has a quote",
         );
-        check("GRUB_CMDLINE_LINUX_DEFAULT=\"a;b\"\n", "line 1: ';' stands outside quotes");
+        check("GRUB_CMDLINE_LINUX_DEFAULT=\"a;b\"\n", "line 1: ';' is outside quotes");
         assert!(normal(&[""], &append(&["a\\b"])).is_err());
     }
 }
