@@ -94,8 +94,8 @@ pub enum Error {
     },
     /// Data read back from the disk differs from the data written.
     #[error(
-        "reading {disk} back: the {len} bytes from byte {offset} on are not those that were written; the disk or its cable is \
-         bad, or it has less room than it says: replace it"
+        "reading {disk} back: the {len} bytes from byte {offset} differ from what was written; the disk or its cable \
+         is bad, or the disk has less room than it reports: replace it"
     )]
     ReadBack {
         /// Path of the disk.
@@ -109,7 +109,7 @@ pub enum Error {
     #[error("asking the kernel for random numbers")]
     Random,
     /// Something on the disk could not be taken down.
-    #[error("taking down what sits on {disk}: {what}")]
+    #[error("releasing {disk}: {what}")]
     TakeDown {
         /// Path of the disk.
         disk: String,
@@ -120,7 +120,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Something on the disk is of a kind that cannot be taken down.
-    #[error("taking down what sits on {disk}: {holder} cannot be taken down; end it by hand, or choose another disk")]
+    #[error("releasing {disk}: {holder} cannot be taken down; stop it by hand, or choose another disk")]
     Held {
         /// Path of the disk.
         disk: String,

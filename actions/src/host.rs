@@ -96,14 +96,16 @@ impl Machine for Host {
     }
 
     fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
-        let no_place =
-            || UploadError { source: format!("nobody said where to put the image {name}").into(), is_transient: false };
+        let no_place = || UploadError {
+            source: format!("no destination was given for the image {name}").into(),
+            is_transient: false,
+        };
         Ok(Box::new(CaptureFile::begin(self.capture_to.as_deref().ok_or_else(no_place)?)?))
     }
 
     fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| UploadError { source, is_transient: false };
-        let path = self.recovery_key_to.as_deref().ok_or_else(|| failed("nobody said where to put it".into()))?;
+        let path = self.recovery_key_to.as_deref().ok_or_else(|| failed("no destination was given for it".into()))?;
         write_key(path, key).map_err(|error| failed(format!("making {}: {error}", path.display()).into()))
     }
 

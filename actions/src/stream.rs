@@ -88,11 +88,12 @@ fn read_map(
     let map = bmap::parse(&text).map_err(|source| SourceError::Bmap { url: shown(url), source })?;
     if let Some(raw_size) = image.raw_size.filter(|raw_size| *raw_size != map.image_size) {
         let (found, remedy) = (map.image_size, "give the map of this image, or leave raw_size out");
-        let problem = format!("has a raw_size of {raw_size} bytes, and the block map of an image of {found}: {remedy}");
+        let problem =
+            format!("has a raw_size of {raw_size} bytes, but a block map for an image of {found} bytes: {remedy}");
         return Err(SourceError::Contradiction { what: "image", problem }.into());
     }
     let (mapped, size) = (text::size(map.mapped_size()), text::size(map.image_size));
-    report(Report::Note(format!("the image has data in {mapped} of its {size}, says {}", shown(url))));
+    report(Report::Note(format!("the image has data in {mapped} of its {size}, according to {}", shown(url))));
     Ok(map)
 }
 

@@ -132,7 +132,10 @@ fn an_artifact_is_pulled_anonymously_and_resumed_with_a_new_token() {
         "{asked:?}"
     );
     assert!(asked.iter().all(|asked| asked.authorization.is_none()));
-    assert!(reports.notes[0].starts_with(&format!("the image must be {} with 3 MiB", sha256(&raw))), "{reports:?}");
+    assert!(
+        reports.notes[0].starts_with(&format!("the image must have the digest {} and 3 MiB", sha256(&raw))),
+        "{reports:?}"
+    );
     assert!(hub.registry.asked()[0].accept.as_ref().unwrap().contains("application/vnd.oci.image.index.v1+json"));
 }
 
@@ -218,7 +221,7 @@ fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_
         result.unwrap_or_else(|error| panic!("{}", chain(&error)));
         assert!(bench.disk().starts_with(&raw));
         let expect = match twist {
-            Twist::Blob => format!("starting over at {}", second.registry.at("/v2/org/os/blobs/")),
+            Twist::Blob => format!("starting over with {}", second.registry.at("/v2/org/os/blobs/")),
             _ => format!("did not find the image in {}: checking the digest", first.artifact(":12").url),
         };
         assert!(reports.notes.iter().any(|note| note.starts_with(&expect)), "{:?}", reports.notes);
@@ -226,8 +229,7 @@ fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_
         assert!(second.tokens.asked().iter().all(|asked| asked.authorization.is_none()), "the login is for the first");
         // No place has these tags.
         let mirrors = vec![second.artifact(":13").url];
-        let error =
-            fails_for(&bench, StreamImage { mirrors, ..second.artifact(":14") }, "all of 2 places failed: oci://");
+        let error = fails_for(&bench, StreamImage { mirrors, ..second.artifact(":14") }, "all 2 URLs failed: oci://");
         assert_eq!(chain(&error).matches("the server answered 404 Not Found").count(), 2, "{}", chain(&error));
     }
 }

@@ -120,9 +120,9 @@ fn what_the_map_lists_is_written_as_bmaptool_does() {
         let (outcome, notes) = succeeds(&bench, StreamImage { verify, raw_digest, ..source.stream(&stream) });
         source.check_written(&bench);
         assert_eq!(outcome.warnings, [""; 0], "{name}: the map proves it");
-        let left_out = "; left out 16.8 MiB that its block map says are no data";
+        let left_out = "; left out 16.8 MiB without data, according to its block map";
         assert!(outcome.summary.ends_with(left_out), "{name}: {}", outcome.summary);
-        let told = format!("the image has data in 16.2 MiB of its 33 MiB, says {}", source.map());
+        let told = format!("the image has data in 16.2 MiB of its 33 MiB, according to {}", source.map());
         assert_eq!(notes[0], told, "{name}: before the disk is chosen");
     }
 }
@@ -227,7 +227,7 @@ fn a_damaged_byte_is_found_by_the_range_it_is_in() {
     ] {
         let mut flipped = source.raw.clone();
         flipped[at] ^= 1;
-        let expect = format!("checking {range} by its block map: expected sha256:");
+        let expect = format!("checking {range} against its block map: expected sha256:");
         for (stream, raw_digest) in [(&flipped, None), (&zstd(&flipped), Some(sha256(&flipped)))] {
             let bench = Bench::new(DISK);
             refused(&bench, StreamImage { raw_digest, ..source.stream(stream) }, &expect);
@@ -270,7 +270,8 @@ fn an_image_has_the_size_its_map_says() {
     }
     let bench = Bench::new(DISK);
     let raw_size = Some(IMAGE as u64 - 1);
-    let expect = format!("the step has a raw_size of {} bytes, and the block map of an image of {IMAGE}", IMAGE - 1);
+    let expect =
+        format!("the step has a raw_size of {} bytes, but a block map for an image of {IMAGE} bytes", IMAGE - 1);
     refused(&bench, StreamImage { raw_size, ..source.stream(&source.raw) }, &expect);
     check_untouched(&bench);
     let raw_size = Some(IMAGE as u64);
@@ -290,7 +291,7 @@ fn a_map_that_cannot_be_used_leaves_the_disk_as_it_was() {
         (good.replacen("0-1", "0-2", 1), looking.clone() + "checking the digest of the block map: expected "),
         ("<html>404</html>".to_owned(), looking.clone() + "reading the block map: line 1: this is not a block map"),
         (good[..good.len() - 9].to_owned(), looking + "reading the block map: "),
-        (good + &" ".repeat(16 * MIB), "it has more than the 16777216 bytes that are read".to_owned()),
+        (good + &" ".repeat(16 * MIB), "it has more than the allowed 16777216 bytes".to_owned()),
     ] {
         fs::write(source.map(), map).unwrap();
         refused(&bench, source.stream(&source.raw), &expect);
@@ -320,7 +321,7 @@ fn a_mirror_is_asked_when_what_came_is_not_what_the_map_says() {
     let bench = Bench::new(DISK);
     let (_, notes) = succeeds(&bench, image);
     source.check_written(&bench);
-    assert!(notes.iter().any(|note| note.contains("gave no good image: checking blocks ")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("did not deliver a valid image: checking blocks ")), "{notes:?}");
 }
 
 #[test]

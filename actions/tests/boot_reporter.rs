@@ -56,7 +56,11 @@ fn the_program_is_left_with_its_secret_and_a_unit_of_the_boot() {
     let bench = installed(&[SYSTEMD, (wants, "-> /lib/systemd/system/other.service")]);
     // The second pass stands for a repeat after a power cut during the step.
     for _ in 0..2 {
-        assert!(outcome(&bench).starts_with("put the boot reporter into partition 1 (system)"), "{}", outcome(&bench));
+        assert!(
+            outcome(&bench).starts_with("installed the boot reporter in partition 1 (system)"),
+            "{}",
+            outcome(&bench)
+        );
     }
     let found = |place: &str| read_file(&bench.path("disk"), ROOT_AT, &format!("/{place}")).unwrap();
     assert_eq!(found(places::PROGRAM), (PROGRAM.to_owned(), "0755 0:0".to_owned()));
@@ -78,7 +82,7 @@ fn a_system_that_looks_at_labels_gets_them() {
         return;
     }
     let bench = installed(&[SYSTEMD, ("etc/selinux/config", "SELINUX=enforcing\nSELINUXTYPE=targeted\n")]);
-    assert!(outcome(&bench).starts_with("put the boot reporter into "), "{}", outcome(&bench));
+    assert!(outcome(&bench).starts_with("installed the boot reporter in "), "{}", outcome(&bench));
     for (place, kind) in
         [(places::PROGRAM, "bin_t"), (places::UNIT, "systemd_unit_file_t"), (places::LINK, "systemd_unit_file_t")]
     {
@@ -94,8 +98,8 @@ fn a_system_without_systemd_is_refused_and_left_as_it_is() {
     }
     let bench = installed(&[("usr/sbin/openrc", "")]);
     let refused = outcome(&bench);
-    assert!(refused.starts_with("putting the boot reporter into partition 1 (system)"), "{refused}");
-    assert!(refused.ends_with("it is not started by systemd, which alone can start the reporter; leave the step out"));
+    assert!(refused.starts_with("installing the boot reporter in partition 1 (system)"), "{refused}");
+    assert!(refused.ends_with("it does not use systemd, and only systemd can start the reporter; leave the step out"));
     assert_eq!(read_file(&bench.path("disk"), ROOT_AT, &format!("/{}", places::PROGRAM)), None);
 }
 

@@ -259,9 +259,9 @@ fn by_hand_a_disk_becomes_a_file_and_replaces_none() {
     assert!(zstd::decode_all(stored.as_slice()).unwrap() == raw);
 
     let error = to_file(&disk, &to).unwrap_err();
-    assert!(chain(&error).contains("there is a file of that name"), "{}", chain(&error));
+    assert!(chain(&error).contains("a file with that name exists"), "{}", chain(&error));
     let error = to_file(&disk, &bench.path("disk")).unwrap_err();
-    assert!(chain(&error).contains("there is a file of that name"), "{}", chain(&error));
+    assert!(chain(&error).contains("a file with that name exists"), "{}", chain(&error));
     assert!(fs::read(&to).unwrap() == stored && bench.disk() == raw);
     let names: Vec<_> = fs::read_dir(bench.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "nothing half-made: {names:?}");

@@ -229,7 +229,7 @@ fn a_second_disk_with_the_same_image_is_told() {
     fs::copy(bench.path("disk"), bench.path("other")).unwrap();
     let done = run(&bench, EfiBootOrder::default()).unwrap();
     let [warning] = done.outcome.warnings.as_slice() else { panic!("{:?}", done.outcome) };
-    assert!(warning.contains("other has a partition with the GUID of partition 1"), "{warning}");
+    assert!(warning.contains("other has a partition with the same GUID as partition 1"), "{warning}");
     // Another path to the same disk.
     bench.disks[1].disk.serial = Some("S1".to_owned());
     succeeds(&bench, EfiBootOrder::default());
@@ -255,7 +255,7 @@ fn a_firmware_that_refuses_or_forgets_is_told_and_has_the_fallback() {
         assert_eq!(read_file(&bench.path("disk"), ESP_AT, &path).unwrap().0, "the loader");
     };
     check("/dev/full", "writing the EFI variable BootOrder: No space left on device");
-    check("/dev/null", "has something else when it is read back");
+    check("/dev/null", "but returned something else when it was read back");
 
     let bench = installed();
     fs::remove_dir_all(bench.path("efi/efivars")).unwrap();
@@ -271,7 +271,7 @@ fn a_machine_that_was_not_started_by_uefi_is_told_before_the_disk_is_looked_at()
     let inputs = EfiBootOrder { loader: Some("shim".to_owned()), ..EfiBootOrder::default() };
     assert!(matches!(run(&bench, inputs), Err(Error::Inputs { .. })));
     let optional = EfiBootOrder { optional: true, ..EfiBootOrder::default() };
-    assert_eq!(succeeds(&bench, optional), "left out: this machine was not started by UEFI");
+    assert_eq!(succeeds(&bench, optional), "skipped: this machine was not started by UEFI");
 }
 
 #[test]

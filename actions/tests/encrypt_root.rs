@@ -24,7 +24,7 @@ const ROOT_AT: usize = 20;
 const BY_SHIM: &str = "SbatLevelRT-605dab50-e046-4300-abb6-3dd810dd8b23";
 const NO_TPM: &str = "/dev/no-tpm";
 /// The refusal when the missing TPM is the only obstacle.
-const NO_OBSTACLE: &str = "there is no /dev/no-tpm";
+const NO_OBSTACLE: &str = "/dev/no-tpm does not exist";
 /// An entry as kernel-install writes it.
 const ENTRY: (&str, &str) =
     ("loader/entries/a.conf", "linux /id/6.1/linux\ninitrd /id/6.1/initrd\noptions root=x ro\n");
@@ -135,15 +135,20 @@ fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
     let usual = EncryptRoot::default;
     for (index, (path, _)) in SYSTEM.iter().enumerate().filter(|(_, (path, _))| path.starts_with("usr/")) {
         let without = [&SYSTEM[..index], &SYSTEM[index + 1..]].concat();
-        check(&without, 40, usual(), &format!("its system has no /{path}, which Debian has in "));
+        check(&without, 40, usual(), &format!("its system has no /{path} (Debian's package "));
     }
     let grub = [SYSTEM, &[("boot/grub/grub.cfg", "linux /boot/vmlinuz\n")]].concat();
     check(&grub, 40, usual(), "its boot loader reads /boot/grub/grub.cfg from it");
-    let full =
-        "its ext4 takes up 19 MiB of 19 MiB, and 16 MiB must be free behind it; write the image with `grow: false`";
+    let full = "its ext4 file system takes up 19 MiB of 19 MiB, but 16 MiB must be free after it; write the image with \
+                `grow: false`";
     check(SYSTEM, 40, EncryptRoot { grow: false, ..usual() }, full);
-    check(SYSTEM, 10, usual(), "must be free behind it");
-    check(SYSTEM, 40, usual(), "sealing the key of the root file system: there is no /dev/no-tpm; switch the TPM");
+    check(SYSTEM, 10, usual(), "must be free after it");
+    check(
+        SYSTEM,
+        40,
+        usual(),
+        "sealing the key of the root file system: /dev/no-tpm does not exist; switch on the TPM",
+    );
     check(SYSTEM, 40, EncryptRoot { pcrs: vec![24], ..usual() }, "it binds the key to PCR 24, but PCRs are 0 to 23");
 }
 
@@ -161,7 +166,7 @@ fn a_root_that_is_not_made_larger_says_why() {
     let disk = fs::File::options().write(true).open(bench.path("disk")).unwrap();
     disk.set_len(80 * MIB as u64).unwrap();
     let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
-    assert!(refused.contains("was not made larger: another partition is its twin"), "{refused}");
+    assert!(refused.contains("was not grown: another partition is its twin"), "{refused}");
 }
 
 #[test]
@@ -174,8 +179,8 @@ fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
         let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
         assert!(refused.contains(expect), "{refused}");
     };
-    check(SYSTEM, "its boot entry /loader/entries/a.conf starts /id/6.1/initrd, a copy that nothing makes anew");
-    check(&[SYSTEM, &[HOOK]].concat(), "a copy that nothing makes anew");
+    check(SYSTEM, "its boot entry /loader/entries/a.conf starts /id/6.1/initrd, a copy that nothing rebuilds");
+    check(&[SYSTEM, &[HOOK]].concat(), "a copy that nothing rebuilds");
 
     let check = |entry: &str, missing: &str, expect: &str| {
         let system: Vec<_> = SYSTEM.iter().chain([&HOOK]).filter(|(path, _)| *path != missing).copied().collect();
@@ -186,11 +191,11 @@ fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
     };
     check(ENTRY.1, "", NO_OBSTACLE);
     for missing in ["boot/initrd.img-6.1", "boot/vmlinuz-6.1", "lib/modules/6.1/modules.dep"] {
-        check(ENTRY.1, missing, "starts /id/6.1/initrd, a copy that nothing makes anew");
+        check(ENTRY.1, missing, "starts /id/6.1/initrd, a copy that nothing rebuilds");
     }
-    check(&ENTRY.1.replace("6.1", "5.0"), "", "starts /id/5.0/initrd, a copy that nothing makes anew");
+    check(&ENTRY.1.replace("6.1", "5.0"), "", "starts /id/5.0/initrd, a copy that nothing rebuilds");
     let gone = "linux /id/5.0/linux\ninitrd /id/5.0/initrd.img-5.0\n";
-    check(gone, "", "which nothing makes anew, because its system has no /lib/modules/5.0/modules.dep");
+    check(gone, "", "which nothing rebuilds, because its system has no /lib/modules/5.0/modules.dep");
 }
 
 #[test]
@@ -204,18 +209,18 @@ fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
         let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
         assert!(refused.contains(expect), "{entry:?}: {refused}");
     };
-    let copy = "starts /id/6.1/initrd, a copy that nothing makes anew";
+    let copy = "starts /id/6.1/initrd, a copy that nothing rebuilds";
     check(&[], "efi /id/6.1/linux\ninitrd /id/6.1/initrd\n", &[FSTAB], copy);
-    check(&[], "uki /id/6.1.efi\noptions root=x\n", &[FSTAB], "starts /id/6.1.efi, which has its initramfs inside");
+    check(&[], "uki /id/6.1.efi\noptions root=x\n", &[FSTAB], "starts /id/6.1.efi, which contains its initramfs");
     check(&[], "linux /vmlinuz-6.1\noptions root=x\n", &[FSTAB], "starts /vmlinuz-6.1 and has no initramfs");
     let in_boot = "linux /vmlinuz-6.1\ninitrd /initrd.img-6.1\noptions root=x\n";
-    check(&[], in_boot, &[("boot/initrd.img-6.1", "")], "starts /initrd.img-6.1, a copy that nothing makes anew");
+    check(&[], in_boot, &[("boot/initrd.img-6.1", "")], "starts /initrd.img-6.1, a copy that nothing rebuilds");
     check(&[], in_boot, &[FSTAB], NO_OBSTACLE);
     let other = in_boot.replace("initrd.img-6.1", "initramfs-6.1.img");
-    check(&[], &other, &[FSTAB], "starts /initramfs-6.1.img, a copy that nothing makes anew");
+    check(&[], &other, &[FSTAB], "starts /initramfs-6.1.img, a copy that nothing rebuilds");
     let gone = "linux /vmlinuz-5.0\ninitrd /initramfs-5.0.img\noptions root=x\n";
     let expect =
-        "starts /initramfs-5.0.img, which nothing makes anew, because its system has no /lib/modules/5.0/modules.dep";
+        "starts /initramfs-5.0.img, which nothing rebuilds, because its system has no /lib/modules/5.0/modules.dep";
     check(&[("initramfs-5.0.img", "")], gone, &[FSTAB], expect);
     let for_rescue = ("loader/entries/b.conf", "linux /vmlinuz-0-rescue-a\ninitrd /initramfs-0-rescue-a.img\n");
     check(&[for_rescue, ("initramfs-0-rescue-a.img", "")], in_boot, &[FSTAB], NO_OBSTACLE);
@@ -225,19 +230,14 @@ fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
     // A program with one section (PE Format, "COFF File Header" and "Section Table").
     let image = format!("MZ{}@\0\0\0PE\0\0d\0\u{1}\0{}.linux{}", "\0".repeat(58), "\0".repeat(16), "\0".repeat(34));
     let unified = [("id/6.1.efi", image.as_str())];
-    check(
-        &unified,
-        "efi /id/6.1.efi\noptions root=x\n",
-        &[FSTAB],
-        "starts /id/6.1.efi, which has its initramfs inside",
-    );
+    check(&unified, "efi /id/6.1.efi\noptions root=x\n", &[FSTAB], "starts /id/6.1.efi, which contains its initramfs");
     let unified = [("EFI/Linux/a.efi", image.as_str())];
-    check(&unified, in_boot, &[FSTAB], "its kernel image /EFI/Linux/a.efi has its initramfs inside");
+    check(&unified, in_boot, &[FSTAB], "its kernel image /EFI/Linux/a.efi contains its initramfs");
 
     let by_link = "linux /vmlinuz-6.1\ninitrd /initrd.img\noptions root=x\n";
     let link = |to| [("initrd.img", to), ("id/initrd", "")];
     check(&link("-> initrd.img-6.1"), by_link, &[FSTAB], NO_OBSTACLE);
-    check(&link("-> id/initrd"), by_link, &[FSTAB], "starts /initrd.img, a copy that nothing makes anew");
+    check(&link("-> id/initrd"), by_link, &[FSTAB], "starts /initrd.img, a copy that nothing rebuilds");
 }
 
 #[test]
@@ -353,8 +353,8 @@ fn a_register_that_shim_changes_between_the_two_is_refused() {
         assert!(refused.contains(expect), "{refused}");
     };
     let shim = [("EFI/debian/SHIMX64.EFI", ""), ("EFI/debian/grubx64.efi", "")];
-    check(&shim, &variables(false), &[0, 7], "it is started by shim, which measures into PCR 7, and slipway was not");
-    check(&[], &variables(true), &[7], "slipway was started by shim, which measures into PCR 7, and it is not");
+    check(&shim, &variables(false), &[0, 7], "it is started by shim, which measures into PCR 7, but slipway was not");
+    check(&[], &variables(true), &[7], "slipway was started by shim, which measures into PCR 7, but it is not");
     check(&shim, &variables(true), &[7], NO_OBSTACLE);
     check(&shim, &variables(false), &[0], NO_OBSTACLE);
     check(&shim[..1], &variables(false), &[7], NO_OBSTACLE);
@@ -378,7 +378,7 @@ fn a_partition_inside_the_root_is_not_overwritten() {
     fs::File::options().write(true).open(&disk).unwrap().write_all_at(&start, 446 + 16 + 8).unwrap();
     let error = Safe::new(&bench, Path::new(NO_TPM)).encrypt(EncryptRoot::default()).unwrap_err();
     assert!(chain(&error).contains("partition 2 of "), "{}", chain(&error));
-    assert!(chain(&error).ends_with("overlaps it; make the image anew"), "{}", chain(&error));
+    assert!(chain(&error).ends_with("overlaps it; make the image again"), "{}", chain(&error));
 }
 
 #[test]
@@ -470,7 +470,7 @@ fn a_sealed_root_is_left_as_it_is_and_checked() {
         disk.write_all_at(&[0xFF], (29 * MIB + 5) as u64).unwrap();
         let error = safe.encrypt(EncryptRoot::default()).unwrap_err();
         let expect =
-            "which dm-verity seals: block 4864 of its data is not what its hash tree says; write the image again";
+            "which is sealed by dm-verity: block 4864 of its data does not match its hash tree; write the image again";
         assert!(chain(&error).ends_with(expect), "{}", chain(&error));
     }
 }
@@ -492,8 +492,7 @@ fn a_sealed_root_has_to_be_the_one_that_boot_entries_start() {
                 true => assert_eq!(ended.unwrap().0.outcome.warnings, [""; 0]),
                 false => {
                     let error = chain(&ended.unwrap_err());
-                    let expect =
-                        format!("its root hash is {root_hash}, and what the boot entries start has {zeros}; write");
+                    let expect = format!("its root hash is {root_hash}, but the boot entries name {zeros}; write");
                     assert!(error.contains(&expect), "{error}");
                 }
             }

@@ -68,7 +68,8 @@ fn a_disk_that_cannot_be_erased_as_asked_falls_back_only_as_far_as_it_may() {
         bench.run(&Action::EraseDisk(action))
     };
     let error = chain(&erase(&[]).0.unwrap_err());
-    let reason = format!("erasing {} by secure: it is none of NVMe, ATA and eMMC", bench.path("disk").display());
+    let reason =
+        format!("erasing {} with mode secure: it is not an NVMe, ATA or eMMC disk", bench.path("disk").display());
     assert!(error.starts_with(&reason), "{error}");
     assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "nothing was written");
 

@@ -65,7 +65,7 @@ fn can_grow_ext4() -> bool {
 fn check_ext4(bench: &Bench, done: &Done, mib: std::ops::Range<usize>) {
     let grows = can_grow_ext4();
     assert_eq!(done.outcome.warnings.is_empty(), grows, "{:?}", done.outcome.warnings);
-    assert_eq!(done.outcome.summary.ends_with(", with its ext4"), grows, "{}", done.outcome.summary);
+    assert_eq!(done.outcome.summary.ends_with(", with its ext4 file system"), grows, "{}", done.outcome.summary);
     let partition = cut_out(bench, mib.clone());
     run(Command::new("e2fsck").args(["-f", "-n"]).arg(&partition));
     let superblock = run(Command::new("dumpe2fs").arg("-h").arg(&partition));
@@ -167,7 +167,7 @@ fn what_cannot_grow_is_left_as_it_is_and_named() {
     let blank =
         |image: &Path| File::options().write(true).open(image).unwrap().write_all_at(&[0; 8192], 9 << 20).unwrap();
     for (spoil, reason) in
-        [("nothing", "it holds no file system"), ("swap", "it holds swap"), ("read-only", "it is marked as read-only")]
+        [("nothing", "it has no file system"), ("swap", "it contains swap"), ("read-only", "it is marked as read-only")]
     {
         fs::write(&image, &plain).unwrap();
         match spoil {
@@ -203,7 +203,7 @@ fn a_file_system_that_does_not_mount_is_a_warning_and_leaves_nothing_of_before_a
     image.write_all_at(&[0xF7, 0xFF, 0xFF, 0xFF], (9 * MIB + 1024 + 0x60) as u64).unwrap();
     let done = written(&bench, true);
     assert!(done.outcome.summary.ends_with("; grew partition 2 from 20 MiB to 90 MiB"), "{}", done.outcome.summary);
-    let warning = "the ext4 in partition 2 still has 20 MiB: ";
+    let warning = "the ext4 file system in partition 2 still has 20 MiB: ";
     assert!(done.outcome.warnings[0].starts_with(warning), "{:?}", done.outcome.warnings);
     assert_eq!(extent(&bench.path("disk"), 2), 9..END);
     let disk = bench.disk();

@@ -40,8 +40,8 @@ fn another_authority_is_refused_at_once_even_under_the_same_name() {
         bench.add_disk("disk", DISK);
         let error = bench.run(&Action::StreamImage(stream(&server.url))).0.unwrap_err();
         assert!(chain(&error).ends_with(&format!("invalid peer certificate: {expect}")), "{}", chain(&error));
-        let remedy = "its CA is not trusted, only the certificate of the CA given to this machine or by hand; if the \
-                      server is the right one, give its CA as `ca` of the step, or by hand with --ca FILE";
+        let remedy = "its CA is not trusted (trusted: the certificate of the CA given to this machine or by hand); if \
+                      this is the right server, give its CA as `ca` of the step, or by hand with --ca FILE";
         assert!(chain(&error).contains(remedy), "{}", chain(&error));
         assert!(!is_transient(&error));
         assert_eq!(server.connections(), 1);
@@ -54,8 +54,8 @@ fn a_ca_without_a_certificate_is_named_before_anything_is_sent() {
     let server = serve(&authority(), ok(b"never sent"));
     let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
     for (trust, ca, expect) in [
-        (vec![key], None, "the CA given to this machine or by hand: there is no certificate in it"),
-        (vec![authority().pem()], Some("ca.pem".to_owned()), "`ca` of the step: there is no certificate in it"),
+        (vec![key], None, "the CA given to this machine or by hand: it has no certificate"),
+        (vec![authority().pem()], Some("ca.pem".to_owned()), "`ca` of the step: it has no certificate"),
     ] {
         let mut bench = Bench::with_trust(trust);
         bench.add_disk("disk", DISK);
@@ -87,7 +87,7 @@ fn a_body_that_ends_with_its_connection_needs_something_to_tell_it_is_whole() {
     let mut bench = Bench::with_trust(vec![authority.pem()]);
     bench.add_disk("disk", DISK);
     let error = bench.run(&Action::StreamImage(stream(&server.url))).0.unwrap_err();
-    assert!(chain(&error).contains("says neither how long the source is nor where it ends"), "{}", chain(&error));
+    assert!(chain(&error).contains("does not say how long the source is or where it ends"), "{}", chain(&error));
     assert!(!is_transient(&error));
     assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "the disk is as it was");
     let sized = StreamImage { raw_size: Some(MIB as u64), ..stream(&server.url) };

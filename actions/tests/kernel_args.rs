@@ -36,7 +36,7 @@ fn run_twice(bench: &Bench, wanted: &KernelArgs) -> (String, Vec<String>) {
     let run = || bench.run(&Action::KernelArgs(wanted.clone())).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let first = run().outcome;
     let again = run().outcome.summary;
-    assert!(again.starts_with("the kernel arguments are as they should be in all of "), "{again}");
+    assert!(again.starts_with("the kernel arguments are already as requested in all "), "{again}");
     (first.summary, first.warnings)
 }
 
@@ -125,7 +125,7 @@ fn grub_in_the_style_of_debian_is_edited_with_its_defaults() {
         ..delete(&["console"])
     };
     let (summary, warnings) = run_twice(&bench, &wanted);
-    assert_eq!(summary, "deleted console, replaced quiet by loglevel=7, added k=\"v w\" in 3 files");
+    assert_eq!(summary, "deleted console, replaced quiet with loglevel=7, added k=\"v w\" in 3 files");
     assert_eq!(warnings, [""; 0]);
     let expect = "menuentry 'Debian' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro loglevel=7 'k=v w'\n}\n\
                   menuentry 'Debian (recovery mode)' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro single\n}\n\
@@ -203,9 +203,9 @@ fn a_file_system_made_to_be_trouble_is_refused() {
         assert!(message.contains(expect), "{message}");
     };
     let entry = "linux /a\noptions root=x\n";
-    check(many(|name| format!("loader/entries/{name}.conf")), entry, "257 are in it, more than 256");
-    check(many(|name| format!("EFI/Linux/{name}.efi")), "MZ", "257 are in it, more than 256");
-    check(many(|name| format!("EFI/{name}/x")), "", "257 are in it, more than 256");
+    check(many(|name| format!("loader/entries/{name}.conf")), entry, "it has 257 entries, more than 256");
+    check(many(|name| format!("EFI/Linux/{name}.efi")), "MZ", "it has 257 entries, more than 256");
+    check(many(|name| format!("EFI/{name}/x")), "", "it has 257 entries, more than 256");
     check(vec!["loader/entries/a.conf".to_owned()], &" ".repeat((64 << 10) + 1), "it is larger than 64 KiB");
     let menu = format!("linux /vmlinuz root=x\n{}", " ".repeat(3 * MIB));
     check(vec!["boot/grub/grub.cfg".to_owned(), "boot/grub2/grub.cfg".to_owned()], &menu, "take up more than 8 MiB");
@@ -360,7 +360,7 @@ fn an_image_whose_stub_reads_no_addons_is_refused() {
     for done in [append(&["quiet"]), delete(&["a"]), replace("root", "root=x")] {
         let outcome =
             bench.run(&Action::KernelArgs(done)).0.unwrap_or_else(|error| panic!("{}", chain(&error))).outcome;
-        assert_eq!(outcome.summary, "the kernel arguments are as they should be in all of 1 boot files");
+        assert_eq!(outcome.summary, "the kernel arguments are already as requested in all 1 boot files");
         assert_eq!(read_file(&bench.path("disk"), ESP_AT, "/loader/addons/slipway.addon.efi"), None);
     }
 }
@@ -437,7 +437,7 @@ fn a_partition_that_does_not_mount_is_passed_by_with_a_warning() {
     let error = bench.run(&kernel_args).0.unwrap_err();
     assert!(matches!(error, Error::Target(TargetError::NotFound { .. })));
     for partition in ["partition 1 (esp)", "partition 2 (data)", "partition 3 (system)"] {
-        let refusal = format!("{partition} of {} was not looked into: mounting ext4 ", disk.display());
+        let refusal = format!("{partition} of {} was not searched: mounting ext4 ", disk.display());
         assert!(chain(&error).contains(&refusal), "{}", chain(&error));
     }
 }

@@ -177,7 +177,7 @@ fn menus_made_to_be_trouble_are_refused() {
         let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), content)).collect();
         check_refused(&installed(&[], &[], &files), Kexec::default(), expect);
     };
-    check(&names, "linux /a\n", "257 are in it, more than 256");
+    check(&names, "linux /a\n", "it has 257 entries, more than 256");
     check(&names[..1], &" ".repeat((64 << 10) + 1), "it is larger than 64 KiB");
     let large = format!("linux /a\ntitle {}\n", "x".repeat(50 << 10));
     check(&names[..90], &large, "its boot entries take up more than 4 MiB");
@@ -195,7 +195,11 @@ fn without_a_boot_loader_the_newest_kernel_is_loaded() {
         ("boot/vmlinuz-6.1", "kernel"),
         ("boot/initrd.img-6.1", "initrd"),
     ];
-    check_refused(&installed(&[], &[], &root), Kexec::default(), "nothing says what /vmlinuz of partition 3 (system)");
+    check_refused(
+        &installed(&[], &[], &root),
+        Kexec::default(),
+        "no command line was found for /vmlinuz of partition 3 (system)",
+    );
     root.push(("etc/kernel/cmdline", "root=x ro\n"));
     check(&installed(&[], &[], &root), Kexec::default(), ("kernel", Some("initrd"), "root=x ro"));
     let extlinux = "default a\nlabel a\nlinux ../vmlinuz-6.1\ninitrd ../initrd.img-6.1\nappend root=y\n";
@@ -230,7 +234,7 @@ fn the_newest_kernel_is_not_started_without_an_initrd_that_is_elsewhere() {
         return;
     }
     let refused = |boot: Files, root: Files, kernel: &str, initrd: &str| {
-        let expect = format!("{kernel} is started with an initrd that is not there: looked for {initrd}; give");
+        let expect = format!("{kernel} is started with an initrd that does not exist: looked for {initrd}; give");
         check_refused(&with_links(boot, root), Kexec::default(), &expect);
     };
     let (kernel, initrd) = (("vmlinuz", "kernel"), ("initrd.img", "initrd"));
@@ -257,7 +261,7 @@ fn an_entry_is_not_started_without_its_initrd() {
     ];
     for menu in menus {
         for root in [&root[..], &root[..1]] {
-            let expect = "/vmlinuz-6.1 of partition 2 (boot) is started with an initrd that is not there: looked for \
+            let expect = "/vmlinuz-6.1 of partition 2 (boot) is started with an initrd that does not exist: looked for \
                           /initrd.img-6.1 of partition 2 (boot); give";
             check_refused(&installed(&[], &[menu, ("vmlinuz-6.1", "kernel")], root), Kexec::default(), expect);
         }
@@ -331,12 +335,12 @@ fn kernel_and_initrd_that_are_given_are_each_where_the_system_has_them() {
     // The file system that is mounted there cannot be read.
     let bench = installed(&esp, &boot, &root);
     spoil(&bench.path("disk"), BOOT_AT);
-    let expect = "it has /boot on a partition that is not mounted: partition 2 (boot) was not looked into: ";
+    let expect = "its /boot is on a partition that is not mounted: partition 2 (boot) was not searched: ";
     check_refused(&bench, given("/boot/vmlinuz", "/initrd"), expect);
     let bench = installed(&esp, &boot, &root);
     let disk = File::options().write(true).open(bench.path("disk")).unwrap();
     disk.write_all_at(&vec![0; 9 * MIB], (BOOT_AT * MIB) as u64).unwrap();
-    let expect = "it has /boot on a partition that is not mounted: partition 2 (boot) has no file system that can";
+    let expect = "its /boot is on a partition that is not mounted: partition 2 (boot) has no file system that can";
     check_refused(&bench, given("/boot/vmlinuz", "/initrd"), expect);
 
     // No root file system is found.

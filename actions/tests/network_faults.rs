@@ -226,7 +226,7 @@ fn more_than_was_announced_is_not_taken() {
     });
     let bench = Bench::new(DISK);
     let error = fails(&bench, StreamImage { digest: Some(digest), ..stream(&server.url) });
-    assert!(chain(&error).contains("more came than the 6291456 bytes announced"), "{}", chain(&error));
+    assert!(chain(&error).contains("the server sent more than the 6291456 bytes it announced"), "{}", chain(&error));
     check_does_not_boot(&bench);
 }
 

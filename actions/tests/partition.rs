@@ -63,10 +63,10 @@ fn what_does_not_fit_or_cannot_be_leaves_the_disk_as_it_was() {
         error
     };
     let full = vec![new("esp", "50MiB", None), new("linux", "49MiB", None)];
-    let error = fails(&partition(full), "the partitions need 99 MiB, and there is room for 98 MiB");
+    let error = fails(&partition(full), "the partitions need 99 MiB, but there is room for 98 MiB");
     assert!(matches!(error, Error::Partitions(PartitionError::Layout { .. })));
     let none_left = vec![new("esp", "98MiB", None), new("linux", "rest", None)];
-    fails(&partition(none_left), "the partitions need 98 MiB and something for the rest");
+    fails(&partition(none_left), "the partitions need 98 MiB and some space for the rest");
     fails(&partition(vec![new("ext4", "1MiB", None)]), "reading the inputs of partition: it cannot make partition 1");
     let swap = |partition| make(partition, FileSystemKind::Swap, None, None);
     fails(&swap(PartitionChoice::Number(1)), "looking for partition 1 on ");

@@ -133,12 +133,12 @@ fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
     let done = stream_image(&bench).unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert_eq!(
         done.outcome.warnings,
-        ["the backup partition table stays at the end of the image, not of the disk"],
+        ["the backup partition table stays at the end of the image, not at the end of the disk"],
         "nothing is known of what else such a table holds"
     );
     assert!(bench.disk()[..30 * MIB] == raw);
     let error = bench.run(&Action::KernelArgs(KernelArgs::default())).0.unwrap_err();
-    let expect = "it has 128 entries of 256 bytes, and at most 8192 of 128 bytes can be read";
+    let expect = "it has 128 entries of 256 bytes, but only up to 8192 entries of 128 bytes are supported";
     assert!(
         matches!(error, Error::Partitions(PartitionError::Table { .. })) && chain(&error).ends_with(expect),
         "{}",
@@ -221,7 +221,7 @@ fn an_image_that_ends_within_a_partition_is_written_with_a_warning() {
     let image = StreamImage { digest: Some(sha256(&raw)), grow: false, ..file(&bench, &raw) };
     let done = bench.run(&Action::StreamImage(image)).0.unwrap();
     let expect = format!(
-        "partition 1 (root) of {} ends behind the end of the image, which may have been cut off",
+        "partition 1 (root) of {} ends after the end of the image, which may be truncated",
         bench.path("disk").display()
     );
     assert_eq!(done.outcome.warnings, [expect]);

@@ -149,7 +149,7 @@ fn a_mirror_is_read_by_ranges_too_and_stayed_with() {
     assert!(bench.disk().starts_with(&raw));
     assert_eq!(first.asked().len(), 3, "{:?}", first.asked());
     assert!(second.asked().iter().all(|asked| asked.range.is_some() && asked.if_range.as_deref() != Some("\"a\"")));
-    let note = format!("going on at {} from byte ", second.url);
+    let note = format!("continuing with {} from byte ", second.url);
     assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);
     assert_eq!(done.outcome.warnings.len(), 1, "{:?}", done.outcome.warnings);
 }

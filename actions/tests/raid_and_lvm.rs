@@ -118,7 +118,7 @@ fn arrays_with_parity_are_right_by_mdadm() {
     let raids = vec![raid("five", RaidLevel::Raid5, "five"), raid("six", RaidLevel::Raid6, "six")];
     let action = partition(table, raids, Vec::new());
     let error = chain(&bench.run(&action).0.unwrap_err());
-    assert!(error.contains("making array six: raid6 needs 4 to 255 disks, and 3 are chosen"), "{error}");
+    assert!(error.contains("making array six: raid6 needs 4 to 255 disks, but 3 are chosen"), "{error}");
     bench.add_disk("fourth", 100 * MIB);
     succeeds(&bench, &action);
     for (name, level, mib, len, size) in [
@@ -230,7 +230,7 @@ fn what_cannot_be_had_leaves_the_disks_as_they_were() {
     let table = |size: &str| vec![new("raid", size, Some("r")), new("lvm", "20MiB", Some("pv"))];
     let mirror = || vec![raid("r", RaidLevel::Raid1, "r")];
     let alone = partition(table("20MiB"), mirror(), Vec::new());
-    fails(&Bench::new(100 * MIB), &alone, "making array r: raid1 needs 2 to 384 disks, and 1 are chosen");
+    fails(&Bench::new(100 * MIB), &alone, "making array r: raid1 needs 2 to 384 disks, but 1 are chosen");
     let bench = two_disks();
     let small = partition(table("1MiB"), mirror(), Vec::new());
     fails(&bench, &small, "making array r: its smallest partition has 1048576 bytes");
@@ -238,12 +238,12 @@ fn what_cannot_be_had_leaves_the_disks_as_they_were() {
     let error = fails(
         &bench,
         &partition(table("20MiB"), Vec::new(), large),
-        "making volume group vg: its volumes need 36 MiB and something for the rest, and there is room for 32 MiB",
+        "making volume group vg: its volumes need 36 MiB and some space for the rest, but there is room for 32 MiB",
     );
     assert!(matches!(error, Error::Partitions(PartitionError::Layer { .. })));
     let on_array = NewVolumeGroup { name: "vg".to_owned(), raid: Some("r".to_owned()), ..NewVolumeGroup::default() };
     let on_array = partition(table("20MiB"), mirror(), vec![on_array]);
-    fails(&bench, &on_array, "making volume group vg: it is on an array, which is started only where slipway is");
+    fails(&bench, &on_array, "making volume group vg: it is on an array, which is started only if slipway is");
     let nowhere = partition(table("20MiB"), vec![raid("r", RaidLevel::Raid1, "x")], Vec::new());
     fails(&bench, &nowhere, "it cannot make array \"r\": there is no partition with the label \"x\"");
 }

@@ -146,7 +146,7 @@ fn what_dm_verity_seals_is_not_even_mounted() {
     run(Command::new("veritysetup").arg("format").arg(&data).arg(&hashes));
     put(&bench, 41, &std::fs::read(&hashes).unwrap());
     let before = bench.disk();
-    is_refused_after_a_look(&bench, seed(SeedPlace::Root), "it is sealed by dm-verity; say seed: cidata");
+    is_refused_after_a_look(&bench, seed(SeedPlace::Root), "it is sealed by dm-verity; set seed: cidata");
     succeeds(&bench, seed(SeedPlace::Auto));
     is_seeded(&bench, NEW, 4);
     assert!(bench.disk()[10 * MIB..49 * MIB] == before[10 * MIB..49 * MIB], "the sealed partition is as it was");
@@ -215,14 +215,14 @@ fn what_the_kernel_mounts_for_reading_only_is_seen_once_it_is_mounted() {
     };
     let plain = bench(&[part(10..40, ROOT, "system", SYSTEM)]);
     set_read_only(&plain);
-    is_refused(&plain, seed(SeedPlace::Root), "is read-only; say seed: cidata");
+    is_refused(&plain, seed(SeedPlace::Root), "is read-only; set seed: cidata");
     succeeds(&plain, seed(SeedPlace::Auto));
     is_seeded(&plain, NEW, 4);
 
     let own = [SYSTEM, &[("var/lib/cloud/seed/nocloud/meta-data", "instance-id: old\n")]].concat();
     let own = bench(&[part(10..40, ROOT, "system", &own)]);
     set_read_only(&own);
-    is_refused(&own, seed(SeedPlace::Auto), "has a seed of its own, whose instance-id would count");
+    is_refused(&own, seed(SeedPlace::Auto), "has a seed of its own, whose instance-id would take precedence");
 }
 
 #[test]
@@ -232,8 +232,8 @@ fn without_room_for_a_partition_the_step_says_what_to_do() {
     }
     let full = bench(&[part(1..57, ROOT, "system", SYSTEM)]);
     mark_read_only(&full.path("disk"), 1);
-    let expect = "there is no partition with the label CIDATA, and no 4 MiB between or behind the others for one: have the \
-                  image bring one, or leave room behind its last partition (stream-image with grow: false)";
+    let expect = "there is no partition with the label CIDATA, and no free 4 MiB between or after the others for one: \
+                  add one to the image, or leave room after its last partition (stream-image with grow: false)";
     is_refused(&full, seed(SeedPlace::Auto), expect);
     let open = bench(&[part(1..57, ROOT, "system", SYSTEM)]);
     succeeds(&open, seed(SeedPlace::Root));
@@ -278,7 +278,7 @@ fn an_old_seed_never_wins_over_the_new_one() {
     let (result, reports) = in_root.run(&Action::SeedCloudInit(seed(SeedPlace::Auto)));
     let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert!(done.outcome.summary.contains("partition 1 (system)"), "{}", done.outcome.summary);
-    let taken = reports.notes.iter().filter(|note| note.starts_with("took away the old seed in partition")).count();
+    let taken = reports.notes.iter().filter(|note| note.starts_with("removed the old seed in partition")).count();
     assert_eq!(taken, 2, "{:?}", reports.notes);
     assert!(!has_secret(&in_root));
     let meta = read_file(&in_root.path("disk"), 10, "/var/lib/cloud/seed/nocloud/meta-data");
@@ -323,7 +323,7 @@ fn a_seed_that_another_file_system_would_hide_gets_a_partition() {
     is_refused_after_a_look(
         &bench,
         seed(SeedPlace::Root),
-        "its fstab has /var on another file system; say seed: cidata",
+        "its fstab mounts another file system on /var; set seed: cidata",
     );
     succeeds(&bench, seed(SeedPlace::Auto));
     is_seeded(&bench, NEW, 4);
@@ -409,7 +409,11 @@ fn a_system_of_coreos_gets_its_config_on_its_boot_partition() {
 
     let used = made(&[("loader/entries/ostree-1.conf", "options $ignition_firstboot ro\n")]);
     let done = succeeds(&used, ignition());
-    assert!(done.outcome.warnings[0].contains("Ignition has run and will not again"), "{:?}", done.outcome.warnings);
+    assert!(
+        done.outcome.warnings[0].contains("Ignition has already run and will not run again"),
+        "{:?}",
+        done.outcome.warnings
+    );
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn a_list_of_sums_over_tls_vouches_for_an_image_over_plain_http() {
     bench.add_disk("disk", DISK);
     let image = StreamImage { sums: Some(sums.at("/SUMS")), ..stream(server.at("/image.gz?part=1")) };
     let reports = arrives(&bench, image, &raw);
-    let expect = format!("the image must be {}, says {}", sha256(&body), sums.at("/SUMS"));
+    let expect = format!("the image must have the digest {}, according to {}", sha256(&body), sums.at("/SUMS"));
     assert_eq!(reports.notes[0], expect, "before the disk is chosen");
 }
 
@@ -125,13 +125,13 @@ fn a_list_of_sums_over_plain_http_counts_when_it_is_signed() {
         signature: signature(server.at(signed), public_key),
         ..stream(server.at("/image.raw"))
     };
-    let wrong = "verifying the list of sums by its signature";
+    let wrong = "verifying the list of sums with its signature";
     let other = hex(Ed25519KeyPair::from_seed_unchecked(&[8; 32]).unwrap().public_key().as_ref());
     fails_for(&bench, with("/FORGED", "/SUMS.sig", &public_key), wrong);
     fails_for(&bench, with("/SUMS", "/SUMS.sig", &other), "it does not match these bytes and this key");
     fails_for(&bench, with("/SUMS", "/SUMS.sig", "nonsense"), "reading the public key");
-    fails_for(&bench, with("/SUMS", "/image.raw", &public_key), "it has more than the 8192 bytes");
-    fails_for(&bench, with("/SUMS", "/LONG.sig", &public_key), "it has more than the 8192 bytes");
+    fails_for(&bench, with("/SUMS", "/image.raw", &public_key), "it has more than the allowed 8192 bytes");
+    fails_for(&bench, with("/SUMS", "/LONG.sig", &public_key), "it has more than the allowed 8192 bytes");
     fails_for(&bench, with("/SUMS", "/nowhere", &public_key), "the server answered 404");
     check_untouched(&bench);
     arrives(&bench, with("/SUMS", "/SUMS.sig", &public_key), &raw);
@@ -151,7 +151,7 @@ fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
         signature: signature(server.at("/sig"), public_key),
         ..stream(server.at(path))
     };
-    fails_for(&bench, with("/good", "nonsense"), "verifying the stream by its signature http");
+    fails_for(&bench, with("/good", "nonsense"), "verifying the stream with its signature http");
     check_untouched(&bench);
     fails_for(&bench, with("/flipped", &public_key), "it does not match these bytes and this key");
     check_untouched_or_does_not_boot(&bench);
@@ -197,7 +197,8 @@ fn a_mirror_goes_on_at_the_byte_where_there_is_a_digest() {
     assert!(bench.disk().starts_with(&body));
     assert_eq!(done.outcome.warnings, ["fetching took 4 attempts, and 0 bytes were fetched again"]);
     let told = |url: &str, from: usize, failed: &str, why: &str| {
-        let note = format!("going on at {url} from byte {from}, because {failed} failed: the server answered {why}");
+        let note =
+            format!("continuing with {url} from byte {from}, because {failed} failed: the server answered {why}");
         assert!(reports.notes.contains(&note), "{note}: {:?}", reports.notes);
     };
     told(&first.url, 0, &gone.url, "404 Not Found");
@@ -273,7 +274,7 @@ fn a_place_that_gives_another_image_is_left_for_the_next() {
             bench.run(&Action::StreamImage(StreamImage { url: first.url.clone(), mirrors, ..by.clone() }));
         result.unwrap_or_else(|error| panic!("{name}: {}", chain(&error)));
         assert!(bench.disk().starts_with(&raw), "{name}");
-        let note = format!("starting over at {}, because {} gave no good image: ", second.url, first.url);
+        let note = format!("starting over with {}, because {} did not deliver a valid image: ", second.url, first.url);
         assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{name}: {:?}", reports.notes);
         assert_eq!((first.asked().len(), second.asked().len()), (1, 1), "{name}");
         // If the right source is first, the other is not even asked.
@@ -293,13 +294,13 @@ fn an_image_that_is_too_large_and_not_verified_is_what_is_meant() {
     };
     let (large, small) = (local("large", &image(DISK + MIB)), local("small", &image(MIB)));
     let image = StreamImage { mirrors: vec![small], ..stream(large) };
-    let error = fails_for(&bench, image.clone(), "the disk has 4194304 bytes, the image needs at least 5242880");
+    let error = fails_for(&bench, image.clone(), "the disk has 4194304 bytes, but the image needs at least 5242880");
     assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
     check_untouched(&bench);
     // If all sources give an image that does not fit, the sources are not at fault.
     let same = local("same", &fs::read(bench.path("large")).unwrap());
     let image = StreamImage { mirrors: vec![same], digest: Some(sha256(b"the image")), ..image };
-    let error = fails_for(&bench, image, "the disk has 4194304 bytes, the image needs at least 5242880");
+    let error = fails_for(&bench, image, "the disk has 4194304 bytes, but the image needs at least 5242880");
     assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
     check_untouched(&bench);
 }
@@ -311,7 +312,7 @@ fn an_image_that_no_place_has_is_asked_for_once_at_each_and_does_not_boot() {
     let mirrors = places[1..].iter().map(|place| place.url.clone()).collect();
     let digest = Some(sha256(b"the image"));
     let image = StreamImage { mirrors, digest, ..stream(&places[0].url) };
-    let error = fails_for(&bench, image, "fetching: all of 3 places failed: ");
+    let error = fails_for(&bench, image, "fetching: all 3 URLs failed: ");
     for place in &places {
         let told = format!("{}: checking the digest of the stream: expected sha256:", place.url);
         assert!(chain(&error).contains(&told), "{}", chain(&error));
@@ -334,7 +335,7 @@ fn places_whose_parts_do_not_fit_are_asked_for_all_of_it() {
     let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert!(bench.disk().starts_with(&body));
     let note = format!(
-        "starting over at {1}, because {0} and {1} gave no good image: checking the digest",
+        "starting over with {1}, because {0} and {1} did not deliver a valid image: checking the digest",
         first.url, second.url
     );
     assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);
@@ -350,8 +351,7 @@ fn when_every_mirror_fails_the_error_has_each_with_its_reason() {
     let digest = Some(sha256(b""));
     let mirrors = vec![forbidden.url.clone() + "?key=hidden"];
     let expect = format!(
-        "fetching: all of 2 places failed: {}: the server answered 404 Not Found; {}: the server answered 403 \
-         Forbidden",
+        "fetching: all 2 URLs failed: {}: the server answered 404 Not Found; {}: the server answered 403 Forbidden",
         missing.url, forbidden.url
     );
     let error = fails_for(&bench, StreamImage { mirrors, digest, ..stream(&missing.url) }, &expect);
@@ -383,6 +383,6 @@ fn the_place_that_gave_something_else_is_the_one_that_is_named() {
 fn an_image_that_lies_on_the_disk_is_refused_as_a_mirror_too() {
     let bench = Bench::new(DISK);
     let mirrors = vec![bench.path("disk").to_str().unwrap().to_owned()];
-    fails_for(&bench, StreamImage { mirrors, ..stream("/nowhere/image") }, "it is this disk or lies on it");
+    fails_for(&bench, StreamImage { mirrors, ..stream("/nowhere/image") }, "the image is this disk or is stored on it");
     check_untouched(&bench);
 }

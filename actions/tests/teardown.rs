@@ -113,8 +113,8 @@ fn everything_on_the_disk_goes_uppermost_first_and_is_named() {
         format!("releasing the loop device {}", stack.inner.trim_start_matches("/dev/")),
         format!("unmounting {place}"),
     ];
-    let expect: Vec<String> = expect.iter().map(|step| format!("taking down what sits on {disk}: {step}")).collect();
-    let taken_down: Vec<&String> = notes.iter().filter(|note| note.starts_with("taking down")).collect();
+    let expect: Vec<String> = expect.iter().map(|step| format!("releasing {disk}: {step}")).collect();
+    let taken_down: Vec<&String> = notes.iter().filter(|note| note.starts_with("releasing /dev/")).collect();
     assert_eq!(taken_down, expect.iter().collect::<Vec<_>>());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     // Searches for the folder's unique name, because links in paths are resolved and blanks escaped there.
@@ -156,7 +156,7 @@ fn a_mount_that_is_in_use_stays_and_is_named() {
     let open = File::create(stack.place.join("inner/open")).unwrap();
     let error = erase(&Owned::new(&bench), DiskHints::default()).0.unwrap_err();
     let (disk, place) = (&stack.outer, stack.place.display());
-    let expect = format!("taking down what sits on {disk}: unmounting {place}/inner: ");
+    let expect = format!("releasing {disk}: unmounting {place}/inner: ");
     assert!(chain(&error).starts_with(&expect), "{}", chain(&error));
     assert!(is_transient(&error));
     assert!(fs::read(bench.path("backing")).unwrap()[..16 * MIB].iter().any(|byte| *byte != 0), "nothing was erased");

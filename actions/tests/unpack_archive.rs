@@ -210,24 +210,24 @@ fn a_hostile_entry_is_named_and_leaves_nothing() {
     check(
         &[entry("l", b'2', out, b""), entry("l", b'5', "", b"")],
         "\"l\"",
-        "something else of that name came before it",
+        "an earlier entry of the same name is not a directory",
     );
-    let unknown = "it is a hard link to something that did not come before it in the archive";
+    let unknown = "it is a hard link to an entry that does not come before it in the archive";
     check(&[entry("h", b'1', "/etc/passwd", b"")], "\"h\"", unknown);
     check(&[entry("h", b'1', "../etc/kept", b"")], "\"h\"", unknown);
     check(&[entry("h", b'1', "etc/kept", b"")], "\"h\"", unknown);
     check(&[entry("l", b'2', "/etc", b""), entry("h", b'1', "l/passwd", b"")], "\"h\"", unknown);
-    check(&[entry("null", b'3', "", b"")], "\"null\"", "say `devices: true` if the archive is to bring such");
+    check(&[entry("null", b'3', "", b"")], "\"null\"", "set `devices: true` to allow device nodes");
     check(&[entry("sparse", b'S', "", b"")], "\"sparse\"", "make the archive without --sparse");
-    check(&[entry("odd", b'Q', "", b"")], "\"odd\"", "it is of a kind that is not known");
-    check(&[file(".slipway-unpack/x")], "\".slipway-unpack/x\"", "unpacked in first");
-    check(&[entry("d", b'5', "", b"x")], "\"d\"", "it has a size, which only files have");
-    check(&[file("file/x"), file("file")], "\"file\"", "a directory of that name came before it");
+    check(&[entry("odd", b'Q', "", b"")], "\"odd\"", "it is of an unsupported type");
+    check(&[file(".slipway-unpack/x")], "\".slipway-unpack/x\"", "in which archives are unpacked first");
+    check(&[entry("d", b'5', "", b"x")], "\"d\"", "it has a size, but only files have one");
+    check(&[file("file/x"), file("file")], "\"file\"", "an earlier entry of the same name is a directory");
     let mut huge = entry("huge", b'L', "", b"");
     huge[124..136].copy_from_slice(b"\x80\0\0\0\0\xff\xff\xff\xff\xff\xff\xff");
     seal(&mut huge);
     check(&[huge], "entry 2", "an extended header is larger than 1 MiB");
-    check(&[vec![7; 512]], "entry 2", "or this is no tar archive");
+    check(&[vec![7; 512]], "entry 2", "or this is not a tar archive");
 }
 
 #[test]
@@ -260,7 +260,8 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
         };
         let (result, reports) = bench.run(&Action::UnpackArchive(inputs));
         result.unwrap_or_else(|error| panic!("{}", chain(&error)));
-        let note = format!("starting over at {}, because {} gave no good archive: ", second.url, first.url);
+        let note =
+            format!("starting over with {}, because {} did not deliver a valid archive: ", second.url, first.url);
         assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);
         let left = names(&bench);
         assert!(left.contains("/right/") && !left.contains("first") && !left.contains("other"), "{left}");
@@ -270,7 +271,7 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     // nothing either.
     for (digest, expect) in [
         (None, "unpacking \"../up\" of the archive: its path has"),
-        (Some(sha256(&hostile)), "fetching: all of 2 places failed: "),
+        (Some(sha256(&hostile)), "fetching: all 2 URLs failed: "),
     ] {
         let bench = installed();
         fs::write(bench.path("second"), &right).unwrap();
@@ -288,14 +289,18 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let (result, reports) = bench.run(&Action::UnpackArchive(inputs));
     let error = chain(&result.unwrap_err());
     assert!(error.contains("/etc/kept") && !error.contains("places failed"), "{error}");
-    assert!(!reports.notes.iter().any(|note| note.contains("gave no good")), "{:?}", reports.notes);
+    assert!(!reports.notes.iter().any(|note| note.contains("did not deliver a valid")), "{:?}", reports.notes);
 
     let bench = installed();
     fs::write(bench.path("second"), &right).unwrap();
     let mirrors = vec![path(&bench.path("second"))];
     let sparse = ended(&[entry("sparse", b'S', "", b"")]);
     let error = bench.run(&Action::UnpackArchive(UnpackArchive { mirrors, ..archive(&bench, &sparse) })).0.unwrap_err();
-    assert!(chain(&error).starts_with("unpacking \"sparse\" of the archive: it is stored sparse"), "{}", chain(&error));
+    assert!(
+        chain(&error).starts_with("unpacking \"sparse\" of the archive: it is stored as a sparse file"),
+        "{}",
+        chain(&error)
+    );
     // A place that does not answer, and an archive that is damaged in itself.
     let bench = installed();
     let (gone, second) = (bench.path("gone"), bench.path("second"));
@@ -336,7 +341,7 @@ fn sums_and_signatures_vouch_for_an_archive() {
     let wrong = format!("{}  archive\n", sha256(b"another").hex());
     let error = |archive: UnpackArchive| chain(&bench.run(&Action::UnpackArchive(archive)).0.unwrap_err());
     let forged = UnpackArchive { sums: Some(local("FORGED", wrong.as_bytes())), ..listed };
-    assert!(error(forged.clone()).starts_with("verifying the list of sums by its signature "));
+    assert!(error(forged.clone()).starts_with("verifying the list of sums with its signature "));
     let unsigned = UnpackArchive { signature: None, ..forged };
     assert!(error(unsigned).starts_with("checking the digest of the stream: expected sha256:"));
     let url = local("sig", key.sign(&bytes).as_ref());
@@ -344,7 +349,7 @@ fn sums_and_signatures_vouch_for_an_archive() {
     let signed = UnpackArchive { signature, directory: "/signed".to_owned(), ..archive(&bench, &bytes) };
     assert_eq!(unpack(&bench, signed.clone()), [""; 0]);
     fs::write(bench.path("archive"), ended(&[file("old")])).unwrap();
-    assert!(error(signed).starts_with("verifying the stream by its signature "));
+    assert!(error(signed).starts_with("verifying the stream with its signature "));
     assert!(!debugfs(&bench, "ls -p /signed").contains("old"));
 }
 
@@ -368,7 +373,7 @@ fn what_is_cut_short_or_changed_leaves_nothing() {
     }
     let zstd = common::zstd(&bytes);
     check(&zstd[..zstd.len() - 3], None, "decoding the zstd image");
-    check(&[&bytes[..], b"more"].concat(), None, "something follows the end of the archive");
+    check(&[&bytes[..], b"more"].concat(), None, "there is data after the end of the archive");
     check(
         &ended(&[file("first"), file("etc")]),
         None,

@@ -131,8 +131,8 @@ fn a_partition_is_found_by_number_name_and_label() {
     }
     let disk = bench.path("disk");
     let expect = format!(
-        "choosing partition 3 of {0}: there is none of that number or name; there is partition 1 (data) of {0}, partition 2 \
-         (system) of {0}",
+        "choosing partition 3 of {0}: no partition has that number or name; the disk has partition 1 (data) of {0}, \
+         partition 2 (system) of {0}",
         disk.display()
     );
     assert_eq!(refusal(&bench, on("3")), expect);
@@ -182,9 +182,12 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let (result, reports) = bench.run(&Action::WriteFile(file.clone()));
     result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert_eq!(read_file(&bench.path("disk"), ROOT_AT, "/x").unwrap().0, "right");
-    assert!(reports.notes.iter().any(|note| note.contains("gave no good file: checking the digest")), "{reports:?}");
+    assert!(
+        reports.notes.iter().any(|note| note.contains("did not deliver a valid file: checking the digest")),
+        "{reports:?}"
+    );
     let nowhere = WriteFile { mirrors: file.mirrors[..1].to_vec(), path: "/y".to_owned(), ..file.clone() };
-    assert!(refusal(&bench, nowhere).starts_with("fetching: all of 2 places failed: "));
+    assert!(refusal(&bench, nowhere).starts_with("fetching: all 2 URLs failed: "));
     let list = local("SUMS", format!("{}  gone\n", sha256(b"right").hex()).as_bytes());
     let listed = WriteFile { digest: None, sums: Some(list), path: "/z".to_owned(), ..file };
     assert_eq!(write(&bench, listed).outcome.warnings, ["fetching took 3 attempts, and 5 bytes were fetched again"]);

@@ -72,10 +72,10 @@ fn a_disk_is_captured_to_a_new_file_only() {
     let folder = folder();
     fs::write(folder.path().join("old.zst"), "old").unwrap();
     let (is_ok, _, err) = slipway(folder.path(), "action capture-disk --disk disk --to old.zst");
-    assert!(!is_ok && err.contains("there is a file of that name; give another name, or remove it"), "{err}");
+    assert!(!is_ok && err.contains("a file with that name exists; give another name, or remove it"), "{err}");
     fs::write(folder.path().join("new.zst.part"), "").unwrap();
     let (is_ok, _, err) = slipway(folder.path(), "action capture-disk --disk disk --to new.zst");
-    assert!(!is_ok && err.contains("a capture is writing it, or was cut off and left it"), "{err}");
+    assert!(!is_ok && err.contains("a capture is writing it, or was interrupted and left it"), "{err}");
     assert_eq!(fs::read_to_string(folder.path().join("old.zst")).unwrap(), "old");
 }
 

@@ -192,8 +192,8 @@ fn an_encrypted_root_is_opened_by_the_tpm_and_by_the_recovery_key_and_is_what_it
         let output = bench.encrypt(&[]);
         assert!(output.status.success(), "{output:?}");
         let last = last(&output);
-        let for_rescue = "the boot entry /loader/entries/b.conf has an initramfs for rescue that is not made anew: it can open \
-                          the root by the recovery key at most";
+        let for_rescue = "the boot entry /loader/entries/b.conf has a rescue initramfs that is not rebuilt: it can \
+                          open the root only with the recovery key, if at all";
         assert_eq!(last["succeeded"]["warnings"], serde_json::json!([for_rescue]), "{last}");
         let summary = last["succeeded"]["summary"].as_str().unwrap();
         assert!(summary.starts_with("encrypted 24 MiB of ext4 in partition 2"), "{summary}");

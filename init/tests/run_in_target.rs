@@ -139,8 +139,8 @@ fn a_failure_has_the_status_and_the_last_lines() {
         let reason = told(&output).1["failed"]["reason"].as_str().unwrap().to_owned();
         assert_eq!(reason, format!("running the script in the installed system: it ended with {expect}"));
     };
-    check("echo one\necho two >&2\nexit 3\n", "exit status 3; the last it printed: one / two");
-    check("echo one\nfalse\necho two\n", "exit status 1; the last it printed: one");
+    check("echo one\necho two >&2\nexit 3\n", "exit status 3; last output: one / two");
+    check("echo one\nfalse\necho two\n", "exit status 1; last output: one");
     check("kill -9 $$\n", "signal 9");
     let missing = Command::new(env!("CARGO_BIN_EXE_slipway"))
         .args(["action", "--json", "run-in-target", "--disk"])

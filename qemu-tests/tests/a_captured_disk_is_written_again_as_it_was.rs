@@ -27,7 +27,7 @@ fn a_captured_disk_is_written_again_as_it_was() -> Result<()> {
         machine.limit_disk(0, 0)?;
         let last = progress(&bench.status()?[0], 0).context("progress")?;
         assert!(last < 96 << 20, "the disk was stored before the server was gone");
-        machine.wait_for_console("and goes on", LIMIT)?;
+        machine.wait_for_console("and continues", LIMIT)?;
         bench.lab.start_server()?;
         let node = bench.wait_for(&machine, "captured", has_ended)?;
         assert_eq!(node.state, NodeState::Installed, "{node:#?}");

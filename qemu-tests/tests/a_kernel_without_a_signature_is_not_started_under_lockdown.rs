@@ -33,8 +33,8 @@ fn a_kernel_without_a_signature_is_not_started_under_lockdown() -> Result<()> {
         let run = node.run.context("a run")?;
         let failure = run.steps[1].failure.as_ref().with_context(|| format!("the step: {:#?}", run.steps))?;
         let why = format!("{} {}", failure.reason, failure.causes.join(" "));
-        let expect = "the running kernel is locked down (integrity), and starts only a kernel whose signature it can check; use \
-                      reboot instead";
+        let expect = "the running kernel is locked down (integrity), and starts only kernels whose signature it can \
+                      verify; use reboot instead";
         assert!(why.contains(expect), "{failure:#?}");
         machine.wait_for_console("the machine stays up and waits for another run", LIMIT)
     })

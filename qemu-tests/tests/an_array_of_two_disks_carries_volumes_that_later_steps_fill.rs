@@ -75,7 +75,7 @@ fn an_array_of_two_disks_carries_volumes_that_later_steps_fill() -> Result<()> {
         let run = node.run.context("a run")?;
         let notes = &run.steps[1].notes;
         for what in ["the mapping ", "the array "] {
-            let is_told = |note: &String| note.contains("taking down what sits on ") && note.contains(what);
+            let is_told = |note: &String| note.contains("releasing /dev/") && note.contains(what);
             ensure!(notes.iter().any(is_told), "{what}: {notes:?}");
         }
 

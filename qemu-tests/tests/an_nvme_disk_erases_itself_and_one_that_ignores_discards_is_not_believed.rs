@@ -44,7 +44,7 @@ fn an_nvme_disk_erases_itself_and_one_that_ignores_discards_is_not_believed() ->
             by_discard.starts_with("every block discarded") && by_discard.contains("head and tail"),
             "{by_discard}"
         );
-        assert!(warnings[0].contains("by secure: it is none of NVMe, ATA and eMMC"), "{warnings:?}");
+        assert!(warnings[0].contains("with mode secure: it is not an NVMe, ATA or eMMC disk"), "{warnings:?}");
         assert!(warnings[1].contains("does not read as zeros"), "{warnings:?}");
         let disk = std::fs::read(&deaf)?;
         assert!(disk[..16 << 20].iter().chain(&disk[SIZE - (1 << 20)..]).all(|byte| *byte == 0));

@@ -125,8 +125,9 @@ async fn a_line_that_is_cut_again_and_again_gets_a_disk_through() {
     assert_eq!(all_images(&lab).await[0].digest, image.digest);
     assert!(cut.load(Ordering::Relaxed) >= 2, "the line was cut");
     let notes = lab.status().await.run.unwrap().steps.remove(0).notes;
-    let stopped_at =
-        |note: &String| note.split_once("stopped at byte ")?.1.split_once(" and goes on")?.0.parse::<usize>().ok();
+    let stopped_at = |note: &String| {
+        note.split_once("was interrupted at byte ")?.1.split_once(" and continues")?.0.parse::<usize>().ok()
+    };
     let stopped_at: Vec<usize> = notes.iter().filter_map(stopped_at).collect();
     assert!(stopped_at.iter().all(|at| at % (4 << 20) == 0) && stopped_at.iter().any(|at| *at > 0), "{notes:?}");
 }

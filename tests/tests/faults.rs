@@ -240,8 +240,8 @@ async fn an_image_with_something_behind_it() {
     let causes = [
         "invalid gzip header",
         "bz2 header missing",
-        "what follows the last frame is no frame",
-        "what follows the last stream is no stream",
+        "the data after the last frame is not a frame",
+        "the data after the last stream is not a stream",
     ];
     for ((name, stream), cause) in compressed(&raw).into_iter().zip(causes) {
         let image = served(&lab, &[&stream[..], more].concat()).await;
@@ -277,7 +277,7 @@ async fn an_image_that_asks_for_more_than_there_is() {
         ("raw", zeros, AsItWas),
         ("qcow2", large, AsItWas),
     ] {
-        let reason = "the disk has 16777216 bytes, the image needs at least ";
+        let reason = "the disk has 16777216 bytes, but the image needs at least ";
         faults.push(Fault { name, image: served(&lab, &stream).await, reason, cause: None, left });
     }
     for (name, stream, reason, cause) in [
@@ -362,7 +362,7 @@ async fn an_image_that_is_another_than_it_should_be() {
         Fault {
             name: "digest in the block map",
             image: by_map("sealed", &sealed),
-            reason: "of the raw image (from byte 0 to 14680064) by its block map: expected sha256:",
+            reason: "of the raw image (from byte 0 to 14680064) against its block map: expected sha256:",
             cause: None,
             left: Unbootable,
         },

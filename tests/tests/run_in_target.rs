@@ -51,8 +51,7 @@ async fn a_command_is_told_with_what_it_printed() {
     start(&lab, "echo one\necho two >&2\nexit 3\n").await;
     assert_eq!(lab.install().await.unwrap(), End::Failed);
     let step = failed(&lab).await;
-    let reason =
-        "running the script in the installed system: it ended with exit status 3; the last it printed: one / two";
+    let reason = "running the script in the installed system: it ended with exit status 3; last output: one / two";
     assert_eq!((step.state, step.failure.unwrap().reason.as_str()), (StepState::Failed, reason));
 
     // It prints both at once, and stops itself before the second line ends.

@@ -46,12 +46,11 @@ pub(crate) fn run(inputs: &BootReporter, machine: &dyn Machine, report: &mut dyn
             Err(TargetError::BootReporter { partition, reason: READ_ONLY }.into())
         }
         Err(error) => Err(error),
-        Ok(()) => Ok(Done::go_on(format!("put the boot reporter into {partition}"), warnings)),
+        Ok(()) => Ok(Done::go_on(format!("installed the boot reporter in {partition}"), warnings)),
     }
 }
 
-const READ_ONLY: &str =
-    "its root file system is read-only; make the reporter a part of the image, or leave the step out";
+const READ_ONLY: &str = "its root file system is read-only; include the reporter in the image, or leave the step out";
 
 /// Why the reporter cannot work in a system; `None` if it can.
 fn unfit(root: &TargetRoot) -> Result<Option<&'static str>, Error> {
@@ -61,7 +60,7 @@ fn unfit(root: &TargetRoot) -> Result<Option<&'static str>, Error> {
         return Ok(Some(READ_ONLY));
     }
     let has_systemd = SYSTEMD.iter().any(|path| root.exists(path));
-    Ok((!has_systemd).then_some("it is not started by systemd, which alone can start the reporter; leave the step out"))
+    Ok((!has_systemd).then_some("it does not use systemd, and only systemd can start the reporter; leave the step out"))
 }
 
 /// Installs all files. The link that enables the unit at boot comes last.

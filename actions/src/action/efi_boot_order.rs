@@ -38,10 +38,10 @@ struct Found {
 pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     match change(inputs, machine, report) {
         Err(Error::Boot(BootError::NotUefi { .. })) if inputs.optional => {
-            Ok(Done::go_on("left out: this machine was not started by UEFI".to_owned(), Vec::new()))
+            Ok(Done::go_on("skipped: this machine was not started by UEFI".to_owned(), Vec::new()))
         }
         Err(error) if inputs.optional && !matches!(error, Error::Cancelled | Error::Inputs { .. }) => {
-            Ok(Done::go_on("the firmware was not told of the disk".to_owned(), vec![text::chain(&error)]))
+            Ok(Done::go_on("the boot order was not changed".to_owned(), vec![text::chain(&error)]))
         }
         result => result,
     }
@@ -63,7 +63,9 @@ fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(R
     let mut warnings = Vec::new();
     let removable = loader::removable_path(architecture);
     match fallback::install(&found.esp, &found.path, architecture).and_then(|new| found.esp.sync().map(|()| new)) {
-        Ok(Some(new)) => report(Report::Note(format!("wrote it to /{new} too, for firmware that forgets its entries"))),
+        Ok(Some(new)) => {
+            report(Report::Note(format!("also wrote it to /{new}, for firmware that forgets its entries")))
+        }
         Ok(None) => {}
         Err(error) => warnings.push(format!("there is no /{removable} to fall back to: {}", text::chain(&error))),
     }
@@ -77,9 +79,10 @@ fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(R
         Err(error) if has_fallback => {
             let reason = text::chain(&error);
             warnings.push(format!(
-                "the firmware was not told of the disk, and starts it by /{removable} if at all: {reason}"
+                "the boot order was not changed, so the firmware starts the disk only with /{removable}, if at all: \
+                 {reason}"
             ));
-            Ok(Done::go_on(format!("the firmware may start {} by /{removable}", disk.path()), warnings))
+            Ok(Done::go_on(format!("the firmware may start {} with /{removable}", disk.path()), warnings))
         }
         Err(error) => Err(error),
     }
@@ -104,7 +107,7 @@ fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRe
             None => file_system.as_ref().is_some_and(|found| found.kind == "vfat"),
         };
         let Some(file_system) = file_system.filter(|_| is_esp) else {
-            looked_at.note_miss(format!("{name} is no EFI system partition with a file system"));
+            looked_at.note_miss(format!("{name} is not an EFI system partition with a file system"));
             continue;
         };
         let esp = match mount::mount(disk, &partition, file_system.kind) {
@@ -120,7 +123,7 @@ fn find(disk: &OpenDisk, wanted: Option<&str>, architecture: &str, system: &OsRe
                 let programs = programs(&esp)?;
                 let chosen = loader::choose(&programs, architecture, system);
                 let ambiguous =
-                    |several: Vec<&str>| refused(format!("{name} has {}; say which in loader", several.join(" and ")));
+                    |several: Vec<&str>| refused(format!("{name} has {}; name one in loader", several.join(" and ")));
                 chosen.map_err(ambiguous)?.map(str::to_owned)
             }
         };
@@ -164,8 +167,8 @@ impl Order<'_> {
         let loader = self.loader()?;
         for other in self.copies(&loader.drive, machine).unwrap_or_default() {
             warnings.push(format!(
-                "{other} has a partition with the GUID of {}, as a copy of the image has: the firmware may start either; erase \
-                 the one that is not to be started",
+                "{other} has a partition with the same GUID as {}, like a copy of the image: the firmware may start \
+                 either; erase the one that should not be started",
                 self.found.partition.describe(self.disk)
             ));
         }
@@ -219,7 +222,7 @@ impl Order<'_> {
         let [number, called] = [format!("Boot{:04X}", plan.number), plan.option.description()];
         let place = match inputs.position {
             BootPosition::First => format!("is the first of {} in the boot order", plan.order.len()),
-            BootPosition::Next => "is what the machine starts from the next time".to_owned(),
+            BootPosition::Next => "is what the machine starts next time".to_owned(),
         };
         let removed = match plan.removed.len() {
             0 => String::new(),
@@ -238,7 +241,8 @@ impl Order<'_> {
             Error::Boot(BootError::Loader {
                 disk: self.disk.path().to_owned(),
                 reason: format!(
-                    "nothing tells {} from others, because the disk has no partition table with a signature",
+                    "{} cannot be told apart from other partitions, because the disk has no partition table with a \
+                     signature",
                     self.found.partition.describe(self.disk)
                 ),
             })

@@ -61,7 +61,7 @@ struct Keys {
 pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     if let Some(SealedRoots { names, warnings }) = sealed::check(&disk, machine.cancel(), report)? {
-        let summary = format!("left {} as it is, sealed by dm-verity and not encrypted", names.join(" and "));
+        let summary = format!("left {} as it is: sealed by dm-verity, not encrypted", names.join(" and "));
         return Ok(Done::go_on(summary, warnings));
     }
     // A file system must not be mounted twice.
@@ -102,7 +102,8 @@ pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn 
     warnings.extend(prepare_boot(&hints, volume, machine, report).map_err(half_done)?);
     let disk = choose::open(&hints, Access::Write, machine, report).map_err(half_done)?;
     let summary = format!(
-        "encrypted {} of {kind} in {name} as LUKS2 volume {volume}; the TPM opens it while PCR {} are as they are now",
+        "encrypted {} of {kind} in {name} as LUKS2 volume {volume}; the TPM opens it as long as the values of PCR {} \
+         do not change",
         text::size(plan.extent.size),
         inputs.pcrs.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
     );
@@ -141,17 +142,18 @@ fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Pla
         other.number != root.number && other_bytes.start < one.end && one.start < other_bytes.end
     };
     if let Some(other) = partitions::read(disk)?.iter().find(|other| overlaps(other)) {
-        return refused(format!("{} overlaps it; make the image anew", other.describe(disk)));
+        return refused(format!("{} overlaps it; make the image again", other.describe(disk)));
     }
     let Some(extent) = Extent::of(disk, root, kind)? else {
-        return refused(format!("its {kind} does not say how large it is, or is on several devices"));
+        return refused(format!("its {kind} file system does not say how large it is, or is on several devices"));
     };
     let room = partition.bytes.end - partition.bytes.start;
     if extent.size + DATA_OFFSET > room {
         let left = table.left.map_or(String::new(), |left| format!(" ({left})"));
         return refused(format!(
-            "its {kind} takes up {} of {}, and {} must be free behind it{left}; write the image with `grow: false`, so that the \
-             partition can grow without its file system, or make the partition larger than the file system",
+            "its {kind} file system takes up {} of {}, but {} must be free after it{left}; write the image with `grow: \
+             false`, so that the partition can grow without its file system, or make the partition larger than the \
+             file system",
             text::size(extent.size),
             text::size(room),
             text::size(DATA_OFFSET)
@@ -164,7 +166,8 @@ fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Pla
 fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result<Keys, Error> {
     let sealed = tpm::seal(&machine.setup().tpm, &inputs.pcrs, random::bytes()?)
         .map_err(|source| EncryptError::Tpm { source })?;
-    let unmeasured = |pcr| format!("the firmware measured nothing into PCR {pcr}, so that it binds the key to nothing");
+    let unmeasured =
+        |pcr| format!("the firmware measured nothing into PCR {pcr}, so this PCR does not protect the key");
     let warnings = sealed.unmeasured.iter().map(unmeasured).collect();
     let sector = plan.extent.sector(&plan.partition.bytes);
     let volume = Volume { uuid: random::uuid()?, key: random::bytes()?, sector };
@@ -186,9 +189,9 @@ fn encrypt(
     let done = work.run(&mut plan.table, machine.cancel(), report);
     done.inspect_err(|_| {
         let left = match plan.table.state {
-            State::Untouched => "may have its partition table as it was, with a system that expects an encrypted root",
-            State::Gone => "is left without a partition table",
-            State::Back => "has its new partition table, which may not be whole",
+            State::Untouched => "may still have its old partition table, with a system that expects an encrypted root",
+            State::Gone => "has no partition table now",
+            State::Back => "has its new partition table, which may be incomplete",
         };
         report(Report::Note(format!("{} {left}: install it again", disk.path())));
     })

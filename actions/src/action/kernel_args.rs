@@ -87,7 +87,7 @@ fn finish(
         return Err(not_found(looked_at, disk));
     }
     if let Some(missing) = inputs.replace.iter().find(|replacement| !plan.has(&replacement.new)) {
-        let reason = "no boot entry has it; give what is to be there to append";
+        let reason = "no boot entry has it; to add an argument, use append";
         return Err(BootError::KernelArgument { argument: missing.old.clone(), reason }.into());
     }
     plan.carry_out(volumes)?;
@@ -132,14 +132,14 @@ fn summary(inputs: &KernelArgs, changed: usize, entries: usize) -> String {
         done.push(format!("deleted {}", inputs.delete.join(" ")));
     }
     done.extend(
-        inputs.replace.iter().map(|replacement| format!("replaced {} by {}", replacement.old, replacement.new)),
+        inputs.replace.iter().map(|replacement| format!("replaced {} with {}", replacement.old, replacement.new)),
     );
     let place = if done.is_empty() { "to" } else { "in" };
     if !added.is_empty() {
         done.push(format!("added {}", added.join(" ")));
     }
     match changed {
-        0 => format!("the kernel arguments are as they should be in all of {entries} boot files"),
+        0 => format!("the kernel arguments are already as requested in all {entries} boot files"),
         _ => format!("{} {place} {changed} files", done.join(", ")),
     }
 }

@@ -31,6 +31,6 @@ pub(crate) fn run(inputs: &Kexec, machine: &dyn Machine, report: &mut dyn FnMut(
         let reason = refusal::reason(&source, &refusal::Policy::of_running_kernel(machine.setup().is_operating_system));
         return Err(BootError::LoadKernel { kernel: path, reason, source }.into());
     }
-    let summary = format!("{path} ({title}) is loaded, to be started without the firmware");
+    let summary = format!("loaded {path} ({title}), to be started without the firmware");
     Ok(Done { outcome: Outcome { summary, ..Outcome::default() }, next: Next::Kexec })
 }

@@ -111,9 +111,9 @@ fn places(sizes: &[Option<u64>], usable: Range<u64>) -> Result<Vec<Range<u64>>, 
     let left = room.saturating_sub(wanted);
     let needs_rest = sizes.contains(&None);
     if wanted > room || (needs_rest && left == 0) {
-        let rest = if needs_rest { " and something for the rest" } else { "" };
+        let rest = if needs_rest { " and some space for the rest" } else { "" };
         let (wanted, room) = (text::size(wanted), text::size(room));
-        return Err(format!("the partitions need {wanted}{rest}, and there is room for {room}; make them smaller"));
+        return Err(format!("the partitions need {wanted}{rest}, but there is room for {room}; make them smaller"));
     }
     let mut at = usable.start;
     let place = |bytes: &Option<u64>| {

@@ -5,6 +5,6 @@ use slipway_protocol::Outcome;
 use crate::action::{Done, Next};
 
 pub(crate) fn run() -> Done {
-    let summary = "ready to leave for the installed system".to_owned();
+    let summary = "ready to start the installed system".to_owned();
     Done { outcome: Outcome { summary, ..Outcome::default() }, next: Next::Reboot }
 }

@@ -150,7 +150,7 @@ fn execute(orders: &Orders, machine: &dyn Machine, report: &mut dyn FnMut(Report
         Ok(Ok((Some(status), _))) => format!("exit status {status}"),
         Ok(Ok((None, signal))) => format!("signal {}", signal.unwrap_or_default()),
         Ok(Err(reason)) => return Err(TargetError::PrepareCommand { what, reason }.into()),
-        Err(_) => "no word: its first process was killed".to_owned(),
+        Err(_) => "no answer: its first process was killed".to_owned(),
     };
     Err(TargetError::Command { what, how, output: output.tail() }.into())
 }

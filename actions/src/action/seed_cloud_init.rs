@@ -52,8 +52,8 @@ fn seed_cloud_init(
     let refused = |reason: String| Error::Target(TargetError::Seed { disk: path.clone(), reason });
     let places = verity::places(&disk)?;
     if inputs.seed == SeedPlace::Auto && ignition::find(&disk, &places)?.is_some() {
-        let reason = "it is set up by Ignition: give an Ignition config as its user-data, or say seed: root or seed: cidata if \
-                      it has cloud-init too";
+        let reason = "it is set up by Ignition: give an Ignition config as its user-data, or set seed: root or seed: \
+                      cidata if it also has cloud-init";
         return Err(refused(reason.to_owned()));
     }
     let root = find_root(&disk, &places, inputs.seed, report)?;
@@ -64,14 +64,14 @@ fn seed_cloud_init(
     };
     let name = match (root, inputs.seed) {
         (Root::Closed(reason) | Root::Beside(_, reason), SeedPlace::Root) => {
-            return Err(refused(format!("its root file system cannot be seeded: {reason}; say seed: cidata")));
+            return Err(refused(format!("its root file system cannot be seeded: {reason}; set seed: cidata")));
         }
         (Root::Open(system), SeedPlace::Auto | SeedPlace::Root) => {
             system.seed(&files)?;
             let name = system.name.clone();
             drop((system, disk));
             for old in cidata::forget(&path, &places)? {
-                report(Report::Note(format!("took away the old seed in {old}")));
+                report(Report::Note(format!("removed the old seed in {old}")));
             }
             name
         }
@@ -96,7 +96,7 @@ fn make_way(root: Root, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
         Root::Closed(reason) => (None, Some(reason)),
     };
     if let Some(reason) = reason {
-        report(Report::Note(format!("the seed gets a partition: {reason}")));
+        report(Report::Note(format!("writing the seed to a partition of its own: {reason}")));
     }
     system.map_or(Ok(()), |system| system.make_way())
 }
@@ -128,7 +128,8 @@ fn find_root(
         }),
         Some(reason) if system.has_seed() => {
             let reason = format!(
-                "{reason} and has a seed of its own, whose instance-id would count: leave that out of the image"
+                "{reason} and has a seed of its own, whose instance-id would take precedence: remove that seed from \
+                 the image"
             );
             Err(TargetError::Seed { disk: disk.path().to_owned(), reason }.into())
         }

@@ -38,10 +38,11 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     }
     warnings.extend(source.mirrors.warning());
     if let Some(partition) = &written.beyond {
-        warnings.push(format!("{partition} ends behind the end of the image, which may have been cut off"));
+        warnings.push(format!("{partition} ends after the end of the image, which may be truncated"));
     }
     if moved == Moved::NotPossible {
-        warnings.push("the backup partition table stays at the end of the image, not of the disk".to_owned());
+        warnings
+            .push("the backup partition table stays at the end of the image, not at the end of the disk".to_owned());
     }
     if let Err(errno) = disk.reread_partitions() {
         warnings.push(format!("the kernel does not know the new partitions of {} yet: {errno}", disk.path()));
@@ -55,7 +56,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     );
     if let Some(map) = &raw.map {
         let left_out = text::size(map.image_size - map.mapped_size());
-        summary.push_str(&format!("; left out {left_out} that its block map says are no data"));
+        summary.push_str(&format!("; left out {left_out} without data, according to its block map"));
     }
     let path = disk.path().to_owned();
     // A partition cannot be mounted while the disk is held open.

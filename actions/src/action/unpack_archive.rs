@@ -72,7 +72,7 @@ pub(crate) fn run(
         warnings.push(format!("{} entries have access control lists, which were left out", unpacked.acls));
     }
     if !target.keeps_owners() {
-        warnings.push(format!("{} keeps neither owners nor modes", target.kind));
+        warnings.push(format!("{} does not store owners or modes", target.kind));
     }
     let Unpacked { entries, bytes, .. } = unpacked;
     let summary = format!("unpacked {entries} entries with {} in /{place} of {}", text::size(bytes), target.name);
@@ -111,7 +111,7 @@ pub(crate) fn read_entries(input: &mut dyn Read, staging: &mut Staging) -> Resul
             Err(Fault::Damaged { entry, reason }) => return Err(refused(place(entry, number), reason, true)),
             Err(Fault::Unread { entry, reason }) => return Err(refused(place(entry, number), reason, false)),
             Err(Fault::Read(source)) => {
-                return Err(TargetError::UnpackEntry { entry: "the next".to_owned(), source }.into());
+                return Err(TargetError::UnpackEntry { entry: "the next entry".to_owned(), source }.into());
             }
         };
         staging.add(&entry, &mut archive).map_err(|refusal| failed(shown(&entry.path), refusal))?;
@@ -167,7 +167,7 @@ fn merge_directory(root: &TargetRoot, from: &[u8], to: &[u8], is_trial: bool) ->
                 merge_directory(root, &inner_from, &inner_to, is_trial)?;
             }
             (Some(true), Some(false)) | (Some(false), Some(true)) => {
-                let reason = "the archive has a directory where the target has none, or the other way round";
+                let reason = "the archive has a directory where the target has a file, or the other way round";
                 let source = std::io::Error::new(std::io::ErrorKind::AlreadyExists, reason);
                 return Err(target_file("unpacking", &String::from_utf8_lossy(&inner_to), source));
             }

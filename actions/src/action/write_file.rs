@@ -32,7 +32,7 @@ pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: &mut dyn Fn
     let attributes = attributes(inputs, &target.root, path)?;
     let mut warnings = target.warnings.clone();
     if !target.keeps_owners() && (inputs.owner.is_some() || inputs.group.is_some() || inputs.mode.is_some()) {
-        warnings.push(format!("{} keeps neither owner nor mode of a file", target.kind));
+        warnings.push(format!("{} does not store the owner or mode of a file", target.kind));
     }
     machine.cancel().check()?;
     let new = target.root.begin(path, mode(&inputs.dir_mode).unwrap_or(NEW_DIR_MODE))?;
@@ -84,7 +84,7 @@ fn content(inputs: &WriteFile) -> Result<Vec<u8>, Error> {
     let digits: Vec<u8> = encoded.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let refused = |error| Error::Inputs {
         action: "write-file",
-        problems: vec![format!("has a content_base64 that is no base64: {error}")],
+        problems: vec![format!("has a content_base64 that is not valid base64: {error}")],
     };
     STANDARD.decode(digits).map_err(refused)
 }
@@ -112,7 +112,7 @@ fn id(who: Option<&NumberOrName>, file: &'static str, root: &TargetRoot) -> Resu
     };
     let unknown = |reason| Error::Target(TargetError::Owner { name: name.clone(), file, reason });
     let text = root.read(file)?.ok_or_else(|| unknown("there is no such file"))?;
-    number_of(name, &text).map(Some).ok_or_else(|| unknown("it is not there"))
+    number_of(name, &text).map(Some).ok_or_else(|| unknown("there is no such name"))
 }
 
 /// The third field of the line for `name` (passwd(5), group(5)).

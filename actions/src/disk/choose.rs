@@ -179,7 +179,7 @@ fn no_disk(path: &str, candidates: &[Candidate]) -> String {
     };
     let whole = candidates.iter().map(|candidate| candidate.disk.path.as_str()).find(is_partition_of);
     let advice = whole.map_or_else(|| those_there_are(candidates), |whole| format!("did you mean {whole}?"));
-    format!("{path} is no whole disk; {advice}")
+    format!("{path} is not a whole disk; {advice}")
 }
 
 fn those_there_are(candidates: &[Candidate]) -> String {
@@ -187,7 +187,7 @@ fn those_there_are(candidates: &[Candidate]) -> String {
     if disks.is_empty() {
         return "this machine has no disk".to_owned();
     }
-    format!("there is {}", disks.join(", "))
+    format!("this machine has {}", disks.join(", "))
 }
 
 /// The one disk the hints select and the reason, or why there is none, disk by disk. `hints.device` must be a path as
@@ -196,7 +196,7 @@ pub fn choose<'a>(hints: &DiskHints, candidates: &'a [Candidate]) -> Result<(&'a
     let mut chosen = choose_all(hints, candidates)?;
     match (chosen.pop(), chosen.len()) {
         (Some(only), 0) => Ok(only),
-        (_, others) => Err(format!("{} disks are chosen, and this takes one", others + 1)),
+        (_, others) => Err(format!("{} disks are chosen, but this action needs exactly one", others + 1)),
     }
 }
 
@@ -235,20 +235,21 @@ pub(crate) fn choose_all<'a>(
         (all, DiskChoice::All) => Ok(all.iter().map(|disk| (*disk, because(&format!("one of all {many}")))).collect()),
         (several, DiskChoice::Only) => {
             let list: Vec<String> = several.iter().map(|disk| describe(disk)).collect();
-            let hint = "name one by serial, wwn or device, or choose smallest or largest: in `disk` of a workflow's steps, or by \
-                        --disk-serial and its like for the node (`node set`), the run (`run start`) or the operating system (`os add`)";
-            Err(format!("{wanted} is wanted, and there are {many}: {}; {hint}", list.join(", ")))
+            let hint = "name one by serial, wwn or device, or choose smallest or largest: in `disk` of a workflow's \
+                        steps, or with --disk-serial and similar options for the node (`node set`), the run (`run \
+                        start`) or the operating system (`os add`)";
+            Err(format!("{wanted} is wanted, but there are {many}: {}; {hint}", list.join(", ")))
         }
     }
 }
 
 fn none_matches(wanted: &str, judged: &[(&Disk, Option<String>)]) -> String {
     if judged.is_empty() {
-        return format!("{wanted} is wanted, and this machine has no disk");
+        return format!("{wanted} is wanted, but this machine has no disk");
     }
     let objections: Vec<String> =
         judged.iter().map(|(disk, no)| format!("{} {}", disk.path, no.as_deref().unwrap_or_default())).collect();
-    format!("{wanted} is wanted, and {}", objections.join("; "))
+    format!("{wanted} is wanted, but {}", objections.join("; "))
 }
 
 pub(crate) fn describe(disk: &Disk) -> String {

@@ -144,7 +144,10 @@ fn entries(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Op
     };
     if header.part_size != ENTRY_SIZE || header.num_parts > MAX_ENTRIES {
         let found = format!("it has {} entries of {} bytes", header.num_parts, header.part_size);
-        return Err(unreadable(disk, format!("{found}, and at most {MAX_ENTRIES} of {ENTRY_SIZE} bytes can be read")));
+        return Err(unreadable(
+            disk,
+            format!("{found}, but only up to {MAX_ENTRIES} entries of {ENTRY_SIZE} bytes are supported"),
+        ));
     }
     let mut device = Device { disk, start: 0, at: 0 };
     file_read_partitions(&mut device, &header, block_size).map(Some).or_else(not_read)

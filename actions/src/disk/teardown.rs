@@ -70,7 +70,7 @@ fn take_down_at(disk: &Disk, place: &str, machine: &dyn Machine, report: &mut dy
             }
             _ => {
                 perform_unless_busy(&step).map_err(failed)?;
-                report(Report::Note(format!("taking down what sits on {}: {}", disk.path, step.doing())));
+                report(Report::Note(format!("releasing {}: {}", disk.path, step.doing())));
                 last = Some((step, Instant::now()));
             }
         }

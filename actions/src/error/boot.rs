@@ -23,8 +23,8 @@ pub enum BootError {
     },
     /// The machine has no EFI variables for its boot order.
     #[error(
-        "changing the order in which the machine starts: it was not started by UEFI firmware ({folder} is not there); \
-         start it by UEFI, or leave the step out"
+        "changing the boot order: the machine was not started by UEFI firmware ({folder} does not exist); start it \
+         with UEFI, or leave the step out"
     )]
     NotUefi {
         /// The folder in which Linux would show them.

@@ -44,7 +44,7 @@ pub enum CaptureError {
     },
     /// Data of an image that was already stored is no longer there.
     #[error(
-        "storing the image {name}: the server had stored {sent} bytes, and now has {stored}; capture the image again"
+        "storing the image {name}: the server had stored {sent} bytes, but now has {stored}; capture the image again"
     )]
     UploadLost {
         /// Name of the image.

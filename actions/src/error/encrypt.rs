@@ -19,7 +19,7 @@ pub enum EncryptError {
         source: super::TpmError,
     },
     /// The metadata does not fit into the header of the encrypted volume.
-    #[error("making the LUKS2 header: it would have {needed} bytes of text, more than there is room for")]
+    #[error("making the LUKS2 header: its text would need {needed} bytes, more than there is room for")]
     LuksHeader {
         /// Bytes of text needed.
         needed: usize,
@@ -34,7 +34,7 @@ pub enum EncryptError {
         is_transient: bool,
     },
     /// A partition sealed by dm-verity does not match its seal.
-    #[error("checking {what}, which dm-verity seals: {reason}; write the image again")]
+    #[error("checking {what}, which is sealed by dm-verity: {reason}; write the image again")]
     Sealed {
         /// The partition.
         what: String,

@@ -14,7 +14,7 @@ pub enum EraseError {
         offset: u64,
     },
     /// The disk cannot be erased in the requested way.
-    #[error("erasing {disk} by {mode}: {reason}")]
+    #[error("erasing {disk} with mode {mode}: {reason}")]
     Refused {
         /// Path of the disk.
         disk: String,
@@ -24,7 +24,7 @@ pub enum EraseError {
         reason: String,
     },
     /// The disk started to erase itself and failed in a state in which it must not be used.
-    #[error("erasing {disk} by {mode}: {reason}")]
+    #[error("erasing {disk} with mode {mode}: {reason}")]
     Stuck {
         /// Path of the disk.
         disk: String,
@@ -34,7 +34,7 @@ pub enum EraseError {
         reason: String,
     },
     /// Data from before the secure erase is still on the disk.
-    #[error("verifying that {disk} is erased: what is at byte {offset} is what was there before")]
+    #[error("verifying that {disk} is erased: the old data at byte {offset} is still there")]
     Unchanged {
         /// Path of the disk.
         disk: String,

@@ -21,8 +21,8 @@ pub enum FetchError {
     },
     /// The server's certificate is from a CA that this machine does not trust.
     #[error(
-        "verifying the server's certificate: its CA is not trusted, only {trusted}; if the server is the right one, give its \
-         CA as `ca` of the step, or by hand with --ca FILE"
+        "verifying the server's certificate: its CA is not trusted (trusted: {trusted}); if this is the right server, \
+         give its CA as `ca` of the step, or by hand with --ca FILE"
     )]
     UntrustedCa {
         /// The trusted CA certificates, in words.
@@ -63,7 +63,8 @@ pub enum FetchError {
     /// A dropped connection could not be told apart from the end of the source, and no other check would notice missing
     /// data.
     #[error(
-        "the server says neither how long the source is nor where it ends; give its digest, or take it from elsewhere"
+        "the server does not say how long the source is or where it ends; give its digest, or fetch it from another \
+         server"
     )]
     Endless,
     /// The source has changed since the first bytes arrived, or cannot be resumed.
@@ -90,7 +91,7 @@ pub enum FetchError {
         total: u64,
     },
     /// A file that should be small is too large.
-    #[error("it has more than the {limit} bytes that are read; check its address")]
+    #[error("it has more than the allowed {limit} bytes; check its URL")]
     TooLarge {
         /// Maximum number of bytes to read.
         limit: usize,

@@ -10,7 +10,7 @@ use slipway_protocol::Digest;
 pub enum ImageError {
     /// The image's partition table is not where firmware and kernel look for it on this disk.
     #[error(
-        "checking the partition table of the image: it is made for blocks of {found} bytes, and {disk} has blocks of \
+        "checking the partition table of the image: it is made for blocks of {found} bytes, but {disk} has blocks of \
          {expected} bytes; use an image made for {expected} bytes, or another disk"
     )]
     BlockSize {
@@ -26,7 +26,8 @@ pub enum ImageError {
     Empty,
     /// The source has a format that must not be written to a disk as it is.
     #[error(
-        "reading the image: it is {format}; raw images, plain or in zstd, gzip, xz or bzip2, and qcow2 images can be written"
+        "reading the image: it is {format}; raw images (uncompressed, or compressed with zstd, gzip, xz or bzip2) and \
+         qcow2 images are supported"
     )]
     Format {
         /// The format, according to its first bytes.
@@ -34,7 +35,8 @@ pub enum ImageError {
     },
     /// The source is an archive or decodes to something that no machine can start from.
     #[error(
-        "checking the first block of the raw image: it is {format}; give the image itself, raw, in one compression or as qcow2"
+        "checking the first block of the raw image: it is {format}; give the image itself: raw, compressed once, or \
+         qcow2"
     )]
     NotRaw {
         /// The format, according to its first bytes.
@@ -42,8 +44,8 @@ pub enum ImageError {
     },
     /// The image's partition table is made for a larger disk. No kernel accepts it on this one.
     #[error(
-        "checking the partition table of the image: it is made for a disk of {needed} bytes or more, and {disk} has {size}; use a \
-         larger disk, or another image"
+        "checking the partition table of the image: it is made for a disk of {needed} bytes or more, but {disk} has \
+         {size}; use a larger disk, or another image"
     )]
     TableTooLarge {
         /// Path of the disk.
@@ -63,8 +65,8 @@ pub enum ImageError {
     /// A qcow2 image has its blocks in another order than the raw image, so the digest of the raw image cannot be
     /// computed in one pass.
     #[error(
-        "checking the digest of the raw image while it is read once: the blocks of a qcow2 image are in another order; \
-         leave `digest` out, so that it is read by ranges, or `raw_digest` and `bmap`"
+        "checking the digest of the raw image in one pass: the blocks of a qcow2 image are in another order; leave out \
+         `digest`, so that the image is read by ranges, or leave out `raw_digest` and `bmap`"
     )]
     Qcow2Order,
     /// The source is damaged or ends too early.
@@ -79,7 +81,7 @@ pub enum ImageError {
         source: io::Error,
     },
     /// The image does not fit the disk.
-    #[error("writing the image to {disk}: the disk has {size} bytes, the image needs {needed}")]
+    #[error("writing the image to {disk}: the disk has {size} bytes, but the image needs {needed}")]
     TooLarge {
         /// Path of the disk.
         disk: String,
@@ -110,8 +112,9 @@ pub enum ImageError {
     },
     /// A part of the raw image does not match its block map.
     #[error(
-        "checking {blocks} of the raw image (from byte {} to {}) by its block map: expected {algorithm}:{expected}, got \
-         {algorithm}:{found}; the image is damaged, or the map was made of another one: fetch or make both again",
+        "checking {blocks} of the raw image (from byte {} to {}) against its block map: expected \
+         {algorithm}:{expected}, got {algorithm}:{found}; the image is damaged, or the map belongs to another image: \
+         fetch or make both again",
         bytes.start, bytes.end
     )]
     MappedDigest {

@@ -9,7 +9,8 @@ use super::FetchError;
 pub enum SourceError {
     /// The image is the disk it would be written to, or is stored on it.
     #[error(
-        "writing {url} to {disk}: it is this disk or lies on it; take the image from elsewhere, or choose another disk"
+        "writing {url} to {disk}: the image is this disk or is stored on it; use an image that is stored elsewhere, or \
+         choose another disk"
     )]
     OnTarget {
         /// The local source.
@@ -42,7 +43,7 @@ pub enum SourceError {
         source: FetchError,
     },
     /// All mirrors of the source failed.
-    #[error("fetching: all of {} places failed: {}", failed.len(), failed.join("; "))]
+    #[error("fetching: all {} URLs failed: {}", failed.len(), failed.join("; "))]
     NoMirror {
         /// Each mirror with its last failure. The URLs are without user, password and query, which may be secrets.
         failed: Vec<String>,
@@ -50,7 +51,7 @@ pub enum SourceError {
         is_transient: bool,
     },
     /// The properties given for the source contradict each other.
-    #[error("checking where the {what} comes from: the step {problem}")]
+    #[error("checking the source of the {what}: the step {problem}")]
     Contradiction {
         /// What is fetched, in one word.
         what: &'static str,
@@ -88,7 +89,7 @@ pub enum SourceError {
         reason: String,
     },
     /// A signature is invalid or cannot be checked.
-    #[error("verifying {what} by its signature {url}")]
+    #[error("verifying {what} with its signature {url}")]
     Signature {
         /// What is signed: the list of checksums, or the stream as delivered.
         what: &'static str,

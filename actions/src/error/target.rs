@@ -29,7 +29,7 @@ pub enum TargetError {
         source: io::Error,
     },
     /// phone_home could not be added to the user-data.
-    #[error("putting phone_home into the user-data")]
+    #[error("adding phone_home to the user-data")]
     UserData {
         /// The cause, with line and column.
         #[source]
@@ -51,7 +51,7 @@ pub enum TargetError {
         reason: String,
     },
     /// The boot reporter cannot be installed in this system.
-    #[error("putting the boot reporter into {partition}: {reason}")]
+    #[error("installing the boot reporter in {partition}: {reason}")]
     BootReporter {
         /// The root file system, in words.
         partition: String,
@@ -125,5 +125,5 @@ impl TargetError {
 }
 
 fn last_lines(output: &[String]) -> String {
-    if output.is_empty() { String::new() } else { format!("; the last it printed: {}", output.join(" / ")) }
+    if output.is_empty() { String::new() } else { format!("; last output: {}", output.join(" / ")) }
 }

@@ -5,7 +5,8 @@
 pub enum TpmError {
     /// There is no TPM, or its driver is not loaded.
     #[error(
-        "there is no {path}; switch the TPM (2.0, also called PTT or fTPM) on in the firmware's setup, or leave this step out"
+        "{path} does not exist; switch on the TPM (2.0, also called PTT or fTPM) in the firmware's setup, or leave \
+         this step out"
     )]
     Missing {
         /// Path of its device.
@@ -23,7 +24,7 @@ pub enum TpmError {
         source: std::io::Error,
     },
     /// The TPM refused a command.
-    #[error("{command}: the TPM answers {code:#x}{}", meaning(*code))]
+    #[error("{command}: the TPM answered {code:#x}{}", meaning(*code))]
     Refused {
         /// Name of the command in the specification.
         command: &'static str,
@@ -31,21 +32,22 @@ pub enum TpmError {
         code: u32,
     },
     /// A response does not have the fields that belong to its command.
-    #[error("{command}: the TPM's answer is cut short or malformed; its firmware may need an update")]
+    #[error("{command}: the TPM's answer is truncated or malformed; its firmware may need an update")]
     Malformed {
         /// Name of the command in the specification.
         command: &'static str,
     },
     /// The PCR bank in use does not have this register.
     #[error(
-        "the TPM has no PCR {pcr} in its bank SHA-256; switch that bank on in the firmware's setup, or leave the PCR out"
+        "the TPM has no PCR {pcr} in its SHA-256 bank; switch on that bank in the firmware's setup, or leave the PCR \
+         out"
     )]
     NoRegister {
         /// Number of the register.
         pcr: u32,
     },
     /// Unsealing returned another secret than was sealed.
-    #[error("the TPM gives back another secret than it sealed; it cannot be used")]
+    #[error("the TPM returned a different secret from the one it sealed; it cannot be used")]
     OtherSecret,
 }
 
@@ -54,15 +56,15 @@ pub enum TpmError {
 fn meaning(code: u32) -> &'static str {
     const SECOND_FORMAT: u32 = 0x80;
     match if code & SECOND_FORMAT == 0 { code } else { code & 0xBF } {
-        0x100 => ", it was not started: the firmware does not support it, restart the machine",
-        0x101 => ", it is in failure mode: restart the machine",
-        0x120 | 0x085 => ", the owner hierarchy is disabled: enable it in the firmware's setup",
-        0x921 => ", it is locked after too many wrong passwords: clear it in the firmware's setup",
-        0x902..=0x904 => ", it has no room for more keys or sessions: restart the machine",
-        0x08E | 0x0A2 => ", the owner hierarchy has a password: clear the TPM in the firmware's setup",
-        0x09D | 0x128 => ", a register has changed meanwhile",
-        0x908 | 0x90A | 0x922 => ", it is busy: try again",
-        0x143 => ", it does not know the command",
+        0x100 => ": it was not started, because the firmware does not support it; restart the machine",
+        0x101 => ": it is in failure mode; restart the machine",
+        0x120 | 0x085 => ": the owner hierarchy is disabled; enable it in the firmware's setup",
+        0x921 => ": it is locked after too many wrong passwords; clear it in the firmware's setup",
+        0x902..=0x904 => ": it has no room for more keys or sessions; restart the machine",
+        0x08E | 0x0A2 => ": the owner hierarchy has a password; clear the TPM in the firmware's setup",
+        0x09D | 0x128 => ": a PCR has changed in the meantime",
+        0x908 | 0x90A | 0x922 => ": it is busy; try again",
+        0x143 => ": it does not support the command",
         _ => "",
     }
 }

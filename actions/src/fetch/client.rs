@@ -41,14 +41,14 @@ pub(super) fn client(trust: &Trust, request: &Request<'_>) -> Result<(Client, St
         match roots.len() - before {
             0 => {
                 return Err(failed(
-                    "there is no certificate in it; it must be PEM, BEGIN CERTIFICATE and all".to_owned(),
+                    "it has no certificate; it must be PEM, with the line BEGIN CERTIFICATE".to_owned(),
                 ));
             }
             1 => trusted.push(format!("the certificate of {origin}")),
             n => trusted.push(format!("the {n} certificates of {origin}")),
         }
     }
-    let trusted = if trusted.is_empty() { "none at all".to_owned() } else { trusted.join(" and ") };
+    let trusted = if trusted.is_empty() { "none".to_owned() } else { trusted.join(" and ") };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

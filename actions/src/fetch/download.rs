@@ -121,7 +121,7 @@ impl<'a, 'b> Download<'a, 'b> {
         }
         self.received(n as u64);
         if let Some(total) = self.total.filter(|total| self.offset > *total) {
-            let reason = format!("more came than the {total} bytes announced");
+            let reason = format!("the server sent more than the {total} bytes it announced");
             return Err(FetchError::NotResumable { offset: total, reason });
         }
         Ok(n)
@@ -176,7 +176,7 @@ impl<'a, 'b> Download<'a, 'b> {
         let response = self.machine.fetch(&request, self.stop)?;
         let known = self.told.or(self.total.filter(|_| offset > 0));
         if let Some(known) = known.filter(|known| response.total != Some(*known)) {
-            let now = response.total.map_or("not said".to_owned(), |total| total.to_string());
+            let now = response.total.map_or("unknown".to_owned(), |total| total.to_string());
             return Err(FetchError::NotResumable { offset, reason: format!("the size was {known} and is now {now}") });
         }
         if response.total.is_none() && !response.is_delimited && !self.from.whole {
@@ -235,7 +235,10 @@ impl<'a, 'b> Download<'a, 'b> {
             Then::GiveUp => return Err(self.given_up(url, error)),
             Then::Other => {
                 let other = shown(self.from.mirrors.url());
-                (self.note)(format!("going on at {other} from byte {offset}, because {url} failed: {}", why(&error)));
+                (self.note)(format!(
+                    "continuing with {other} from byte {offset}, because {url} failed: {}",
+                    why(&error)
+                ));
             }
             Then::Same if failures == 1 => {
                 (self.note)(format!("fetching again from byte {offset}, because {}", why(&error)));
@@ -263,7 +266,7 @@ impl<'a, 'b> Download<'a, 'b> {
             Then::Other if !self.from.verified || self.total.is_none() => Some(
                 "the download can continue at another URL only if a digest is given and the size of the source is known",
             ),
-            Then::Other if self.from.mirrors.is_mixing_over() => Some("one of the URLs has other content"),
+            Then::Other if self.from.mirrors.is_mixing_over() => Some("one of the URLs has different content"),
             Then::Same if self.etag.is_none() && !self.from.verified => {
                 Some("the source has neither a strong entity tag nor a digest to resume by")
             }

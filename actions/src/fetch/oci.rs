@@ -87,7 +87,7 @@ impl<'a> Registry<'a> {
         for expected in expected.iter().chain(&told) {
             verify::verify("the manifest", expected, &bytes)?;
         }
-        serde_json::from_slice(&bytes).map_err(|error| self.refused(format!("its manifest is no JSON: {error}")))
+        serde_json::from_slice(&bytes).map_err(|error| self.refused(format!("its manifest is not JSON: {error}")))
     }
 
     /// Fetches a manifest, and logs in if the registry requires it.
@@ -114,17 +114,18 @@ impl<'a> Registry<'a> {
         });
         self.authorization = match challenge::parse(header) {
             Some(Challenge::Basic) if basic.is_some() => basic,
-            Some(Challenge::Basic) => return Err(self.refused("the registry wants a login: give registry_auth")),
+            Some(Challenge::Basic) => return Err(self.refused("the registry requires a login: give registry_auth")),
             Some(Challenge::Bearer { realm, service, scope }) => {
                 let url = self.token_url(&realm, service.as_deref(), scope.as_deref())?;
                 let request = Request { authorization: basic.as_ref(), ..Request::new(url.as_str(), self.ca) };
                 let answer = small::fetch(&request, MAX_TOKEN, patience, machine)?.bytes;
-                let token = token(&answer).ok_or_else(|| self.refused("the registry's token server gave no token"))?;
+                let token =
+                    token(&answer).ok_or_else(|| self.refused("the registry's token server returned no token"))?;
                 Some(Secret::from(format!("Bearer {token}")))
             }
             None => {
                 return Err(
-                    self.refused("the registry asks for a login in neither of the ways known, Basic and Bearer")
+                    self.refused("the registry asks for an unsupported kind of login; Basic and Bearer are supported")
                 );
             }
         };
@@ -133,7 +134,8 @@ impl<'a> Registry<'a> {
 
     fn token_url(&self, realm: &str, service: Option<&str>, scope: Option<&str>) -> Result<Url, Error> {
         let url = Url::parse(realm).ok().filter(|url| url.scheme() == "https");
-        let mut url = url.ok_or_else(|| self.refused("the registry's token server is not at https://"))?;
+        let mut url =
+            url.ok_or_else(|| self.refused("the URL of the registry's token server does not start with https://"))?;
         let pull = format!("repository:{}:pull", self.reference.repository);
         {
             let mut query = url.query_pairs_mut();

@@ -72,7 +72,7 @@ impl<'a> Source<'a> {
         };
         if let Some(list) = origin.sums {
             let digest = digest_in(list, origin, source.signature.take().as_ref(), machine)?;
-            report(Report::Note(format!("the {what} must be {digest}, says {}", shown(list))));
+            report(Report::Note(format!("the {what} must have the digest {digest}, according to {}", shown(list))));
             source.digests.push(digest);
         }
         if origin.is_artifact() {
@@ -95,11 +95,14 @@ impl<'a> Source<'a> {
         let url = shown(urls[found]);
         let other = |given: &&Digest| given.algorithm() == blob.digest.algorithm() && **given != blob.digest;
         if let Some(given) = self.digests.iter().find(other) {
-            let reason = format!("the step has the digest {given}, the artifact {}", blob.digest);
+            let reason = format!("the step has the digest {given}, but the artifact has {}", blob.digest);
             return Err(SourceError::Artifact { what: self.what, url, reason }.into());
         }
         let size = text::size(blob.size);
-        report(Report::Note(format!("the {} must be {} with {size}, says {url}", self.what, blob.digest)));
+        report(Report::Note(format!(
+            "the {} must have the digest {} and {size}, according to {url}",
+            self.what, blob.digest
+        )));
         // The registry that answered is used first. The others only need the blob, not the manifest.
         registries.rotate_left(found);
         let mut urls = registries.iter().map(|registry| registry.url(&blob));
@@ -183,7 +186,10 @@ impl<'a> Source<'a> {
                 });
             }
             let (next, gave) = (shown(self.mirrors.url()), gave.join(" and "));
-            report(Report::Note(format!("starting over at {next}, because {gave} gave no good {}: {why}", self.what)));
+            report(Report::Note(format!(
+                "starting over with {next}, because {gave} did not deliver a valid {}: {why}",
+                self.what
+            )));
         }
     }
 
@@ -221,7 +227,7 @@ fn digest_in(
     const LIST: &str = "the list of sums";
     let what = origin.what;
     let Some(name) = sums::file_name(origin.url) else {
-        let problem = format!("has a list of sums, and a URL of the {what} that does not end in a file name");
+        let problem = format!("has a list of sums, but the URL of the {what} does not end in a file name");
         return Err(SourceError::Contradiction { what, problem }.into());
     };
     let text = small::read(&Request::new(list, origin.ca), sums::MAX_TEXT, machine)?;

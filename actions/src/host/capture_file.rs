@@ -38,7 +38,7 @@ impl CaptureFile {
     /// Creates the file. Fails if it exists already.
     pub(crate) fn begin(place: &Path) -> Result<Self, UploadError> {
         if fs::symlink_metadata(place).is_ok() {
-            let reason = "there is a file of that name; give another name, or remove it";
+            let reason = "a file with that name exists; give another name, or remove it";
             return Err(failed("making", place)(io::Error::new(io::ErrorKind::AlreadyExists, reason)));
         }
         let mut part = place.as_os_str().to_owned();
@@ -47,7 +47,8 @@ impl CaptureFile {
         let file = File::create_new(&part).map_err(|error| {
             let error = match error.kind() {
                 io::ErrorKind::AlreadyExists => {
-                    let reason = "a capture is writing it, or was cut off and left it; remove it if none is";
+                    let reason =
+                        "a capture is writing it, or was interrupted and left it; remove it if no capture is running";
                     io::Error::new(error.kind(), reason)
                 }
                 _ => error,

@@ -288,7 +288,7 @@ impl<'a> Tries<'a> {
             return Err(Halt::Failed(Error::Capture(gave_up)));
         }
         note(format!(
-            "storing the image {name} stopped at byte {offset} and goes on: {}",
+            "storing the image {name} was interrupted at byte {offset} and continues: {}",
             text::chain(source.as_ref())
         ));
         if retry::sleep(retry::back_off(failures), self.stop) { Ok(()) } else { Err(Halt::Stopped) }

@@ -150,7 +150,7 @@ fn check_content(pieces: Pieces, found: std::ops::Range<u64>, expected: Option<u
     match expected.filter(|expected| *expected != len) {
         None => Ok(()),
         Some(expected) => {
-            let reason = format!("a piece says that it has {expected} bytes, and has {len}");
+            let reason = format!("a piece says that it has {expected} bytes, but has {len}");
             Err(pieces.failed(found.end, io::Error::new(io::ErrorKind::InvalidData, reason)))
         }
     }

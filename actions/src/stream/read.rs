@@ -72,9 +72,9 @@ fn is_another(error: &Error, is_checked: bool) -> bool {
 fn of_archive(error: Error, room: Room<'_>) -> Error {
     let (reason, is_damaged) = match error {
         Error::Image(ImageError::Empty) => ("it is empty".to_owned(), true),
-        Error::Image(ImageError::Format { format, .. }) => (format!("it is {format}, and no tar archive"), true),
+        Error::Image(ImageError::Format { format, .. }) => (format!("it is {format}, not a tar archive"), true),
         Error::Image(ImageError::Qcow2 { .. } | ImageError::Qcow2Order) => {
-            ("it is a qcow2 image, and no tar archive".to_owned(), true)
+            ("it is a qcow2 image, not a tar archive".to_owned(), true)
         }
         Error::Image(ImageError::TooLarge { .. }) => {
             (format!("it has more than {}, {}", text::size(room.bytes), room.words), false)

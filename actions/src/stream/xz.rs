@@ -34,7 +34,7 @@ impl Header {
         let mut bytes = [0; HEADER];
         input.read_exact(&mut bytes)?;
         if bytes[..6] != MAGIC {
-            return Err(invalid("what follows the last stream is no stream"));
+            return Err(invalid("the data after the last stream is not a stream"));
         }
         if crc32(&bytes[6..8]).to_le_bytes() != bytes[8..] || bytes[6] != 0 || bytes[7] > 0x0F {
             return Err(invalid("the header of the stream is damaged"));
@@ -65,7 +65,7 @@ impl Header {
         let mut input = Checked { input, crc: Crc::new(), bytes: 0 };
         let mut indicator = [0];
         input.read_exact(&mut indicator)?;
-        let wrong = || invalid("the index does not agree with the blocks");
+        let wrong = || invalid("the index does not match the blocks");
         let blocks = number(&mut input)?;
         let mut listed = DefaultHasher::new();
         for _ in 0..blocks.min(self.blocks) {
@@ -148,7 +148,7 @@ impl Walk for Block {
                     0 => (At::End, Next::Body((4 - self.compressed % 4) % 4 + self.check)),
                     control @ (1 | 2) => (At::Sizes(control), Next::Header(2)),
                     control @ 0x80.. => (At::Sizes(control), Next::Header(if control >= 0xC0 { 5 } else { 4 })),
-                    _ => return Err(invalid("a chunk of a block is of no known kind")),
+                    _ => return Err(invalid("a chunk of a block is of an unknown kind")),
                 }
             }
             At::Sizes(control) => {
@@ -190,7 +190,7 @@ pub(super) fn skip_padding(input: &mut impl BufRead) -> io::Result<()> {
         input.consume(1);
         skipped += 1;
     }
-    if skipped % 4 == 0 { Ok(()) } else { Err(invalid("what follows the last stream is no stream")) }
+    if skipped % 4 == 0 { Ok(()) } else { Err(invalid("the data after the last stream is not a stream")) }
 }
 
 /// The size of the dictionary in a block header (3.1, 5.3.1).

@@ -57,8 +57,8 @@ pub(crate) fn find(
     let (partition, file_system) = match <[_; 1]>::try_from(matching) {
         Ok([only]) => only,
         Err(none) if none.is_empty() => {
-            let there_are = if others.is_empty() { "no other partition".to_owned() } else { others.join(", ") };
-            return Err(refused(format!("there is none of that number or name; there is {there_are}")));
+            let there_are = if others.is_empty() { "no partitions".to_owned() } else { others.join(", ") };
+            return Err(refused(format!("no partition has that number or name; the disk has {there_are}")));
         }
         Err(several) => {
             let names: Vec<String> = several.iter().map(|(partition, _)| partition.describe(disk)).collect();
@@ -68,14 +68,14 @@ pub(crate) fn find(
     let name = partition.describe(disk);
     let kind = file_system.map_or("without a file system", |file_system| file_system.kind);
     if !mount::is_mountable(kind) {
-        return Err(refused(format!("{name} is {kind}, which cannot be mounted")));
+        return Err(refused(format!("{name} cannot be mounted: it is {kind}")));
     }
     let mut looked_at = SearchLog::default();
     let root = match mount::mount(disk, &partition, kind) {
         Ok(root) => root,
         Err(error) => {
             looked_at.refused(&name, &error);
-            return Err(looked_at.not_found("the file system named", disk));
+            return Err(looked_at.not_found("the selected file system", disk));
         }
     };
     Ok(Target { root, partition, name, kind, warnings: Vec::new() })
@@ -124,7 +124,7 @@ pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Resu
             }
         };
         if os_release::PATHS.iter().any(|path| root.exists(path)) {
-            report(Report::Note(format!("the root file system is {kind} of {name}")));
+            report(Report::Note(format!("the root file system is {kind} on {name}")));
             return Ok(Target { root, partition, name, kind, warnings: looked_at.refusals });
         }
         looked_at.note_miss(format!("{name} ({kind}) has no /etc/os-release"));

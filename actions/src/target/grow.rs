@@ -39,10 +39,13 @@ pub(crate) fn finish(path: &str, grown: &Grown) -> (String, Option<String>) {
     let [old, new] = [*old_end, partition.bytes.end].map(|end| text::size(end - partition.bytes.start));
     let from_to = format!("partition {} from {old} to {new}", partition.number);
     match grow_file_system(path, partition, kind) {
-        Ok(()) => (format!("grew {from_to}, with its {kind}"), None),
+        Ok(()) => (format!("grew {from_to}, with its {kind} file system"), None),
         Err(error) => {
-            let warning =
-                format!("the {kind} in partition {} still has {old}: {}", partition.number, text::chain(&error));
+            let warning = format!(
+                "the {kind} file system in partition {} still has {old}: {}",
+                partition.number,
+                text::chain(&error)
+            );
             (format!("grew {from_to}"), Some(warning))
         }
     }

@@ -89,7 +89,7 @@ impl SearchLog {
 
     /// Records a partition that could not be mounted, and returns that in words.
     pub(crate) fn refused(&mut self, partition: &str, error: &MountError) -> String {
-        let refusal = format!("{partition} was not looked into: {}", text::chain(error));
+        let refusal = format!("{partition} was not searched: {}", text::chain(error));
         self.places.push(refusal.clone());
         self.refusals.push(refusal.clone());
         self.is_transient |= matches!(error, MountError::NoNode { .. });

@@ -83,7 +83,7 @@ impl TargetRoot {
         // Non-blocking, because opening a pipe would block.
         let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let is_file = FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile;
-        if is_file { Ok(File::from(file)) } else { Err(io::Error::other("it is no regular file")) }
+        if is_file { Ok(File::from(file)) } else { Err(io::Error::other("it is not a regular file")) }
     }
 
     /// The first bytes of a regular file, at most `max`; none if there is no such file.
@@ -119,7 +119,7 @@ impl TargetRoot {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if is_wanted(entry.file_type()) && !name.starts_with('.') {
                     if names.len() == MAX_NAMES {
-                        return Err(io::Error::other(format!("it holds more than {MAX_NAMES} names")));
+                        return Err(io::Error::other(format!("it has more than {MAX_NAMES} entries")));
                     }
                     names.push(name);
                 }

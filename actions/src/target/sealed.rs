@@ -51,8 +51,8 @@ pub(crate) fn check(
     let (mut left, mut warnings, mut checked) = (Vec::new(), Vec::new(), Vec::new());
     for (hashes, _) in places.iter().filter(is_hashes) {
         let Some((data, is_root)) = data_of(hashes, &places) else {
-            let reason = "its type does not say what it seals, which may be the root; give it the type of the Discoverable \
-                          Partitions Specification in the image";
+            let reason = "its partition type does not say what it seals, and that may be the root; in the image, give \
+                          it the type that the Discoverable Partitions Specification defines";
             return Err(EncryptError::Refused { what: hashes.describe(disk), reason: reason.to_owned() }.into());
         };
         let of_kind = if is_root { &named.root } else { &named.usr };
@@ -80,7 +80,7 @@ fn is_started(checked: &[(bool, String, String)], is_root: bool, named: &BTreeSe
     if found.any(|(_, _, root_hash)| named.contains(root_hash)) {
         return Ok(());
     }
-    let reason = format!("its root hash is {root_hash}, and what the boot entries start has {one}");
+    let reason = format!("its root hash is {root_hash}, but the boot entries name {one}");
     Err(EncryptError::Sealed { what: what.clone(), reason }.into())
 }
 
@@ -137,12 +137,12 @@ fn check_one(
     let found = found.map_err(damaged)?;
     if named.contains(&found) || named_by(data, hashes).as_ref() == Some(&found) {
         let size = text::size(total);
-        report(Report::Note(format!("{name} ({size}) is as its hash tree and root hash {found} say")));
+        report(Report::Note(format!("{name} ({size}) matches its hash tree and the root hash {found}")));
         return Ok((Some(found), None));
     }
     let warning = format!(
-        "{name} is as its hash tree says, whose root hash is {found}; neither the partitions' UUIDs nor boot entries have that, so \
-         nothing says whether it is the right one"
+        "{name} matches its hash tree with the root hash {found}, but neither the partitions' UUIDs nor the boot \
+         entries name this hash, so nothing shows whether it is the right one"
     );
     Ok((Some(found), Some(warning)))
 }

@@ -46,9 +46,9 @@ fn closed(partition: &Partition, found: Option<&FileSystem>, sealed: Option<&str
     let is_boot = roles::is_for_booting(partition, found) || found.is_some_and(|found| found.kind == "vfat");
     match sealed {
         _ if partition.read_only => Some("it is marked as read-only".to_owned()),
-        _ if roles::is_usr(partition) => Some("it holds /usr".to_owned()),
+        _ if roles::is_usr(partition) => Some("it contains /usr".to_owned()),
         Some(reason) if !is_boot => {
-            Some(format!("it may be the root file system, and of that it is known that {reason}"))
+            Some(format!("it may be the root file system, which must not be changed: {reason}"))
         }
         _ => None,
     }
@@ -68,7 +68,7 @@ pub(crate) fn reason(disk: &OpenDisk, places: &[Place]) -> Result<Option<String>
             return Ok(Some(format!("{name} is {kind}")));
         }
     } else if let Some((partition, kind)) = alone(places) {
-        return Ok(Some(format!("{} is {kind}, and there is no other", partition.describe(disk))));
+        return Ok(Some(format!("{} is {kind}, and no other file system could be the root", partition.describe(disk))));
     }
     let hashes = hashes(places);
     let arguments = boot_arguments(disk, places)?;

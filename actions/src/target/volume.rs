@@ -136,6 +136,6 @@ fn bounded(folder: &str, names: Vec<String>) -> Result<Vec<String>, Error> {
     if names.len() <= MAX_FILES {
         return Ok(names);
     }
-    let reason = format!("{} are in it, more than {MAX_FILES}: take away those that nothing starts", names.len());
+    let reason = format!("it has {} entries, more than {MAX_FILES}: remove those that nothing starts", names.len());
     Err(target_file("reading", folder, io::Error::other(reason)))
 }

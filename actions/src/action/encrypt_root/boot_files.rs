@@ -15,15 +15,15 @@ use crate::target::volume::{IMAGES, MAX_ENTRY, Volume};
 
 /// The problem with a unified kernel image.
 const INSIDE: &str =
-    "has its initramfs inside, which is not made anew; have kernel and initramfs as files of their own in the image";
+    "contains its initramfs, which is not rebuilt; use an image with separate kernel and initramfs files";
 /// The problem with a system whose initramfs images have other names or are elsewhere.
 const NO_IMAGE: &str = "its /boot has no initrd.img-VERSION, initramfs-VERSION.img or initrd-VERSION of a kernel whose \
-                        modules are in /lib/modules, and what opens the root could not be put into any; have dracut make one of \
-                        these in the image, and where /boot is a partition of its own, /etc/fstab name it by UUID, LABEL, \
-                        PARTUUID or PARTLABEL";
+                        modules are in /lib/modules, so the files that open the root could not be added to any; in the \
+                        image, make one of these with dracut and, if /boot is a partition of its own, name it in \
+                        /etc/fstab by UUID, LABEL, PARTUUID or PARTLABEL";
 /// The consequence for a rescue entry.
 const FOR_RESCUE: &str =
-    "has an initramfs for rescue that is not made anew: it can open the root by the recovery key at most";
+    "has a rescue initramfs that is not rebuilt: it can open the root only with the recovery key, if at all";
 
 /// A partition that could not be looked into although the boot loader may read from it, and what to do. Others do not
 /// matter.
@@ -42,7 +42,7 @@ pub(super) fn unseen(volumes: &[Volume], looked_at: &SearchLog) -> Result<Option
     };
     let unseen = looked_at.unmounted.iter().find(|place| place.is_refused && may_be_read(place));
     Ok(unseen.map(|Unmounted { reason, .. }| {
-        format!("{reason}; the boot loader may read from there: mend its file system, or make the image anew")
+        format!("{reason}; the boot loader may read from there: repair its file system, or make the image again")
     }))
 }
 
@@ -92,20 +92,21 @@ fn unreached_by(start: &Start, volume: &Volume, system: &System) -> Result<Optio
     }
     let Some(last) = initrds.last() else {
         let reason = format!(
-            "starts /{} and has no initramfs, which is what opens the root; have dracut make one in the image",
+            "starts /{} and has no initramfs, but only an initramfs can open the root; make one with dracut in the \
+             image",
             boot.kernel
         );
         return Ok((!boot.kernel.contains("memtest")).then_some(reason));
     };
     Ok(Some(match system.missing_for(last) {
         Some(file) => format!(
-            "starts /{last}, which nothing makes anew, because its system has no /{file}; take entries of kernels that are not \
-             installed away in the image"
+            "starts /{last}, which nothing rebuilds, because its system has no /{file}; in the image, remove the \
+             entries of kernels that are not installed"
         ),
         None => format!(
-            "starts /{last}, a copy that nothing makes anew; have /{HOOK} of systemd-boot in the image, with what is copied in \
-             its /boot, or kernel and initramfs in /boot on a partition of its own, which /etc/fstab names by UUID, LABEL, PARTUUID \
-             or PARTLABEL"
+            "starts /{last}, a copy that nothing rebuilds; in the image, have /{HOOK} of systemd-boot, with the copied \
+             files in /boot, or have kernel and initramfs in /boot on a partition of its own, which /etc/fstab names \
+             by UUID, LABEL, PARTUUID or PARTLABEL"
         ),
     }))
 }

@@ -43,8 +43,8 @@ pub(super) fn contradiction(is_installed: bool, efi: &Path) -> Option<String> {
         _ => return None,
     };
     Some(format!(
-        "{one} started by shim, which measures into PCR {PCR}, and {other}: the TPM would not open it; leave {PCR} out of pcrs, or \
-         have both started in one way"
+        "{one} started by shim, which measures into PCR {PCR}, but {other}: the TPM would not open it; leave {PCR} out \
+         of pcrs, or start both in the same way"
     ))
 }
 

@@ -55,7 +55,7 @@ impl Table {
         let (relocation, backup) = partitions::relocate_backup_gpt(&mut head, disk, grow && root.bytes.end == end)?;
         let (grown, left) = match relocation.growth {
             Growth::Grown(grown) => (Some(grown), None),
-            Growth::Left { partition, reason } => (None, Some(format!("{partition} was not made larger: {reason}"))),
+            Growth::Left { partition, reason } => (None, Some(format!("{partition} was not grown: {reason}"))),
             Growth::NotNeeded => (None, None),
         };
         let root = grown.as_ref().map_or(root, |grown| &grown.partition).clone();

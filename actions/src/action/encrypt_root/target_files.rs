@@ -63,15 +63,15 @@ pub(super) fn check(root: &TargetRoot) -> Result<(), String> {
     let is_there = |paths: &[&str]| paths.iter().any(|path| root.exists(path));
     if let Some((paths, package)) = NEEDED.iter().find(|(paths, _)| !is_there(paths)) {
         return Err(format!(
-            "its system has no /{}, which Debian has in {package}, and could not open it with the TPM; have its initramfs made by \
-             dracut, with tpm2-tools and libtss2-tcti-device, in the image: initramfs-tools cannot do it",
+            "its system has no /{} (Debian's package {package}) and could not open it with the TPM; in the image, make \
+             the initramfs with dracut, with tpm2-tools and libtss2-tcti-device: initramfs-tools cannot do it",
             paths.first().copied().unwrap_or_default()
         ));
     }
     match LOADERS.iter().find(|path| root.exists(path)) {
         Some(path) => Err(format!(
-            "its boot loader reads /{path} from it, which it cannot once it is encrypted; have /boot on a partition of its own \
-             in the image, or the kernels on the EFI system partition"
+            "its boot loader reads /{path} from it, which is impossible once it is encrypted; in the image, put /boot \
+             on a partition of its own, or put the kernels on the EFI system partition"
         )),
         None => Ok(()),
     }

@@ -36,11 +36,11 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
     if set.is_err() {
         // If the disk had a password before, it is not ours to remove.
         let password = if security.enabled { Ok(()) } else { remove_password(disk) };
-        return ended("setting the password an erase needs", set, password).map_err(|reason| worker.stuck(reason));
+        return ended("setting the password that an erase needs", set, password).map_err(|reason| worker.stuck(reason));
     }
     worker.begin(worker.disk.size());
     let minutes = estimate.map_or("an unknown time".to_owned(), |time| format!("{} minutes", time.as_secs() / 60));
-    worker.note(format!("{} erases itself, which it says takes {minutes}", worker.disk.path()));
+    worker.note(format!("{} is erasing itself, which takes {minutes} according to the disk", worker.disk.path()));
     let limit = estimate.map_or(UNKNOWN, |time| time * 2 + SLACK);
     let erased = worker.wait(estimate.unwrap_or(UNKNOWN), move |disk| {
         // No other command may come between these two.
@@ -59,15 +59,15 @@ fn ended(name: &str, done: Result<(), String>, password: Result<(), String>) -> 
     match (done, password) {
         (Ok(()), Ok(())) => Ok(Ok(name.to_owned())),
         (Err(why), Ok(())) => Ok(Err(format!("{name}: {why}"))),
-        (Ok(()), Err(why)) => Err(format!("{name} is done, and {}", left_locked(&why))),
+        (Ok(()), Err(why)) => Err(format!("{name} is done, but {}", left_locked(&why))),
         (Err(failed), Err(why)) => Err(format!("{name}: {failed}; {}", left_locked(&why))),
     }
 }
 
 fn left_locked(why: &str) -> String {
     format!(
-        "its password could not be taken away ({why}): the disk will be locked after a power cycle; \
-         unlock it with hdparm --user-master u --security-disable {PASSWORD}"
+        "its password could not be removed ({why}): the disk will be locked after a power cycle; unlock it with hdparm \
+         --user-master u --security-disable {PASSWORD}"
     )
 }
 
@@ -82,7 +82,7 @@ fn remove_password(disk: &File) -> Result<(), String> {
 fn identify(disk: &File) -> Result<Security, String> {
     let mut identity = [0; BLOCK];
     command(disk, IDENTIFY_DEVICE, Data::In(&mut identity), SHORT)
-        .map_err(|why| format!("it does not answer as an ATA disk does: {why}"))?;
+        .map_err(|why| format!("it does not answer like an ATA disk: {why}"))?;
     Security::parse(&identity)
 }
 
@@ -153,10 +153,10 @@ impl Security {
         // The integrity word. If it has the signature, the sum of all bytes must be zero.
         let sum = identity.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
         if word(255) & 0xFF == 0xA5 && sum != 0 {
-            return Err("what it says about itself is damaged: its checksum is wrong".to_owned());
+            return Err("its identification is damaged: the checksum is wrong".to_owned());
         }
         if word(0) & 0x8000 != 0 {
-            return Err("it is an ATAPI device and no disk".to_owned());
+            return Err("it is an ATAPI device, not a disk".to_owned());
         }
         let state = word(128);
         let flag = |bit: u16| state & 1 << bit != 0;
@@ -174,15 +174,14 @@ impl Security {
     /// Why the disk cannot erase itself, and what to do about it.
     fn obstacle(&self) -> Option<String> {
         let reason = match self {
-            Self { supported: false, .. } => "it has no ATA security feature set, and so no secure erase".to_owned(),
+            Self { supported: false, .. } => "it has no ATA security feature set, so it has no secure erase".to_owned(),
             Self { locked: true, .. } => format!(
-                "it is locked with a password: unlock it with hdparm --user-master u --security-unlock PASSWORD, where an \
-                 erase that did not end left {PASSWORD:?}, or revert it by the PSID on its label"
+                "it is locked with a password: unlock it with hdparm --user-master u --security-unlock PASSWORD (after \
+                 an unfinished erase, it is {PASSWORD:?}), or revert it with the PSID on its label"
             ),
             Self { frozen: true, .. } => {
-                "it is frozen, as most firmware does at power-on: have the machine sleep and wake, \
-                                          take the disk's power away for a moment while the machine runs, or turn the \
-                                          freeze lock off in the firmware's setup"
+                "it is frozen, as most firmware does at power-on: suspend and wake the machine, disconnect the disk's \
+                 power for a moment while the machine runs, or turn off the freeze lock in the firmware's setup"
                     .to_owned()
             }
             Self { expired: true, .. } => "it has seen too many wrong passwords: power-cycle it".to_owned(),
@@ -245,8 +244,8 @@ mod tests {
         };
         check(true, true, Ok(Ok("ATA secure erase")));
         check(false, true, Ok(Err("ATA secure erase: aborted")));
-        check(true, false, Err("ATA secure erase is done, and its password could not be taken away (no answer)"));
-        check(false, false, Err("ATA secure erase: aborted; its password could not be taken away (no answer)"));
+        check(true, false, Err("ATA secure erase is done, but its password could not be removed (no answer)"));
+        check(false, false, Err("ATA secure erase: aborted; its password could not be removed (no answer)"));
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn discard(disk: &OpenDisk, piece: &Range<u64>) -> Result<(), Error> {
         Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS => Error::Erase(EraseError::Refused {
             disk: disk.path().to_owned(),
             mode: EraseMode::Discard,
-            reason: format!("it takes no discards ({errno}); use zero"),
+            reason: format!("it does not support discard ({errno}); use mode zero"),
         }),
         errno => failed(errno.into()),
     })

@@ -67,7 +67,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Result<String, String>, E
 /// neither be read nor written (5.22).
 pub(super) fn wait_for_sanitize(worker: &mut Worker<'_>) -> Result<(), Error> {
     if matches!(sanitize_state(worker.disk.file()), Ok(Sanitize::Running(_))) {
-        worker.note(format!("{} is sanitizing itself; waiting until it has", worker.disk.path()));
+        worker.note(format!("{} is sanitizing itself; waiting until it is done", worker.disk.path()));
         worker.begin(worker.disk.size());
         while let Ok(Sanitize::Running(share)) = sanitize_state(worker.disk.file()) {
             worker.reach(part(worker.disk.size(), share));
@@ -80,7 +80,7 @@ pub(super) fn wait_for_sanitize(worker: &mut Worker<'_>) -> Result<(), Error> {
 /// The methods the disk supports, best first, its namespace number, and command dword 10 of a format that keeps its
 /// layout.
 fn methods(disk: &File) -> Result<(Vec<Method>, u32, u32), String> {
-    let own = nvme::namespace(disk).map_err(|errno| format!("asking for the number of its namespace: {errno}"))?;
+    let own = nvme::namespace(disk).map_err(|errno| format!("reading the number of its namespace: {errno}"))?;
     let controller = Controller::parse(&identify(disk, 0, CNS_CONTROLLER)?);
     let mut namespaces = namespaces(&identify(disk, 0, CNS_ACTIVE_NAMESPACES)?);
     if controller.manages_namespaces {
@@ -96,7 +96,7 @@ fn methods(disk: &File) -> Result<(Vec<Method>, u32, u32), String> {
 fn identify(disk: &File, namespace: u32, structure: u32) -> Result<[u8; IDENTIFY_LEN], String> {
     let mut data = [0; IDENTIFY_LEN];
     let command = Admin { opcode: IDENTIFY, namespace, words: [structure, 0], timeout: 0 };
-    accepted(nvme::admin(disk, command, &mut data)).map_err(|why| format!("asking what it can do: {why}"))?;
+    accepted(nvme::admin(disk, command, &mut data)).map_err(|why| format!("reading what it supports: {why}"))?;
     Ok(data)
 }
 
@@ -126,7 +126,7 @@ fn try_each(
     let refusals = refusals.join("; ");
     match sanitize_state(worker.disk.file()) {
         Ok(Sanitize::Failed | Sanitize::Running(_)) => {
-            let remedy = "until a sanitize of it succeeds the disk takes nothing else: try again, or replace it";
+            let remedy = "the disk accepts no other command until a sanitize succeeds: try again, or replace it";
             Err(worker.stuck(format!("{refusals}; {remedy}")))
         }
         _ => Ok(Err(refusals)),
@@ -143,10 +143,10 @@ fn sanitize(worker: &Worker<'_>, action: u32) -> Result<Result<(), String>, Erro
         match sanitize_state(disk) {
             Ok(Sanitize::Done) => return Ok(Ok(())),
             Ok(Sanitize::Running(share)) => worker.reach(part(worker.disk.size(), share)),
-            Ok(Sanitize::Failed) => return Ok(Err("it was begun and failed".to_owned())),
-            Ok(Sanitize::Never) => return Ok(Err("it was accepted and never began".to_owned())),
+            Ok(Sanitize::Failed) => return Ok(Err("it started but failed".to_owned())),
+            Ok(Sanitize::Never) => return Ok(Err("it was accepted but never started".to_owned())),
             Err(why) => {
-                let reason = format!("it is sanitizing itself, and does not say how far it is: {why}; try again");
+                let reason = format!("it is sanitizing itself, but does not report how far it is: {why}; try again");
                 return Err(worker.stuck(reason));
             }
         }
@@ -231,7 +231,7 @@ impl Controller {
                 "its controller has other namespaces ({}), which would be erased with it",
                 others.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
             )),
-            (true, false) => Err("it has neither sanitize nor format".to_owned()),
+            (true, false) => Err("it supports neither sanitize nor format".to_owned()),
         }
     }
 }
@@ -257,7 +257,7 @@ fn accepted(status: Result<u32, Errno>) -> Result<(), String> {
         Ok(0) => Ok(()),
         Ok(0x20) => Err("the namespace is write-protected".to_owned()),
         Ok(0x286) => {
-            Err("access denied: the disk is locked; unlock or revert it with the tool of its maker".to_owned())
+            Err("access denied: the disk is locked; unlock or revert it with its manufacturer's tool".to_owned())
         }
         Ok(status) => Err(format!("the disk answered with status {status:#x}")),
         Err(errno) => Err(errno.to_string()),
@@ -283,8 +283,8 @@ mod tests {
         check(&[(256, 0x0A)], &[], Ok(&[Format(1)]));
         check(&[(328, 0x02)], &[], Ok(&[Sanitizing(2)]));
         // Overwrite alone is not used: it takes days, and is no better than mode `zero`.
-        check(&[(328, 0x04)], &[], Err("it has neither sanitize nor format"));
-        check(&[], &[], Err("it has neither sanitize nor format"));
+        check(&[(328, 0x04)], &[], Err("it supports neither sanitize nor format"));
+        check(&[], &[], Err("it supports neither sanitize nor format"));
         let others = "its controller has other namespaces (2, 3), which would be erased with it";
         check(&[(328, 0x03)], &[2, 3], Err(others));
         for of_all in [1, 2] {

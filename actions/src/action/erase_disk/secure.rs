@@ -16,11 +16,16 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
         name if name.starts_with("nvme") => nvme::erase,
         name if name.starts_with("mmcblk") => emmc::erase,
         name if name.starts_with("sd") && is_behind_usb(name) => {
-            let reason = "it is behind USB, where bridges cut such a command off and leave the disk locked";
+            let reason = "it is connected by USB, and USB bridges cut off such a command and leave the disk locked";
             return Err(cannot(worker, format!("{reason}; attach it directly")));
         }
         name if name.starts_with("sd") => ata::erase,
-        _ => return Err(cannot(worker, "it is none of NVMe, ATA and eMMC, which have a command for it".to_owned())),
+        _ => {
+            return Err(cannot(
+                worker,
+                "it is not an NVMe, ATA or eMMC disk, and only these have a command for it".to_owned(),
+            ));
+        }
     };
     if name.starts_with("nvme") {
         nvme::wait_for_sanitize(worker)?;
@@ -32,9 +37,8 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
     let samples = before.is_gone(worker.disk)?;
     if samples == 0 {
         let path = worker.disk.path();
-        let warning = format!(
-            "nothing of {path} could be read before its secure erase, so nothing verifies that it did what it says"
-        );
+        let warning =
+            format!("nothing on {path} could be read before its secure erase, so its result could not be verified");
         worker.warnings.push(warning);
     }
     worker.reach(worker.disk.size());

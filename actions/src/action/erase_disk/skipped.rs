@@ -26,7 +26,7 @@ pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[D
             (Some(by), _) => format!("it is in use: {by}"),
             _ if disk.read_only => "it is write-protected".to_owned(),
             (None, Some(mark)) if !disk.removable => {
-                format!("it is a slipway boot medium, as {mark}, and is not named by device, serial or wwn")
+                format!("it is a slipway boot medium ({mark}), and is not named by device, serial or wwn")
             }
             _ => "it is removable, and is not named by device, serial or wwn".to_owned(),
         };
@@ -41,7 +41,7 @@ pub(super) fn boot_partitions(sys: &Path, disks: &[Disk]) -> Vec<DiskErasure> {
     let entries = fs::read_dir(sys.join("block")).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
-    let reason = "it is a boot partition of eMMC, which the board's firmware may be in";
+    let reason = "it is an eMMC boot partition, which may contain the board's firmware";
     let mut found = Vec::new();
     for disk in disks.iter().filter(|disk| disk.path.starts_with("/dev/mmcblk")) {
         let prefix = format!("{}boot", disk.path.trim_start_matches("/dev/"));

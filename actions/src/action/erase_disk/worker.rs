@@ -78,7 +78,7 @@ impl<'a> Worker<'a> {
     /// Waits between two checks of a disk that is erasing itself and cannot be stopped.
     pub(super) fn pause(&self) -> Result<(), Error> {
         self.check().inspect_err(|_| {
-            self.note(format!("{} goes on erasing itself, and cannot be stopped", self.disk.path()));
+            self.note(format!("{} continues to erase itself, and cannot be stopped", self.disk.path()));
         })?;
         thread::sleep(LOOK);
         Ok(())

@@ -47,7 +47,7 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
         are_done &= is_done;
         total += lines.iter().map(String::len).sum::<usize>();
         if total > MAX_LINES {
-            let reason = format!("with it the command lines of the images have more than {MAX_LINES} bytes");
+            let reason = format!("with this file, the command lines of the images have more than {MAX_LINES} bytes");
             return Err(refused(&format!("{IMAGES}/{name}"), reason));
         }
         found.push((sections.machine, lines));
@@ -68,8 +68,8 @@ pub(super) fn look(volume: &Volume, wanted: &KernelArgs) -> Result<Images, Error
         Edit::NoCommandLine => old.clone(),
     };
     if new != old && runs_only_signed(Path::new(SECURE_BOOT)) {
-        let reason = "Secure Boot is on, and the addon would have to be signed: build the arguments into the images, or put a \
-                      signed addon there with write-file";
+        let reason = "Secure Boot is on, so the addon would have to be signed: build the arguments into the images, or \
+                      put a signed addon there with write-file";
         return Err(refused(&path, reason.to_owned()));
     }
     let content = (!new.is_empty()).then(|| uki::addon(machine, &new));
@@ -83,7 +83,7 @@ fn texts(volume: &Volume, dir: &str, name: &str, sections: &Sections, section: &
     for place in sections.of(section) {
         total += place.len;
         if total > MAX_SECTION {
-            let reason = format!("its sections {section} have {total} bytes, more than {MAX_SECTION}");
+            let reason = format!("its {section} sections have {total} bytes, more than {MAX_SECTION}");
             return Err(refused(&format!("{dir}/{name}"), reason));
         }
         texts.push(pe::line(&volume.bytes(dir, name, place.offset, place.len)?));

@@ -112,7 +112,7 @@ impl Plan {
         families
             .iter()
             .filter(|(family, _, _)| is_lost(family))
-            .map(|(_, what, why)| format!("{what} of a kernel installed later will not have the arguments: {why}"))
+            .map(|(_, what, why)| format!("{what} for a kernel installed later will not have the arguments: {why}"))
             .collect()
     }
 
@@ -158,7 +158,7 @@ impl Plan {
         let limit = text::size(MAX_HELD as u64);
         Err(refused(
             path,
-            format!("with it the boot files take up more than {limit}: take away those that nothing reads"),
+            format!("with this file, the boot files take up more than {limit}: remove those that nothing reads"),
         ))
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn find(disk: &OpenDisk, inputs: &Kexec, cancel: &Cancel) -> Result<S
         found.cmdline.clone_from(cmdline);
     }
     if found.cmdline.is_empty() {
-        let reason = format!("nothing says what {} is started with; give cmdline", found.path);
+        let reason = format!("no command line was found for {}; give cmdline", found.path);
         return Err(search.refused(reason));
     }
     Ok(found)
@@ -245,7 +245,8 @@ impl<'a> Search<'a> {
     fn start(&self, title: &str, cmdline: &str, kernel: &Located, initrds: &[Located]) -> Result<Startable, Error> {
         if let Some(missing) = initrds.iter().find(|initrd| !initrd.exists()) {
             return Err(self.refused(format!(
-                "{kernel} is started with an initrd that is not there: looked for {missing}; give kernel, initrd and cmdline"
+                "{kernel} is started with an initrd that does not exist: looked for {missing}; give kernel, initrd and \
+                 cmdline"
             )));
         }
         let open = |file: &Located| file.volume.root.open_file(&file.path);
@@ -256,7 +257,7 @@ impl<'a> Search<'a> {
             _ => {
                 let parts: Result<Vec<Part>, _> = initrds.into_iter().map(Part::whole).collect();
                 let joined = parts.and_then(join);
-                Some(joined.map_err(|source| self.refused(format!("its initrds cannot be put together: {source}")))?)
+                Some(joined.map_err(|source| self.refused(format!("its initrds cannot be joined: {source}")))?)
             }
         };
         Ok(Startable { title: title.to_owned(), path, kernel, initrd, cmdline: cmdline.to_owned() })
@@ -269,10 +270,10 @@ impl<'a> Search<'a> {
         };
         let shown = format!("/{path} of {}", place.name);
         let failed = |what: &str| self.refused(format!("{shown} {what}"));
-        let cut_off = |source| failed(&format!("cannot be taken apart: {source}"));
-        let sections = read_sections(&place.root, path).ok_or_else(|| failed("is no unified kernel image"))?;
+        let cut_off = |source| failed(&format!("cannot be read: {source}"));
+        let sections = read_sections(&place.root, path).ok_or_else(|| failed("is not a unified kernel image"))?;
         let part = |name: &str| sections.first(name).map(|section| part_of(&place.root, path, section)).transpose();
-        let kernel = part(".linux")?.ok_or_else(|| failed("has no kernel in it"))?;
+        let kernel = part(".linux")?.ok_or_else(|| failed("contains no kernel"))?;
         let initrds: Vec<Part> = [part(".ucode")?, part(".initrd")?].into_iter().flatten().collect();
         let mut cmdline = part(".cmdline")?.map(|mut part| part.read(MAX_TEXT)).transpose().map_err(cut_off)?;
         let mut words = vec![pe::line(cmdline.get_or_insert_default())];
@@ -283,7 +284,7 @@ impl<'a> Search<'a> {
         }
         words.retain(|words| !words.is_empty());
         if words.iter().map(String::len).sum::<usize>() as u64 > MAX_TEXT {
-            return Err(failed("has a command line that no kernel takes, with its addons"));
+            return Err(failed("has a command line that is too long for any kernel, including its addons"));
         }
         let initrd = if initrds.is_empty() { None } else { Some(join(initrds).map_err(cut_off)?) };
         let kernel = join(vec![kernel]).map_err(cut_off)?;
@@ -302,7 +303,7 @@ impl<'a> Search<'a> {
 
 fn names(places: &[Located]) -> String {
     let names: Vec<String> = places.iter().map(Located::to_string).collect();
-    if names.is_empty() { "it on no file system, as there is none".to_owned() } else { names.join(", ") }
+    if names.is_empty() { "it nowhere, because the disk has no file system".to_owned() } else { names.join(", ") }
 }
 
 fn grub_menus(volume: &Volume) -> Result<Vec<String>, Error> {

@@ -114,7 +114,7 @@ impl<'a> System<'a> {
             }
             let is_meant = |place: &&Unmounted| entry.means(&place.partition, place.file_system.as_ref());
             if let Some(Unmounted { reason, .. }) = self.unmounted.iter().find(is_meant) {
-                return Err(format!("it has /{} on a partition that is not mounted: {reason}", entry.place));
+                return Err(format!("its /{} is on a partition that is not mounted: {reason}", entry.place));
             }
         }
         Ok(None)

@@ -44,18 +44,18 @@ pub(super) fn reason(source: &io::Error, policy: &Policy) -> String {
             "kernel.kexec_load_disabled forbids it until the next restart".to_owned()
         }
         (Some(Errno::PERM), Some(mode)) => {
-            format!("the running kernel is locked down ({mode}), and starts only a kernel whose signature it can check")
+            format!("the running kernel is locked down ({mode}), and starts only kernels whose signature it can verify")
         }
-        (Some(Errno::PERM), None) => "only root may, and not where a security policy forbids it".to_owned(),
+        (Some(Errno::PERM), None) => "only root may do this, and only if no security policy forbids it".to_owned(),
         (Some(Errno::KEYREJECTED | Errno::NOKEY | Errno::BADMSG | Errno::NODATA | Errno::LIBBAD), _) => {
             "the running kernel does not trust its signature".to_owned()
         }
         (Some(Errno::NOSYS | Errno::OPNOTSUPP), _) => "the running kernel has no kexec_file_load".to_owned(),
         (Some(Errno::NOEXEC), _) => {
-            "it is of another architecture, or of a kind the running kernel cannot start".to_owned()
+            "it is for another architecture, or in a format that the running kernel cannot start".to_owned()
         }
         (Some(Errno::NOMEM | Errno::ADDRNOTAVAIL), _) => "there is not enough memory for it".to_owned(),
-        (Some(Errno::INVAL), _) => "the running kernel does not take it, or its command line is too long".to_owned(),
+        (Some(Errno::INVAL), _) => "the running kernel does not accept it, or its command line is too long".to_owned(),
         _ => "the running kernel refuses it".to_owned(),
     };
     format!("{why}; use reboot instead")
@@ -79,7 +79,7 @@ mod tests {
         check(Errno::PERM, None, false, "only root may");
         check(Errno::PERM, integrity, true, "kernel.kexec_load_disabled forbids it");
         check(Errno::NOSYS, None, false, "the running kernel has no kexec_file_load");
-        check(Errno::NOEXEC, integrity, false, "it is of another architecture");
+        check(Errno::NOEXEC, integrity, false, "it is for another architecture");
         check(Errno::KEYREJECTED, integrity, false, "the running kernel does not trust its signature");
         check(Errno::TXTBSY, None, false, "the running kernel refuses it");
     }

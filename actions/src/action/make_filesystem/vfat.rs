@@ -89,7 +89,7 @@ pub(super) fn layout(len: u64, sector: u64) -> Result<Layout, String> {
             let least = (least * sector).next_multiple_of(1 << 20) + (1 << 20);
             Err(format!("FAT32 needs at least {} on this disk; make the partition larger", text::size(least)))
         }
-        _ => Err("FAT32 cannot be as large; make the partition smaller".to_owned()),
+        _ => Err("FAT32 cannot be this large; make the partition smaller".to_owned()),
     }
 }
 

@@ -52,7 +52,7 @@ impl Layers {
             layers.arrays.iter().try_for_each(|(array, _)| start::prepare_array(array))?;
             layers.groups.iter().try_for_each(|(group, _)| start::prepare_volumes(group))?;
         } else if let Some((group, _)) = layers.groups.iter().find(|(_, base)| matches!(base, Base::Array(_))) {
-            let reason = "it is on an array, which is started only where slipway is the operating system";
+            let reason = "it is on an array, which is started only if slipway is the operating system";
             return Err(PartitionError::Layer {
                 what: format!("volume group {}", group.name),
                 reason: reason.to_owned(),
@@ -75,7 +75,7 @@ impl Layers {
         let base = match (new.raid.as_ref().and_then(by_name), &new.partition) {
             (Some(array), _) => Base::Array(array),
             (None, Some(choice)) => Base::Partition(chosen(&inputs.partitions, choice).map_err(refused)?),
-            (None, None) => return Err(refused("it is on nothing".to_owned())),
+            (None, None) => return Err(refused("it has neither a partition nor an array".to_owned())),
         };
         let places: Vec<u64> = match base {
             Base::Array(array) => vec![self.arrays[array].0.capacity()],
@@ -151,7 +151,7 @@ impl Layers {
                     let device = OpenDisk::open(&node.to_string_lossy(), Access::Write)?;
                     let size = device.size();
                     if group.physical.iter().any(|physical| physical.size > size) {
-                        let reason = format!("its array has {size} bytes, which is less than it should");
+                        let reason = format!("its array has {size} bytes, which is less than expected");
                         return Err(
                             PartitionError::Layer { what: format!("volume group {}", group.name), reason }.into()
                         );

@@ -90,9 +90,9 @@ pub(super) fn allocate(sizes: &[Option<u64>], physical: &[u64]) -> Result<Vec<Ve
     let left = room.saturating_sub(wanted);
     let needs_rest = sizes.contains(&None);
     if room == 0 || wanted > room || (needs_rest && left == 0) {
-        let rest = if needs_rest { " and something for the rest" } else { "" };
+        let rest = if needs_rest { " and some space for the rest" } else { "" };
         let [wanted, room] = [wanted, room].map(|extents| text::size(extents.saturating_mul(EXTENT)));
-        return Err(format!("its volumes need {wanted}{rest}, and there is room for {room}; make them smaller"));
+        return Err(format!("its volumes need {wanted}{rest}, but there is room for {room}; make them smaller"));
     }
     let mut free: Vec<Range<u64>> = physical.iter().map(|size| 0..extents(*size)).collect();
     let mut take = |size: &Option<u64>| {
@@ -126,7 +126,7 @@ impl Group {
     pub(super) fn head(&self, index: usize) -> Result<Vec<u8>, String> {
         let text = self.text();
         if text.len() as u64 > MAX_TEXT {
-            return Err("the description of its volumes is too long; make fewer".to_owned());
+            return Err("the description of its volumes is too long; make fewer volumes".to_owned());
         }
         let mut head = vec![0; HEAD as usize];
         let label = (LABEL_SECTOR * SECTOR) as usize;

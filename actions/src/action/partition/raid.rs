@@ -128,7 +128,7 @@ pub(super) fn data(level: RaidLevel, least: u64, at_end: bool, members: usize) -
     };
     if !(fewest..=most).contains(&members) {
         let level = level.name();
-        return Err(format!("{level} needs {fewest} to {most} disks, and {members} are chosen"));
+        return Err(format!("{level} needs {fewest} to {most} disks, but {members} are chosen"));
     }
     let (start, end) = match at_end {
         true => (0, end_superblock(least).saturating_sub(TAILROOM) / TAILROOM * TAILROOM),

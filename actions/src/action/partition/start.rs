@@ -41,7 +41,8 @@ pub(super) fn prepare_array(array: &Array) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     while Path::new(&dir).exists() {
         if Instant::now() > deadline {
-            let reason = "there is one of this name on other disks; choose another name, or erase those".to_owned();
+            let reason =
+                "other disks have an array with this name; choose another name, or erase those disks".to_owned();
             return Err(PartitionError::Layer { what: format!("array {}", array.name), reason }.into());
         }
         thread::sleep(LOOK_AGAIN);

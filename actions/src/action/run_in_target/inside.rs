@@ -54,7 +54,7 @@ pub fn in_target() -> ExitCode {
         .and_then(|orders| read.map(|_| orders))
     {
         Ok(orders) => obey(&orders, &control),
-        Err(error) => Err(format!("reading what to do: {error}")),
+        Err(error) => Err(format!("reading the command: {error}")),
     };
     let text = serde_json::to_string(&answer).unwrap_or_default();
     match (&control).write_all(text.as_bytes()) {
@@ -84,7 +84,7 @@ fn enter(mounts: &[super::Mount]) -> Result<(), String> {
     let failed = |what: &str, errno: Errno| format!("{what}: {}", io::Error::from(errno));
     sys::unshare(UnshareFlags::NEWNS).map_err(|errno| failed("making a mount namespace", errno))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(|errno| failed("keeping mounts to this process", errno))?;
+        .map_err(|errno| failed("keeping mounts private to this process", errno))?;
     let mut mounted = Vec::new();
     for (source, kind, place) in mounts {
         let root = of_disk(source, kind).map_err(|errno| failed(&format!("mounting {kind} from {source}"), errno))?;
@@ -94,7 +94,9 @@ fn enter(mounts: &[super::Mount]) -> Result<(), String> {
         attach(root, place).map_err(|errno| failed(&format!("mounting on {place}"), errno))?;
         if place == "/" {
             // The other file systems are mounted below the root.
-            fchdir(root).and_then(|()| chroot(".")).map_err(|errno| failed("going to the installed system", errno))?;
+            fchdir(root)
+                .and_then(|()| chroot("."))
+                .map_err(|errno| failed("changing the root to the installed system", errno))?;
         }
     }
     Ok(())
@@ -159,7 +161,7 @@ fn execute(inputs: &RunInTarget) -> Answer {
             command.args(arguments);
             command
         }
-        (None, None) => return Err("there is no command".to_owned()),
+        (None, None) => return Err("no command is given".to_owned()),
     };
     command
         .env_clear()

@@ -80,8 +80,8 @@ fn add(disk: &OpenDisk, files: &[(&str, String)]) -> Result<Addition, Error> {
     let len = (content + MIB).next_multiple_of(MIB).max(MIN_LEN);
     Addition::plan(disk, len, partition_types::LINUX, &LABEL.to_ascii_lowercase())?.ok_or_else(|| {
         let reason = format!(
-            "there is no partition with the label {LABEL}, and no {} between or behind the others for one: have the image bring \
-             one, or leave room behind its last partition (stream-image with grow: false)",
+            "there is no partition with the label {LABEL}, and no free {} between or after the others for one: add one \
+             to the image, or leave room after its last partition (stream-image with grow: false)",
             text::size(len)
         );
         Error::Target(TargetError::Seed { disk: disk.path().to_owned(), reason })

@@ -60,7 +60,7 @@ impl Volume<'_> {
         let needed: u64 = self.files.iter().map(|(_, content)| clusters_of(content)).sum();
         if needed > layout.clusters {
             let [needed, room] = [needed, layout.clusters].map(|clusters| crate::text::size(clusters * cluster));
-            return Err(format!("the seed needs {needed} and there is room for {room}"));
+            return Err(format!("the seed needs {needed}, but there is room for {room}"));
         }
         let mut table = vec![0; (layout.per_table * self.sector) as usize];
         set_entry(&mut table, 0, 0xF00 | u16::from(MEDIA));
@@ -220,7 +220,7 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let files = [("user-data", "x".repeat(1 << 20))];
         let volume = Volume { sector: 512, len: 1 << 20, hidden: 0, id: 1, label: "CIDATA", files: &files };
-        assert_eq!(volume.bytes().unwrap_err(), "the seed needs 1 MiB and there is room for 1016 KiB");
+        assert_eq!(volume.bytes().unwrap_err(), "the seed needs 1 MiB, but there is room for 1016 KiB");
     }
 
     #[test]

@@ -52,8 +52,9 @@ pub(super) fn run(
     let places = verity::places(&disk)?;
     machine.cancel().check()?;
     let Some(found) = find(&disk, &places)? else {
-        let reason = "nothing on it reads an Ignition config: there is neither a partition labelled boot whose boot entries speak \
-                      of Ignition, as Fedora CoreOS has it, nor one labelled OEM beside a USR-A, as Flatcar has it";
+        let reason = "nothing on it reads an Ignition config: it has neither a partition labelled boot with boot \
+                      entries that mention Ignition, as Fedora CoreOS has, nor a partition labelled OEM beside USR-A, \
+                      as Flatcar has";
         return Err(TargetError::Seed { disk: disk.path().to_owned(), reason: reason.to_owned() }.into());
     };
     found.root.write(found.path, config.as_bytes(), MODE)?;
@@ -76,7 +77,10 @@ pub(super) fn find(disk: &OpenDisk, places: &[Place]) -> Result<Option<Found>, E
         if path == FLATCAR.1 || is_coreos(&root)? {
             let has_run = path == COREOS.1 && !root.exists(COREOS_STAMP);
             let warning = has_run.then(|| {
-                format!("there is no /{COREOS_STAMP} beside it, so Ignition has run and will not again: stream the image anew")
+                format!(
+                    "there is no /{COREOS_STAMP} beside it, so Ignition has already run and will not run again: \
+                         write the image again"
+                )
             });
             return Ok(Some(Found { root, path, name: partition.describe(disk), warning }));
         }

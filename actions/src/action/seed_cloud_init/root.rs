@@ -64,7 +64,7 @@ fn find_ostree(disk: &OpenDisk, places: &[Place], report: &mut dyn FnMut(Report)
         let Ok(root) = mount::mount(disk, partition, kind) else { continue };
         let name = partition.describe(disk);
         if root.exists("ostree/repo") {
-            report(Report::Note(format!("the root file system is {kind} of {name}, by OSTree")));
+            report(Report::Note(format!("the root file system is {kind} on {name}, managed by OSTree")));
             return deployed(root, name);
         }
     }
@@ -140,7 +140,7 @@ impl System {
     pub(super) fn hidden(&self) -> Result<Option<String>, Error> {
         for etc in &self.etcs {
             if let Some(place) = mounted_over(&self.root.read(&format!("{etc}/fstab"))?.unwrap_or_default()) {
-                return Ok(Some(format!("its fstab has {place} on another file system")));
+                return Ok(Some(format!("its fstab mounts another file system on {place}")));
             }
         }
         Ok(None)

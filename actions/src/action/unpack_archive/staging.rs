@@ -72,14 +72,14 @@ impl Staging {
         // The entry for the top directory. The target directory keeps its own attributes.
         let Some((name, parents)) = names.split_last() else { return Ok(()) };
         if names.first() == Some(&STAGING.as_bytes()) {
-            return Err("its path is that of the directory archives are unpacked in first".into());
+            return Err("its path is reserved for the directory in which archives are unpacked first".into());
         }
         self.leave(&names)?;
         let parent = self.parent(parents)?;
         if entry.kind != Kind::Directory {
             match unlinkat(&parent, *name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(Errno::ISDIR) => return Err("a directory of that name came before it".into()),
+                Err(Errno::ISDIR) => return Err("an earlier entry of the same name is a directory".into()),
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -127,7 +127,7 @@ impl Staging {
                 }
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let dir = openat(parent, name, flags, Mode::empty()).map_err(|errno| match errno {
-                    Errno::NOTDIR | Errno::LOOP => "something else of that name came before it".into(),
+                    Errno::NOTDIR | Errno::LOOP => "an earlier entry of the same name is not a directory".into(),
                     errno => Refusal::from(errno),
                 })?;
                 self.apply_metadata(entry, dir.as_fd())?;
@@ -146,7 +146,7 @@ impl Staging {
 
     /// Makes a hard link to a file that was unpacked before.
     fn link(&self, target: &[u8], parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Refusal> {
-        let unknown = || Refusal::from("it is a hard link to something that did not come before it in the archive");
+        let unknown = || Refusal::from("it is a hard link to an entry that does not come before it in the archive");
         let names = names(target).map_err(|_| unknown())?;
         let (last, parents) = names.split_last().ok_or_else(unknown)?;
         let from = self.directory(&parents.join(&b'/')).map_err(|_| unknown())?;
@@ -158,7 +158,7 @@ impl Staging {
 
     fn node(&self, entry: &Entry, kind: FileType, parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Refusal> {
         if kind != FileType::Fifo && !self.devices {
-            return Err("it is a device node; say `devices: true` if the archive is to bring such".into());
+            return Err("it is a device node; set `devices: true` to allow device nodes".into());
         }
         let mode = Mode::from_raw_mode(entry.mode);
         mknodat(parent, name, kind, mode, makedev(entry.device.0, entry.device.1))?;
@@ -202,7 +202,7 @@ impl Staging {
         match self.directory(&path) {
             Err(Errno::NOENT) => {}
             Err(Errno::LOOP) => return Err("its path leads through a symbolic link".into()),
-            Err(Errno::NOTDIR) => return Err("its path leads through something that is no directory".into()),
+            Err(Errno::NOTDIR) => return Err("its path leads through something that is not a directory".into()),
             other => return Ok(other?),
         }
         let (last, above) = names.split_last().ok_or(Errno::NOENT)?;

@@ -104,9 +104,9 @@ impl<R: Read> Archive<R> {
                 return self.end().map(|()| None);
             }
             if !has_right_sum(&header) {
-                return Err(damaged("the checksum of a header is wrong, or this is no tar archive"));
+                return Err(damaged("the checksum of a header is wrong, or this is not a tar archive"));
             }
-            let size = unsigned(&header[124..136]).ok_or_else(|| damaged("a size is no number"))?;
+            let size = unsigned(&header[124..136]).ok_or_else(|| damaged("a size is not a number"))?;
             match header[156] {
                 b'x' => extended.take(&self.extension(size)?)?,
                 b'g' => global(&self.extension(size)?)?,
@@ -122,11 +122,11 @@ impl<R: Read> Archive<R> {
         let wrong = |reason| Fault::Damaged { entry: Some(path.clone()), reason };
         let number =
             |range: std::ops::Range<usize>| unsigned(&header[range]).and_then(|value| u32::try_from(value).ok());
-        let field = |range| number(range).ok_or_else(|| wrong("a number of its header is damaged or too large"));
+        let field = |range| number(range).ok_or_else(|| wrong("a number in its header is damaged or too large"));
         let kind = kind(header[156], &path).map_err(|reason| Fault::Unread { entry: Some(path.clone()), reason })?;
         let size = extended.size.unwrap_or(size);
         if kind != Kind::File && size != 0 {
-            return Err(wrong("it has a size, which only files have"));
+            return Err(wrong("it has a size, but only files have one"));
         }
         let seconds = || signed(&header[136..148]).ok_or_else(|| wrong("its time is damaged"));
         let entry = Entry {
@@ -177,7 +177,7 @@ impl<R: Read> Archive<R> {
         buffer[..BLOCK].copy_from_slice(&block);
         while n > 0 {
             if buffer[..n].iter().any(|byte| *byte != 0) {
-                return Err(damaged("something follows the end of the archive"));
+                return Err(damaged("there is data after the end of the archive"));
             }
             n = match self.input.read(&mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -216,10 +216,10 @@ impl Extended {
             match key {
                 b"path" => self.path = Some(value.to_vec()),
                 b"linkpath" => self.link = Some(value.to_vec()),
-                b"size" => self.size = Some(parse(value).ok_or_else(|| damaged("a size is no number"))?),
-                b"uid" => self.uid = Some(id("a user is no number")?),
-                b"gid" => self.gid = Some(id("a group is no number")?),
-                b"mtime" => self.modified = Some(time(value).ok_or_else(|| damaged("a time is no number"))?),
+                b"size" => self.size = Some(parse(value).ok_or_else(|| damaged("a size is not a number"))?),
+                b"uid" => self.uid = Some(id("a user is not a number")?),
+                b"gid" => self.gid = Some(id("a group is not a number")?),
+                b"mtime" => self.modified = Some(time(value).ok_or_else(|| damaged("a time is not a number"))?),
                 _ if key.starts_with(b"GNU.sparse.") || key.starts_with(b"SCHILY.realsize") => {
                     return Err(unread(SPARSE));
                 }
@@ -234,7 +234,7 @@ impl Extended {
     }
 }
 
-const SPARSE: &str = "it is stored sparse, which is not read: make the archive without --sparse";
+const SPARSE: &str = "it is stored as a sparse file, which is not supported: make the archive without --sparse";
 
 /// Checks a header for all following entries. Those with only comments, such as git's, are accepted.
 fn global(content: &[u8]) -> Result<(), Fault> {
@@ -242,7 +242,7 @@ fn global(content: &[u8]) -> Result<(), Fault> {
     match records.any(|(key, _)| {
         matches!(key, b"path" | b"linkpath" | b"size" | b"uid" | b"gid" | b"mtime") || key.starts_with(XATTR)
     }) {
-        true => Err(unread("a header says something about all entries that follow, which is not read")),
+        true => Err(unread("a header sets something for all entries that follow, which is not supported")),
         false => Ok(()),
     }
 }
@@ -273,7 +273,7 @@ fn kind(flag: u8, path: &[u8]) -> Result<Kind, &'static str> {
         b'5' => Kind::Directory,
         b'6' => Kind::Fifo,
         b'S' => return Err(SPARSE),
-        _ => return Err("it is of a kind that is not known"),
+        _ => return Err("it is of an unsupported type"),
     })
 }
 

@@ -23,7 +23,7 @@ pub(super) fn objection(hints: &DiskHints, candidate: &Candidate) -> Option<Stri
         return Some(format!("is not {device}"));
     }
     if candidate.by_name_only && hints.device.is_none() {
-        return Some("is no disk of its own, and is not named by device".to_owned());
+        return Some("is not a disk of its own, and is not named by device".to_owned());
     }
     if let Some(obstacle) = obstacle(candidate) {
         return Some(obstacle);
@@ -33,10 +33,10 @@ pub(super) fn objection(hints: &DiskHints, candidate: &Candidate) -> Option<Stri
         return Some("is removable, and is not named by device, serial or wwn".to_owned());
     }
     if let Some(mark) = candidate.boot_medium.as_ref().filter(|_| !names_one_disk(hints)) {
-        return Some(format!("is a slipway boot medium, as {mark}, and is not named by device, serial or wwn"));
+        return Some(format!("is a slipway boot medium ({mark}), and is not named by device, serial or wwn"));
     }
     let skip = hints.skip.iter().find(|skip| mismatch(skip, disk).is_none());
-    skip.map(|skip| format!("is to be skipped, being {}", wanted(skip))).or_else(|| mismatch(hints, disk))
+    skip.map(|skip| format!("is to be skipped: it is {}", wanted(skip))).or_else(|| mismatch(hints, disk))
 }
 
 fn names_one_disk(hints: &DiskHints) -> bool {

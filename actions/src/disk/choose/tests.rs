@@ -127,7 +127,7 @@ fn what_is_to_be_skipped_is_never_chosen() {
     check(but(&[hints(&[("tran", "nvme")]), hints(&[("serial", "s2")])]), Ok("/dev/sdb"));
     check(
         DiskHints { device: Some("/dev/sda".to_owned()), ..but(&[hints(&[("tran", "sas"), ("vendor", "acme")])]) },
-        Err("/dev/sda is to be skipped, being a disk with vendor acme and tran sas"),
+        Err("/dev/sda is to be skipped: it is a disk with vendor acme and tran sas"),
     );
     check(but(&[hints(&[("tran", "sas"), ("vendor", "other")])]), Err("there are 3"));
 }
@@ -146,7 +146,7 @@ fn a_boot_medium_is_taken_only_by_who_names_it() {
     check(hints(&[("device", "/dev/sdf")]), Ok("/dev/sdf"));
     check(hints(&[("serial", "S6")]), Ok("/dev/sdf"));
     for (key, value) in [("size", "300"), ("name", "/dev/sdf"), ("serial", "<in> 6")] {
-        let expect = "/dev/sdf is a slipway boot medium, as its partition 1 has the label SLIPWAY, and is not named";
+        let expect = "/dev/sdf is a slipway boot medium (its partition 1 has the label SLIPWAY), and is not named";
         check(hints(&[(key, value)]), Err(expect));
     }
 }
@@ -157,11 +157,11 @@ fn no_match_says_why_for_each_disk() {
     check(hints(&[("serial", "S9")]), Err("/dev/sda has serial \"S2\", not \"S9\""));
     check(hints(&[("serial", "S9")]), Err("/dev/sdb has serial none, not \"S9\""));
     check(hints(&[("model", "none")]), Err("/dev/sdc is removable, and is not named"));
-    check(hints(&[("serial", "S9")]), Err("/dev/loop0 is no disk of its own"));
+    check(hints(&[("serial", "S9")]), Err("/dev/loop0 is not a disk of its own"));
     check(hints(&[("size", "> 100")]), Err("/dev/nvme0n1 has size 100 GiB, not \"> 100\""));
     check(hints(&[("rotational", "true"), ("serial", "S1")]), Err("/dev/nvme0n1 has rotational false, not true"));
-    check(hints(&[("device", "/dev/sda1")]), Err("no whole disk; did you mean /dev/sda?"));
-    check(hints(&[("device", "/dev/null")]), Err("/dev/null is no whole disk; there is /dev/nvme0n1"));
+    check(hints(&[("device", "/dev/sda1")]), Err("not a whole disk; did you mean /dev/sda?"));
+    check(hints(&[("device", "/dev/null")]), Err("/dev/null is not a whole disk; this machine has /dev/nvme0n1"));
     check(hints(&[("device", "/dev/sdd")]), Err("/dev/sdd is write-protected"));
     check(hints(&[("device", "/dev/sde")]), Err("/dev/sde is in use: /dev/sde1 is mounted at /"));
     check(
@@ -169,14 +169,17 @@ fn no_match_says_why_for_each_disk() {
         Err("/dev/sda has 10 GiB, less than 300 GiB"),
     );
     check(hints(&[("serial", "S1"), ("model", "Slow")]), Err("has model \"Fast\""));
-    assert_eq!(choose(&hints(&[]), &[]), Err("a disk is wanted, and this machine has no disk".to_owned()));
+    assert_eq!(choose(&hints(&[]), &[]), Err("a disk is wanted, but this machine has no disk".to_owned()));
 }
 
 #[test]
 fn several_matches_are_an_error_unless_a_rule_is_given() {
     check(DiskHints::default(), Err("there are 3: /dev/nvme0n1 (Fast, serial S1, 100 GiB), /dev/sda"));
     check(hints(&[("vendor", "ACME")]), Err("there are 2"));
-    check(DiskHints { choose: DiskChoice::All, ..hints(&[]) }, Err("3 disks are chosen, and this takes one"));
+    check(
+        DiskHints { choose: DiskChoice::All, ..hints(&[]) },
+        Err("3 disks are chosen, but this action needs exactly one"),
+    );
 }
 
 #[test]

@@ -108,9 +108,8 @@ fn told(command_line: &str) -> io::Result<Vec<Name>> {
                 Some(("LABEL", label)) => Some(Name::Label(label.to_owned())),
                 Some(_) => None,
             };
-            let expected = "PARTUUID=, PARTLABEL=, UUID= or LABEL= and a value, or a path below /dev/";
-            named
-                .ok_or_else(|| io::Error::other(format!("the kernel's command line has {KEY}{value}: give {expected}")))
+            let expected = "PARTUUID=, PARTLABEL=, UUID= or LABEL= with a value, or a path below /dev/";
+            named.ok_or_else(|| io::Error::other(format!("the kernel command line has {KEY}{value}: give {expected}")))
         })
         .collect()
 }

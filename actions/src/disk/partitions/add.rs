@@ -80,7 +80,7 @@ fn read(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<(Header, Vec<u8
     let block = block_size.as_u64();
     let last = (disk.size() / block).saturating_sub(1);
     let header = read_header_from_arbitrary_device(&mut Device { disk, start: 0, at: 0 }, block_size);
-    let header = header.map_err(|error| failed(disk, format!("it is no whole GPT ({error})")))?;
+    let header = header.map_err(|error| failed(disk, format!("it is not a complete GPT ({error})")))?;
     let as_usual = header.current_lba == HEADER_LBA
         && header.part_start == ENTRIES_LBA
         && header.part_size == ENTRY_SIZE
@@ -94,7 +94,7 @@ fn read(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<(Header, Vec<u8
     if !as_usual || !in_place {
         return Err(failed(
             disk,
-            "its parts are not where they usually are, its backup at the end of the disk".to_owned(),
+            "its parts are not in their usual places, with the backup at the end of the disk".to_owned(),
         ));
     }
     let mut head = vec![0; end as usize];

@@ -27,7 +27,7 @@ pub(crate) struct Planned {
 impl Planned {
     /// The table entry on a disk with this block size in bytes.
     pub(super) fn entry(&self, block: u64, path: &str) -> Result<gpt::partition::Partition, Error> {
-        let guid_error = |text: &str| failed(path, format!("{text:?} is no GUID"));
+        let guid_error = |text: &str| failed(path, format!("{text:?} is not a GUID"));
         let guid = self.type_guid.parse().map_err(|_| guid_error(&self.type_guid))?;
         Ok(gpt::partition::Partition {
             part_type_guid: Type { guid, os: OperatingSystem::None },
@@ -60,7 +60,10 @@ impl Table {
         let block_size = LogicalBlockSize::try_from(block).map_err(|error| failed(&path, error.to_string()))?;
         let last = (disk.size() / block).saturating_sub(1);
         if disk.size() < 4 * ALIGNMENT {
-            return Err(failed(&path, format!("the disk has {} bytes, and a table needs 4 MiB", disk.size())));
+            return Err(failed(
+                &path,
+                format!("the disk has {} bytes, but a partition table needs 4 MiB", disk.size()),
+            ));
         }
         let mut builder = HeaderBuilder::new();
         let mut build = |primary| builder.backup_lba(last).primary(primary).build(block_size);

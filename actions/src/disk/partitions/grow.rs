@@ -75,7 +75,7 @@ pub(crate) fn plan(disk: &OpenDisk, partitions: &[Partition], room: u64) -> Resu
             Growth::Grown(Grown { partition, old_end: last.bytes.end, kind })
         }
         (obstacle, _) => {
-            let holds = || kind.map_or("it holds no file system".to_owned(), |kind| format!("it holds {kind}"));
+            let holds = || kind.map_or("it has no file system".to_owned(), |kind| format!("it contains {kind}"));
             Growth::Left { partition: last.describe(disk), reason: obstacle.map_or_else(holds, str::to_owned) }
         }
     })
@@ -94,7 +94,7 @@ fn obstacle(last: &Partition, partitions: &[Partition], seals: bool) -> Option<&
     } else if seals && !is_unsealed {
         Some("it may be sealed by dm-verity")
     } else if last.type_guid.is_some() && partitions.iter().any(|other| is_twin(&other)) {
-        Some("another partition is its twin, to be updated in turn with it")
+        Some("another partition is its twin, and the two are updated in turn")
     } else {
         None
     }
@@ -122,7 +122,7 @@ mod tests {
         check(last.clone(), std::slice::from_ref(&last), false, None);
         check(last.clone(), &[partition(1, ROOT, 10..19)], false, None);
         check(last.clone(), &[partition(1, UNSEALED_TYPES[0], 10..20)], false, None);
-        let in_turn = "another partition is its twin, to be updated in turn with it";
+        let in_turn = "another partition is its twin, and the two are updated in turn";
         check(last.clone(), std::slice::from_ref(&twin), false, Some(in_turn));
         check(last.clone(), &[], true, Some("it may be sealed by dm-verity"));
         check(partition(2, UNSEALED_TYPES[2], 20..30), &[], true, None);

@@ -255,7 +255,7 @@ fn grow_in_mbr(head: &mut [u8], disk: &OpenDisk) -> Result<Growth, Error> {
     if MBR_EXTENDED.contains(&records[index].os_type) {
         return Ok(Growth::Left {
             partition: grown.partition.describe(disk),
-            reason: "it holds other partitions".to_owned(),
+            reason: "it contains other partitions".to_owned(),
         });
     }
     let blocks = u32::try_from((grown.partition.bytes.end - grown.partition.bytes.start) / block).unwrap_or(u32::MAX);

@@ -26,8 +26,9 @@ impl Variables {
     /// The variables in a folder. Fails if it is empty, as it is if efivarfs is not mounted.
     pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
         let first = fs::read_dir(folder).and_then(|mut files| files.next().transpose());
-        let none =
-            || io::Error::new(io::ErrorKind::NotFound, "efivarfs is not mounted there, or the firmware shows none");
+        let none = || {
+            io::Error::new(io::ErrorKind::NotFound, "efivarfs is not mounted there, or the firmware shows no variables")
+        };
         match first.and_then(|first| first.ok_or_else(none)) {
             Ok(_) => Ok(Self(folder.to_owned())),
             Err(source) => {
@@ -78,7 +79,8 @@ impl Variables {
             return Err(failed("writing", name, source));
         }
         if self.read(name)?.as_deref() != Some(content) {
-            let source = io::Error::other("the firmware took it, and has something else when it is read back");
+            let source =
+                io::Error::other("the firmware accepted it, but returned something else when it was read back");
             return Err(failed("writing", name, source));
         }
         Ok(())
@@ -146,9 +148,11 @@ fn failed(operation: &'static str, name: &str, source: io::Error) -> Error {
             "the firmware has no room left: remove entries in its setup, or reset its variables there"
         }
         Some(Errno::INVAL) => "the firmware refuses it",
-        Some(Errno::ROFS) => "the variables can only be read: the firmware or the mount forbids it",
-        Some(Errno::IO) => "the firmware could not do it: update it, or reset its variables in its setup",
-        Some(Errno::PERM | Errno::ACCESS) => "only root may, and not where the firmware or a lockdown forbids it",
+        Some(Errno::ROFS) => "the variables are read-only: the firmware or the mount forbids changes",
+        Some(Errno::IO) => "the firmware failed to do it: update it, or reset its variables in its setup",
+        Some(Errno::PERM | Errno::ACCESS) => {
+            "only root may do this, and only if neither the firmware nor a kernel lockdown forbids it"
+        }
         _ => return Error::Boot(BootError::EfiVariable { operation, variable, source }),
     };
     let source = io::Error::new(source.kind(), format!("{source}: {what_to_do}"));
@@ -228,7 +232,7 @@ mod tests {
         };
         check(Errno::NOSPC, "the firmware has no room left");
         check(Errno::INVAL, "the firmware refuses it");
-        check(Errno::ROFS, "can only be read");
+        check(Errno::ROFS, "are read-only");
         check(Errno::INTR, "Interrupted");
     }
 

@@ -83,7 +83,7 @@ pub(super) fn set_label(parent: BorrowedFd<'_>, name: &str, label: &[u8]) -> io:
 }
 
 fn label_error(name: &str, errno: Errno) -> io::Error {
-    io::Error::other(format!("SELinux's label of {name} cannot be set: {errno}"))
+    io::Error::other(format!("the SELinux label of {name} cannot be set: {errno}"))
 }
 
 fn label(parent: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {

@@ -45,7 +45,8 @@ impl Superblock {
         let algorithm = algorithm.trim_end_matches('\0');
         if (le32(8), le32(12), algorithm) != (1, 1, "sha256") {
             let what = format!(
-                "it is version {} of type {} with {algorithm:?}, and only 1, 1 and sha256 are known",
+                "it has version {}, type {} and algorithm {algorithm:?}, but only version 1, type 1 and sha256 are \
+                 supported",
                 le32(8),
                 le32(12)
             );
@@ -54,17 +55,17 @@ impl Superblock {
         let (data_block, hash_block) = (le32(64), le32(68));
         let is_block = |size: u32| size.is_power_of_two() && BLOCKS.contains(&size);
         if !is_block(data_block) || !is_block(hash_block) {
-            return Err(damaged("has blocks of a size that cannot be"));
+            return Err(damaged("has an invalid block size"));
         }
         let data_blocks = u64::from_le_bytes(std::array::from_fn(|i| bytes[72 + i]));
         if data_blocks == 0 || data_blocks > data_len / u64::from(data_block) {
-            return Err(damaged("is of more data than the partition has room for"));
+            return Err(damaged("covers more data than fits in the partition"));
         }
         let salt_len = usize::from(u16::from_le_bytes([bytes[80], bytes[81]]));
-        let salt = bytes[88..344].get(..salt_len).ok_or_else(|| damaged("has too long a salt"))?.to_vec();
+        let salt = bytes[88..344].get(..salt_len).ok_or_else(|| damaged("has a salt that is too long"))?.to_vec();
         let (levels, end) = levels(data_blocks, hash_block);
         if end > hash_len / u64::from(hash_block) {
-            return Err(damaged("is of more hashes than their partition has room for"));
+            return Err(damaged("has more hashes than fit in their partition"));
         }
         Ok(Self { data_block: data_block as usize, hash_block: hash_block as usize, data_blocks, salt, levels })
     }
@@ -112,7 +113,7 @@ pub(super) fn root_hash<E>(tree: &Superblock, read: ReadAt<'_, E>) -> Result<Res
         let (part, start, count, size) = below;
         if let Some(block) = first_other(tree, (part, start, count, size), *level, read)? {
             let of = if part == Part::Data { "data" } else { "hashes" };
-            return Ok(Err(format!("block {block} of its {of} is not what its hash tree says")));
+            return Ok(Err(format!("block {block} of its {of} does not match its hash tree")));
         }
         let per_block = (tree.hash_block / DIGEST) as u64;
         below = (Part::Hashes, *level, count.div_ceil(per_block), tree.hash_block);
@@ -202,7 +203,7 @@ mod tests {
             if blocks > 1 {
                 no_more(found(&data, &spoilt(&hashes, size)));
                 let block = (blocks - 1).to_string();
-                let expect = format!("block {block} of its data is not what its hash tree says");
+                let expect = format!("block {block} of its data does not match its hash tree");
                 assert_eq!(found(&spoilt(&data, last), &hashes), Err(expect));
             }
         }

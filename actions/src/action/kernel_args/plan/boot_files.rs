@@ -45,7 +45,7 @@ impl Plan {
                     && self.grub_reads_entries
                 {
                     let reason =
-                        format!("GRUB runs its options as a command, and would not pass {argument:?} on as it is");
+                        format!("GRUB runs its options as a command, and would not pass on {argument:?} unchanged");
                     return Err(refused(&path, reason));
                 }
                 self.specified.entries += 1;
