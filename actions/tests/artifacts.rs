@@ -256,7 +256,7 @@ fn archives_and_files_are_pulled_with_a_login_too() {
         let (result, reports) = bench.run(&action(url, registry_auth.clone()));
         let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
         assert_eq!(read_file(&bench.path("disk"), 1, path).unwrap().0, "welcome home");
-        let is_told = |note: &String| note.contains(&format!("must be {}", sha256(bytes)));
+        let is_told = |note: &String| note.contains(&format!("must have the digest {}", sha256(bytes)));
         assert!(reports.notes.iter().any(is_told), "{:?}", reports.notes);
         assert!(!done.outcome.warnings.iter().any(|warning| warning.contains("digest")), "{:?}", done.outcome.warnings);
     };

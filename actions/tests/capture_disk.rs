@@ -177,7 +177,7 @@ fn a_cut_line_costs_nothing_that_was_stored() {
     result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let stored = machine.stored.lock().unwrap().clone();
     assert!(zstd::decode_all(stored.as_slice()).unwrap() == raw);
-    assert!(reports.notes.iter().any(|note| note.contains("goes on: the line was cut")), "{:?}", reports.notes);
+    assert!(reports.notes.iter().any(|note| note.contains("continues: the line was cut")), "{:?}", reports.notes);
 }
 
 #[test]

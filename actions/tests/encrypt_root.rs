@@ -459,7 +459,7 @@ fn a_sealed_root_is_left_as_it_is_and_checked() {
         let before = bench.disk();
         let safe = Safe::new(&bench, Path::new(NO_TPM));
         let (done, notes) = safe.encrypt(EncryptRoot::default()).unwrap_or_else(|error| panic!("{}", chain(&error)));
-        let left = format!("left partition 2 (system) of {} as it is, sealed", bench.path("disk").display());
+        let left = format!("left partition 2 (system) of {} as it is: sealed", bench.path("disk").display());
         assert!(done.outcome.summary.starts_with(&left), "{}", done.outcome.summary);
         let told = if halves { &notes[1] } else { &done.outcome.warnings[0] };
         assert!(told.contains(&root_hash), "{told}");

@@ -288,7 +288,7 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let inputs = UnpackArchive { mirrors, digest, directory: "/etc/kept/x".to_owned(), ..archive(&bench, &right) };
     let (result, reports) = bench.run(&Action::UnpackArchive(inputs));
     let error = chain(&result.unwrap_err());
-    assert!(error.contains("/etc/kept") && !error.contains("places failed"), "{error}");
+    assert!(error.contains("/etc/kept") && !error.contains("URLs failed"), "{error}");
     assert!(!reports.notes.iter().any(|note| note.contains("did not deliver a valid")), "{:?}", reports.notes);
 
     let bench = installed();
