@@ -120,7 +120,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Something on the disk is of a kind that cannot be taken down.
-    #[error("releasing {disk}: {holder} cannot be taken down; stop it by hand, or choose another disk")]
+    #[error("releasing {disk}: {holder} cannot be taken down; release it by hand, or choose another disk")]
     Held {
         /// Path of the disk.
         disk: String,

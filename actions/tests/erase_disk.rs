@@ -104,7 +104,7 @@ fn all_disks_are_erased_with_a_result_for_each_and_none_is_left_out_silently() {
         outcome.disks.iter().find(|disk| disk.path == path).map(|disk| disk.result.clone()).unwrap()
     };
     for (name, size) in [("disk", "30 MiB"), ("second", "20 MiB")] {
-        let expect = format!("every byte written with zeros ({size})");
+        let expect = format!("every byte overwritten with zeros ({size})");
         assert!(
             matches!(result(name), Erasure::Erased { method, samples: 257, .. } if method == expect),
             "{outcome:?}"
@@ -134,7 +134,7 @@ fn one_disk_that_fails_does_not_keep_the_others_and_fails_the_step() {
     let error = chain(&result.unwrap_err());
     assert!(error.starts_with(&format!("erasing 2 disks: opening {path}: No such file")), "{error}");
     assert!(bench.disk().iter().all(|byte| *byte == 0), "the other disk is erased");
-    let erased = format!("erased {}: every byte written with zeros (20 MiB), in ", bench.path("disk").display());
+    let erased = format!("erased {}: every byte overwritten with zeros (20 MiB), in ", bench.path("disk").display());
     let note = reports.notes.iter().find(|note| note.starts_with(&erased)).unwrap();
     assert!(note.ends_with(" ms, read back at 257 places"), "{note}");
     assert!(error.contains(&format!("; {note}")), "the failure has the result of the other disk: {error}");

@@ -41,7 +41,7 @@ pub enum PartitionError {
         source: io::Error,
     },
     /// The choice does not select exactly one partition.
-    #[error("looking for {choice} on {disk}: found {found}, but need exactly one; candidates: {there}")]
+    #[error("looking for {choice} on {disk}: found {found}, expected one; candidates: {there}")]
     ChoosePartition {
         /// Path of the disk.
         disk: String,

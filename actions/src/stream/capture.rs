@@ -50,7 +50,7 @@ pub(crate) fn run(
     report: &mut dyn FnMut(Report),
 ) -> Result<CapturedImage, Error> {
     if disk.size() == 0 {
-        let source = std::io::Error::other("it has no bytes");
+        let source = std::io::Error::other("it has a size of 0 bytes");
         return Err(Error::ReadDisk { disk: disk.path().to_owned(), offset: 0, source });
     }
     let cancel = machine.cancel();

@@ -264,7 +264,7 @@ impl<'a> Splitter<'a, '_> {
     }
 }
 
-/// The error of a stream behind the pieces split from it. In order, the pieces come first: if one of them failed, its
+/// The error of a stream after the pieces split from it. In order, the pieces come first: if one of them failed, its
 /// error is reported, and only they determine where in the image this error is.
 fn failed_behind(jobs: &Jobs, pieces: Pieces, at: u64, source: io::Error) -> Halt {
     match jobs.are_in_order().then(|| jobs.reserve(0)) {

@@ -209,7 +209,7 @@ impl<'a> Target<'a> {
     }
 
     /// Reads back the ends of the disk before a moved table covers a part of them: the tail, and zeros around it,
-    /// behind the head and at the edges of partitions.
+    /// after the head and at the edges of partitions.
     fn verify_ends(&self, head: &[u8], tail: &[u8]) -> Result<(), Error> {
         self.disk.flush()?;
         self.edges(head, |edge| self.verify_zero(edge))?;

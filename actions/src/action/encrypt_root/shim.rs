@@ -10,7 +10,7 @@ use crate::target::volume::{VENDORS, Volume};
 
 /// The register that shim measures into.
 pub(super) const PCR: u32 = 7;
-/// Variable in which shim shows its revocations to the system it starts, set anew at every boot (shim, mok.c).
+/// Variable in which shim shows its revocations to the system it starts, set again at every boot (shim, mok.c).
 const SHOWN: &str = "SbatLevelRT-605dab50-e046-4300-abb6-3dd810dd8b23";
 
 /// Whether shim is installed to start the installed system.

@@ -17,7 +17,7 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
     let all = std::slice::from_ref(&whole);
     write(worker, all)?;
     let samples = samples::are_zero(worker.disk, all)?;
-    Ok(Erased { method: format!("every byte written with zeros ({})", text::size(size)), samples })
+    Ok(Erased { method: format!("every byte overwritten with zeros ({})", text::size(size)), samples })
 }
 
 /// Writes zeros to ranges of bytes, and returns once they are on the disk.

@@ -94,7 +94,7 @@ fn read(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<(Header, Vec<u8
     if !as_usual || !in_place {
         return Err(failed(
             disk,
-            "its parts are not in their usual places, with the backup at the end of the disk".to_owned(),
+            "its parts are not in their usual places, such as the backup at the end of the disk".to_owned(),
         ));
     }
     let mut head = vec![0; end as usize];

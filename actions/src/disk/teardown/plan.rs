@@ -25,7 +25,7 @@ impl Step {
     /// What the step does, in words.
     pub(super) fn doing(&self) -> String {
         match self {
-            Step::Swap(path) => format!("ending the use of {path} as swap"),
+            Step::Swap(path) => format!("turning off swap on {path}"),
             Step::Unmount { place, .. } => format!("unmounting {place}"),
             Step::Mapping { node, name } => format!("removing the mapping {name} ({node})"),
             Step::Array(node) => format!("stopping the array {node}"),
@@ -306,9 +306,9 @@ mod tests {
             "unmounting /mnt/the target/boot",
             "unmounting /mnt/the target/proc",
             "releasing the loop device loop3",
-            "ending the use of /mnt/the target/swap as swap",
+            "turning off swap on /mnt/the target/swap",
             "unmounting /mnt/the target",
-            "ending the use of /dev/sda2 as swap",
+            "turning off swap on /dev/sda2",
         ];
         check(&[&DISK[..], &files[..]].concat(), Ok(&expect));
     }
