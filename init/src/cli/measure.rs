@@ -4,14 +4,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use slipway_actions::{Cancel, Host, HostOptions};
 use slipway_protocol::{Algorithm, Digest, DiskHints, Stage, StreamImage};
+
+use super::{Choice, one_of};
 
 #[derive(Args)]
 pub struct MeasureArguments {
     /// The stage
-    stage: Measured,
+    #[arg(value_parser = one_of(STAGES))]
+    stage: Stage,
     /// The source: a URL for fetch, otherwise a file, which should be in the page cache
     #[arg(long)]
     url: String,
@@ -29,26 +32,16 @@ pub struct MeasureArguments {
     yes: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Measured {
-    /// Receiving over the network
-    Fetch,
-    /// Computing a digest
-    Digest,
-    /// Decompressing
-    Decode,
-    /// Writing to a disk
-    Write,
-}
+const STAGES: &[Choice<Stage>] = &[
+    ("fetch", Stage::Fetch, "Receiving over the network"),
+    ("digest", Stage::Digest, "Computing a digest"),
+    ("decode", Stage::Decode, "Decompressing"),
+    ("write", Stage::Write, "Writing to a disk"),
+];
 
 /// Measures, and prints seconds as JSON.
 pub fn run(arguments: MeasureArguments) -> Result<ExitCode> {
-    let stage = match arguments.stage {
-        Measured::Fetch => Stage::Fetch,
-        Measured::Digest => Stage::Digest,
-        Measured::Decode => Stage::Decode,
-        Measured::Write => Stage::Write,
-    };
+    let stage = arguments.stage;
     let digest =
         arguments.sha256.map(|hex| Digest::new(Algorithm::Sha256, &hex)).transpose().context("reading --sha256")?;
     let trust = arguments.ca.as_ref().map(super::read_file).transpose()?.into_iter().collect();
@@ -56,9 +49,7 @@ pub fn run(arguments: MeasureArguments) -> Result<ExitCode> {
     match (stage, &digest, &arguments.disk) {
         (Stage::Digest, None, _) => bail!("measuring a digest: give it with --sha256"),
         (Stage::Write, _, None) => bail!("measuring writes: name a disk with --disk; its content will be lost"),
-        (Stage::Write, _, Some(disk)) if !arguments.yes && !super::action::confirmed(&machine, disk, disk)? => {
-            bail!("{disk} was left as it is")
-        }
+        (Stage::Write, _, Some(disk)) if !arguments.yes => super::action::confirm(&machine, disk, disk)?,
         _ => {}
     }
     let disk = DiskHints { device: arguments.disk, ..DiskHints::default() };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use slipway_installer::{config, discover, tls};
 
@@ -149,4 +150,15 @@ fn shown(line: &str) -> String {
 /// Reads a file named on the command line.
 fn read_file(path: &PathBuf) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// A value of an option: its name, the value, and its help.
+type Choice<T> = (&'static str, T, &'static str);
+
+/// Returns a parser that accepts one of these values.
+fn one_of<T: Copy + Send + Sync + 'static>(choices: &'static [Choice<T>]) -> impl TypedValueParser<Value = T> {
+    let names = choices.iter().map(|(name, _, help)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(names).try_map(|given| {
+        choices.iter().find(|(name, ..)| *name == given).map(|(_, value, _)| *value).ok_or("it is not a possible value")
+    })
 }

@@ -1,4 +1,4 @@
-//! The command line of each action.
+//! The command line of each action. Each type of arguments becomes an action in the file that declares it.
 
 mod disk;
 mod source;
@@ -6,117 +6,138 @@ mod target;
 
 use std::path::PathBuf;
 
+use anyhow::Result;
 use clap::{Args, Subcommand};
-use slipway_protocol::NewPartition;
+use slipway_actions::HostOptions;
+use slipway_protocol::{Action, DiskHints};
 
-use disk::{MakeArguments, Mode, StreamArguments, new_partition};
-use target::{
-    BootReporterArguments, EncryptArguments, KernelArgsArguments, Position, RunArguments, SeedArguments,
-    UnpackArguments, WriteArguments,
-};
-
-pub(super) use disk::VerifyMode;
+use crate::cli::read_file;
 
 #[derive(Args)]
 pub struct ActionArguments {
     #[command(subcommand)]
-    pub(super) action: ActionCommand,
+    action: ActionCommand,
     /// Print reports and the result as JSON lines
     #[arg(long, global = true)]
     pub(super) json: bool,
 }
 
-/// Argument of actions that overwrite a disk.
-#[derive(Args)]
-pub(super) struct Overwriting {
-    /// Do not ask before the disk is overwritten
-    #[arg(long)]
-    pub(super) yes: bool,
+#[derive(Subcommand)]
+enum ActionCommand {
+    /// Erase a disk
+    EraseDisk(disk::EraseArguments),
+    /// Write a verified image to a disk
+    StreamImage(Box<disk::StreamArguments>),
+    /// Give a disk a new partition table
+    Partition(disk::PartitionArguments),
+    /// Make a file system in a partition
+    MakeFilesystem(disk::MakeArguments),
+    /// Give the installed system its user-data
+    SeedCloudInit(target::SeedArguments),
+    /// Change the kernel arguments of the installed system's boot entries
+    KernelArgs(target::KernelArgsArguments),
+    /// Write a file of the installed system
+    WriteFile(target::WriteArguments),
+    /// Unpack a tar archive in the installed system
+    UnpackArchive(target::UnpackArguments),
+    /// Run a command in the installed system
+    RunInTarget(target::RunArguments),
+    /// Make the installed system report its boots until it runs
+    BootReporter(target::ReporterArguments),
+    /// Encrypt the root file system of the installed system, with a key in the TPM
+    EncryptRoot(target::EncryptArguments),
+    /// Store a disk as an image; the disk is only read
+    CaptureDisk(disk::CaptureArguments),
+    /// Make the firmware start the installed system
+    EfiBootOrder(target::BootOrderArguments),
+    /// Load the installed kernel for a start without the firmware
+    Kexec(target::KexecArguments),
 }
 
-#[derive(Subcommand)]
-pub(super) enum ActionCommand {
-    /// Erase a disk
-    EraseDisk {
-        /// The disk, such as /dev/nvme0n1
-        #[arg(long)]
-        disk: String,
-        /// How thoroughly
-        #[arg(long, value_enum, default_value_t = Mode::Metadata)]
-        mode: Mode,
-        /// Modes to try, in order, if the disk does not support that mode
-        #[arg(long, value_enum, value_delimiter = ',')]
-        fallback: Vec<Mode>,
-        #[command(flatten)]
-        overwriting: Overwriting,
-    },
-    /// Write a verified image to a disk
-    StreamImage(Box<StreamArguments>),
-    /// Give a disk a new partition table
-    Partition {
-        /// The disk, such as /dev/nvme0n1
-        #[arg(long)]
-        disk: String,
-        /// A partition as TYPE:SIZE or TYPE:SIZE:LABEL, such as esp:512MiB or root:rest:system; may be given several
-        /// times
-        #[arg(long, required = true, value_parser = new_partition)]
-        new: Vec<NewPartition>,
-        #[command(flatten)]
-        overwriting: Overwriting,
-    },
-    /// Make a file system in a partition
-    MakeFilesystem(MakeArguments),
-    /// Give the installed system its user-data
-    SeedCloudInit(SeedArguments),
-    /// Change the kernel arguments of the installed system's boot entries
-    KernelArgs(KernelArgsArguments),
-    /// Write a file of the installed system
-    WriteFile(WriteArguments),
-    /// Unpack a tar archive in the installed system
-    UnpackArchive(UnpackArguments),
-    /// Run a command in the installed system
-    RunInTarget(RunArguments),
-    /// Make the installed system report its boots until it runs
-    BootReporter(BootReporterArguments),
-    /// Encrypt the root file system of the installed system, with a key in the TPM
-    EncryptRoot(EncryptArguments),
-    /// Store a disk as an image; the disk is only read
-    CaptureDisk {
-        /// The disk, such as /dev/nvme0n1
-        #[arg(long)]
-        disk: String,
-        /// Image file, compressed with zstd; it must not exist yet
-        #[arg(long, value_name = "FILE")]
-        to: PathBuf,
-    },
-    /// Make the firmware start the installed system
-    EfiBootOrder {
-        /// The disk that carries the image
-        #[arg(long)]
-        disk: String,
-        /// Position of the disk in the boot order
-        #[arg(long, value_enum, default_value_t = Position::First)]
-        position: Position,
-        /// Path of the boot loader on the EFI system partition; without it, the one of the installed system
-        #[arg(long)]
-        loader: Option<String>,
-        /// Name of the boot entry; without it, the name of the installed system
-        #[arg(long)]
-        label: Option<String>,
-    },
-    /// Load the installed kernel for a start without the firmware
-    Kexec {
-        /// The disk that carries the image
-        #[arg(long)]
-        disk: String,
-        /// Path of the kernel in the installed system; without it, that of the default boot entry
-        #[arg(long, requires = "cmdline")]
-        kernel: Option<String>,
-        /// Path of its initramfs in the installed system
-        #[arg(long, requires = "kernel")]
-        initrd: Option<String>,
-        /// Command line instead of the boot entry's
-        #[arg(long, allow_hyphen_values = true)]
-        cmdline: Option<String>,
-    },
+impl ActionArguments {
+    /// Returns the action. Reads the files that the arguments name.
+    pub(super) fn by_hand(self) -> Result<ByHand> {
+        match self.action {
+            ActionCommand::EraseDisk(given) => disk::erase(given),
+            ActionCommand::StreamImage(given) => disk::stream(*given),
+            ActionCommand::Partition(given) => disk::partition(given),
+            ActionCommand::MakeFilesystem(given) => disk::make(given),
+            ActionCommand::SeedCloudInit(given) => target::seed(given),
+            ActionCommand::KernelArgs(given) => target::kernel_args(given),
+            ActionCommand::WriteFile(given) => target::write(given),
+            ActionCommand::UnpackArchive(given) => target::unpack(given),
+            ActionCommand::RunInTarget(given) => target::run(given),
+            ActionCommand::BootReporter(given) => target::reporter(given),
+            ActionCommand::EncryptRoot(given) => target::encrypt(given),
+            ActionCommand::CaptureDisk(given) => disk::capture(given),
+            ActionCommand::EfiBootOrder(given) => target::boot_order(given),
+            ActionCommand::Kexec(given) => target::kexec(given),
+        }
+    }
+}
+
+/// An action to run by hand.
+pub(super) struct ByHand {
+    /// The action with its options.
+    pub(super) action: Action,
+    /// What the action overwrites, if the user has to confirm it.
+    pub(super) overwritten: Option<Overwritten>,
+    /// What the action needs from this machine: trusted certificates, output files, the TPM.
+    pub(super) host: HostOptions,
+}
+
+impl From<Action> for ByHand {
+    fn from(action: Action) -> Self {
+        Self { action, overwritten: None, host: HostOptions::default() }
+    }
+}
+
+/// What an action overwrites.
+pub(super) struct Overwritten {
+    /// The path of the disk.
+    pub(super) disk: String,
+    /// The disk or its partition, in words.
+    pub(super) what: String,
+}
+
+/// Argument of actions that overwrite a disk.
+#[derive(Args)]
+struct Overwriting {
+    /// Do not ask before the disk is overwritten
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Overwriting {
+    /// Returns what is overwritten, the partition or else the whole disk, if the user has to confirm it.
+    fn of(&self, disk: String, partition: Option<&str>) -> Option<Overwritten> {
+        let what = partition.map_or_else(|| disk.clone(), |partition| format!("partition {partition} of {disk}"));
+        (!self.yes).then_some(Overwritten { disk, what })
+    }
+}
+
+/// Argument of actions that need no installed system.
+#[derive(Args)]
+struct AnyDisk {
+    /// The disk, such as /dev/nvme0n1
+    #[arg(long)]
+    disk: String,
+}
+
+/// Argument of actions that need an installed system.
+#[derive(Args)]
+struct InstalledDisk {
+    /// The disk that carries the image
+    #[arg(long)]
+    disk: String,
+}
+
+/// Returns hints that select the disk with this path.
+fn hints(disk: String) -> DiskHints {
+    DiskHints { device: Some(disk), ..DiskHints::default() }
+}
+
+/// Reads a file if one is given.
+fn optional(path: &Option<PathBuf>) -> Result<Option<String>> {
+    path.as_ref().map(read_file).transpose()
 }

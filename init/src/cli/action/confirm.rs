@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use indicatif::HumanBytes;
 use slipway_actions::{Candidate, Host, Place};
 
@@ -13,9 +13,9 @@ const MOST_PLACES: usize = 16;
 /// Characters of a GUID. Only partitions of a GPT have one.
 const GUID_LEN: usize = 36;
 
-/// Shows the disk and its content, and asks whether `what` may be lost. Without a terminal nobody can answer, so it
-/// fails.
-pub fn confirmed(machine: &Host, path: &str, what: &str) -> Result<bool> {
+/// Shows the disk and its content, and asks whether `what` may be lost. Fails if the answer is no, and without a
+/// terminal, because nobody can answer then.
+pub fn confirm(machine: &Host, path: &str, what: &str) -> Result<()> {
     let found = slipway_actions::named(path, machine)?;
     let content = match slipway_actions::probe(&found.disk.path) {
         Ok(places) => content(&places),
@@ -32,7 +32,8 @@ pub fn confirmed(machine: &Host, path: &str, what: &str) -> Result<bool> {
     write!(stderr, "everything on {what} will be lost; type \"yes\" to go on: ").context("asking what may be lost")?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).context("reading the answer")?;
-    Ok(answer.trim() == "yes")
+    ensure!(answer.trim() == "yes", "{path} was left as it is");
+    Ok(())
 }
 
 fn description(found: Candidate) -> String {

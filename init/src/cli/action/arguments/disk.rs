@@ -1,140 +1,197 @@
-//! Arguments of actions that fill or erase a disk.
+//! Arguments of actions that erase, fill or read a disk.
 
 use std::path::PathBuf;
 
+use anyhow::{Context, Result};
 use clap::Args;
-use slipway_protocol::{EraseMode, FileSystemKind, NewPartition, PartitionSize};
+use slipway_actions::HostOptions;
+use slipway_protocol::{
+    Action, Algorithm, CaptureDisk, Digest, EraseDisk, EraseMode, FileSystemKind, MakeFileSystem, NewPartition,
+    Partition, PartitionChoice, PartitionSize, StreamImage, Verify,
+};
 
-use super::Overwriting;
 use super::source::{SourceArguments, place};
+use super::{AnyDisk, ByHand, Overwriting, hints};
+use crate::cli::{Choice, one_of};
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Mode {
-    /// Head, tail and every signature
-    Metadata,
-    /// Discard every block
-    Discard,
-    /// Every byte
-    Zero,
-    /// The disk's own erase command for all its media
-    Secure,
+#[derive(Args)]
+pub(super) struct EraseArguments {
+    #[command(flatten)]
+    target: AnyDisk,
+    /// How thoroughly
+    #[arg(long, value_parser = one_of(MODES), default_value = "metadata")]
+    mode: EraseMode,
+    /// Modes to try, in order, if the disk does not support that mode
+    #[arg(long, value_parser = one_of(MODES), value_delimiter = ',')]
+    fallback: Vec<EraseMode>,
+    #[command(flatten)]
+    overwriting: Overwriting,
 }
 
-impl From<Mode> for EraseMode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Metadata => Self::Metadata,
-            Mode::Discard => Self::Discard,
-            Mode::Zero => Self::Zero,
-            Mode::Secure => Self::Secure,
-        }
-    }
-}
+const MODES: &[Choice<EraseMode>] = &[
+    ("metadata", EraseMode::Metadata, "Head, tail and every signature"),
+    ("discard", EraseMode::Discard, "Discard every block"),
+    ("zero", EraseMode::Zero, "Every byte"),
+    ("secure", EraseMode::Secure, "The disk's own erase command for all its media"),
+];
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum VerifyMode {
-    /// Do not read back
-    None,
-    /// Read everything back past the page cache and compare it
-    Readback,
+pub(super) fn erase(given: EraseArguments) -> Result<ByHand> {
+    let disk = given.target.disk;
+    let erase = EraseDisk { disk: hints(disk.clone()), mode: given.mode, fallback: given.fallback };
+    Ok(ByHand { overwritten: given.overwriting.of(disk, None), ..Action::EraseDisk(erase).into() })
 }
 
 #[derive(Args)]
-pub(crate) struct StreamArguments {
+pub(super) struct StreamArguments {
     /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
     #[arg(long, value_parser = place)]
-    pub(crate) url: String,
+    url: String,
     #[command(flatten)]
-    pub(crate) source: SourceArguments,
-    /// File with CA certificates to trust instead of the system's
-    #[arg(long)]
-    pub(crate) ca: Option<PathBuf>,
+    source: SourceArguments,
     /// SHA-256 of the stream as delivered
     #[arg(long, group = "delivered")]
-    pub(crate) sha256: Option<String>,
+    sha256: Option<String>,
     /// SHA-384 of the stream as delivered
     #[arg(long, group = "delivered")]
-    pub(crate) sha384: Option<String>,
+    sha384: Option<String>,
     /// SHA-512 of the stream as delivered
     #[arg(long, group = "delivered")]
-    pub(crate) sha512: Option<String>,
+    sha512: Option<String>,
     /// SHA-256 of the raw image
     #[arg(long, group = "raw")]
-    pub(crate) raw_sha256: Option<String>,
+    raw_sha256: Option<String>,
     /// SHA-384 of the raw image
     #[arg(long, group = "raw")]
-    pub(crate) raw_sha384: Option<String>,
+    raw_sha384: Option<String>,
     /// SHA-512 of the raw image
     #[arg(long, group = "raw")]
-    pub(crate) raw_sha512: Option<String>,
+    raw_sha512: Option<String>,
     /// How to check the disk after writing
-    #[arg(long, value_enum, default_value_t = VerifyMode::None)]
-    pub(crate) verify: VerifyMode,
+    #[arg(long, value_parser = one_of(CHECKS), default_value = "none")]
+    verify: Verify,
     /// Block map of the raw image, as bmaptool makes it: only what it lists is written; https:// or a file
     #[arg(long, value_name = "URL", value_parser = place)]
-    pub(crate) bmap: Option<String>,
+    bmap: Option<String>,
     /// Size of the raw image in bytes
     #[arg(long)]
-    pub(crate) raw_size: Option<u64>,
-    /// The disk, such as /dev/nvme0n1
-    #[arg(long)]
-    pub(crate) disk: String,
+    raw_size: Option<u64>,
+    #[command(flatten)]
+    target: AnyDisk,
     /// Leave the last partition as large as it is in the image
     #[arg(long)]
-    pub(crate) no_grow: bool,
+    no_grow: bool,
     #[command(flatten)]
-    pub(crate) overwriting: Overwriting,
+    overwriting: Overwriting,
+}
+
+const CHECKS: &[Choice<Verify>] = &[
+    ("none", Verify::None, "Do not read back"),
+    ("readback", Verify::Readback, "Read everything back past the page cache and compare it"),
+];
+
+pub(super) fn stream(given: StreamArguments) -> Result<ByHand> {
+    let (host, disk) = (given.source.host()?, given.target.disk);
+    let image = StreamImage {
+        url: given.url,
+        registry_auth: given.source.registry_auth()?,
+        signature: given.source.signature()?,
+        mirrors: given.source.mirror,
+        sums: given.source.sums,
+        digest: digest("--sha", [given.sha256, given.sha384, given.sha512])?,
+        raw_digest: digest("--raw-sha", [given.raw_sha256, given.raw_sha384, given.raw_sha512])?,
+        bmap: given.bmap,
+        raw_size: given.raw_size,
+        verify: given.verify,
+        ca: None,
+        disk: hints(disk.clone()),
+        grow: !given.no_grow,
+    };
+    let overwritten = given.overwriting.of(disk, None);
+    Ok(ByHand { action: Action::StreamImage(image), overwritten, host })
+}
+
+/// Returns the digest given by one of three options. At most one is set.
+fn digest(option: &str, given: [Option<String>; 3]) -> Result<Option<Digest>> {
+    let algorithms = [(Algorithm::Sha256, 256), (Algorithm::Sha384, 384), (Algorithm::Sha512, 512)];
+    let found = algorithms.into_iter().zip(given).find_map(|(algorithm, hex)| Some((algorithm, hex?)));
+    let Some(((algorithm, bits), hex)) = found else { return Ok(None) };
+    Digest::new(algorithm, &hex).map(Some).with_context(|| format!("reading {option}{bits}"))
 }
 
 #[derive(Args)]
-pub(crate) struct MakeArguments {
-    /// The disk, such as /dev/nvme0n1
-    #[arg(long)]
-    pub(crate) disk: String,
-    /// Number of the partition, from 1, or its label; without it, the whole of an array or a volume
-    #[arg(long)]
-    pub(crate) partition: Option<String>,
-    /// What is made
-    #[arg(long, value_enum)]
-    pub(crate) kind: Kind,
-    /// Label of the file system
-    #[arg(long)]
-    pub(crate) label: Option<String>,
-    /// UUID of the file system; without it, a random one
-    #[arg(long)]
-    pub(crate) uuid: Option<String>,
+pub(super) struct PartitionArguments {
     #[command(flatten)]
-    pub(crate) overwriting: Overwriting,
+    target: AnyDisk,
+    /// A partition as TYPE:SIZE or TYPE:SIZE:LABEL, such as esp:512MiB or root:rest:system; may be given several
+    /// times
+    #[arg(long, required = true, value_parser = new_partition)]
+    new: Vec<NewPartition>,
+    #[command(flatten)]
+    overwriting: Overwriting,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Kind {
-    /// Made by mke2fs of e2fsprogs
-    Ext4,
-    /// FAT32
-    Vfat,
-    /// Swap space
-    Swap,
-    /// Made by mkfs.xfs of xfsprogs
-    Xfs,
-}
-
-impl From<Kind> for FileSystemKind {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Ext4 => Self::Ext4,
-            Kind::Vfat => Self::Vfat,
-            Kind::Swap => Self::Swap,
-            Kind::Xfs => Self::Xfs,
-        }
-    }
+pub(super) fn partition(given: PartitionArguments) -> Result<ByHand> {
+    let disk = given.target.disk;
+    let partition = Partition { disk: hints(disk.clone()), partitions: given.new, ..Partition::default() };
+    Ok(ByHand { overwritten: given.overwriting.of(disk, None), ..Action::Partition(partition).into() })
 }
 
 /// Reads TYPE:SIZE or TYPE:SIZE:LABEL.
-pub(super) fn new_partition(text: &str) -> Result<NewPartition, String> {
+fn new_partition(text: &str) -> Result<NewPartition, String> {
     let mut parts = text.splitn(3, ':').map(str::to_owned);
     let (Some(r#type), Some(size)) = (parts.next(), parts.next()) else {
         return Err("give TYPE:SIZE or TYPE:SIZE:LABEL".to_owned());
     };
     Ok(NewPartition { r#type, size: PartitionSize::Text(size), label: parts.next(), uuid: None })
+}
+
+#[derive(Args)]
+pub(super) struct MakeArguments {
+    #[command(flatten)]
+    target: AnyDisk,
+    /// Number of the partition, from 1, or its label; without it, the whole of an array or a volume
+    #[arg(long)]
+    partition: Option<String>,
+    /// What is made
+    #[arg(long, value_parser = one_of(KINDS))]
+    kind: FileSystemKind,
+    /// Label of the file system
+    #[arg(long)]
+    label: Option<String>,
+    /// UUID of the file system; without it, a random one
+    #[arg(long)]
+    uuid: Option<String>,
+    #[command(flatten)]
+    overwriting: Overwriting,
+}
+
+const KINDS: &[Choice<FileSystemKind>] = &[
+    ("ext4", FileSystemKind::Ext4, "Made by mke2fs of e2fsprogs"),
+    ("vfat", FileSystemKind::Vfat, "FAT32"),
+    ("swap", FileSystemKind::Swap, "Swap space"),
+    ("xfs", FileSystemKind::Xfs, "Made by mkfs.xfs of xfsprogs"),
+];
+
+pub(super) fn make(given: MakeArguments) -> Result<ByHand> {
+    let MakeArguments { target: AnyDisk { disk }, partition, kind, label, uuid, overwriting } = given;
+    let overwritten = overwriting.of(disk.clone(), partition.as_deref());
+    let choice = |text: String| text.parse().map_or(PartitionChoice::Label(text), PartitionChoice::Number);
+    let make = MakeFileSystem { disk: hints(disk), partition: partition.map(choice), kind, label, uuid };
+    Ok(ByHand { overwritten, ..Action::MakeFileSystem(make).into() })
+}
+
+#[derive(Args)]
+pub(super) struct CaptureArguments {
+    #[command(flatten)]
+    target: AnyDisk,
+    /// Image file, compressed with zstd; it must not exist yet
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+}
+
+pub(super) fn capture(given: CaptureArguments) -> Result<ByHand> {
+    let name = given.to.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let capture = CaptureDisk { disk: hints(given.target.disk), name };
+    let host = HostOptions { capture_to: Some(given.to), ..HostOptions::default() };
+    Ok(ByHand { host, ..Action::CaptureDisk(capture).into() })
 }

@@ -2,30 +2,64 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Context, Result};
 use clap::Args;
+use slipway_actions::HostOptions;
+use slipway_protocol::{DetachedSignature, RegistryAuth, Secret};
+
+use super::optional;
+use crate::cli::read_file;
 
 #[derive(Args)]
-pub(crate) struct SourceArguments {
+pub(super) struct SourceArguments {
     /// File with USERNAME:PASSWORD for the registry
     #[arg(long, value_name = "FILE")]
-    pub(crate) registry_auth: Option<PathBuf>,
+    registry_auth: Option<PathBuf>,
     /// Another URL of the same bytes, tried if the URL fails; may be given several times, in the order to try
     #[arg(long, value_name = "URL", value_parser = place)]
-    pub(crate) mirror: Vec<String>,
+    pub(super) mirror: Vec<String>,
     /// List of sums with the digest of the stream next to the file name of the URL; http:// only with a signature
     #[arg(long, value_name = "URL", group = "delivered", value_parser = place)]
-    pub(crate) sums: Option<String>,
+    pub(super) sums: Option<String>,
     /// Detached signature of the list of sums if there is one, else of the stream
     #[arg(long, value_name = "URL", requires = "public_key", value_parser = place)]
-    pub(crate) signature: Option<String>,
+    signature: Option<String>,
     /// Minisign or Ed25519 public key for the signature, or a file with it
     #[arg(long, value_name = "KEY|FILE", requires = "signature")]
-    pub(crate) public_key: Option<String>,
+    public_key: Option<String>,
+    /// File with CA certificates to trust instead of the system's
+    #[arg(long)]
+    ca: Option<PathBuf>,
+}
+
+impl SourceArguments {
+    /// Reads the login from its file. Arguments would be visible to other users.
+    pub(super) fn registry_auth(&self) -> Result<Option<RegistryAuth>> {
+        let Some(path) = &self.registry_auth else { return Ok(None) };
+        let text = read_file(path)?;
+        let login = text.trim_end_matches(['\r', '\n']).split_once(':');
+        let (username, password) = login.with_context(|| format!("{} is not USERNAME:PASSWORD", path.display()))?;
+        Ok(Some(RegistryAuth { username: username.to_owned(), password: Secret::from(password.to_owned()) }))
+    }
+
+    /// Returns the signature. Reads the key if it is given as a file.
+    pub(super) fn signature(&self) -> Result<Option<DetachedSignature>> {
+        let (Some(url), Some(key)) = (self.signature.clone(), &self.public_key) else { return Ok(None) };
+        let path = PathBuf::from(key);
+        let public_key = if path.exists() { read_file(&path)? } else { key.clone() };
+        Ok(Some(DetachedSignature { url, public_key }))
+    }
+
+    /// Returns a host that trusts the given certificates.
+    pub(super) fn host(&self) -> Result<HostOptions> {
+        let trust = optional(&self.ca)?.into_iter().collect();
+        Ok(HostOptions { trust, ..HostOptions::default() })
+    }
 }
 
 /// A place as a URL or an absolute path. Text with a scheme stays as it is. A relative path starts at the current
 /// directory.
-pub(crate) fn place(text: &str) -> Result<String, String> {
+pub(super) fn place(text: &str) -> Result<String, String> {
     if text.contains("://") || text.starts_with('/') {
         return Ok(text.to_owned());
     }

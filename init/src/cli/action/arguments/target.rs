@@ -2,170 +2,194 @@
 
 use std::path::PathBuf;
 
+use anyhow::Result;
 use clap::{ArgGroup, Args};
-use slipway_protocol::{BootPosition, Digest, SeedPlace};
+use slipway_actions::HostOptions;
+use slipway_protocol::{
+    Action, BootPosition, BootReporter, Digest, EfiBootOrder, EncryptRoot, KernelArgReplacement, KernelArgs, Kexec,
+    NumberOrName, PhoneHome, RunInTarget, Secret, SeedCloudInit, SeedPlace, UnpackArchive, WriteFile,
+};
 
 use super::source::{SourceArguments, place};
+use super::{ByHand, InstalledDisk, hints, optional};
+use crate::cli::{Choice, one_of, read_file};
 
 #[derive(Args)]
-pub(crate) struct SeedArguments {
-    /// The disk that carries the image
-    #[arg(long)]
-    pub(crate) disk: String,
+pub(super) struct SeedArguments {
+    #[command(flatten)]
+    target: InstalledDisk,
     /// instance-id of the meta-data; a new one makes cloud-init run again
     #[arg(long)]
-    pub(crate) instance_id: String,
+    instance_id: String,
     /// local-hostname of the meta-data
     #[arg(long)]
-    pub(crate) hostname: Option<String>,
+    hostname: Option<String>,
     /// File with user-data
     #[arg(long)]
-    pub(crate) user_data: Option<PathBuf>,
+    user_data: Option<PathBuf>,
     /// File with vendor-data
     #[arg(long)]
-    pub(crate) vendor_data: Option<PathBuf>,
+    vendor_data: Option<PathBuf>,
     /// File with a network configuration
     #[arg(long)]
-    pub(crate) network_config: Option<PathBuf>,
+    network_config: Option<PathBuf>,
     /// Where it is put
-    #[arg(long, value_enum, default_value_t = SeedPlaceArgument::Auto)]
-    pub(crate) seed: SeedPlaceArgument,
+    #[arg(long, value_parser = one_of(PLACES), default_value = "auto")]
+    seed: SeedPlace,
     /// Line with an SSH public key that may log in; may be given several times
     #[arg(long, value_name = "LINE")]
-    pub(crate) ssh_key: Vec<String>,
+    ssh_key: Vec<String>,
     /// URL to which the installed system reports that it is up
     #[arg(long)]
-    pub(crate) phone_home_url: Option<String>,
+    phone_home_url: Option<String>,
     /// File with CA certificates that a system set up by Ignition trusts for this URL
     #[arg(long, requires = "phone_home_url")]
-    pub(crate) ca: Option<PathBuf>,
+    ca: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum SeedPlaceArgument {
-    /// Where the installed system looks for it
-    Auto,
-    /// In the root file system
-    Root,
-    /// In a partition with the label CIDATA, made in free space if there is none
-    Cidata,
-    /// Where Ignition looks for its config
-    Ignition,
-}
+const PLACES: &[Choice<SeedPlace>] = &[
+    ("auto", SeedPlace::Auto, "Where the installed system looks for it"),
+    ("root", SeedPlace::Root, "In the root file system"),
+    ("cidata", SeedPlace::Cidata, "In a partition with the label CIDATA, made in free space if there is none"),
+    ("ignition", SeedPlace::Ignition, "Where Ignition looks for its config"),
+];
 
-impl From<SeedPlaceArgument> for SeedPlace {
-    fn from(place: SeedPlaceArgument) -> Self {
-        match place {
-            SeedPlaceArgument::Auto => Self::Auto,
-            SeedPlaceArgument::Root => Self::Root,
-            SeedPlaceArgument::Cidata => Self::Cidata,
-            SeedPlaceArgument::Ignition => Self::Ignition,
-        }
-    }
-}
-
-#[derive(Args)]
-#[command(group(ArgGroup::new("change").required(true).multiple(true).args(["delete", "replace", "append_if_missing", "append"])))]
-pub(crate) struct KernelArgsArguments {
-    /// The disk that carries the image
-    #[arg(long)]
-    pub(crate) disk: String,
-    /// An argument to delete, or a key to delete with any value; may be given several times, like the other options
-    #[arg(long, value_name = "ARG|KEY", allow_hyphen_values = true)]
-    pub(crate) delete: Vec<String>,
-    /// An argument, or a key with any value, and its replacement
-    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], allow_hyphen_values = true)]
-    pub(crate) replace: Vec<String>,
-    /// An argument to add at the end of the command line, unless it is there already
-    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
-    pub(crate) append_if_missing: Vec<String>,
-    /// An argument to put at the end of the command line; an existing one is moved
-    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
-    pub(crate) append: Vec<String>,
+pub(super) fn seed(given: SeedArguments) -> Result<ByHand> {
+    let seed = SeedCloudInit {
+        disk: hints(given.target.disk),
+        seed: given.seed,
+        instance_id: given.instance_id,
+        hostname: given.hostname,
+        user_data: optional(&given.user_data)?.unwrap_or_default(),
+        vendor_data: optional(&given.vendor_data)?,
+        network_config: optional(&given.network_config)?,
+        ssh_keys: given.ssh_key,
+        phone_home: given.phone_home_url.map(|url| PhoneHome { url, tries: None }),
+        ca: optional(&given.ca)?,
+    };
+    Ok(Action::SeedCloudInit(seed).into())
 }
 
 #[derive(Args)]
 #[command(group(ArgGroup::new("source").required(true).args(["content", "from"])))]
-pub(crate) struct WriteArguments {
-    /// The disk that carries the image
-    #[arg(long)]
-    pub(crate) disk: String,
+#[command(mut_arg("ca", |ca| ca.requires("from")))]
+pub(super) struct WriteArguments {
+    #[command(flatten)]
+    target: InstalledDisk,
     /// Number, name or label of the partition instead of the root file system
     #[arg(long)]
-    pub(crate) partition: Option<String>,
+    partition: Option<NumberOrName>,
     /// Path of the file in the file system
     #[arg(long)]
-    pub(crate) path: String,
+    path: String,
     /// Content of the file, as text
     #[arg(long, allow_hyphen_values = true)]
-    pub(crate) content: Option<String>,
+    content: Option<String>,
     /// Source of the content: https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
     #[arg(long, value_parser = place)]
-    pub(crate) from: Option<String>,
+    from: Option<String>,
     /// Digest of the source, such as sha256:HEX
     #[arg(long, requires = "from", group = "delivered")]
-    pub(crate) digest: Option<Digest>,
+    digest: Option<Digest>,
     #[command(flatten)]
-    pub(crate) source: SourceArguments,
-    /// File with CA certificates to trust instead of the system's
-    #[arg(long, requires = "from")]
-    pub(crate) ca: Option<PathBuf>,
+    source: SourceArguments,
     /// Owner of the file, by number or by a name in the installed system
     #[arg(long)]
-    pub(crate) owner: Option<String>,
+    owner: Option<NumberOrName>,
     /// Group of the file, by number or by a name in the installed system
     #[arg(long)]
-    pub(crate) group: Option<String>,
+    group: Option<NumberOrName>,
     /// Mode of the file in octal digits
     #[arg(long)]
-    pub(crate) mode: Option<String>,
+    mode: Option<String>,
     /// Mode of newly created directories, in octal digits
     #[arg(long)]
-    pub(crate) dir_mode: Option<String>,
+    dir_mode: Option<String>,
+}
+
+pub(super) fn write(given: WriteArguments) -> Result<ByHand> {
+    let host = given.source.host()?;
+    let file = WriteFile {
+        disk: hints(given.target.disk),
+        partition: given.partition,
+        path: given.path,
+        content: given.content,
+        url: given.from,
+        registry_auth: given.source.registry_auth()?,
+        signature: given.source.signature()?,
+        mirrors: given.source.mirror,
+        sums: given.source.sums,
+        digest: given.digest,
+        owner: given.owner,
+        group: given.group,
+        mode: given.mode,
+        dir_mode: given.dir_mode,
+        ..WriteFile::default()
+    };
+    Ok(ByHand { host, ..Action::WriteFile(file).into() })
 }
 
 #[derive(Args)]
-pub(crate) struct UnpackArguments {
-    /// The disk that carries the image
-    #[arg(long)]
-    pub(crate) disk: String,
+pub(super) struct UnpackArguments {
+    #[command(flatten)]
+    target: InstalledDisk,
     /// Number, name or label of the partition instead of the root file system
     #[arg(long)]
-    pub(crate) partition: Option<String>,
+    partition: Option<NumberOrName>,
     /// Directory in the file system
     #[arg(long, default_value = "/")]
-    pub(crate) directory: String,
+    directory: String,
     /// https://, file:// or a path; http:// only with a digest; or oci://REGISTRY/REPOSITORY:TAG
     #[arg(long, value_parser = place)]
-    pub(crate) url: String,
+    url: String,
     /// Digest of the archive as delivered, such as sha256:HEX
     #[arg(long, group = "delivered")]
-    pub(crate) digest: Option<Digest>,
+    digest: Option<Digest>,
     #[command(flatten)]
-    pub(crate) source: SourceArguments,
-    /// File with CA certificates to trust instead of the system's
-    #[arg(long)]
-    pub(crate) ca: Option<PathBuf>,
+    source: SourceArguments,
     /// Create the device nodes in the archive
     #[arg(long)]
-    pub(crate) devices: bool,
+    devices: bool,
+}
+
+pub(super) fn unpack(given: UnpackArguments) -> Result<ByHand> {
+    let host = given.source.host()?;
+    let archive = UnpackArchive {
+        disk: hints(given.target.disk),
+        partition: given.partition,
+        directory: given.directory,
+        url: given.url,
+        registry_auth: given.source.registry_auth()?,
+        signature: given.source.signature()?,
+        mirrors: given.source.mirror,
+        sums: given.source.sums,
+        digest: given.digest,
+        ca: None,
+        devices: given.devices,
+    };
+    Ok(ByHand { host, ..Action::UnpackArchive(archive).into() })
 }
 
 #[derive(Args)]
 #[command(group(ArgGroup::new("what").required(true).args(["script", "command"])))]
-pub(crate) struct RunArguments {
-    /// The disk that carries the image
-    #[arg(long)]
-    pub(crate) disk: String,
+pub(super) struct RunArguments {
+    #[command(flatten)]
+    target: InstalledDisk,
     /// An environment variable; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
-    pub(crate) env: Vec<(String, String)>,
+    env: Vec<(String, String)>,
     /// File with a script for the installed system's /bin/sh -e
     #[arg(long)]
-    pub(crate) script: Option<PathBuf>,
+    script: Option<PathBuf>,
     /// Program and arguments, after --
     #[arg(last = true)]
-    pub(crate) command: Vec<String>,
+    command: Vec<String>,
+}
+
+pub(super) fn run(given: RunArguments) -> Result<ByHand> {
+    let (disk, script) = (hints(given.target.disk), optional(&given.script)?);
+    let run = RunInTarget { disk, command: given.command, script, environment: given.env.into_iter().collect() };
+    Ok(Action::RunInTarget(run).into())
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
@@ -174,59 +198,127 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 #[derive(Args)]
-pub(crate) struct BootReporterArguments {
-    /// The disk that carries the image
+pub(super) struct EncryptArguments {
+    #[command(flatten)]
+    target: InstalledDisk,
+    /// File for the recovery key, readable only by root; it must not exist yet
+    #[arg(long, value_name = "FILE")]
+    recovery_key: PathBuf,
+    /// PCRs that must have their current values for the TPM to release the key
+    #[arg(long, value_delimiter = ',', default_value = "7")]
+    pcrs: Vec<u32>,
+    /// Leave the root partition as large as it is
     #[arg(long)]
-    pub(crate) disk: String,
-    /// Base URL of the server
-    #[arg(long)]
-    pub(crate) server: String,
-    /// File with a token for the boot reporter of a run
-    #[arg(long)]
-    pub(crate) token_file: PathBuf,
-    /// File with the CA certificate that signed the server's
-    #[arg(long)]
-    pub(crate) ca: PathBuf,
-    /// Hours of a boot after which it gives up
-    #[arg(long, default_value_t = 1)]
-    pub(crate) hours: u32,
-    /// Seconds between two logs
-    #[arg(long, default_value_t = 600)]
-    pub(crate) every: u32,
+    no_grow: bool,
+    /// TPM device
+    #[arg(long, value_name = "DEVICE", default_value = "/dev/tpmrm0")]
+    tpm: PathBuf,
+}
+
+pub(super) fn encrypt(given: EncryptArguments) -> Result<ByHand> {
+    let encrypt = EncryptRoot { disk: hints(given.target.disk), pcrs: given.pcrs, grow: !given.no_grow };
+    let (recovery_key_to, tpm) = (Some(given.recovery_key), Some(given.tpm));
+    let host = HostOptions { recovery_key_to, tpm, ..HostOptions::default() };
+    Ok(ByHand { host, ..Action::EncryptRoot(encrypt).into() })
 }
 
 #[derive(Args)]
-pub(crate) struct EncryptArguments {
-    /// The disk that carries the image
-    #[arg(long)]
-    pub(crate) disk: String,
-    /// File for the recovery key, readable only by root; it must not exist yet
-    #[arg(long, value_name = "FILE")]
-    pub(crate) recovery_key: PathBuf,
-    /// PCRs that must have their current values for the TPM to release the key
-    #[arg(long, value_delimiter = ',', default_value = "7")]
-    pub(crate) pcrs: Vec<u32>,
-    /// Leave the root partition as large as it is
-    #[arg(long)]
-    pub(crate) no_grow: bool,
-    /// TPM device
-    #[arg(long, value_name = "DEVICE", default_value = "/dev/tpmrm0")]
-    pub(crate) tpm: PathBuf,
+#[command(group(ArgGroup::new("change").required(true).multiple(true).args(["delete", "replace", "append_if_missing", "append"])))]
+pub(super) struct KernelArgsArguments {
+    #[command(flatten)]
+    target: InstalledDisk,
+    /// An argument to delete, or a key to delete with any value; may be given several times, like the other options
+    #[arg(long, value_name = "ARG|KEY", allow_hyphen_values = true)]
+    delete: Vec<String>,
+    /// An argument, or a key with any value, and its replacement
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], allow_hyphen_values = true)]
+    replace: Vec<String>,
+    /// An argument to add at the end of the command line, unless it is there already
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    append_if_missing: Vec<String>,
+    /// An argument to put at the end of the command line; an existing one is moved
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    append: Vec<String>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Position {
-    /// Before all other entries, permanently
-    First,
-    /// Before all other entries, at the next boot only
-    Next,
+pub(super) fn kernel_args(given: KernelArgsArguments) -> Result<ByHand> {
+    let KernelArgsArguments { target, delete, replace, append_if_missing, append } = given;
+    let replacement = |[old, new]: &[String; 2]| KernelArgReplacement { old: old.clone(), new: new.clone() };
+    let replace = replace.as_chunks().0.iter().map(replacement).collect();
+    let arguments = KernelArgs { disk: hints(target.disk), delete, replace, append_if_missing, append };
+    Ok(Action::KernelArgs(arguments).into())
 }
 
-impl From<Position> for BootPosition {
-    fn from(position: Position) -> Self {
-        match position {
-            Position::First => Self::First,
-            Position::Next => Self::Next,
-        }
-    }
+#[derive(Args)]
+pub(super) struct ReporterArguments {
+    #[command(flatten)]
+    target: InstalledDisk,
+    /// Base URL of the server
+    #[arg(long)]
+    server: String,
+    /// File with a token for the boot reporter of a run
+    #[arg(long)]
+    token_file: PathBuf,
+    /// File with the CA certificate that signed the server's
+    #[arg(long)]
+    ca: PathBuf,
+    /// Hours of a boot after which it gives up
+    #[arg(long, default_value_t = 1)]
+    hours: u32,
+    /// Seconds between two logs
+    #[arg(long, default_value_t = 600)]
+    every: u32,
+}
+
+pub(super) fn reporter(given: ReporterArguments) -> Result<ByHand> {
+    let ReporterArguments { target, server: url, token_file, ca, hours, every } = given;
+    let token = Secret::from(read_file(&token_file)?.trim().to_owned());
+    let reporter = BootReporter { disk: hints(target.disk), url, token, ca: read_file(&ca)?, hours, every };
+    Ok(Action::BootReporter(reporter).into())
+}
+
+#[derive(Args)]
+pub(super) struct BootOrderArguments {
+    #[command(flatten)]
+    target: InstalledDisk,
+    /// Position of the disk in the boot order
+    #[arg(long, value_parser = one_of(POSITIONS), default_value = "first")]
+    position: BootPosition,
+    /// Path of the boot loader on the EFI system partition; without it, the one of the installed system
+    #[arg(long)]
+    loader: Option<String>,
+    /// Name of the boot entry; without it, the name of the installed system
+    #[arg(long)]
+    label: Option<String>,
+}
+
+const POSITIONS: &[Choice<BootPosition>] = &[
+    ("first", BootPosition::First, "Before all other entries, permanently"),
+    ("next", BootPosition::Next, "Before all other entries, at the next boot only"),
+];
+
+pub(super) fn boot_order(given: BootOrderArguments) -> Result<ByHand> {
+    let BootOrderArguments { target, position, loader, label } = given;
+    let order = EfiBootOrder { disk: hints(target.disk), position, loader, label, optional: false };
+    Ok(Action::EfiBootOrder(order).into())
+}
+
+#[derive(Args)]
+pub(super) struct KexecArguments {
+    #[command(flatten)]
+    target: InstalledDisk,
+    /// Path of the kernel in the installed system; without it, that of the default boot entry
+    #[arg(long, requires = "cmdline")]
+    kernel: Option<String>,
+    /// Path of its initramfs in the installed system
+    #[arg(long, requires = "kernel")]
+    initrd: Option<String>,
+    /// Command line instead of the boot entry's
+    #[arg(long, allow_hyphen_values = true)]
+    cmdline: Option<String>,
+}
+
+pub(super) fn kexec(given: KexecArguments) -> Result<ByHand> {
+    let KexecArguments { target, kernel, initrd, cmdline } = given;
+    Ok(Action::Kexec(Kexec { disk: hints(target.disk), kernel, initrd, cmdline }).into())
 }
