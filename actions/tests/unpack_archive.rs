@@ -222,7 +222,7 @@ fn a_hostile_entry_is_named_and_leaves_nothing() {
     check(&[entry("odd", b'Q', "", b"")], "\"odd\"", "it is of an unsupported type");
     check(&[file(".slipway-unpack/x")], "\".slipway-unpack/x\"", "in which archives are unpacked first");
     check(&[entry("d", b'5', "", b"x")], "\"d\"", "it has a size, but only files have one");
-    check(&[file("file/x"), file("file")], "\"file\"", "an earlier entry of the same name is a directory");
+    check(&[file("file/x"), file("file")], "\"file\"", "an earlier entry made a directory of the same name");
     let mut huge = entry("huge", b'L', "", b"");
     huge[124..136].copy_from_slice(b"\x80\0\0\0\0\xff\xff\xff\xff\xff\xff\xff");
     seal(&mut huge);

@@ -79,7 +79,7 @@ impl Staging {
         if entry.kind != Kind::Directory {
             match unlinkat(&parent, *name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(Errno::ISDIR) => return Err("an earlier entry of the same name is a directory".into()),
+                Err(Errno::ISDIR) => return Err("an earlier entry made a directory of the same name".into()),
                 Err(errno) => return Err(errno.into()),
             }
         }
