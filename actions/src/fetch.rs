@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 
 use reqwest::Url;
-use slipway_protocol::workflow::{local_path, shown_url};
+use slipway_protocol::workflow::{Location, shown_url};
 
 use crate::error::FetchError;
 use crate::machine::{Cancel, Request, Response};
@@ -25,7 +25,7 @@ pub(crate) use client::Trust;
 
 /// A URL for messages: without user, password, query and fragment, which may be secrets.
 pub(crate) fn shown(url: &str) -> String {
-    if local_path(url).is_some() {
+    if Location::local_path(url).is_some() {
         return url.to_owned();
     }
     match Url::parse(url) {
@@ -48,13 +48,12 @@ pub(crate) fn shown(url: &str) -> String {
 
 /// Opens a source. `trust` has the machine's own CA certificates.
 pub(crate) fn open(request: &Request<'_>, trust: &Trust, stop: &Cancel) -> Result<Response, FetchError> {
-    if let Some(path) = local_path(request.url) {
-        return open_file(path, request.offset);
+    match Location::of(request.url) {
+        Some(Location::File(path)) => open_file(path, request.offset),
+        Some(Location::Https | Location::Http) => http::open(request, trust, stop),
+        // An artifact was resolved to the URL of its blob before.
+        Some(Location::Artifact) | None => Err(FetchError::Scheme),
     }
-    if !(request.url.starts_with("https://") || request.url.starts_with("http://")) {
-        return Err(FetchError::Scheme);
-    }
-    http::open(request, trust, stop)
 }
 
 fn open_file(path: &str, offset: u64) -> Result<Response, FetchError> {

@@ -4,7 +4,7 @@
 //! A PGP clear signature around the list (RFC 9580, section 7) is skipped and not verified.
 
 use slipway_protocol::digest::DigestError;
-use slipway_protocol::workflow::local_path;
+use slipway_protocol::workflow::Location;
 use slipway_protocol::{Algorithm, Digest};
 
 /// Most bytes of a list that are read; a longer list is refused.
@@ -72,7 +72,7 @@ pub enum Error {
 /// 2.1). For a local file, its own name, not decoded. None if there is no name at the end.
 pub fn file_name(url: &str) -> Option<String> {
     let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
-    let name = match (local_path(url), url.split_once("://")) {
+    let name = match (Location::local_path(url), url.split_once("://")) {
         (Some(path), _) => last(path),
         (None, Some((_, rest))) => {
             let without_query = rest.split(['?', '#']).next().unwrap_or_default();

@@ -270,13 +270,13 @@ fn without_yes_what_is_on_the_disk_is_shown_and_kept_until_somebody_agrees() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()), "{said}");
     let complaint = said.strip_prefix(&shown).unwrap_or_else(|| panic!("{said}"));
-    assert!(complaint.contains("standard input is no terminal; say --yes"), "{complaint}");
+    assert!(complaint.contains("standard input is not a terminal; give --yes"), "{complaint}");
     bench.check_untouched();
     let reason = failure(&bench.stream(&[&source[..], &["--json"]].concat()));
     assert!(reason.contains("say --yes"), "{reason}");
     bench.check_untouched();
 
-    let asked = format!("{shown}everything on {} will be lost; type \"yes\" to go on: ", bench.path("disk"));
+    let asked = format!("{shown}everything on {} will be lost; type \"yes\" to continue: ", bench.path("disk"));
     // The last one is the end of the input.
     for answer in ["no\n", "\n", "YES\n", "yes no\n", "\u{4}"] {
         let output = bench.answered(answer, &source);

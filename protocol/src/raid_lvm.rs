@@ -293,7 +293,7 @@ mod tests {
         check(&raid("system", "raid1", "\"system\""), &[]);
         check(&raid("a-b.c_1", "raid10", "2"), &[]);
         check(&raid("esp", "raid1", "\"esp\""), &[]);
-        check(&raid("esp", "raid0", "\"esp\""), &["cannot make array \"esp\": partition 1 has the type \"esp\", and"]);
+        check(&raid("esp", "raid0", "\"esp\""), &["cannot make array \"esp\": partition 1 has the type \"esp\", but"]);
         check(&raid("x", "raid1", "4"), &["cannot make array \"x\": partition 4 has the type \"linux\""]);
         check(&raid("x", "raid1", "5"), &["cannot make array \"x\": there is no partition 5"]);
         check(&raid("x", "raid1", "0"), &["cannot make array \"x\": there is no partition 0"]);

@@ -10,7 +10,7 @@ pub use encrypt::{EncryptRoot, RecoveryKey};
 pub use erase::{EraseDisk, EraseMode};
 pub use image::{StreamImage, Verify};
 pub use kernel_args::{KernelArgReplacement, KernelArgs, is_kernel_argument, kernel_argument_problem};
-pub use origin::{DetachedSignature, Origin, RegistryAuth, local_path, shown_url};
+pub use origin::{DetachedSignature, Location, Origin, RegistryAuth, shown_url};
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};
 

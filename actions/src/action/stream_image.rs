@@ -1,6 +1,7 @@
 //! `stream-image`: writes an image to a disk while fetching it.
 
-use slipway_protocol::{StreamImage, workflow};
+use slipway_protocol::StreamImage;
+use slipway_protocol::workflow::Location;
 
 use crate::action::Done;
 use crate::disk::choose;
@@ -20,7 +21,7 @@ pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn 
     let raw = RawImage::find(inputs, machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
     let is_on_disk = |url: &&str| {
-        let file = workflow::local_path(url).and_then(|path| std::fs::metadata(path).ok());
+        let file = Location::local_path(url).and_then(|path| std::fs::metadata(path).ok());
         file.is_some_and(|file| disk.holds(&file))
     };
     if let Some(url) = source.mirrors.urls().find(is_on_disk) {

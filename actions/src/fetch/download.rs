@@ -3,7 +3,8 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use slipway_protocol::{Failure, workflow};
+use slipway_protocol::Failure;
+use slipway_protocol::workflow::Location;
 
 use super::mirrors::{Mirrors, Then};
 use super::oci::Registry;
@@ -108,7 +109,7 @@ impl<'a, 'b> Download<'a, 'b> {
     }
 
     fn try_read(&mut self, buffer: &mut [u8]) -> Result<usize, FetchError> {
-        let is_local = workflow::local_path(self.from.mirrors.url()).is_some();
+        let is_local = Location::local_path(self.from.mirrors.url()).is_some();
         self.from.mirrors.attempts += u64::from(self.open.is_none());
         let n = self.body()?.read(buffer).map_err(broken(is_local))?;
         match self.total {
@@ -135,7 +136,7 @@ impl<'a, 'b> Download<'a, 'b> {
     }
 
     fn try_read_at(&mut self, buffer: &mut [u8]) -> Result<(), FetchError> {
-        let (wanted, is_local) = (self.offset, workflow::local_path(self.from.mirrors.url()).is_some());
+        let (wanted, is_local) = (self.offset, Location::local_path(self.from.mirrors.url()).is_some());
         let skip = match &self.open {
             Some((_, at)) if (*at..=*at + MAX_SKIP).contains(&wanted) => wanted - at,
             _ => {

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::time::Duration;
 
-use slipway_protocol::workflow::local_path;
+use slipway_protocol::workflow::Location;
 
 use super::retry::{self, Outage};
 use super::shown;
@@ -63,7 +63,7 @@ pub(crate) fn fetch(
 fn once(request: &Request<'_>, limit: usize, machine: &dyn Machine) -> Result<Small, FetchError> {
     let Response { total, content_digest, body, .. } = machine.fetch(request, machine.cancel())?;
     let mut bytes = Vec::new();
-    body.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|source| match local_path(request.url) {
+    body.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|source| match Location::local_path(request.url) {
         Some(_) => FetchError::ReadFile { source },
         None => FetchError::Body { source },
     })?;

@@ -119,7 +119,7 @@ mod tests {
             assert_eq!(normal(text, &append(&["a"])), Edit::NoCommandLine, "{text:?}");
         }
         check_refused(&normal, "\nlinux /v root=x \\\n  quiet\n", "line 2: the command continues");
-        check_refused(&normal, "linux /v root=x; initrd /i\n", "line 1: ';' stands outside quotes");
+        check_refused(&normal, "linux /v root=x; initrd /i\n", "line 1: ';' is outside quotes");
     }
 
     #[test]

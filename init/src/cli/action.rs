@@ -47,8 +47,8 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool) -> Result<ExitC
     super::print(&format!("{}\n", super::shown(&outcome.summary)))?;
     match next {
         Next::Continue => {}
-        Next::Reboot => super::print("restart the machine to go on\n")?,
-        Next::Kexec => super::print("start it by systemctl kexec, or kexec -e after a sync\n")?,
+        Next::Reboot => super::print("restart the machine to continue\n")?,
+        Next::Kexec => super::print("start it with systemctl kexec, or with kexec -e after a sync\n")?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -126,7 +126,7 @@ fn fillers_count_as_missing_and_the_operator_is_told() {
     let (identity, inventory, notes) = machine.discover();
     assert_eq!((identity.uuid, identity.serial, inventory.system), (None, None, System::default()));
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(notes[0].ends_with("its MAC addresses only"), "{notes:?}");
+    assert!(notes[0].ends_with("only by its MAC addresses"), "{notes:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Location;
 use crate::{DiskHints, Secret};
 
 const MAX_HOURS: u32 = 24;
@@ -56,7 +57,7 @@ impl BootReporter {
     /// Returns the problems of these options. Each one is read after the name of the step.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if !self.url.starts_with("https://") {
+        if Location::of(&self.url) != Some(Location::Https) {
             problems.push(format!("reports to {:?}: give the server's URL, which begins with https://", self.url));
         }
         let token = self.token.reveal();

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::origin::{DetachedSignature, Origin, RegistryAuth, url_problem};
+use super::origin::{DetachedSignature, Location, Origin, RegistryAuth, url_problem};
 use crate::{Digest, DiskHints};
 
 /// The options of `stream-image`.
@@ -129,7 +129,7 @@ impl StreamImage {
     pub fn validate(&self) -> Vec<String> {
         let mut problems = self.origin().validate(self.is_verified());
         problems.extend(self.bmap.as_deref().and_then(url_problem));
-        if self.bmap.as_ref().is_some_and(|url| url.starts_with("http://")) {
+        if self.bmap.as_deref().and_then(Location::of) == Some(Location::Http) {
             let danger = "where anybody can change it so that data is not written";
             problems.push(format!("fetches the block map over http://, {danger}: use https://"));
         }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, OciReference, Secret, oci};
+use crate::{Digest, OciReference, Secret};
 
 /// The keys of an action that downloads something. Images, archives and files have the same keys.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl<'a> Origin<'a> {
 
     /// Returns whether this is an OCI artifact.
     pub fn is_artifact(&self) -> bool {
-        self.url.starts_with(oci::SCHEME)
+        Location::of(self.url) == Some(Location::Artifact)
     }
 
     /// Returns all URLs, in the order in which they are asked.
@@ -44,23 +44,24 @@ impl<'a> Origin<'a> {
     /// Returns the problems of these keys. Each one is read after the name of the step. `is_verified` says whether the
     /// download is proved to be the right one, by these keys or by further ones.
     pub(super) fn validate(&self, is_verified: bool) -> Vec<String> {
+        let is_open = |url: &str| Location::of(url) == Some(Location::Http);
         let mut problems: Vec<String> = self.places().filter_map(place_problem).collect();
         let lists = [self.sums, self.signature.map(|signature| signature.url.as_str())];
         problems.extend(lists.into_iter().flatten().filter_map(url_problem));
-        if self.places().any(|url| url.starts_with("http://")) && !is_verified {
+        if self.places().any(is_open) && !is_verified {
             problems.push("fetches over http:// without a digest: give one, or use https://".to_owned());
         }
         if self.digest.is_some() && self.sums.is_some() {
             problems.push("has a digest and a list of sums: give only one of them".to_owned());
         }
-        if self.sums.is_some_and(|url| url.starts_with("http://")) && self.signature.is_none() {
+        if self.sums.is_some_and(is_open) && self.signature.is_none() {
             let remedy = "give its signature, or use https://";
             problems.push(format!("fetches the list of sums over http:// without a signature: {remedy}"));
         }
         if self.is_artifact() && self.sums.is_some() {
             problems.push("has a list of sums for an OCI artifact, which has its digest in its manifest".to_owned());
         }
-        if self.mirrors.iter().any(|mirror| mirror.starts_with(oci::SCHEME) != self.is_artifact()) {
+        if self.mirrors.iter().any(|mirror| (Location::of(mirror) == Some(Location::Artifact)) != self.is_artifact()) {
             problems.push("has an OCI artifact and another kind of URL as mirrors of each other".to_owned());
         }
         if !self.is_artifact() && self.registry_auth.is_some() {
@@ -71,7 +72,7 @@ impl<'a> Origin<'a> {
 }
 
 fn place_problem(url: &str) -> Option<String> {
-    if !url.starts_with(oci::SCHEME) {
+    if Location::of(url) != Some(Location::Artifact) {
         return url_problem(url);
     }
     let error = url.parse::<OciReference>().err()?;
@@ -80,15 +81,43 @@ fn place_problem(url: &str) -> Option<String> {
 
 /// Returns the problem of the URL of a single file.
 pub(super) fn url_problem(url: &str) -> Option<String> {
-    let is_known = ["https://", "http://", "file://", "/"].iter().any(|start| url.starts_with(start));
+    let is_known = Location::of(url).is_some_and(|location| location != Location::Artifact);
     let wrong = "which is neither https://, http:// nor file://, nor an absolute path";
     (!is_known).then(|| format!("fetches {:?}, {wrong}", shown_url(url)))
 }
 
-/// Returns the path of a `file://` URL, or an absolute path. A `file://` URL is taken as written, without
-/// percent-decoding.
-pub fn local_path(url: &str) -> Option<&str> {
-    url.strip_prefix("file://").or_else(|| url.starts_with('/').then_some(url))
+/// Where a URL leads. Every decision that depends on the scheme of a URL is made with this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location<'a> {
+    /// `https://`
+    Https,
+    /// `http://`
+    Http,
+    /// The path of a `file://` URL, or an absolute path. It is taken as written, without percent-decoding.
+    File(&'a str),
+    /// An OCI artifact in a registry, `oci://REGISTRY/REPOSITORY`.
+    Artifact,
+}
+
+impl<'a> Location<'a> {
+    /// Returns nothing for a URL that slipway cannot download.
+    pub fn of(url: &'a str) -> Option<Self> {
+        match url.split_once("://") {
+            Some(("https", _)) => Some(Self::Https),
+            Some(("http", _)) => Some(Self::Http),
+            Some(("file", path)) => Some(Self::File(path)),
+            Some(("oci", _)) => Some(Self::Artifact),
+            _ => url.starts_with('/').then_some(Self::File(url)),
+        }
+    }
+
+    /// Returns the path of a local file, or nothing if the URL leads elsewhere.
+    pub fn local_path(url: &'a str) -> Option<&'a str> {
+        match Self::of(url) {
+            Some(Self::File(path)) => Some(path),
+            _ => None,
+        }
+    }
 }
 
 /// Returns a refused URL or a reference to an artifact in a form for messages. It leaves out the places of user,

@@ -27,9 +27,12 @@ pub fn confirm(machine: &Host, path: &str, what: &str) -> Result<()> {
     let mut stderr = std::io::stderr();
     write!(stderr, "{}\n{content}", shown(&description(found))).context("showing what would be lost")?;
     if !std::io::stdin().is_terminal() {
-        bail!("asking whether to overwrite {what}: standard input is no terminal; say --yes to go on without asking");
+        bail!(
+            "asking whether to overwrite {what}: standard input is not a terminal; give --yes to continue without asking"
+        );
     }
-    write!(stderr, "everything on {what} will be lost; type \"yes\" to go on: ").context("asking what may be lost")?;
+    write!(stderr, "everything on {what} will be lost; type \"yes\" to continue: ")
+        .context("asking for confirmation")?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).context("reading the answer")?;
     ensure!(answer.trim() == "yes", "{path} was left as it is");
@@ -38,7 +41,7 @@ pub fn confirm(machine: &Host, path: &str, what: &str) -> Result<()> {
 
 fn description(found: Candidate) -> String {
     let disk = found.disk;
-    let medium = found.boot_medium.map(|mark| format!("a slipway boot medium, as {mark}"));
+    let medium = found.boot_medium.map(|mark| format!("a slipway boot medium ({mark})"));
     let known: String = found.in_use.into_iter().chain(medium).map(|what| format!(", {what}")).collect();
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".to_owned());
     let (size, model, serial) = (HumanBytes(disk.size), or_unknown(disk.model), or_unknown(disk.serial));
@@ -128,9 +131,10 @@ mod tests {
         let disk =
             Disk { path: "/dev/sda".to_owned(), size: 3 << 30, model: Some("A 1".to_owned()), ..Disk::default() };
         let in_use = Some("/dev/sda1 is mounted at /srv".to_owned());
-        let found = Candidate { disk, in_use, by_name_only: false, boot_medium: Some("its label says".to_owned()) };
+        let found =
+            Candidate { disk, in_use, by_name_only: false, boot_medium: Some("its label is SLIPWAY".to_owned()) };
         let expect = "/dev/sda: 3.00 GiB, model A 1, serial unknown, \
-                      /dev/sda1 is mounted at /srv, a slipway boot medium, as its label says";
+                      /dev/sda1 is mounted at /srv, a slipway boot medium (its label is SLIPWAY)";
         assert_eq!(description(found), expect);
     }
 }

@@ -64,5 +64,5 @@ pub(super) fn place(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let path = std::path::absolute(text).map_err(|error| format!("finding the current directory: {error}"))?;
-    path.into_os_string().into_string().map_err(|path| format!("{} is no UTF-8", path.display()))
+    path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
 }
