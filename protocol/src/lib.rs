@@ -41,14 +41,15 @@ pub use identity::Identity;
 pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
 pub use network::{Bond, BondMode, Interface, Network, Vlan};
 pub use oci::{OciReference, OciReferenceError, OciVersion};
-pub use partition::{FileSystemKind, MakeFileSystem, NewPartition, Partition, PartitionChoice, PartitionSize};
+pub use partition::{NewPartition, PartitionChoice, PartitionSize};
 pub use raid_lvm::{NewRaid, NewVolume, NewVolumeGroup, RaidLevel};
 pub use secret::Secret;
 pub use status::{NodeState, NodeStatus, RunState, RunStatus, StepState, StepStatus};
 pub use workflow::{
     Action, BootPosition, BootReporter, DetachedSignature, EfiBootOrder, EncryptRoot, EraseDisk, EraseMode,
-    KernelArgReplacement, KernelArgs, Kexec, NumberOrName, Origin, PhoneHome, Reboot, RecoveryKey, RegistryAuth,
-    RunInTarget, SeedCloudInit, SeedPlace, Step, StreamImage, UnpackArchive, Verify, Workflow, WriteFile,
+    FileSystemKind, KernelArgReplacement, KernelArgs, Kexec, MakeFileSystem, NumberOrName, Origin, Partition,
+    PhoneHome, Reboot, RecoveryKey, RegistryAuth, RunInTarget, SeedCloudInit, SeedPlace, Step, StreamImage,
+    UnpackArchive, Verify, Workflow, WriteFile,
 };
 
 /// The largest request body that the server reads from a node, in bytes, after decompression.

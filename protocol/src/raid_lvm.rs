@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NewPartition, Partition, PartitionChoice, PartitionSize, partition};
+use crate::{NewPartition, PartitionChoice, PartitionSize, partition};
 
 /// The greatest length of an array's name, in bytes. The superblock has 32 bytes for the name and its prefix (Linux,
 /// uapi/linux/raid/md_p.h). The kernel has the same number for a device name with `md_` in front.
@@ -122,20 +122,26 @@ pub fn is_read_by_firmware(r#type: &str) -> bool {
 }
 
 /// Returns the problems of the arrays and groups of a disk. Each one is read after the name of the step.
-pub(crate) fn validate(inputs: &Partition) -> Vec<String> {
+/// `is_several` says whether the table is made on several disks.
+pub(crate) fn validate(
+    partitions: &[NewPartition],
+    raids: &[NewRaid],
+    groups: &[NewVolumeGroup],
+    is_several: bool,
+) -> Vec<String> {
     let mut problems = Vec::new();
     let mut used = Vec::new();
-    for (index, raid) in inputs.raids.iter().enumerate() {
-        let mut found = raid_problems(raid, inputs, &mut used);
-        if inputs.raids[..index].iter().any(|earlier| earlier.name == raid.name) {
+    for (index, raid) in raids.iter().enumerate() {
+        let mut found = raid_problems(raid, partitions, is_several, &mut used);
+        if raids[..index].iter().any(|earlier| earlier.name == raid.name) {
             found.push("an earlier array has the same name".to_owned());
         }
         problems.extend(found.into_iter().map(|problem| format!("cannot make array {:?}: {problem}", raid.name)));
     }
     let mut raids_used = Vec::new();
-    for (index, group) in inputs.volume_groups.iter().enumerate() {
-        let mut found = group_problems(group, inputs, &mut used, &mut raids_used);
-        if inputs.volume_groups[..index].iter().any(|earlier| earlier.name == group.name) {
+    for (index, group) in groups.iter().enumerate() {
+        let mut found = group_problems(group, partitions, raids, &mut used, &mut raids_used);
+        if groups[..index].iter().any(|earlier| earlier.name == group.name) {
             found.push("an earlier group has the same name".to_owned());
         }
         let place = |problem| format!("cannot make volume group {:?}: {problem}", group.name);
@@ -144,7 +150,7 @@ pub(crate) fn validate(inputs: &Partition) -> Vec<String> {
     problems
 }
 
-fn raid_problems(raid: &NewRaid, inputs: &Partition, used: &mut Vec<usize>) -> Vec<String> {
+fn raid_problems(raid: &NewRaid, partitions: &[NewPartition], is_several: bool, used: &mut Vec<usize>) -> Vec<String> {
     let mut problems = Vec::new();
     let is_valid = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     let is_name = raid.name.starts_with(|c: char| c.is_ascii_alphanumeric()) && raid.name.chars().all(is_valid);
@@ -152,7 +158,7 @@ fn raid_problems(raid: &NewRaid, inputs: &Partition, used: &mut Vec<usize>) -> V
         let rule = "letters, digits, _, - and ., and begins with a letter or digit";
         problems.push(format!("a name has at most {MAX_ARRAY_NAME} {rule}"));
     }
-    if !inputs.disk.may_be_several() {
+    if !is_several {
         problems.push("it needs one partition on each of several disks: set disk.choose to all".to_owned());
     }
     let fits = |r#type: &str| {
@@ -163,13 +169,14 @@ fn raid_problems(raid: &NewRaid, inputs: &Partition, used: &mut Vec<usize>) -> V
         RaidLevel::Raid1 => "raid, esp or xbootldr",
         RaidLevel::Raid0 | RaidLevel::Raid5 | RaidLevel::Raid6 | RaidLevel::Raid10 => "raid",
     };
-    problems.extend(base_problem(&raid.partition, inputs, used, fits, types));
+    problems.extend(base_problem(&raid.partition, partitions, used, fits, types));
     problems
 }
 
 fn group_problems(
     group: &NewVolumeGroup,
-    inputs: &Partition,
+    partitions: &[NewPartition],
+    raids: &[NewRaid],
     used: &mut Vec<usize>,
     raids_used: &mut Vec<String>,
 ) -> Vec<String> {
@@ -179,7 +186,7 @@ fn group_problems(
     }
     match (&group.raid, &group.partition) {
         (Some(raid), None) => {
-            if !inputs.raids.iter().any(|made| made.name == *raid) {
+            if !raids.iter().any(|made| made.name == *raid) {
                 problems.push(format!("there is no array {raid:?} in this step"));
             } else if raids_used.contains(raid) {
                 problems.push(format!("another group is on the array {raid:?}"));
@@ -188,7 +195,7 @@ fn group_problems(
         }
         (None, Some(choice)) => {
             let is_lvm = |r#type: &str| partition::type_guid(r#type) == partition::type_guid("lvm");
-            problems.extend(base_problem(choice, inputs, used, is_lvm, "lvm"));
+            problems.extend(base_problem(choice, partitions, used, is_lvm, "lvm"));
         }
         _ => problems.push("it needs either raid or partition: give exactly one".to_owned()),
     }
@@ -216,18 +223,18 @@ fn group_problems(
 /// Returns the problem of a partition that an array or group is to be built on. Marks the partition as used.
 fn base_problem(
     choice: &PartitionChoice,
-    inputs: &Partition,
+    partitions: &[NewPartition],
     used: &mut Vec<usize>,
     fits: impl Fn(&str) -> bool,
     types: &str,
 ) -> Option<String> {
-    let index = match chosen(&inputs.partitions, choice) {
+    let index = match chosen(partitions, choice) {
         Ok(index) => index,
         Err(problem) => return Some(problem),
     };
     let is_used = used.contains(&index);
     used.push(index);
-    let found = &inputs.partitions[index].r#type;
+    let found = &partitions[index].r#type;
     if is_used {
         Some(format!("partition {} is already used by something else", index + 1))
     } else if !fits(found) {
@@ -271,6 +278,7 @@ pub fn parse_mapping_name(name: &str) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Partition;
 
     const DISKS: &str = r#""disk": {"choose": "all"}, "partitions": [
         {"type": "esp", "size": "1GiB", "label": "esp"}, {"type": "raid", "size": "1GiB", "label": "system"},

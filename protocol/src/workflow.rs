@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CaptureDisk, MakeFileSystem, Partition};
+use crate::CaptureDisk;
 
 pub use boot::{BootPosition, EfiBootOrder, Kexec, Reboot};
 pub use boot_reporter::BootReporter;
@@ -11,6 +11,7 @@ pub use erase::{EraseDisk, EraseMode};
 pub use image::{StreamImage, Verify};
 pub use kernel_args::{KernelArgReplacement, KernelArgs, is_kernel_argument, kernel_argument_problem};
 pub use origin::{DetachedSignature, Location, Origin, RegistryAuth, shown_url};
+pub use partition::{FileSystemKind, MAX_PARTITIONS, MakeFileSystem, Partition, volume_id};
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};
 
@@ -21,6 +22,7 @@ mod erase;
 mod image;
 mod kernel_args;
 mod origin;
+mod partition;
 mod seed;
 mod target;
 

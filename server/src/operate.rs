@@ -2,6 +2,8 @@
 
 mod image;
 mod log;
+mod network;
+mod new_run;
 mod node;
 mod run;
 mod steps;
@@ -17,10 +19,12 @@ use crate::store::{Connection, settings};
 
 pub use self::image::remove_image;
 pub use self::log::{LogType, node_log};
+pub use self::network::parse_network;
+pub use self::new_run::{NewRun, Task};
 pub use self::node::{
-    NewNode, NodeChange, add_node, change_node, decommission_node, parse_network, release_node, remove_node, show_node,
+    NewNode, NodeChange, add_node, change_node, decommission_node, release_node, remove_node, show_node,
 };
-pub use self::run::{NewRun, Task, cancel_run, list_runs, start_run};
+pub use self::run::{cancel_run, list_runs, start_run};
 pub use self::system::{add_system, remove_system};
 pub use self::token::{
     IssuedToken, MetadataUrl, TokenStatus, add_run_token, add_token, list_tokens, metadata_url, revoke_token,

@@ -2,6 +2,7 @@
 
 pub mod boot;
 pub mod external_steps;
+pub mod node_state;
 pub mod phone_home;
 pub mod run_events;
 pub mod run_token;

@@ -4,7 +4,7 @@ use slipway_server::store::images::Image;
 use slipway_server::store::systems::System;
 use slipway_server::time::utc;
 
-use super::status::{bytes, dash, table};
+use super::words::{bytes, dash, table};
 
 pub fn image_table(images: &[Image]) -> String {
     let rows = images.iter().map(|image| {

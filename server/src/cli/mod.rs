@@ -12,6 +12,7 @@ mod run;
 mod serve;
 mod status;
 mod token;
+mod words;
 
 use std::fs::File;
 use std::io::{Read, Write};

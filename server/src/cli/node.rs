@@ -12,7 +12,8 @@ use slipway_server::status as node_status;
 use slipway_server::store::Store;
 
 use super::disk::{DISK_OPTIONS, DiskOptions};
-use super::{print, print_json, print_line, read, recovery_key, status};
+use super::words::{self, label};
+use super::{print, print_json, print_line, read, recovery_key};
 
 #[derive(Subcommand)]
 pub enum NodeCommand {
@@ -193,10 +194,6 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     Ok(NodeChange { name: set.name, network, ssh_keys, disk })
 }
 
-pub fn label(node: &NodeStatus) -> &str {
-    node.name.as_deref().unwrap_or(&node.id)
-}
-
 fn node_table(nodes: &[NodeStatus]) -> String {
     let header = ["Id", "Name", "State", "Released", "Claim code", "UUID", "Serial", "MACs"];
     let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
@@ -204,7 +201,7 @@ fn node_table(nodes: &[NodeStatus]) -> String {
         vec![
             node.id.clone(),
             dash(&node.name),
-            status::word(&node.state),
+            words::word(&node.state),
             if node.released { "yes" } else { "no" }.to_owned(),
             dash(&node.claim_code),
             dash(&node.identity.uuid),
@@ -212,5 +209,5 @@ fn node_table(nodes: &[NodeStatus]) -> String {
             node.identity.macs.join(" "),
         ]
     });
-    status::table(&header, rows.collect())
+    words::table(&header, rows.collect())
 }

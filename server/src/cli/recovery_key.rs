@@ -6,7 +6,7 @@ use slipway_server::store::recovery_keys::Stored;
 use slipway_server::time::{Millis, now};
 use slipway_server::{escrow, operate};
 
-use super::status::{duration, table};
+use super::words::{self, duration, table};
 
 #[derive(Args)]
 pub struct Options {
@@ -23,7 +23,7 @@ pub struct Options {
 
 pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     let node = operate::show_node(store, &options.node).await?;
-    let label = super::node::label(&node);
+    let label = words::label(&node);
     if options.list {
         return super::print(&listed(&escrow::list_keys(store, &node.id, label).await?, now()));
     }

@@ -11,7 +11,7 @@ use slipway_server::store::Store;
 use slipway_server::store::run_tokens::Purpose;
 use slipway_server::time::Millis;
 
-use super::status::{cut_to, dash, duration, table, word};
+use super::words::{cut_to, dash, duration, table, word};
 
 /// Longest text in the table of steps, in characters.
 const CELL: usize = 60;

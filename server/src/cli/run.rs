@@ -15,7 +15,7 @@ use slipway_server::time::utc;
 
 use super::disk::DiskOptions;
 use super::os::Reports;
-use super::status::{dash, table, word};
+use super::words::{dash, table, word};
 use super::{print, print_json, print_line, read, read_user_data};
 
 #[derive(Subcommand)]

@@ -4,12 +4,12 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
 use slipway_protocol::{NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
 use slipway_server::store::Store;
 use slipway_server::time::{Millis, now};
 use slipway_server::{operate, status};
 
+use super::words::{bytes, cut_to, dash, duration, shown, table, word};
 use super::{host_keys, reports};
 
 /// How often `--watch` looks for changes.
@@ -173,10 +173,6 @@ fn contacts(node: &NodeStatus, now: Millis) -> Option<String> {
     Some(format!("\nThe system first reported {first} ago and last reported {last} ago.\n{keys}"))
 }
 
-pub fn dash() -> String {
-    "-".to_owned()
-}
-
 /// The current step of a run: the one that is running or has failed, else the last that succeeded, else the first.
 fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
     let steps = || run.steps.iter().enumerate();
@@ -254,65 +250,11 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
     said.filter(|said| !said.is_empty()).unwrap_or_else(dash).replace('\n', " ")
 }
 
-/// Cuts a message to `room` characters.
-pub fn cut_to(said: &str, room: usize) -> String {
-    if said.chars().count() <= room {
-        return said.to_owned();
-    }
-    said.chars().take(room.saturating_sub(1)).chain(['…']).collect()
-}
-
 /// The time from the creation of the run to the first report of the installed system, else to the end of the run, else
 /// to now.
 fn total(run: &RunStatus, now: Millis) -> String {
     let end = run.phoned_home_at.or(run.finished_at).unwrap_or(now);
     duration(end.saturating_sub(run.created_at))
-}
-
-pub fn duration(millis: Millis) -> String {
-    let seconds = millis / 1000;
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
-/// Bytes in the largest decimal unit that gives at least one.
-pub fn bytes(count: u64) -> String {
-    let units = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
-    match units.iter().find(|(_, size)| count >= *size) {
-        Some((unit, size)) => format!("{}.{} {unit}", count / size, count % size * 10 / size),
-        None => format!("{count} B"),
-    }
-}
-
-/// The protocol's name of an enum value without data.
-pub fn word<T: Serialize>(value: &T) -> String {
-    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
-/// Makes a line safe for a terminal: texts of machines and files may contain control characters.
-pub fn shown(line: &str) -> String {
-    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-/// A table whose columns are as wide as their widest cell.
-pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
-    let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
-    let rows = rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect());
-    let rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use slipway_server::store::run_tokens::Purpose;
 use slipway_server::store::{Store, nodes};
 use slipway_server::time::{Millis, now, utc};
 
-use super::status::{dash, table};
+use super::words::{dash, table};
 use super::{parse_duration, print, print_json, print_line};
 
 #[derive(Subcommand)]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus};
 
+use super::network::valid_network;
 use super::{check_disk, check_keys, check_name, known_node};
 use crate::enrol::{join, let_in};
 use crate::error::Error;
@@ -156,27 +157,6 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
-}
-
-/// Checks the network. `None` if it is empty.
-fn valid_network(network: Network) -> Result<Option<Network>, Error> {
-    if network == Network::default() {
-        return Ok(None);
-    }
-    let problems = network.validate();
-    if problems.is_empty() {
-        return Ok(Some(network));
-    }
-    Err(Error::refused(ErrorCode::InvalidRequest, format!("the network is not valid: {}", problems.join("; "))))
-}
-
-/// Reads the network of a node from an operator's YAML file. Errors name line and column.
-pub fn parse_network(yaml: &str) -> Result<Network, Error> {
-    serde_saphyr::from_str(yaml).map_err(|error| {
-        // The error ends with line and column.
-        let reason = error.without_snippet();
-        Error::refused(ErrorCode::InvalidRequest, format!("the network is not valid: {reason}"))
-    })
 }
 
 /// Lets a node in, under another name if one is given.

@@ -3,7 +3,7 @@
 use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Step, workflow};
 use slipway_user_data::ignition::Additions;
 
-use super::run::{NewRun, Task};
+use super::new_run::{NewRun, Task};
 use super::{check_disk, server_url};
 use crate::compose::phone_home;
 use crate::error::Error;

@@ -6,8 +6,7 @@ use slipway_protocol::{
 };
 
 use crate::error::Error;
-use crate::reports::run_events::tell_node;
-use crate::reports::run_token;
+use crate::reports::{node_state, run_token};
 use crate::state::NodeEvent;
 use crate::store::boot_reports::{self, HostLog};
 use crate::store::run_tokens::Purpose;
@@ -39,7 +38,7 @@ pub async fn store(store: &Store, token: &str, report: BootReport, now: Millis) 
     let before = boot_reports::of_run(&mut transaction, &run.id).await?;
     boot_reports::save(&mut transaction, &run.id, &status(before, report.clone(), now)).await?;
     if report.stage == BootStage::Running && run.phone_home_hash.is_none() {
-        tell_node(&mut transaction, &run, NodeEvent::SystemRuns).await?;
+        node_state::advance(&mut transaction, &run, NodeEvent::SystemRuns).await?;
     }
     let node = state_of(&mut transaction, &run).await?;
     store::commit(transaction).await?;

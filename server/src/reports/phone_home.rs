@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use slipway_protocol::{ErrorCode, NodeState};
 
-use super::run_events::tell_node;
+use super::node_state;
 use crate::error::Error;
 use crate::random::token_hash;
 use crate::rate::Rate;
@@ -49,7 +49,7 @@ pub async fn phone_home(
     run.last_contact_at = Some(now);
     runs::update(&mut transaction, &run).await?;
     nodes::seen(&mut transaction, &run.node, now).await?;
-    tell_node(&mut transaction, &run, NodeEvent::PhonedHome).await?;
+    node_state::advance(&mut transaction, &run, NodeEvent::PhonedHome).await?;
     store::commit(transaction).await
 }
 

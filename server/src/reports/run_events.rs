@@ -5,7 +5,7 @@ use slipway_protocol::{
 };
 
 use crate::error::Error;
-use crate::reports::boot;
+use crate::reports::{boot, node_state};
 use crate::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
@@ -74,7 +74,7 @@ pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Mi
             events::insert(&mut transaction, &run.id, event).await?;
         }
         if let Some(node_event) = node_event(turn, &run) {
-            tell_node(&mut transaction, &run, node_event).await?;
+            node_state::advance(&mut transaction, &run, node_event).await?;
         }
     }
     runs::update(&mut transaction, &run).await?;
@@ -116,19 +116,4 @@ fn node_event(turn: RunTransition, run: &Run) -> Option<NodeEvent> {
             (None, None) => AfterRun::NotAsked,
         })),
     }
-}
-
-/// Moves the node to its next state, if this run is its newest. An older run says nothing about the node.
-pub async fn tell_node(connection: &mut Connection, run: &Run, what: NodeEvent) -> Result<(), Error> {
-    let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
-    if node.run.as_deref() != Some(&run.id) {
-        return Ok(());
-    }
-    let next = state::next(node.state, what);
-    if next != node.state {
-        tracing::info!(node = node.label(), run = run.id, from = ?node.state, to = ?next, "node changed its state");
-        node.state = next;
-        nodes::save(connection, &node).await?;
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! FAT32 (Microsoft, FAT: General Overview of On-Disk Format, 1.03). FAT12 and FAT16 are not made, because an EFI
 //! system partition should be FAT32 (UEFI specification, 13.3.1).
 
-use slipway_protocol::{MakeFileSystem, partition as rules};
+use slipway_protocol::{MakeFileSystem, workflow};
 
 use super::clear;
 use crate::disk::open::OpenDisk;
@@ -47,7 +47,7 @@ pub(super) fn make(
     inputs: &MakeFileSystem,
 ) -> Result<(), Error> {
     let sector = layout.sector;
-    let id = match inputs.uuid.as_deref().and_then(rules::volume_id) {
+    let id = match inputs.uuid.as_deref().and_then(workflow::volume_id) {
         Some(id) => id,
         None => u32::from_le_bytes(random::bytes()?),
     };

@@ -1,0 +1,70 @@
+//! Values and tables as text.
+
+use serde::Serialize;
+use slipway_protocol::NodeStatus;
+use slipway_server::time::Millis;
+
+/// The text for a missing value.
+pub fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Cuts a message to `room` characters.
+pub fn cut_to(said: &str, room: usize) -> String {
+    if said.chars().count() <= room {
+        return said.to_owned();
+    }
+    said.chars().take(room.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A length of time in its two largest units.
+pub fn duration(millis: Millis) -> String {
+    let seconds = millis / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// Bytes in the largest decimal unit that gives at least one.
+pub fn bytes(count: u64) -> String {
+    let units = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
+    match units.iter().find(|(_, size)| count >= *size) {
+        Some((unit, size)) => format!("{}.{} {unit}", count / size, count % size * 10 / size),
+        None => format!("{count} B"),
+    }
+}
+
+/// The protocol's name of an enum value without data.
+pub fn word<T: Serialize>(value: &T) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// Makes a line safe for a terminal: texts of machines and files may contain control characters.
+pub fn shown(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A table whose columns are as wide as their widest cell.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
+    let rows = rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect());
+    let rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// The name of a node, else its id.
+pub fn label(node: &NodeStatus) -> &str {
+    node.name.as_deref().unwrap_or(&node.id)
+}

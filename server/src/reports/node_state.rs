@@ -1,0 +1,21 @@
+//! The state of a node, as its reports change it.
+
+use crate::error::Error;
+use crate::state::{self, NodeEvent};
+use crate::store::runs::Run;
+use crate::store::{Connection, nodes};
+
+/// Moves the node to its next state, if this run is its newest. An older run says nothing about the node.
+pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -> Result<(), Error> {
+    let Some(mut node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(()) };
+    if node.run.as_deref() != Some(&run.id) {
+        return Ok(());
+    }
+    let next = state::next(node.state, event);
+    if next != node.state {
+        tracing::info!(node = node.label(), run = run.id, from = ?node.state, to = ?next, "node changed its state");
+        node.state = next;
+        nodes::save(connection, &node).await?;
+    }
+    Ok(())
+}
