@@ -273,7 +273,7 @@ fn without_yes_what_is_on_the_disk_is_shown_and_kept_until_somebody_agrees() {
     assert!(complaint.contains("standard input is not a terminal; give --yes"), "{complaint}");
     bench.check_untouched();
     let reason = failure(&bench.stream(&[&source[..], &["--json"]].concat()));
-    assert!(reason.contains("say --yes"), "{reason}");
+    assert!(reason.contains("give --yes"), "{reason}");
     bench.check_untouched();
 
     let asked = format!("{shown}everything on {} will be lost; type \"yes\" to continue: ", bench.path("disk"));

@@ -41,7 +41,7 @@ pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn
             Ok(Done::go_on("skipped: this machine was not started by UEFI".to_owned(), Vec::new()))
         }
         Err(error) if inputs.optional && !matches!(error, Error::Cancelled | Error::Inputs { .. }) => {
-            Ok(Done::go_on("the boot order was not changed".to_owned(), vec![text::chain(&error)]))
+            Ok(Done::go_on("the boot order could not be set".to_owned(), vec![text::chain(&error)]))
         }
         result => result,
     }
@@ -79,7 +79,7 @@ fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(R
         Err(error) if has_fallback => {
             let reason = text::chain(&error);
             warnings.push(format!(
-                "the boot order was not changed, so the firmware starts the disk only with /{removable}, if at all: \
+                "the boot order was not changed completely, so the firmware may start the disk only with /{removable}: \
                  {reason}"
             ));
             Ok(Done::go_on(format!("the firmware may start {} with /{removable}", disk.path()), warnings))
@@ -165,13 +165,7 @@ impl Order<'_> {
         warnings: &mut Vec<String>,
     ) -> Result<String, Error> {
         let loader = self.loader()?;
-        for other in self.copies(&loader.drive, machine).unwrap_or_default() {
-            warnings.push(format!(
-                "{other} has a partition with the same GUID as {}, like a copy of the image: the firmware may start \
-                 either; erase the one that should not be started",
-                self.found.partition.describe(self.disk)
-            ));
-        }
+        self.warn_of_copies(&loader.drive, machine, warnings);
         let note = self.variables.read(previous_install::VARIABLE).ok().flatten().unwrap_or_default();
         let note = String::from_utf8_lossy(&note);
         let own = choose::named(self.disk.path(), machine).ok().map(|own| own.disk);
@@ -189,6 +183,34 @@ impl Order<'_> {
             Vec::new()
         });
         let has = self.variables.entries()?;
+        let plan = self.plan(&has, &loader, inputs, &gone)?;
+        let old = has.options.get(&plan.number).and_then(Option::as_ref);
+        if old.is_none() && was_noted {
+            warnings
+                .push("the firmware has forgotten the entry that was made before, or somebody removed it".to_owned());
+        }
+        self.write(&has, &plan, inputs.position, warnings)?;
+        self.remember(&note, identity.as_deref(), &gone);
+        Ok(self.summary(&plan, &loader, inputs.position))
+    }
+
+    fn warn_of_copies(&self, drive: &HardDrive, machine: &dyn Machine, warnings: &mut Vec<String>) {
+        for other in self.copies(drive, machine).unwrap_or_default() {
+            warnings.push(format!(
+                "{other} has a partition with the same GUID as {}, like a copy of the image: the firmware may start \
+                 either; erase the one that should not be started",
+                self.found.partition.describe(self.disk)
+            ));
+        }
+    }
+
+    fn plan(
+        &self,
+        has: &order::Entries,
+        loader: &LoaderPath,
+        inputs: &EfiBootOrder,
+        gone: &[Signature],
+    ) -> Result<order::Plan, Error> {
         let vendor = self.found.path.split('/').nth(1).filter(|folder| !folder.eq_ignore_ascii_case("BOOT"));
         let otherwise = self.system.name.as_deref().or(vendor).unwrap_or("Linux");
         let name = Name { given: inputs.label.as_deref(), otherwise };
@@ -198,29 +220,36 @@ impl Order<'_> {
                 reason: "the firmware has 65536 entries: remove some in its setup".to_owned(),
             })
         };
-        let plan = order::plan(&has, &loader, name, inputs.position, &gone).ok_or_else(none_free)?;
+        order::plan(has, loader, name, inputs.position, gone).ok_or_else(none_free)
+    }
+
+    fn write(
+        &self,
+        has: &order::Entries,
+        plan: &order::Plan,
+        position: BootPosition,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), Error> {
         for number in &plan.removed {
             if let Err(error) = self.variables.remove(&entry(*number)) {
                 warnings.push(format!("an entry of a former installation is still there: {}", text::chain(&error)));
             }
         }
-        let old = has.options.get(&plan.number).and_then(Option::as_ref);
-        if old.is_none() && was_noted {
-            warnings
-                .push("the firmware has forgotten the entry that was made before, or somebody removed it".to_owned());
-        }
-        if old != Some(&plan.option) {
+        if has.options.get(&plan.number).and_then(Option::as_ref) != Some(&plan.option) {
             self.variables.write(&entry(plan.number), &plan.option.encode())?;
         }
         if has.order != plan.order {
             self.variables.write(&global("BootOrder"), &order::encode(&plan.order))?;
         }
-        if inputs.position == BootPosition::Next {
+        if position == BootPosition::Next {
             self.variables.write(&global("BootNext"), &plan.number.to_le_bytes())?;
         }
-        self.remember(&note, identity.as_deref(), &gone);
+        Ok(())
+    }
+
+    fn summary(&self, plan: &order::Plan, loader: &LoaderPath, position: BootPosition) -> String {
         let [number, called] = [format!("Boot{:04X}", plan.number), plan.option.description()];
-        let place = match inputs.position {
+        let place = match position {
             BootPosition::First => format!("is the first of {} in the boot order", plan.order.len()),
             BootPosition::Next => "is what the machine starts next time".to_owned(),
         };
@@ -228,11 +257,8 @@ impl Order<'_> {
             0 => String::new(),
             count => format!("; removed {count} of former installations"),
         };
-        Ok(format!(
-            "{number} ({called}), {} on {}, {place}{removed}",
-            loader.file,
-            self.found.partition.describe(self.disk)
-        ))
+        let partition = self.found.partition.describe(self.disk);
+        format!("{number} ({called}), {} on {partition}, {place}{removed}", loader.file)
     }
 
     /// Where the firmware finds the program.

@@ -42,7 +42,7 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool) -> Result<ExitC
         return Ok(ExitCode::SUCCESS);
     }
     for warning in &outcome.warnings {
-        super::tell(&format!("warning: {warning}"));
+        super::print_stderr(&format!("warning: {warning}"));
     }
     super::print(&format!("{}\n", super::shown(&outcome.summary)))?;
     match next {

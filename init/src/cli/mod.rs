@@ -109,7 +109,7 @@ fn identity() -> Result<ExitCode> {
     let disks = slipway_actions::list_disks(&roots.sys);
     let (inventory, notes) = discover::inventory(&roots, disks);
     for note in notes {
-        tell(&format!("note: {note}"));
+        print_stderr(&format!("note: {note}"));
     }
     let all = serde_json::json!({ "identity": discover::identity(&roots), "inventory": inventory });
     print(&format!("{}\n", serde_json::to_string_pretty(&all)?))?;
@@ -133,7 +133,7 @@ fn print_bytes(bytes: &[u8]) -> Result<()> {
 }
 
 /// Prints a line on standard error. A failure must not stop an action that is writing to a disk.
-fn tell(line: &str) {
+fn print_stderr(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", shown(line));
 }
 

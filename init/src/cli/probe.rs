@@ -30,7 +30,7 @@ pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
         super::print(&format!("{}\n", line(&arguments.path, place)))?;
     }
     if let [Place { number: 0, kind: None, .. }] = places.as_slice() {
-        super::tell(&format!("{}: {}", arguments.path, instead(&head(&arguments.path)?)));
+        super::print_stderr(&format!("{}: {}", arguments.path, instead(&head(&arguments.path)?)));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -37,7 +37,7 @@ pub(super) fn run(command: UserData) -> Result<ExitCode> {
     stdin.read_to_end(&mut user_data).context("reading user-data from standard input")?;
     if user_data.len() > MAX_BYTES {
         // `remove` passes on what it cannot parse, so truncated input must not reach it.
-        super::tell(&format!("1:1: the user-data has more than {} MiB", MAX_BYTES >> 20));
+        super::print_stderr(&format!("1:1: the user-data has more than {} MiB", MAX_BYTES >> 20));
         return Ok(ExitCode::FAILURE);
     }
     let edited = match command {
@@ -53,7 +53,7 @@ pub(super) fn run(command: UserData) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Err(Refusal { line, column, reason }) => {
-            super::tell(&format!("{line}:{column}: {reason}"));
+            super::print_stderr(&format!("{line}:{column}: {reason}"));
             Ok(ExitCode::FAILURE)
         }
     }

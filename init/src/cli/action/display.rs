@@ -35,7 +35,7 @@ impl Display {
         match (self, report) {
             (Self::Json, Report::Note(text)) => print_json(&serde_json::json!({ "note": text })),
             (Self::Json, Report::Progress(progress)) => print_json(&serde_json::json!({ "progress": progress })),
-            (Self::Bar(bar), Report::Note(text)) => bar.suspend(|| cli::tell(text)),
+            (Self::Bar(bar), Report::Note(text)) => bar.suspend(|| cli::print_stderr(text)),
             (Self::Bar(bar), Report::Progress(progress)) => {
                 if let Some((done, total)) = fraction(progress) {
                     bar.set_length(total);
@@ -44,11 +44,11 @@ impl Display {
                 bar.set_prefix(speed(progress));
                 bar.set_message(amounts(progress));
             }
-            (Self::Lines { .. }, Report::Note(text)) => cli::tell(text),
+            (Self::Lines { .. }, Report::Note(text)) => cli::print_stderr(text),
             (Self::Lines { next }, Report::Progress(progress)) => {
                 if Instant::now() >= *next {
                     *next = Instant::now() + LINE_EVERY;
-                    cli::tell(&format!("{}, {}", amounts(progress), speed(progress)));
+                    cli::print_stderr(&format!("{}, {}", amounts(progress), speed(progress)));
                 }
             }
         }
