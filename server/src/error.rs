@@ -19,10 +19,10 @@ pub enum Error {
         /// Causes, outermost first.
         causes: Vec<String>,
     },
-    /// A node makes more requests of a kind than it may.
-    #[error("more than {most} {what} from one node within a minute; try again in {retry_after} s")]
+    /// A caller makes more requests of a kind than it may.
+    #[error("more than {most} {what} within a minute; try again in {retry_after} s")]
     TooOften {
-        /// What there are too many of.
+        /// What there are too many of, and from whom.
         what: &'static str,
         /// How many a minute there may be.
         most: usize,

@@ -22,7 +22,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Allows at most `most` in a minute of this clock. `what` names the requests in the error.
+    /// Allows at most `most` in a minute of this clock. `what` names the requests and their caller in the error.
     pub fn new(what: &'static str, most: usize, clock: fn() -> Instant) -> Self {
         Self { what, most, clock, taken: Mutex::default() }
     }

@@ -154,7 +154,9 @@ async fn steps_have_a_number_and_a_rate() {
     }
     let response = post_form(&server, &token, "name=7").await;
     assert_eq!(response.headers()["retry-after"], "61", "what is left of the minute, rounded up");
-    assert_eq!(refusal(response).await.code, ErrorCode::TooManyRequests);
+    let refused = refusal(response).await;
+    assert_eq!(refused.code, ErrorCode::TooManyRequests);
+    assert_eq!(refused.message, "more than 120 reports with one token within a minute; try again in 61 s");
     let other = operate::add_run_token(&server.store().await, "web1", Purpose::Steps).await.unwrap().0;
     assert_eq!(post_form(&server, &other, "name=7").await.status(), StatusCode::OK);
 }

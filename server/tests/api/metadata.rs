@@ -159,5 +159,7 @@ async fn a_node_asks_a_hundred_and_twenty_times_a_minute_at_most() {
     }
     let refused = client.get(&url).send().await.unwrap();
     assert_eq!(refused.headers()["retry-after"], "61", "what is left of the minute, rounded up");
-    assert_eq!(refusal(refused).await.code, ErrorCode::TooManyRequests);
+    let refused = refusal(refused).await;
+    assert_eq!(refused.code, ErrorCode::TooManyRequests);
+    assert_eq!(refused.message, "more than 120 requests for metadata from one node within a minute; try again in 61 s");
 }

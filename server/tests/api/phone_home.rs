@@ -159,7 +159,9 @@ async fn a_node_reports_ten_times_a_minute_at_most() {
     let known = run(&server).await.last_contact_at;
     let refused = post(&server, &path, "").await;
     assert_eq!(refused.headers()["retry-after"], "61", "what is left of the minute, rounded up");
-    assert_eq!(refusal(refused).await.code, ErrorCode::TooManyRequests);
+    let refused = refusal(refused).await;
+    assert_eq!(refused.code, ErrorCode::TooManyRequests);
+    assert_eq!(refused.message, "more than 10 reports about one run within a minute; try again in 61 s");
     assert_eq!(run(&server).await.last_contact_at, known);
 }
 
