@@ -10,7 +10,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::ca::Authority;
 use crate::data::DataDir;
-use crate::error::Error;
+use crate::error::{Error, chain};
 
 /// How often the certificate's expiry is checked. Far shorter than its lifetime.
 const LOOK_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -41,7 +41,7 @@ impl Certificate {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             if let Err(error) = self.renew(authority, data) {
-                tracing::error!("renewing the server's certificate: {error}");
+                tracing::error!("renewing the server's certificate: {}", chain(&error));
             }
         }
     }
