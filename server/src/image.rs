@@ -116,10 +116,18 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
         (Some(found), Some(said)) if said.algorithm() == Algorithm::Sha256 && *found != said => {
             differs("digest", &found.to_string(), &said.to_string())
         }
-        (found, Some(said)) if found.as_ref() != Some(&said) => {
+        (Some(found), Some(said)) if *found != said => {
             let message = format!(
-                "the digest {said} of the raw image of {file:?} cannot be checked here: `image add` computes SHA-256, \
-                 and no digest of qcow2 images; give it to `os add --raw-digest`, and each machine checks it"
+                "the digest {said} of the raw image of {file:?} cannot be checked here: `image add` computes SHA-256; \
+                 give it to `os add --raw-digest`, and each machine checks it"
+            );
+            Err(Error::refused(ErrorCode::InvalidRequest, message))
+        }
+        (None, Some(said)) => {
+            let message = format!(
+                "the digest {said} of the raw image of {file:?} cannot be checked: of a qcow2 image, `image add` reads \
+                 only the header; leave out --raw-digest, or convert the image with `qemu-img convert -O raw` and add \
+                 that"
             );
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }

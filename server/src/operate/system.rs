@@ -18,6 +18,15 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
         let message = format!("there is no image {}; add it with `image add`", system.image);
         return Err(Error::refused(ErrorCode::NotFound, message));
     };
+    if system.raw_digest.is_some() && image.is_qcow2() {
+        let message = format!(
+            "the digest of the raw image cannot be checked: {} is a qcow2 image, whose blocks are in another order; \
+             leave out --raw-digest, as machines check the digest of the image itself, or convert the image with \
+             `qemu-img convert -O raw` and add that",
+            system.image
+        );
+        return Err(Error::refused(ErrorCode::InvalidRequest, message));
+    }
     system.raw_size = system.raw_size.or(image.raw_size);
     for argument in &system.kernel_args {
         if let Some(problem) = workflow::kernel_argument_problem(argument) {

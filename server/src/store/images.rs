@@ -27,6 +27,13 @@ pub struct Image {
     pub added_at: Millis,
 }
 
+impl Image {
+    /// Whether it is a qcow2 image: the only kind whose raw image has a known size, but no known digest.
+    pub fn is_qcow2(&self) -> bool {
+        self.raw_size.is_some() && self.raw_digest.is_none()
+    }
+}
+
 /// Stores an image. Adding it again refreshes what is known of it.
 pub async fn save(connection: &mut Connection, image: &Image) -> Result<(), Error> {
     let sql = "INSERT INTO images (digest, file_name, size, raw_size, raw_digest, added_at) \

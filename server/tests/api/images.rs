@@ -148,10 +148,24 @@ async fn what_the_operator_says_of_an_image_has_to_be_so() {
     let message = refused(&server, &zstd(&raw), known(None, Some(sha256(b"")))).await;
     assert!(message.contains(&format!("is {}, not {};", sha256(&raw), sha256(b""))), "{message}");
     let sha512: Digest = format!("sha512:{}", "0".repeat(128)).parse().unwrap();
-    for (bytes, digest) in [(zstd(&raw), sha512), (qcow2(1 << 30), sha256(&raw))] {
-        let message = refused(&server, &bytes, known(None, Some(digest))).await;
-        assert!(message.contains("give it to `os add --raw-digest`"), "{message}");
-    }
+    let message = refused(&server, &zstd(&raw), known(None, Some(sha512))).await;
+    assert!(message.contains("give it to `os add --raw-digest`"), "{message}");
+    let message = refused(&server, &qcow2(1 << 30), known(None, Some(sha256(&raw)))).await;
+    assert!(message.contains("leave out --raw-digest, or convert the image"), "{message}");
+}
+
+#[tokio::test]
+async fn no_operating_system_of_a_qcow2_image_has_a_digest_of_the_raw_image() {
+    let server = TestServer::start().await;
+    let image = add(&server, &qcow2(1 << 30), Known::default()).await.unwrap().image.digest;
+    let refused = add_system(&server, |system| {
+        system.image = image.clone();
+        system.raw_digest = Some(sha256(b""));
+    });
+    let message = refused.await.expect_err("a machine would fail after it erased the disk").to_string();
+    assert!(message.contains(&format!("{image} is a qcow2 image")), "{message}");
+    add_system(&server, |system| system.image = image).await.unwrap();
+    add_system(&server, |system| system.raw_digest = Some(sha256(&IMAGE))).await.unwrap();
 }
 
 #[tokio::test]
