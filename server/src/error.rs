@@ -49,7 +49,7 @@ pub enum Error {
         /// The column.
         what: &'static str,
         /// Why it failed.
-        source: serde_json::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A log that was stored cannot be read again.
     #[error("unpacking the log of node {node}")]
@@ -90,6 +90,12 @@ pub enum Error {
     Listen {
         /// The address.
         address: std::net::SocketAddr,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The system does not say on which address the server listens.
+    #[error("finding out on which address the server listens")]
+    Address {
         /// Why it failed.
         source: std::io::Error,
     },

@@ -240,7 +240,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 fn address(listener: &TcpListener) -> Result<SocketAddr, Error> {
-    listener.local_addr().map_err(|error| Error::refused(ErrorCode::Internal, error.to_string()))
+    listener.local_addr().map_err(|source| Error::Address { source })
 }
 
 #[cfg(test)]

@@ -77,13 +77,14 @@ pub async fn file(
     if !stays_inside(&path) {
         return Err(not_found().into());
     }
-    let (file, metadata) = files::open(&folder.join(&path)).await?.ok_or_else(not_found)?;
+    let path = folder.join(&path);
+    let (file, metadata) = files::open(&path).await?.ok_or_else(not_found)?;
     // A file that replaces another differs in at least one of these. Files must not be changed in place while they are
     // served.
     let etag =
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
     let served =
-        Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: "application/octet-stream" };
+        Served { file, path, size: metadata.len(), etag, cache: "no-cache", content_type: "application/octet-stream" };
     files::respond(served, &headers).await
 }
 

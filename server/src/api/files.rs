@@ -1,7 +1,7 @@
 //! Files over HTTP, with ranges and entity tags. At most one chunk of a file is in memory.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use axum::body::Body;
 use axum::http::header::{
@@ -25,6 +25,8 @@ const CHUNK_BYTES: usize = 512 << 10;
 pub struct Served {
     /// The file.
     pub file: File,
+    /// Its path, for errors.
+    pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
     /// Its strong entity tag, with quotes.
@@ -70,7 +72,7 @@ pub async fn respond(mut served: Served, request: &HeaderMap) -> Result<Response
     };
     if bytes.start > 0 {
         let sought = served.file.seek(SeekFrom::Start(bytes.start)).await;
-        sought.map_err(|source| Error::File { doing: "seeking in", path: "the file served".into(), source })?;
+        sought.map_err(|source| Error::File { doing: "seeking in", path: served.path, source })?;
     }
     let length = bytes.end - bytes.start;
     let body = Body::from_stream(ReaderStream::with_capacity(served.file.take(length), CHUNK_BYTES));

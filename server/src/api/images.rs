@@ -24,11 +24,13 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let digest: Digest =
         digest.parse().map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("{error}")))?;
-    let Some((file, metadata)) = files::open(&app.data.image(&digest)).await? else {
+    let path = app.data.image(&digest);
+    let Some((file, metadata)) = files::open(&path).await? else {
         return Err(Error::refused(ErrorCode::NotFound, format!("there is no image {digest}")).into());
     };
     let served = Served {
         file,
+        path,
         size: metadata.len(),
         etag: format!("\"{digest}\""),
         cache: "public, max-age=31536000, immutable",

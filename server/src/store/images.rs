@@ -1,9 +1,9 @@
 //! What is known of the images in the data folder.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{Digest, ErrorCode};
+use slipway_protocol::Digest;
 
-use super::{Connection, database, get, number, optional_number};
+use super::{Connection, database, get, number, optional_number, optional_word, word};
 use crate::error::Error;
 use crate::time::Millis;
 use sqlx::sqlite::SqliteRow;
@@ -79,14 +79,12 @@ pub async fn remove(connection: &mut Connection, digest: &Digest) -> Result<(), 
 }
 
 fn from_row(row: &SqliteRow) -> Result<Image, Error> {
-    let digest =
-        |text: String| text.parse::<Digest>().map_err(|error| Error::refused(ErrorCode::Internal, error.to_string()));
     Ok(Image {
-        digest: digest(get(row, "digest")?)?,
+        digest: word(row, "digest")?,
         file_name: get(row, "file_name")?,
         size: number(row, "size")?,
         raw_size: optional_number(row, "raw_size")?,
-        raw_digest: get::<Option<String>>(row, "raw_digest")?.map(digest).transpose()?,
+        raw_digest: optional_word(row, "raw_digest")?,
         added_at: number(row, "added_at")?,
     })
 }

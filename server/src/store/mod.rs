@@ -115,34 +115,45 @@ fn database(doing: &'static str) -> impl FnOnce(sqlx::Error) -> Error {
     move |source| Error::Database { doing, source }
 }
 
-fn get<'r, T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>>(row: &'r SqliteRow, column: &str) -> Result<T, Error> {
-    row.try_get(column).map_err(database("reading a column"))
+fn get<'r, T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>>(
+    row: &'r SqliteRow,
+    column: &'static str,
+) -> Result<T, Error> {
+    row.try_get(column).map_err(undecodable(column))
+}
+
+fn undecodable<E: std::error::Error + Send + Sync + 'static>(column: &'static str) -> impl FnOnce(E) -> Error {
+    move |source| Error::Record { what: column, source: Box::new(source) }
 }
 
 /// A count or a time. They are never negative.
-fn number(row: &SqliteRow, column: &str) -> Result<u64, Error> {
+fn number(row: &SqliteRow, column: &'static str) -> Result<u64, Error> {
     get::<i64>(row, column).map(i64::cast_unsigned)
 }
 
-fn optional_number(row: &SqliteRow, column: &str) -> Result<Option<u64>, Error> {
+fn optional_number(row: &SqliteRow, column: &'static str) -> Result<Option<u64>, Error> {
     get::<Option<i64>>(row, column).map(|value| value.map(i64::cast_unsigned))
 }
 
 fn json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T, Error> {
     let text: String = get(row, column)?;
-    serde_json::from_str(&text).map_err(|source| Error::Record { what: column, source })
+    serde_json::from_str(&text).map_err(undecodable(column))
 }
 
 fn optional_json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<Option<T>, Error> {
     let text: Option<String> = get(row, column)?;
-    let value = text.map(|text| serde_json::from_str(&text)).transpose();
-    value.map_err(|source| Error::Record { what: column, source })
+    text.map(|text| serde_json::from_str(&text)).transpose().map_err(undecodable(column))
 }
 
-/// An enum without data, stored as its bare name in the protocol.
+/// An enum without data, or another value that is a text in the protocol, stored as this bare text.
 fn word<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T, Error> {
     let text: String = get(row, column)?;
-    serde_json::from_value(serde_json::Value::String(text)).map_err(|source| Error::Record { what: column, source })
+    serde_json::from_value(serde_json::Value::String(text)).map_err(undecodable(column))
+}
+
+fn optional_word<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<Option<T>, Error> {
+    let text: Option<String> = get(row, column)?;
+    text.map(|text| serde_json::from_value(serde_json::Value::String(text))).transpose().map_err(undecodable(column))
 }
 
 pub(crate) fn to_json<T: Serialize>(value: &T) -> String {

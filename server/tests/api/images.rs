@@ -169,6 +169,25 @@ async fn no_operating_system_of_a_qcow2_image_has_a_digest_of_the_raw_image() {
 }
 
 #[tokio::test]
+async fn a_record_that_cannot_be_read_is_named_and_its_cause_stays_in_the_log() {
+    let server = TestServer::start().await;
+    let digest = add(&server, &zstd(&disk()), Known::default()).await.unwrap().image.digest;
+    let store = server.store().await;
+    let mut connection = store.read().await.unwrap();
+    for (sql, column, cause) in [
+        ("UPDATE images SET raw_digest = 'md5:0'", "raw_digest", "md5:0"),
+        ("UPDATE images SET size = 'x'", "size", "column"),
+    ] {
+        sqlx::query(sql).execute(&mut *connection).await.unwrap();
+        let error = images::get_by_digest(&mut connection, &digest).await.expect_err("it is damaged");
+        assert_eq!(error.to_string(), format!("decoding {column} from the database"));
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains(cause) && !error.body().message.contains(&source), "{source}");
+        sqlx::query("UPDATE images SET raw_digest = NULL").execute(&mut *connection).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn an_image_without_a_partition_table_is_added_with_a_warning() {
     let server = TestServer::start().await;
     let added = add(&server, &zstd(&[0xFA; 8192]), Known::default()).await.unwrap();
