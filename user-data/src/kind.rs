@@ -55,10 +55,10 @@ pub(crate) fn of(text: &str) -> Result<Kind, Refusal> {
         return Ok(*kind);
     }
     let reason = if start.starts_with('\u{feff}') {
-        "the user-data starts with a byte order mark, after which cloud-init does not look for a header; remove it"
+        "the text starts with a byte order mark, after which cloud-init does not look for a header; remove it"
     } else {
-        "cloud-init does not recognise the user-data: its first line is not one of the headers that cloud-init knows; \
-         begin a cloud-config with \"#cloud-config\""
+        "cloud-init does not recognise the text: its first line is not one of the headers that cloud-init knows; begin \
+         a cloud-config with \"#cloud-config\""
     };
     Err(Refusal::at_byte(text, text.len() - start.len(), reason))
 }

@@ -151,20 +151,18 @@ fn with_block(source: &str, block: &Block) -> Result<String, Refusal> {
 fn readable(user_data: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     let refuse = |reason: String| Refusal { line: 1, column: 1, reason };
     if user_data.len() > MAX_BYTES {
-        return Err(refuse(format!("the user-data has more than {} MiB", MAX_BYTES >> 20)));
+        return Err(refuse(format!("it has more than {} MiB", MAX_BYTES >> 20)));
     }
     if !gzip::is_compressed(user_data) {
         return Ok(Cow::Borrowed(user_data));
     }
-    let unpacked =
-        gzip::unpack(user_data).map_err(|reason| refuse(format!("the user-data is unreadable: {reason}")))?;
-    Ok(Cow::Owned(unpacked))
+    gzip::unpack(user_data).map(Cow::Owned).map_err(refuse)
 }
 
 fn text_of(user_data: &[u8]) -> Result<&str, Refusal> {
     std::str::from_utf8(user_data).map_err(|error| {
         let (valid, _) = user_data.split_at(error.valid_up_to());
         let valid = String::from_utf8_lossy(valid);
-        Refusal::at_byte(&valid, valid.len(), "the user-data is not UTF-8 from here on")
+        Refusal::at_byte(&valid, valid.len(), "the text is not UTF-8 from here on")
     })
 }

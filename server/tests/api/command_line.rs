@@ -241,14 +241,9 @@ fn user_data_may_be_compressed() {
 
     let start = |file: &str| fail(data, &["run", "start", "web1", "--os", "debian", "--user-data", file]);
     let reading = |file: &str, why: &str| format!("slipway-server: reading {file:?}: {why}");
-    assert!(
-        start(&cut).starts_with(&reading(&cut, "line 1, column 1: the user-data is unreadable: it begins like gzip"))
-    );
-    assert!(
-        start(&much)
-            .starts_with(&reading(&much, "line 1, column 1: the user-data is unreadable: it has more than 16 MiB"))
-    );
-    assert_eq!(start(&foreign), reading(&foreign, "line 2, column 4: the user-data is not UTF-8 from here on"));
+    assert!(start(&cut).starts_with(&reading(&cut, "line 1, column 1: it begins like gzip")));
+    assert!(start(&much).starts_with(&reading(&much, "line 1, column 1: it has more than 16 MiB")));
+    assert_eq!(start(&foreign), reading(&foreign, "line 2, column 4: the text is not UTF-8 from here on"));
     assert!(start("/nonexistent").starts_with(&reading("/nonexistent", "No such file")));
     let refused = "slipway-server: phone_home cannot be added to the user-data: line 1, column 1: ";
     assert!(

@@ -96,7 +96,7 @@ async fn what_is_refused_is_refused_when_it_is_said() {
         (with_user_data("#cloud-config\na: [b\n"), "phone_home cannot be added to the user-data: line 2, column 4: "),
         (
             with_user_data("hello\n"),
-            "phone_home cannot be added to the user-data: line 1, column 1: cloud-init does not recognise the user-data",
+            "phone_home cannot be added to the user-data: line 1, column 1: cloud-init does not recognise the text",
         ),
         (
             without(with_user_data(anchored)),
