@@ -35,7 +35,7 @@ pub async fn store(
     let before = external_steps::get_by_name(&mut transaction, &run.id, &report.name).await?;
     if before.is_none() && external_steps::count(&mut transaction, &run.id).await? >= MAX_STEPS {
         let message =
-            format!("run {} has {MAX_STEPS} external steps already; report further ones under their names", run.id);
+            format!("run {} already has {MAX_STEPS} external steps; report under the names of existing steps", run.id);
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     let known = external_steps::expected(&mut transaction, &run.id).await?;

@@ -148,7 +148,10 @@ async fn steps_have_a_number_and_a_rate() {
     for number in 0..100 {
         assert_eq!(post_form(&server, &token, format!("name={number}")).await.status(), StatusCode::OK);
     }
-    assert_eq!(refusal(post_form(&server, &token, "name=further").await).await.code, ErrorCode::Conflict);
+    let further = refusal(post_form(&server, &token, "name=further").await).await;
+    assert_eq!(further.code, ErrorCode::Conflict);
+    let expect = " already has 100 external steps; report under the names of existing steps";
+    assert!(further.message.ends_with(expect), "{}", further.message);
     for _ in 101..120 {
         assert_eq!(post_form(&server, &token, "name=7").await.status(), StatusCode::OK);
     }
