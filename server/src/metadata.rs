@@ -115,7 +115,16 @@ pub async fn newest_run(connection: &mut Connection, node: &Node) -> Result<Stri
     {
         return Ok(run.clone());
     }
-    let message = format!("node {} has no run with a seed-cloud-init step, and therefore no metadata", node.label());
+    let label = node.label();
+    let message = match &node.run {
+        None => format!("node {label} has no run, and therefore no metadata; start one with `run start`"),
+        Some(_) if node.state == NodeState::Decommissioned => {
+            format!("node {label} is out of service, and therefore has no metadata")
+        }
+        Some(run) => {
+            format!("run {run}, the newest of node {label}, has no seed-cloud-init step, and therefore no metadata")
+        }
+    };
     Err(Error::refused(ErrorCode::NotFound, message))
 }
 

@@ -142,12 +142,19 @@ async fn a_run_without_a_seed_has_no_metadata() {
     let server = TestServer::start().await;
     server.enrolled("web1").await;
     let (store, signer) = (server.store().await, Signer::open(&server.data()).unwrap());
-    let refused = async || operate::metadata_url(&store, &signer, "web1").await.expect_err("no metadata").body().code;
-    assert_eq!(refused().await, ErrorCode::NotFound);
+    let refused = async |expect: &str| {
+        let body = operate::metadata_url(&store, &signer, "web1").await.expect_err("no metadata").body();
+        assert_eq!((body.code, body.message.as_str()), (ErrorCode::NotFound, expect));
+    };
+    refused("node web1 has no run, and therefore no metadata; start one with `run start`").await;
     let run = start(&server, new_run("steps: [{name: a, action: {reboot: {}}}]")).await.unwrap();
-    assert_eq!(refused().await, ErrorCode::NotFound);
+    let id = &run.id;
+    refused(&format!("run {id}, the newest of node web1, has no seed-cloud-init step, and therefore no metadata"))
+        .await;
     let path = format!("/v1/metadata/{}/latest/user-data", signer.metadata_token(&run.id));
     assert_eq!(get(&server, &path, None).await.status(), StatusCode::NOT_FOUND);
+    operate::decommission_node(&store, "web1").await.unwrap();
+    refused("node web1 is out of service, and therefore has no metadata").await;
 }
 
 #[tokio::test]
