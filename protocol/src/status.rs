@@ -28,8 +28,6 @@ pub enum NodeState {
     Running,
     /// The last run failed. The machine stays in slipway and polls.
     Failed,
-    /// The node is being emptied before it leaves.
-    Draining,
     /// The node is out of service.
     Decommissioned,
 }

@@ -46,8 +46,8 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
     use NodeState as S;
     match (state, what) {
         (_, NodeEvent::Decommissioned) => S::Decommissioned,
-        // The operator takes nodes out of service and drains them; nothing the machine does changes that.
-        (S::Decommissioned | S::Draining, _) => state,
+        // The operator takes nodes out of service; nothing the machine does changes that.
+        (S::Decommissioned, _) => state,
         (S::Registered | S::Held | S::Enrolled, NodeEvent::ToldToWait) => S::Held,
         (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
         // A power-cycled machine enrols again. That alone changes nothing.
@@ -264,7 +264,6 @@ mod tests {
             (S::Booting, H::GivenWork, S::Enrolled),
             (S::Failed, H::GivenWork, S::Enrolled),
             (S::Enrolled, H::PhonedHome, S::Enrolled),
-            (S::Draining, H::StepStarted, S::Draining),
             (S::Running, H::Decommissioned, S::Decommissioned),
             (S::Decommissioned, H::Enrolled, S::Decommissioned),
             (S::Decommissioned, H::PhonedHome, S::Decommissioned),

@@ -24,8 +24,8 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let now = now();
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
-    if matches!(node.state, NodeState::Decommissioned | NodeState::Draining) {
-        let message = format!("node {} is out of service or about to be", node.label());
+    if node.state == NodeState::Decommissioned {
+        let message = format!("node {} is out of service", node.label());
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     let id = random::id();
