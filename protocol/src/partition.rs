@@ -31,7 +31,7 @@ const TYPES: &[(&str, &str)] = &[
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewPartition {
-    /// The size, rounded up to whole MiB. It is bytes, a number with `MiB`, `GiB` or `TiB`, or `rest`.
+    /// The size, rounded up to whole MiB. It is bytes, a number with `KiB`, `MiB`, `GiB` or `TiB`, or `rest`.
     pub size: PartitionSize,
     /// The type: `esp`, `xbootldr`, `bios-boot`, `linux`, `root`, `root-x86-64`, `root-arm64`, `home`, `srv`, `var`,
     /// `tmp`, `swap`, `lvm`, `raid`, or a GUID.
@@ -68,7 +68,7 @@ impl PartitionSize {
             Self::Text(text) => format!("{text:?}"),
             Self::Bytes(bytes) => bytes.to_string(),
         };
-        let wrong = || format!("the size {}: give bytes, a number with MiB, GiB or TiB, or \"rest\"", given());
+        let wrong = || format!("the size {}: give bytes, a number with KiB, MiB, GiB or TiB, or \"rest\"", given());
         bytes.filter(|bytes| *bytes > 0).map(Some).ok_or_else(wrong)
     }
 }
