@@ -3,7 +3,7 @@
 use reqwest::Method;
 use slipway_protocol::{BootKnown, BootReport};
 
-use crate::client::{Ask, Client, ClientError};
+use crate::client::{Ask, Client, ClientError, compress};
 
 impl Client {
     /// `GET /v1/boot-report`.
@@ -23,7 +23,7 @@ impl Client {
     /// `POST /v1/boot-report/logs`.
     pub async fn boot_log(&self, boot_id: &str, log: &[u8]) -> Result<(), ClientError> {
         let ask = Ask::new("sending the log of this boot", Method::POST, "v1/boot-report/logs").patient();
-        let body = self.compress(log)?;
+        let body = compress(log);
         let request = |r: reqwest::RequestBuilder| {
             r.query(&[("boot_id", boot_id)])
                 .header(reqwest::header::CONTENT_ENCODING, "gzip")
