@@ -40,6 +40,9 @@ pub mod run;
 pub mod tls;
 mod told;
 
+/// Name of the file in [`Options::state`] in which a panic leaves its message for the next installer.
+pub const PANIC: &str = "panic";
+
 /// What [`run()`] needs to know about the machine.
 pub struct Options {
     /// Identity and hardware of the machine.
@@ -48,7 +51,8 @@ pub struct Options {
     pub set_clock: bool,
     /// A folder that is lost when the machine restarts.
     pub state: PathBuf,
-    /// How the previous installer in this boot ended.
+    /// How the previous installer in this boot ended. If its panic left a message in [`PANIC`], with that message; the
+    /// file is removed when a run begins.
     pub previous_exit: Option<String>,
     /// The log of the machine.
     pub log: LogBook,
@@ -91,6 +95,9 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
                 let _ = options.disks_settled.wait_for(|settled| *settled).await;
                 let mut end = runner.run(&workflow).await;
                 if let Err(reason) = reporter.flush().await {
+                // Not before: an installer that ends while it enrols leaves it for the next one. Not later: it does not
+                // explain how this installer ends.
+                let _ = std::fs::remove_file(options.state.join(PANIC));
                     error!("run {}: {reason}; the machine stays up and waits for another run", workflow.run);
                     abandoned = Some(workflow.run);
                     end = End::Failed;

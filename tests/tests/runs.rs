@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slipway_installer::config::Config;
-use slipway_installer::{End, Options, clock};
+use slipway_installer::{End, Options, PANIC, clock};
 use slipway_protocol::{Action, EraseDisk, NodeState, Reboot, RunState, Step, StepState, StreamImage};
 use slipway_server::operate;
 use slipway_tests::{DISK, Lab};
@@ -141,6 +141,24 @@ async fn an_installer_that_was_killed_in_a_step_is_reported_by_the_next() {
     let failure = lab.status().await.run.unwrap().steps.remove(0).failure.unwrap();
     assert_eq!(failure.reason, "the installer ended in the middle of step 1 write");
     assert_eq!(failure.causes, ["killed by signal 9 (SIGKILL)"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_message_of_a_panic_is_kept_until_a_run_begins() {
+    let lab = Lab::start().await;
+    let options = lab.options(None);
+    let message = options.state.join(PANIC);
+    std::fs::create_dir_all(&options.state).unwrap();
+    std::fs::write(&message, "panicked at x.rs:1").unwrap();
+    lab.register(true).await;
+    let installing = tokio::spawn(slipway_installer::run(lab.config(), options));
+    lab.wait_for("enrolled", |node| node.state == NodeState::Enrolled).await;
+    assert!(message.exists());
+
+    let erase = Action::EraseDisk(EraseDisk { disk: lab.disk_hints(), ..EraseDisk::default() });
+    lab.start_run(vec![step("erase", erase)]).await;
+    assert_eq!(installing.await.unwrap().unwrap(), End::Done);
+    assert!(!message.exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use slipway_installer::config::{self, Config};
 use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
 use slipway_installer::run::MakeMachine;
-use slipway_installer::{End, Options, discover, link, wait_for_disks};
+use slipway_installer::{End, Options, PANIC, discover, link, wait_for_disks};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -21,8 +21,6 @@ use tracing::{info, warn};
 
 /// State of this boot. A tmpfs in the boot image and on every Linux.
 const STATE: &str = "/run/slipway";
-/// Where a panic message is left for the next installer.
-const PANIC: &str = "/run/slipway/panic";
 /// How long to wait for the first disk before enrolling without one.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
 /// The list of disks must not change for this long before one is chosen, and the longest wait for that.
@@ -56,9 +54,6 @@ pub struct InstallArguments {
 pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     super::log::start(None);
     let previous_exit = previous_exit(arguments.child.previous_exit);
-    if let Some(how) = &previous_exit {
-        warn!("started again; the previous installer ended: {how}");
-    }
     keep_panics();
     let (config, warnings) = config::load()?;
     for warning in warnings {
@@ -161,17 +156,21 @@ fn keep_panics() {
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
         // A failure has nowhere to be reported.
-        let _ = std::fs::create_dir_all(STATE).and_then(|()| std::fs::write(PANIC, panic.to_string()));
+        let _ = std::fs::create_dir_all(STATE).and_then(|()| std::fs::write(panic_note(), panic.to_string()));
     }));
 }
 
-/// How the previous installer ended, with its panic message if there was one.
+fn panic_note() -> PathBuf {
+    Path::new(STATE).join(PANIC)
+}
+
+/// How the previous installer ended, with its panic message if there was one. Also logs it.
 fn previous_exit(how: Option<String>) -> Option<String> {
-    let panic = std::fs::read_to_string(PANIC).ok().map(|message| message.replace('\n', " "));
-    // Otherwise it would be reported again.
-    let _ = std::fs::remove_file(PANIC);
+    let panic = std::fs::read_to_string(panic_note()).ok().map(|message| message.replace('\n', " "));
     let ends: Vec<String> = how.into_iter().chain(panic).collect();
-    (!ends.is_empty()).then(|| ends.join(": "))
+    let how = (!ends.is_empty()).then(|| ends.join(": "))?;
+    warn!("started again; the previous installer ended: {how}");
+    Some(how)
 }
 
 fn facts(kernel_to_init: Option<u64>) -> Facts {
