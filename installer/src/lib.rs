@@ -74,11 +74,13 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
     }
     let session = Session::open(config, options.facts, options.once).await?;
     let reporter = Reporter::start(session.clone(), options.log.clone());
+    let after_failure = if options.once { "" } else { "; the machine stays up and waits for another run" };
     let runner = Runner {
         session: session.clone(),
         reporter: reporter.clone(),
         log: options.log,
         note: options.state.join("step.json"),
+        after_failure,
         previous_exit: options.previous_exit,
         machine: options.machine,
     };
@@ -93,12 +95,12 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
                 backoff.reset();
                 // The sender lives as long as the machine. An error means there is nothing to wait for.
                 let _ = options.disks_settled.wait_for(|settled| *settled).await;
-                let mut end = runner.run(&workflow).await;
-                if let Err(reason) = reporter.flush().await {
                 // Not before: an installer that ends while it enrols leaves it for the next one. Not later: it does not
                 // explain how this installer ends.
                 let _ = std::fs::remove_file(options.state.join(PANIC));
-                    error!("run {}: {reason}; the machine stays up and waits for another run", workflow.run);
+                let mut end = runner.run(&workflow).await;
+                if let Err(reason) = reporter.flush().await {
+                    error!("run {}: {reason}{after_failure}", workflow.run);
                     abandoned = Some(workflow.run);
                     end = End::Failed;
                 }

@@ -30,7 +30,7 @@ pub type MakeMachine = Arc<dyn Fn(&Cancel) -> Box<dyn Machine + Send> + Send + S
 pub enum End {
     /// Every step succeeded, and none asks to leave the machine.
     Done,
-    /// A step failed: the machine stays up and waits for another run.
+    /// A step failed.
     Failed,
     /// Every step succeeded, and the machine is to be restarted.
     Reboot,
@@ -49,6 +49,8 @@ pub struct Runner {
     /// File that names the step in progress, so that a restarted installer knows what was interrupted. Must be lost
     /// when the machine restarts.
     pub note: PathBuf,
+    /// What follows a run that failed, to be appended to a message.
+    pub after_failure: &'static str,
     /// How the previous installer in this boot ended, if there was one.
     pub previous_exit: Option<String>,
     /// Makes the machine for an attempt.
@@ -209,7 +211,7 @@ impl Runner {
             self.reporter.event(&workflow.run, later, 0, EventKind::Skipped);
         }
         self.forget();
-        error!("run {} failed; the machine stays up and waits for another run", workflow.run);
+        error!("run {} failed{}", workflow.run, self.after_failure);
         End::Failed
     }
 
