@@ -84,7 +84,7 @@ impl Reader {
             Node::Key if is_null => Err(refuse(span, "the key is missing: put the words null and ~ in quotes")),
             Node::Key if is_plain && text == "<<" => Err(refuse(span, "this merges mappings, but values must be text")),
             Node::Key if is_plain && is_number(text) => {
-                Err(refuse(span, "put a key that begins with a digit in quotes"))
+                Err(refuse(span, "put a key that begins with a digit, or with a sign and a digit, in quotes"))
             }
             Node::Key => {
                 self.next = Node::Value(text.to_owned(), *span);
@@ -195,7 +195,7 @@ mod tests {
         check("a: b\n\n\"a\": c\n", "line 3, column 1: this key is already set");
         check("!!str 1: b\n'1': c\n", "line 2, column 1: this key is already set");
         check("11: a\n0xb: b\n", "line 1, column 1: put a key that begins with a digit");
-        check("a: b\n-1: a\n", "line 2, column 1: put a key that begins with a digit");
+        check("a: b\n-1: a\n", "line 2, column 1: put a key that begins with a digit, or with a sign and a digit, in");
         check("<<: {a: b}\n", "line 1, column 1: this merges mappings");
         check("a: b\n---\n", "line 2, column 1: a second document begins");
         check("--- ~\n--- ~\n", "line 2, column 1: a second document begins");
