@@ -78,10 +78,7 @@ pub enum End {
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The configuration is missing, or is not in the form that the action writes.
-    #[error(
-        "reading {}: this command is for the unit that the action boot-reporter installs in the target system",
-        path.display()
-    )]
+    #[error("reading {}{}", path.display(), hint(source))]
     Config {
         /// The file.
         path: PathBuf,
@@ -105,6 +102,15 @@ pub enum ReportError {
         #[from]
         source: ClientError,
     },
+}
+
+fn hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            ": this command is for the unit that the action boot-reporter installs in the target system"
+        }
+        _ => "",
+    }
 }
 
 /// Reports until the system runs and the server knows it, the server no longer expects reports, or the time is over.

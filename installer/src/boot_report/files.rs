@@ -63,6 +63,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_configuration_that_is_missing_is_told_from_one_that_cannot_be_read() {
+        let root = tempfile::tempdir().expect("a folder");
+        let surroundings = Surroundings { root: root.path().to_owned(), ..Surroundings::default() };
+        let message = || configuration(&surroundings).expect_err("nothing can be read").to_string();
+        assert!(message().contains(": this command is for the unit that the action boot-reporter installs"));
+        let path = root.path().join(places::CONFIG);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(&path, "{").expect("a file");
+        assert_eq!(message(), format!("reading {}", path.display()));
+    }
+
+    #[test]
     fn a_reporter_that_crashes_is_not_started_for_ever() {
         let state = tempfile::tempdir().expect("a folder");
         let surroundings = Surroundings { state: state.path().to_owned(), ..Surroundings::default() };
