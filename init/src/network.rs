@@ -259,8 +259,12 @@ impl Network {
             self.unroute(index, METRIC_WINNER).await;
         }
         let servers: Vec<_> = lease.dns_srvs.iter().flatten().map(ToString::to_string).collect();
-        let found = found
-            .with_context(|| format!("looking up the server's name {} at {}", self.server.host, servers.join(", ")))?;
+        let asked = if servers.is_empty() {
+            "without a name server, as DHCP gave none".to_owned()
+        } else {
+            format!("at {}", servers.join(", "))
+        };
+        let found = found.with_context(|| format!("looking up the server's name {} {asked}", self.server.host))?;
         Ok(found.collect())
     }
 
