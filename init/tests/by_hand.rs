@@ -105,6 +105,15 @@ fn inputs_that_cannot_be_right_are_refused_before_the_disk_is_touched() {
 }
 
 #[test]
+fn options_of_a_download_are_refused_without_one() {
+    let folder = folder();
+    fs::write(folder.path().join("ca.pem"), "").unwrap();
+    let line = "action write-file --disk disk --path /x --content a --ca ca.pem";
+    let (is_ok, _, err) = slipway(folder.path(), line);
+    assert!(!is_ok && err.contains("--content <CONTENT>' cannot be used with '--ca <CA>'"), "{err}");
+}
+
+#[test]
 fn only_what_overwrites_a_disk_can_be_told_not_to_ask() {
     let folder = folder();
     let asking = ["erase-disk", "stream-image", "partition", "make-filesystem"];

@@ -72,7 +72,7 @@ pub(super) fn seed(given: SeedArguments) -> Result<ByHand> {
 
 #[derive(Args)]
 #[command(group(ArgGroup::new("source").required(true).args(["content", "from"])))]
-#[command(mut_arg("ca", |ca| ca.requires("from")))]
+#[command(mut_arg("ca", |ca| ca.conflicts_with("content")))]
 pub(super) struct WriteArguments {
     #[command(flatten)]
     target: InstalledDisk,
