@@ -114,6 +114,15 @@ fn options_of_a_download_are_refused_without_one() {
 }
 
 #[test]
+fn a_file_that_is_not_text_is_named() {
+    let folder = folder();
+    fs::write(folder.path().join("ca.der"), [0x30, 0x82, 0xFF]).unwrap();
+    let line = "action write-file --disk disk --path /x --from https://localhost/x --ca ca.der";
+    let (is_ok, _, err) = slipway(folder.path(), line);
+    assert!(!is_ok && err.contains("reading ca.der: it is not text; give text in UTF-8, such as PEM"), "{err}");
+}
+
+#[test]
 fn only_what_overwrites_a_disk_can_be_told_not_to_ask() {
     let folder = folder();
     let asking = ["erase-disk", "stream-image", "partition", "make-filesystem"];

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use slipway_installer::{config, discover, tls};
@@ -149,7 +149,9 @@ fn shown(line: &str) -> String {
 
 /// Reads a file named on the command line.
 fn read_file(path: &PathBuf) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+    let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let no_text = |_| anyhow!("reading {}: it is not text; give text in UTF-8, such as PEM", path.display());
+    String::from_utf8(bytes).map_err(no_text)
 }
 
 /// A value of an option: its name, the value, and its help.
