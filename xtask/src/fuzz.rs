@@ -58,7 +58,10 @@ pub fn why_not() -> Option<String> {
         return Some("there is no C++ compiler to compile libFuzzer with (Debian's package g++)".to_owned());
     }
     if !host::is_debian() && run_quietly(&mut command("/usr/bin/python3", ["-c", "import yaml"])).is_err() {
-        return Some("/usr/bin/python3 has no PyYAML, which a fuzz target needs for comparison".to_owned());
+        return Some(
+            "/usr/bin/python3 has no PyYAML, which a fuzz target needs for comparison (Debian's package python3-yaml)"
+                .to_owned(),
+        );
     }
     let host = match host_triple() {
         Ok(host) => host,
