@@ -140,6 +140,9 @@ pub enum Error {
         /// Bytes of the text.
         size: usize,
     },
+    /// The map has more than [`MAX_RANGES`] ranges.
+    #[error("reading the block map: it has more than {MAX_RANGES} ranges; write the image without it")]
+    TooManyRanges,
     /// The text is not well-formed XML.
     #[error("reading the block map: line {line} is not well-formed XML; make it again with bmaptool create")]
     Xml {

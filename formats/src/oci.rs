@@ -42,6 +42,7 @@ pub fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String
     let only = index.first().filter(|_| platforms == ["any"]);
     match (matching.next(), matching.next(), only) {
         (Some((entry, _)), None, _) | (None, None, Some(entry)) => digest_of(entry),
+        (None, ..) if index.is_empty() => Err("its index lists no manifests".to_owned()),
         (None, ..) => Err(format!("it has nothing for {wanted}, only for {}", listed(&platforms))),
         (Some(_), Some(_), _) => Err(format!("it has several manifests for {wanted}: select one by its digest")),
     }
@@ -120,7 +121,7 @@ mod tests {
         );
         check(json!([amd]), Err("it has nothing for linux/arm64"));
         check(json!([arm, arm]), Err("it has several manifests for linux/arm64"));
-        check(json!([]), Err("it has nothing for linux/arm64"));
+        check(json!([]), Err("its index lists no manifests"));
         check(json!([{"digest": 7}]), Err("an entry without a digest"));
     }
 

@@ -25,6 +25,7 @@ pub fn parse(text: &[u8]) -> Result<Bmap, Error> {
         // The position is after the event that was just read.
         let end = reader.buffer_position() as usize;
         match raw.take(&event, &mut path, end) {
+            Ok(true) if raw.ranges.len() > MAX_RANGES => return Err(Error::TooManyRanges),
             Ok(true) => {}
             Ok(false) => break,
             Err(reason) => return Err(refusal(line_of(end.saturating_sub(1)), reason)),
@@ -135,9 +136,6 @@ impl Raw {
     }
 
     fn range(&mut self, text: &str) -> Result<(), String> {
-        if self.ranges.len() == MAX_RANGES {
-            return Err(format!("there are more than {MAX_RANGES} ranges; write the image without it"));
-        }
         let (first, last) = match text.split_once('-') {
             Some((first, last)) => (number(first.trim())?, number(last.trim())?),
             None => (number(text)?, number(text)?),

@@ -151,13 +151,16 @@ fn version_3(fields: &Fields<'_>) -> Result<(Compression, u64), HeaderError> {
     let incompatible = fields.be64(72)?;
     let len = fields.be32(100)? as usize;
     if len < V3_LEN || !len.is_multiple_of(8) {
-        return Err(refused(format!("it cannot have {len} bytes")));
+        return Err(refused(format!("the header cannot have {len} bytes")));
     }
     let kind = if len > COMPRESSION_TYPE { u8::from_be_bytes(fields.bytes(COMPRESSION_TYPE)?) } else { 0 };
     let compression = match (incompatible & COMPRESSION != 0, kind) {
         (false, 0) => Compression::Deflate,
         (true, 1) => Compression::Zstd,
-        _ => {
+        (false, _) | (true, 0) => {
+            return Err(refused(format!("its compression flag contradicts its compression type {kind}")));
+        }
+        (true, _) => {
             return Err(unsupported(
                 format!("it has compression type {kind}, but only zlib and zstd are supported"),
                 CONVERT,

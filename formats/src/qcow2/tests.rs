@@ -243,10 +243,10 @@ fn headers_that_cannot_be_relied_on_are_refused() {
     refused_field(76, 1 << 0, "it was not closed; repair it with qemu-img check");
     refused_field(76, 1 << 1, "it is marked as damaged");
     refused_field(76, 1 << 2, "its data is in another file");
-    refused_field(76, 1 << 3, "it has compression type 0");
+    refused_field(76, 1 << 3, "its compression flag contradicts its compression type 0; check it with qemu-img check");
     refused_field(76, 1 << 4, "it has extended L2 entries");
     refused_field(72, 1 << 31, "an unknown feature");
-    refused_field(100, 105, "it cannot have 105 bytes");
+    refused_field(100, 105, "the header cannot have 105 bytes");
     refused_field(24, 1 << 31, "the raw image cannot have 9223372036854809276 bytes");
     refused_field(24, 1 << 30, "its L1 table is too short");
     refused(|file| put64(file, 24, 0), "cannot have 0 bytes", "cannot have 0 bytes");
