@@ -369,7 +369,7 @@ async fn an_image_that_is_another_than_it_should_be() {
         Fault {
             name: "a page",
             image: served(&lab, b"<!DOCTYPE html><title>Log in</title>").await,
-            reason: "it is an HTML or XML page; raw images, ",
+            reason: "it is an HTML or XML page; raw images (uncompressed, ",
             cause: None,
             left: AsItWas,
         },

@@ -68,7 +68,7 @@ async fn a_command_is_told_with_what_it_printed() {
     let step = failed(&lab).await;
     let failure = step.failure.unwrap();
     assert_eq!((step.state, failure.reason.as_str()), (StepState::TimedOut, "running run-in-target"));
-    assert_eq!(failure.causes, ["it took longer than the 600 s the workflow allows"]);
+    assert_eq!(failure.causes, ["it took longer than the 600 s that the workflow allows"]);
     assert!(step.notes.ends_with(&["one".to_owned(), "really? ".to_owned()]), "{:?}", step.notes);
 
     // Nothing is left that blocks another command.
