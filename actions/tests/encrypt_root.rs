@@ -279,7 +279,7 @@ fn what_cannot_be_told_the_boot_loader_is_refused_before_anything_is_changed() {
     let bench = installed(&[SYSTEM, &[("etc/default/grub", conditional)]].concat(), 40);
     let safe = Safe::new(&bench, Path::new(NO_TPM));
     let refused = safe.refused(EncryptRoot::default());
-    let expect = "editing /etc/default/grub of the installed system: line 1: GRUB_CMDLINE_LINUX is set behind another";
+    let expect = "editing /etc/default/grub of the installed system: line 1: GRUB_CMDLINE_LINUX is set inside or after";
     assert!(refused.starts_with(expect), "{refused}");
     assert_eq!(safe.keys.lock().unwrap().len(), 0);
 

@@ -80,7 +80,7 @@ fn an_image_that_is_not_that_of_the_list_of_sums_does_not_boot() {
             "looking for \"image.raw\" in the list of sums: it has \"other.raw\"",
         ),
         ("<html>".to_owned(), "it has no line with a digest and a name"),
-        (" ".repeat(MIB + 1), "it has more than the 1048576 bytes that are read"),
+        (" ".repeat(MIB + 1), "it has more than the allowed 1048576 bytes"),
     ] {
         fails_for(&bench, from_list(&list), expect);
         check_untouched(&bench);
