@@ -37,7 +37,7 @@ fn for_each_image(check: impl Fn(&Image, &Path) -> Vec<String> + Sync) {
     let work = || {
         loop {
             let Some(image) = images.lock().unwrap().pop() else { break };
-            let path = dir.path().join(image.name);
+            let path = dir.path().join(image.0);
             if image.make(&path) {
                 failures.lock().unwrap().extend(check(&image, &path));
                 fs::remove_file(&path).unwrap();
@@ -62,9 +62,9 @@ fn compare(what: &str, path: &Path) -> Option<String> {
 fn images_of_every_kind_are_what_blkid_says_they_are() {
     for_each_image(|image, path| {
         let kind = found(path).map(|found| found.kind);
-        let as_meant = kind.as_deref() == image.kind;
-        let wrong_kind = (!as_meant).then(|| format!("{}: found {kind:?}, meant {:?}", image.name, image.kind));
-        wrong_kind.into_iter().chain(compare(image.name, path)).collect()
+        let as_meant = kind.as_deref() == Some(image.1);
+        let wrong_kind = (!as_meant).then(|| format!("{}: found {kind:?}, meant {}", image.0, image.1));
+        wrong_kind.into_iter().chain(compare(image.0, path)).collect()
     });
 }
 
@@ -79,7 +79,7 @@ fn a_damaged_byte_is_judged_as_blkid_judges_it() {
             file.read_exact_at(&mut byte, *offset).unwrap();
             let damaged = [byte[0] ^ [0xFF, 0x01, 0x80, 0x24][index % 4]];
             file.write_all_at(&damaged, *offset).unwrap();
-            failures.extend(compare(&format!("{} with {damaged:02x?} at {offset}", image.name), path));
+            failures.extend(compare(&format!("{} with {damaged:02x?} at {offset}", image.0), path));
             file.write_all_at(&byte, *offset).unwrap();
         }
         failures
@@ -98,7 +98,7 @@ fn a_truncated_image_is_judged_as_blkid_judges_it() {
         let mut failures = Vec::new();
         for size in sizes.into_iter().rev() {
             file.set_len(size).unwrap();
-            failures.extend(compare(&format!("{} cut to {size} bytes", image.name), path));
+            failures.extend(compare(&format!("{} cut to {size} bytes", image.0), path));
         }
         failures
     });
@@ -123,7 +123,7 @@ fn several_file_systems_in_one_place_are_not_believed() {
         File::create(&path).unwrap().set_len(128 << 20).unwrap();
         let all = images::all();
         for name in [first, second] {
-            let image = all.iter().find(|image| image.name == name).unwrap();
+            let image = all.iter().find(|image| image.0 == name).unwrap();
             assert!(image.add_to(&path));
         }
         assert_eq!(compare("image", &path), None);
@@ -180,7 +180,7 @@ fn file_systems_are_found_in_their_partitions_and_no_others() {
     let put = |name: &str, size: u64, at: u64| {
         let part = dir.path().join("part");
         File::create(&part).unwrap().set_len(size).unwrap();
-        assert!(images::all().iter().find(|image| image.name == name).unwrap().add_to(&part));
+        assert!(images::all().iter().find(|image| image.0 == name).unwrap().add_to(&part));
         disk.write_all_at(&fs::read(part).unwrap(), at).unwrap();
     };
     put("ext4", 8 << 20, 1 << 20);
