@@ -5,13 +5,8 @@ pub mod challenge;
 use std::time::{Duration, SystemTime};
 
 /// The total size from the `Content-Range` of a 206 (RFC 9110, 14.4), if it continues the request.
-pub fn resumed_total(
-    offset: u64,
-    range: &str,
-    wanted: Option<&str>,
-    found: Option<&str>,
-) -> Result<Option<u64>, String> {
-    if wanted.is_some() && found.is_some() && wanted != found {
+pub fn resumed_total(offset: u64, range: &str, tag: Option<&str>, found: Option<&str>) -> Result<Option<u64>, String> {
+    if tag.is_some() && found.is_some() && tag != found {
         return Err("the entity tag has changed".to_owned());
     }
     match content_range(range) {

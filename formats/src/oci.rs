@@ -115,10 +115,8 @@ mod tests {
             (entry('a', "linux", "amd64"), entry('b', "linux", "arm64"), entry('c', "unknown", "unknown"));
         check(json!([amd, arm, other]), Ok('b'));
         check(json!([{"digest": hex('d')}]), Ok('d'));
-        check(
-            json!([amd, other]),
-            Err("it has nothing for linux/arm64, only for \"linux/amd64\", \"unknown/unknown\""),
-        );
+        let expect = Err("it has nothing for linux/arm64, only for \"linux/amd64\", \"unknown/unknown\"");
+        check(json!([amd, other]), expect);
         check(json!([amd]), Err("it has nothing for linux/arm64"));
         check(json!([arm, arm]), Err("it has several manifests for linux/arm64"));
         check(json!([]), Err("its index lists no manifests"));

@@ -47,7 +47,7 @@ pub(crate) struct Document {
 }
 
 /// A key of the root and its value, or an item of a list.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Entry {
     /// The key is `phone_home`, or an alias of a scalar that is.
     pub(crate) is_phone_home: bool,
@@ -276,17 +276,7 @@ impl<'a> Reader<'a> {
             event => event.scalar().is_some_and(|(key, _)| key == PHONE_HOME),
         };
         let is_phone_home = !self.is_list() && is_word;
-        let bytes = start(span)..start(span);
-        let entry = Entry {
-            is_phone_home,
-            field: None,
-            content_type: None,
-            is_pieced: false,
-            is_unfit: false,
-            bytes,
-            ends_in_block_scalar: false,
-            meaning: 0,
-        };
+        let entry = Entry { is_phone_home, bytes: start(span)..start(span), ..Entry::default() };
         Open { entry, nodes: 0, scalar_end: start(span), children: None, fields: None, key: String::new() }
     }
 

@@ -14,11 +14,8 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
     let (first, rest) = source.split_once('\n').unwrap_or((source, ""));
     // cloud-init skips white space to detect the header, but then expects it in the very first line.
     if !first.starts_with("##") {
-        return Err(Refusal::at_byte(
-            source,
-            0,
-            "a template's header must be the first line, without white space before it",
-        ));
+        let reason = "a template's header must be the first line, without white space before it";
+        return Err(Refusal::at_byte(source, 0, reason));
     }
     let engine = first.to_ascii_lowercase().split_once(TEMPLATE).map(|(_, engine)| engine.trim().to_owned());
     if engine.as_deref() != Some("jinja") {

@@ -17,27 +17,27 @@ use xtask::debian;
 const IGNITION: &str = "usr/lib/dracut/modules.d/30ignition/ignition";
 /// User and group of `core`.
 const CORE: u32 = 1000;
+const KEY: &str = "ssh-ed25519 AAAA operator";
+
+/// The config with everything that can be added.
+fn completed(config: &Value) -> String {
+    let phone_home = Some(&PhoneHome { url: "https://s.example/p".to_owned(), tries: Some(3) });
+    let ssh_keys = &[KEY.to_owned()];
+    let (hostname, ca) = (Some("web1"), Some("PEM\n"));
+    complete(&config.to_string(), &Additions { hostname, ssh_keys, phone_home, ca, instance_id: "i-1" }).unwrap()
+}
 
 #[test]
 fn every_version_reads_what_is_added_without_a_key_it_does_not_know() {
-    let keys = ["ssh-ed25519 AAAA operator".to_owned()];
-    let phone_home = PhoneHome { url: "https://s.example/p".to_owned(), tries: Some(3) };
-    let additions = Additions {
-        hostname: Some("web1"),
-        ssh_keys: &keys,
-        phone_home: Some(&phone_home),
-        ca: Some("PEM\n"),
-        instance_id: "i-1",
-    };
     for version in ["3.0.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0", "3.6.0"] {
         let replace = json!({"source": "https://s.example/other", "verification": {"hash": "sha512-00"}});
         for config in [json!({}), json!({"replace": replace})] {
             let config = json!({"ignition": {"version": version, "config": config}});
-            let completed = complete(&config.to_string(), &additions).expect("a config");
+            let completed = completed(&config);
             let (read, warnings) = Config::parse_str(&completed).expect(version);
             assert!(warnings.is_empty(), "{version}: {warnings:?}");
             let read = serde_json::to_value(read).expect("JSON");
-            assert_eq!(read["passwd"]["users"][0]["sshAuthorizedKeys"], json!(keys), "{version}");
+            assert_eq!(read["passwd"]["users"][0]["sshAuthorizedKeys"], json!([KEY]), "{version}");
             let files = read["storage"]["files"].as_array().expect("files");
             let paths: Vec<_> = files.iter().filter_map(|file| file["path"].as_str()).collect();
             let expect = ["/etc/hostname", "/etc/slipway/phone-home.pem", "/etc/slipway/phone-home.curl"];
@@ -52,15 +52,6 @@ fn ignition_sets_up_what_the_operator_wrote_and_what_is_added() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("not checked: Ignition works as root only");
     }
-    let keys = ["ssh-ed25519 AAAA operator".to_owned()];
-    let phone_home = PhoneHome { url: "https://s.example/p".to_owned(), tries: Some(3) };
-    let additions = Additions {
-        hostname: Some("web1"),
-        ssh_keys: &keys,
-        phone_home: Some(&phone_home),
-        ca: Some("PEM\n"),
-        instance_id: "i-1",
-    };
     let own = json!({
         "ignition": {"version": "3.3.0"},
         "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["ssh-ed25519 BBBB own"]}]},
@@ -68,7 +59,7 @@ fn ignition_sets_up_what_the_operator_wrote_and_what_is_added() {
         "systemd": {"units": [{"name": "own.service", "enabled": true, "contents": "[Service]\nExecStart=/bin/true\n"}]},
     });
     let root = system();
-    ignite(&complete(&own.to_string(), &additions).unwrap(), root.path());
+    ignite(&completed(&own), root.path());
 
     let read = |path: &str| fs::read_to_string(root.path().join(path)).unwrap();
     let mode = |path: &str| fs::metadata(root.path().join(path)).unwrap().permissions().mode() & 0o777;

@@ -23,10 +23,8 @@ fn root(name: &str, folders: &[&str], commands: &[&str]) -> PathBuf {
         let text = format!("#!/bin/sh\necho {command} >>{}\n", called.display());
         executable(&root.join("bin").join(command), &text);
     }
-    executable(
-        &root.join("bin/cloud-init-per"),
-        "#!/bin/sh\ntest \"$1 ${2%-*}\" = 'instance slipway-ca' && shift 2 && exec \"$@\"\n",
-    );
+    let script = "#!/bin/sh\ntest \"$1 ${2%-*}\" = 'instance slipway-ca' && shift 2 && exec \"$@\"\n";
+    executable(&root.join("bin/cloud-init-per"), script);
     root
 }
 

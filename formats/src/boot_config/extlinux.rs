@@ -120,21 +120,15 @@ mod tests {
                       label h\n kernel hdt.c32\n";
         check(menu, &append(&["a"]), expect);
         check(menu, &delete(&["ro"]), &menu.replace("x  ro", "x").replace("x ro", "x"));
-        check(
-            "label l\r\n KERNEL /v\r\n APPEND root=x\r\n",
-            &append(&["a"]),
-            "label l\r\n KERNEL /v\r\n APPEND root=x a\r\n",
-        );
+        let expect = "label l\r\n KERNEL /v\r\n APPEND root=x a\r\n";
+        check("label l\r\n KERNEL /v\r\n APPEND root=x\r\n", &append(&["a"]), expect);
     }
 
     #[test]
     fn an_entry_without_arguments_has_those_before_the_first_entry() {
         let menu = "APPEND root=x\nlabel a\n linux /vmlinuz\nlabel b\n linux /vmlinuz\n append -\n";
-        check(
-            menu,
-            &append(&["a"]),
-            "APPEND root=x a\nlabel a\n linux /vmlinuz\nlabel b\n linux /vmlinuz\n append a\n",
-        );
+        let expect = "APPEND root=x a\nlabel a\n linux /vmlinuz\nlabel b\n linux /vmlinuz\n append a\n";
+        check(menu, &append(&["a"]), expect);
         check("label a\n linux /vmlinuz\n", &append(&["a"]), "label a\n linux /vmlinuz\n append a\n");
         check("label a\n linux /vmlinuz\n append a\n", &delete(&["a"]), "label a\n linux /vmlinuz\n append -\n");
     }

@@ -176,11 +176,8 @@ mod tests {
     #[test]
     fn in_the_style_of_fedora_every_entry_gets_them() {
         let bls = "GRUB_ENABLE_BLSCFG=true\n";
-        check(
-            &[&format!("GRUB_CMDLINE_LINUX=\"rhgb\"\n{bls}")],
-            &append(&["a"]),
-            &[&format!("GRUB_CMDLINE_LINUX=\"rhgb a\"\n{bls}")],
-        );
+        let expect: &[&str] = &[&format!("GRUB_CMDLINE_LINUX=\"rhgb a\"\n{bls}")];
+        check(&[&format!("GRUB_CMDLINE_LINUX=\"rhgb\"\n{bls}")], &append(&["a"]), expect);
         check(&[bls], &append(&["a"]), &[&format!("{bls}GRUB_CMDLINE_LINUX=\"a\"\n")]);
     }
 
@@ -191,10 +188,8 @@ mod tests {
             Err((_, reason)) => Edit::Refused(reason),
         };
         let check = |text, expect| check_refused(&edit, text, expect);
-        check(
-            "\n\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\n",
-            "line 3: the value of GRUB_CMDLINE_LINUX_DEFAULT has a quote",
-        );
+        let expect = "line 3: the value of GRUB_CMDLINE_LINUX_DEFAULT has a quote";
+        check("\n\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\n", expect);
         check("GRUB_CMDLINE_LINUX_DEFAULT=\"a;b\"\n", "line 1: ';' is outside quotes");
         assert!(normal(&[""], &append(&["a\\b"])).is_err());
     }

@@ -66,11 +66,8 @@ mod tests {
     #[test]
     fn the_block_keeps_its_size_and_its_other_variables() {
         let check = |lines, wanted: &KernelArgs, expect| check_text(&grub_env, &block(lines), wanted, &block(expect));
-        check(
-            "saved_entry=a\nkernelopts=root=x ro \nboot=1\n",
-            &append(&["a"]),
-            "saved_entry=a\nkernelopts=root=x ro a\nboot=1\n",
-        );
+        let expect = "saved_entry=a\nkernelopts=root=x ro a\nboot=1\n";
+        check("saved_entry=a\nkernelopts=root=x ro \nboot=1\n", &append(&["a"]), expect);
         check("kernelopts=a\\\\b c\n", &append(&["d"]), "kernelopts=a\\\\b c d\n");
         check("kernelopts=a b\n", &delete(&["b"]), "kernelopts=a\n");
         check("xkernelopts=b\nkernelopts=a b\n", &delete(&["b"]), "xkernelopts=b\nkernelopts=a\n");

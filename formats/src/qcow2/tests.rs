@@ -254,11 +254,8 @@ fn headers_that_cannot_be_relied_on_are_refused() {
         put64(file, 24, 1 << 40);
         put32(file, 36, u32::MAX);
     };
-    refused(
-        many,
-        "are too many; use qemu-img convert -O qcow2 -o cluster_size=2M to make one with larger clusters",
-        "are too many",
-    );
+    let expect = "are too many; use qemu-img convert -O qcow2 -o cluster_size=2M to make one with larger clusters";
+    refused(many, expect, "are too many");
     let overflow = |file: &mut Vec<u8>| put64(file, 48, !0 << 9);
     refused(overflow, "its refcount table cannot be at byte", "its refcount table cannot be at byte");
 }
@@ -271,16 +268,10 @@ fn tables_that_point_where_they_must_not_are_refused() {
     refused(set(L1, L1 as u64), "two tables are at byte 1024", "byte 1024 is needed after byte 1040 has passed");
     refused(set(L1, REFCOUNTS as u64), "two tables are at byte 512", "byte 512 is needed after");
     refused(set(40, REFCOUNTS as u64), "two tables are at byte 512", "byte 512 is needed after");
-    refused(
-        set(L1, 1 << 20),
-        "an L2 table of the qcow2 image: the file ends at byte 4284",
-        "the file ends at byte 4284",
-    );
-    refused(
-        set(L1, 1537),
-        "the L1 table of the qcow2 image: entry 0 has reserved bits set",
-        "entry 0 has reserved bits set",
-    );
+    let expect = "an L2 table of the qcow2 image: the file ends at byte 4284";
+    refused(set(L1, 1 << 20), expect, "the file ends at byte 4284");
+    let expect = "the L1 table of the qcow2 image: entry 0 has reserved bits set";
+    refused(set(L1, 1537), expect, "entry 0 has reserved bits set");
     refused(set(40, 1 << 40), "the L1 table of the qcow2 image: the file ends", "the L1 table of the qcow2 image");
     let in_table = "L2 table 0 of the qcow2 image: entry 0 points into a table";
     for table in [REFCOUNTS, L1, L2[0]] {

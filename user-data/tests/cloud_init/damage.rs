@@ -1,96 +1,12 @@
 //! Texts damaged by bytes, lines and YAML words. The same seed gives the same damage.
 
-/// Words with a meaning in YAML, jinja or messages.
-const WORDS: &[&str] = &[
-    "*x",
-    "&x ",
-    "&y.z ",
-    "<<: *x\n",
-    "<<: ",
-    "<<",
-    "=",
-    "? ",
-    "?",
-    ": ",
-    ":",
-    "- ",
-    "-",
-    ", ",
-    "[",
-    "]",
-    "{",
-    "}",
-    "{}",
-    "|\n",
-    ">-\n",
-    "|2\n",
-    "'",
-    "\"",
-    "''",
-    "\\",
-    "#",
-    " # ",
-    "%",
-    "@",
-    "`",
-    "! ",
-    "!",
-    "!!int ",
-    "!!str",
-    "!!binary ",
-    "!!set ",
-    "!!omap ",
-    "!<tag:yaml.org,2002:float> ",
-    "!x ",
-    "~",
-    "yes",
-    "1",
-    "1:30",
-    "0b_",
-    "2024-02-30",
-    "2024-1-1 1:1:60",
-    ".nan",
-    "\t",
-    " ",
-    "  ",
-    "\n",
-    "\n ",
-    "\n  ",
-    "\n\n",
-    "\r",
-    "\r\n",
-    "---\n",
-    "--- ",
-    "...\n",
-    "...",
-    "%YAML 1.1\n",
-    "%TAG ! x\n",
-    "a: ",
-    "a: &x 1\n",
-    "a: &x {b: 1}\n",
-    "[a, b]: ",
-    "{a: b}",
-    "phone_home: 1\n",
-    "phone_home",
-    "\u{85}",
-    "\u{2028}",
-    "\u{feff}",
-    "\u{7f}",
-    "\0",
-    "ü",
-    "{{ v1.region }}",
-    "{% if true %}",
-    "{% endif %}",
-    "{#",
-    "--b\n",
-    "--b--\n",
-    "MIME-Version: 1.0\n",
-    "Content-Type: text/x\n",
-    "content: ",
-    "type: ",
-    "merge_how: ",
-    "#cloud-config\n",
-];
+/// Words with a meaning in YAML, jinja or messages, with "§" between them.
+const WORDS: &str = "*x§&x §&y.z §<<: *x\n§<<: §<<§=§? §?§: §:§- §-§, §[§]§{§}§{}§|\n§>-\n§|2\n§'§\"§''§\\§#§ # §%§@§`§! §!§\
+    !!int §!!str§!!binary §!!set §!!omap §!<tag:yaml.org,2002:float> §!x §~§yes§1§1:30§0b_§2024-02-30§\
+    2024-1-1 1:1:60§.nan§\t§ §  §\n§\n §\n  §\n\n§\r§\r\n§---\n§--- §...\n§...§%YAML 1.1\n§%TAG ! x\n§a: §\
+    a: &x 1\n§a: &x {b: 1}\n§[a, b]: §{a: b}§phone_home: 1\n§phone_home§\u{85}§\u{2028}§\u{feff}§\u{7f}§\0§ü§\
+    {{ v1.region }}§{% if true %}§{% endif %}§{#§--b\n§--b--\n§MIME-Version: 1.0\n§Content-Type: text/x\n§\
+    content: §type: §merge_how: §#cloud-config\n";
 
 /// `SplitMix64` (Steele, Lea and Flood: Fast splittable pseudorandom number generators, 2014).
 pub struct Random(u64);
@@ -116,11 +32,16 @@ pub fn damaged(text: &[u8], random: &mut Random) -> Vec<u8> {
     })
 }
 
+fn word(random: &mut Random) -> &'static str {
+    let words: Vec<&str> = WORDS.split('§').collect();
+    words[random.below(words.len())]
+}
+
 /// Inserts a word, removes bytes, or both.
 fn in_bytes(mut text: Vec<u8>, random: &mut Random) -> Vec<u8> {
     let at = random.below(text.len() + 1);
     let gone = [0, 0, 1, 3][random.below(4)].min(text.len() - at);
-    let word = if gone > 0 && random.below(2) == 0 { "" } else { WORDS[random.below(WORDS.len())] };
+    let word = if gone > 0 && random.below(2) == 0 { "" } else { word(random) };
     text.splice(at..at + gone, word.bytes());
     text
 }
@@ -133,7 +54,7 @@ fn in_lines(text: &[u8], random: &mut Random) -> Vec<u8> {
     let (Some(line), true) = (lines.get(at).cloned(), to <= lines.len()) else {
         return in_bytes(text.to_owned(), random);
     };
-    let word = WORDS[random.below(WORDS.len())].bytes();
+    let word = word(random).bytes();
     match random.below(6) {
         0 => _ = lines.remove(at),
         1 => lines.insert(to, line),
