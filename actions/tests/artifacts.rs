@@ -118,8 +118,7 @@ fn an_artifact_is_pulled_anonymously_and_resumed_with_a_new_token() {
     let raw = image(3 * MIB);
     let hub = Hub::start(&raw, None, Twist::None);
     let bench = hub.bench();
-    let (result, reports) = bench.run(&Action::StreamImage(hub.artifact(":12")));
-    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let (done, reports) = bench.streams(hub.artifact(":12"));
     assert!(bench.disk().starts_with(&raw));
     // Three tries: the blob, its rest with a token that was used up, and its rest with a new token.
     assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 0 bytes were fetched again"]);
@@ -127,15 +126,11 @@ fn an_artifact_is_pulled_anonymously_and_resumed_with_a_new_token() {
     assert!(hub.storage.asked().iter().all(|asked| asked.authorization.is_none()), "the token is not for the storage");
     let asked = hub.tokens.asked();
     assert_eq!(asked.len(), 2);
-    assert!(
-        asked.iter().all(|asked| asked.path == "/token?service=hub&scope=repository%3Aorg%2Fos%3Apull"),
-        "{asked:?}"
-    );
+    let path = "/token?service=hub&scope=repository%3Aorg%2Fos%3Apull";
+    assert!(asked.iter().all(|asked| asked.path == path), "{asked:?}");
     assert!(asked.iter().all(|asked| asked.authorization.is_none()));
-    assert!(
-        reports.notes[0].starts_with(&format!("the image must have the digest {} and 3 MiB", sha256(&raw))),
-        "{reports:?}"
-    );
+    let expect = format!("the image must have the digest {} and 3 MiB", sha256(&raw));
+    assert!(reports.notes[0].starts_with(&expect), "{reports:?}");
     assert!(hub.registry.asked()[0].accept.as_ref().unwrap().contains("application/vnd.oci.image.index.v1+json"));
 }
 
@@ -150,7 +145,7 @@ fn an_artifact_is_pulled_by_its_digest_and_another_in_its_place_is_refused() {
     fails_for(&bench, hub.artifact(&format!("@{}", sha256(b"missing"))), "the server answered 404");
     check_untouched(&bench);
     let image = hub.artifact(&format!("@{}#os.raw", hub.digest));
-    bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    bench.streams(image);
     assert!(bench.disk().starts_with(&raw));
 }
 
@@ -169,9 +164,7 @@ fn a_registry_that_wants_a_login_is_given_it_and_nobody_else_is() {
         assert!(!format!("{error:?}{}", chain(&error)).contains("hidden"));
         check_untouched(&bench);
     }
-    let (result, _) =
-        bench.run(&Action::StreamImage(StreamImage { registry_auth: login("hidden"), ..hub.artifact(":12#os.raw") }));
-    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    bench.streams(StreamImage { registry_auth: login("hidden"), ..hub.artifact(":12#os.raw") });
     assert!(bench.disk().starts_with(&raw));
     let bearer = |asked: &Asked| asked.authorization.as_ref().is_none_or(|value| value.starts_with("Bearer "));
     assert!(hub.registry.asked().iter().all(bearer), "the password is for the token server");
@@ -217,14 +210,13 @@ fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_
         let registry_auth = Some(RegistryAuth { username: "user".to_owned(), password });
         let mirrors = vec![second.artifact(":12").url];
         let image = StreamImage { mirrors, registry_auth, ..first.artifact(":12") };
-        let (result, reports) = bench.run(&Action::StreamImage(image));
-        result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let reports = bench.streams(image).1;
         assert!(bench.disk().starts_with(&raw));
         let expect = match twist {
             Twist::Blob => format!("starting over with {}", second.registry.at("/v2/org/os/blobs/")),
             _ => format!("did not find the image in {}: checking the digest", first.artifact(":12").url),
         };
-        assert!(reports.notes.iter().any(|note| note.starts_with(&expect)), "{:?}", reports.notes);
+        reports.tell(&expect);
         assert!(first.tokens.asked().iter().all(|asked| asked.authorization.is_some()));
         assert!(second.tokens.asked().iter().all(|asked| asked.authorization.is_none()), "the login is for the first");
         // No place has these tags.
@@ -236,9 +228,7 @@ fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_
 
 #[test]
 fn archives_and_files_are_pulled_with_a_login_too() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let tree = tempfile::tempdir().unwrap();
     std::fs::write(tree.path().join("motd"), "welcome home").unwrap();
     let tar = Command::new("tar").arg("-C").arg(tree.path()).args(["-c", "motd"]).output().unwrap().stdout;
@@ -250,11 +240,10 @@ fn archives_and_files_are_pulled_with_a_login_too() {
         let files = [("etc/os-release", "NAME=Debian")];
         make(&bench.path("disk"), 40, &[Part { mib: 1..39, type_guid: ROOT, name: "system", files: &files }]);
         let url = hub.artifact(":12").url;
-        let error = chain(&bench.run(&action(url.clone(), None)).0.unwrap_err());
+        let error = bench.refusal(&action(url.clone(), None));
         assert!(error.contains("the server answered 401"), "{error}");
         assert_eq!(read_file(&bench.path("disk"), 1, path), None);
-        let (result, reports) = bench.run(&action(url, registry_auth.clone()));
-        let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let (done, reports) = bench.succeeds(&action(url, registry_auth.clone()));
         assert_eq!(read_file(&bench.path("disk"), 1, path).unwrap().0, "welcome home");
         let is_told = |note: &String| note.contains(&format!("must have the digest {}", sha256(bytes)));
         assert!(reports.notes.iter().any(is_told), "{:?}", reports.notes);

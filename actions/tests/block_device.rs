@@ -13,7 +13,8 @@ use slipway_protocol::{Action, EraseDisk, EraseMode, FileSystemKind, PartitionCh
 
 use common::disk_image::run;
 use common::loop_device::{self, Loop};
-use common::partitions::{cut_out, info, make, new, partition, succeeds};
+use common::partitions::{cut_out, info, make, new, partition, succeeds, verify};
+use common::written::file;
 use common::{Answer, Bench, MIB, Server, chain, image, sha256, stream, zstd};
 
 const DISK: usize = 40 * MIB;
@@ -25,13 +26,11 @@ fn an_image_is_written_to_a_block_device_and_erased_again() {
     let device = Loop::new(&bench.path("backing"), 512, DISK);
     bench.add_device(&device.0, DISK);
     let raw = image(33 * MIB + 517);
-    fs::write(bench.path("image"), zstd(&raw)).unwrap();
-    let action = StreamImage { raw_digest: Some(sha256(&raw)), ..stream(bench.path("image").to_str().unwrap()) };
-    let done = bench.run(&Action::StreamImage(action)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let done = bench.streams(StreamImage { raw_digest: Some(sha256(&raw)), ..file(&bench, &zstd(&raw)) }).0;
     assert_eq!(done.outcome.warnings, [""; 0]);
     assert!(fs::read(&device.0).unwrap()[..raw.len()] == raw);
     let action = EraseDisk { mode: EraseMode::Zero, ..EraseDisk::default() };
-    bench.run(&Action::EraseDisk(action)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    bench.succeeds(&Action::EraseDisk(action));
     assert!(fs::read(bench.path("backing")).unwrap().iter().all(|byte| *byte == 0));
 }
 
@@ -91,7 +90,7 @@ fn a_device_is_not_written_over_itself_nor_from_a_partition_of_its_own() {
     let before = fs::read(bench.path("backing")).unwrap();
     for source in sources {
         let error = bench.run(&Action::StreamImage(stream(&source))).0.unwrap_err();
-        assert!(matches!(error, Error::Source(SourceError::OnTarget { .. })), "{source}: {}", chain(&error));
+        assert_error!(error, Error::Source(SourceError::OnTarget { .. }), "{source}");
         assert!(fs::read(bench.path("backing")).unwrap() == before, "{source}");
     }
     drop(Command::new("partx").args(["--delete", &device.0]).status());
@@ -109,13 +108,11 @@ fn a_disk_takes_images_made_for_its_blocks_and_is_left_as_it_was_by_others() {
         run(Command::new("sgdisk").args(["--new=1:0:0", "--change-name=1:root"]).arg(&source.0));
         let raw = fs::read(&source.0).unwrap();
         drop(source);
-        fs::write(bench.path("image"), &raw).unwrap();
-        let action = StreamImage { digest: Some(sha256(&raw)), ..stream(bench.path("image").to_str().unwrap()) };
+        let action = StreamImage { digest: Some(sha256(&raw)), ..file(&bench, &raw) };
         let result = bench.run(&Action::StreamImage(action)).0;
         if block == made_for {
             assert_eq!(result.unwrap_or_else(|error| panic!("{}", chain(&error))).outcome.warnings, [""; 0]);
-            let verdict = run(Command::new("sgdisk").arg("--verify").arg(&device.0));
-            assert!(verdict.contains("No problems found"), "{verdict}");
+            verify(&device.0);
             continue;
         }
         let error = result.unwrap_err();
@@ -133,8 +130,7 @@ fn a_disk_with_large_blocks_has_its_table_too() {
     let device = Loop::new(&bench.path("backing"), 4096, 400 * MIB);
     bench.add_device(&device.0, 400 * MIB);
     succeeds(&bench, &partition(vec![new("esp", "300MiB", Some("esp")), new("linux", "rest", Some("data"))]));
-    let verdict = run(Command::new("sgdisk").arg("--verify").arg(&device.0));
-    assert!(verdict.contains("No problems found"), "{verdict}");
+    verify(&device.0);
     assert_eq!(info(Path::new(&device.0), 2, "First sector: "), (301 * MIB / 4096).to_string());
     succeeds(&bench, &make(PartitionChoice::Label("esp".to_owned()), FileSystemKind::Vfat, Some("EFI"), None));
     run(Command::new("fsck.vfat").arg("-n").arg(cut_out(&bench, Path::new(&device.0), 1, 300)));

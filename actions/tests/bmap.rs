@@ -9,15 +9,17 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use slipway_actions::is_transient;
-use slipway_protocol::{Action, Outcome, StreamImage, Verify};
+use slipway_protocol::{Outcome, StreamImage, Verify};
 
 use common::disk_image::{self, LINUX, Part, run};
+use common::partitions::verify;
 use common::tls::{Acceptor, authority};
 use common::written::{
-    DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, fails, file,
+    DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, fails_for, file,
 };
-use common::{Answer, Bench, MIB, Server, chain, gzip, image, ok, sha256, status, stream, xz_blocks, zstd, zstd_sized};
+use common::{
+    Answer, Bench, MIB, Server, gzip, image, ok, sha256, status, stream, stream_from, xz_blocks, zstd, zstd_sized,
+};
 
 /// bmaptool's copy function, used directly because it keeps the content of the target file. The bmaptool command
 /// empties the file first.
@@ -56,7 +58,7 @@ impl Source {
     }
 
     fn map(&self) -> String {
-        self.folder.path("map").to_str().unwrap().to_owned()
+        self.folder.place("map")
     }
 
     /// A step that streams these bytes with the map.
@@ -92,16 +94,8 @@ impl Source {
 
 #[track_caller]
 fn succeeds(bench: &Bench, image: StreamImage) -> (Outcome, Vec<String>) {
-    let (result, reports) = bench.run(&Action::StreamImage(image));
-    (result.unwrap_or_else(|error| panic!("{}", chain(&error))).outcome, reports.notes)
-}
-
-/// The step fails permanently, with this reason.
-#[track_caller]
-fn refused(bench: &Bench, image: StreamImage, expect: &str) {
-    let error = fails(bench, image);
-    assert!(chain(&error).contains(expect), "{}", chain(&error));
-    assert!(!is_transient(&error), "{}", chain(&error));
+    let (done, reports) = bench.streams(image);
+    (done.outcome, reports.notes)
 }
 
 #[test]
@@ -148,8 +142,7 @@ fn a_partition_table_with_holes_is_fitted_to_the_disk() {
     let (outcome, _) = succeeds(&bench, StreamImage { grow: false, ..source.stream(&source.raw) });
     assert_eq!(outcome.warnings, [""; 0]);
     assert!(bench.disk()[DISK - 512..].starts_with(b"EFI PART"), "the backup of the table is at the end of the disk");
-    let verified = run(Command::new("sgdisk").arg("--verify").arg(bench.path("disk")));
-    assert!(verified.contains("No problems found"), "{verified}");
+    verify(bench.path("disk"));
 }
 
 #[test]
@@ -230,7 +223,7 @@ fn a_damaged_byte_is_found_by_the_range_it_is_in() {
         let expect = format!("checking {range} against its block map: expected sha256:");
         for (stream, raw_digest) in [(&flipped, None), (&zstd(&flipped), Some(sha256(&flipped)))] {
             let bench = Bench::new(DISK);
-            refused(&bench, StreamImage { raw_digest, ..source.stream(stream) }, &expect);
+            fails_for(&bench, StreamImage { raw_digest, ..source.stream(stream) }, &expect);
             check_untouched_or_does_not_boot(&bench);
         }
     }
@@ -248,7 +241,7 @@ fn what_is_not_in_the_map_is_not_written_whatever_arrives() {
     source.check_written(&bench);
     // The digest of the raw image covers the holes too.
     let raw_digest = Some(sha256(&source.raw));
-    refused(&bench, StreamImage { raw_digest, ..source.stream(&flipped) }, "checking the digest of the raw image");
+    fails_for(&bench, StreamImage { raw_digest, ..source.stream(&flipped) }, "checking the digest of the raw image");
     check_does_not_boot(&bench);
 }
 
@@ -256,28 +249,25 @@ fn what_is_not_in_the_map_is_not_written_whatever_arrives() {
 fn an_image_has_the_size_its_map_says() {
     let source = Source::new(IMAGE, &DATA[..3], &[]);
     let longer = [source.raw.as_slice(), &[0]].concat();
+    let expect = format!("checking the size of the raw image: expected {IMAGE} bytes");
     // Each of these has every range of the map before it ends.
     for raw in [&longer, &source.raw[..IMAGE - 1], &source.raw[..7 * MIB]] {
         for stream in [raw.to_vec(), zstd(raw), gzip(raw)] {
             let bench = Bench::new(DISK);
-            refused(
-                &bench,
-                source.stream(&stream),
-                &format!("checking the size of the raw image: expected {IMAGE} bytes"),
-            );
+            fails_for(&bench, source.stream(&stream), &expect);
             check_untouched_or_does_not_boot(&bench);
         }
     }
     let bench = Bench::new(DISK);
     let raw_size = Some(IMAGE as u64 - 1);
-    let expect =
-        format!("the step has a raw_size of {} bytes, but a block map for an image of {IMAGE} bytes", IMAGE - 1);
-    refused(&bench, StreamImage { raw_size, ..source.stream(&source.raw) }, &expect);
+    let less = IMAGE - 1;
+    let expect = format!("the step has a raw_size of {less} bytes, but a block map for an image of {IMAGE} bytes");
+    fails_for(&bench, StreamImage { raw_size, ..source.stream(&source.raw) }, &expect);
     check_untouched(&bench);
     let raw_size = Some(IMAGE as u64);
     succeeds(&bench, StreamImage { raw_size, ..source.stream(&source.raw) });
     let bench = Bench::new(IMAGE - 5);
-    refused(&bench, source.stream(&zstd(&source.raw)), &format!("the image needs {IMAGE}"));
+    fails_for(&bench, source.stream(&zstd(&source.raw)), &format!("the image needs {IMAGE}"));
     check_untouched(&bench);
 }
 
@@ -294,13 +284,13 @@ fn a_map_that_cannot_be_used_leaves_the_disk_as_it_was() {
         (good + &" ".repeat(16 * MIB), "it has more than the allowed 16777216 bytes".to_owned()),
     ] {
         fs::write(source.map(), map).unwrap();
-        refused(&bench, source.stream(&source.raw), &expect);
+        fails_for(&bench, source.stream(&source.raw), &expect);
     }
     fs::remove_file(source.map()).unwrap();
-    refused(&bench, source.stream(&source.raw), "opening the file");
+    fails_for(&bench, source.stream(&source.raw), "opening the file");
     let digest = Some(sha256(&source.raw));
     let in_the_clear = StreamImage { bmap: Some("http://127.0.0.1:1/map".to_owned()), digest, ..source.stream(b"") };
-    refused(&bench, in_the_clear, "it fetches the block map over http://");
+    fails_for(&bench, in_the_clear, "it fetches the block map over http://");
     check_untouched(&bench);
 }
 
@@ -309,15 +299,9 @@ fn a_mirror_is_asked_when_what_came_is_not_what_the_map_says() {
     let source = Source::new(IMAGE, &DATA, &[]);
     let mut damaged = source.raw.clone();
     damaged[12 * MIB] ^= 1;
-    let serve = |bytes: Vec<u8>| Server::start(move |_, _| Answer::Bytes(ok(&bytes)));
-    let (first, second) = (serve(damaged), serve(source.raw.clone()));
-    let digest = Some(sha256(&source.raw));
-    let image = StreamImage {
-        url: first.url.clone(),
-        mirrors: vec![second.url.clone()],
-        raw_digest: digest,
-        ..source.stream(&[])
-    };
+    let (first, second) = (Server::giving(ok(&damaged)), Server::giving(ok(&source.raw)));
+    let (bmap, raw_digest) = (Some(source.map()), Some(sha256(&source.raw)));
+    let image = StreamImage { bmap, raw_digest, ..stream_from(&[&first, &second]) };
     let bench = Bench::new(DISK);
     let (_, notes) = succeeds(&bench, image);
     source.check_written(&bench);
@@ -338,7 +322,7 @@ fn a_map_is_fetched_over_tls_with_the_authority_of_the_image() {
     };
     let bench = Bench::new(DISK);
     let expect = format!("fetching {}: the server answered 404 Not Found", server.at("/nowhere"));
-    refused(&bench, image("/nowhere"), &expect);
+    fails_for(&bench, image("/nowhere"), &expect);
     check_untouched(&bench);
     succeeds(&bench, image("/map"));
     source.check_written(&bench);

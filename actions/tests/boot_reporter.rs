@@ -8,7 +8,7 @@ use std::process::Command;
 use slipway_protocol::boot_report::places;
 use slipway_protocol::{Action, BootReporter, BootReporterConfig};
 
-use common::disk_image::{Part, ROOT, can_mount, make, read_file, run};
+use common::disk_image::{Part, ROOT, can_mount, debugfs, make, read_file};
 use common::{Bench, MIB, chain};
 
 const ROOT_AT: usize = 1;
@@ -42,25 +42,15 @@ fn outcome(bench: &Bench) -> String {
     }
 }
 
-fn debugfs(bench: &Bench, request: &str) -> String {
-    let target = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
-    run(Command::new("debugfs").args(["-R", request, &target]))
-}
-
 #[test]
 fn the_program_is_left_with_its_secret_and_a_unit_of_the_boot() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let wants = "etc/systemd/system/multi-user.target.wants/other.service";
     let bench = installed(&[SYSTEMD, (wants, "-> /lib/systemd/system/other.service")]);
     // The second pass stands for a repeat after a power cut during the step.
     for _ in 0..2 {
-        assert!(
-            outcome(&bench).starts_with("installed the boot reporter in partition 1 (system)"),
-            "{}",
-            outcome(&bench)
-        );
+        let outcome = outcome(&bench);
+        assert!(outcome.starts_with("installed the boot reporter in partition 1 (system)"), "{outcome}");
     }
     let found = |place: &str| read_file(&bench.path("disk"), ROOT_AT, &format!("/{place}")).unwrap();
     assert_eq!(found(places::PROGRAM), (PROGRAM.to_owned(), "0755 0:0".to_owned()));
@@ -71,31 +61,28 @@ fn the_program_is_left_with_its_secret_and_a_unit_of_the_boot() {
     assert_eq!((config.url, config.token, config.ca), (expect.url, expect.token, expect.ca));
     assert_eq!((config.hours, config.every), (2, 600));
     assert_eq!(found(places::UNIT).1, "0644 0:0");
-    let link = debugfs(&bench, &format!("stat /{}", places::LINK));
+    let link = debugfs(&bench.path("disk"), ROOT_AT, &format!("stat /{}", places::LINK));
     assert!(link.contains("\"/etc/systemd/system/slipway-report.service\""), "{link}");
-    assert!(debugfs(&bench, "ls /etc/systemd/system/multi-user.target.wants").contains("other.service"));
+    let wanted = debugfs(&bench.path("disk"), ROOT_AT, "ls /etc/systemd/system/multi-user.target.wants");
+    assert!(wanted.contains("other.service"), "{wanted}");
 }
 
 #[test]
 fn a_system_that_looks_at_labels_gets_them() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed(&[SYSTEMD, ("etc/selinux/config", "SELINUX=enforcing\nSELINUXTYPE=targeted\n")]);
     assert!(outcome(&bench).starts_with("installed the boot reporter in "), "{}", outcome(&bench));
     for (place, kind) in
         [(places::PROGRAM, "bin_t"), (places::UNIT, "systemd_unit_file_t"), (places::LINK, "systemd_unit_file_t")]
     {
-        let labels = debugfs(&bench, &format!("ea_get /{place} security.selinux"));
+        let labels = debugfs(&bench.path("disk"), ROOT_AT, &format!("ea_get /{place} security.selinux"));
         assert!(labels.contains(&format!("system_u:object_r:{kind}:s0")), "{place}: {labels}");
     }
 }
 
 #[test]
 fn a_system_without_systemd_is_refused_and_left_as_it_is() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed(&[("usr/sbin/openrc", "")]);
     let refused = outcome(&bench);
     assert!(refused.starts_with("installing the boot reporter in partition 1 (system)"), "{refused}");
@@ -105,9 +92,7 @@ fn a_system_without_systemd_is_refused_and_left_as_it_is() {
 
 #[test]
 fn a_full_system_is_told_and_its_boot_does_not_change() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed(&[SYSTEMD]);
     std::fs::write(bench.path("program"), vec![7; 30 * MIB]).unwrap();
     let refused = outcome(&bench);

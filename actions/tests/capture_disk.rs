@@ -3,14 +3,17 @@
 
 mod common;
 
-use std::fs;
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use slipway_actions::{
-    CaptureError, Done, Error, Host, HostOptions, Machine, Report, Setup, Upload, UploadError, is_transient, run,
+    Cancel, Candidate, CaptureError, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response,
+    Setup, Upload, UploadError, is_transient, run,
 };
-use slipway_protocol::{Action, CaptureDisk, CapturedImage, RecoveryKey, StreamImage};
+use slipway_protocol::{Action, CaptureDisk, CapturedImage, Disk, RecoveryKey, StreamImage};
 
 use common::{Bench, MIB, Reports, chain, image, sha256, stream};
 
@@ -67,7 +70,25 @@ impl<'a> Capturing<'a> {
 }
 
 impl Machine for Capturing<'_> {
-    as_bench!(bench);
+    fn disks(&self) -> Result<Vec<Candidate>, Error> {
+        self.bench.disks()
+    }
+
+    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
+        self.bench.fetch(request, stop)
+    }
+
+    fn cancel(&self) -> &Cancel {
+        self.bench.cancel()
+    }
+
+    fn former_partitions(&self, disk: &Disk) -> Vec<String> {
+        self.bench.former_partitions(disk)
+    }
+
+    fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
+        self.bench.load_kernel(kernel, initrd, cmdline)
+    }
 
     fn setup(&self) -> &Setup {
         self.bench.setup()
@@ -143,10 +164,7 @@ fn a_captured_disk_can_be_written_again() {
         assert_eq!(done.outcome.image.as_ref(), Some(&expected), "{size}");
         assert!(reports.notes[0].starts_with("chose "), "{:?}", reports.notes);
         let first = zstd::zstd_safe::get_frame_content_size(&stored).unwrap();
-        assert!(
-            first.is_some_and(|first| first <= 2 * MIB as u64),
-            "frames that are decoded side by side say their size"
-        );
+        assert!(first.is_some_and(|first| first <= 2 * MIB as u64), "frames decoded side by side say their size");
         let last = reports.progress.last().unwrap();
         assert_eq!((last.bytes, last.total, last.fetched), (size as u64, Some(size as u64), stored.len() as u64));
         assert!(bench.disk() == raw, "the disk is as it was");
@@ -155,12 +173,8 @@ fn a_captured_disk_can_be_written_again() {
         fs::write(other.path("image"), &stored).unwrap();
         // Without the digest of the raw image, frames are decoded in parallel.
         for raw_digest in [Some(expected.raw_digest.clone()), None] {
-            let image = StreamImage {
-                digest: Some(expected.digest.clone()),
-                raw_digest,
-                raw_size: Some(expected.raw_size),
-                ..stream(other.path("image").to_str().unwrap())
-            };
+            let (digest, raw_size) = (Some(expected.digest.clone()), Some(expected.raw_size));
+            let image = StreamImage { digest, raw_digest, raw_size, ..stream(other.place("image")) };
             let (result, _) = other.run(&Action::StreamImage(image));
             result.unwrap_or_else(|error| panic!("{size}: {}", chain(&error)));
             assert!(other.disk()[..size] == raw, "{size}");
@@ -190,7 +204,7 @@ fn a_place_that_fails_is_an_error_and_there_is_no_image() {
 
     let forgetting = Capturing::new(&bench, &[Turn::Store, Turn::Forget]);
     let error = forgetting.fails();
-    assert!(matches!(error, Error::Capture(CaptureError::UploadLost { stored: 0, .. })), "{}", chain(&error));
+    assert_error!(error, Error::Capture(CaptureError::UploadLost { stored: 0, .. }));
     assert!(is_transient(&error));
 }
 
@@ -204,7 +218,7 @@ fn a_failing_read_names_its_place_and_there_is_no_image() {
         Box::new(move || fs::OpenOptions::new().write(true).open(&disk).unwrap().set_len(9_000_000).unwrap());
     let error = machine.fails();
     let block = 9_000_000 / 4096 * 4096;
-    assert!(matches!(error, Error::ReadDisk { offset, .. } if offset == block), "{}", chain(&error));
+    assert_error!(error, Error::ReadDisk { offset, .. } if offset == block);
     assert!(!is_transient(&error));
 }
 
@@ -236,7 +250,7 @@ fn a_name_that_leads_elsewhere_is_refused() {
         let capture = CaptureDisk { name: name.to_owned(), ..CaptureDisk::default() };
         let (result, reports) = bench.run(&Action::CaptureDisk(capture));
         let error = result.unwrap_err();
-        assert!(matches!(error, Error::Inputs { .. }), "{name:?}: {}", chain(&error));
+        assert_error!(error, Error::Inputs { .. }, "{name:?}");
         assert!(reports.notes.is_empty(), "{name:?}: the disk was not looked for");
     }
 }
@@ -251,7 +265,7 @@ fn to_file(disk: &str, to: &Path) -> Result<Done, Error> {
 #[test]
 fn by_hand_a_disk_becomes_a_file_and_replaces_none() {
     let (bench, raw) = bench(DISK);
-    let disk = bench.path("disk").to_str().unwrap().to_owned();
+    let disk = bench.place("disk");
     let to = bench.path("web1.zst");
     let done = to_file(&disk, &to).unwrap_or_else(|error| panic!("{}", chain(&error)));
     let stored = fs::read(&to).unwrap();

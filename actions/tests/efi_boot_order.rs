@@ -21,6 +21,7 @@ const REMOVABLE: &str = if cfg!(target_arch = "aarch64") { "BOOTAA64.EFI" } else
 /// The machine's original entries: a network card (a path of only MAC()), and something that is not a load option.
 const NETWORK: &[u8] = &[1, 0, 0, 0, 4, 0, b'P', 0, b'X', 0, b'E', 0, 0, 0, 0x7F, 0xFF, 4, 0];
 const STRANGE: &[u8] = &[1, 2, 3];
+const OS_RELEASE: (&str, &str) = ("etc/os-release", "NAME=\"Debian GNU/Linux\"\nID=debian\n");
 
 /// A machine booted by UEFI, with a disk that carries Debian.
 fn installed() -> Bench {
@@ -45,12 +46,7 @@ fn write_image(bench: &Bench, name: &str) {
         [(loader.as_str(), "the loader"), (&second, "the second loader"), ("EFI/debian/grub.cfg", "its configuration")];
     let parts = [
         Part { mib: ESP_AT..9, type_guid: ESP, name: "esp", files: &esp },
-        Part {
-            mib: 10..19,
-            type_guid: ROOT,
-            name: "system",
-            files: &[("etc/os-release", "NAME=\"Debian GNU/Linux\"\nID=debian\n")],
-        },
+        Part { mib: 10..19, type_guid: ROOT, name: "system", files: &[OS_RELEASE] },
     ];
     make(&bench.path(name), 20, &parts);
 }
@@ -97,9 +93,7 @@ fn path_to(disk: &Path, file: &str) -> Vec<u8> {
 
 #[test]
 fn the_disk_is_first_and_everything_else_stays() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed();
     let summary = succeeds(&bench, EfiBootOrder::default());
     assert!(summary.starts_with("Boot0002 (Debian GNU/Linux), \\EFI\\debian\\shim"), "{summary}");
@@ -129,9 +123,7 @@ fn the_disk_is_first_and_everything_else_stays() {
 
 #[test]
 fn for_the_next_time_only_the_order_is_kept() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed();
     let label = Some("rack 7".to_owned());
     let next = EfiBootOrder { position: BootPosition::Next, label, ..EfiBootOrder::default() };
@@ -142,9 +134,7 @@ fn for_the_next_time_only_the_order_is_kept() {
 
 #[test]
 fn entries_of_former_installations_of_the_disk_go_and_those_of_others_stay() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let mut bench = installed();
     // The entry of a disk that is currently detached: its partition is on no disk, and it is not known to be gone.
     write_image(&bench, "away");
@@ -172,9 +162,7 @@ fn entries_of_former_installations_of_the_disk_go_and_those_of_others_stay() {
 
 #[test]
 fn what_the_disk_held_before_the_run_is_a_former_installation_too() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let mut bench = installed();
     // The disk has no serial number, and slipway never installed anything on it.
     bench.disks[0].disk.serial = None;
@@ -190,9 +178,7 @@ fn what_the_disk_held_before_the_run_is_a_former_installation_too() {
 
 #[test]
 fn an_entry_that_is_gone_since_the_last_time_is_made_again_and_told() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed();
     succeeds(&bench, EfiBootOrder::default());
     fs::remove_file(bench.path(&format!("efi/efivars/Boot0002-{GLOBAL}"))).unwrap();
@@ -204,9 +190,7 @@ fn an_entry_that_is_gone_since_the_last_time_is_made_again_and_told() {
 
 #[test]
 fn while_a_disk_cannot_be_read_no_entry_is_removed() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let mut bench = installed();
     succeeds(&bench, EfiBootOrder::default());
     bench.add_disk("other", MIB);
@@ -220,9 +204,7 @@ fn while_a_disk_cannot_be_read_no_entry_is_removed() {
 
 #[test]
 fn a_second_disk_with_the_same_image_is_told() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let mut bench = installed();
     bench.add_disk("other", MIB);
     bench.disks[1].disk.read_only = true;
@@ -240,9 +222,7 @@ fn a_second_disk_with_the_same_image_is_told() {
 
 #[test]
 fn a_firmware_that_refuses_or_forgets_is_told_and_has_the_fallback() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let check = |place: &str, expect: &str| {
         let bench = installed();
         let file = bench.path(&format!("efi/efivars/BootOrder-{GLOBAL}"));
@@ -276,9 +256,7 @@ fn a_machine_that_was_not_started_by_uefi_is_told_before_the_disk_is_looked_at()
 
 #[test]
 fn what_is_optional_stops_no_run() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed();
     let loader = Some("/EFI/debian/none.efi".to_owned());
     let optional = EfiBootOrder { loader, optional: true, ..EfiBootOrder::default() };
@@ -289,17 +267,13 @@ fn what_is_optional_stops_no_run() {
 
 #[test]
 fn a_loader_that_is_named_must_be_there() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed();
     let named = |loader: String| EfiBootOrder { loader: Some(loader), ..EfiBootOrder::default() };
     let summary = succeeds(&bench, named(format!("\\EFI\\debian\\{SECOND}")));
     assert!(summary.contains(&format!("\\EFI\\debian\\{SECOND} on partition 1 (esp)")), "{summary}");
     let error = run(&bench, named("/EFI/debian/none.efi".to_owned())).unwrap_err();
-    assert!(
-        chain(&error).contains("partition 1 (esp)") && chain(&error).contains("has no /EFI/debian/none.efi"),
-        "{error}"
-    );
+    let error = chain(&error);
+    assert!(error.contains("partition 1 (esp)") && error.contains("has no /EFI/debian/none.efi"), "{error}");
     assert_eq!(order(&bench), [2, 3, 0, 1]);
 }

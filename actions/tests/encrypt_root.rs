@@ -5,14 +5,14 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
 
-use slipway_actions::{Done, Error, Machine, Report, Setup, Upload, UploadError, run};
-use slipway_protocol::{Action, DiskHints, EncryptRoot, RecoveryKey};
+use slipway_actions::{Done, Error};
+use slipway_protocol::{Action, DiskHints, EncryptRoot};
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run as succeed, spoil, write_file};
+use common::disk_image::{
+    ESP, LINUX, Part, ROOT, can_mount, debugfs, make, read_file, run as succeed, spoil, write_file,
+};
 use common::encryptable::SYSTEM;
 use common::swtpm::Tpm;
 use common::{Bench, MIB, chain};
@@ -33,66 +33,34 @@ const HOOK: (&str, &str) = ("etc/kernel/postinst.d/zz-systemd-boot", "");
 /// Makes the EFI system partition the one with the kernels.
 const FSTAB: (&str, &str) = ("etc/fstab", "PARTLABEL=esp /boot ext4 defaults 0 2\n");
 
-/// A machine that may have a TPM, and a store for recovery keys that may refuse them.
-struct Safe<'a> {
-    bench: &'a Bench,
-    setup: Setup,
-    keys: Mutex<Vec<RecoveryKey>>,
-    takes_keys: bool,
+/// A machine without a TPM.
+fn bench() -> Bench {
+    let mut bench = Bench::new(MIB);
+    bench.setup.tpm = NO_TPM.into();
+    bench
 }
 
-impl<'a> Safe<'a> {
-    fn new(bench: &'a Bench, tpm: &Path) -> Self {
-        let setup = Setup { tpm: tpm.to_owned(), ..bench.setup.clone() };
-        Self { bench, setup, keys: Mutex::default(), takes_keys: false }
-    }
-
-    fn encrypt(&self, inputs: EncryptRoot) -> Result<(Done, Vec<String>), Error> {
-        let mut notes = Vec::new();
-        let done = run(&Action::EncryptRoot(inputs), self, &mut |report| match report {
-            Report::Note(note) => notes.push(note),
-            Report::Progress(_) => {}
-        });
-        done.map(|done| (done, notes))
-    }
-
-    /// The reason for the refusal. Checks that the disk is unchanged.
-    #[track_caller]
-    fn refused(&self, inputs: EncryptRoot) -> String {
-        let before = self.state();
-        let error = self.encrypt(inputs).map(|done| panic!("{done:?}")).unwrap_err();
-        assert_eq!(self.state(), before, "{}", chain(&error));
-        chain(&error)
-    }
-
-    /// The partition table, and the configuration files that would be changed.
-    fn state(&self) -> (Vec<u8>, [Option<(String, String)>; 3]) {
-        let disk = self.bench.path("disk");
-        let mut head = vec![0; MIB];
-        fs::File::open(&disk).unwrap().read_exact_at(&mut head, 0).unwrap();
-        let files = ["/etc/crypttab", "/etc/fstab", "/etc/dracut.conf.d/50-slipway-encrypt-root.conf"];
-        (head, files.map(|file| read_file(&disk, ROOT_AT, file)))
-    }
+fn encrypt(bench: &Bench) -> Result<Done, Error> {
+    bench.run(&Action::EncryptRoot(EncryptRoot::default())).0
 }
 
-impl Machine for Safe<'_> {
-    as_bench!(bench);
+/// Checks the refusal. The disk is unchanged, and no key was made.
+#[track_caller]
+fn refused(bench: &Bench, inputs: EncryptRoot, expect: &str) {
+    let before = state(bench);
+    let refusal = bench.refusal(&Action::EncryptRoot(inputs));
+    assert!(refusal.contains(expect), "{expect:?} is not in {refusal}");
+    assert_eq!(state(bench), before, "{refusal}");
+    assert_eq!(bench.keys.lock().unwrap().len(), 0);
+}
 
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
-        self.keys.lock().unwrap().push(key.clone());
-        if self.takes_keys {
-            return Ok(());
-        }
-        Err(UploadError { source: "the line was cut".into(), is_transient: true })
-    }
-
-    fn setup(&self) -> &Setup {
-        &self.setup
-    }
-
-    fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
-        self.bench.upload(name)
-    }
+/// The partition table, and the configuration files that would be changed.
+fn state(bench: &Bench) -> (Vec<u8>, [Option<(String, String)>; 3]) {
+    let disk = bench.path("disk");
+    let mut head = vec![0; MIB];
+    fs::File::open(&disk).unwrap().read_exact_at(&mut head, 0).unwrap();
+    let files = ["/etc/crypttab", "/etc/fstab", "/etc/dracut.conf.d/50-slipway-encrypt-root.conf"];
+    (head, files.map(|file| read_file(&disk, ROOT_AT, file)))
 }
 
 /// A disk with a system, and this much room behind its root file system.
@@ -103,12 +71,11 @@ fn installed(files: &[(&str, &str)], room: usize) -> Bench {
 }
 
 fn make_executable(bench: &Bench, path: &str) {
-    let root = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
-    succeed(Command::new("debugfs").args(["-w", "-R", &format!("sif {path} mode 0100755"), &root]));
+    debugfs(&bench.path("disk"), ROOT_AT, &format!("sif {path} mode 0100755"));
 }
 
 fn with_esp(esp: &[(&str, &str)], files: &[(&str, &str)], room: usize) -> Bench {
-    let bench = Bench::new(MIB);
+    let bench = bench();
     let disk = bench.path("disk");
     let parts = [
         Part { mib: ESP_AT..9, type_guid: ESP, name: "esp", files: esp },
@@ -123,14 +90,9 @@ fn with_esp(esp: &[(&str, &str)], files: &[(&str, &str)], room: usize) -> Bench 
 
 #[test]
 fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
-    if !can_mount() {
-        return;
-    }
-    let no_tpm = Path::new(NO_TPM);
+    let true = can_mount() else { return };
     let check = |files: &[(&str, &str)], room: usize, inputs: EncryptRoot, expect: &str| {
-        let bench = installed(files, room);
-        let refused = Safe::new(&bench, no_tpm).refused(inputs);
-        assert!(refused.contains(expect), "{refused}");
+        refused(&installed(files, room), inputs, expect);
     };
     let usual = EncryptRoot::default;
     for (index, (path, _)) in SYSTEM.iter().enumerate().filter(|(_, (path, _))| path.starts_with("usr/")) {
@@ -143,21 +105,15 @@ fn what_cannot_be_encrypted_is_refused_before_anything_is_changed() {
                 `grow: false`";
     check(SYSTEM, 40, EncryptRoot { grow: false, ..usual() }, full);
     check(SYSTEM, 10, usual(), "must be free after it");
-    check(
-        SYSTEM,
-        40,
-        usual(),
-        "sealing the key of the root file system: /dev/no-tpm does not exist; switch on the TPM",
-    );
+    let no_tpm = "sealing the key of the root file system: /dev/no-tpm does not exist; switch on the TPM";
+    check(SYSTEM, 40, usual(), no_tpm);
     check(SYSTEM, 40, EncryptRoot { pcrs: vec![24], ..usual() }, "it binds the key to PCR 24, but PCRs are 0 to 23");
 }
 
 #[test]
 fn a_root_that_is_not_made_larger_says_why() {
-    if !can_mount() {
-        return;
-    }
-    let bench = Bench::new(MIB);
+    let true = can_mount() else { return };
+    let bench = bench();
     let parts = [
         Part { mib: 1..ROOT_AT, type_guid: ROOT, name: "other", files: &[] },
         Part { mib: ROOT_AT..39, type_guid: ROOT, name: "system", files: SYSTEM },
@@ -165,19 +121,14 @@ fn a_root_that_is_not_made_larger_says_why() {
     make(&bench.path("disk"), 40, &parts);
     let disk = fs::File::options().write(true).open(bench.path("disk")).unwrap();
     disk.set_len(80 * MIB as u64).unwrap();
-    let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
-    assert!(refused.contains("was not grown: another partition is its twin"), "{refused}");
+    refused(&bench, EncryptRoot::default(), "was not grown: another partition is its twin");
 }
 
 #[test]
 fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let check = |root: &[(&str, &str)], expect: &str| {
-        let bench = with_esp(&[ENTRY], root, 40);
-        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
-        assert!(refused.contains(expect), "{refused}");
+        refused(&with_esp(&[ENTRY], root, 40), EncryptRoot::default(), expect);
     };
     check(SYSTEM, "its boot entry /loader/entries/a.conf starts /id/6.1/initrd, a copy that nothing rebuilds");
     check(&[SYSTEM, &[HOOK]].concat(), "a copy that nothing rebuilds");
@@ -186,8 +137,7 @@ fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
         let system: Vec<_> = SYSTEM.iter().chain([&HOOK]).filter(|(path, _)| *path != missing).copied().collect();
         let bench = with_esp(&[("loader/entries/a.conf", entry)], &system, 40);
         make_executable(&bench, HOOK.0);
-        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
-        assert!(refused.contains(expect), "{entry:?} without {missing:?}: {refused}");
+        refused(&bench, EncryptRoot::default(), expect);
     };
     check(ENTRY.1, "", NO_OBSTACLE);
     for missing in ["boot/initrd.img-6.1", "boot/vmlinuz-6.1", "lib/modules/6.1/modules.dep"] {
@@ -200,14 +150,11 @@ fn a_copy_of_the_initramfs_that_nothing_makes_anew_is_refused() {
 
 #[test]
 fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let check = |esp: &[(&str, &str)], entry: &str, root: &[(&str, &str)], expect: &str| {
         let usual = [("loader/entries/a.conf", entry), ("initrd.img-6.1", "")];
         let bench = with_esp(&[esp, &usual].concat(), &[SYSTEM, root].concat(), 40);
-        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
-        assert!(refused.contains(expect), "{entry:?}: {refused}");
+        refused(&bench, EncryptRoot::default(), expect);
     };
     let copy = "starts /id/6.1/initrd, a copy that nothing rebuilds";
     check(&[], "efi /id/6.1/linux\ninitrd /id/6.1/initrd\n", &[FSTAB], copy);
@@ -242,16 +189,11 @@ fn what_a_boot_entry_starts_must_have_an_initramfs_that_is_made_anew() {
 
 #[test]
 fn a_boot_folder_without_an_image_that_can_be_made_anew_is_refused() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let menu = ("grub/grub.cfg", "menuentry 'a' {\n\tlinux /vmlinuz root=x\n}\n");
     let check = |image: &str, root: &[(&str, &str)], expect: &str| {
         let bench = with_esp(&[menu, (image, "")], &[SYSTEM, root].concat(), 40);
-        let safe = Safe::new(&bench, Path::new(NO_TPM));
-        let refused = safe.refused(EncryptRoot::default());
-        assert!(refused.contains(expect), "{image}, {root:?}: {refused}");
-        assert_eq!(safe.keys.lock().unwrap().len(), 0);
+        refused(&bench, EncryptRoot::default(), expect);
     };
     let none = "its /boot has no initrd.img-VERSION, initramfs-VERSION.img or initrd-VERSION of a kernel";
     for image in ["initrd.img-6.1", "initramfs-6.1.img", "initrd-6.1"] {
@@ -262,6 +204,13 @@ fn a_boot_folder_without_an_image_that_can_be_made_anew_is_refused() {
     }
     check("initrd.img-6.2", &[FSTAB, ("lib/modules/6.2/modules.dep", "")], NO_OBSTACLE);
     check("initrd.img-6.2", &[FSTAB, ("lib/modules/6.2/kernel", "")], none);
+    check("initrd.img-", &[FSTAB, ("lib/modules/modules.dep", "")], none);
+    check("initrd.img-..", &[FSTAB, ("lib/modules.dep", "")], none);
+    check(
+        "initramfs-5.14.0-9.el9.x86_64.img",
+        &[FSTAB, ("lib/modules/5.14.0-9.el9.x86_64/modules.dep", "")],
+        NO_OBSTACLE,
+    );
     let by_link = ("etc/fstab", "/dev/disk/by-partlabel/esp /boot ext4 defaults 0 2\n");
     check("initrd.img-6.2", &[by_link], none);
     check("initrd.img-6.1", &[by_link], NO_OBSTACLE);
@@ -272,61 +221,47 @@ fn a_boot_folder_without_an_image_that_can_be_made_anew_is_refused() {
 
 #[test]
 fn what_cannot_be_told_the_boot_loader_is_refused_before_anything_is_changed() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let conditional = "[ -n \"$X\" ] && GRUB_CMDLINE_LINUX=\"a\"\n";
     let bench = installed(&[SYSTEM, &[("etc/default/grub", conditional)]].concat(), 40);
-    let safe = Safe::new(&bench, Path::new(NO_TPM));
-    let refused = safe.refused(EncryptRoot::default());
     let expect = "editing /etc/default/grub of the installed system: line 1: GRUB_CMDLINE_LINUX is set inside or after";
-    assert!(refused.starts_with(expect), "{refused}");
-    assert_eq!(safe.keys.lock().unwrap().len(), 0);
-
+    refused(&bench, EncryptRoot::default(), expect);
     let bench = with_esp(&[("x", "")], SYSTEM, 40);
-    let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
-    assert!(refused.starts_with("looking for a boot loader's configuration on "), "{refused}");
+    refused(&bench, EncryptRoot::default(), "looking for a boot loader's configuration on ");
 }
 
 #[test]
 fn a_partition_that_does_not_mount_is_an_obstacle_where_the_boot_loader_may_read_it() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let check = |root: &[(&str, &str)], spoiled: usize, expect: &str| {
         let bench = installed(&[SYSTEM, root].concat(), 40);
         spoil(&bench.path("disk"), spoiled);
-        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(EncryptRoot::default());
-        assert!(refused.contains(expect), "{refused}");
+        refused(&bench, EncryptRoot::default(), expect);
     };
     check(&[], ESP_AT, "partition 1 (esp) of ");
     check(&[], ESP_AT, "; the boot loader may read from there");
     check(&[], DATA_AT, NO_OBSTACLE);
-    check(
-        &[("etc/fstab", "PARTLABEL=data /boot ext4 defaults 0 2\n")],
-        DATA_AT,
-        "; the boot loader may read from there",
-    );
+    let fstab = ("etc/fstab", "PARTLABEL=data /boot ext4 defaults 0 2\n");
+    check(&[fstab], DATA_AT, "; the boot loader may read from there");
 }
 
 /// No program of this system can run, so the action fails where it should run them.
 #[test]
 fn entries_for_recovery_get_the_arguments_too() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let menu = "menuentry 'a' {\n\tlinux /vmlinuz-6.1 root=x ro quiet\n}\n\
                 menuentry 'a (recovery mode)' {\n\tlinux /vmlinuz-6.1 root=x ro single\n}\n";
     let mut bench = with_esp(&[("grub/grub.cfg", menu)], SYSTEM, 40);
     bench.disks.clear();
-    let device = Some(bench.path("disk").to_str().unwrap().to_owned());
+    let device = Some(bench.place("disk"));
     let inputs = EncryptRoot { disk: DiskHints { device, ..DiskHints::default() }, ..EncryptRoot::default() };
     let Some(tpm) = Tpm::start(&bench.path("tpm")) else { return };
-    let safe = Safe { takes_keys: true, ..Safe::new(&bench, &tpm.device) };
-    let error = chain(&safe.encrypt(inputs).unwrap_err());
+    bench.setup.tpm.clone_from(&tpm.device);
+    bench.takes_keys = true;
+    let error = bench.refusal(&Action::EncryptRoot(inputs));
     assert!(error.contains("running the script in the installed system"), "{error}");
     assert!(error.ends_with("install it again"), "{error}");
-    let volume = safe.keys.lock().unwrap()[0].volume.clone();
+    let volume = bench.keys.lock().unwrap()[0].volume.clone();
     let edited = read_file(&bench.path("disk"), ESP_AT, "/grub/grub.cfg").unwrap().0;
     let arguments =
         format!(" rd.luks.name={volume}=root rd.luks.options={volume}=tpm2-device=auto root=/dev/mapper/root");
@@ -336,9 +271,7 @@ fn entries_for_recovery_get_the_arguments_too() {
 
 #[test]
 fn a_register_that_shim_changes_between_the_two_is_refused() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let variables = |by_shim: bool| if by_shim { vec!["BootOrder-x", BY_SHIM] } else { vec!["BootOrder-x"] };
     let check = |esp: &[(&str, &str)], variables: &[&str], pcrs: &[u32], expect: &str| {
         let bench = with_esp(&[&[ENTRY][..], esp].concat(), &[SYSTEM, &[HOOK]].concat(), 40);
@@ -348,9 +281,7 @@ fn a_register_that_shim_changes_between_the_two_is_refused() {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join(name), [6, 0, 0, 0]).unwrap();
         }
-        let inputs = EncryptRoot { pcrs: pcrs.to_vec(), ..EncryptRoot::default() };
-        let refused = Safe::new(&bench, Path::new(NO_TPM)).refused(inputs);
-        assert!(refused.contains(expect), "{refused}");
+        refused(&bench, EncryptRoot { pcrs: pcrs.to_vec(), ..EncryptRoot::default() }, expect);
     };
     let shim = [("EFI/debian/SHIMX64.EFI", ""), ("EFI/debian/grubx64.efi", "")];
     check(&shim, &variables(false), &[0, 7], "it is started by shim, which measures into PCR 7, but slipway was not");
@@ -358,15 +289,16 @@ fn a_register_that_shim_changes_between_the_two_is_refused() {
     check(&shim, &variables(true), &[7], NO_OBSTACLE);
     check(&shim, &variables(false), &[0], NO_OBSTACLE);
     check(&shim[..1], &variables(false), &[7], NO_OBSTACLE);
+    let removable = [("EFI/BOOT/BOOTX64.EFI", ""), ("EFI/BOOT/grubx64.efi", ""), ("EFI/BOOT/mmx64.efi", "")];
+    check(&removable, &variables(false), &[7], "it is started by shim, which measures into PCR 7, but slipway was not");
+    check(&removable[..2], &variables(false), &[7], NO_OBSTACLE);
     // Booted without UEFI.
     check(&shim, &[], &[7], NO_OBSTACLE);
 }
 
 #[test]
 fn a_partition_inside_the_root_is_not_overwritten() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed(SYSTEM, 40);
     let disk = bench.path("disk");
     succeed(Command::new("sgdisk").arg("--zap").arg(&disk));
@@ -376,33 +308,30 @@ fn a_partition_inside_the_root_is_not_overwritten() {
     // First block of the second record (UEFI specification, tables 5-1 and 5-2).
     let start = (60 * MIB as u32 / 512).to_le_bytes();
     fs::File::options().write(true).open(&disk).unwrap().write_all_at(&start, 446 + 16 + 8).unwrap();
-    let error = Safe::new(&bench, Path::new(NO_TPM)).encrypt(EncryptRoot::default()).unwrap_err();
+    let error = encrypt(&bench).unwrap_err();
     assert!(chain(&error).contains("partition 2 of "), "{}", chain(&error));
     assert!(chain(&error).ends_with("overlaps it; make the image again"), "{}", chain(&error));
 }
 
 #[test]
 fn a_key_that_is_not_stored_leaves_the_disk_as_it_was() {
-    if !can_mount() {
-        return;
-    }
-    let bench = installed(SYSTEM, 40);
+    let true = can_mount() else { return };
+    let mut bench = installed(SYSTEM, 40);
     let Some(tpm) = Tpm::start(&bench.path("tpm")) else { return };
-    let safe = Safe::new(&bench, &tpm.device);
-    let refused = safe.refused(EncryptRoot::default());
-    assert_eq!(refused, "storing the recovery key; the disk was not changed: the line was cut");
-    let lengths: Vec<_> =
-        safe.keys.lock().unwrap().iter().map(|key| (key.volume.len(), key.key.reveal().len())).collect();
-    assert_eq!(lengths, [(36, 71)]);
-    assert!(slipway_actions::is_transient(&safe.encrypt(EncryptRoot::default()).unwrap_err()));
+    bench.setup.tpm.clone_from(&tpm.device);
+    let before = state(&bench);
+    let error = encrypt(&bench).unwrap_err();
+    assert_eq!(chain(&error), "storing the recovery key; the disk was not changed: the line was cut");
+    assert!(slipway_actions::is_transient(&error));
+    assert_eq!(state(&bench), before);
+    let keys = bench.keys.lock().unwrap();
+    assert_eq!(keys.iter().map(|key| (key.volume.len(), key.key.reveal().len())).collect::<Vec<_>>(), [(36, 71)]);
 }
 
 #[test]
 fn a_disk_without_a_table_is_no_root_partition() {
-    if !can_mount() {
-        return;
-    }
-    let bench = Bench::new(MIB);
+    let true = can_mount() else { return };
+    let bench = bench();
     let tree = bench.path("tree");
     fs::create_dir_all(tree.join("etc")).unwrap();
     for (path, content) in SYSTEM {
@@ -412,7 +341,7 @@ fn a_disk_without_a_table_is_no_root_partition() {
     }
     let mut mkfs = Command::new("mkfs.ext4");
     succeed(mkfs.args(["-q", "-F", "-d"]).arg(&tree).arg(bench.path("disk")).arg("40M"));
-    let error = Safe::new(&bench, Path::new(NO_TPM)).encrypt(EncryptRoot::default()).unwrap_err();
+    let error = encrypt(&bench).unwrap_err();
     assert!(chain(&error).contains("only a partition can be encrypted"), "{}", chain(&error));
 }
 
@@ -424,7 +353,7 @@ fn sealed(halves: bool, first: &str) -> Option<(Bench, String)> {
     } else {
         "2C7357ED-EBD2-46D9-AEC1-23D437EC2BF5"
     };
-    let bench = Bench::new(MIB);
+    let bench = bench();
     let disk = bench.path("disk");
     let parts = [
         Part { mib: ESP_AT..9, type_guid: first, name: "other", files: &[("loader/entries/readme", "")] },
@@ -457,29 +386,25 @@ fn a_sealed_root_is_left_as_it_is_and_checked() {
     for halves in [true, false] {
         let Some((bench, root_hash)) = sealed(halves, LINUX) else { return };
         let before = bench.disk();
-        let safe = Safe::new(&bench, Path::new(NO_TPM));
-        let (done, notes) = safe.encrypt(EncryptRoot::default()).unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let (done, reports) = bench.succeeds(&Action::EncryptRoot(EncryptRoot::default()));
         let left = format!("left partition 2 (system) of {} as it is: sealed", bench.path("disk").display());
         assert!(done.outcome.summary.starts_with(&left), "{}", done.outcome.summary);
-        let told = if halves { &notes[1] } else { &done.outcome.warnings[0] };
+        let told = if halves { &reports.notes[1] } else { &done.outcome.warnings[0] };
         assert!(told.contains(&root_hash), "{told}");
         assert_eq!(done.outcome.warnings.len(), usize::from(!halves), "{:?}", done.outcome.warnings);
         assert!(bench.disk() == before);
 
         let disk = fs::File::options().write(true).open(bench.path("disk")).unwrap();
         disk.write_all_at(&[0xFF], (29 * MIB + 5) as u64).unwrap();
-        let error = safe.encrypt(EncryptRoot::default()).unwrap_err();
-        let expect =
-            "which is sealed by dm-verity: block 4864 of its data does not match its hash tree; write the image again";
-        assert!(chain(&error).ends_with(expect), "{}", chain(&error));
+        let error = chain(&encrypt(&bench).unwrap_err());
+        let expect = "sealed by dm-verity: block 4864 of its data does not match its hash tree; write the image again";
+        assert!(error.ends_with(expect), "{error}");
     }
 }
 
 #[test]
 fn a_sealed_root_has_to_be_the_one_that_boot_entries_start() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     for halves in [true, false] {
         for is_right in [true, false] {
             let Some((bench, root_hash)) = sealed(halves, ESP) else { return };
@@ -487,9 +412,9 @@ fn a_sealed_root_has_to_be_the_one_that_boot_entries_start() {
             let named = if is_right { &root_hash } else { &zeros };
             fs::write(&entry, format!("linux /v\noptions ro roothash={named}\n")).unwrap();
             write_file(&bench.path("disk"), ESP_AT, &entry, "/loader/entries/a.conf");
-            let ended = Safe::new(&bench, Path::new(NO_TPM)).encrypt(EncryptRoot::default());
+            let ended = encrypt(&bench);
             match is_right {
-                true => assert_eq!(ended.unwrap().0.outcome.warnings, [""; 0]),
+                true => assert_eq!(ended.unwrap().outcome.warnings, [""; 0]),
                 false => {
                     let error = chain(&ended.unwrap_err());
                     let expect = format!("its root hash is {root_hash}, but the boot entries name {zeros}; write");

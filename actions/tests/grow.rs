@@ -9,10 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::disk_image::{ESP, LINUX, Part, can_mount, make, read_file, run};
-use common::{Bench, MIB, chain, sha256, stream};
+use common::disk_image::{ESP, LINUX, Part, can_mount, make, read_file, run, spoil};
+use common::partitions::{self, verify};
+use common::{Bench, MIB, sha256, stream};
 use slipway_actions::Done;
-use slipway_protocol::{Action, StreamImage};
+use slipway_protocol::StreamImage;
 
 /// A disk larger than the image. Its last partition ends one MiB before its end, because the backup table is behind.
 const DISK: usize = 100;
@@ -21,8 +22,8 @@ const END: usize = DISK - 1;
 /// Streams the image in the bench's folder to its disk.
 fn written(bench: &Bench, grow: bool) -> Done {
     let raw = fs::read(bench.path("image")).unwrap();
-    let image = StreamImage { digest: Some(sha256(&raw)), grow, ..stream(bench.path("image").to_str().unwrap()) };
-    bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)))
+    let image = StreamImage { digest: Some(sha256(&raw)), grow, ..stream(bench.place("image")) };
+    bench.streams(image).0
 }
 
 /// An image with two ext4 partitions, and a disk for it.
@@ -38,8 +39,7 @@ fn with_root(type_guid: &str) -> Bench {
 
 /// First and last MiB of a partition, read by sgdisk, which must find the table intact.
 fn extent(disk: &Path, number: u32) -> std::ops::Range<usize> {
-    let verdict = run(Command::new("sgdisk").arg("--verify").arg(disk));
-    assert!(verdict.contains("No problems found"), "{verdict}");
+    verify(disk);
     let info = run(Command::new("sgdisk").arg(format!("--info={number}")).arg(disk));
     let sector = |key: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(key)).unwrap();
@@ -77,11 +77,7 @@ fn check_ext4(bench: &Bench, done: &Done, mib: std::ops::Range<usize>) {
 
 /// Copies a part of a disk into its own file.
 fn cut_out(bench: &Bench, mib: std::ops::Range<usize>) -> PathBuf {
-    let to = bench.path("partition");
-    let mut dd = Command::new("dd");
-    dd.args(["bs=1M", "conv=sparse", "status=none", &format!("skip={}", mib.start), &format!("count={}", mib.len())]);
-    run(dd.arg(format!("if={}", bench.path("disk").display())).arg(format!("of={}", to.display())));
-    to
+    partitions::cut_out(bench, &bench.path("disk"), mib.start, mib.len())
 }
 
 #[test]
@@ -164,8 +160,7 @@ fn what_cannot_grow_is_left_as_it_is_and_named() {
     let bench = with_root(LINUX);
     let image = bench.path("image");
     let plain = fs::read(&image).unwrap();
-    let blank =
-        |image: &Path| File::options().write(true).open(image).unwrap().write_all_at(&[0; 8192], 9 << 20).unwrap();
+    let put = |bytes: &[u8]| File::options().write(true).open(&image).unwrap().write_all_at(bytes, 9 << 20).unwrap();
     for (spoil, reason) in
         [("nothing", "it has no file system"), ("swap", "it contains swap"), ("read-only", "it is marked as read-only")]
     {
@@ -176,14 +171,9 @@ fn what_cannot_grow_is_left_as_it_is_and_named() {
                 let swap = bench.path("swap");
                 File::create(&swap).unwrap().set_len(20 << 20).unwrap();
                 run(Command::new("mkswap").arg(&swap));
-                File::options()
-                    .write(true)
-                    .open(&image)
-                    .unwrap()
-                    .write_all_at(&fs::read(swap).unwrap(), 9 << 20)
-                    .unwrap();
+                put(&fs::read(swap).unwrap());
             }
-            _ => blank(&image),
+            _ => put(&[0; 8192]),
         }
         let raw = fs::read(&image).unwrap();
         let done = written(&bench, true);
@@ -198,9 +188,7 @@ fn what_cannot_grow_is_left_as_it_is_and_named() {
 #[test]
 fn a_file_system_that_does_not_mount_is_a_warning_and_leaves_nothing_of_before_at_its_end() {
     let bench = with_root(LINUX);
-    // Features no kernel knows (fs/ext4/ext4.h, s_feature_incompat).
-    let image = File::options().write(true).open(bench.path("image")).unwrap();
-    image.write_all_at(&[0xF7, 0xFF, 0xFF, 0xFF], (9 * MIB + 1024 + 0x60) as u64).unwrap();
+    spoil(&bench.path("image"), 9);
     let done = written(&bench, true);
     assert!(done.outcome.summary.ends_with("; grew partition 2 from 20 MiB to 90 MiB"), "{}", done.outcome.summary);
     let warning = "the ext4 file system in partition 2 still has 20 MiB: ";
@@ -241,10 +229,8 @@ fn the_last_primary_partition_of_an_mbr_grows() {
 
 #[test]
 fn an_extended_partition_is_left_with_all_it_holds() {
-    let bench = with_mbr(
-        "label: dos\\nstart=1MiB, size=3MiB, type=83\\nstart=4MiB, size=25MiB, type=5\\nstart=9MiB, size=20MiB, type=83\\n",
-        9,
-    );
+    let extended = "start=4MiB, size=25MiB, type=5\\nstart=9MiB, size=20MiB, type=83\\n";
+    let bench = with_mbr(&format!("label: dos\\nstart=1MiB, size=3MiB, type=83\\n{extended}"), 9);
     let before = mbr(&bench.path("image"));
     let done = written(&bench, true);
     assert!(done.outcome.summary.contains("; did not grow partition 2 "), "{}", done.outcome.summary);

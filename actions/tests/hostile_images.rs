@@ -10,7 +10,7 @@ use slipway_actions::{Error, ImageError, is_transient};
 use slipway_protocol::{Digest, StreamImage};
 
 use common::disk_image::run;
-use common::written::{check_untouched, check_untouched_or_does_not_boot, fails, file};
+use common::written::{check_untouched, check_untouched_or_does_not_boot, fails, fails_for, file};
 use common::xz_dictionary::with_dictionary;
 use common::{Bench, MIB, bzip2, chain, gzip, image, sha256, xz, xz_blocks, zstd, zstd_sized};
 
@@ -37,7 +37,7 @@ fn a_bomb_is_written_to_the_end_of_the_disk_at_most() {
             .chain([("gzip", &gzip as &dyn Fn(&[u8]) -> Vec<u8>), ("bzip2", &bzip2)])
     {
         let (bench, error) = refused(&encode(&zeros));
-        assert!(matches!(error, Error::Image(ImageError::TooLarge { .. })), "{name}: {}", chain(&error));
+        assert_error!(error, Error::Image(ImageError::TooLarge { .. }), "{name}");
         // Complete frames and blocks state their size.
         check_untouched_or_does_not_boot(&bench);
     }
@@ -49,7 +49,7 @@ fn a_frame_that_says_that_it_does_not_fit_is_believed_before_anything_is_written
     let frame = [&[0x28, 0xB5, 0x2F, 0xFD, 0xE0][..], &(1_u64 << 60).to_le_bytes(), &[1, 0, 0]].concat();
     for stream in [frame, zstd_sized(&vec![0; 64 * MIB])] {
         let (bench, error) = refused(&stream);
-        assert!(matches!(error, Error::Image(ImageError::TooLarge { .. })), "{}", chain(&error));
+        assert_error!(error, Error::Image(ImageError::TooLarge { .. }));
         check_untouched(&bench);
     }
 }
@@ -58,11 +58,8 @@ fn a_frame_that_says_that_it_does_not_fit_is_believed_before_anything_is_written
 fn a_stream_that_wants_gigabytes_of_memory_is_refused() {
     let check = |stream: &[u8], expect: &str| {
         let (bench, error) = refused(stream);
-        assert!(
-            matches!(error, Error::Image(ImageError::Decode { .. })) && chain(&error).contains(expect),
-            "{}",
-            chain(&error)
-        );
+        assert_error!(error, Error::Image(ImageError::Decode { .. }));
+        assert!(chain(&error).contains(expect), "{}", chain(&error));
         check_untouched_or_does_not_boot(&bench);
     };
     let raw = image(100_000);
@@ -102,8 +99,7 @@ fn a_qcow2_image_that_is_too_large_or_leans_on_another_leaves_the_disk_as_it_was
     let check = |image: Vec<u8>, expect: &str| {
         for digest in [None, Some(sha256(&image))] {
             let bench = Bench::new(ROOM);
-            let error = fails(&bench, StreamImage { digest, ..file(&bench, &image) });
-            assert!(chain(&error).contains(expect) && !is_transient(&error), "{}", chain(&error));
+            fails_for(&bench, StreamImage { digest, ..file(&bench, &image) }, expect);
             check_untouched(&bench);
         }
     };
@@ -136,7 +132,8 @@ fn a_qcow2_image_whose_tables_lead_into_themselves_does_not_boot() {
 fn fails_as_qcow2(image: &[u8], digest: Option<Digest>) -> String {
     let bench = Bench::new(ROOM);
     let error = fails(&bench, StreamImage { digest, ..file(&bench, image) });
-    assert!(matches!(error, Error::Image(ImageError::Qcow2 { .. })) && !is_transient(&error), "{}", chain(&error));
+    assert_error!(error, Error::Image(ImageError::Qcow2 { .. }));
+    assert!(!is_transient(&error));
     check_untouched_or_does_not_boot(&bench);
     chain(&error)
 }

@@ -67,11 +67,7 @@ fn the_first_damaged_piece_in_the_image_is_the_one_that_is_told() {
         let bench = Bench::new(DISK);
         let error = fails(&bench, StreamImage { raw_digest: Some(sha256(b"")), ..file(&bench, &stream) });
         let within = (before * MIB) as u64..((before + 3) * MIB) as u64;
-        assert!(
-            matches!(error, Error::Image(ImageError::Decode { raw_bytes, .. }) if within.contains(&raw_bytes)),
-            "{}",
-            chain(&error)
-        );
+        assert_error!(error, Error::Image(ImageError::Decode { raw_bytes, .. }) if within.contains(&raw_bytes));
         assert!(!is_transient(&error));
         check_does_not_boot(&bench);
     }
@@ -89,7 +85,7 @@ fn a_frame_that_lies_about_its_size_is_an_error() {
         let stream = [pieces(&[&data; 4], zstd_sized), lying, pieces(&[&data; 4], zstd_sized)].concat();
         let bench = Bench::new(12 * MIB);
         let error = fails(&bench, StreamImage { raw_digest, ..file(&bench, &stream) });
-        assert!(matches!(error, Error::Image(ImageError::Decode { .. })), "{said}: {}", chain(&error));
+        assert_error!(error, Error::Image(ImageError::Decode { .. }), "{said}");
         assert!(!is_transient(&error));
         check_untouched_or_does_not_boot(&bench);
     };

@@ -20,9 +20,7 @@ fn seed() -> SeedCloudInit {
 
 #[test]
 fn the_seed_is_what_cloud_init_reads_and_the_leftovers_are_gone() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed(
         &[
             ("etc/os-release", "NAME=Debian"),
@@ -42,8 +40,7 @@ fn the_seed_is_what_cloud_init_reads_and_the_leftovers_are_gone() {
         phone_home: Some(PhoneHome { url: "https://s.example/p".to_owned(), tries: Some(3) }),
         ..seed()
     };
-    let (result, reports) = bench.run(&Action::SeedCloudInit(inputs));
-    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let (done, reports) = bench.succeeds(&Action::SeedCloudInit(inputs));
     assert_eq!(done.outcome.warnings, [""; 0]);
     assert!(reports.notes[1].contains("partition 3 (system)"), "{:?}", reports.notes);
 
@@ -72,30 +69,26 @@ fn user_data_that_cannot_take_the_block_is_refused_before_the_disk_is_looked_at(
     let bench = Bench::without_disks();
     let phone_home = Some(PhoneHome { url: "https://s.example/p".to_owned(), tries: None });
     let inputs = SeedCloudInit { user_data: "#cloud-config\n- a\n".to_owned(), phone_home, ..seed() };
-    let error = bench.run(&Action::SeedCloudInit(inputs)).0.unwrap_err();
+    let refusal = bench.refusal(&Action::SeedCloudInit(inputs));
     let expect = "adding phone_home to the user-data: line 2, column 1: the root of the document is a list";
-    assert!(chain(&error).starts_with(expect), "{}", chain(&error));
+    assert!(refusal.starts_with(expect), "{refusal}");
 }
 
 #[test]
 fn without_a_root_file_system_every_place_looked_at_is_named() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = Bench::new(MIB);
     let parts = [Part { mib: 1..9, type_guid: LINUX, name: "data", files: &[] }];
     make(&bench.path("disk"), 10, &parts);
     let error = bench.run(&Action::SeedCloudInit(seed())).0.unwrap_err();
-    assert!(matches!(error, Error::Target(TargetError::NotFound { .. })));
+    assert_error!(error, Error::Target(TargetError::NotFound { .. }));
     assert!(chain(&error).contains("partition 1 (data) of "), "{}", chain(&error));
     assert!(chain(&error).ends_with("(ext4) has no /etc/os-release"), "{}", chain(&error));
 }
 
 #[test]
 fn another_system_is_not_seeded_in_place_of_a_root_that_does_not_mount() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed(&[("etc/os-release", "")], &[]);
     spoil(&bench.path("disk"), ROOT_AT);
     let error = bench.run(&Action::SeedCloudInit(seed())).0.expect_err("partition 3 is the root, by its type");

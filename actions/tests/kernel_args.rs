@@ -6,7 +6,9 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::disk_image::{can_mount, can_mount_btrfs, copy_file, read_file, run, set_xattr, spoil, write_file, xattr};
+use common::disk_image::{
+    can_mount, can_mount_btrfs, copy_file, debugfs, read_file, run, set_xattr, spoil, unified, write_file, xattr,
+};
 use common::installed::{ESP_AT, ROOT_AT, installed};
 use common::{Bench, MIB, chain};
 use slipway_actions::{Error, TargetError};
@@ -33,7 +35,7 @@ fn replace(old: &str, new: &str) -> KernelArgs {
 
 /// Runs the action twice. The second run must change nothing. Returns the summary and the warnings of the first.
 fn run_twice(bench: &Bench, wanted: &KernelArgs) -> (String, Vec<String>) {
-    let run = || bench.run(&Action::KernelArgs(wanted.clone())).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let run = || bench.succeeds(&Action::KernelArgs(wanted.clone())).0;
     let first = run().outcome;
     let again = run().outcome.summary;
     assert!(again.starts_with("the kernel arguments are already as requested in all "), "{again}");
@@ -44,7 +46,7 @@ fn run_twice(bench: &Bench, wanted: &KernelArgs) -> (String, Vec<String>) {
 fn refusal(bench: &Bench, wanted: KernelArgs, kept: &[(usize, &str)]) -> String {
     let files = || kept.iter().map(|(at, path)| content(bench, *at, path)).collect::<Vec<_>>();
     let before = files();
-    let message = chain(&bench.run(&Action::KernelArgs(wanted)).0.unwrap_err());
+    let message = bench.refusal(&Action::KernelArgs(wanted));
     assert_eq!(files(), before, "{message}");
     message
 }
@@ -55,9 +57,7 @@ fn content(bench: &Bench, at: usize, path: &str) -> String {
 
 #[test]
 fn entries_and_their_template_get_the_arguments_once() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let entry = |extra: &str| format!("title a\nlinux /a\noptions {ROOT_LINE}{extra}\n");
     let bench = installed(
         &[("etc/os-release", ""), ("etc/kernel/cmdline", &format!("{ROOT_LINE}\n"))],
@@ -79,9 +79,7 @@ fn entries_and_their_template_get_the_arguments_once() {
 
 #[test]
 fn a_system_without_a_template_gets_one_from_its_entry() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let entries = [
         ("loader/entries/a.conf", "linux /a\noptions root=old ro\n"),
         ("loader/entries/b.conf", "linux /b\noptions root=new ro $tuned_params\n"),
@@ -105,9 +103,7 @@ fn a_system_without_a_template_gets_one_from_its_entry() {
 
 #[test]
 fn grub_in_the_style_of_debian_is_edited_with_its_defaults() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let menu = "menuentry 'Debian' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro  console=tty0 quiet\n}\n\
                 menuentry 'Debian (recovery mode)' {\n\tlinux\t/boot/vmlinuz-6.1 root=UUID=x ro single console=tty0\n}\n\
                 menuentry 'Memory test' {\n\tlinux16 /boot/memtest86+.bin console=tty0\n}\n";
@@ -139,9 +135,7 @@ fn grub_in_the_style_of_debian_is_edited_with_its_defaults() {
 
 #[test]
 fn grub_in_the_style_of_fedora_is_edited_where_its_entries_have_their_arguments() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let env = |value: &str| format!("{:#<1024}", format!("# GRUB Environment Block\nkernelopts={value}\n"));
     let bench = installed(
         &[
@@ -170,9 +164,7 @@ fn grub_in_the_style_of_fedora_is_edited_where_its_entries_have_their_arguments(
 
 #[test]
 fn arguments_of_fedoras_entries_are_changed_where_grub_reads_them() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let env = |value: &str| format!("{:#<1024}", format!("# GRUB Environment Block\nkernelopts={value}\n"));
     let menu = |value: &str| format!("load_env\nset kernelopts=\"{value}\"\nblscfg\n");
     let entry = "linux /a\noptions $kernelopts $tuned_params\n";
@@ -192,9 +184,7 @@ fn arguments_of_fedoras_entries_are_changed_where_grub_reads_them() {
 
 #[test]
 fn a_file_system_made_to_be_trouble_is_refused() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let names: Vec<String> = (0..257).map(|number| number.to_string()).collect();
     let many = |path: fn(&String) -> String| names.iter().map(path).collect::<Vec<String>>();
     let check = |paths: Vec<String>, content: &str, expect: &str| {
@@ -214,9 +204,7 @@ fn a_file_system_made_to_be_trouble_is_refused() {
 
 #[test]
 fn links_stay_and_files_keep_or_inherit_their_labels() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed(
         &[
             ("etc/default/grub", "-> ../sysconfig/grub"),
@@ -231,6 +219,7 @@ fn links_stay_and_files_keep_or_inherit_their_labels() {
     let [of_file, of_folder] = ["system_u:object_r:bootloader_etc_t:s0", "system_u:object_r:etc_t:s0"];
     set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", LABEL, of_file);
     set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", "user.note", "kept");
+    debugfs(&disk, ROOT_AT, "sif /etc/sysconfig/grub mode 0100640");
     let of_content = ["security.ima", "security.evm"];
     for name in of_content {
         set_xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", name, "old");
@@ -239,21 +228,18 @@ fn links_stay_and_files_keep_or_inherit_their_labels() {
     set_xattr(&disk, ROOT_AT, "/etc/kernel", LABEL, of_folder);
     run_twice(&bench, &append(&["quiet"]));
     let edited = "GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\n";
-    assert_eq!(content(&bench, ROOT_AT, "/etc/sysconfig/grub"), edited);
+    assert_eq!(read_file(&disk, ROOT_AT, "/etc/sysconfig/grub"), Some((edited.to_owned(), "0640 0:0".to_owned())));
     let kept = ["/etc/sysconfig/grub", "/etc/kernel/cmdline"].map(|file| xattr(&disk, ROOT_AT, file, LABEL));
     assert_eq!(kept, [of_file, of_folder]);
     assert_eq!(xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", "user.note"), "kept");
     assert_eq!(of_content.map(|name| xattr(&disk, ROOT_AT, "/etc/sysconfig/grub", name)), ["", ""]);
-    let root = format!("{}?offset={}", disk.display(), ROOT_AT * MIB);
-    let link = run(Command::new("debugfs").args(["-R", "stat /etc/default/grub", &root]));
+    let link = debugfs(&disk, ROOT_AT, "stat /etc/default/grub");
     assert!(link.contains("Type: symlink"), "{link}");
 }
 
 #[test]
 fn menus_of_extlinux_are_edited_with_a_warning_that_names_their_program() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let menu = "label l0\n\tlinux /boot/vmlinuz\n\tappend root=x ro quiet\n";
     let check = |programs: &[(&str, &str)], expect: &str| {
         let bench = installed(&[&[("boot/extlinux/extlinux.conf", menu)], programs].concat(), &[]);
@@ -270,9 +256,7 @@ fn menus_of_extlinux_are_edited_with_a_warning_that_names_their_program() {
 /// On btrfs, the root of a file system and the root of a subvolume have the same inode number.
 #[test]
 fn a_subvolume_for_boot_is_not_taken_for_the_file_system_it_is_in() {
-    if !can_mount_btrfs() {
-        return;
-    }
+    let true = can_mount_btrfs() else { return };
     let bench = Bench::new(MIB);
     let (disk, place) = (bench.path("disk"), bench.path("place"));
     fs::File::create(&disk).unwrap().set_len((130 * MIB) as u64).unwrap();
@@ -285,36 +269,19 @@ fn a_subvolume_for_boot_is_not_taken_for_the_file_system_it_is_in() {
     assert_eq!(run_twice(&bench, &append(&["quiet"])).0, "added quiet to 1 files");
 }
 
-/// A UEFI program with these sections: only the parts that are read.
-fn image(sections: &[(&str, &str)]) -> Vec<u8> {
-    let mut bytes = [b"MZ".as_slice(), &[0; 0x3A], &64_u32.to_le_bytes(), b"PE\0\0"].concat();
-    bytes.extend([0x8664_u16, sections.len() as u16].map(u16::to_le_bytes).concat());
-    bytes.extend([0; 16]);
-    let mut data = Vec::new();
-    for (name, content) in sections {
-        bytes.extend(format!("{name:\0<8}").bytes());
-        for field in [content.len(), 0, content.len(), 0x1000 + data.len(), 0, 0, 0, 0] {
-            bytes.extend((field as u32).to_le_bytes());
-        }
-        data.extend(content.bytes());
-    }
-    bytes.resize(0x1000, 0);
-    [bytes, data].concat()
-}
-
+/// Writes an image for x86-64 to the EFI system partition.
 fn with_image(bench: &Bench, name: &str, sections: &[(&str, &str)]) {
-    let file = bench.path(name);
-    fs::write(&file, image(sections)).unwrap();
-    write_file(&bench.path("disk"), ESP_AT, &file, &format!("/EFI/Linux/{name}"));
+    let mut image = unified(sections).into_bytes();
+    image[0x44..0x46].copy_from_slice(&0x8664_u16.to_le_bytes());
+    let file = bench.put(name, &image);
+    write_file(&bench.path("disk"), ESP_AT, file.as_ref(), &format!("/EFI/Linux/{name}"));
 }
 
 const STUB: (&str, &str) = (".sdmagic", "#### LoaderInfo: systemd-stub 257.2-3 ####\0");
 
 #[test]
 fn unified_kernel_images_get_the_arguments_by_an_addon() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed(&[("etc/os-release", "")], &[("EFI/Linux/readme.txt", "")]);
     with_image(&bench, "a.efi", &[STUB, (".linux", "MZ"), (".cmdline", "root=x quiet\0")]);
     with_image(&bench, "tool.efi", &[(".text", "x")]);
@@ -326,16 +293,11 @@ fn unified_kernel_images_get_the_arguments_by_an_addon() {
         copy_file(&bench.path("disk"), ESP_AT, "/loader/addons/slipway.addon.efi", &addon);
         let mut objcopy = Command::new("objcopy");
         objcopy.args(["-O", "binary", "--only-section=.cmdline"]).arg(&addon).arg(bench.path("line"));
-        let output = objcopy.output();
-        match output {
-            Ok(output) if output.status.success() => {
-                Some(fs::read_to_string(bench.path("line")).unwrap().trim_end_matches('\0').to_owned())
-            }
-            _ => {
-                eprintln!("not checked: there is no objcopy");
-                None
-            }
+        if !objcopy.output().is_ok_and(|output| output.status.success()) {
+            eprintln!("not checked: there is no objcopy");
+            return None;
         }
+        Some(fs::read_to_string(bench.path("line")).unwrap().trim_end_matches('\0').to_owned())
     };
     assert!(line().is_none_or(|line| line == "console=ttyS0 k=\"v w\""));
     run_twice(&bench, &delete(&["console"]));
@@ -348,18 +310,15 @@ fn unified_kernel_images_get_the_arguments_by_an_addon() {
 
 #[test]
 fn an_image_whose_stub_reads_no_addons_is_refused() {
-    if !can_mount() {
-        return;
-    }
-    let bench = installed(&[], &[("EFI/Linux/readme.txt", "")]);
+    let true = can_mount() else { return };
     let old = (".sdmagic", "#### LoaderInfo: systemd-stub 252.39-1~deb12u2 ####\0");
+    let bench = installed(&[], &[("EFI/Linux/readme.txt", "")]);
     with_image(&bench, "a.efi", &[old, (".linux", "MZ"), (".cmdline", "root=x quiet\0")]);
     let message = refusal(&bench, append(&["a"]), &[]);
     assert!(message.contains("systemd-stub 252.39-1~deb12u2, which does not read addons"), "{message}");
 
     for done in [append(&["quiet"]), delete(&["a"]), replace("root", "root=x")] {
-        let outcome =
-            bench.run(&Action::KernelArgs(done)).0.unwrap_or_else(|error| panic!("{}", chain(&error))).outcome;
+        let outcome = bench.succeeds(&Action::KernelArgs(done)).0.outcome;
         assert_eq!(outcome.summary, "the kernel arguments are already as requested in all 1 boot files");
         assert_eq!(read_file(&bench.path("disk"), ESP_AT, "/loader/addons/slipway.addon.efi"), None);
     }
@@ -367,9 +326,7 @@ fn an_image_whose_stub_reads_no_addons_is_refused() {
 
 #[test]
 fn what_cannot_be_done_everywhere_is_done_nowhere() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let entries = [("loader/entries/a.conf", "linux /a\noptions root=x ro\n")];
     let bench = installed(&[("etc/default/grub", "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\n")], &entries);
     let entry = [(ESP_AT, "/loader/entries/a.conf")];
@@ -385,25 +342,19 @@ fn what_cannot_be_done_everywhere_is_done_nowhere() {
 
 #[test]
 fn without_boot_entries_kernel_arguments_are_an_error() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed(&[("etc/os-release", ""), ("etc/default/grub", "GRUB_TIMEOUT=5\n")], &[]);
     let message = refusal(&bench, append(&["a"]), &[(ROOT_AT, "/etc/default/grub")]);
     assert!(message.starts_with("looking for a boot loader's configuration on "), "{message}");
     let message = refusal(&bench, append(&["a b"]), &[]);
-    assert!(
-        message.starts_with("reading the inputs of kernel-args: it cannot add the kernel argument \"a b\""),
-        "{message}"
-    );
+    let expect = "reading the inputs of kernel-args: it cannot add the kernel argument \"a b\"";
+    assert!(message.starts_with(expect), "{message}");
 }
 
 /// The system's grub-mkconfig cannot be run here, so the error shows that it was called.
 #[test]
 fn a_menu_of_grub_that_is_not_there_yet_is_made_by_the_installed_system() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let root = [("etc/os-release", ""), ("usr/sbin/grub-mkconfig", ""), ("etc/default/grub", "GRUB_TIMEOUT=5\n")];
     let modules = ("boot/grub/x86_64-efi/normal.mod", "");
     let bench = installed(&[&root[..], &[modules]].concat(), &[]);
@@ -419,16 +370,14 @@ fn a_menu_of_grub_that_is_not_there_yet_is_made_by_the_installed_system() {
 
 #[test]
 fn a_partition_that_does_not_mount_is_passed_by_with_a_warning() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench =
         installed(&[("etc/kernel/cmdline", "ro\n")], &[("loader/entries/a.conf", "title a\nlinux /a\noptions ro\n")]);
     let disk = bench.path("disk");
     let data = 10;
     spoil(&disk, data);
     let kernel_args = Action::KernelArgs(append(&["quiet"]));
-    let done = bench.run(&kernel_args).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let done = bench.succeeds(&kernel_args).0;
     assert!(done.outcome.summary.ends_with("to 2 files"), "{}", done.outcome.summary);
     assert!(done.outcome.warnings[0].contains("partition 2 (data)"), "{:?}", done.outcome.warnings);
 

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::disk_image::run;
 use common::loop_device;
-use common::partitions::{cut_out, info, make, new, partition, succeeds};
+use common::partitions::{cut_out, info, make, new, partition, succeeds, verify};
 use common::{Bench, MIB, chain};
 use slipway_actions::{Error, PartitionError};
 use slipway_protocol::{Action, FileSystemKind, NewPartition, PartitionChoice};
@@ -31,8 +31,7 @@ fn a_table_has_the_partitions_asked_for_and_nothing_of_before() {
         new("4d21b016-b534-45c2-a9fb-5c16e091fd2d", "10MiB", None),
     ];
     succeeds(&bench, &partition(table));
-    let verdict = run(Command::new("sgdisk").arg("--verify").arg(&disk));
-    assert!(verdict.contains("No problems found"), "{verdict}");
+    verify(&disk);
     let expect = [
         (1, "C12A7328-F81F-11D2-BA4B-00A0C93EC93B", "'EFI system'", 1..21),
         (2, "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709", "'system'", 21..89),
@@ -121,8 +120,8 @@ fn xfs_in_too_small_a_partition_is_refused_before_anything_is_written() {
     let bench = Bench::new(301 * MIB);
     succeeds(&bench, &partition(vec![new("linux", "rest", None)]));
     let before = bench.disk();
-    let error = bench.run(&make(PartitionChoice::Number(1), FileSystemKind::Xfs, None, None)).0.unwrap_err();
-    assert!(chain(&error).ends_with("XFS needs at least 300 MiB; make the partition larger"), "{}", chain(&error));
+    let error = bench.refusal(&make(PartitionChoice::Number(1), FileSystemKind::Xfs, None, None));
+    assert!(error.ends_with("XFS needs at least 300 MiB; make the partition larger"), "{error}");
     assert!(bench.disk() == before);
 }
 
@@ -140,6 +139,6 @@ fn a_partition_is_made_anew_without_its_neighbours() {
     assert!(bench.disk()[MIB..41 * MIB] == neighbour);
     let small = make(PartitionChoice::Number(1), FileSystemKind::Vfat, None, None);
     succeeds(&bench, &partition(vec![new("esp", "16MiB", None)]));
-    let error = bench.run(&small).0.unwrap_err();
-    assert!(chain(&error).ends_with("FAT32 needs at least 34 MiB on this disk; make the partition larger"));
+    let error = bench.refusal(&small);
+    assert!(error.ends_with("FAT32 needs at least 34 MiB on this disk; make the partition larger"), "{error}");
 }

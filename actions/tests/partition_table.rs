@@ -7,6 +7,7 @@ mod common;
 use std::process::Command;
 
 use common::disk_image::{ESP, LINUX, Part, make, run, widen_entries};
+use common::partitions::verify;
 use common::unreadable::Unreadable;
 use common::written::{check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, fails, file};
 use common::{Bench, MIB, chain, gzip, image, sha256, stream, xz, zstd, zstd_sized};
@@ -16,8 +17,7 @@ use slipway_protocol::{Action, KernelArgs, StreamImage, Verify};
 /// Streams the image in the bench's folder to its disk.
 fn stream_image(bench: &Bench) -> Result<Done, Error> {
     let raw = std::fs::read(bench.path("image")).unwrap();
-    let image =
-        StreamImage { digest: Some(sha256(&raw)), grow: false, ..stream(bench.path("image").to_str().unwrap()) };
+    let image = StreamImage { digest: Some(sha256(&raw)), grow: false, ..stream(bench.place("image")) };
     bench.run(&Action::StreamImage(image)).0
 }
 
@@ -40,8 +40,7 @@ fn the_backup_table_moves_to_the_end_of_the_disk() {
     let done = stream_image(&bench).unwrap();
     assert_eq!(done.outcome.warnings, [""; 0]);
 
-    let verdict = run(Command::new("sgdisk").arg("--verify").arg(bench.path("disk")));
-    assert!(verdict.contains("No problems found"), "{verdict}");
+    verify(bench.path("disk"));
     let table = |path| {
         let printed = run(Command::new("sgdisk").args(["--print", "--info=1", "--info=2"]).arg(path));
         let of_partitions = ["Partition GUID", "Partition unique", "Partition name", "First sector", "Last sector"];
@@ -60,8 +59,7 @@ fn the_backup_table_is_whole_where_it_covers_the_old_one() {
         one_partition(&bench);
         let done = stream_image(&bench).unwrap_or_else(|error| panic!("{blocks} blocks: {}", chain(&error)));
         assert_eq!(done.outcome.warnings, [""; 0]);
-        let verdict = run(Command::new("sgdisk").arg("--verify").arg(bench.path("disk")));
-        assert!(verdict.contains("No problems found"), "{blocks} blocks: {verdict}");
+        verify(bench.path("disk"));
     }
 }
 
@@ -70,7 +68,7 @@ const SMALL: usize = 16 * MIB;
 /// An image of this many MiB with one partition, for a small disk.
 fn small(bench: &Bench, mib: usize) -> StreamImage {
     make(&bench.path("image"), mib, &[Part { mib: 1..mib - 1, type_guid: LINUX, name: "root", files: &[] }]);
-    StreamImage { grow: false, ..stream(bench.path("image").to_str().unwrap()) }
+    StreamImage { grow: false, ..stream(bench.place("image")) }
 }
 
 /// Writes an image to a small disk with one sector that becomes unreadable after this number of flushes. Returns
@@ -139,11 +137,8 @@ fn a_table_with_larger_entries_is_written_as_it_is_and_no_step_panics_at_it() {
     assert!(bench.disk()[..30 * MIB] == raw);
     let error = bench.run(&Action::KernelArgs(KernelArgs::default())).0.unwrap_err();
     let expect = "it has 128 entries of 256 bytes, but only up to 8192 entries of 128 bytes are supported";
-    assert!(
-        matches!(error, Error::Partitions(PartitionError::Table { .. })) && chain(&error).ends_with(expect),
-        "{}",
-        chain(&error)
-    );
+    assert_error!(error, Error::Partitions(PartitionError::Table { .. }));
+    assert!(chain(&error).ends_with(expect), "{}", chain(&error));
 }
 
 /// Writes an image for 4096-byte blocks to the bench's folder. The disk is a file, so it has 512-byte blocks.
@@ -157,11 +152,7 @@ fn for_large_blocks(bench: &Bench) -> Vec<u8> {
 #[track_caller]
 fn refuses_the_block_size(bench: &Bench, image: StreamImage) {
     let error = fails(bench, image);
-    assert!(
-        matches!(error, Error::Image(ImageError::BlockSize { expected: 512, found: 4096, .. })),
-        "{}",
-        chain(&error)
-    );
+    assert_error!(error, Error::Image(ImageError::BlockSize { expected: 512, found: 4096, .. }));
 }
 
 #[test]
@@ -188,7 +179,7 @@ fn a_table_for_a_larger_disk_is_found_before_anything_is_written() {
     raw.truncate(20 * MIB);
     for stream in [raw.clone(), zstd(&raw)] {
         let error = fails(&bench, file(&bench, &stream));
-        assert!(matches!(error, Error::Image(ImageError::TableTooLarge { .. })), "{}", chain(&error));
+        assert_error!(error, Error::Image(ImageError::TableTooLarge { .. }));
         check_untouched(&bench);
     }
 }
@@ -202,13 +193,12 @@ fn a_table_that_does_not_fit_is_that_of_another_image_as_long_as_nothing_is_prov
     for wrong in [larger, for_large_blocks(&maker)] {
         // The first table is for a larger disk, the second for larger blocks.
         let bench = Bench::new(if wrong.len() < 30 * MIB { 25 * MIB } else { 40 * MIB });
-        std::fs::write(bench.path("right"), &right).unwrap();
-        let mirrors = vec![bench.path("right").to_str().unwrap().to_owned()];
+        let mirrors = vec![bench.put("right", &right)];
         let verified = StreamImage { mirrors, digest: Some(sha256(&right)), ..file(&bench, &wrong) };
         let unverified = StreamImage { digest: None, ..verified.clone() };
         fails(&bench, unverified);
         check_untouched(&bench);
-        bench.run(&Action::StreamImage(verified)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        bench.streams(verified);
         assert!(bench.disk().starts_with(&right));
     }
 }
@@ -219,22 +209,19 @@ fn an_image_that_ends_within_a_partition_is_written_with_a_warning() {
     let mut raw = one_partition(&bench);
     raw.truncate(20 * MIB);
     let image = StreamImage { digest: Some(sha256(&raw)), grow: false, ..file(&bench, &raw) };
-    let done = bench.run(&Action::StreamImage(image)).0.unwrap();
-    let expect = format!(
-        "partition 1 (root) of {} ends after the end of the image, which may be truncated",
-        bench.path("disk").display()
-    );
-    assert_eq!(done.outcome.warnings, [expect]);
+    let done = bench.streams(image).0;
+    let after = "ends after the end of the image, which may be truncated";
+    assert_eq!(done.outcome.warnings, [format!("partition 1 (root) of {} {after}", bench.place("disk"))]);
 }
 
 #[test]
 fn a_table_for_blocks_of_another_size_that_comes_late_leaves_a_disk_that_does_not_boot() {
     let bench = Bench::new(40 * MIB);
-    std::fs::write(bench.path("raw"), for_large_blocks(&bench)).unwrap();
+    let raw = bench.put("raw", &for_large_blocks(&bench));
     // With clusters this small, the first block does not hold the whole table.
     let mut convert = Command::new("qemu-img");
     convert.args(["convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size=512"]);
-    run(convert.arg(bench.path("raw")).arg(bench.path("image")));
-    refuses_the_block_size(&bench, stream(bench.path("image").to_str().unwrap()));
+    run(convert.arg(raw).arg(bench.path("image")));
+    refuses_the_block_size(&bench, stream(bench.place("image")));
     check_does_not_boot(&bench);
 }

@@ -117,7 +117,7 @@ fn arrays_with_parity_are_right_by_mdadm() {
     let table = vec![new("raid", "20MiB", Some("five")), new("raid", "rest", Some("six"))];
     let raids = vec![raid("five", RaidLevel::Raid5, "five"), raid("six", RaidLevel::Raid6, "six")];
     let action = partition(table, raids, Vec::new());
-    let error = chain(&bench.run(&action).0.unwrap_err());
+    let error = bench.refusal(&action);
     assert!(error.contains("making array six: raid6 needs 4 to 255 disks, but 3 are chosen"), "{error}");
     bench.add_disk("fourth", 100 * MIB);
     succeeds(&bench, &action);

@@ -10,10 +10,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, make, read_file, run, unified};
+use common::disk_image::{ESP, LINUX, Part, ROOT, can_mount, debugfs, make, read_file, run, unified};
 use common::loop_device::{self, Loop};
-use common::partitions::{cut_out, info};
-use common::{Bench, MIB, chain};
+use common::partitions::{cut_out, info, verify};
+use common::{Bench, MIB};
 use slipway_actions::Done;
 use slipway_protocol::{Action, DiskHints, PhoneHome, SeedCloudInit, SeedPlace};
 
@@ -57,14 +57,13 @@ fn seed(seed: SeedPlace) -> SeedCloudInit {
 }
 
 fn succeeds(bench: &Bench, inputs: SeedCloudInit) -> Done {
-    bench.run(&Action::SeedCloudInit(inputs)).0.unwrap_or_else(|error| panic!("{}", chain(&error)))
+    bench.succeeds(&Action::SeedCloudInit(inputs)).0
 }
 
 /// The step fails with this message and leaves the disk unchanged.
 fn is_refused(bench: &Bench, inputs: SeedCloudInit, expect: &str) {
     let before = bench.disk();
-    let error = bench.run(&Action::SeedCloudInit(inputs)).0.expect_err(expect);
-    assert!(chain(&error).contains(expect), "{}", chain(&error));
+    is_refused_after_a_look(bench, inputs, expect);
     assert!(bench.disk() == before, "the disk is as it was: {expect}");
 }
 
@@ -106,9 +105,7 @@ fn set_label(disk: &Path, mib: usize, label: &str) {
 
 #[test]
 fn a_root_that_is_not_to_be_written_to_stays_as_it_is_and_the_seed_gets_a_partition() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = bench(&[part(1..9, ESP, "esp", &[]), part(10..40, ROOT, "system", SYSTEM)]);
     let disk = bench.path("disk");
     mark_read_only(&disk, 2);
@@ -121,8 +118,7 @@ fn a_root_that_is_not_to_be_written_to_stays_as_it_is_and_the_seed_gets_a_partit
     is_seeded(&bench, NEW, 4);
     assert_eq!(fat_file(&disk, NEW, "network-config"), "version: 2\n");
     assert!(bench.disk()[10 * MIB..40 * MIB] == before[10 * MIB..40 * MIB], "the root is as it was");
-    let verdict = run(Command::new("sgdisk").arg("--verify").arg(&disk));
-    assert!(verdict.contains("No problems found"), "{verdict}");
+    verify(&disk);
     assert_eq!(info(&disk, 3, "Partition GUID code: "), LINUX);
     assert_eq!(info(&disk, 3, "First sector: "), (NEW * 2048).to_string());
 
@@ -135,9 +131,7 @@ fn a_root_that_is_not_to_be_written_to_stays_as_it_is_and_the_seed_gets_a_partit
 
 #[test]
 fn what_dm_verity_seals_is_not_even_mounted() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench =
         bench(&[part(1..9, ESP, "esp", &[]), part(10..40, ROOT, "system", SYSTEM), part(41..49, LINUX, "v", &[])]);
     let (data, hashes) = (bench.path("data"), bench.path("hashes"));
@@ -154,9 +148,7 @@ fn what_dm_verity_seals_is_not_even_mounted() {
 
 #[test]
 fn the_type_of_a_partition_and_the_boot_entries_tell_of_a_seal_too() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let by_type = [part(10..40, ROOT, "system", SYSTEM), part(41..49, ROOT_VERITY, "v", &[])];
     is_refused(&bench(&by_type), seed(SeedPlace::Root), "sealed by dm-verity");
     let entry = |options: &'static str| [("loader/entries/a.conf", options)];
@@ -169,8 +161,7 @@ fn the_type_of_a_partition_and_the_boot_entries_tell_of_a_seal_too() {
     let [by_image, by_start] = ["EFI/Linux/a.efi", "EFI/BOOT/BOOTX64.EFI"].map(|path| [(path, image.as_str())]);
     let by_addon = [("loader/addons/a.addon.efi", addon.as_str())];
     for entry in [&sealed, &by_menu, &by_block, &by_image, &by_start, &by_addon] {
-        let error = bench(&by_entry(entry)).run(&Action::SeedCloudInit(seed(SeedPlace::Root))).0.unwrap_err();
-        assert!(chain(&error).contains("sealed by dm-verity"), "{}", chain(&error));
+        is_refused_after_a_look(&bench(&by_entry(entry)), seed(SeedPlace::Root), "sealed by dm-verity");
     }
     let done = succeeds(&bench(&by_entry(&usr)), seed(SeedPlace::Auto));
     assert!(done.outcome.summary.contains("partition 2 (system)"), "{}", done.outcome.summary);
@@ -178,9 +169,7 @@ fn the_type_of_a_partition_and_the_boot_entries_tell_of_a_seal_too() {
 
 #[test]
 fn a_partition_with_usr_is_not_taken_for_a_root() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = bench(&[part(1..9, ROOT, "system", &[]), part(10..40, USR, "usr", SYSTEM)]);
     let before = bench.disk();
     is_refused_after_a_look(&bench, seed(SeedPlace::Root), "partition 1 (system) of ");
@@ -206,13 +195,8 @@ fn a_compressed_root_is_left_alone() {
 
 #[test]
 fn what_the_kernel_mounts_for_reading_only_is_seen_once_it_is_mounted() {
-    if !can_mount() {
-        return;
-    }
-    let set_read_only = |bench: &Bench| {
-        let target = format!("{}?offset={}", bench.path("disk").display(), 10 * MIB);
-        run(Command::new("debugfs").args(["-w", "-R", "feature read-only", &target]));
-    };
+    let true = can_mount() else { return };
+    let set_read_only = |bench: &Bench| _ = debugfs(&bench.path("disk"), 10, "feature read-only");
     let plain = bench(&[part(10..40, ROOT, "system", SYSTEM)]);
     set_read_only(&plain);
     is_refused(&plain, seed(SeedPlace::Root), "is read-only; set seed: cidata");
@@ -227,9 +211,7 @@ fn what_the_kernel_mounts_for_reading_only_is_seen_once_it_is_mounted() {
 
 #[test]
 fn without_room_for_a_partition_the_step_says_what_to_do() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let full = bench(&[part(1..57, ROOT, "system", SYSTEM)]);
     mark_read_only(&full.path("disk"), 1);
     let expect = "there is no partition with the label CIDATA, and no free 4 MiB between or after the others for one: \
@@ -252,9 +234,7 @@ fn without_room_for_a_partition_the_step_says_what_to_do() {
 
 #[test]
 fn an_old_seed_never_wins_over_the_new_one() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let old = |bench: &Bench, mib: usize, name: &str, label: &str| {
         let volume = bench.path(name);
         File::create(&volume).unwrap().set_len((3 * MIB) as u64).unwrap();
@@ -275,8 +255,7 @@ fn an_old_seed_never_wins_over_the_new_one() {
         bench
     };
     let in_root = made();
-    let (result, reports) = in_root.run(&Action::SeedCloudInit(seed(SeedPlace::Auto)));
-    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let (done, reports) = in_root.succeeds(&Action::SeedCloudInit(seed(SeedPlace::Auto)));
     assert!(done.outcome.summary.contains("partition 1 (system)"), "{}", done.outcome.summary);
     let taken = reports.notes.iter().filter(|note| note.starts_with("removed the old seed in partition")).count();
     assert_eq!(taken, 2, "{:?}", reports.notes);
@@ -300,9 +279,7 @@ fn an_old_seed_never_wins_over_the_new_one() {
 
 #[test]
 fn a_partition_named_for_a_seed_is_used_and_one_with_another_file_system_is_not() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let parts =
         [part(10..40, ROOT, "system", SYSTEM), part(41..44, LINUX, "cidata", &[]), part(45..48, LINUX, "CIDATA", &[])];
     let bench = bench(&parts);
@@ -315,31 +292,24 @@ fn a_partition_named_for_a_seed_is_used_and_one_with_another_file_system_is_not(
 
 #[test]
 fn a_seed_that_another_file_system_would_hide_gets_a_partition() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let files = [SYSTEM, &[("etc/fstab", "UUID=a / ext4\nUUID=b /var ext4\n")]].concat();
     let bench = bench(&[part(10..40, ROOT, "system", &files)]);
-    is_refused_after_a_look(
-        &bench,
-        seed(SeedPlace::Root),
-        "its fstab mounts another file system on /var; set seed: cidata",
-    );
+    let expect = "its fstab mounts another file system on /var; set seed: cidata";
+    is_refused_after_a_look(&bench, seed(SeedPlace::Root), expect);
     succeeds(&bench, seed(SeedPlace::Auto));
     is_seeded(&bench, NEW, 4);
 }
 
 /// The step fails with this message. The disk is not compared, because mounting changes a superblock.
 fn is_refused_after_a_look(bench: &Bench, inputs: SeedCloudInit, expect: &str) {
-    let error = bench.run(&Action::SeedCloudInit(inputs)).0.expect_err(expect);
-    assert!(chain(&error).contains(expect), "{}", chain(&error));
+    let refusal = bench.refusal(&Action::SeedCloudInit(inputs));
+    assert!(refusal.contains(expect), "{refusal}");
 }
 
 #[test]
 fn a_system_of_ostree_is_seeded_where_its_var_and_etc_are() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let files = [
         ("ostree/repo/config", ""),
         ("ostree/deploy/fedora/deploy/0a.0/etc/os-release", ""),
@@ -370,8 +340,7 @@ fn a_partition_is_added_on_blocks_of_4096_bytes_too() {
     bench.add_device(&device.0, size);
     let disk = DiskHints { device: Some(device.0.clone()), ..DiskHints::default() };
     succeeds(&bench, SeedCloudInit { disk, ..seed(SeedPlace::Cidata) });
-    let verdict = run(Command::new("sgdisk").arg("--verify").arg(&device.0));
-    assert!(verdict.contains("No problems found"), "{verdict}");
+    verify(&device.0);
     is_seeded(&bench, NEW, 4);
 }
 
@@ -383,9 +352,7 @@ fn ignition() -> SeedCloudInit {
 
 #[test]
 fn a_system_of_coreos_gets_its_config_on_its_boot_partition() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let made = |boot: &[(&str, &str)]| {
         let bench = bench(&[part(1..9, LINUX, "", boot), part(10..40, ROOT, "root", &[("ostree/repo/config", "")])]);
         set_label(&bench.path("disk"), 1, "boot");
@@ -398,29 +365,20 @@ fn a_system_of_coreos_gets_its_config_on_its_boot_partition() {
     let found = |bench: &Bench| read_file(&bench.path("disk"), 1, "/ignition/config.ign");
     assert_eq!(found(&new), Some((CONFIG.to_owned(), "0600 0:0".to_owned())));
     let url = "https://s.example/p/T".to_owned();
-    let inputs = SeedCloudInit {
-        phone_home: Some(PhoneHome { url, tries: None }),
-        ssh_keys: vec![KEY.to_owned()],
-        ..ignition()
-    };
-    succeeds(&new, inputs);
+    let phone_home = Some(PhoneHome { url, tries: None });
+    succeeds(&new, SeedCloudInit { phone_home, ssh_keys: vec![KEY.to_owned()], ..ignition() });
     let config = found(&new).unwrap().0;
     assert!(config.contains(KEY) && config.contains("slipway-phone-home.service"), "{config}");
 
     let used = made(&[("loader/entries/ostree-1.conf", "options $ignition_firstboot ro\n")]);
     let done = succeeds(&used, ignition());
-    assert!(
-        done.outcome.warnings[0].contains("Ignition has already run and will not run again"),
-        "{:?}",
-        done.outcome.warnings
-    );
+    let warnings = done.outcome.warnings;
+    assert!(warnings[0].contains("Ignition has already run and will not run again"), "{warnings:?}");
 }
 
 #[test]
 fn a_system_of_flatcar_gets_its_config_on_its_oem_partition() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench =
         bench(&[part(1..9, LINUX, "USR-A", &[]), part(10..20, LINUX, "OEM", &[]), part(21..40, LINUX, "ROOT", &[])]);
     set_label(&bench.path("disk"), 10, "OEM");
@@ -431,11 +389,7 @@ fn a_system_of_flatcar_gets_its_config_on_its_oem_partition() {
 
 #[test]
 fn a_config_is_wrong_before_a_disk_is_looked_at_and_useless_where_nothing_reads_it() {
-    let none = Bench::without_disks();
-    let refused = |inputs: SeedCloudInit, expect: &str| {
-        let error = none.run(&Action::SeedCloudInit(inputs)).0.expect_err(expect);
-        assert!(chain(&error).contains(expect), "{}", chain(&error));
-    };
+    let refused = |inputs, expect| is_refused_after_a_look(&Bench::without_disks(), inputs, expect);
     let cut = SeedCloudInit { user_data: "{\n\"ignition\": ".to_owned(), ..ignition() };
     refused(cut, "reading the Ignition config: line 2, column ");
     refused(SeedCloudInit { vendor_data: Some(String::new()), ..ignition() }, "which Ignition does not support");
@@ -448,9 +402,7 @@ fn a_config_is_wrong_before_a_disk_is_looked_at_and_useless_where_nothing_reads_
 
 #[test]
 fn cloud_init_reads_what_was_written_whatever_the_names_hold() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = bench(&[part(10..40, ROOT, "system", SYSTEM)]);
     let (instance_id, hostname) = ("i: \"7\"\n- #\u{e4}\\".to_owned(), "*a: {b} # \u{85}\u{2028}%".to_owned());
     let ssh_keys = vec![KEY.to_owned(), format!("{KEY} \"at\": # home")];

@@ -8,11 +8,11 @@ use std::fs;
 use std::sync::Arc;
 
 use ring::signature::{Ed25519KeyPair, KeyPair};
-use slipway_protocol::{Action, DetachedSignature, StreamImage};
+use slipway_protocol::{DetachedSignature, StreamImage};
 
 use common::tls::{Acceptor, authority};
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails_for};
-use common::{Answer, Asked, Bench, MIB, Server, chain, gzip, image, ok, ranges, sha256, status, stream};
+use common::{Answer, Asked, Bench, MIB, Server, chain, gzip, image, ok, ranges, sha256, status, stream, stream_from};
 
 const DISK: usize = 4 * MIB;
 
@@ -39,8 +39,7 @@ fn signature(url: String, public_key: &str) -> Option<DetachedSignature> {
 
 #[track_caller]
 fn arrives(bench: &Bench, image: StreamImage, raw: &[u8]) -> common::Reports {
-    let (result, reports) = bench.run(&Action::StreamImage(image));
-    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let (done, reports) = bench.streams(image);
     assert!(bench.disk().starts_with(raw), "the image is on the disk");
     assert_eq!(done.outcome.warnings, [""; 0], "it was verified");
     reports
@@ -66,12 +65,8 @@ fn a_list_of_sums_over_tls_vouches_for_an_image_over_plain_http() {
 fn an_image_that_is_not_that_of_the_list_of_sums_does_not_boot() {
     let raw = image(MIB);
     let bench = Bench::new(DISK);
-    fs::write(bench.path("image.raw"), &raw).unwrap();
-    let local = |name: &str| bench.path(name).to_str().unwrap().to_owned();
-    let from_list = |list: &str| {
-        fs::write(bench.path("SUMS"), list).unwrap();
-        StreamImage { sums: Some(local("SUMS")), ..stream(local("image.raw")) }
-    };
+    let image = bench.put("image.raw", &raw);
+    let from_list = |list: &str| StreamImage { sums: Some(bench.put("SUMS", list.as_bytes())), ..stream(&image) };
     let wrong = sha256(b"another");
     let good = from_list(&format!("{} *image.raw\n", sha256(&raw).hex()));
     for (list, expect) in [
@@ -85,19 +80,11 @@ fn an_image_that_is_not_that_of_the_list_of_sums_does_not_boot() {
         fails_for(&bench, from_list(&list), expect);
         check_untouched(&bench);
     }
-    fails_for(&bench, StreamImage { sums: Some(local("nowhere")), ..stream(local("image.raw")) }, "opening the file");
-    fails_for(
-        &bench,
-        StreamImage { url: "https://127.0.0.1:1/".to_owned(), ..good.clone() },
-        "does not end in a file name",
-    );
-    let both = StreamImage { digest: Some(wrong.clone()), ..good.clone() };
-    fails_for(&bench, both, "has a digest and a list of sums");
-    fails_for(
-        &bench,
-        StreamImage { sums: Some("http://127.0.0.1:1/SUMS".to_owned()), ..good.clone() },
-        "without a signature",
-    );
+    let refused = |image, expect| _ = fails_for(&bench, image, expect);
+    refused(StreamImage { sums: Some(bench.place("nowhere")), ..good.clone() }, "opening the file");
+    refused(StreamImage { url: "https://127.0.0.1:1/".to_owned(), ..good.clone() }, "does not end in a file name");
+    refused(StreamImage { digest: Some(wrong.clone()), ..good.clone() }, "has a digest and a list of sums");
+    refused(StreamImage { sums: Some("http://127.0.0.1:1/SUMS".to_owned()), ..good.clone() }, "without a signature");
     check_untouched(&bench);
     fs::write(bench.path("SUMS"), format!("{}  image.raw\n", wrong.hex())).unwrap();
     fails_for(&bench, good, &format!("checking the digest of the stream: expected {wrong}"));
@@ -161,12 +148,12 @@ fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
     arrives(&bench, with("/good", &public_key), &raw);
     // An image of ten bytes, signed by minisign and by openssl.
     let bench = Bench::new(DISK);
-    fs::write(bench.path("image"), "the image\0").unwrap();
+    let url = bench.put("image", b"the image\0");
     let made = |name: &str| format!("{}/../formats/tests/signatures/{name}", env!("CARGO_MANIFEST_DIR"));
     for (signed, public_key) in [("minisign.sig", "minisign.pub"), ("openssl.sig", "openssl.pem")] {
         let public_key = fs::read_to_string(made(public_key)).unwrap();
-        let image = stream(bench.path("image").to_str().unwrap());
-        arrives(&bench, StreamImage { signature: signature(made(signed), &public_key), ..image }, b"the image\0");
+        let signature = signature(made(signed), &public_key);
+        arrives(&bench, StreamImage { signature, ..stream(&url) }, b"the image\0");
     }
 }
 
@@ -174,26 +161,20 @@ fn a_signature_of_the_stream_is_verified_before_the_disk_can_boot() {
 fn breaking(body: &Arc<Vec<u8>>, until: usize, etag: &'static str) -> Server {
     let body = Arc::clone(body);
     Server::start(move |n, _| match n {
-        0 => Answer::File { body: Arc::clone(&body), etag: Some(etag), until },
+        0 => Answer::file(&body, etag, until),
         _ => status("503 Busy", "Retry-After: 3600\r\n"),
     })
-}
-
-fn serving(body: &Arc<Vec<u8>>, etag: &'static str) -> Server {
-    let body = Arc::clone(body);
-    Server::start(move |_, _| Answer::File { body: Arc::clone(&body), etag: Some(etag), until: usize::MAX })
 }
 
 #[test]
 fn a_mirror_goes_on_at_the_byte_where_there_is_a_digest() {
     let body = Arc::new(image(3 * MIB));
     let gone = Server::start(|_, _| status("404 Not Found", ""));
-    let (first, second) = (breaking(&body, 2 * MIB, "\"1\""), serving(&body, "\"2\""));
+    let (first, second) = (breaking(&body, 2 * MIB, "\"1\""), Server::of(&body, "\"2\""));
     let bench = Bench::new(DISK);
     let mirrors = vec![first.url.clone(), second.url.clone(), "https://127.0.0.1:1/never".to_owned()];
     let image = StreamImage { mirrors, digest: Some(sha256(&body)), ..stream(&gone.url) };
-    let (result, reports) = bench.run(&Action::StreamImage(image));
-    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let (done, reports) = bench.streams(image);
     assert!(bench.disk().starts_with(&body));
     assert_eq!(done.outcome.warnings, ["fetching took 4 attempts, and 0 bytes were fetched again"]);
     let told = |url: &str, from: usize, failed: &str, why: &str| {
@@ -212,13 +193,11 @@ fn a_mirror_starts_over_without_a_digest_of_the_stream_or_with_another_size() {
     let body = Arc::new(image(3 * MIB));
     let longer = Arc::new([body.as_slice(), &[0; 512]].concat());
     for (served, digest) in [(&body, None), (&longer, Some(sha256(&longer)))] {
-        let (first, second) = (breaking(&body, 2 * MIB, "\"1\""), serving(served, "\"1\""));
+        let (first, second) = (breaking(&body, 2 * MIB, "\"1\""), Server::of(served, "\"1\""));
         let bench = Bench::new(DISK);
         let raw_digest = Some(sha256(served));
-        let mirrors = vec![second.url.clone()];
-        let image = StreamImage { mirrors, digest: digest.clone(), raw_digest, ..stream(&first.url) };
-        let (result, _) = bench.run(&Action::StreamImage(image));
-        let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let image = StreamImage { digest: digest.clone(), raw_digest, ..stream_from(&[&first, &second]) };
+        let done = bench.streams(image).0;
         assert!(bench.disk().starts_with(served));
         assert_eq!(done.outcome.warnings.len(), 1);
         assert!(done.outcome.warnings[0].ends_with("attempts, and 2 MiB were fetched again"), "{:?}", done.outcome);
@@ -232,24 +211,16 @@ fn a_place_that_cannot_resume_is_left_for_the_next() {
     let body = Arc::new(image(3 * MIB));
     let served = Arc::clone(&body);
     let first = Server::start(move |_, asked| match asked.range {
-        None => Answer::File { body: Arc::clone(&served), etag: Some("\"1\""), until: 2 * MIB },
+        None => Answer::file(&served, "\"1\"", 2 * MIB),
         Some(_) => Answer::Bytes(ok(&served)),
     });
-    let second = serving(&body, "\"2\"");
+    let second = Server::of(&body, "\"2\"");
     let bench = Bench::new(DISK);
-    let mirrors = vec![second.url.clone()];
-    let image = StreamImage { mirrors, digest: Some(sha256(&body)), ..stream(&first.url) };
-    let (result, _) = bench.run(&Action::StreamImage(image));
-    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let image = StreamImage { digest: Some(sha256(&body)), ..stream_from(&[&first, &second]) };
+    let done = bench.streams(image).0;
     assert!(bench.disk().starts_with(&body));
     assert_eq!(done.outcome.warnings, ["fetching took 3 attempts, and 2 MiB were fetched again"]);
     assert_eq!(ranges(&second), [None]);
-}
-
-/// A server that answers every request with these bytes.
-fn giving(body: &[u8]) -> Server {
-    let answer = ok(body);
-    Server::start(move |_, _| Answer::Bytes(answer.clone()))
 }
 
 #[test]
@@ -258,29 +229,28 @@ fn a_place_that_gives_another_image_is_left_for_the_next() {
     let body = gzip(&raw);
     let mut flipped = body.clone();
     flipped[MIB / 4] ^= 1;
-    let digest = || Some(sha256(&body));
-    for (name, wrong, by) in [
-        ("another", gzip(&image(MIB)), StreamImage { digest: digest(), ..StreamImage::default() }),
-        ("a bit", flipped, StreamImage { raw_digest: Some(sha256(&raw)), ..StreamImage::default() }),
-        ("cut off", body[..body.len() / 2].to_vec(), StreamImage { digest: digest(), ..StreamImage::default() }),
-        ("a page", b"<html>".to_vec(), StreamImage { digest: digest(), ..StreamImage::default() }),
-        ("nothing", Vec::new(), StreamImage { digest: digest(), ..StreamImage::default() }),
-        ("too large", image(DISK + MIB), StreamImage { digest: digest(), ..StreamImage::default() }),
+    for (name, wrong) in [
+        ("another", gzip(&image(MIB))),
+        ("a bit", flipped),
+        ("cut off", body[..body.len() / 2].to_vec()),
+        ("a page", b"<html>".to_vec()),
+        ("nothing", Vec::new()),
+        ("too large", image(DISK + MIB)),
     ] {
-        let (first, second) = (giving(&wrong), giving(&body));
+        let by = |image| match name {
+            "a bit" => StreamImage { raw_digest: Some(sha256(&raw)), ..image },
+            _ => StreamImage { digest: Some(sha256(&body)), ..image },
+        };
+        let (first, second) = (Server::giving(ok(&wrong)), Server::giving(ok(&body)));
         let bench = Bench::new(DISK);
-        let mirrors = vec![second.url.clone()];
-        let (result, reports) =
-            bench.run(&Action::StreamImage(StreamImage { url: first.url.clone(), mirrors, ..by.clone() }));
-        result.unwrap_or_else(|error| panic!("{name}: {}", chain(&error)));
+        let reports = bench.streams(by(stream_from(&[&first, &second]))).1;
         assert!(bench.disk().starts_with(&raw), "{name}");
         let note = format!("starting over with {}, because {} did not deliver a valid image: ", second.url, first.url);
-        assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{name}: {:?}", reports.notes);
+        reports.tell(&note);
         assert_eq!((first.asked().len(), second.asked().len()), (1, 1), "{name}");
         // If the right source is first, the other is not even asked.
-        let (first, second) = (giving(&body), giving(&wrong));
-        let mirrors = vec![second.url.clone()];
-        arrives(&bench, StreamImage { url: first.url.clone(), mirrors, ..by }, &raw);
+        let (first, second) = (Server::giving(ok(&body)), Server::giving(ok(&wrong)));
+        arrives(&bench, by(stream_from(&[&first, &second])), &raw);
         assert_eq!(second.asked().len(), 0, "{name}");
     }
 }
@@ -288,17 +258,13 @@ fn a_place_that_gives_another_image_is_left_for_the_next() {
 #[test]
 fn an_image_that_is_too_large_and_not_verified_is_what_is_meant() {
     let bench = Bench::new(DISK);
-    let local = |name: &str, bytes: &[u8]| {
-        fs::write(bench.path(name), bytes).unwrap();
-        bench.path(name).to_str().unwrap().to_owned()
-    };
-    let (large, small) = (local("large", &image(DISK + MIB)), local("small", &image(MIB)));
+    let (large, small) = (bench.put("large", &image(DISK + MIB)), bench.put("small", &image(MIB)));
     let image = StreamImage { mirrors: vec![small], ..stream(large) };
     let error = fails_for(&bench, image.clone(), "the disk has 4194304 bytes, but the image needs at least 5242880");
     assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
     check_untouched(&bench);
     // If all sources give an image that does not fit, the sources are not at fault.
-    let same = local("same", &fs::read(bench.path("large")).unwrap());
+    let same = bench.put("same", &fs::read(bench.path("large")).unwrap());
     let image = StreamImage { mirrors: vec![same], digest: Some(sha256(b"the image")), ..image };
     let error = fails_for(&bench, image, "the disk has 4194304 bytes, but the image needs at least 5242880");
     assert!(chain(&error).starts_with("writing the image to "), "{}", chain(&error));
@@ -307,11 +273,10 @@ fn an_image_that_is_too_large_and_not_verified_is_what_is_meant() {
 
 #[test]
 fn an_image_that_no_place_has_is_asked_for_once_at_each_and_does_not_boot() {
-    let places: Vec<Server> = (1..4).map(|n| giving(&image(n * 256 * 1024))).collect();
+    let places: Vec<Server> = (1..4).map(|n| Server::giving(ok(&image(n * 256 * 1024)))).collect();
     let bench = Bench::new(DISK);
-    let mirrors = places[1..].iter().map(|place| place.url.clone()).collect();
-    let digest = Some(sha256(b"the image"));
-    let image = StreamImage { mirrors, digest, ..stream(&places[0].url) };
+    let from = stream_from(&places.iter().collect::<Vec<_>>());
+    let image = StreamImage { digest: Some(sha256(b"the image")), ..from };
     let error = fails_for(&bench, image, "fetching: all 3 URLs failed: ");
     for place in &places {
         let told = format!("{}: checking the digest of the stream: expected sha256:", place.url);
@@ -327,18 +292,15 @@ fn places_whose_parts_do_not_fit_are_asked_for_all_of_it() {
     let mut other = image(3 * MIB);
     other[0] ^= 1;
     // The first part belongs to another image. The fetch resumes at the right source.
-    let (first, second) = (breaking(&Arc::new(other), 2 * MIB, "\"1\""), serving(&body, "\"2\""));
+    let (first, second) = (breaking(&Arc::new(other), 2 * MIB, "\"1\""), Server::of(&body, "\"2\""));
     let bench = Bench::new(DISK);
-    let mirrors = vec![second.url.clone()];
-    let image = StreamImage { mirrors, digest: Some(sha256(&body)), ..stream(&first.url) };
-    let (result, reports) = bench.run(&Action::StreamImage(image));
-    let done = result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let image = StreamImage { digest: Some(sha256(&body)), ..stream_from(&[&first, &second]) };
+    let (done, reports) = bench.streams(image);
     assert!(bench.disk().starts_with(&body));
-    let note = format!(
-        "starting over with {1}, because {0} and {1} did not deliver a valid image: checking the digest",
-        first.url, second.url
-    );
-    assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);
+    let (first, last) = (&first.url, &second.url);
+    reports.tell(&format!(
+        "starting over with {last}, because {first} and {last} did not deliver a valid image: checking"
+    ));
     assert_eq!(ranges(&second), [Some(2 * MIB as u64), None]);
     assert_eq!(done.outcome.warnings, ["fetching took 4 attempts, and 3 MiB were fetched again"]);
 }
@@ -357,20 +319,17 @@ fn when_every_mirror_fails_the_error_has_each_with_its_reason() {
     let error = fails_for(&bench, StreamImage { mirrors, digest, ..stream(&missing.url) }, &expect);
     assert_eq!(chain(&error), expect);
     check_untouched(&bench);
-    fails_for(
-        &bench,
-        StreamImage { mirrors: vec!["http://127.0.0.1:1/x".to_owned()], ..stream("/x") },
-        "without a digest",
-    );
+    let mirrors = vec!["http://127.0.0.1:1/x".to_owned()];
+    fails_for(&bench, StreamImage { mirrors, ..stream("/x") }, "without a digest");
 }
 
 #[test]
 fn the_place_that_gave_something_else_is_the_one_that_is_named() {
     let missing = Server::start(|_, _| status("404 Not Found", ""));
-    let page = giving(b"<!DOCTYPE html><html>Sign in</html>");
+    let page = Server::giving(ok(b"<!DOCTYPE html><html>Sign in</html>"));
     let bench = Bench::new(DISK);
     let digest = Some(sha256(b"the image"));
-    let image = StreamImage { mirrors: vec![page.url.clone()], digest, ..stream(&missing.url) };
+    let image = StreamImage { digest, ..stream_from(&[&missing, &page]) };
     // Two stages find out in parallel: that it is a web page, and that its digest is another. Either may be first.
     let error = chain(&fails_for(&bench, image, &format!("; {}: ", page.url)));
     let (_, reason) = error.split_once(&format!("; {}: ", page.url)).unwrap();
@@ -382,7 +341,7 @@ fn the_place_that_gave_something_else_is_the_one_that_is_named() {
 #[test]
 fn an_image_that_lies_on_the_disk_is_refused_as_a_mirror_too() {
     let bench = Bench::new(DISK);
-    let mirrors = vec![bench.path("disk").to_str().unwrap().to_owned()];
+    let mirrors = vec![bench.place("disk")];
     fails_for(&bench, StreamImage { mirrors, ..stream("/nowhere/image") }, "the image is this disk or is stored on it");
     check_untouched(&bench);
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use slipway_protocol::{Action, Digest, StreamImage, Verify};
 
 use common::disk_image::{can_mount, run};
 use common::written::{
-    DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails, file,
+    DISK, IMAGE, check_does_not_boot, check_untouched, check_untouched_or_does_not_boot, check_written, fails,
+    fails_for, file,
 };
 use common::{Answer, Bench, MIB, Server, bzip2, chain, gzip, image, sha256, stream, xz, xz_blocks, zstd, zstd_sized};
 
@@ -106,8 +108,11 @@ fn what_is_plainly_no_image_is_refused_before_anything_is_written() {
         ("a text file", "Notizen für später\n".repeat(100_000).into_bytes()),
     ] {
         let bench = Bench::new(DISK);
-        let error = fails(&bench, StreamImage { digest: Some(sha256(&stream)), ..file(&bench, &stream) });
-        assert!(chain(&error).contains(&format!("the raw image: it is {format};")), "{}", chain(&error));
+        fails_for(
+            &bench,
+            StreamImage { digest: Some(sha256(&stream)), ..file(&bench, &stream) },
+            &format!("the raw image: it is {format};"),
+        );
         check_untouched(&bench);
     }
 }
@@ -118,8 +123,7 @@ fn the_name_of_an_image_says_nothing_about_its_format() {
     for (name, stream) in [("image.gz", raw.clone()), ("image.raw", xz(&raw)), ("image.zst", gzip(&raw))] {
         let bench = Bench::new(DISK);
         fs::write(bench.path(name), &stream).unwrap();
-        let image =
-            StreamImage { raw_digest: Some(sha256(&raw)), ..common::stream(bench.path(name).to_str().unwrap()) };
+        let image = StreamImage { raw_digest: Some(sha256(&raw)), ..common::stream(bench.place(name)) };
         bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{name}: {}", chain(&error)));
         check_written(&bench, &raw);
     }
@@ -127,9 +131,7 @@ fn the_name_of_an_image_says_nothing_about_its_format() {
 
 #[test]
 fn a_disk_that_refuses_direct_access_is_written_and_read_through_the_page_cache() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let mut bench = Bench::without_disks();
     let _ram = RamDisk::mount(bench.path("ram"));
     bench.add_disk("ram/disk", DISK);
@@ -138,7 +140,7 @@ fn a_disk_that_refuses_direct_access_is_written_and_read_through_the_page_cache(
     // There is no request for zeros on such a disk either.
     let raw = [image(5 * MIB), vec![0; 5 * MIB], image(9 * MIB + 517)].concat();
     let image = StreamImage { raw_digest: Some(sha256(&raw)), verify: Verify::Readback, ..file(&bench, &zstd(&raw)) };
-    bench.run(&Action::StreamImage(image)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    bench.streams(image);
     let disk = fs::read(bench.path("ram/disk")).unwrap();
     assert!(disk[..raw.len()] == raw && disk[DISK - MIB..].iter().all(|byte| *byte == 0));
 }
@@ -195,22 +197,14 @@ fn what_the_disk_lost_is_found_by_reading_it_back() {
     // read back.
     let server = Server::start(move |n, _| {
         if n == 1 {
-            std::os::unix::fs::FileExt::write_at(
-                &fs::OpenOptions::new().write(true).open(&disk).unwrap(),
-                b"?",
-                3_000_000,
-            )
-            .unwrap();
+            let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
+            file.write_all_at(b"?", 3_000_000).unwrap();
         }
-        Answer::File { body: Arc::clone(&body), etag: Some("\"a\""), until: if n == 0 { 25 * MIB } else { usize::MAX } }
+        Answer::file(&body, "\"a\"", if n == 0 { 25 * MIB } else { usize::MAX })
     });
     let image = |verify| StreamImage { digest: Some(sha256(&raw)), verify, ..stream(&server.url) };
     let error = fails(&bench, image(Verify::Readback));
-    assert!(
-        matches!(error, Error::ReadBack { offset, len, .. } if (offset..offset + len).contains(&3_000_000)),
-        "{}",
-        chain(&error)
-    );
+    assert_error!(error, Error::ReadBack { offset, len, .. } if (offset..offset + len).contains(&3_000_000));
     assert!(!is_transient(&error));
     check_does_not_boot(&bench);
 }
@@ -222,29 +216,20 @@ fn what_was_written_reads_back() {
         for size in [DISK, IMAGE.next_multiple_of(4096)] {
             let bench = Bench::new(size);
             let image = StreamImage { verify: Verify::Readback, ..file(&bench, &stream) };
-            let (result, _) = bench.run(&Action::StreamImage(image));
-            result.unwrap_or_else(|error| panic!("{}", chain(&error)));
+            bench.streams(image);
             assert!(bench.disk().starts_with(&raw));
         }
     }
 }
 
 #[test]
-fn an_image_as_large_as_the_disk_fits() {
+fn an_image_as_large_as_the_disk_arrives_and_one_smaller_than_what_is_held_back() {
     let bench = Bench::new(DISK);
-    let raw = image(DISK);
-    let image = file(&bench, &raw);
-    bench.run(&Action::StreamImage(image)).0.unwrap();
-    assert!(bench.disk() == raw);
-}
-
-#[test]
-fn an_image_smaller_than_what_is_held_back_arrives() {
-    let bench = Bench::new(DISK);
-    let raw = image(5000);
-    let image = file(&bench, &zstd(&raw));
-    bench.run(&Action::StreamImage(image)).0.unwrap();
-    check_written(&bench, &raw);
+    let (large, small) = (image(DISK), image(5000));
+    bench.streams(file(&bench, &large));
+    assert!(bench.disk() == large);
+    bench.streams(file(&bench, &zstd(&small)));
+    check_written(&bench, &small);
 }
 
 #[test]
@@ -257,11 +242,7 @@ fn a_truncated_stream_is_an_error_without_any_digest() {
             let kept = len - cut;
             let bench = Bench::new(DISK);
             let error = fails(&bench, file(&bench, &stream[..kept]));
-            assert!(
-                matches!(error, Error::Image(ImageError::Decode { .. })),
-                "{format} without {cut}: {}",
-                chain(&error)
-            );
+            assert_error!(error, Error::Image(ImageError::Decode { .. }), "{format} without {cut}");
             assert!(!is_transient(&error));
             check_untouched_or_does_not_boot(&bench);
         }
@@ -280,7 +261,7 @@ fn every_prefix_of_a_small_stream_is_an_error() {
         // stream.
         for kept in (6..stream.len()).filter(|kept| *kept != first.len()) {
             let error = fails(&bench, file(&bench, &stream[..kept]));
-            assert!(matches!(error, Error::Image(ImageError::Decode { .. })), "{kept} bytes: {}", chain(&error));
+            assert_error!(error, Error::Image(ImageError::Decode { .. }), "{kept} bytes");
         }
         check_untouched_or_does_not_boot(&bench);
     }
@@ -292,7 +273,7 @@ fn what_follows_the_stream_is_an_error() {
     for stream in [zstd(&raw), zstd_sized(&raw), gzip(&raw), xz(&raw), bzip2(&raw)] {
         let bench = Bench::new(DISK);
         let error = fails(&bench, file(&bench, &[stream.as_slice(), b"trailing garbage"].concat()));
-        assert!(matches!(error, Error::Image(ImageError::Decode { .. })), "{}", chain(&error));
+        assert_error!(error, Error::Image(ImageError::Decode { .. }));
         check_untouched_or_does_not_boot(&bench);
     }
 }
@@ -354,11 +335,7 @@ fn a_raw_image_of_another_size_is_an_error() {
     for raw_size in [3 * MIB as u64 - 1, 3 * MIB as u64 + 1] {
         let bench = Bench::new(DISK);
         let error = fails(&bench, StreamImage { raw_size: Some(raw_size), ..file(&bench, &zstd(&raw)) });
-        assert!(
-            matches!(error, Error::Image(ImageError::RawSize { expected, .. }) if expected == raw_size),
-            "{}",
-            chain(&error)
-        );
+        assert_error!(error, Error::Image(ImageError::RawSize { expected, .. }) if expected == raw_size);
         check_untouched_or_does_not_boot(&bench);
     }
 }
@@ -368,10 +345,10 @@ fn an_image_that_does_not_fit_leaves_the_disk_as_it_was_if_its_size_is_known() {
     let raw = image(DISK + 1);
     let bench = Bench::new(DISK);
     let error = fails(&bench, StreamImage { raw_size: Some(raw.len() as u64), ..file(&bench, &zstd(&raw)) });
-    assert!(matches!(error, Error::Image(ImageError::TooLarge { .. })), "{}", chain(&error));
+    assert_error!(error, Error::Image(ImageError::TooLarge { .. }));
     check_untouched(&bench);
     let error = fails(&bench, file(&bench, &zstd(&raw)));
-    assert!(matches!(error, Error::Image(ImageError::TooLarge { .. })), "{}", chain(&error));
+    assert_error!(error, Error::Image(ImageError::TooLarge { .. }));
     check_does_not_boot(&bench);
 }
 
@@ -403,7 +380,7 @@ fn a_disk_is_not_written_over_itself() {
     for name in ["disk", "same", "link"] {
         for scheme in ["", "file://"] {
             let error = fails(&bench, stream(format!("{scheme}{}", bench.path(name).display())));
-            assert!(matches!(error, Error::Source(SourceError::OnTarget { .. })), "{name}: {}", chain(&error));
+            assert_error!(error, Error::Source(SourceError::OnTarget { .. }), "{name}");
             check_untouched(&bench);
         }
     }
@@ -424,7 +401,7 @@ fn a_folder_is_no_source_and_is_not_tried_again() {
 fn an_ambiguous_disk_is_refused_by_name() {
     let mut bench = Bench::new(DISK);
     bench.add_disk("other", MIB);
-    let error = fails(&bench, file(&bench, b"raw"));
-    assert!(chain(&error).contains("there are 2: ") && chain(&error).contains("/other (1 MiB)"), "{}", chain(&error));
+    let error = fails_for(&bench, file(&bench, b"raw"), "there are 2: ");
+    assert!(chain(&error).contains("/other (1 MiB)"), "{}", chain(&error));
     check_untouched(&bench);
 }

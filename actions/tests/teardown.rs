@@ -7,35 +7,17 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use slipway_actions::{Done, Error, Host, HostOptions, Machine, Report, Setup, Upload, UploadError, is_transient};
-use slipway_protocol::{Action, DiskHints, EraseDisk, RecoveryKey};
+use slipway_actions::{Done, Error, Host, HostOptions, Machine, Report, is_transient};
+use slipway_protocol::{Action, DiskHints, EraseDisk};
 
 use common::disk_image::{can_mount, run};
 use common::{Bench, MIB, chain};
 
-/// A machine with one disk. slipway is its operating system.
-struct Owned<'a>(&'a Bench, Setup);
-
-impl<'a> Owned<'a> {
-    fn new(bench: &'a Bench) -> Self {
-        Self(bench, Setup { is_operating_system: true, ..bench.setup.clone() })
-    }
-}
-
-impl Machine for Owned<'_> {
-    as_bench!(0);
-
-    fn setup(&self) -> &Setup {
-        &self.1
-    }
-
-    fn upload(&self, name: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
-        self.0.upload(name)
-    }
-
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
-        self.0.escrow(key)
-    }
+/// A machine without disks. slipway is its operating system.
+fn owned() -> Bench {
+    let mut bench = Bench::without_disks();
+    bench.setup.is_operating_system = true;
+    bench
 }
 
 /// A mounted loop device with a file system. A file in it is the disk of a second loop device, which is mounted inside
@@ -99,13 +81,11 @@ fn erase(machine: &dyn Machine, hints: DiskHints) -> (Result<Done, Error>, Vec<S
 
 #[test]
 fn everything_on_the_disk_goes_uppermost_first_and_is_named() {
-    if !can_mount() {
-        return;
-    }
-    let mut bench = Bench::without_disks();
+    let true = can_mount() else { return };
+    let mut bench = owned();
     let stack = Stack::new(&bench);
     bench.add_device(&stack.outer, 40 * MIB);
-    let (result, notes) = erase(&Owned::new(&bench), DiskHints::default());
+    let (result, notes) = erase(&bench, DiskHints::default());
     result.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let (disk, place) = (&stack.outer, stack.place.display());
     let expect = [
@@ -124,15 +104,13 @@ fn everything_on_the_disk_goes_uppermost_first_and_is_named() {
 
 #[test]
 fn swap_on_the_disk_ends() {
-    if !can_mount() {
-        return;
-    }
-    let mut bench = Bench::without_disks();
+    let true = can_mount() else { return };
+    let mut bench = owned();
     let device = attach(&bench.path("backing"), 20 * MIB);
     bench.add_device(&device, 20 * MIB);
     run(Command::new("mkswap").args(["-q", &device]));
     let swaps = Command::new("swapon").arg(&device).output().unwrap();
-    let (result, notes) = erase(&Owned::new(&bench), DiskHints::default());
+    let (result, notes) = erase(&bench, DiskHints::default());
     drop(Command::new("swapoff").arg(&device).output());
     detach(&bench.path("backing"));
     result.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -144,14 +122,12 @@ fn swap_on_the_disk_ends() {
 
 #[test]
 fn a_mount_that_is_in_use_stays_and_is_named() {
-    if !can_mount() {
-        return;
-    }
-    let mut bench = Bench::without_disks();
+    let true = can_mount() else { return };
+    let mut bench = owned();
     let stack = Stack::new(&bench);
     bench.add_device(&stack.outer, 40 * MIB);
     let open = File::create(stack.place.join("inner/open")).unwrap();
-    let error = erase(&Owned::new(&bench), DiskHints::default()).0.unwrap_err();
+    let error = erase(&bench, DiskHints::default()).0.unwrap_err();
     let (disk, place) = (&stack.outer, stack.place.display());
     let expect = format!("releasing {disk}: unmounting {place}/inner: ");
     assert!(chain(&error).starts_with(&expect), "{}", chain(&error));
@@ -162,9 +138,7 @@ fn a_mount_that_is_in_use_stays_and_is_named() {
 
 #[test]
 fn on_a_system_of_somebody_elses_a_mounted_disk_is_refused() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let mut bench = Bench::without_disks();
     let stack = Stack::new(&bench);
     let mounted = || fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&stack.outer);

@@ -10,8 +10,8 @@ use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use common::disk_image::{Part, ROOT, can_mount, make, read_file, run};
-use common::{Answer, Bench, MIB, Server, chain, ok, sha256};
+use common::disk_image::{self, Part, ROOT, can_mount, make, read_file, run};
+use common::{Bench, MIB, Server, chain, ok, sha256};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use slipway_protocol::{Action, DetachedSignature, UnpackArchive};
 
@@ -32,8 +32,7 @@ fn installed() -> Bench {
 }
 
 fn debugfs(bench: &Bench, request: &str) -> String {
-    let target = format!("{}?offset={}", bench.path("disk").display(), ROOT_AT * MIB);
-    run(Command::new("debugfs").args(["-R", request, &target]))
+    disk_image::debugfs(&bench.path("disk"), ROOT_AT, request)
 }
 
 /// All names in the root of the target.
@@ -42,21 +41,19 @@ fn names(bench: &Bench) -> String {
 }
 
 fn archive(bench: &Bench, bytes: &[u8]) -> UnpackArchive {
-    fs::write(bench.path("archive"), bytes).unwrap();
-    UnpackArchive { url: bench.path("archive").to_str().unwrap().to_owned(), ..UnpackArchive::default() }
+    UnpackArchive { url: bench.put("archive", bytes), ..UnpackArchive::default() }
+}
+
+#[track_caller]
+fn refusal(bench: &Bench, archive: UnpackArchive) -> String {
+    bench.refusal(&Action::UnpackArchive(archive))
 }
 
 #[track_caller]
 fn unpack(bench: &Bench, archive: UnpackArchive) -> Vec<String> {
-    let done = bench.run(&Action::UnpackArchive(archive)).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let done = bench.succeeds(&Action::UnpackArchive(archive)).0;
     assert!(!names(bench).contains(".slipway"), "nothing else is left");
     done.outcome.warnings
-}
-
-/// A server that answers with these bytes.
-fn giving(bytes: &[u8]) -> Server {
-    let bytes = bytes.to_vec();
-    Server::start(move |_, _| Answer::Bytes(ok(&bytes)))
 }
 
 /// An entry of a ustar archive, with its content.
@@ -87,6 +84,12 @@ fn file(path: &str) -> Vec<u8> {
     entry(path, b'0', "", path.as_bytes())
 }
 
+/// Another path for the next entry, of any length.
+fn pax(path: &str) -> Vec<u8> {
+    let len = path.len() + if path.len() > 90 { 10 } else { 9 };
+    entry("pax", b'x', "", format!("{len} path={path}\n").as_bytes())
+}
+
 fn ended(entries: &[Vec<u8>]) -> Vec<u8> {
     [entries.concat(), vec![0; 1024]].concat()
 }
@@ -100,9 +103,7 @@ fn tar(tree: &Path, options: &[&str]) -> Vec<u8> {
 
 #[test]
 fn owners_modes_times_attributes_and_links_arrive() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let tree = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| tree.path().join(name);
     let deep = format!("opt/{}/{}", "d".repeat(120), "f".repeat(120));
@@ -157,9 +158,7 @@ fn owners_modes_times_attributes_and_links_arrive() {
 
 #[test]
 fn directories_that_are_there_keep_what_they_have() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed();
     let bytes = ended(&[
         entry("./", b'5', "", b""),
@@ -168,12 +167,16 @@ fn directories_that_are_there_keep_what_they_have() {
         file("lib/through-a-link"),
         file("file"),
         file("made/on/the/way"),
+        file("./opt//..a/./b.."),
+        pax(&format!("{}f", "d/".repeat(127))),
+        file("x"),
     ]);
     unpack(&bench, archive(&bench, &bytes));
     let found = |path: &str| read_file(&bench.path("disk"), ROOT_AT, path).map(|found| found.0);
     assert_eq!(found("/usr/lib/through-a-link").as_deref(), Some("lib/through-a-link"));
     assert_eq!((found("/file").as_deref(), found("/etc/kept").as_deref()), (Some("file"), Some("old")));
     assert_eq!(found("/made/on/the/way").as_deref(), Some("made/on/the/way"));
+    assert_eq!(found("/opt/..a/b..").as_deref(), Some("./opt//..a/./b.."));
     assert!(names(&bench).contains("/040755/0/0/etc/"), "{}", names(&bench));
     let below = UnpackArchive { directory: "/srv/app".to_owned(), ..archive(&bench, &bytes) };
     assert_eq!(unpack(&bench, below), ["the archive was unpacked without a digest to check it against"]);
@@ -182,16 +185,13 @@ fn directories_that_are_there_keep_what_they_have() {
 
 #[test]
 fn a_hostile_entry_is_named_and_leaves_nothing() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let outside = tempfile::tempdir().unwrap();
     let out = outside.path().to_str().unwrap();
-    let pax = |record: &str| entry("pax", b'x', "", format!("{} {record}\n", record.len() + 4).as_bytes());
     let check = |bad: &[Vec<u8>], entry: &str, reason: &str| {
         let bench = installed();
         let bytes = ended(&[vec![file("first")], bad.to_vec(), vec![file("last")]].concat());
-        let error = chain(&bench.run(&Action::UnpackArchive(archive(&bench, &bytes))).0.unwrap_err());
+        let error = refusal(&bench, archive(&bench, &bytes));
         assert!(error.starts_with(&format!("unpacking {entry} of the archive")), "{error}");
         assert!(error.ends_with(reason), "{error}");
         let left = names(&bench);
@@ -202,16 +202,18 @@ fn a_hostile_entry_is_named_and_leaves_nothing() {
     check(&[file("../up")], "\"../up\"", dots);
     check(&[file("a/../../up")], "\"a/../../up\"", dots);
     check(&[file("/abs")], "\"/abs\"", "its path is absolute");
-    check(&[pax("path=/abs"), file("x")], "\"/abs\"", "its path is absolute");
-    check(&[pax(&format!("path=a{}", "\0b")), file("x")], "\"a\\0b\"", "or has a zero byte");
+    check(&[pax("/abs"), file("x")], "\"/abs\"", "its path is absolute");
+    check(&[file("a/..")], "\"a/..\"", dots);
+    for long in ["a/".repeat(129), "a".repeat(256)] {
+        let reason = "its path is deeper than 128 directories, or has a name longer than 255 bytes";
+        check(&[pax(&long), file("x")], &format!("{long:?}"), reason);
+    }
+    check(&[pax("a\0b"), file("x")], "\"a\\0b\"", "or has a zero byte");
     let through = "its path leads through a symbolic link";
     check(&[entry("l", b'2', out, b""), file("l/x")], "\"l/x\"", through);
     check(&[entry("l", b'2', "..", b""), file("l/x")], "\"l/x\"", through);
-    check(
-        &[entry("l", b'2', out, b""), entry("l", b'5', "", b"")],
-        "\"l\"",
-        "an earlier entry of the same name is not a directory",
-    );
+    let no_directory = "an earlier entry of the same name is not a directory";
+    check(&[entry("l", b'2', out, b""), entry("l", b'5', "", b"")], "\"l\"", no_directory);
     let unknown = "it is a hard link to an entry that does not come before it in the archive";
     check(&[entry("h", b'1', "/etc/passwd", b"")], "\"h\"", unknown);
     check(&[entry("h", b'1', "../etc/kept", b"")], "\"h\"", unknown);
@@ -232,9 +234,7 @@ fn a_hostile_entry_is_named_and_leaves_nothing() {
 
 #[test]
 fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let right = common::gzip(&ended(&[file("right")]));
     let other = ended(&[file("other")]);
     let hostile = ended(&[file("first"), file("../up"), entry("big", b'0', "", &common::image(5 * MIB))]);
@@ -251,22 +251,15 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     let wrongs = [other.clone(), hostile.clone(), flipped, cut, Vec::new(), bomb, too_large, qcow2, page];
     for wrong in wrongs {
         let bench = installed();
-        let (first, second) = (giving(&wrong), giving(&right));
-        let inputs = UnpackArchive {
-            url: first.url.clone(),
-            mirrors: vec![second.url.clone()],
-            digest: Some(sha256(&right)),
-            ..UnpackArchive::default()
-        };
-        let (result, reports) = bench.run(&Action::UnpackArchive(inputs));
-        result.unwrap_or_else(|error| panic!("{}", chain(&error)));
-        let note =
-            format!("starting over with {}, because {} did not deliver a valid archive: ", second.url, first.url);
-        assert!(reports.notes.iter().any(|told| told.starts_with(&note)), "{:?}", reports.notes);
+        let (first, second) = (Server::giving(ok(&wrong)), Server::giving(ok(&right)));
+        let (url, mirrors, digest) = (first.url.clone(), vec![second.url.clone()], Some(sha256(&right)));
+        let inputs = UnpackArchive { url, mirrors, digest, ..UnpackArchive::default() };
+        let reports = bench.succeeds(&Action::UnpackArchive(inputs)).1;
+        let because = format!("because {} did not deliver a valid archive: ", first.url);
+        reports.tell(&format!("starting over with {}, {because}", second.url));
         let left = names(&bench);
         assert!(left.contains("/right/") && !left.contains("first") && !left.contains("other"), "{left}");
     }
-    let path = |path: &Path| path.to_str().unwrap().to_owned();
     // Without a digest, a refused archive ends the step. With a digest, other places are tried, and here they give
     // nothing either.
     for (digest, expect) in [
@@ -274,17 +267,15 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
         (Some(sha256(&hostile)), "fetching: all 2 URLs failed: "),
     ] {
         let bench = installed();
-        fs::write(bench.path("second"), &right).unwrap();
-        let mirrors = vec![path(&bench.path("second"))];
+        let mirrors = vec![bench.put("second", &right)];
         let archive = UnpackArchive { digest, mirrors, ..archive(&bench, &hostile) };
-        let error = chain(&bench.run(&Action::UnpackArchive(archive)).0.unwrap_err());
+        let error = refusal(&bench, archive);
         assert!(error.starts_with(expect) && error.contains("unpacking \"../up\" of the archive"), "{error}");
         assert!(!names(&bench).contains("right"));
     }
     // No other place is tried if the target is at fault.
     let bench = installed();
-    fs::write(bench.path("second"), &right).unwrap();
-    let (mirrors, digest) = (vec![path(&bench.path("second"))], Some(sha256(&right)));
+    let (mirrors, digest) = (vec![bench.put("second", &right)], Some(sha256(&right)));
     let inputs = UnpackArchive { mirrors, digest, directory: "/etc/kept/x".to_owned(), ..archive(&bench, &right) };
     let (result, reports) = bench.run(&Action::UnpackArchive(inputs));
     let error = chain(&result.unwrap_err());
@@ -292,26 +283,18 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
     assert!(!reports.notes.iter().any(|note| note.contains("did not deliver a valid")), "{:?}", reports.notes);
 
     let bench = installed();
-    fs::write(bench.path("second"), &right).unwrap();
-    let mirrors = vec![path(&bench.path("second"))];
+    let mirrors = vec![bench.put("second", &right)];
     let sparse = ended(&[entry("sparse", b'S', "", b"")]);
-    let error = bench.run(&Action::UnpackArchive(UnpackArchive { mirrors, ..archive(&bench, &sparse) })).0.unwrap_err();
-    assert!(
-        chain(&error).starts_with("unpacking \"sparse\" of the archive: it is stored as a sparse file"),
-        "{}",
-        chain(&error)
-    );
+    let error = refusal(&bench, UnpackArchive { mirrors, ..archive(&bench, &sparse) });
+    assert!(error.starts_with("unpacking \"sparse\" of the archive: it is stored as a sparse file"), "{error}");
     // A place that does not answer, and an archive that is damaged in itself.
     let bench = installed();
-    let (gone, second) = (bench.path("gone"), bench.path("second"));
-    fs::write(&second, &right).unwrap();
-    let inputs = UnpackArchive { mirrors: vec![path(&second)], url: path(&gone), ..UnpackArchive::default() };
-    unpack(&bench, inputs);
+    let (url, mirrors) = (bench.place("gone"), vec![bench.put("second", &right)]);
+    unpack(&bench, UnpackArchive { mirrors, url, ..UnpackArchive::default() });
     assert!(names(&bench).contains("/right/"));
     for cut in [100, 514, 600] {
         let bench = installed();
-        fs::write(bench.path("second"), &right).unwrap();
-        let mirrors = vec![path(&bench.path("second"))];
+        let mirrors = vec![bench.put("second", &right)];
         unpack(&bench, UnpackArchive { mirrors, ..archive(&bench, &other[..cut]) });
         assert!(names(&bench).contains("/right/"), "{cut}");
     }
@@ -319,32 +302,26 @@ fn the_next_place_is_asked_where_one_fails_or_gives_something_else() {
 
 #[test]
 fn sums_and_signatures_vouch_for_an_archive() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bytes = ended(&[file("new")]);
     let key = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
     let public_key = STANDARD.encode(key.public_key().as_ref());
     let bench = installed();
-    let local = |name: &str, bytes: &[u8]| {
-        fs::write(bench.path(name), bytes).unwrap();
-        bench.path(name).to_str().unwrap().to_owned()
-    };
     let list = format!("{}  archive\n", sha256(&bytes).hex());
-    let url = local("list.sig", key.sign(list.as_bytes()).as_ref());
+    let url = bench.put("list.sig", key.sign(list.as_bytes()).as_ref());
     let listed = UnpackArchive {
-        sums: Some(local("SUMS", list.as_bytes())),
+        sums: Some(bench.put("SUMS", list.as_bytes())),
         signature: Some(DetachedSignature { url, public_key: public_key.clone() }),
         ..archive(&bench, &bytes)
     };
     assert_eq!(unpack(&bench, listed.clone()), [""; 0]);
     let wrong = format!("{}  archive\n", sha256(b"another").hex());
-    let error = |archive: UnpackArchive| chain(&bench.run(&Action::UnpackArchive(archive)).0.unwrap_err());
-    let forged = UnpackArchive { sums: Some(local("FORGED", wrong.as_bytes())), ..listed };
+    let error = |archive| refusal(&bench, archive);
+    let forged = UnpackArchive { sums: Some(bench.put("FORGED", wrong.as_bytes())), ..listed };
     assert!(error(forged.clone()).starts_with("verifying the list of sums with its signature "));
     let unsigned = UnpackArchive { signature: None, ..forged };
     assert!(error(unsigned).starts_with("checking the digest of the stream: expected sha256:"));
-    let url = local("sig", key.sign(&bytes).as_ref());
+    let url = bench.put("sig", key.sign(&bytes).as_ref());
     let signature = Some(DetachedSignature { url, public_key });
     let signed = UnpackArchive { signature, directory: "/signed".to_owned(), ..archive(&bench, &bytes) };
     assert_eq!(unpack(&bench, signed.clone()), [""; 0]);
@@ -355,14 +332,12 @@ fn sums_and_signatures_vouch_for_an_archive() {
 
 #[test]
 fn what_is_cut_short_or_changed_leaves_nothing() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bytes = ended(&[file("first"), entry("big", b'0', "", &common::image(100_000)), file("last")]);
     let check = |bytes: &[u8], digest: Option<&[u8]>, expect: &str| {
         let bench = installed();
         let archive = UnpackArchive { digest: digest.map(sha256), ..archive(&bench, bytes) };
-        let error = chain(&bench.run(&Action::UnpackArchive(archive)).0.unwrap_err());
+        let error = refusal(&bench, archive);
         assert!(error.contains(expect), "{error}");
         assert!(!names(&bench).contains("first") && !names(&bench).contains(".slipway"), "{}", names(&bench));
     };
@@ -374,21 +349,16 @@ fn what_is_cut_short_or_changed_leaves_nothing() {
     let zstd = common::zstd(&bytes);
     check(&zstd[..zstd.len() - 3], None, "decoding the zstd image");
     check(&[&bytes[..], b"more"].concat(), None, "there is data after the end of the archive");
-    check(
-        &ended(&[file("first"), file("etc")]),
-        None,
-        "unpacking /etc of the installed system: the archive has a directory",
-    );
+    let expect = "unpacking /etc of the installed system: the archive has a directory";
+    check(&ended(&[file("first"), file("etc")]), None, expect);
 }
 
 #[test]
 fn an_archive_larger_than_its_file_system_leaves_nothing() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let check = |bytes: &[u8], expect: &[&str]| {
         let bench = installed();
-        let error = chain(&bench.run(&Action::UnpackArchive(archive(&bench, bytes))).0.unwrap_err());
+        let error = refusal(&bench, archive(&bench, bytes));
         assert!(expect.iter().all(|part| error.contains(part)), "{error}");
         let left = names(&bench);
         assert!(!left.contains("first") && !left.contains("big") && !left.contains(".slipway"), "{left}");
@@ -408,9 +378,7 @@ fn an_archive_larger_than_its_file_system_leaves_nothing() {
 
 #[test]
 fn device_nodes_are_made_when_asked_for() {
-    if !can_mount() {
-        return;
-    }
+    let true = can_mount() else { return };
     let bench = installed();
     let mut null = entry("null", b'3', "", b"");
     null[100..107].copy_from_slice(b"0000666");

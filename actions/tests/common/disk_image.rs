@@ -102,16 +102,20 @@ pub fn spoil(image: &Path, mib: usize) {
     disk.write_all_at(&[0xF7, 0xFF, 0xFF, 0xFF], (mib * MIB + 1024 + 0x60) as u64).unwrap();
 }
 
+/// What debugfs answers to a request about the ext4 file system at an offset in MiB.
+pub fn debugfs(image: &Path, mib: usize, request: &str) -> String {
+    let target = format!("{}?offset={}", image.display(), mib * MIB);
+    run(Command::new("debugfs").args(["-w", "-R", request, &target]))
+}
+
 /// Copies a host file into a folder of the ext4 file system at an offset in MiB.
 pub fn write_file(image: &Path, mib: usize, from: &Path, to: &str) {
-    let target = format!("{}?offset={}", image.display(), mib * MIB);
-    run(Command::new("debugfs").args(["-w", "-R", &format!("write {} {to}", from.display()), &target]));
+    debugfs(image, mib, &format!("write {} {to}", from.display()));
 }
 
 /// Copies a file from the ext4 file system at an offset in MiB to the host.
 pub fn copy_file(image: &Path, mib: usize, from: &str, to: &Path) {
-    let target = format!("{}?offset={}", image.display(), mib * MIB);
-    run(Command::new("debugfs").args(["-R", &format!("dump {from} {}", to.display()), &target]));
+    debugfs(image, mib, &format!("dump {from} {}", to.display()));
 }
 
 /// A file in the ext4 file system at an offset in MiB, read by debugfs and not by the code under test: its content, and
@@ -135,15 +139,12 @@ pub fn read_file(image: &Path, mib: usize, file: &str) -> Option<(String, String
 
 /// Sets an extended attribute of a file in the ext4 file system at an offset in MiB.
 pub fn set_xattr(image: &Path, mib: usize, file: &str, name: &str, value: &str) {
-    let target = format!("{}?offset={}", image.display(), mib * MIB);
-    run(Command::new("debugfs").args(["-w", "-R", &format!("ea_set {file} {name} {value}"), &target]));
+    debugfs(image, mib, &format!("ea_set {file} {name} {value}"));
 }
 
 /// An extended attribute of a file in the ext4 file system at an offset in MiB. Empty if it is not set.
 pub fn xattr(image: &Path, mib: usize, file: &str, name: &str) -> String {
-    let target = format!("{}?offset={}", image.display(), mib * MIB);
-    let value = run(Command::new("debugfs").args(["-R", &format!("ea_get -V {file} {name}"), &target]));
-    value.trim_end_matches(['\n', '\0']).to_owned()
+    debugfs(image, mib, &format!("ea_get -V {file} {name}")).trim_end_matches(['\n', '\0']).to_owned()
 }
 
 /// Runs a program and returns what it printed.

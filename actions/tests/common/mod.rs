@@ -45,6 +45,9 @@ pub struct Bench {
     pub loaded: Mutex<Option<Loaded>>,
     /// GUIDs of the partitions that the machine's disks had before.
     pub former: Vec<String>,
+    /// Recovery keys that were to be stored, and whether they are.
+    pub keys: Mutex<Vec<RecoveryKey>>,
+    pub takes_keys: bool,
 }
 
 /// A kernel with everything it is started with.
@@ -74,7 +77,8 @@ impl Bench {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (loaded, former) = (Mutex::new(None), Vec::new());
         let setup = Setup { patience: Duration::from_secs(5), efi: dir.path().join("efi"), ..Setup::default() };
-        Self { dir, host, cancel, setup, disks: Vec::new(), loaded, former }
+        let (keys, takes_keys) = (Mutex::default(), false);
+        Self { dir, host, cancel, setup, disks: Vec::new(), loaded, former, keys, takes_keys }
     }
 
     pub fn add_disk(&mut self, name: &str, size: usize) {
@@ -97,6 +101,17 @@ impl Bench {
         self.dir.path().join(name)
     }
 
+    /// The same as text.
+    pub fn place(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a file next to the disks, and returns its path.
+    pub fn put(&self, name: &str, content: &[u8]) -> String {
+        fs::write(self.path(name), content).unwrap();
+        self.place(name)
+    }
+
     pub fn disk(&self) -> Vec<u8> {
         fs::read(self.path("disk")).unwrap()
     }
@@ -108,6 +123,25 @@ impl Bench {
             Report::Progress(progress) => reports.progress.push(progress),
         });
         (result, reports)
+    }
+
+    /// Runs an action that has to succeed.
+    #[track_caller]
+    pub fn succeeds(&self, action: &Action) -> (Done, Reports) {
+        let (result, reports) = self.run(action);
+        (result.unwrap_or_else(|error| panic!("{}", chain(&error))), reports)
+    }
+
+    /// Streams an image, which has to succeed.
+    #[track_caller]
+    pub fn streams(&self, image: StreamImage) -> (Done, Reports) {
+        self.succeeds(&Action::StreamImage(image))
+    }
+
+    /// Runs an action that has to fail, and returns its error as people see it.
+    #[track_caller]
+    pub fn refusal(&self, action: &Action) -> String {
+        chain(&self.run(action).0.unwrap_err())
     }
 }
 
@@ -132,8 +166,10 @@ impl Machine for Bench {
         Err(UploadError { source: "this machine captures nothing".into(), is_transient: false })
     }
 
-    fn escrow(&self, _: &RecoveryKey) -> Result<(), UploadError> {
-        Err(UploadError { source: "this machine keeps no keys".into(), is_transient: false })
+    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
+        self.keys.lock().unwrap().push(key.clone());
+        let cut = UploadError { source: "the line was cut".into(), is_transient: true };
+        if self.takes_keys { Ok(()) } else { Err(cut) }
     }
 
     fn former_partitions(&self, _: &Disk) -> Vec<String> {
@@ -149,39 +185,14 @@ impl Machine for Bench {
     }
 }
 
-/// Methods of [`Machine`] that use the bench in a field. For a machine with its own setup and its own stores for images
-/// and keys.
+/// Checks the kind of an error, and tells the whole error otherwise.
 #[macro_export]
-macro_rules! as_bench {
-    ($bench:tt) => {
-        fn disks(&self) -> Result<Vec<slipway_actions::Candidate>, slipway_actions::Error> {
-            self.$bench.disks()
-        }
-
-        fn fetch(
-            &self,
-            request: &slipway_actions::Request<'_>,
-            stop: &slipway_actions::Cancel,
-        ) -> Result<slipway_actions::Response, slipway_actions::FetchError> {
-            self.$bench.fetch(request, stop)
-        }
-
-        fn cancel(&self) -> &slipway_actions::Cancel {
-            self.$bench.cancel()
-        }
-
-        fn former_partitions(&self, disk: &slipway_protocol::Disk) -> Vec<String> {
-            self.$bench.former_partitions(disk)
-        }
-
-        fn load_kernel(
-            &self,
-            kernel: &std::fs::File,
-            initrd: Option<&std::fs::File>,
-            cmdline: &std::ffi::CStr,
-        ) -> std::io::Result<()> {
-            self.$bench.load_kernel(kernel, initrd, cmdline)
-        }
+macro_rules! assert_error {
+    ($error:expr, $kind:pat $(if $guard:expr)?) => {
+        assert_error!($error, $kind $(if $guard)?, "")
+    };
+    ($error:expr, $kind:pat $(if $guard:expr)?, $what:literal) => {
+        assert!(matches!($error, $kind $(if $guard)?), "{} {}", format!($what), $crate::common::chain(&$error))
     };
 }
 
@@ -189,6 +200,14 @@ macro_rules! as_bench {
 pub struct Reports {
     pub notes: Vec<String>,
     pub progress: Vec<Progress>,
+}
+
+impl Reports {
+    /// Checks that a note begins with these words.
+    #[track_caller]
+    pub fn tell(&self, start: &str) {
+        assert!(self.notes.iter().any(|note| note.starts_with(start)), "{start:?} is not in {:?}", self.notes);
+    }
 }
 
 /// An error as people see it: all messages of its chain.
@@ -266,6 +285,11 @@ pub fn stream(url: impl Into<String>) -> StreamImage {
     StreamImage { url: url.into(), ..StreamImage::default() }
 }
 
+/// A step that streams from these servers, without any check.
+pub fn stream_from(servers: &[&Server]) -> StreamImage {
+    StreamImage { mirrors: servers[1..].iter().map(|server| server.url.clone()).collect(), ..stream(&servers[0].url) }
+}
+
 /// A request as the server sees it.
 #[derive(Clone, Debug)]
 pub struct Asked {
@@ -286,6 +310,13 @@ pub enum Answer {
     Stall(Vec<u8>),
 }
 
+impl Answer {
+    /// The file from the requested offset up to byte `until`.
+    pub fn file(body: &Arc<Vec<u8>>, etag: &'static str, until: usize) -> Self {
+        Self::File { body: Arc::clone(body), etag: Some(etag), until }
+    }
+}
+
 /// Serves one connection after another on its own port. Request n, counted from 0, gets `answer(n, request)`.
 pub struct Server {
     pub url: String,
@@ -297,6 +328,17 @@ pub struct Server {
 impl Server {
     pub fn start(answer: impl Fn(usize, &Asked) -> Answer + Send + 'static) -> Self {
         Self::start_with(None, answer)
+    }
+
+    /// A server that answers every request with these bytes, including the head.
+    pub fn giving(answer: Vec<u8>) -> Self {
+        Self::start(move |_, _| Answer::Bytes(answer.clone()))
+    }
+
+    /// A server of a file.
+    pub fn of(body: &Arc<Vec<u8>>, etag: &'static str) -> Self {
+        let body = Arc::clone(body);
+        Self::start(move |_, _| Answer::file(&body, etag, usize::MAX))
     }
 
     /// Uses TLS if a certificate is given.

@@ -1,5 +1,6 @@
 //! Partitions and file systems that tests ask for, and what sgdisk and dd find of them.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,8 +8,8 @@ use slipway_protocol::{
     Action, DiskHints, FileSystemKind, MakeFileSystem, NewPartition, Partition, PartitionChoice, PartitionSize,
 };
 
+use super::Bench;
 use super::disk_image::run;
-use super::{Bench, chain};
 
 pub fn new(r#type: &str, size: &str, label: Option<&str>) -> NewPartition {
     let size = PartitionSize::Text(size.to_owned());
@@ -26,8 +27,14 @@ pub fn make(partition: PartitionChoice, kind: FileSystemKind, label: Option<&str
 }
 
 pub fn succeeds(bench: &Bench, action: &Action) {
-    let done = bench.run(action).0.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    assert_eq!(done.outcome.warnings, [""; 0]);
+    assert_eq!(bench.succeeds(action).0.outcome.warnings, [""; 0]);
+}
+
+/// Checks with sgdisk that the partition table of a disk is intact.
+#[track_caller]
+pub fn verify(disk: impl AsRef<OsStr>) {
+    let verdict = run(Command::new("sgdisk").arg("--verify").arg(disk));
+    assert!(verdict.contains("No problems found"), "{verdict}");
 }
 
 /// A value of `sgdisk --info`.

@@ -1,7 +1,5 @@
 //! What an image left on a disk.
 
-use std::fs;
-
 use slipway_actions::{Error, is_transient};
 use slipway_protocol::{Action, StreamImage};
 
@@ -36,8 +34,7 @@ pub fn check_untouched_or_does_not_boot(bench: &Bench) {
 }
 
 pub fn file(bench: &Bench, bytes: &[u8]) -> StreamImage {
-    fs::write(bench.path("image"), bytes).unwrap();
-    stream(bench.path("image").to_str().unwrap())
+    stream(bench.put("image", bytes))
 }
 
 /// The step fails permanently, with this reason.
