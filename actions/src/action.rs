@@ -23,7 +23,7 @@ use slipway_protocol::{Action, Outcome};
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::Tell;
 
 pub use run_in_target::in_target;
 
@@ -54,7 +54,7 @@ impl Done {
 }
 
 /// Runs one action on the calling thread until it ends. Refuses invalid inputs before anything is touched.
-pub fn run(action: &Action, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub fn run(action: &Action, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let problems = action.validate();
     if !problems.is_empty() {
         return Err(Error::Inputs { action: action.name(), problems });

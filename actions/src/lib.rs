@@ -40,7 +40,7 @@ pub use error::{
 };
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
-pub use report::Report;
+pub use report::{Report, Tell};
 
 /// Measures how long one stage of `stream-image` takes by itself: the best that machine, network and image can reach.
 /// `Write` needs a disk and destroys its content. The other stages do not touch any disk. See [`Stage`] for each of

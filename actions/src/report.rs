@@ -10,3 +10,6 @@ pub enum Report {
     /// Current progress; only the newest report matters.
     Progress(Progress),
 }
+
+/// Takes the reports of an action.
+pub type Tell<'a> = &'a mut dyn FnMut(Report);

@@ -47,7 +47,7 @@ use crate::fetch::source::Source;
 use crate::fetch::verify::Check;
 use crate::fetch::{shown, small};
 use crate::machine::{Cancel, Machine, Request};
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::text;
 
 pub(crate) use self::halt::Halt;
@@ -66,11 +66,7 @@ pub(crate) struct RawImage {
 
 impl RawImage {
     /// Fetches the block map of an image, if it has one.
-    pub(crate) fn find(
-        image: &StreamImage,
-        machine: &dyn Machine,
-        report: &mut dyn FnMut(Report),
-    ) -> Result<Self, Error> {
+    pub(crate) fn find(image: &StreamImage, machine: &dyn Machine, report: Tell) -> Result<Self, Error> {
         let map = image.bmap.as_ref().map(|url| read_map(url, image, machine, report)).transpose()?;
         let size = image.raw_size.or(map.as_ref().map(|map| map.image_size));
         Ok(Self { map, size })
@@ -78,12 +74,7 @@ impl RawImage {
 }
 
 /// Reads the block map of an image. Blocks outside of the map are not written.
-fn read_map(
-    url: &str,
-    image: &StreamImage,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Bmap, Error> {
+fn read_map(url: &str, image: &StreamImage, machine: &dyn Machine, report: Tell) -> Result<Bmap, Error> {
     let text = small::read(&Request::new(url, image.ca.as_deref()), bmap::MAX_TEXT, machine)?;
     let map = bmap::parse(&text).map_err(|source| SourceError::Bmap { url: shown(url), source })?;
     if let Some(raw_size) = image.raw_size.filter(|raw_size| *raw_size != map.image_size) {
@@ -119,7 +110,7 @@ pub(crate) fn run(
     reading: Reading,
     disk: &OpenDisk,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<(Written, Relocation), Error> {
     let target = Target::new(disk, raw.map.as_ref());
     let written = stages(image, source, raw, reading, &target, machine, report).and_then(|written| {
@@ -146,7 +137,7 @@ fn stages(
     reading: Reading,
     target: &Target,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<Written, Error> {
     let disk = target.disk;
     let stream_checks = source.checks()?;

@@ -14,7 +14,7 @@ use crate::disk::choose;
 use crate::disk::open::Access;
 use crate::error::{Error, TargetError};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::Tell;
 use crate::target::root::{Attributes, TargetRoot, target_file};
 use crate::target::{self, Target};
 
@@ -33,7 +33,7 @@ const LABELS: &[(&str, &str)] = &[
     (places::LINK, "systemd_unit_file_t"),
 ];
 
-pub(crate) fn run(inputs: &BootReporter, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &BootReporter, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let Target { root, name: partition, warnings, .. } = target::find_root(&disk, report)?;
     if let Some(reason) = unfit(&root)? {

@@ -7,11 +7,11 @@ use crate::disk::choose;
 use crate::disk::open::Access;
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::Tell;
 use crate::stream::capture;
 use crate::text;
 
-pub(crate) fn run(inputs: &CaptureDisk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &CaptureDisk, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Capture, machine, report)?;
     let image = capture::run(&inputs.name, &disk, machine, report)?;
     let summary = format!(

@@ -16,7 +16,7 @@ use crate::disk::partitions::{self, Partition};
 use crate::disk::{choose, previous_install};
 use crate::error::{BootError, Error};
 use crate::machine::{Candidate, Machine};
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::target::efi::variables::{Variables, entry, global};
 use crate::target::efi::{fallback, loader};
 use crate::target::mount::{self, SearchLog};
@@ -35,7 +35,7 @@ struct Found {
     path: String,
 }
 
-pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     match change(inputs, machine, report) {
         Err(Error::Boot(BootError::NotUefi { .. })) if inputs.optional => {
             Ok(Done::go_on("skipped: this machine was not started by UEFI".to_owned(), Vec::new()))
@@ -47,7 +47,7 @@ pub(crate) fn run(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn
     }
 }
 
-fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+fn change(inputs: &EfiBootOrder, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let efi = machine.setup().efi.clone();
     if !efi.exists() {
         return Err(BootError::NotUefi { folder: efi.display().to_string() }.into());

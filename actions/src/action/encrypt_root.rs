@@ -26,7 +26,7 @@ use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions::{self, Partition};
 use crate::error::{EncryptError, Error};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::target::mount::SearchLog;
 use crate::target::sealed::{self, SealedRoots};
 use crate::target::volumes::mount_all;
@@ -58,7 +58,7 @@ struct Keys {
     warnings: Vec<String>,
 }
 
-pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &EncryptRoot, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     if let Some(SealedRoots { names, warnings }) = sealed::check(&disk, machine.cancel(), report)? {
         let summary = format!("left {} as it is: sealed by dm-verity, not encrypted", names.join(" and "));
@@ -177,13 +177,7 @@ fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result
     Ok(Keys { volume, header, escrow, warnings })
 }
 
-fn encrypt(
-    disk: &OpenDisk,
-    mut plan: Plan,
-    keys: &Keys,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<(), Error> {
+fn encrypt(disk: &OpenDisk, mut plan: Plan, keys: &Keys, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
     let (start, size) = (plan.partition.bytes.start, plan.extent.size);
     let work = Work { disk, start, size, volume: &keys.volume, header: &keys.header };
     let done = work.run(&mut plan.table, machine.cancel(), report);
@@ -200,12 +194,7 @@ fn encrypt(
 /// Has the installed system open its root at boot: adds kernel arguments, then rebuilds its initramfs images. The order
 /// matters: if the system has no kernel command line of its own, kernel-install makes entries with the one of the
 /// running kernel. Adding the arguments first prevents that.
-fn prepare_boot(
-    disk: &DiskHints,
-    uuid: &str,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Vec<String>, Error> {
+fn prepare_boot(disk: &DiskHints, uuid: &str, machine: &dyn Machine, report: Tell) -> Result<Vec<String>, Error> {
     let added = kernel_args::run_for(ENTRIES, &boot_arguments(disk.clone(), uuid), machine, report)?;
     let script = Some(target_files::INITRAMFS.to_owned());
     let make = RunInTarget { disk: disk.clone(), script, ..RunInTarget::default() };

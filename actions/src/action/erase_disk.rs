@@ -23,7 +23,7 @@ use crate::disk::open::{Access, OpenDisk};
 use crate::disk::teardown::tear_down;
 use crate::error::{EraseError, Error};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::stream::progress::{Counters, Watch};
 use crate::text;
 use worker::{Share, Worker};
@@ -40,7 +40,7 @@ struct Erased {
 /// The result for a disk, and warnings for the operator.
 type Erasing = Result<(Erasure, Vec<String>), Error>;
 
-pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let (disks, skipped) = find(&inputs.disk, machine, report)?;
     let mut opened = Vec::new();
     for disk in &disks {
@@ -105,11 +105,7 @@ fn summary(disks: &[DiskErasure]) -> String {
 }
 
 /// Finds the chosen disks, and those that match but are skipped. Each is reported with the reason.
-fn find(
-    hints: &DiskHints,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<(Vec<Disk>, Vec<DiskErasure>), Error> {
+fn find(hints: &DiskHints, machine: &dyn Machine, report: Tell) -> Result<(Vec<Disk>, Vec<DiskErasure>), Error> {
     let (hints, candidates) = choose::resolve(hints, machine)?;
     let chosen = choose::choose_all(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
     for (disk, reason) in &chosen {
@@ -134,7 +130,7 @@ fn erase_all(
     inputs: &EraseDisk,
     disks: Vec<Result<OpenDisk, Error>>,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Vec<Erasing> {
     let shares: Vec<Share> = disks.iter().map(|_| Share::default()).collect();
     let (notes, noted) = mpsc::channel();
@@ -160,7 +156,7 @@ fn erase_all(
 }
 
 /// Passes on the notes of the threads until the last has ended. Reports no progress before one of them has begun.
-fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: &mut dyn FnMut(Report)) {
+fn report_until_done(noted: &mpsc::Receiver<String>, shares: &[Share], report: Tell) {
     let counters = Counters::default();
     let mut watch = Watch::new(&counters, &[], None);
     let mut look = || {

@@ -9,7 +9,7 @@ use crate::disk::choose;
 use crate::disk::open::{Access, OpenDisk};
 use crate::error::{BootError, Error};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::target::mount::SearchLog;
 use crate::target::volume::Volume;
 use crate::target::volumes::mount_all;
@@ -22,7 +22,7 @@ mod plan;
 const GENERATORS: &[(&str, &str)] = &[("grub-mkconfig", "/boot/grub"), ("grub2-mkconfig", "/boot/grub2")];
 const PROGRAM_DIRS: &[&str] = &["usr/sbin", "usr/bin", "sbin"];
 
-pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &KernelArgs, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     run_for(EntryScope::Default, inputs, machine, report)
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn run_for(
     entries: EntryScope,
     inputs: &KernelArgs,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let (mut changed, mut is_made, mut warnings) = (0, false, Vec::new());
@@ -115,7 +115,7 @@ fn generate(
     program: &str,
     dir: &str,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<Vec<String>, Error> {
     let run = RunInTarget {
         script: Some(format!("mkdir -p {dir}\n{program} -o {dir}/grub.cfg\n")),

@@ -16,10 +16,10 @@ use crate::disk::choose;
 use crate::disk::open::Access;
 use crate::error::{BootError, Error};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use find::Startable;
 
-pub(crate) fn run(inputs: &Kexec, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &Kexec, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let Startable { title, path, kernel, initrd, cmdline } = find::find(&disk, inputs, machine.cancel())?;
     machine.cancel().check()?;

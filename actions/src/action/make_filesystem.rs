@@ -3,7 +3,7 @@
 mod ext4;
 mod program;
 mod swap;
-mod vfat;
+pub(super) mod vfat;
 mod xfs;
 
 use slipway_protocol::{FileSystemKind, MakeFileSystem, PartitionChoice};
@@ -14,17 +14,13 @@ use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Partition};
 use crate::error::{Error, PartitionError};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::text;
 
 /// This many bytes are cleared at both ends of a partition.
 const ENDS: u64 = 1 << 20;
 
-pub(crate) fn run(
-    inputs: &MakeFileSystem,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &MakeFileSystem, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let find = |disk: &OpenDisk| find(disk, inputs.partition.as_ref());
     let (disk, partition) = choose::open_partition(&inputs.disk, find, machine, report)?;
     let name = partition.describe(&disk);

@@ -15,7 +15,7 @@ use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Table};
 use crate::error::{Error, PartitionError};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::{random, text};
 use layers::Layers;
 
@@ -31,7 +31,7 @@ struct Planned {
     places: Vec<Range<u64>>,
 }
 
-pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &Partition, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let disks = choose::open_all(&inputs.disk, machine, report)?;
     let mut disks = disks.into_iter().map(|disk| plan(inputs, disk)).collect::<Result<Vec<_>, _>>()?;
     let layers = Layers::plan(inputs, &disks, machine)?;

@@ -21,7 +21,7 @@ use crate::disk::open::{Access, OpenDisk};
 use crate::disk::{choose, partitions};
 use crate::error::{Error, TargetError};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::Tell;
 use crate::sys;
 use crate::target::mount::{self, MountError, SearchLog, Source};
 use crate::target::root::TargetRoot;
@@ -50,7 +50,7 @@ type Orders = (RunInTarget, Vec<Mount>, Option<String>);
 /// Its answer: exit status or signal of the command, or why there is none.
 type Answer = Result<(Option<i32>, Option<i32>), String>;
 
-pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &RunInTarget, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     run_on(&disk, inputs, machine, report)
 }
@@ -60,7 +60,7 @@ pub(crate) fn run_on(
     disk: &OpenDisk,
     inputs: &RunInTarget,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<Done, Error> {
     let Target { root, partition, name, kind, mut warnings } = target::find_root(disk, report)?;
     let fstab = root.read("etc/fstab")?.unwrap_or_default();
@@ -129,7 +129,7 @@ fn boot_file_systems(
 }
 
 /// Starts the first process, passes on the output, and returns how it ended.
-fn execute(orders: &Orders, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+fn execute(orders: &Orders, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
     let what = orders.0.describe();
     let failed = |source: io::Error| Error::Target(TargetError::StartCommand { what: what.clone(), source });
     let (mut control, theirs) = UnixStream::pair().map_err(failed)?;
@@ -184,7 +184,7 @@ fn pass_on(
     child: &mut Child,
     output: &mut Output,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
     failed: &dyn Fn(io::Error) -> Error,
 ) -> Result<(), Error> {
     let mut buffer = vec![0; 64 << 10];

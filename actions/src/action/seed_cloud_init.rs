@@ -15,7 +15,7 @@ use crate::disk::choose;
 use crate::disk::open::{Access, OpenDisk};
 use crate::error::{Error, TargetError};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::target::verity::{self, Place};
 use crate::text;
 use root::System;
@@ -30,22 +30,14 @@ enum Root {
     Closed(String),
 }
 
-pub(crate) fn run(
-    inputs: &SeedCloudInit,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     match inputs.is_for_ignition() {
         true => ignition::run(inputs, machine, report),
         false => seed_cloud_init(inputs, machine, report),
     }
 }
 
-fn seed_cloud_init(
-    inputs: &SeedCloudInit,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Done, Error> {
+fn seed_cloud_init(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let files = files(inputs)?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let path = disk.path().to_owned();
@@ -89,7 +81,7 @@ fn seed_cloud_init(
 }
 
 /// Makes sure that the root file system does not interfere with a seed in a partition.
-fn make_way(root: Root, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+fn make_way(root: Root, report: Tell) -> Result<(), Error> {
     let (system, reason) = match root {
         Root::Open(system) => (Some(system), None),
         Root::Beside(system, reason) => (Some(system), Some(reason)),
@@ -102,12 +94,7 @@ fn make_way(root: Root, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
 }
 
 /// Finds the root file system, and whether it can be written to.
-fn find_root(
-    disk: &OpenDisk,
-    places: &[Place],
-    wanted: SeedPlace,
-    report: &mut dyn FnMut(Report),
-) -> Result<Root, Error> {
+fn find_root(disk: &OpenDisk, places: &[Place], wanted: SeedPlace, report: Tell) -> Result<Root, Error> {
     if let Some(reason) = verity::reason(disk, places)? {
         return Ok(Root::Closed(reason));
     }

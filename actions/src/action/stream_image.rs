@@ -11,12 +11,12 @@ use crate::error::{Error, ImageError, SourceError};
 use crate::fetch::source::Source;
 use crate::fetch::{self, retry};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::stream::{self, RawImage, Reading, Written};
 use crate::target::grow;
 use crate::text;
 
-pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let mut source = Source::find(&inputs.origin(), machine, report)?;
     let raw = RawImage::find(inputs, machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
@@ -82,7 +82,7 @@ fn write(
     raw: &RawImage,
     disk: &OpenDisk,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<(Written, Relocation), Error> {
     let is_verified = inputs.is_verified();
     source.at_each_place(
@@ -99,7 +99,7 @@ fn write_once(
     raw: &RawImage,
     disk: &OpenDisk,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<(Written, Relocation), Error> {
     let mut reading = Reading::Stream;
     retry::starting_over(report, |report| match stream::run(inputs, source, raw, reading, disk, machine, report) {

@@ -15,7 +15,7 @@ use crate::disk::open::Access;
 use crate::error::{Error, TargetError};
 use crate::fetch::source::Source;
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::Tell;
 use crate::stream::read::{self, Room};
 use crate::target::root::{TargetRoot, target_file};
 use crate::target::{self, Target};
@@ -42,11 +42,7 @@ pub(crate) struct Unpacked {
     acls: u64,
 }
 
-pub(crate) fn run(
-    inputs: &UnpackArchive,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &UnpackArchive, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let mut source = Source::find(&inputs.origin(), machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let target = target::find(&disk, inputs.partition.as_ref(), report)?;
@@ -86,7 +82,7 @@ fn unpack(
     target: &Target,
     staging: &str,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<(Unpacked, Option<String>), Error> {
     let bytes = target.partition.bytes.end.saturating_sub(target.partition.bytes.start).saturating_mul(ROOMS);
     let words = format!("twice the size of {}", target.name);

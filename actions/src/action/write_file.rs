@@ -12,7 +12,7 @@ use crate::disk::open::Access;
 use crate::error::{Error, TargetError};
 use crate::fetch::source::Source;
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::Tell;
 use crate::stream::read;
 use crate::target::root::{Attributes, NewFile, TargetRoot, target_file};
 use crate::{target, text};
@@ -23,7 +23,7 @@ const NEW_DIR_MODE: u32 = 0o755;
 const USERS: &str = "etc/passwd";
 const GROUPS: &str = "etc/group";
 
-pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<Done, Error> {
+pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let origin = inputs.origin();
     let source = origin.map(|origin| Source::find(&origin, machine, report)).transpose()?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
@@ -64,7 +64,7 @@ fn fetch(
     path: &str,
     source: &mut Source<'_>,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<(u64, Option<String>), Error> {
     read::run(source, None, machine, report, &|input| {
         let mut file = new.file();

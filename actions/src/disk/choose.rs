@@ -11,19 +11,14 @@ use crate::disk::partitions::Partition;
 use crate::disk::teardown::{tear_down, tear_down_partition};
 use crate::error::Error;
 use crate::machine::{Candidate, Machine};
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::text;
 use judge::{objection, obstacle, wanted};
 
 mod judge;
 
 /// Chooses the disk of an action, reports which and why, and opens it.
-pub(crate) fn open(
-    hints: &DiskHints,
-    access: Access,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<OpenDisk, Error> {
+pub(crate) fn open(hints: &DiskHints, access: Access, machine: &dyn Machine, report: Tell) -> Result<OpenDisk, Error> {
     let disk = one(hints, access, machine, report)?;
     if access != Access::Read {
         tear_down(&disk, machine, report)?;
@@ -32,11 +27,7 @@ pub(crate) fn open(
 }
 
 /// Chooses every disk of an action, reports which and why, and opens them for writing.
-pub(crate) fn open_all(
-    hints: &DiskHints,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Vec<OpenDisk>, Error> {
+pub(crate) fn open_all(hints: &DiskHints, machine: &dyn Machine, report: Tell) -> Result<Vec<OpenDisk>, Error> {
     let (hints, candidates) = resolve(hints, machine)?;
     let chosen = choose_all(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
     for (disk, reason) in &chosen {
@@ -55,7 +46,7 @@ pub(crate) fn open_partition(
     hints: &DiskHints,
     find: impl Fn(&OpenDisk) -> Result<Partition, Error>,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<(OpenDisk, Partition), Error> {
     let disk = one(hints, Access::Write, machine, report)?;
     let looked_at = OpenDisk::open(&disk.path, Access::Read)?;
@@ -76,12 +67,7 @@ pub(crate) fn open_partition(
 }
 
 /// Chooses the one disk of an action and reports it.
-fn one(
-    hints: &DiskHints,
-    access: Access,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Disk, Error> {
+fn one(hints: &DiskHints, access: Access, machine: &dyn Machine, report: Tell) -> Result<Disk, Error> {
     let (hints, mut candidates) = resolve(hints, machine)?;
     if access == Access::Capture {
         // Nothing is written to the disk, so it may be read-only.
@@ -202,15 +188,12 @@ pub fn choose<'a>(hints: &DiskHints, candidates: &'a [Candidate]) -> Result<(&'a
 
 /// Every disk the hints select, at least one, and the reason. Several only if the hints choose all; otherwise as
 /// [`choose`].
-pub(crate) fn choose_all<'a>(
-    hints: &DiskHints,
-    candidates: &'a [Candidate],
-) -> Result<Vec<(&'a Disk, String)>, String> {
-    let mut judged: Vec<&Candidate> = candidates.iter().collect();
+pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<Vec<(&'a Disk, String)>, String> {
+    let mut judged: Vec<&Candidate> = all.iter().collect();
     if let Some(device) = &hints.device {
         judged.retain(|candidate| candidate.disk.path == *device);
         if judged.is_empty() {
-            return Err(no_disk(device, candidates));
+            return Err(no_disk(device, all));
         }
     }
     judged.sort_by(|a, b| a.disk.path.cmp(&b.disk.path));
@@ -232,7 +215,9 @@ pub(crate) fn choose_all<'a>(
         ([only], _) => Ok(vec![(*only, because("the only one"))]),
         ([first, ..], DiskChoice::Smallest) => Ok(vec![(*first, because(&format!("the smallest of {many}")))]),
         ([first, ..], DiskChoice::Largest) => Ok(vec![(*first, because(&format!("the largest of {many}")))]),
-        (all, DiskChoice::All) => Ok(all.iter().map(|disk| (*disk, because(&format!("one of all {many}")))).collect()),
+        (each, DiskChoice::All) => {
+            Ok(each.iter().map(|disk| (*disk, because(&format!("one of all {many}")))).collect())
+        }
         (several, DiskChoice::Only) => {
             let list: Vec<String> = several.iter().map(|disk| describe(disk)).collect();
             let hint = "name one by serial, wwn or device, or choose smallest or largest: in `disk` of a workflow's \

@@ -14,7 +14,7 @@ use slipway_protocol::Disk;
 
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::sys;
 use plan::{Step, plan};
 
@@ -28,17 +28,12 @@ const MAX_STEPS: usize = 10_000;
 
 /// Takes down everything that holds a disk, if slipway is the operating system, with one note for each thing. On a
 /// running system of somebody else nothing is touched: there a disk in use is not chosen, and cannot be opened.
-pub(crate) fn tear_down(disk: &Disk, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+pub(crate) fn tear_down(disk: &Disk, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
     take_down_at(disk, &kernel_name(&disk.path), machine, report)
 }
 
 /// As [`tear_down`], for one partition of a disk, by its node.
-pub(crate) fn tear_down_partition(
-    disk: &Disk,
-    node: &Path,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<(), Error> {
+pub(crate) fn tear_down_partition(disk: &Disk, node: &Path, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
     let place = format!("{}/{}", kernel_name(&disk.path), kernel_name(&node.display().to_string()));
     take_down_at(disk, &place, machine, report)
 }
@@ -49,7 +44,7 @@ fn kernel_name(path: &str) -> String {
 }
 
 /// `place` is a path below /sys/block.
-fn take_down_at(disk: &Disk, place: &str, machine: &dyn Machine, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+fn take_down_at(disk: &Disk, place: &str, machine: &dyn Machine, report: Tell) -> Result<(), Error> {
     if !machine.setup().is_operating_system || !disk.path.starts_with("/dev/") {
         return Ok(());
     }

@@ -26,7 +26,7 @@ use crate::error::{CaptureError, Error};
 use crate::fetch::retry::{self, Outage};
 use crate::fetch::verify;
 use crate::machine::{Cancel, Machine, Upload, UploadError};
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::text;
 
 /// Bytes of the disk per frame and per read.
@@ -43,12 +43,7 @@ const PIECE: usize = MAX_REQUEST_BYTES;
 const BLOCK: usize = 4096;
 
 /// Stores a whole disk as an image. If it fails, there is no image.
-pub(crate) fn run(
-    name: &str,
-    disk: &OpenDisk,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<CapturedImage, Error> {
+pub(crate) fn run(name: &str, disk: &OpenDisk, machine: &dyn Machine, report: Tell) -> Result<CapturedImage, Error> {
     if disk.size() == 0 {
         let source = std::io::Error::other("it has a size of 0 bytes");
         return Err(Error::ReadDisk { disk: disk.path().to_owned(), offset: 0, source });
@@ -96,7 +91,7 @@ fn stages(
     disk: &OpenDisk,
     upload: &mut dyn Upload,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<CapturedImage, Error> {
     let shared = Shared::new(Cancel::new());
     let stop = &shared.stop;

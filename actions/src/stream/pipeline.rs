@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::fetch::download::{Download, From};
 use crate::fetch::verify::Check;
 use crate::machine::{Cancel, Machine};
-use crate::report::Report;
+use crate::report::{Report, Tell};
 
 /// Size of every buffer. With writes of this size, two threads are as fast as more (docs/performance.md).
 pub(super) const BUFFER: usize = 1 << 20;
@@ -108,7 +108,7 @@ pub(super) fn run<T: Send>(
     stop: &Cancel,
     counters: &Counters,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<Passed<T>, Error> {
     let Plan { from, reading, stream_checks, decode, raw_checks, total } = plan;
     let shared = Shared::new(stop.clone());
@@ -220,7 +220,7 @@ pub(super) fn watch(
     mut watch: Watch,
     machine: &dyn Machine,
     shared: &Shared,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) {
     let check_every = REPORT_EVERY / 5;
     let mut pace = Pace::new(Instant::now());

@@ -13,7 +13,7 @@ use crate::error::{Error, ImageError, SourceError, TargetError};
 use crate::fetch::retry;
 use crate::fetch::source::Source;
 use crate::machine::{Cancel, Machine};
-use crate::report::Report;
+use crate::report::Tell;
 use crate::text;
 
 /// The limit for the decoded size.
@@ -35,7 +35,7 @@ pub(crate) fn run<T: Send>(
     source: &mut Source<'_>,
     room: Option<Room<'_>>,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
     consume: &Consume<'_, T>,
 ) -> Result<(T, Option<String>), Error> {
     let is_checked = source.is_checked();
@@ -88,7 +88,7 @@ fn stages<T: Send>(
     source: &mut Source<'_>,
     room: Option<Room<'_>>,
     machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
     consume: &Consume<'_, T>,
 ) -> Result<T, Error> {
     let stream_checks = source.checks()?;

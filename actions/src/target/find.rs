@@ -6,7 +6,7 @@ use crate::disk::open::OpenDisk;
 use crate::disk::partitions::{self, Partition};
 use crate::disk::probe::FileSystem;
 use crate::error::{Error, PartitionError};
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::target::mount::{self, SearchLog};
 use crate::target::root::TargetRoot;
 use crate::target::{os_release, roles, verity};
@@ -32,11 +32,7 @@ impl Target {
 }
 
 /// Mounts the named partition, or else the root file system.
-pub(crate) fn find(
-    disk: &OpenDisk,
-    partition: Option<&NumberOrName>,
-    report: &mut dyn FnMut(Report),
-) -> Result<Target, Error> {
+pub(crate) fn find(disk: &OpenDisk, partition: Option<&NumberOrName>, report: Tell) -> Result<Target, Error> {
     let Some(wanted) = partition else { return find_root(disk, report) };
     let refused = |reason: String| {
         Error::Partitions(PartitionError::NamedPartition {
@@ -93,7 +89,7 @@ fn is_meant(wanted: &NumberOrName, partition: &Partition, file_system: Option<&F
 
 /// Mounts the root file system of the installed system: the partition with a root type, else one with a matching name
 /// or label, else the first with an operating system.
-pub(crate) fn find_root(disk: &OpenDisk, report: &mut dyn FnMut(Report)) -> Result<Target, Error> {
+pub(crate) fn find_root(disk: &OpenDisk, report: Tell) -> Result<Target, Error> {
     let mut found = verity::judged(disk)?;
     found.sort_by_key(|((partition, file_system), _)| roles::rank(partition, file_system.as_ref()));
     let mut looked_at = SearchLog::default();

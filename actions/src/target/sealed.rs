@@ -13,7 +13,7 @@ use crate::disk::partitions::Partition;
 use crate::disk::probe::VERITY_HASHES;
 use crate::error::{EncryptError, Error};
 use crate::machine::Cancel;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::stream::progress::{Counters, Pace, Watch};
 use crate::text;
 use tree::{Fault, Superblock};
@@ -37,11 +37,7 @@ pub(crate) struct SealedRoots {
 }
 
 /// Verifies all sealed partitions of a disk. Returns the roots among them, if there are any.
-pub(crate) fn check(
-    disk: &OpenDisk,
-    cancel: &Cancel,
-    report: &mut dyn FnMut(Report),
-) -> Result<Option<SealedRoots>, Error> {
+pub(crate) fn check(disk: &OpenDisk, cancel: &Cancel, report: Tell) -> Result<Option<SealedRoots>, Error> {
     let places = verity::places(disk)?;
     let is_hashes = |place: &&Place| place.1.as_ref().is_some_and(|found| found.kind == VERITY_HASHES);
     if !places.iter().any(|place| is_hashes(&place)) {
@@ -103,7 +99,7 @@ fn check_one(
     hashes: &Partition,
     named: &BTreeSet<String>,
     cancel: &Cancel,
-    report: &mut dyn FnMut(Report),
+    report: Tell,
 ) -> Result<(Option<String>, Option<String>), Error> {
     let name = data.describe(disk);
     let damaged = |reason: String| Error::Encrypt(EncryptError::Sealed { what: name.clone(), reason });

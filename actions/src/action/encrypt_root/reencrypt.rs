@@ -17,7 +17,7 @@ use crate::disk::Buffer;
 use crate::disk::open::OpenDisk;
 use crate::error::Error;
 use crate::machine::Cancel;
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::stream::progress::{Counters, Pace, Watch};
 
 /// Bytes read and written at once. Not more than the distance of the move, so that nothing is overwritten before it is
@@ -43,7 +43,7 @@ pub(super) struct Work<'a> {
 impl Work<'_> {
     /// Encrypts. The partition table is removed before the first byte is written, and restored once everything is on
     /// the disk. If this fails or is interrupted, nothing can be found on the disk.
-    pub(super) fn run(&self, table: &mut Table, cancel: &Cancel, report: &mut dyn FnMut(Report)) -> Result<(), Error> {
+    pub(super) fn run(&self, table: &mut Table, cancel: &Cancel, report: Tell) -> Result<(), Error> {
         table.take_away(self.disk)?;
         let counters = Counters::default();
         let mut watch = Watch::new(&counters, &[], Some(self.size));
@@ -177,13 +177,7 @@ mod tests {
         run_watched(path, volume, header, cancel, &mut |_| {})
     }
 
-    fn run_watched(
-        path: &Path,
-        volume: &Volume,
-        header: &[u8],
-        cancel: &Cancel,
-        report: &mut dyn FnMut(Report),
-    ) -> Result<(), Error> {
+    fn run_watched(path: &Path, volume: &Volume, header: &[u8], cancel: &Cancel, report: Tell) -> Result<(), Error> {
         let disk = OpenDisk::open(path.to_str().unwrap(), Access::Write)?;
         let root = partitions::read(&disk)?.remove(0);
         let (mut table, root) = Table::read(&disk, &root, false)?;

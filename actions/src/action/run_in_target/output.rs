@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::report::Report;
+use crate::report::{Report, Tell};
 
 /// Maximum burst of notes, and the interval at which another is allowed.
 const BURST: u32 = 100;
@@ -31,7 +31,7 @@ impl Default for Output {
 
 impl Output {
     /// Takes some output.
-    pub(super) fn take(&mut self, bytes: &[u8], report: &mut dyn FnMut(Report)) {
+    pub(super) fn take(&mut self, bytes: &[u8], report: Tell) {
         for byte in bytes {
             match byte {
                 b'\n' | b'\r' => self.end_line(report),
@@ -43,7 +43,7 @@ impl Output {
     }
 
     /// Ends the output.
-    pub(super) fn finish(&mut self, report: &mut dyn FnMut(Report)) {
+    pub(super) fn finish(&mut self, report: Tell) {
         self.end_line(report);
         self.tell_left_out(report);
     }
@@ -53,7 +53,7 @@ impl Output {
         self.tail.into()
     }
 
-    fn end_line(&mut self, report: &mut dyn FnMut(Report)) {
+    fn end_line(&mut self, report: Tell) {
         let text = String::from_utf8_lossy(&self.line);
         // Without control characters, because notes are shown on consoles.
         let text: String = text.chars().filter(|c| !c.is_control()).collect();
@@ -79,7 +79,7 @@ impl Output {
         report(Report::Note(text));
     }
 
-    fn tell_left_out(&mut self, report: &mut dyn FnMut(Report)) {
+    fn tell_left_out(&mut self, report: Tell) {
         if self.left_out > 0 {
             report(Report::Note(format!("{} lines of output were left out", self.left_out)));
             self.left_out = 0;

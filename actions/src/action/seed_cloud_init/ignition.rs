@@ -9,7 +9,7 @@ use crate::disk::choose;
 use crate::disk::open::{Access, OpenDisk};
 use crate::error::{Error, TargetError};
 use crate::machine::Machine;
-use crate::report::Report;
+use crate::report::Tell;
 use crate::target::mount;
 use crate::target::root::TargetRoot;
 use crate::target::verity::{self, Place};
@@ -35,11 +35,7 @@ pub(super) struct Found {
 }
 
 /// Writes the Ignition config of a step.
-pub(super) fn run(
-    inputs: &SeedCloudInit,
-    machine: &dyn Machine,
-    report: &mut dyn FnMut(Report),
-) -> Result<Done, Error> {
+pub(super) fn run(inputs: &SeedCloudInit, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let additions = Additions {
         hostname: inputs.hostname.as_deref(),
         ssh_keys: &inputs.ssh_keys,

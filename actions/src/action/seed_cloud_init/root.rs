@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use crate::disk::open::OpenDisk;
 use crate::error::{Error, TargetError};
-use crate::report::Report;
+use crate::report::{Report, Tell};
 use crate::target::root::{TargetRoot, target_file};
 use crate::target::verity::Place;
 use crate::target::{self, Target, mount};
@@ -44,7 +44,7 @@ pub(super) struct System {
 }
 
 /// Mounts the root file system of a usual or an OSTree system.
-pub(super) fn find(disk: &OpenDisk, places: &[Place], report: &mut dyn FnMut(Report)) -> Result<System, Error> {
+pub(super) fn find(disk: &OpenDisk, places: &[Place], report: Tell) -> Result<System, Error> {
     match target::find_root(disk, report) {
         Ok(Target { root, name, warnings, .. }) => {
             let [vars, etcs, usrs] = ["var", "etc", "usr"].map(|dir| vec![dir.to_owned()]);
@@ -55,7 +55,7 @@ pub(super) fn find(disk: &OpenDisk, places: &[Place], report: &mut dyn FnMut(Rep
     }
 }
 
-fn find_ostree(disk: &OpenDisk, places: &[Place], report: &mut dyn FnMut(Report)) -> Result<Option<System>, Error> {
+fn find_ostree(disk: &OpenDisk, places: &[Place], report: Tell) -> Result<Option<System>, Error> {
     for (partition, found) in places {
         let kind = found.as_ref().map_or("", |found| found.kind);
         if target::roles::is_usr(partition) || partition.read_only || !mount::is_mountable(kind) || kind == "vfat" {
