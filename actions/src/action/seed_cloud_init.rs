@@ -149,27 +149,3 @@ fn meta_data(inputs: &SeedCloudInit) -> String {
     }
     meta_data
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn meta_data_is_yaml_whatever_the_names_hold() {
-        let check = |name: &str, expect: &str| {
-            let (instance_id, hostname) = (name.to_owned(), Some(name.to_owned()));
-            let inputs = SeedCloudInit { instance_id, hostname, ..SeedCloudInit::default() };
-            assert_eq!(meta_data(&inputs), format!("instance-id: {expect}\nlocal-hostname: {expect}\n"));
-        };
-        check("i-\"1\": x", "\"i-\\\"1\\\": x\"");
-        check("node #1", "\"node #1\"");
-        check("a\nb: c", "\"a\\nb: c\"");
-        check("*a &b !c %d {e} [f] - ? |", "\"*a &b !c %d {e} [f] - ? |\"");
-        check("\\x41\u{0}\u{7f}\u{85}\u{2028}", "\"\\\\x41\\u0000\\u007f\\u0085\\u2028\"");
-        check("null", "\"null\"");
-        let ssh_keys = vec!["ssh-rsa AAAA \"me\" # x".to_owned(), "k".to_owned()];
-        let inputs = SeedCloudInit { instance_id: "i".to_owned(), ssh_keys, ..SeedCloudInit::default() };
-        let expect = "instance-id: \"i\"\npublic-keys:\n- \"ssh-rsa AAAA \\\"me\\\" # x\"\n- \"k\"\n";
-        assert_eq!(meta_data(&inputs), expect);
-    }
-}

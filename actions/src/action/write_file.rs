@@ -121,18 +121,3 @@ fn number_of(name: &str, text: &str) -> Option<u32> {
     let mut line = lines.find_map(|mut fields| (fields.next()? == name).then_some(fields))?;
     line.nth(1)?.parse().ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_those_of_the_installed_system() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\nwww:x:33:34::/:/bin/false\nbad:x:-1:\nshort:x\n";
-        for (name, expect) in
-            [("root", Some(0)), ("www", Some(33)), ("ww", None), ("bad", None), ("short", None), ("", None)]
-        {
-            assert_eq!(number_of(name, passwd), expect, "{name}");
-        }
-    }
-}

@@ -47,22 +47,3 @@ pub(super) fn contradiction(is_installed: bool, efi: &Path) -> Option<String> {
          of pcrs, or start both in the same way"
     ))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shim_is_known_by_what_it_starts() {
-        let check = |names: &[&str], expect| {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            assert_eq!(has_shim(&names), expect, "{names:?}");
-        };
-        check(&["SHIMX64.EFI", "grubx64.efi"], true);
-        check(&["shim.efi", "grub.efi", "MokManager.efi"], true);
-        check(&["BOOTX64.EFI", "grubx64.efi", "mmx64.efi"], true);
-        check(&["shimx64.efi"], false);
-        check(&["BOOTX64.EFI", "grubx64.efi"], false);
-        check(&["grubx64.efi"], false);
-    }
-}

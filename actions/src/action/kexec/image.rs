@@ -68,14 +68,6 @@ mod tests {
     }
 
     #[test]
-    fn parts_follow_one_another_at_multiples_of_four() {
-        let mut joined = String::new();
-        let parts = vec![part(b"abcdef", 1, 3), part(b"efghijkl", 0, 8)];
-        join(parts).unwrap().read_to_string(&mut joined).unwrap();
-        assert_eq!(joined, "bcd\0efghijkl");
-    }
-
-    #[test]
     fn a_part_that_is_not_there_is_an_error() {
         let kind = |result: io::Result<File>| result.unwrap_err().kind();
         assert_eq!(kind(join(vec![part(b"abc", 1, 3)])), io::ErrorKind::UnexpectedEof);

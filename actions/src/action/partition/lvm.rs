@@ -264,10 +264,4 @@ mod tests {
         check(&[Some(u64::MAX), Some(u64::MAX)], &[FOUR], None);
         check(&[], &[HEAD], None);
     }
-
-    #[test]
-    fn identities_are_in_groups_as_lvm_prints_them() {
-        let id = *b"VobjMpdTdMAn5vheb4EpS4Yxt1TWSsfC";
-        assert_eq!(dashed(&id), "VobjMp-dTdM-An5v-heb4-EpS4-Yxt1-TWSsfC");
-    }
 }
