@@ -35,38 +35,23 @@ struct LoopConfig {
 /// `struct loop_info64` of linux/loop.h.
 #[repr(C)]
 struct LoopInfo {
-    device: u64,
-    inode: u64,
-    rdevice: u64,
+    /// Numbers of the devices and the inode.
+    devices: [u64; 3],
     offset: u64,
     size_limit: u64,
-    number: u32,
-    encrypt_type: u32,
-    encrypt_key_size: u32,
+    /// Number, type of encryption and length of its key.
+    numbers: [u32; 3],
     flags: u32,
-    file_name: [u8; 64],
-    crypt_name: [u8; 64],
-    encrypt_key: [u8; 32],
-    init: [u64; 2],
+    /// Names, key and initial values of encryption.
+    names: [u64; 22],
 }
+
+const _: () = assert!(size_of::<LoopConfig>() == 304);
 
 /// Binds a loop device to `len` bytes of a file from `offset` on, until its last user is gone.
 pub(crate) fn configure(device: &File, backing: &File, offset: u64, len: u64) -> Result<()> {
-    let info = LoopInfo {
-        device: 0,
-        inode: 0,
-        rdevice: 0,
-        offset,
-        size_limit: len,
-        number: 0,
-        encrypt_type: 0,
-        encrypt_key_size: 0,
-        flags: LO_FLAGS_AUTOCLEAR,
-        file_name: [0; 64],
-        crypt_name: [0; 64],
-        encrypt_key: [0; 32],
-        init: [0; 2],
-    };
+    let (devices, numbers, names) = ([0; 3], [0; 3], [0; 22]);
+    let info = LoopInfo { devices, offset, size_limit: len, numbers, flags: LO_FLAGS_AUTOCLEAR, names };
     let fd = u32::try_from(backing.as_raw_fd()).unwrap_or(u32::MAX);
     let config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
     // SAFETY: LOOP_CONFIGURE reads a struct loop_config, which LoopConfig mirrors; both files outlive the call.

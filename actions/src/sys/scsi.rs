@@ -47,14 +47,12 @@ struct SgIo {
     pack_id: c_int,
     user: *mut c_void,
     status: u8,
-    masked_status: u8,
-    message_status: u8,
-    sense_len: u8,
+    /// Masked status, message status and length of the sense data.
+    others: [u8; 3],
     host_status: u16,
     driver_status: u16,
-    residual: c_int,
-    duration: u32,
-    info: u32,
+    /// Residual count, duration and information.
+    rest: [u32; 3],
 }
 
 /// Makes a SCSI disk run a command of 16 bytes. `timeout` is in milliseconds.
@@ -81,14 +79,10 @@ pub(crate) fn command(disk: &File, command: &[u8; 16], data: Data<'_>, timeout: 
         pack_id: 0,
         user: std::ptr::null_mut(),
         status: 0,
-        masked_status: 0,
-        message_status: 0,
-        sense_len: 0,
+        others: [0; 3],
         host_status: 0,
         driver_status: 0,
-        residual: 0,
-        duration: 0,
-        info: 0,
+        rest: [0; 3],
     };
     // SAFETY: SG_IO takes a struct sg_io_hdr, which SgIo mirrors. Its pointers are to a command of command_len bytes,
     // room for sense_room bytes, and data_len bytes that are only written in the direction from the disk; all outlive
