@@ -167,20 +167,11 @@ fn mounted(mountinfo: &str) -> HashMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn sysfs(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        for (path, content) in files {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-            fs::write(path, content).expect("a file");
-        }
-        dir
-    }
+    use crate::text::folder;
 
     #[test]
     fn disks_are_described_and_what_is_no_disk_is_skipped() {
-        let sys = sysfs(&[
+        let sys = folder(&[
             ("block/nvme0n1/size", "1953525168\n"),
             ("block/nvme0n1/queue/logical_block_size", "4096\n"),
             ("block/nvme0n1/queue/rotational", "0\n"),
@@ -220,13 +211,8 @@ mod tests {
             model: Some("Fast Disk 1TB".to_owned()),
             serial: Some("S1".to_owned()),
             wwn: Some("eui.0025385b".to_owned()),
-            vendor: None,
-            hctl: None,
-            by_path: None,
             transport: Some("nvme".to_owned()),
-            rotational: false,
-            removable: false,
-            read_only: false,
+            ..Disk::default()
         };
         assert_eq!(disks[1], nvme);
         assert_eq!(disks[0].model.as_deref(), Some("EMMC"));
@@ -238,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_disk_in_use_says_by_what() {
-        let sys = sysfs(&[
+        let sys = folder(&[
             ("block/sda/size", "8\n"),
             ("block/sda/dev", "8:0\n"),
             ("block/sda/sda1/partition", "1\n"),

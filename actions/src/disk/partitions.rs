@@ -25,7 +25,7 @@ pub(crate) use grow::{Grown, Growth};
 pub(crate) use relocate::{Backup, Moved, Relocation, check, in_head, relocate_backup_gpt};
 
 /// A partition, or a whole disk without partitions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Partition {
     /// Number in the table, from 1; 0 for a whole disk.
     pub(crate) number: u32,
@@ -45,8 +45,7 @@ pub(crate) struct Partition {
 impl Partition {
     /// A whole disk.
     pub(crate) fn whole(disk: &OpenDisk) -> Self {
-        let bytes = 0..disk.size();
-        Self { number: 0, bytes, type_guid: None, guid: None, name: String::new(), read_only: false }
+        Self { bytes: 0..disk.size(), ..Self::default() }
     }
 
     /// The partition in words.
@@ -144,10 +143,8 @@ fn entries(disk: &OpenDisk, lba: u64, block_size: LogicalBlockSize) -> Result<Op
     };
     if header.part_size != ENTRY_SIZE || header.num_parts > MAX_ENTRIES {
         let found = format!("it has {} entries of {} bytes", header.num_parts, header.part_size);
-        return Err(unreadable(
-            disk,
-            format!("{found}, but only up to {MAX_ENTRIES} entries of {ENTRY_SIZE} bytes are supported"),
-        ));
+        let reason = format!("{found}, but only up to {MAX_ENTRIES} entries of {ENTRY_SIZE} bytes are supported");
+        return Err(unreadable(disk, reason));
     }
     let mut device = Device { disk, start: 0, at: 0 };
     file_read_partitions(&mut device, &header, block_size).map(Some).or_else(not_read)
@@ -192,7 +189,7 @@ fn are_records(records: &[PartRecord]) -> bool {
 /// The partition of a record whose start is counted from this block.
 fn in_mbr(number: u32, start: u64, record: &PartRecord, block: u64) -> Partition {
     let bytes = start * block..(start + u64::from(record.lb_size)) * block;
-    Partition { number, bytes, type_guid: None, guid: None, name: String::new(), read_only: false }
+    Partition { number, bytes, ..Partition::default() }
 }
 
 /// The partitions inside an extended one: a chain of boot records. Each has one partition, counted from that record,

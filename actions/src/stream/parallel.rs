@@ -133,14 +133,8 @@ fn decode_in_turn(pieces: Pieces, job: &Job, ahead: &mut Buffer, turn: &Turn, ou
 
 /// Passes on the content of a decoder, starting at an offset of the image. It must have the size that the piece states,
 /// if any. Returns the end.
-fn pass_on(
-    pieces: Pieces,
-    decoder: &mut dyn Read,
-    at: u64,
-    content: Option<u64>,
-    output: &Output,
-) -> Result<u64, Halt> {
-    let end = output.fill(pieces.name(), decoder, at)?;
+fn pass_on(pieces: Pieces, input: &mut dyn Read, at: u64, content: Option<u64>, output: &Output) -> Result<u64, Halt> {
+    let end = output.fill(pieces.name(), input, at)?;
     check_content(pieces, at..end, content)?;
     Ok(end)
 }

@@ -190,7 +190,7 @@ mod tests {
     fn of_a_sealed_system_only_what_is_for_booting_is_mounted() {
         let check = |type_guid: &str, kind, label: Option<&str>, read_only, sealed: Option<&str>, expect: bool| {
             let type_guid = Some(type_guid.to_owned());
-            let partition = Partition { number: 1, bytes: 0..1, type_guid, guid: None, name: String::new(), read_only };
+            let partition = Partition { type_guid, read_only, ..Partition::default() };
             let found = FileSystem { kind, uuid: None, label: label.map(str::to_owned) };
             assert_eq!(closed(&partition, Some(&found), sealed).is_some(), expect, "{partition:?} {found:?}");
         };
@@ -209,9 +209,8 @@ mod tests {
     fn hashes_seal_what_their_partition_is_for() {
         let place = |type_guid: &str, kind: Option<&'static str>| {
             let type_guid = Some(type_guid.to_owned());
-            let (bytes, guid, name) = (0..1, None, String::new());
             let found = kind.map(|kind| FileSystem { kind, uuid: None, label: None });
-            (Partition { number: 1, bytes, type_guid, guid, name, read_only: false }, found)
+            (Partition { type_guid, ..Partition::default() }, found)
         };
         let check = |places: &[Place], root: bool, unknown: bool| assert_eq!(hashes(places), Hashes { root, unknown });
         check(&[place("x", Some("ext4"))], false, false);

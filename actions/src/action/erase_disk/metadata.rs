@@ -102,14 +102,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn check(disk_mib: u64, partitions_mib: &[(u64, u64)], expect: &[Range<u64>]) {
-        let partition = |&(from, to): &(u64, u64)| Partition {
-            number: 1,
-            bytes: from * MIB..to * MIB,
-            type_guid: None,
-            guid: None,
-            name: String::new(),
-            read_only: false,
-        };
+        let partition = |&(from, to): &(u64, u64)| Partition { bytes: from * MIB..to * MIB, ..Partition::default() };
         let partitions: Vec<Partition> = partitions_mib.iter().map(partition).collect();
         assert_eq!(metadata_ranges(disk_mib * MIB, &partitions), expect, "{disk_mib} MiB, {partitions_mib:?}");
     }

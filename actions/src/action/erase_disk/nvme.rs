@@ -101,19 +101,14 @@ fn identify(disk: &File, namespace: u32, structure: u32) -> Result<[u8; IDENTIFY
 }
 
 /// Tries the methods in order until the disk accepts one.
-fn try_each(
-    worker: &mut Worker<'_>,
-    methods: &[Method],
-    own: u32,
-    format: u32,
-) -> Result<Result<String, String>, Error> {
+fn try_each(worker: &mut Worker<'_>, methods: &[Method], own: u32, word: u32) -> Result<Result<String, String>, Error> {
     let mut refusals = Vec::new();
     for method in methods {
         worker.begin(worker.disk.size());
         let done = match method {
             Method::Sanitize(action) => sanitize(worker, *action)?,
             Method::Format(setting) => {
-                let words = [format | setting << 9, 0];
+                let words = [word | setting << 9, 0];
                 let command = Admin { opcode: FORMAT_NVM, namespace: own, words, timeout: FORMAT_TIMEOUT };
                 worker.wait(FORMAT_ESTIMATE, move |disk| accepted(nvme::admin(disk, command, &mut [])))?
             }

@@ -45,11 +45,8 @@ impl Before {
         Self::of(places(&(0..disk.size()), disk.logical_block()), |place| reader.read(place).map(<[u8]>::to_vec))
     }
 
-    fn of(
-        places: impl Iterator<Item = Range<u64>>,
-        mut read: impl FnMut(Range<u64>) -> Result<Vec<u8>, Error>,
-    ) -> Self {
-        Self(places.filter_map(|place| Some((place.clone(), read(place).ok()?))).collect())
+    fn of(all: impl Iterator<Item = Range<u64>>, mut read: impl FnMut(Range<u64>) -> Result<Vec<u8>, Error>) -> Self {
+        Self(all.filter_map(|place| Some((place.clone(), read(place).ok()?))).collect())
     }
 
     /// Reads the samples again, and fails if one is unchanged, unless it was blank: the same byte throughout. Returns

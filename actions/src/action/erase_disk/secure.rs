@@ -21,10 +21,8 @@ pub(super) fn erase(worker: &mut Worker<'_>) -> Result<Erased, Error> {
         }
         name if name.starts_with("sd") => ata::erase,
         _ => {
-            return Err(cannot(
-                worker,
-                "it is not an NVMe, ATA or eMMC disk, and only these have a command for it".to_owned(),
-            ));
+            let reason = "it is not an NVMe, ATA or eMMC disk, and only these have a command for it".to_owned();
+            return Err(cannot(worker, reason));
         }
     };
     if name.starts_with("nvme") {

@@ -66,7 +66,7 @@ impl Plan {
             plan.grub_menus(index, volume, wanted)?;
         }
         for (index, volume) in volumes.iter().enumerate() {
-            plan.specified_entries(index, volume, wanted)?;
+            plan.bls_entries(index, volume, wanted)?;
             plan.menus(index, volume, wanted)?;
             plan.unified_images(index, volume, wanted)?;
         }

@@ -1,6 +1,8 @@
 //! Makes a small FAT12 volume (Microsoft, FAT: General Overview of On-Disk Format, 1.03) in memory, with a few files in
 //! its root directory, so that no driver is needed. FAT12 allows a size of a few MiB on disks with any sector size.
 
+use crate::action::make_filesystem::vfat::padded;
+
 /// Maximum size of a volume in bytes. The rest of a larger partition is not used.
 pub(super) const MAX_LEN: u64 = 64 << 20;
 /// A volume with more clusters is FAT16, whatever its header says.
@@ -185,12 +187,6 @@ fn short_entry(name: [u8; 11], attributes: u8, first_cluster: u16, len: u32) -> 
     entry[26..28].copy_from_slice(&first_cluster.to_le_bytes());
     entry[28..].copy_from_slice(&len.to_le_bytes());
     entry
-}
-
-fn padded(name: &str) -> [u8; 11] {
-    let mut padded = [b' '; 11];
-    padded.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
-    padded
 }
 
 #[cfg(test)]

@@ -164,10 +164,8 @@ fn no_match_says_why_for_each_disk() {
     check(hints(&[("device", "/dev/null")]), Err("/dev/null is not a whole disk; this machine has /dev/nvme0n1"));
     check(hints(&[("device", "/dev/sdd")]), Err("/dev/sdd is write-protected"));
     check(hints(&[("device", "/dev/sde")]), Err("/dev/sde is in use: /dev/sde1 is mounted at /"));
-    check(
-        DiskHints { min_size: Some(300 << 30), ..DiskHints::default() },
-        Err("/dev/sda has 10 GiB, less than 300 GiB"),
-    );
+    let large = DiskHints { min_size: Some(300 << 30), ..DiskHints::default() };
+    check(large, Err("/dev/sda has 10 GiB, less than 300 GiB"));
     check(hints(&[("serial", "S1"), ("model", "Slow")]), Err("has model \"Fast\""));
     assert_eq!(choose(&hints(&[]), &[]), Err("a disk is wanted, but this machine has no disk".to_owned()));
 }
@@ -176,10 +174,8 @@ fn no_match_says_why_for_each_disk() {
 fn several_matches_are_an_error_unless_a_rule_is_given() {
     check(DiskHints::default(), Err("there are 3: /dev/nvme0n1 (Fast, serial S1, 100 GiB), /dev/sda"));
     check(hints(&[("vendor", "ACME")]), Err("there are 2"));
-    check(
-        DiskHints { choose: DiskChoice::All, ..hints(&[]) },
-        Err("3 disks are chosen, but this action needs exactly one"),
-    );
+    let expect = Err("3 disks are chosen, but this action needs exactly one");
+    check(DiskHints { choose: DiskChoice::All, ..hints(&[]) }, expect);
 }
 
 #[test]

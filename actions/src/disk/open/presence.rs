@@ -26,12 +26,7 @@ mod tests {
     use rustix::fs::makedev;
 
     fn check(files: &[(&str, &str)], expect: bool) {
-        let sys = tempfile::tempdir().unwrap();
-        for (path, content) in files {
-            let path = sys.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        }
+        let sys = crate::text::folder(files);
         assert_eq!(is_gone(sys.path(), makedev(8, 16)), expect, "{files:?}");
     }
 

@@ -92,10 +92,8 @@ fn read(disk: &OpenDisk, block_size: LogicalBlockSize) -> Result<(Header, Vec<u8
         && header.first_usable.checked_mul(block).is_some_and(|first| end <= first)
         && header.last_usable < last.saturating_sub(entries.div_ceil(block));
     if !as_usual || !in_place {
-        return Err(failed(
-            disk,
-            "its parts are not in their usual places, such as the backup at the end of the disk".to_owned(),
-        ));
+        let reason = "its parts are not in their usual places, such as the backup at the end of the disk".to_owned();
+        return Err(failed(disk, reason));
     }
     let mut head = vec![0; end as usize];
     disk.read_at(&mut head, 0)?;

@@ -60,10 +60,8 @@ impl Table {
         let block_size = LogicalBlockSize::try_from(block).map_err(|error| failed(&path, error.to_string()))?;
         let last = (disk.size() / block).saturating_sub(1);
         if disk.size() < 4 * ALIGNMENT {
-            return Err(failed(
-                &path,
-                format!("the disk has {} bytes, but a partition table needs 4 MiB", disk.size()),
-            ));
+            let reason = format!("the disk has {} bytes, but a partition table needs 4 MiB", disk.size());
+            return Err(failed(&path, reason));
         }
         let mut builder = HeaderBuilder::new();
         let mut build = |primary| builder.backup_lba(last).primary(primary).build(block_size);

@@ -111,9 +111,7 @@ mod tests {
             number,
             bytes: mib.start << 20..mib.end << 20,
             type_guid: Some(type_guid.to_owned()),
-            guid: None,
-            name: String::new(),
-            read_only: false,
+            ..Partition::default()
         };
         let check = |last: Partition, others: &[Partition], seals, expect: Option<&str>| {
             assert_eq!(obstacle(&last, others, seals), expect, "{last:?} beside {others:?}, sealed: {seals}");

@@ -255,12 +255,7 @@ mod tests {
 
     /// Checks what is taken down from `sda` on a machine with these files in sysfs and procfs.
     fn check(files: &[(&str, &str)], expect: Result<&[&str], &str>) {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        for (path, content) in files {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-            fs::write(path, content).expect("a file");
-        }
+        let dir = crate::text::folder(files);
         let found = plan(dir.path(), dir.path(), "sda");
         let found: Result<Vec<String>, String> = found.map(|steps| steps.iter().map(Step::doing).collect());
         let expect = expect.map(|steps| steps.iter().map(ToString::to_string).collect()).map_err(ToString::to_string);
@@ -368,14 +363,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_taken_down_is_named() {
-        check(
-            &[("block/sda/holders/drbd0/x", "")],
-            Err("drbd0, which is built on /dev/sda and is of a kind unknown to slipway,"),
-        );
-        check(
-            &[&DISK[..], &[("self/mountinfo", "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n")]].concat(),
-            Err("the root file system, from /dev/sda1,"),
-        );
+        let expect = Err("drbd0, which is built on /dev/sda and is of a kind unknown to slipway,");
+        check(&[("block/sda/holders/drbd0/x", "")], expect);
+        let files = &[&DISK[..], &[("self/mountinfo", "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n")]].concat();
+        check(files, Err("the root file system, from /dev/sda1,"));
     }
 
     #[test]

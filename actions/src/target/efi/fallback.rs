@@ -46,18 +46,15 @@ fn copy(esp: &TargetRoot, from: &str, to: &str) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
+    use std::fs::File;
 
     use super::*;
+    use crate::text::folder;
 
     /// Checks which files are added to EFI/BOOT for a loader.
     fn check(files: &[&str], loader: &str, expect: &[(&str, &str)]) {
-        let dir = tempfile::tempdir().unwrap();
-        for file in files {
-            let path = dir.path().join("EFI").join(file);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, file).unwrap();
-        }
+        let paths: Vec<String> = files.iter().map(|file| format!("EFI/{file}")).collect();
+        let dir = folder(&paths.iter().map(String::as_str).zip(files.iter().copied()).collect::<Vec<_>>());
         let esp = TargetRoot::new(File::open(dir.path()).unwrap().into());
         let before = esp.has("EFI/BOOT/BOOTX64.EFI");
         let written = install(&esp, &format!("EFI/{loader}"), "x64").unwrap();

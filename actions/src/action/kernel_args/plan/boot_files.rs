@@ -26,12 +26,7 @@ impl Plan {
         Ok(())
     }
 
-    pub(super) fn specified_entries(
-        &mut self,
-        index: usize,
-        volume: &Volume,
-        wanted: &KernelArgs,
-    ) -> Result<(), Error> {
+    pub(super) fn bls_entries(&mut self, index: usize, volume: &Volume, wanted: &KernelArgs) -> Result<(), Error> {
         for dir in volume.entry_folders() {
             for name in volume.files(&dir, ".conf")? {
                 let path = format!("{dir}/{name}");

@@ -6,12 +6,7 @@ use super::*;
 
 /// A sysfs with a disk at this path below `devices`, and other files.
 fn sysfs(device: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
-    let sys = tempfile::tempdir().unwrap();
-    for (file, content) in files {
-        let path = sys.path().join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    }
+    let sys = crate::text::folder(files);
     let mut path = sys.path().join("devices");
     for name in device.split('/') {
         path.push(name);
@@ -62,12 +57,8 @@ fn disks_on_their_own_controllers_have_a_place() {
         Some("pci-0000:00:0e.0-pci-10000:e1:00.0-nvme-1"),
         Some("nvme"),
     );
-    check(
-        "platform/fe340000.mmc/mmc_host/mmc1/mmc1:0001/block/mmcblk1",
-        &[],
-        Some("platform-fe340000.mmc"),
-        Some("mmc"),
-    );
+    let device = "platform/fe340000.mmc/mmc_host/mmc1/mmc1:0001/block/mmcblk1";
+    check(device, &[], Some("platform-fe340000.mmc"), Some("mmc"));
     check("virtual/block/dm-0", &[], None, None);
 }
 
@@ -89,31 +80,15 @@ fn a_disk_of_many_controllers_has_the_place_of_the_first() {
 
 #[test]
 fn scsi_disks_have_the_place_their_transport_gives() {
-    check(
-        "pci0000:00/0000:00:01.0/0000:01:00.0/host0/target0:2:0/0:2:0:0/block/sda",
-        &[],
-        Some("pci-0000:01:00.0-scsi-0:2:0:0"),
-        None,
-    );
+    let device = "pci0000:00/0000:00:01.0/0000:01:00.0/host0/target0:2:0/0:2:0:0/block/sda";
+    check(device, &[], Some("pci-0000:01:00.0-scsi-0:2:0:0"), None);
     // Hosts are counted from the first host of their controller.
-    check(
-        "pci0000:00/0000:00:04.0/virtio1/host2/target2:0:0/2:0:0:1/block/sda",
-        &[],
-        Some("pci-0000:00:04.0-scsi-0:0:0:1"),
-        Some("virtio"),
-    );
-    check(
-        "pci0000:00/0000:00:05.0/host3/target3:0:0/3:0:0:0/block/sda",
-        &[("devices/pci0000:00/0000:00:05.0/host2/uevent", "")],
-        Some("pci-0000:00:05.0-scsi-1:0:0:0"),
-        None,
-    );
-    check(
-        "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0/host6/target6:0:0/6:0:0:0/block/sdb",
-        &[],
-        Some("pci-0000:00:14.0-usb-0:1:1.0-scsi-0:0:0:0"),
-        Some("usb"),
-    );
+    let device = "pci0000:00/0000:00:04.0/virtio1/host2/target2:0:0/2:0:0:1/block/sda";
+    check(device, &[], Some("pci-0000:00:04.0-scsi-0:0:0:1"), Some("virtio"));
+    let device = "pci0000:00/0000:00:05.0/host3/target3:0:0/3:0:0:0/block/sda";
+    check(device, &[("devices/pci0000:00/0000:00:05.0/host2/uevent", "")], Some("pci-0000:00:05.0-scsi-1:0:0:0"), None);
+    let device = "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0/host6/target6:0:0/6:0:0:0/block/sdb";
+    check(device, &[], Some("pci-0000:00:14.0-usb-0:1:1.0-scsi-0:0:0:0"), Some("usb"));
     let ahci = |host: &'static str| [("class/ata_port/ata3/port_no", "3\n"), (host, "ahci\n")];
     check(
         "pci0000:00/0000:00:1f.2/ata3/host2/target2:0:0/2:0:0:0/block/sda",
@@ -181,10 +156,6 @@ fn disks_on_a_fabric_are_named_by_it() {
     );
     // A wrong name would be worse than none.
     check("platform/host0/session1/target0:0:0/0:0:0:1/block/sda", &[], None, Some("iscsi"));
-    check(
-        "pci0000:00/0000:18:00.0/host0/port-0:0/end_device-0:0/target0:0:0/0:0:0:0/block/sda",
-        &[],
-        None,
-        Some("sas"),
-    );
+    let device = "pci0000:00/0000:18:00.0/host0/port-0:0/end_device-0:0/target0:0:0/0:0:0:0/block/sda";
+    check(device, &[], None, Some("sas"));
 }
