@@ -113,6 +113,10 @@ impl Hub {
     }
 }
 
+fn login(password: &str) -> Option<RegistryAuth> {
+    Some(RegistryAuth { username: "user".to_owned(), password: Secret::from(password.to_owned()) })
+}
+
 #[test]
 fn an_artifact_is_pulled_anonymously_and_resumed_with_a_new_token() {
     let raw = image(3 * MIB);
@@ -154,9 +158,6 @@ fn a_registry_that_wants_a_login_is_given_it_and_nobody_else_is() {
     let raw = image(3 * MIB);
     // user:hidden
     let hub = Hub::start(&raw, Some("Basic dXNlcjpoaWRkZW4="), Twist::None);
-    let login = |password: &str| {
-        Some(RegistryAuth { username: "user".to_owned(), password: Secret::from(password.to_owned()) })
-    };
     let bench = hub.bench();
     for registry_auth in [None, login("hidden away")] {
         let error = fails_for(&bench, StreamImage { registry_auth, ..hub.artifact(":12") }, "the server answered 401");
@@ -206,8 +207,7 @@ fn an_artifact_is_pulled_from_another_registry_where_one_fails_or_gives_another_
         let second = Hub::start(&raw, None, Twist::None);
         let mut bench = Bench::with_trust(vec![first.authority.pem(), second.authority.pem()]);
         bench.add_disk("disk", DISK);
-        let password = Secret::from("hidden".to_owned());
-        let registry_auth = Some(RegistryAuth { username: "user".to_owned(), password });
+        let registry_auth = login("hidden");
         let mirrors = vec![second.artifact(":12").url];
         let image = StreamImage { mirrors, registry_auth, ..first.artifact(":12") };
         let reports = bench.streams(image).1;
@@ -232,7 +232,7 @@ fn archives_and_files_are_pulled_with_a_login_too() {
     let tree = tempfile::tempdir().unwrap();
     std::fs::write(tree.path().join("motd"), "welcome home").unwrap();
     let tar = Command::new("tar").arg("-C").arg(tree.path()).args(["-c", "motd"]).output().unwrap().stdout;
-    let registry_auth = Some(RegistryAuth { username: "user".to_owned(), password: Secret::from("hidden".to_owned()) });
+    let registry_auth = login("hidden");
     let pulled = |bytes: &[u8], action: &dyn Fn(String, Option<RegistryAuth>) -> Action, path: &str| {
         // user:hidden
         let hub = Hub::start(bytes, Some("Basic dXNlcjpoaWRkZW4="), Twist::None);

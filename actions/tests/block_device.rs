@@ -19,12 +19,18 @@ use common::{Answer, Bench, MIB, Server, chain, image, sha256, stream, zstd};
 
 const DISK: usize = 40 * MIB;
 
+/// A machine whose disk is a loop device with this sector size.
+fn with_device(sector: usize, size: usize) -> (Bench, Loop) {
+    let mut bench = Bench::without_disks();
+    let device = Loop::new(&bench.path("backing"), sector, size);
+    bench.add_device(&device.0, size);
+    (bench, device)
+}
+
 #[test]
 fn an_image_is_written_to_a_block_device_and_erased_again() {
     let Some(_alone) = loop_device::alone() else { return };
-    let mut bench = Bench::without_disks();
-    let device = Loop::new(&bench.path("backing"), 512, DISK);
-    bench.add_device(&device.0, DISK);
+    let (bench, device) = with_device(512, DISK);
     let raw = image(33 * MIB + 517);
     let done = bench.streams(StreamImage { raw_digest: Some(sha256(&raw)), ..file(&bench, &zstd(&raw)) }).0;
     assert_eq!(done.outcome.warnings, [""; 0]);
@@ -37,10 +43,8 @@ fn an_image_is_written_to_a_block_device_and_erased_again() {
 #[test]
 fn a_device_that_vanishes_while_it_is_written_is_said_to_have_vanished() {
     let Some(_alone) = loop_device::alone() else { return };
-    let mut bench = Bench::without_disks();
+    let (bench, device) = with_device(512, DISK);
     let backing = bench.path("backing");
-    let device = Loop::new(&backing, 512, DISK);
-    bench.add_device(&device.0, DISK);
     let body = Arc::new(image(33 * MIB));
     let digest = Some(sha256(&body));
     let pulled = device.0.clone();
@@ -75,9 +79,7 @@ fn a_device_that_vanishes_while_it_is_written_is_said_to_have_vanished() {
 #[test]
 fn a_device_is_not_written_over_itself_nor_from_a_partition_of_its_own() {
     let Some(_alone) = loop_device::alone() else { return };
-    let mut bench = Bench::without_disks();
-    let device = Loop::new(&bench.path("backing"), 512, DISK);
-    bench.add_device(&device.0, DISK);
+    let (bench, device) = with_device(512, DISK);
     let mut sources = vec![device.0.clone()];
     run(Command::new("sh").args(["-c", "echo start=2048 | sfdisk -q --no-reread --no-tell-kernel \"$0\"", &device.0]));
     let partition = format!("{}p1", device.0);
@@ -100,10 +102,8 @@ fn a_device_is_not_written_over_itself_nor_from_a_partition_of_its_own() {
 fn a_disk_takes_images_made_for_its_blocks_and_is_left_as_it_was_by_others() {
     let Some(_alone) = loop_device::alone() else { return };
     for (block, made_for) in [(4096, 512), (512, 4096), (4096, 4096)] {
-        let mut bench = Bench::without_disks();
-        let device = Loop::new(&bench.path("backing"), block, DISK);
+        let (bench, device) = with_device(block, DISK);
         fs::write(&device.0, vec![0xAA; DISK]).unwrap();
-        bench.add_device(&device.0, DISK);
         let source = Loop::new(&bench.path("image"), made_for, 30 * MIB);
         run(Command::new("sgdisk").args(["--new=1:0:0", "--change-name=1:root"]).arg(&source.0));
         let raw = fs::read(&source.0).unwrap();
@@ -126,9 +126,7 @@ fn a_disk_takes_images_made_for_its_blocks_and_is_left_as_it_was_by_others() {
 #[test]
 fn a_disk_with_large_blocks_has_its_table_too() {
     let Some(_alone) = loop_device::alone() else { return };
-    let mut bench = Bench::without_disks();
-    let device = Loop::new(&bench.path("backing"), 4096, 400 * MIB);
-    bench.add_device(&device.0, 400 * MIB);
+    let (bench, device) = with_device(4096, 400 * MIB);
     succeeds(&bench, &partition(vec![new("esp", "300MiB", Some("esp")), new("linux", "rest", Some("data"))]));
     verify(&device.0);
     assert_eq!(info(Path::new(&device.0), 2, "First sector: "), (301 * MIB / 4096).to_string());
@@ -141,9 +139,7 @@ fn a_disk_with_large_blocks_has_its_table_too() {
 #[test]
 fn a_device_that_is_held_is_not_opened() {
     let Some(_alone) = loop_device::alone() else { return };
-    let mut bench = Bench::without_disks();
-    let device = Loop::new(&bench.path("backing"), 512, DISK);
-    bench.add_device(&device.0, DISK);
+    let (bench, device) = with_device(512, DISK);
     // A mount or a RAID opens the device exclusively, as here.
     let flags = rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
     let held = rustix::fs::open(&device.0, flags, rustix::fs::Mode::empty()).unwrap();

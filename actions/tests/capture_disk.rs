@@ -3,19 +3,14 @@
 
 mod common;
 
-use std::ffi::CStr;
-use std::fs::{self, File};
-use std::io;
+use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use slipway_actions::{
-    Cancel, Candidate, CaptureError, Done, Error, FetchError, Host, HostOptions, Machine, Report, Request, Response,
-    Setup, Upload, UploadError, is_transient, run,
-};
-use slipway_protocol::{Action, CaptureDisk, CapturedImage, Disk, RecoveryKey, StreamImage};
+use slipway_actions::{CaptureError, Done, Error, Host, HostOptions, Machine, Upload, UploadError, is_transient, run};
+use slipway_protocol::{Action, CaptureDisk, CapturedImage, StreamImage};
 
-use common::{Bench, MIB, Reports, chain, image, sha256, stream};
+use common::{Bench, MIB, chain, image, sha256, stream};
 
 /// Not a multiple of any block size, and more than every buffer can hold.
 const DISK: usize = 23 * MIB + 517;
@@ -35,85 +30,46 @@ enum Turn {
     Forget,
 }
 
-/// A machine that stores captured disks in memory.
-struct Capturing<'a> {
-    bench: &'a Bench,
-    turns: Vec<Turn>,
-    stored: Arc<Mutex<Vec<u8>>>,
+/// Stores captured disks in memory.
+#[derive(Default)]
+struct Store {
+    stored: Mutex<Vec<u8>>,
     committed: Mutex<Option<CapturedImage>>,
-    /// Called when the image is begun. The disk is open then, but nothing was read yet.
-    begun: Box<dyn Fn() + Sync + 'a>,
 }
 
-impl<'a> Capturing<'a> {
-    fn new(bench: &'a Bench, turns: &[Turn]) -> Self {
-        let (stored, committed) = (Arc::default(), Mutex::default());
-        Self { bench, turns: turns.to_vec(), stored, committed, begun: Box::new(|| {}) }
-    }
-
-    fn capture(&self) -> (Result<Done, Error>, Reports) {
-        let mut reports = Reports::default();
-        let action = Action::CaptureDisk(CaptureDisk { name: "web1.zst".to_owned(), ..CaptureDisk::default() });
-        let result = run(&action, self, &mut |report| match report {
-            Report::Note(note) => reports.notes.push(note),
-            Report::Progress(progress) => reports.progress.push(progress),
-        });
-        (result, reports)
-    }
-
-    #[track_caller]
-    fn fails(&self) -> Error {
-        let error = self.capture().0.map(|done| panic!("succeeded: {done:?}")).unwrap_err();
-        assert_eq!(*self.committed.lock().unwrap(), None, "{}", chain(&error));
-        error
-    }
+/// Has a machine store what it captures. `begun` is called when the image is begun. The disk is open then, but nothing
+/// was read yet.
+fn storing(bench: &mut Bench, turns: &[Turn], begun: impl Fn() + Send + Sync + 'static) -> Arc<Store> {
+    let (store, turns) = (Arc::new(Store::default()), turns.to_vec());
+    let kept = Arc::clone(&store);
+    bench.begin = Some(Box::new(move || {
+        begun();
+        Box::new(Place { store: Arc::clone(&kept), turns: turns.clone().into_iter() })
+    }));
+    store
 }
 
-impl Machine for Capturing<'_> {
-    fn disks(&self) -> Result<Vec<Candidate>, Error> {
-        self.bench.disks()
-    }
-
-    fn fetch(&self, request: &Request<'_>, stop: &Cancel) -> Result<Response, FetchError> {
-        self.bench.fetch(request, stop)
-    }
-
-    fn cancel(&self) -> &Cancel {
-        self.bench.cancel()
-    }
-
-    fn former_partitions(&self, disk: &Disk) -> Vec<String> {
-        self.bench.former_partitions(disk)
-    }
-
-    fn load_kernel(&self, kernel: &File, initrd: Option<&File>, cmdline: &CStr) -> io::Result<()> {
-        self.bench.load_kernel(kernel, initrd, cmdline)
-    }
-
-    fn setup(&self) -> &Setup {
-        self.bench.setup()
-    }
-
-    fn escrow(&self, key: &RecoveryKey) -> Result<(), UploadError> {
-        self.bench.escrow(key)
-    }
-
-    fn upload(&self, _: &str) -> Result<Box<dyn Upload + '_>, UploadError> {
-        (self.begun)();
-        Ok(Box::new(Place { machine: self, turn: 0 }))
-    }
+fn capture() -> Action {
+    Action::CaptureDisk(CaptureDisk { name: "web1.zst".to_owned(), ..CaptureDisk::default() })
 }
 
-struct Place<'a> {
-    machine: &'a Capturing<'a>,
-    turn: usize,
+#[track_caller]
+fn fails(bench: &mut Bench, turns: &[Turn], begun: impl Fn() + Send + Sync + 'static) -> Error {
+    let store = storing(bench, turns, begun);
+    let error = bench.run(&capture()).0.map(|done| panic!("succeeded: {done:?}")).unwrap_err();
+    assert_eq!(*store.committed.lock().unwrap(), None, "{}", chain(&error));
+    error
 }
 
-impl Upload for Place<'_> {
+struct Place {
+    store: Arc<Store>,
+    turns: std::vec::IntoIter<Turn>,
+}
+
+impl Upload for Place {
     fn put(&mut self, offset: u64, piece: &[u8]) -> Result<u64, UploadError> {
-        let mut stored = self.machine.stored.lock().unwrap();
-        let turn = self.machine.turns.get(self.turn).copied().unwrap_or(Turn::Store);
-        self.turn += 1;
+        let mut stored = self.store.stored.lock().unwrap();
+        let turn = self.turns.next().unwrap_or(Turn::Store);
         let failed = |is_transient| Err(UploadError { source: "the line was cut".into(), is_transient });
         if stored.len() as u64 == offset {
             match turn {
@@ -131,7 +87,7 @@ impl Upload for Place<'_> {
     }
 
     fn commit(&mut self, image: &CapturedImage) -> Result<(), UploadError> {
-        *self.machine.committed.lock().unwrap() = Some(image.clone());
+        *self.store.committed.lock().unwrap() = Some(image.clone());
         Ok(())
     }
 }
@@ -148,11 +104,10 @@ fn bench(size: usize) -> (Bench, Vec<u8>) {
 #[test]
 fn a_captured_disk_can_be_written_again() {
     for size in [1, 511, 2 * MIB, 6 * MIB + 4096, DISK] {
-        let (bench, raw) = bench(size);
-        let machine = Capturing::new(&bench, &[]);
-        let (result, reports) = machine.capture();
-        let done = result.unwrap_or_else(|error| panic!("{size}: {}", chain(&error)));
-        let stored = machine.stored.lock().unwrap().clone();
+        let (mut bench, raw) = bench(size);
+        let store = storing(&mut bench, &[], || {});
+        let (done, reports) = bench.succeeds(&capture());
+        let stored = store.stored.lock().unwrap().clone();
         let expected = CapturedImage {
             name: "web1.zst".to_owned(),
             size: stored.len() as u64,
@@ -160,7 +115,7 @@ fn a_captured_disk_can_be_written_again() {
             raw_size: size as u64,
             raw_digest: sha256(&raw),
         };
-        assert_eq!(machine.committed.lock().unwrap().as_ref(), Some(&expected), "{size}");
+        assert_eq!(store.committed.lock().unwrap().as_ref(), Some(&expected), "{size}");
         assert_eq!(done.outcome.image.as_ref(), Some(&expected), "{size}");
         assert!(reports.notes[0].starts_with("chose "), "{:?}", reports.notes);
         let first = zstd::zstd_safe::get_frame_content_size(&stored).unwrap();
@@ -175,8 +130,7 @@ fn a_captured_disk_can_be_written_again() {
         for raw_digest in [Some(expected.raw_digest.clone()), None] {
             let (digest, raw_size) = (Some(expected.digest.clone()), Some(expected.raw_size));
             let image = StreamImage { digest, raw_digest, raw_size, ..stream(other.place("image")) };
-            let (result, _) = other.run(&Action::StreamImage(image));
-            result.unwrap_or_else(|error| panic!("{size}: {}", chain(&error)));
+            other.streams(image);
             assert!(other.disk()[..size] == raw, "{size}");
         }
     }
@@ -184,39 +138,34 @@ fn a_captured_disk_can_be_written_again() {
 
 #[test]
 fn a_cut_line_costs_nothing_that_was_stored() {
-    let (bench, raw) = bench(DISK);
+    let (mut bench, raw) = bench(DISK);
     let cut = [Turn::Half, Turn::LoseAnswer, Turn::Fail { is_transient: true }, Turn::LoseAnswer];
-    let machine = Capturing::new(&bench, &cut);
-    let (result, reports) = machine.capture();
-    result.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    let stored = machine.stored.lock().unwrap().clone();
+    let store = storing(&mut bench, &cut, || {});
+    let reports = bench.succeeds(&capture()).1;
+    let stored = store.stored.lock().unwrap().clone();
     assert!(zstd::decode_all(stored.as_slice()).unwrap() == raw);
     assert!(reports.notes.iter().any(|note| note.contains("continues: the line was cut")), "{:?}", reports.notes);
 }
 
 #[test]
 fn a_place_that_fails_is_an_error_and_there_is_no_image() {
-    let (bench, _) = bench(DISK);
-    let refusing = Capturing::new(&bench, &[Turn::Store, Turn::Fail { is_transient: false }]);
-    let error = refusing.fails();
+    let (mut bench, _) = bench(DISK);
+    let error = fails(&mut bench, &[Turn::Store, Turn::Fail { is_transient: false }], || {});
     assert_eq!(chain(&error), "storing the image web1.zst: the line was cut");
     assert!(!is_transient(&error));
 
-    let forgetting = Capturing::new(&bench, &[Turn::Store, Turn::Forget]);
-    let error = forgetting.fails();
+    let error = fails(&mut bench, &[Turn::Store, Turn::Forget], || {});
     assert_error!(error, Error::Capture(CaptureError::UploadLost { stored: 0, .. }));
     assert!(is_transient(&error));
 }
 
 #[test]
 fn a_failing_read_names_its_place_and_there_is_no_image() {
-    let (bench, _) = bench(DISK);
-    let mut machine = Capturing::new(&bench, &[]);
+    let (mut bench, _) = bench(DISK);
     let disk = bench.path("disk");
     // The disk is truncated after it was opened, so reading beyond its new end fails.
-    machine.begun =
-        Box::new(move || fs::OpenOptions::new().write(true).open(&disk).unwrap().set_len(9_000_000).unwrap());
-    let error = machine.fails();
+    let cut = move || fs::OpenOptions::new().write(true).open(&disk).unwrap().set_len(9_000_000).unwrap();
+    let error = fails(&mut bench, &[], cut);
     let block = 9_000_000 / 4096 * 4096;
     assert_error!(error, Error::ReadDisk { offset, .. } if offset == block);
     assert!(!is_transient(&error));
@@ -226,10 +175,9 @@ fn a_failing_read_names_its_place_and_there_is_no_image() {
 fn a_request_to_stop_is_heard() {
     // The smallest disk is read and sent before anything checks for a request to stop.
     for size in [1, DISK] {
-        let (bench, _) = bench(size);
-        let mut machine = Capturing::new(&bench, &[]);
-        machine.begun = Box::new(|| bench.cancel().set());
-        assert!(matches!(machine.fails(), Error::Cancelled), "{size}");
+        let (mut bench, _) = bench(size);
+        let cancel = bench.cancel().clone();
+        assert!(matches!(fails(&mut bench, &[], move || cancel.set()), Error::Cancelled), "{size}");
     }
 }
 
@@ -237,9 +185,10 @@ fn a_request_to_stop_is_heard() {
 fn what_is_in_use_is_not_captured_and_what_is_write_protected_is() {
     let (mut bench, _) = bench(DISK);
     bench.disks[0].disk.read_only = true;
-    Capturing::new(&bench, &[]).capture().0.unwrap();
+    storing(&mut bench, &[], || {});
+    bench.succeeds(&capture());
     bench.disks[0].in_use = Some("mounted on /".to_owned());
-    let error = Capturing::new(&bench, &[]).fails();
+    let error = fails(&mut bench, &[], || {});
     assert!(chain(&error).contains("is in use: mounted on /"), "{}", chain(&error));
 }
 

@@ -23,12 +23,7 @@ fn erase(bench: &Bench, mode: EraseMode) -> slipway_actions::Done {
 fn metadata_leaves_nothing_to_recognise_on_the_disk_or_in_its_partitions() {
     let bench = Bench::new(100 * MIB);
     let path = bench.path("disk");
-    let files = &[("file", "content")];
-    let parts = [
-        Part { mib: 1..30, type_guid: LINUX, name: "a", files },
-        Part { mib: 40..99, type_guid: LINUX, name: "b", files },
-    ];
-    make(&path, 100, &parts);
+    two_partitions(&bench);
     File::options().write(true).open(&path).unwrap().write_all_at(&[0xAA; MIB], 70 * MIB as u64).unwrap();
     let done = erase(&bench, EraseMode::Metadata);
     assert!(done.outcome.summary.contains("the ends of 2 partitions"), "{}", done.outcome.summary);
