@@ -118,7 +118,7 @@ pub(crate) fn run(
         Ok((Written { beyond, ..written }, target.commit(image.grow, image.verify)?))
     });
     if written.is_err() {
-        match target.abandon() {
+        match target.wipe_partial_write() {
             Ok(true) => report(Report::Note(format!("{} has no partition table now and will not boot", disk.path()))),
             Ok(false) => {}
             Err(error) => {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use common::disk_image::{Part, ROOT, can_mount, make, read_file};
 use common::tls::{Acceptor, Authority, authority};
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails_for};
-use common::{Answer, Asked, Bench, MIB, Server, chain, image, ok, ranges, sha256, status, stream};
+use common::{Answer, Bench, MIB, ReceivedRequest, Server, chain, image, ok, ranges, sha256, status, stream};
 use serde_json::json;
 use slipway_protocol::{Action, Digest, RegistryAuth, Secret, StreamImage, UnpackArchive, WriteFile};
 
@@ -167,7 +167,8 @@ fn a_registry_that_wants_a_login_is_given_it_and_nobody_else_is() {
     }
     bench.streams(StreamImage { registry_auth: login("hidden"), ..hub.artifact(":12#os.raw") });
     assert!(bench.disk().starts_with(&raw));
-    let bearer = |asked: &Asked| asked.authorization.as_ref().is_none_or(|value| value.starts_with("Bearer "));
+    let bearer =
+        |asked: &ReceivedRequest| asked.authorization.as_ref().is_none_or(|value| value.starts_with("Bearer "));
     assert!(hub.registry.asked().iter().all(bearer), "the password is for the token server");
 }
 

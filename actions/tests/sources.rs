@@ -12,12 +12,14 @@ use slipway_protocol::{DetachedSignature, StreamImage};
 
 use common::tls::{Acceptor, authority};
 use common::written::{check_untouched, check_untouched_or_does_not_boot, fails_for};
-use common::{Answer, Asked, Bench, MIB, Server, chain, gzip, image, ok, ranges, sha256, status, stream, stream_from};
+use common::{
+    Answer, Bench, MIB, ReceivedRequest, Server, chain, gzip, image, ok, ranges, sha256, status, stream, stream_from,
+};
 
 const DISK: usize = 4 * MIB;
 
 /// A server with only these files.
-fn site<const N: usize>(files: [(&str, Vec<u8>); N]) -> impl Fn(usize, &Asked) -> Answer + Send + 'static {
+fn site<const N: usize>(files: [(&str, Vec<u8>); N]) -> impl Fn(usize, &ReceivedRequest) -> Answer + Send + 'static {
     let files: HashMap<String, Vec<u8>> = files.into_iter().map(|(path, body)| (path.to_owned(), ok(&body))).collect();
     move |_, asked| match files.get(asked.path.trim_end_matches("?part=1")) {
         Some(answer) => Answer::Bytes(answer.clone()),

@@ -43,7 +43,7 @@ pub fn of_platform(index: &[Value], architecture: &str) -> Result<Digest, String
     match (matching.next(), matching.next(), only) {
         (Some((entry, _)), None, _) | (None, None, Some(entry)) => digest_of(entry),
         (None, ..) if index.is_empty() => Err("its index lists no manifests".to_owned()),
-        (None, ..) => Err(format!("it has nothing for {wanted}, only for {}", listed(&platforms))),
+        (None, ..) => Err(format!("it has nothing for {wanted}, only for {}", first_few(&platforms))),
         (Some(_), Some(_), _) => Err(format!("it has several manifests for {wanted}: select one by its digest")),
     }
 }
@@ -73,7 +73,7 @@ pub fn blob(manifest: &Value, title: Option<&str>) -> Result<Blob, String> {
             let which = if found.is_some() { "several files" } else { "no file with that title" };
             Err(format!(
                 "it has {which}; its files are {}: select one with #TITLE at the end of the URL",
-                listed(&titles)
+                first_few(&titles)
             ))
         }
     }
@@ -85,7 +85,7 @@ fn digest_of(descriptor: &Value) -> Result<Digest, String> {
 }
 
 /// Lists some texts from a registry, shortened, as there may be many and they may be long.
-fn listed(texts: &[String]) -> String {
+fn first_few(texts: &[String]) -> String {
     const SHOWN: usize = 5;
     const LONGEST: usize = 64;
     let shown = texts.iter().take(SHOWN).map(|text| format!("{:?}", text.chars().take(LONGEST).collect::<String>()));

@@ -46,7 +46,7 @@ fn without_blocks(entry: &Entry, drop: Blocks) -> Result<Option<String>, Refusal
     let Some(content) = entry.field.as_ref().filter(|_| !entry.is_pieced) else { return Ok(None) };
     let named = entry.content_type.as_deref().filter(|named| named.contains('/'));
     let essence = named.map(|named| named.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
-    let reading = match (essence.as_deref(), kind::of(content)) {
+    let reading = match (essence.as_deref(), kind::detect(content)) {
         (Some("text/cloud-config"), _) | (None, Ok(Kind::CloudConfig) | Err(_)) => Reading::Yaml,
         (Some("text/jinja2"), _) | (None, Ok(Kind::Jinja)) if jinja::is_cloud_config(content) == Ok(true) => {
             Reading::Jinja

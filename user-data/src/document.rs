@@ -7,7 +7,7 @@ use twox_hash::XxHash3_64;
 
 use crate::events::{Events, Stopped, refuse, start};
 use crate::pyyaml::{self, Nodes, Tabs};
-use crate::{Refusal, quotes, text};
+use crate::{Refusal, lines, quotes};
 use children::Children;
 
 mod children;
@@ -297,7 +297,7 @@ impl<'a> Reader<'a> {
         let is_list = self.document.root == Root::List;
         let line = |entry: &Entry| match is_list {
             true => item_start(self.source, entry.bytes.start, self.document.indent),
-            false => text::line_start(self.source, entry.bytes.start),
+            false => lines::line_start(self.source, entry.bytes.start),
         };
         let mut floor = 0;
         let in_order = |entry: &Entry| {
@@ -312,7 +312,7 @@ impl<'a> Reader<'a> {
                 let content = self.source[line.clone()].trim_start();
                 line.start >= self.scalar_ends[index] && (content.is_empty() || content.starts_with('#'))
             };
-            let mut lines = text::lines_back(self.source, starts[index]..limit).skip_while(is_behind);
+            let mut lines = lines::lines_backwards(self.source, starts[index]..limit).skip_while(is_behind);
             let last = lines.next().map_or(starts[index], |line| line.end);
             entry.bytes = starts[index]..last;
         }
@@ -414,14 +414,14 @@ fn is_block(style: ScalarStyle) -> bool {
 }
 
 fn indent_at(source: &str, at: usize) -> usize {
-    source[text::line_start(source, at)..].bytes().take_while(|byte| *byte == b' ').count()
+    source[lines::line_start(source, at)..].bytes().take_while(|byte| *byte == b' ').count()
 }
 
 /// Start of the line with the dash of an item. For a block scalar, the parser gives the position of its text.
 fn item_start(source: &str, at: usize, indent: usize) -> usize {
-    let mut start = text::line_start(source, at);
+    let mut start = lines::line_start(source, at);
     while start > 0 && source.as_bytes().get(start + indent) != Some(&b'-') {
-        start = text::line_start(source, start - 1);
+        start = lines::line_start(source, start - 1);
     }
     start
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::block::Block;
 use crate::document::{self, Document, Entry, Root};
+use crate::lines::{self, Edit, splice};
 use crate::tail::Tail;
-use crate::text::{self, Edit, splice};
 use crate::{Refusal, flow, jinja};
 
 /// How a text is read.
@@ -92,7 +92,7 @@ pub(crate) fn inject(source: &str, block: &Block, reading: Reading) -> Result<St
         }
     };
     let is_ours = |entry: &Entry| entry.is_phone_home && entry.field.as_ref() == Some(&block.url);
-    let is_unsure = text::has_old_breaks(source) || (reading == Reading::Jinja && at == End::Front);
+    let is_unsure = lines::has_old_breaks(source) || (reading == Reading::Jinja && at == End::Front);
     let is_exact = !is_unsure
         && ((reading == Reading::Yaml && only_appends(source, &before, &drop, &edited, at, is_ours))
             || adds_only(&before, &drop, reading.parse(&edited), at, is_ours));
@@ -139,7 +139,7 @@ pub(crate) fn append_item(
         before.entries.iter().enumerate().map(|(index, entry)| index == last && is_ours(entry)).collect();
     let (edited, at) = with_lines(source, &before, &drop, &|_, newline| item(before.indent, newline));
     let is_exact = at == End::Back
-        && !text::has_old_breaks(source)
+        && !lines::has_old_breaks(source)
         && (only_appends(source, &before, &drop, &edited, at, &is_ours)
             || adds_only(&before, &drop, Reading::Yaml.parse(&edited), at, is_ours));
     if is_exact { Ok(edited) } else { Err(Unfit::NoPlace) }
@@ -180,8 +180,8 @@ fn without_last_break(source: &str, before: &Document, drop: &[bool], edited: &s
     let kept = before.entries.iter().zip(drop).rfind(|(_, drop)| !**drop);
     // In PyYAML, the line break of a block scalar is part of the scalar.
     let is_in_scalar = kept.is_some_and(|(entry, _)| entry.ends_in_block_scalar);
-    let was_open = *is_dropped && entry.bytes.end == source.len() && !text::ends_with_break(source);
-    (was_open && !is_in_scalar).then(|| text::without_break(edited).to_owned())
+    let was_open = *is_dropped && entry.bytes.end == source.len() && !lines::ends_with_break(source);
+    (was_open && !is_in_scalar).then(|| lines::without_break(edited).to_owned())
 }
 
 /// Also removes what would change its meaning without the entries: blank lines after them, which would become part of a
@@ -193,14 +193,14 @@ fn with_what_depends(source: &str, before: &Document, drop: &[bool], mut edits: 
     }
     if !drop.contains(&false) {
         let end = before.inside.end;
-        let line = text::lines(source, end..source.len()).next()?;
+        let line = lines::lines(source, end..source.len()).next()?;
         let is_alone = source[line.clone()].trim_end() == "...";
         edits.push((if is_alone { line } else { end..end + 3 }, String::new()));
         return Some(splice(source, &edits));
     }
     for (range, _) in &mut edits {
         let is_blank = |line: &Range<usize>| source[line.clone()].trim().is_empty();
-        let blank = text::lines(source, range.end..before.inside.end).take_while(is_blank).last();
+        let blank = lines::lines(source, range.end..before.inside.end).take_while(is_blank).last();
         range.end = blank.map_or(range.end, |line| line.end);
     }
     Some(splice(source, &edits))
@@ -217,8 +217,8 @@ enum End {
 /// inside a block scalar without a line break: the necessary break would become part of the scalar. `code` gets the
 /// text before the new lines, and the line break to use.
 fn with_lines(source: &str, document: &Document, drop: &[bool], code: &dyn Fn(&str, &str) -> String) -> (String, End) {
-    let newline = text::newline(source);
-    let is_open = !text::ends_with_break(source);
+    let newline = lines::newline(source);
+    let is_open = !lines::ends_with_break(source);
     let ends_in_scalar = document.entries.last().is_some_and(|entry| entry.ends_in_block_scalar);
     let Range { start, end } = document.inside;
     let mut edits = without(document, drop, source, None);
@@ -227,11 +227,11 @@ fn with_lines(source: &str, document: &Document, drop: &[bool], code: &dyn Fn(&s
         return (splice(source, &edits), End::Front);
     }
     let mut edited = splice(&source[..end], &edits);
-    if !text::ends_with_break(&edited) && !edited.is_empty() {
+    if !lines::ends_with_break(&edited) && !edited.is_empty() {
         edited.push_str(newline);
     }
     let code = code(&edited, newline);
-    edited.push_str(if is_open && end == source.len() { text::without_break(&code) } else { &code });
+    edited.push_str(if is_open && end == source.len() { lines::without_break(&code) } else { &code });
     edited.push_str(&source[end..]);
     (edited, End::Back)
 }

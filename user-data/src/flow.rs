@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::document::Document;
-use crate::text::{self, Edit};
+use crate::lines::{self, Edit};
 
 /// The edits that remove entries, and put `code` before the others. Comments stay, except one after a dropped entry on
 /// the line where the entry ends.
@@ -76,7 +76,7 @@ impl<'a> Between<'a> {
         };
         kept.push_str(&self.comments_behind(first..last));
         if !kept.is_empty() && !self.source[end..].starts_with(['\n', '\r']) {
-            kept.push_str(text::newline(self.source));
+            kept.push_str(lines::newline(self.source));
         }
         // A single comma is not an empty list.
         let comma = if first == 0 && !has_code { marks(&self.source[end..self.end]).next() } else { None };
@@ -109,7 +109,7 @@ fn marks(separator: &str) -> impl Iterator<Item = usize> {
 /// A separator without its commas and colons.
 fn comments(separator: &str) -> String {
     let edits: Vec<Edit> = marks(separator).map(|at| (at..at + 1, String::new())).collect();
-    text::splice(separator, &edits)
+    lines::splice(separator, &edits)
 }
 
 /// The comments of a separator, except one on its first line. Empty if there are none.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::kind::{self, Kind, Whole};
-use crate::{Refusal, text};
+use crate::{Refusal, lines};
 
 /// Text after `##` in the first line of a template.
 const TEMPLATE: &str = "template:";
@@ -22,12 +22,12 @@ pub(crate) fn is_cloud_config(source: &str) -> Result<bool, Refusal> {
         return Err(Refusal::at_byte(source, 0, "the template's header contains more than \"## template: jinja\""));
     }
     let body = source.len() - rest.len();
-    let content = rest.trim_start_matches(text::is_python_space);
+    let content = rest.trim_start_matches(lines::is_python_space);
     if content.starts_with('{') {
         return Ok(false);
     }
     let at = body + rest.len() - content.len();
-    match kind::of(rest) {
+    match kind::detect(rest) {
         Ok(Kind::CloudConfig) => Ok(true),
         Ok(Kind::Whole(Whole::Script | Whole::JsonPatch)) => Ok(false),
         Ok(_) => Err(Refusal::at_byte(
@@ -144,5 +144,5 @@ fn code_len(code: &str, end: &str) -> Option<usize> {
 /// Whether a template ends with only one line break, and jinja removes it (`trim_blocks`, which cloud-init sets).
 pub(crate) fn eats_line_break(source: &str) -> bool {
     let end = source.trim_end_matches([' ', '\t', '\n', '\r']);
-    (end.ends_with("%}") || end.ends_with("#}")) && text::lines(source, end.len()..source.len()).count() < 2
+    (end.ends_with("%}") || end.ends_with("#}")) && lines::lines(source, end.len()..source.len()).count() < 2
 }

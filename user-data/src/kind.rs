@@ -1,7 +1,7 @@
 //! Determines the kind of user-data as cloud-init does (cloudinit/handlers/__init__.py): leading white space is
 //! stripped, case is ignored, and the longest prefix wins.
 
-use crate::{Refusal, text};
+use crate::{Refusal, lines};
 
 /// The kinds of user-data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ const PREFIXES: &[(&str, Kind)] = &[
 const LONGEST_PREFIX: usize = 31;
 
 /// The kind of a text that is not a MIME message.
-pub(crate) fn of(text: &str) -> Result<Kind, Refusal> {
-    let start = text.trim_start_matches(text::is_python_space);
+pub(crate) fn detect(text: &str) -> Result<Kind, Refusal> {
+    let start = text.trim_start_matches(lines::is_python_space);
     if start.is_empty() {
         return Ok(Kind::Empty);
     }

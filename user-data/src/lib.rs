@@ -17,12 +17,12 @@ mod gzip;
 pub mod ignition;
 mod jinja;
 mod kind;
+mod lines;
 mod mime;
 mod multipart;
 mod pyyaml;
 mod quotes;
 mod tail;
-mod text;
 mod trust;
 
 use std::borrow::Cow;
@@ -53,7 +53,7 @@ pub struct Refusal {
 
 impl Refusal {
     fn at_byte(source: &str, at: usize, reason: impl Into<String>) -> Self {
-        let (line, column) = text::place(source, at);
+        let (line, column) = lines::place(source, at);
         Self { line, column, reason: reason.into() }
     }
 }
@@ -121,7 +121,7 @@ fn without_blocks(source: &str, drop: Blocks) -> Result<Option<String>, Refusal>
     if mime::message(source).is_some() {
         return multipart::remove(source, drop);
     }
-    match kind::of(source) {
+    match kind::detect(source) {
         Ok(Kind::CloudConfig) => edit::remove(source, drop, Reading::Yaml),
         Ok(Kind::Jinja) => edit::remove(source, drop, Reading::Jinja),
         Ok(Kind::Archive) => archive::remove(source, drop),
@@ -133,7 +133,7 @@ fn with_block(source: &str, block: &Block) -> Result<String, Refusal> {
     if let Some(message) = mime::message(source) {
         return multipart::inject(source, &message, Part::Block(block));
     }
-    let edited = match kind::of(source)? {
+    let edited = match kind::detect(source)? {
         Kind::Empty => Ok(block.document("\n")),
         Kind::CloudConfig => edit::inject(source, block, Reading::Yaml),
         Kind::Archive => archive::inject(source, block),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::text;
+use crate::lines;
 
 /// cloud-init looks for the header in this many bytes of the user-data (cloudinit/user_data.py).
 const WINDOW: usize = 4096;
@@ -50,7 +50,7 @@ pub(crate) struct Part {
 pub(crate) fn message(source: &str) -> Option<Message> {
     let window = &source.as_bytes()[..source.len().min(WINDOW)];
     let is_marked = window.windows(MARK.len()).any(|bytes| bytes.eq_ignore_ascii_case(MARK));
-    let first = text::lines(source, 0..source.len()).next()?;
+    let first = lines::lines(source, 0..source.len()).next()?;
     (is_marked && is_header(&source[first])).then(|| parse(source, 0..source.len()))
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn parse(source: &str, within: Range<usize>) -> Message {
     let mut headers: Vec<(String, String)> = Vec::new();
     let end = within.end;
     let mut body = end;
-    for line in text::lines(source, within) {
+    for line in lines::lines(source, within) {
         let content = &source[line.clone()];
         if content.starts_with(['\n', '\r']) {
             body = line.end;
@@ -189,7 +189,7 @@ fn unquoted(text: &str) -> Cow<'_, str> {
 pub(crate) fn parts(source: &str, body: Range<usize>, boundary: &str) -> Parts {
     let mut found = Parts::default();
     let mut after_boundary = false;
-    for line in text::lines(source, body.clone()) {
+    for line in lines::lines(source, body.clone()) {
         let Some(is_close) = boundary_kind(&source[line.clone()], boundary) else {
             after_boundary = false;
             continue;
@@ -201,7 +201,7 @@ pub(crate) fn parts(source: &str, body: Range<usize>, boundary: &str) -> Parts {
         }
         if let Some(part) = found.parts.last_mut() {
             let start = part.bytes.start;
-            part.bytes.end = start + text::without_break(&source[start..line.start]).len();
+            part.bytes.end = start + lines::without_break(&source[start..line.start]).len();
         }
         if is_close {
             found.close = Some(line.start);
@@ -215,7 +215,7 @@ pub(crate) fn parts(source: &str, body: Range<usize>, boundary: &str) -> Parts {
         && body.end == source.len()
     {
         let start = last.bytes.start;
-        last.bytes.end = start + text::without_break(&source[start..body.end]).len();
+        last.bytes.end = start + lines::without_break(&source[start..body.end]).len();
     }
     found
 }
@@ -223,7 +223,7 @@ pub(crate) fn parts(source: &str, body: Range<usize>, boundary: &str) -> Parts {
 /// Whether a line is a boundary, and if so, whether it is the closing one.
 fn boundary_kind(line: &str, boundary: &str) -> Option<bool> {
     let rest = line.strip_prefix("--")?.strip_prefix(boundary)?;
-    let rest = text::without_break(rest).trim_end_matches([' ', '\t']);
+    let rest = lines::without_break(rest).trim_end_matches([' ', '\t']);
     match rest {
         "" => Some(false),
         "--" => Some(true),

@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use crate::block::Block;
 use crate::edit::{self, Blocks, Reading};
 use crate::kind::{self, Kind};
+use crate::lines::{self, Edit, splice};
 use crate::mime::{self, Encoding, Message};
-use crate::text::{self, Edit, splice};
 use crate::{Refusal, archive, jinja};
 
 const BOUNDARY: &str = "slipway-phone-home";
@@ -84,14 +84,14 @@ pub(crate) fn inject(source: &str, message: &Message, ours: Part) -> Result<Stri
         Part::Block(_) => without_any_block(source, &found),
         Part::Boothook(_) => Vec::new(),
     };
-    let newline = text::newline(source);
+    let newline = lines::newline(source);
     let part = ours.behind(boundary, newline);
     match found.close {
         Some(close) => edits.push((close..close, part)),
         None => {
             // In a message without a closing boundary, Python counts the last line break as part of the missing
             // boundary.
-            let open = if text::ends_with_break(source) { "" } else { newline };
+            let open = if lines::ends_with_break(source) { "" } else { newline };
             // Directly after the headers, a boundary with a colon in it would become one of them.
             let gap = if message.body.is_empty() { newline } else { "" };
             edits.push((end..end, format!("{open}{gap}{part}--{boundary}--{newline}")));
@@ -147,7 +147,7 @@ fn unwrapped(source: &str) -> Option<String> {
     }
     let found = mime::parts(source, message.body, &boundary);
     let (Some(close), [only]) = (found.close, &found.parts[..]) else { return None };
-    if text::without_break(&source[close..]).len() != boundary.len() + 4 {
+    if lines::without_break(&source[close..]).len() != boundary.len() + 4 {
         return None;
     }
     let part = &source[only.bytes.clone()];
@@ -215,12 +215,12 @@ fn in_leaf(source: &str, message: &Message, drop: Blocks) -> Result<Change, Refu
     };
     let is_plain = message.encoding == Encoding::Plain;
     let edited = without_blocks_in(&message.content_type, &content, drop).map_err(|refusal| {
-        let (first, _) = text::place(source, message.body.start);
+        let (first, _) = lines::place(source, message.body.start);
         let line = if is_plain { first + refusal.line - 1 } else { first };
         Refusal { line, ..refusal }
     })?;
     let change = |edited: String| {
-        let newline = text::newline(source);
+        let newline = lines::newline(source);
         if is_plain { edited } else { base64(&edited, newline) + newline }
     };
     Ok(match edited {
@@ -237,7 +237,7 @@ fn without_blocks_in(content_type: &str, content: &str, drop: Blocks) -> Result<
         "text/cloud-config" => Ok(Kind::CloudConfig),
         "text/cloud-config-archive" => Ok(Kind::Archive),
         "text/jinja2" => Ok(Kind::Jinja),
-        "text/plain" | "text/x-not-multipart" | "text/x-shellscript" => kind::of(content),
+        "text/plain" | "text/x-not-multipart" | "text/x-shellscript" => kind::detect(content),
         _ => return Ok(None),
     };
     match kind {

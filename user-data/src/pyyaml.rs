@@ -6,7 +6,7 @@ use std::ops::Range;
 use granit_parser::{Event, ScalarStyle, Span};
 
 use crate::events::{refuse, start};
-use crate::{Refusal, text};
+use crate::{Refusal, lines};
 
 /// Prefix of YAML's own tags, and those that cloud-init supports (yaml/constructor.py, cloudinit/safeyaml.py).
 const YAML: &str = "tag:yaml.org,2002:";
@@ -52,7 +52,7 @@ pub(crate) fn refuse_unprintable(source: &str) -> Result<(), Refusal> {
 
 /// Refuses a `...` before the document begins at `end` (yaml/parser.py, `parse_implicit_document_start`).
 pub(crate) fn refuse_end_before_document(source: &str, end: usize) -> Result<(), Refusal> {
-    match text::lines(source, 0..end).find(|line| source[line.clone()].starts_with("...")) {
+    match lines::lines(source, 0..end).find(|line| source[line.clone()].starts_with("...")) {
         Some(line) => Err(Refusal::at_byte(source, line.start, "this is not YAML: the document ends before it begins")),
         None => Ok(()),
     }

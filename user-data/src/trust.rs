@@ -24,7 +24,7 @@ pub fn trusting(vendor_data: &str, ca: &str) -> Result<String, Refusal> {
     if let Some(message) = mime::message(vendor_data) {
         return multipart::inject(vendor_data, &message, Part::Boothook(&script));
     }
-    match kind::of(vendor_data)? {
+    match kind::detect(vendor_data)? {
         Kind::Empty => Ok(script),
         Kind::Jinja => {
             jinja::is_cloud_config(vendor_data).map(|_| multipart::wrap(vendor_data, Part::Boothook(&script)))

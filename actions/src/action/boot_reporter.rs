@@ -40,7 +40,7 @@ pub(crate) fn run(inputs: &BootReporter, machine: &dyn Machine, report: Tell) ->
         return Err(TargetError::BootReporter { partition, reason }.into());
     }
     machine.cancel().check()?;
-    let done = put(inputs, machine, &root);
+    let done = install(inputs, machine, &root);
     match done {
         Err(Error::Target(TargetError::File { source, .. })) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             Err(TargetError::BootReporter { partition, reason: READ_ONLY }.into())
@@ -64,7 +64,7 @@ fn unfit(root: &TargetRoot) -> Result<Option<&'static str>, Error> {
 }
 
 /// Installs all files. The link that enables the unit at boot comes last.
-fn put(inputs: &BootReporter, machine: &dyn Machine, root: &TargetRoot) -> Result<(), Error> {
+fn install(inputs: &BootReporter, machine: &dyn Machine, root: &TargetRoot) -> Result<(), Error> {
     put_program(machine, root)?;
     let config = BootReporterConfig {
         url: inputs.url.clone(),

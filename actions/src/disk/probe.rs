@@ -69,7 +69,7 @@ type Probe = fn(&Area) -> Option<FileSystem>;
 
 /// In the order that libblkid uses.
 const PROBES: &[(Class, Probe)] = &[
-    (Class::Raid, raid::linux),
+    (Class::Raid, raid::md_member),
     (Class::Raid, raid::ddf),
     (Class::Raid, raid::isw),
     (Class::Sole, volume::bcache),
@@ -80,7 +80,7 @@ const PROBES: &[(Class, Probe)] = &[
     (Class::Sole, volume::vdo),
     (Class::Crypto, crypt::bitlocker),
     (Class::Sole, fat::vfat),
-    (Class::Sole, swap::suspended),
+    (Class::Sole, swap::hibernation_image),
     (Class::Sole, swap::swap),
     (Class::Sole, xfs::xfs),
     (Class::Sole, xfs::external_log),

@@ -75,8 +75,8 @@ pub(super) fn run(pieces: Pieces, mut input: Input, output: &Output) -> Result<u
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let splitter = Splitter { pieces, input, output, jobs: &jobs, at: 0 };
         let size = match pieces {
-            Pieces::Zstd => splitter.zstd(),
-            Pieces::Xz => splitter.xz(),
+            Pieces::Zstd => splitter.split_zstd(),
+            Pieces::Xz => splitter.split_xz(),
         };
         jobs.close();
         // A scope ends when the closures of its threads end, but the threads may live a moment longer. If the process
@@ -162,7 +162,7 @@ struct Splitter<'a, 'b> {
 }
 
 impl<'a> Splitter<'a, '_> {
-    fn zstd(mut self) -> Result<u64, Halt> {
+    fn split_zstd(mut self) -> Result<u64, Halt> {
         while !self.is_at_end()? {
             let (pieces, jobs, at) = (self.pieces, self.jobs, self.at);
             let failed = |source| failed_behind(jobs, pieces, at, source);
@@ -187,11 +187,11 @@ impl<'a> Splitter<'a, '_> {
         Ok(self.at)
     }
 
-    fn xz(mut self) -> Result<u64, Halt> {
+    fn split_xz(mut self) -> Result<u64, Halt> {
         while !self.is_at_end()? {
             let mut header = self.ask(xz::Header::read)?;
             while self.ask(xz::is_block)? {
-                let block = self.xz_block(&header)?;
+                let block = self.split_xz_block(&header)?;
                 header.add(&block);
             }
             self.ask(|input| header.end(input))?;
@@ -200,7 +200,7 @@ impl<'a> Splitter<'a, '_> {
         Ok(self.at)
     }
 
-    fn xz_block(&mut self, header: &xz::Header) -> Result<xz::Block, Halt> {
+    fn split_xz_block(&mut self, header: &xz::Header) -> Result<xz::Block, Halt> {
         let (pieces, jobs, at) = (self.pieces, self.jobs, self.at);
         let failed = |source| failed_behind(jobs, pieces, at, source);
         let mut block = header.block();

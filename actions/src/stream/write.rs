@@ -239,7 +239,7 @@ impl<'a> Target<'a> {
 
     /// Makes sure that a disk that was only written in part is not recognised as anything. True if there was anything
     /// to do.
-    pub(crate) fn abandon(&self) -> Result<bool, Error> {
+    pub(crate) fn wipe_partial_write(&self) -> Result<bool, Error> {
         let is_begun = lock(&self.start).is_begun;
         if is_begun {
             // A disk that fails one request may still accept the others.

@@ -295,7 +295,7 @@ pub fn stream_from(servers: &[&Server]) -> StreamImage {
 
 /// A request as the server sees it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ReceivedRequest {
     pub path: String,
     pub range: Option<u64>,
     pub if_range: Option<String>,
@@ -323,13 +323,13 @@ impl Answer {
 /// Serves one connection after another on its own port. Request n, counted from 0, gets `answer(n, request)`.
 pub struct Server {
     pub url: String,
-    pub asked: Arc<Mutex<Vec<Asked>>>,
+    pub asked: Arc<Mutex<Vec<ReceivedRequest>>>,
     /// Number of connections, including those without a request.
     pub connections: Arc<AtomicUsize>,
 }
 
 impl Server {
-    pub fn start(answer: impl Fn(usize, &Asked) -> Answer + Send + 'static) -> Self {
+    pub fn start(answer: impl Fn(usize, &ReceivedRequest) -> Answer + Send + 'static) -> Self {
         Self::start_with(None, answer)
     }
 
@@ -345,7 +345,10 @@ impl Server {
     }
 
     /// Uses TLS if a certificate is given.
-    pub fn start_with(tls: Option<tls::Acceptor>, answer: impl Fn(usize, &Asked) -> Answer + Send + 'static) -> Self {
+    pub fn start_with(
+        tls: Option<tls::Acceptor>,
+        answer: impl Fn(usize, &ReceivedRequest) -> Answer + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let url = match tls {
@@ -383,7 +386,7 @@ impl Server {
         Self { url, asked, connections }
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<ReceivedRequest> {
         self.asked.lock().unwrap().clone()
     }
 
@@ -405,10 +408,10 @@ pub trait Stream: Read + Write + Send {
 
 impl Stream for std::net::TcpStream {}
 
-fn read_request(connection: &mut impl Read) -> Option<Asked> {
+fn read_request(connection: &mut impl Read) -> Option<ReceivedRequest> {
     let mut lines = BufReader::new(connection.take(65536)).lines();
     let path = lines.next()?.ok()?.split(' ').nth(1)?.to_owned();
-    let mut asked = Asked { path, range: None, if_range: None, authorization: None, accept: None };
+    let mut asked = ReceivedRequest { path, range: None, if_range: None, authorization: None, accept: None };
     for line in lines {
         let line = line.ok()?;
         let Some((name, value)) = line.split_once(':') else { break };
@@ -424,7 +427,7 @@ fn read_request(connection: &mut impl Read) -> Option<Asked> {
     Some(asked)
 }
 
-fn file_answer(request: &Asked, body: &[u8], etag: Option<&str>, until: usize) -> Vec<u8> {
+fn file_answer(request: &ReceivedRequest, body: &[u8], etag: Option<&str>, until: usize) -> Vec<u8> {
     let from = request.range.unwrap_or(0) as usize;
     let status = match request.range {
         Some(_) => format!("206 Partial Content\r\nContent-Range: bytes {from}-{}/{}", body.len() - 1, body.len()),

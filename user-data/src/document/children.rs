@@ -2,7 +2,7 @@
 
 use granit_parser::{Event, Span, StructureStyle};
 
-use crate::text;
+use crate::lines;
 
 /// The children of a block collection: items, or entries with a key and a value.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ impl Children {
     /// Starts of the lines with the first and the last child, if each has only indentation and a dash before it.
     pub(crate) fn lines(&self, source: &str) -> Option<(usize, usize)> {
         let plain = |at: usize| {
-            let line = text::line_start(source, at);
+            let line = lines::line_start(source, at);
             let before = source.get(line..at)?;
             let margin = match self.is_list {
                 true => before.trim_end_matches(' ').strip_suffix('-').filter(|_| before.ends_with(' '))?,

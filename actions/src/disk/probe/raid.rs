@@ -11,7 +11,7 @@ const MD_MAGIC: u32 = 0xA92B_4EFC;
 const MD_RESERVED: u64 = 64 << 10;
 
 /// A member of a Linux software RAID: version 0.90 or 1.0 at the end, 1.1 at the start, or 1.2 near the start.
-pub(super) fn linux(area: &Area) -> Option<FileSystem> {
+pub(super) fn md_member(area: &Area) -> Option<FileSystem> {
     let size = area.size();
     let has_tail = size > MD_RESERVED;
     let version_0 = || has_tail.then(|| version_0(area, size - size % MD_RESERVED - MD_RESERVED)).flatten();

@@ -33,7 +33,7 @@ pub(super) fn swap(area: &Area) -> Option<FileSystem> {
 }
 
 /// A swap space that holds the image of a suspended machine.
-pub(super) fn suspended(area: &Area) -> Option<FileSystem> {
+pub(super) fn hibernation_image(area: &Area) -> Option<FileSystem> {
     if area.size() < MIN_SIZE || !(area.has(0, TUX_ON_ICE) || signature(area, &SUSPENDED).is_some()) {
         return None;
     }

@@ -24,7 +24,7 @@ pub(crate) fn lines(text: &str, within: Range<usize>) -> impl Iterator<Item = Ra
 }
 
 /// [`lines`], last one first. The range must begin at a line start.
-pub(crate) fn lines_back(text: &str, within: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn lines_backwards(text: &str, within: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut end = within.end;
     std::iter::from_fn(move || {
         let line = within.start..end;
