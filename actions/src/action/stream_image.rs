@@ -17,7 +17,7 @@ use crate::target::grow;
 use crate::text;
 
 pub(crate) fn run(inputs: &StreamImage, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
-    let mut source = Source::find(&inputs.origin(), machine, report)?;
+    let mut source = Source::prepare(&inputs.origin(), machine, report)?;
     let raw = RawImage::find(inputs, machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Write, machine, report)?;
     let is_on_disk = |url: &&str| {

@@ -43,7 +43,7 @@ pub(crate) struct Unpacked {
 }
 
 pub(crate) fn run(inputs: &UnpackArchive, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
-    let mut source = Source::find(&inputs.origin(), machine, report)?;
+    let mut source = Source::prepare(&inputs.origin(), machine, report)?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let target = target::find(&disk, inputs.partition.as_ref(), report)?;
     let place = inputs.directory.trim_matches('/');

@@ -25,7 +25,7 @@ const GROUPS: &str = "etc/group";
 
 pub(crate) fn run(inputs: &WriteFile, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
     let origin = inputs.origin();
-    let source = origin.map(|origin| Source::find(&origin, machine, report)).transpose()?;
+    let source = origin.map(|origin| Source::prepare(&origin, machine, report)).transpose()?;
     let disk = choose::open(&inputs.disk, Access::Read, machine, report)?;
     let target = target::find(&disk, inputs.partition.as_ref(), report)?;
     let path = inputs.path.trim_start_matches('/');

@@ -207,7 +207,10 @@ pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<
         DiskChoice::Only | DiskChoice::All => {}
     }
     let wanted = wanted(hints);
-    let because = |what: &str| format!("{wanted} is wanted, and it is {what}");
+    let because = |what: &str| match wanted.contains(" with ") {
+        true => format!("{wanted} is wanted, and this is {what}"),
+        false => format!("no hint was given, and this is {what}"),
+    };
     let many = matching.len();
     match (matching.as_slice(), hints.choose) {
         ([], _) => Err(none_matches(&wanted, &judged)),
@@ -215,9 +218,7 @@ pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<
         ([only], _) => Ok(vec![(*only, because("the only one"))]),
         ([first, ..], DiskChoice::Smallest) => Ok(vec![(*first, because(&format!("the smallest of {many}")))]),
         ([first, ..], DiskChoice::Largest) => Ok(vec![(*first, because(&format!("the largest of {many}")))]),
-        (each, DiskChoice::All) => {
-            Ok(each.iter().map(|disk| (*disk, because(&format!("one of all {many}")))).collect())
-        }
+        (each, DiskChoice::All) => Ok(each.iter().map(|disk| (*disk, because(&format!("one of {many}")))).collect()),
         (several, DiskChoice::Only) => {
             let list: Vec<String> = several.iter().map(|disk| describe(disk)).collect();
             let hint = "name one by serial, wwn or device, or choose smallest or largest: in `disk` of a workflow's \

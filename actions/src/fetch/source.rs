@@ -52,7 +52,7 @@ impl Signature<'_> {
 
 impl<'a> Source<'a> {
     /// Fetches everything that the source will be verified with.
-    pub(crate) fn find(
+    pub(crate) fn prepare(
         origin: &Origin<'a>,
         machine: &dyn Machine,
         report: &mut dyn FnMut(Report),

@@ -22,7 +22,9 @@ pub fn kernel_cmdline(text: &str, wanted: &KernelArgs) -> Edit {
         let old = line.trim();
         let new = if is_part(old) { edited.next() } else { None };
         match new.filter(|new| new != old) {
-            Some(new) if new.starts_with('#') => Err(format!("{new:?} would be a comment; write it differently")),
+            Some(new) if new.starts_with('#') => {
+                Err(format!("{new:?} would be a comment; do not let the line begin with #"))
+            }
             new => Ok(new),
         }
     })

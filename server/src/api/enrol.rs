@@ -28,9 +28,9 @@ const MAX_ENROL_BYTES: usize = 256 << 10;
     (status = 202, body = Wait, description = "An operator must act first. Ask again after Retry-After."),
     (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read, or is too large."),
     (status = 401, body = ErrorBody, description = "token-unknown: never issued, revoked, or used before."),
-    (status = 409, body = ErrorBody, description = "identity-conflict: the keys are not those of one node."),
+    (status = 409, body = ErrorBody, description = "identity-conflict: UUID, serial number and MAC addresses belong to different nodes."),
     (status = 410, body = ErrorBody, description = "token-expired."),
-    (status = 422, body = ErrorBody, description = "identity-missing: no usable key.")))]
+    (status = 422, body = ErrorBody, description = "identity-missing: no usable UUID, serial number or MAC address.")))]
 pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, Raw(body): Raw) -> Result<Response, ApiError> {
     if body.len() > MAX_ENROL_BYTES {
         let message =

@@ -51,7 +51,7 @@ pub async fn workflow(
     let deadline = Instant::now() + wait;
     let mut stopping = app.stopping.clone();
     loop {
-        if let Some(workflow) = run_events::fetch_workflow(&app.store, &node, now()).await? {
+        if let Some(workflow) = run_events::hand_out_workflow(&app.store, &node, now()).await? {
             return Ok(Json(workflow).into_response());
         }
         let look_again = (Instant::now() + LOOK_INTERVAL).min(deadline);

@@ -115,7 +115,7 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
         vec![
             node.name.clone().unwrap_or_else(|| node.id.clone()),
             word(&node.state),
-            step.map_or_else(dash, |(_, step)| step.action.clone()),
+            step.filter(|(_, step)| !was_never_started(step)).map_or_else(dash, |(_, step)| step.action.clone()),
             match (pending, run.zip(step)) {
                 (Some(run), _) => format!("0/{}", run.steps.len()),
                 (None, Some((run, (index, step)))) => progress(run, index, step, say),
@@ -181,8 +181,14 @@ fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
     steps().find(|(_, step)| now(step)).or_else(done).or_else(|| steps().next())
 }
 
+/// Whether a step failed before it began, because the run ended.
+fn was_never_started(step: &StepStatus) -> bool {
+    step.state == StepState::Failed && step.attempt == 0
+}
+
 fn progress(run: &RunStatus, index: usize, step: &StepStatus, say: fn(&Progress) -> String) -> String {
-    let mut text = format!("{}/{}", index + 1, run.steps.len());
+    let number = if was_never_started(step) { index } else { index + 1 };
+    let mut text = format!("{number}/{}", run.steps.len());
     if let Some(progress) = step.progress.as_ref().filter(|_| step.state == StepState::Running) {
         text += &format!(" {}", say(progress));
     }

@@ -30,7 +30,7 @@ pub async fn admitted_node(connection: &mut Connection, id: &str) -> Result<Node
 
 /// The workflow for a node, which counts as fetched from now on. A run that has ended is not handed out again. One that
 /// is in progress is, because the machine may have been power-cycled.
-pub async fn fetch_workflow(store: &Store, node: &str, now: Millis) -> Result<Option<Workflow>, Error> {
+pub async fn hand_out_workflow(store: &Store, node: &str, now: Millis) -> Result<Option<Workflow>, Error> {
     let open = |run: &Run| state::is_open(run.progress.state);
     // Reading needs no write lock, and most polls find nothing.
     let mut connection = store.read().await?;

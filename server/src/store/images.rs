@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use slipway_protocol::Digest;
 
-use super::{Connection, database, get, number, optional_number, optional_word, word};
+use super::{Connection, database, enum_from_text, get, number, optional_number, optional_word};
 use crate::error::Error;
 use crate::time::Millis;
 use sqlx::sqlite::SqliteRow;
@@ -80,7 +80,7 @@ pub async fn remove(connection: &mut Connection, digest: &Digest) -> Result<(), 
 
 fn from_row(row: &SqliteRow) -> Result<Image, Error> {
     Ok(Image {
-        digest: word(row, "digest")?,
+        digest: enum_from_text(row, "digest")?,
         file_name: get(row, "file_name")?,
         size: number(row, "size")?,
         raw_size: optional_number(row, "raw_size")?,

@@ -146,7 +146,7 @@ fn optional_json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> 
 }
 
 /// An enum without data, or another value that is a text in the protocol, stored as this bare text.
-fn word<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T, Error> {
+fn enum_from_text<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T, Error> {
     let text: String = get(row, column)?;
     serde_json::from_value(serde_json::Value::String(text)).map_err(undecodable(column))
 }

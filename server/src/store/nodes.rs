@@ -2,7 +2,9 @@
 
 use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeState};
 
-use super::{Connection, database, get, json, number, optional_json, optional_number, to_json, to_word, word};
+use super::{
+    Connection, database, enum_from_text, get, json, number, optional_json, optional_number, to_json, to_word,
+};
 use crate::error::Error;
 use crate::random;
 use crate::time::Millis;
@@ -214,7 +216,7 @@ fn from_row(row: &SqliteRow) -> Result<Node, Error> {
     Ok(Node {
         id: get(row, "id")?,
         name: get(row, "name")?,
-        state: word(row, "state")?,
+        state: enum_from_text(row, "state")?,
         registered: get(row, "registered")?,
         released: get(row, "released")?,
         claim_code: get(row, "claim_code")?,

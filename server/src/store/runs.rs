@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use slipway_protocol::Step;
 
-use super::{Connection, database, get, json, number, optional_number, to_json, to_word, word};
+use super::{Connection, database, enum_from_text, get, json, number, optional_number, to_json, to_word};
 use crate::error::Error;
 use crate::state::RunProgress;
 use crate::time::Millis;
@@ -134,7 +134,7 @@ fn from_row(row: &SqliteRow) -> Result<Run, Error> {
         node: get(row, "node")?,
         workflow: json(row, "workflow_json")?,
         progress: RunProgress {
-            state: word(row, "state")?,
+            state: enum_from_text(row, "state")?,
             steps: json(row, "steps_json")?,
             finished_at: optional_number(row, "finished_at")?,
             ended: get(row, "ended")?,

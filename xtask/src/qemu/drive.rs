@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::{Disk, option};
+use super::{Disk, escape_commas};
 
 /// A disk with a volatile cache whose requests are recorded in a log file, which must exist and be empty. The format is
 /// that of [`crate::write_log`].
 pub fn logged(disk: &Disk, log: &Path) -> Vec<String> {
-    let (name, log) = (&disk.serial, option(log));
+    let (name, log) = (&disk.serial, escape_commas(log));
     let log = format!("driver=file,node-name={name}-log,filename={log}");
     let layer = format!("driver=blklogwrites,file={name}-content,log={name}-log,log-sector-size=512");
     attach(disk, &[&log], &layer, "write-cache=on")
@@ -26,7 +26,7 @@ pub fn faulty(disk: &Disk, rules: &[&str]) -> Vec<String> {
 /// A disk below another block driver.
 fn attach(disk: &Disk, nodes: &[&str], layer: &str, options: &str) -> Vec<String> {
     let name = &disk.serial;
-    let content = format!("driver=file,node-name={name}-content,discard=unmap,filename={}", option(&disk.path));
+    let content = format!("driver=file,node-name={name}-content,discard=unmap,filename={}", escape_commas(&disk.path));
     let layer = format!("{layer},node-name={name}-layer");
     let device = format!("virtio-blk-pci,id={name},serial={name},drive={name}-layer,{options}");
     let nodes = std::iter::once(content.as_str()).chain(nodes.iter().copied()).chain([layer.as_str()]);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::command::{command, run_quietly};
 use crate::python;
 
-use super::option;
+use super::escape_commas;
 
 /// The firmware's code, without Secure Boot.
 const CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
@@ -38,6 +38,6 @@ pub fn variables(path: &Path, boot_uri: Option<&str>) -> Result<()> {
 pub fn drives(variables: &Path) -> [String; 4] {
     let drive = "-drive".to_owned();
     let code = format!("if=pflash,unit=0,format=raw,readonly=on,file={CODE}");
-    let variables = format!("if=pflash,unit=1,format=raw,file={}", option(variables));
+    let variables = format!("if=pflash,unit=1,format=raw,file={}", escape_commas(variables));
     [drive.clone(), code, drive, variables]
 }

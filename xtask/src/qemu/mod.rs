@@ -299,9 +299,14 @@ fn arguments(config: &MachineConfig, accel: Accel, variables: &Path, log: &Path,
         "-smbios",
         &format!("type=1,manufacturer=QEMU,product=slipway,serial={}", config.serial),
     ]);
-    let (console, log) = (option(&sockets.join("console")), option(log));
+    let (console, log) = (escape_commas(&sockets.join("console")), escape_commas(log));
     add(&["-chardev", &format!("socket,id=console,path={console},server=on,wait=off,logfile={log},logappend=on")]);
-    add(&["-serial", "chardev:console", "-qmp", &format!("unix:{},server=on,wait=off", option(&sockets.join("qmp")))]);
+    add(&[
+        "-serial",
+        "chardev:console",
+        "-qmp",
+        &format!("unix:{},server=on,wait=off", escape_commas(&sockets.join("qmp"))),
+    ]);
     add(&["-device", "virtio-rng-pci"]);
     match &config.boot {
         Boot::Uefi { .. } => {
@@ -316,7 +321,10 @@ fn arguments(config: &MachineConfig, accel: Accel, variables: &Path, log: &Path,
         }
     }
     for (index, disk) in config.disks.iter().enumerate() {
-        add(&["-drive", &format!("if=none,id=disk{index},format=raw,discard=unmap,file={}", option(&disk.path))]);
+        add(&[
+            "-drive",
+            &format!("if=none,id=disk{index},format=raw,discard=unmap,file={}", escape_commas(&disk.path)),
+        ]);
         add(&["-device", &format!("virtio-blk-pci,drive=disk{index},serial={}", disk.serial)]);
     }
     for (index, nic) in config.nics.iter().enumerate() {
@@ -330,6 +338,6 @@ fn arguments(config: &MachineConfig, accel: Accel, variables: &Path, log: &Path,
 }
 
 /// A path inside a QEMU option, where commas are doubled.
-fn option(path: &Path) -> String {
+fn escape_commas(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }

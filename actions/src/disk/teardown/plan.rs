@@ -68,7 +68,7 @@ struct Stack {
 impl Stack {
     fn read(sys: &Path, proc: &Path) -> Self {
         let text = |file: &str| String::from_utf8_lossy(&fs::read(proc.join(file)).unwrap_or_default()).into_owned();
-        let backing = |name: &String| attribute(&sys.join("block").join(name).join("loop/backing_file"));
+        let backing = |name: &String| read_attribute(&sys.join("block").join(name).join("loop/backing_file"));
         let loops = names(&sys.join("block")).into_iter().filter_map(|name| backing(&name).map(|file| (name, file)));
         Self {
             sys: sys.to_owned(),
@@ -112,7 +112,7 @@ impl Stack {
     fn remove_holder(&mut self, holder: &str, held: &str) -> Result<(), String> {
         let dir = self.sys.join("block").join(holder);
         self.clear(&dir)?;
-        let step = match attribute(&dir.join("dm/name")) {
+        let step = match read_attribute(&dir.join("dm/name")) {
             Some(name) => Step::Mapping { node: holder.to_owned(), name },
             None if dir.join("md").exists() => Step::Array(holder.to_owned()),
             None => return Err(format!("{holder}, which is built on {held} and is of a kind unknown to slipway,")),
@@ -143,7 +143,7 @@ impl Stack {
     /// The mounts of the file system on a node. btrfs mounts have their own device number, and name only one of several
     /// devices.
     fn mounted_from(&self, node: &Path, name: &str, path: &str) -> Vec<Mount> {
-        let number = attribute(&node.join("dev"));
+        let number = read_attribute(&node.join("dev"));
         let volumes = self.sys.join("fs/btrfs");
         let devices = names(&volumes).into_iter().map(|id| names(&volumes.join(id).join("devices")));
         let siblings = devices.filter(|devices| devices.iter().any(|device| device == name)).flatten();
@@ -199,7 +199,7 @@ impl Stack {
 /// Whether an array is a container of firmware RAID, which only groups other arrays. These have to be stopped before it
 /// (kernel documentation, md, metadata_version).
 fn is_container(dir: &Path) -> bool {
-    attribute(&dir.join("md/metadata_version"))
+    read_attribute(&dir.join("md/metadata_version"))
         .is_some_and(|version| version.starts_with("external:") && !version.starts_with("external:/"))
 }
 
@@ -243,7 +243,8 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn attribute(path: &Path) -> Option<String> {
+/// Reads a file of sysfs. None if it is missing or empty.
+fn read_attribute(path: &Path) -> Option<String> {
     let text = fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&text).trim_end_matches('\n').to_owned();
     (!text.is_empty()).then_some(text)
