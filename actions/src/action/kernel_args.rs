@@ -139,7 +139,9 @@ fn summary(inputs: &KernelArgs, changed: usize, entries: usize) -> String {
         done.push(format!("added {}", added.join(" ")));
     }
     match changed {
+        0 if entries == 1 => "the kernel arguments are already as requested in the boot file".to_owned(),
         0 => format!("the kernel arguments are already as requested in all {entries} boot files"),
+        1 => format!("{} {place} 1 file", done.join(", ")),
         _ => format!("{} {place} {changed} files", done.join(", ")),
     }
 }

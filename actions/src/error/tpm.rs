@@ -56,7 +56,7 @@ pub enum TpmError {
 fn meaning(code: u32) -> &'static str {
     const SECOND_FORMAT: u32 = 0x80;
     match if code & SECOND_FORMAT == 0 { code } else { code & 0xBF } {
-        0x100 => ": it was not started, because the firmware does not support it; restart the machine",
+        0x100 => ": the firmware has not started it; enable the TPM in the firmware's setup and restart the machine",
         0x101 => ": it is in failure mode; restart the machine",
         0x120 | 0x085 => ": the owner hierarchy is disabled; enable it in the firmware's setup",
         0x921 => ": it is locked after too many wrong passwords; clear it in the firmware's setup",

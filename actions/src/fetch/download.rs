@@ -247,7 +247,7 @@ impl<'a, 'b> Download<'a, 'b> {
             Then::Same => {}
         }
         if let Some(missing) = self.not_resumable(then).filter(|_| self.from.mirrors.has_begun()) {
-            let reason = format!("{error}, and {missing}");
+            let reason = format!("{}, and {missing}", why(&error));
             return failed(FetchError::NotResumable { offset, reason });
         }
         if then == Then::Other {

@@ -62,7 +62,9 @@ pub(crate) fn find(disk: &OpenDisk, partition: Option<&NumberOrName>, report: Te
         }
     };
     let name = partition.describe(disk);
-    let kind = file_system.map_or("without a file system", |file_system| file_system.kind);
+    let Some(kind) = file_system.map(|file_system| file_system.kind) else {
+        return Err(refused(format!("{name} cannot be mounted: it has no file system")));
+    };
     if !mount::is_mountable(kind) {
         return Err(refused(format!("{name} cannot be mounted: it is {kind}")));
     }

@@ -382,6 +382,14 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_was_cancelled_before_its_first_step_shows_none() {
+        let mut erase = StepStatus { attempt: 0, ..step("erase-disk", StepState::Failed) };
+        erase.failure = Some(Failure { reason: "cancelled".to_owned(), causes: Vec::new(), log_tail: Vec::new() });
+        let node = node(NodeState::Enrolled, vec![erase, step("reboot", StepState::Skipped)]);
+        check(node, &["web1", "enrolled", "-", "0/2", "3 s ago", "1 min 33 s", "cancelled"]);
+    }
+
+    #[test]
     fn the_table_shows_the_installed_system_once_the_installer_is_left() {
         let mut reboot = step("reboot", StepState::Succeeded);
         reboot.notes.push("ready to leave".to_owned());
