@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use granit_parser::{Event, ScalarStyle, Span};
+use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
 
 use crate::events::{refuse, start};
 use crate::{Refusal, lines};
@@ -113,7 +113,7 @@ pub(crate) fn is_text(text: &str) -> bool {
     !words.iter().any(|word| text.eq_ignore_ascii_case(word)) && text.parse::<f64>().is_err()
 }
 
-/// Finds nodes that PyYAML cannot construct: unknown tags, collections as keys, and deep nesting.
+/// Finds nodes that PyYAML cannot construct: unknown tags, collections as keys, URLs with a query in brackets, and deep nesting.
 pub(crate) struct Nodes<'a> {
     source: &'a str,
     /// Quoted scalars whose lines are joined for the parser, and how many of them have been seen.
@@ -125,6 +125,8 @@ pub(crate) struct Nodes<'a> {
 /// An open collection.
 struct Open {
     is_mapping: bool,
+    /// It is in brackets or braces.
+    is_flow: bool,
     /// Number of its nodes so far. In a mapping, keys and values alternate, keys first.
     nodes: usize,
 }
@@ -156,6 +158,11 @@ impl<'a> Nodes<'a> {
         if let Some(parent) = self.open.last_mut() {
             let is_key = parent.is_mapping && parent.nodes.is_multiple_of(2);
             parent.nodes += 1;
+            let is_question = matches!(event, Event::Scalar(text, ScalarStyle::Plain, ..) if text.contains('?'));
+            if parent.is_flow && is_question {
+                let reason = "cloud-init does not support a ? in text within brackets; put the text in quotes";
+                return Err(refuse(self.source, span, reason));
+            }
             if is_key && (is_collection || is_joined) {
                 let reason = match is_joined {
                     true => "cloud-init does not support a key of several lines",
@@ -164,8 +171,9 @@ impl<'a> Nodes<'a> {
                 return Err(refuse(self.source, span, reason));
             }
         }
-        if is_collection {
-            self.open.push(Open { is_mapping: matches!(event, Event::MappingStart(..)), nodes: 0 });
+        if let Event::MappingStart(style, ..) | Event::SequenceStart(style, ..) = event {
+            let is_mapping = matches!(event, Event::MappingStart(..));
+            self.open.push(Open { is_mapping, is_flow: *style == StructureStyle::Flow, nodes: 0 });
         }
         if self.open.len() > DEPTH {
             let reason = "cloud-init does not support more than 255 nested lists and mappings";

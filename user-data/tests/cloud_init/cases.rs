@@ -289,6 +289,7 @@ pub fn refused() -> Vec<(Vec<u8>, &'static str, &'static str)> {
         ("#cloud-config\na: \"x\ny\"\nb: !c d\n", "4:4: ", "does not support this tag"),
         ("#cloud-config\na: \"x\ny\"\nb: [c\n", "4:4: ", "not YAML"),
         ("#cloud-config\na: \"x\ny\n", "3:1: ", "not YAML"),
+        ("#cloud-config\na: [http://b/?c=d]\n", "2:5: ", "a ? in text within brackets"),
         ("#cloud-config\n...\na: 1\n", "2:1: ", "ends before it begins"),
         ("#cloud-config\n...\n", "2:1: ", "ends before it begins"),
         ("#cloud-config\na:\t1\n", "2:3: ", "tabs only"),
