@@ -3,8 +3,9 @@
 use crate::block::Block;
 use crate::document::{self, Entry};
 use crate::edit::{self, Blocks, Reading, Unfit};
+use crate::jinja;
 use crate::kind::{self, Kind};
-use crate::{Refusal, jinja};
+use crate::refusal::Refusal;
 
 /// Adds a part to the archive. It replaces the last part if that is only a block.
 pub(crate) fn inject(source: &str, block: &Block) -> Result<String, Unfit> {

@@ -7,7 +7,8 @@ use twox_hash::XxHash3_64;
 
 use crate::events::{Events, Stopped, refuse, start};
 use crate::pyyaml::{self, Nodes, Tabs};
-use crate::{Refusal, lines, quotes};
+use crate::refusal::Refusal;
+use crate::{lines, quotes};
 use children::Children;
 
 mod children;

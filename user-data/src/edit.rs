@@ -6,8 +6,9 @@ use std::ops::Range;
 use crate::block::Block;
 use crate::document::{self, Document, Entry, Root};
 use crate::lines::{self, Edit, splice};
+use crate::refusal::Refusal;
 use crate::tail::Tail;
-use crate::{Refusal, flow, jinja};
+use crate::{flow, jinja};
 
 /// How a text is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

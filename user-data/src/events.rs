@@ -5,7 +5,7 @@
 
 use granit_parser::{ErrorKind, Event, Options, Parser, Span, StrInput};
 
-use crate::Refusal;
+use crate::refusal::Refusal;
 
 /// The events of a text, up to its end or to invalid YAML.
 pub struct Events<'a> {

@@ -6,7 +6,8 @@ use flate2::Compression;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 
-use crate::MAX_BYTES;
+/// Most bytes of user-data that are read, both compressed and uncompressed.
+pub const MAX_BYTES: usize = 16 << 20;
 
 const MAGIC: [u8; 2] = [0x1f, 0x8b];
 

@@ -6,7 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use slipway_protocol::PhoneHome;
 
-use crate::{Refusal, url_problem};
+use crate::block::url_problem;
+use crate::refusal::Refusal;
 
 /// Additions to the operator's config.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use crate::kind::{self, Kind, Whole};
-use crate::{Refusal, lines};
+use crate::lines;
+use crate::refusal::Refusal;
 
 /// Text after `##` in the first line of a template.
 const TEMPLATE: &str = "template:";

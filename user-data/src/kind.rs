@@ -1,7 +1,8 @@
 //! Determines the kind of user-data as cloud-init does (cloudinit/handlers/__init__.py): leading white space is
 //! stripped, case is ignored, and the longest prefix wins.
 
-use crate::{Refusal, lines};
+use crate::lines;
+use crate::refusal::Refusal;
 
 /// The kinds of user-data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ mod events;
 mod flow;
 mod gzip;
 pub mod ignition;
+mod input;
 mod jinja;
 mod kind;
 mod lines;
@@ -22,41 +23,21 @@ mod mime;
 mod multipart;
 mod pyyaml;
 mod quotes;
+mod refusal;
 mod tail;
 mod trust;
-
-use std::borrow::Cow;
 
 use slipway_protocol::PhoneHome;
 
 pub use crate::block::{Block, Post, UnknownKey, quoted, url_problem};
 use crate::edit::{Blocks, Reading, Unfit};
 pub use crate::events::Events;
+pub use crate::gzip::MAX_BYTES;
+use crate::input::{readable, text_of};
 use crate::kind::Kind;
 use crate::multipart::Part;
+pub use crate::refusal::Refusal;
 pub use crate::trust::trusting;
-
-/// Most bytes of user-data that are read, both compressed and uncompressed.
-pub const MAX_BYTES: usize = 16 << 20;
-
-/// Why a text is refused, and where.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {reason}")]
-pub struct Refusal {
-    /// Line, from 1. For compressed user-data, the line in the uncompressed text.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
-    /// What is wrong, and what would be right.
-    pub reason: String,
-}
-
-impl Refusal {
-    fn at_byte(source: &str, at: usize, reason: impl Into<String>) -> Self {
-        let (line, column) = lines::place(source, at);
-        Self { line, column, reason: reason.into() }
-    }
-}
 
 /// Adds the block to the user-data. cloud-init does the same as before, and reports. Every `phone_home` in a
 /// cloud-config is replaced.
@@ -145,24 +126,4 @@ fn with_block(source: &str, block: &Block) -> Result<String, Refusal> {
         Err(Unfit::Refused(refusal)) => Err(refusal),
         Err(Unfit::NoPlace) => Ok(multipart::wrap(source, Part::Block(block))),
     }
-}
-
-/// The user-data, uncompressed if necessary.
-fn readable(user_data: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
-    let refuse = |reason: String| Refusal { line: 1, column: 1, reason };
-    if user_data.len() > MAX_BYTES {
-        return Err(refuse(format!("it has more than {} MiB", MAX_BYTES >> 20)));
-    }
-    if !gzip::is_compressed(user_data) {
-        return Ok(Cow::Borrowed(user_data));
-    }
-    gzip::unpack(user_data).map(Cow::Owned).map_err(refuse)
-}
-
-fn text_of(user_data: &[u8]) -> Result<&str, Refusal> {
-    std::str::from_utf8(user_data).map_err(|error| {
-        let (valid, _) = user_data.split_at(error.valid_up_to());
-        let valid = String::from_utf8_lossy(valid);
-        Refusal::at_byte(&valid, valid.len(), "the text is not UTF-8 from here on")
-    })
 }

@@ -11,7 +11,8 @@ use crate::edit::{self, Blocks, Reading};
 use crate::kind::{self, Kind};
 use crate::lines::{self, Edit, splice};
 use crate::mime::{self, Encoding, Message};
-use crate::{Refusal, archive, jinja};
+use crate::refusal::Refusal;
+use crate::{archive, jinja};
 
 const BOUNDARY: &str = "slipway-phone-home";
 /// Number of boundary names to try, as the text may contain some of them.

@@ -6,7 +6,8 @@ use std::ops::Range;
 use granit_parser::{Event, ScalarStyle, Span, StructureStyle};
 
 use crate::events::{refuse, start};
-use crate::{Refusal, lines};
+use crate::lines;
+use crate::refusal::Refusal;
 
 /// Prefix of YAML's own tags, and those that cloud-init supports (yaml/constructor.py, cloudinit/safeyaml.py).
 const YAML: &str = "tag:yaml.org,2002:";

@@ -7,9 +7,11 @@
 
 use twox_hash::XxHash3_64;
 
+use crate::input::readable;
 use crate::kind::{self, Kind};
 use crate::multipart::{self, Part};
-use crate::{Refusal, jinja, mime, readable};
+use crate::refusal::Refusal;
+use crate::{jinja, mime};
 
 /// Ends the certificates in the script. It cannot be a line of base64 or PEM.
 const END: &str = "END OF CA";

@@ -24,6 +24,21 @@ type Layers = &'static [&'static [&'static str]];
 
 const MODULES: &[(&str, Layers)] = &[
     (
+        "user-data",
+        &[
+            &["lines", "gzip", "block", "quotes"],
+            &["refusal"],
+            &["input", "events", "kind", "mime"],
+            &["pyyaml", "jinja"],
+            &["document"],
+            &["tail", "flow"],
+            &["edit"],
+            &["archive"],
+            &["multipart"],
+            &["trust", "ignition"],
+        ],
+    ),
+    (
         "actions",
         &[
             &["error", "report", "sys", "text"],
