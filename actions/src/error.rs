@@ -83,7 +83,8 @@ pub enum Error {
     },
     /// The disk failed because it disappeared.
     #[error(
-        "using {disk}: the disk vanished: it was pulled out, or it lost power or its connection; check slot, cable and controller"
+        "using {disk}: the disk vanished: it was pulled out, or it lost power or its connection; check slot, cable and \
+         controller"
     )]
     Vanished {
         /// Path the disk had.

@@ -111,10 +111,13 @@ impl<'a> Tabs<'a> {
 /// rarer forms of numbers and times count as text.
 pub(crate) fn is_text(text: &str) -> bool {
     let words = ["", "~", "null", "true", "false", "yes", "no", "on", "off"];
-    !words.iter().any(|word| text.eq_ignore_ascii_case(word)) && text.parse::<f64>().is_err()
+    let begins_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+    let is_number = begins_number && text.parse::<f64>().is_ok();
+    !is_number && !words.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// Finds nodes that PyYAML cannot construct: unknown tags, collections as keys, URLs with a query in brackets, and deep nesting.
+/// Finds nodes that PyYAML cannot construct: unknown tags, collections as keys, URLs with a query in brackets, and deep
+/// nesting.
 pub(crate) struct Nodes<'a> {
     source: &'a str,
     /// Quoted scalars whose lines are joined for the parser, and how many of them have been seen.

@@ -99,7 +99,10 @@ pub enum ImageError {
         found: String,
     },
     /// The digest of the bytes differs from the one in the workflow.
-    #[error("checking the digest of {what}: expected {expected}, got {}:{found} over {bytes} bytes", expected.algorithm().name())]
+    #[error(
+        "checking the digest of {what}: expected {expected}, got {}:{found} over {bytes} bytes",
+        expected.algorithm().name()
+    )]
     Digest {
         /// What was hashed: the stream as delivered, the raw image, or the manifest that names it.
         what: &'static str,
