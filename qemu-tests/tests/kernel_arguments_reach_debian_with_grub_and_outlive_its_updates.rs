@@ -38,7 +38,7 @@ fn kernel_arguments_reach_debian_with_grub_and_outlive_its_updates() -> Result<(
         let steps = &installed.node.run.as_ref().context("a run")?.steps;
         let made = "there is no /boot/grub/grub.cfg yet: grub-mkconfig of the installed system makes it";
         let makers = steps.iter().filter(|step| step.notes.iter().any(|note| note == made));
-        assert_eq!(makers.map(|step| step.name.as_str()).collect::<Vec<_>>(), ["2"], "{steps:#?}");
+        assert_eq!(makers.map(|step| step.name.as_str()).collect::<Vec<_>>(), ["3"], "{steps:#?}");
         let arguments = installed.kernel_arguments()?;
         let root = arguments.iter().find(|argument| argument.starts_with("root="));
         assert!(root.is_some_and(|root| root.starts_with("root=UUID=")), "{arguments:?}");
