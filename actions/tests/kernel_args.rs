@@ -248,7 +248,8 @@ fn menus_of_extlinux_are_edited_with_a_warning_that_names_their_program() {
         assert_eq!(content(&bench, ROOT_AT, "/boot/extlinux/extlinux.conf"), edited);
         assert!(matches!(warnings.as_slice(), [warning] if warning.ends_with(expect)), "{warnings:?}");
     };
-    let debian = "/usr/sbin/u-boot-update writes it from U_BOOT_PARAMETERS in /etc/default/u-boot; add them there too";
+    let debian = "the menu for a kernel installed later may not have the arguments: /usr/sbin/u-boot-update writes it \
+                  from U_BOOT_PARAMETERS in /etc/default/u-boot or /etc/u-boot-menu/conf.d; add them there too";
     check(&[("usr/sbin/u-boot-update", "")], debian);
     check(&[], "the program that writes it is not known");
 }

@@ -117,10 +117,10 @@ pub async fn newest_run(connection: &mut Connection, node: &Node) -> Result<Stri
     }
     let label = node.label();
     let message = match &node.run {
-        None => format!("node {label} has no run, and therefore no metadata; start one with `run start`"),
-        Some(_) if node.state == NodeState::Decommissioned => {
+        _ if node.state == NodeState::Decommissioned => {
             format!("node {label} is out of service, and therefore has no metadata")
         }
+        None => format!("node {label} has no run, and therefore no metadata; start one with `run start`"),
         Some(run) => {
             format!("run {run}, the newest of node {label}, has no seed-cloud-init step, and therefore no metadata")
         }

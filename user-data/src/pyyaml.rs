@@ -111,9 +111,11 @@ impl<'a> Tabs<'a> {
 /// rarer forms of numbers and times count as text.
 pub(crate) fn is_text(text: &str) -> bool {
     let words = ["", "~", "null", "true", "false", "yes", "no", "on", "off"];
-    let begins_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
-    let is_number = begins_number && text.parse::<f64>().is_ok();
-    !is_number && !words.iter().any(|word| text.eq_ignore_ascii_case(word))
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_octal = !digits.starts_with('0') || !digits.contains(['8', '9']);
+    let is_int = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) && is_octal;
+    let is_float = digits.contains('.') && digits.parse::<f64>().is_ok();
+    !is_int && !is_float && !words.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 /// Finds nodes that PyYAML cannot construct: unknown tags, collections as keys, URLs with a query in brackets, and deep

@@ -207,9 +207,9 @@ pub(crate) fn choose_all<'a>(hints: &DiskHints, all: &'a [Candidate]) -> Result<
         DiskChoice::Only | DiskChoice::All => {}
     }
     let wanted = wanted(hints);
-    let because = |what: &str| match wanted.contains(" with ") {
-        true => format!("{wanted} is wanted, and this is {what}"),
-        false => format!("no hint was given, and this is {what}"),
+    let because = |what: &str| match *hints == DiskHints::default() {
+        true => format!("no hint was given, and this is {what}"),
+        false => format!("{wanted} is wanted, and this is {what}"),
     };
     let many = matching.len();
     match (matching.as_slice(), hints.choose) {

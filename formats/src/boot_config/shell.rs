@@ -44,12 +44,12 @@ pub(super) fn assignments(text: &str, variable: &str) -> Result<Vec<Assignment>,
         let refused =
             |reason: &str| format!("line {}: {reason}; write it as {variable}=\"...\" on a line of its own", index + 1);
         let is_inside = nesting.is_open();
-        nesting.read(line);
+        let code = nesting.read(line);
         let content = line.trim_start();
         let content = content.strip_prefix("export ").map_or(content, str::trim_start);
         let right = content.strip_prefix(variable).and_then(|rest| rest.strip_prefix('=')).filter(|_| !is_inside);
         let Some(right) = right else {
-            if commands(line).any(|words| words.first().is_some_and(|word| assigns(word, variable))) {
+            if assigns(&code, variable) {
                 return Err(refused(&format!("{variable} is set inside or after another command, or with +=")));
             }
             continue;
@@ -69,7 +69,7 @@ pub(super) fn assignments(text: &str, variable: &str) -> Result<Vec<Assignment>,
 /// The text with a line at its end that assigns the variable.
 pub(super) fn with_assignment(text: &str, variable: &str, value: &str) -> Result<String, String> {
     let mut nesting = Nesting::default();
-    text.lines().for_each(|line| nesting.read(line));
+    text.lines().for_each(|line| drop(nesting.read(line)));
     if nesting.is_open() {
         return Err(format!("the end of the file is inside another command; set {variable} above that"));
     }
@@ -97,7 +97,8 @@ pub(super) fn with_lines(text: &str, mut lines: Vec<(usize, String)>) -> String 
 /// line inside them may run never, or more than once.
 #[derive(Default)]
 struct Nesting {
-    depth: i32,
+    /// The words that end the open compound commands.
+    ends: Vec<&'static str>,
     quote: Option<char>,
     /// The command continues on the next line.
     continues: bool,
@@ -105,53 +106,76 @@ struct Nesting {
 
 impl Nesting {
     fn is_open(&self) -> bool {
-        self.depth > 0 || self.quote.is_some() || self.continues
+        !self.ends.is_empty() || self.quote.is_some() || self.continues
     }
 
-    fn read(&mut self, line: &str) {
-        let was_quoted = self.quote.is_some();
-        let mut chars = without_comment(line).chars();
-        while let Some(c) = chars.next() {
-            match (c, self.quote) {
-                ('\\', None | Some('"')) => drop(chars.next()),
-                (c, Some(open)) if c == open => self.quote = None,
-                ('"' | '\'', None) => self.quote = Some(c),
-                _ => {}
-            }
-        }
+    /// Reads a line, and returns its code: without comments, and with an x for each quoted character.
+    fn read(&mut self, line: &str) -> String {
+        let (was_quoted, code) = (self.quote.is_some(), self.code(line));
         if was_quoted {
             self.continues = false;
+            return code;
+        }
+        let trimmed = code.trim_end();
+        self.continues =
+            ["\\", "&&", "|"].iter().any(|end| trimmed.ends_with(end)) || self.continues && trimmed.is_empty();
+        for words in commands(&code) {
+            self.follow(&words);
+        }
+        code
+    }
+
+    fn code(&mut self, line: &str) -> String {
+        let (mut code, mut chars) = (String::new(), line.chars());
+        while let Some(c) = chars.next() {
+            match (c, self.quote) {
+                ('#', None) if code.is_empty() || code.ends_with(char::is_whitespace) => break,
+                ('\\', None | Some('"')) => code.push_str(if chars.next().is_some() { "xx" } else { "\\" }),
+                (c, Some(open)) if c == open => {
+                    self.quote = None;
+                    code.push('x');
+                }
+                ('"' | '\'', None) => {
+                    self.quote = Some(c);
+                    code.push('x');
+                }
+                (_, Some(_)) => code.push('x'),
+                (c, None) => code.push(c),
+            }
+        }
+        code
+    }
+
+    fn follow(&mut self, words: &[&str]) {
+        let closes = |end: &&str| words.first() == Some(end) || *end == ")" && words.contains(&")");
+        if self.ends.pop_if(|end| closes(&&**end)).is_some() {
             return;
         }
-        let code = without_comment(line).trim_end();
-        self.continues = ["\\", "&&", "|"].iter().any(|end| code.ends_with(end)) || self.continues && code.is_empty();
-        self.depth += commands(line).map(|words| change_of_depth(&words)).sum::<i32>();
+        let end = match (words.first(), words.last()) {
+            (Some(&"if"), _) => "fi",
+            (Some(&"case"), _) => "esac",
+            (Some(&("for" | "while" | "until")), _) => "done",
+            (Some(&"("), _) => ")",
+            (_, Some(last)) if last.ends_with("$(") => ")",
+            (Some(&"{"), _) | (_, Some(&"{")) => "}",
+            _ => return,
+        };
+        self.ends.push(end);
     }
 }
 
-/// How much deeper the commands after this one are.
-fn change_of_depth(words: &[&str]) -> i32 {
-    match (words.first(), words.last()) {
-        (Some(&("fi" | "esac" | "done" | "}" | ")")), _) => -1,
-        (Some(&("if" | "case" | "for" | "while" | "until" | "{" | "(")), _) | (_, Some(&"{")) => 1,
-        _ => 0,
-    }
-}
-
-/// The commands of a line, each as its words without [`PREFIXES`].
-fn commands(line: &str) -> impl Iterator<Item = Vec<&str>> {
-    let parts = without_comment(line).split([';', '&', '|']);
+/// The commands of a line of code, each as its words without [`PREFIXES`].
+fn commands(code: &str) -> impl Iterator<Item = Vec<&str>> {
+    let parts = code.split([';', '&', '|']);
     parts.map(|part| part.split_whitespace().skip_while(|word| PREFIXES.contains(word)).collect())
 }
 
-fn without_comment(line: &str) -> &str {
-    let mut begins = line.match_indices('#').map(|(at, _)| at);
-    let comment = begins.find(|at| line[..*at].ends_with(char::is_whitespace) || *at == 0);
-    comment.map_or(line, |at| &line[..at])
-}
-
-fn assigns(word: &str, variable: &str) -> bool {
-    word.strip_prefix(variable).is_some_and(|rest| rest.starts_with('=') || rest.starts_with("+="))
+/// Whether a line of code may assign a variable, in whatever command.
+fn assigns(code: &str, variable: &str) -> bool {
+    code.match_indices(variable).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + variable.len()..]);
+        !before.ends_with(is_of_name) && (after.starts_with('=') || after.starts_with("+="))
+    })
 }
 
 /// The value at the beginning of a text, without its quotes, and the text after it. The error says what is not
@@ -261,7 +285,10 @@ mod tests {
             "case \"$W\" in\n\ta) W=1;;\n\t*)\n\t\tVV=2\n\t\t;;\nesac\n",
             "f() {\n\tfor w in 1 2; do W=$w; done\n}\nf || {\n\tW=$(date)\n}\n",
             "W=\"1\n2\"\nW=$(uname \\\n  -r)\n(a; b)\n",
-            "echo V=1 # ; V=2\n",
+            "echo 'V=1' # ; V=2\n",
+            "W=\"Debian # 1\"\nW=\"Linux; if in doubt\"\n( . /etc/os-release; echo $NAME ) >/dev/null\n",
+            "W=$(\n  . /etc/os-release; echo \"$NAME\"\n)\nW=`if a; then b; fi`\nW=$(for f in *; do echo $f; done)\n",
+            "W='\nV=b\n'\n",
             // Debian 12, Debian 13 and Fedora.
             "W=`lsb_release -i -s 2> /dev/null || echo Debian`\n",
             "W=`( . /etc/os-release; echo ${NAME:-Debian} ) 2>/dev/null || echo Debian`\n",
@@ -295,9 +322,22 @@ mod tests {
             check(&format!("\n\nV={value}\n"), &format!("line 3: the value of V has {what}"));
         }
         check("V=a; W=b\n", "line 1: there is something after the value of V");
-        for line in ["[ \"$X\" ] && V=\"$V a\"", "if true; then V=a; fi", "W=1; V+=a", "W=1; export V=a", "V+=a"] {
+        for line in [
+            "[ \"$X\" ] && V=\"$V a\"",
+            "if true; then V=a; fi",
+            "W=1; V+=a",
+            "W=1; export V=a",
+            "V+=a",
+            "[ -f /x ] || { V=\"a\"; }",
+            "add() { V=\"$V $1\"; }",
+            "case x in x)V=a;; esac",
+            "if V=a; then b; fi",
+            "readonly V=b",
+            "W=1 V=b",
+        ] {
             check(&format!("V=a\n{line}\n"), "line 2: V is set inside or after another command, or with +=");
         }
+        assert!(with_assignment("W='\n", "V", "a").is_err());
         for open in [
             "if [ -e /x ]; then",
             "if a; then\nW=1\nelse",
@@ -310,7 +350,9 @@ mod tests {
             "(",
             "[ a ] &&",
             "W=1 \\",
-            "W='",
+            "W=$(\n.\n)\nif a; then",
+            "if a; then\nW=$(\n)",
+            "W=\"a # b\"\nif a; then\nW=\"c # d\"",
         ] {
             let line = 2 + open.lines().count();
             let expect = format!("line {line}: V is set inside or after another command");

@@ -150,7 +150,7 @@ fn shown(line: &str) -> String {
 /// Reads a file named on the command line.
 fn read_file(path: &PathBuf) -> Result<String> {
     let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-    let no_text = |_| anyhow!("reading {}: it is not text; give text in UTF-8, such as PEM", path.display());
+    let no_text = |_| anyhow!("reading {}: it is not text; give text in UTF-8", path.display());
     String::from_utf8(bytes).map_err(no_text)
 }
 

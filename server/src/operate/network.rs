@@ -167,7 +167,7 @@ fn leads_to(interface: &Interface, other: &Interface) -> Option<String> {
     ))
 }
 
-/// Returns the problems of an interface by itinterface.
+/// Returns the problems of an interface by itself.
 fn own_problems(interface: &Interface) -> Vec<String> {
     let mut problems = Vec::new();
     let mut wrong = |problem: String| problems.push(problem);

@@ -239,6 +239,10 @@ const OTHERS: &[(&str, &str)] = &[
         "#cloud-config-archive\n- type: text/cloud-config\n  content: 'phone_home: 1'\n- '#!/bin/sh'\n",
     ),
     ("archive with one as a text", "#cloud-config-archive\n- '#!/bin/sh'\n- |\n\n  #cloud-config\n  phone_home: 1\n"),
+    (
+        "archive of keys that look like numbers",
+        "#cloud-config-archive\n- type: text/cloud-config\n  content: |\n    a: 1\n  x-serial: 089\n",
+    ),
     ("archive of nothing", "#cloud-config-archive\n"),
 ];
 

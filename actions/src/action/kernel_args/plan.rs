@@ -104,15 +104,16 @@ impl Plan {
             |(program, setting)| format!("/{program} writes it from {setting}; add them there too"),
         );
         let families = [
-            (&self.grub, "GRUB's menu", "/etc/default/grub does not exist"),
-            (&self.specified, "the entry", "/etc/kernel/cmdline does not exist"),
-            (&self.menus, "the menu", maker.as_str()),
+            (&self.grub, "GRUB's menu for a kernel installed later will", "/etc/default/grub does not exist"),
+            (&self.specified, "the entry for a kernel installed later will", "/etc/kernel/cmdline does not exist"),
+            // What writes the menu may also take the arguments from somewhere that was edited.
+            (&self.menus, "the menu for a kernel installed later may", maker.as_str()),
         ];
         let is_lost = |family: &Family| family.entries > 0 && family.templates == 0;
         families
             .iter()
             .filter(|(family, _, _)| is_lost(family))
-            .map(|(_, what, why)| format!("{what} for a kernel installed later will not have the arguments: {why}"))
+            .map(|(_, what, why)| format!("{what} not have the arguments: {why}"))
             .collect()
     }
 

@@ -16,7 +16,7 @@ const GRUB_DEFAULT: &str = "etc/default/grub";
 const GRUB_DEFAULT_DIR: &str = "etc/default/grub.d";
 /// Programs that write the menus of U-Boot and EXTLINUX, and where each reads the arguments from.
 const MENU_MAKERS: &[(&str, &str)] = &[
-    ("usr/sbin/u-boot-update", "U_BOOT_PARAMETERS in /etc/default/u-boot"),
+    ("usr/sbin/u-boot-update", "U_BOOT_PARAMETERS in /etc/default/u-boot or /etc/u-boot-menu/conf.d"),
     ("usr/sbin/extlinux-update", "EXTLINUX_PARAMETERS in /etc/default/extlinux"),
     ("sbin/update-extlinux", "default_kernel_opts in /etc/update-extlinux.conf"),
 ];
