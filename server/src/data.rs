@@ -224,7 +224,7 @@ impl DataDir {
     }
 }
 
-/// Refuses a folder that has other files but none of a server's.
+/// Refuses a folder that has files, but no data of a server.
 fn check_ours(root: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { doing: "reading the folder", path: root.to_owned(), source };
     let entries = match fs::read_dir(root) {

@@ -111,11 +111,7 @@ impl Nesting {
 
     /// Reads a line, and returns its code: without comments, and with an x for each quoted character.
     fn read(&mut self, line: &str) -> String {
-        let (was_quoted, code) = (self.quote.is_some(), self.code(line));
-        if was_quoted {
-            self.continues = false;
-            return code;
-        }
+        let code = self.code(line);
         let trimmed = code.trim_end();
         self.continues =
             ["\\", "&&", "|"].iter().any(|end| trimmed.ends_with(end)) || self.continues && trimmed.is_empty();
@@ -155,7 +151,7 @@ impl Nesting {
             (Some(&"if"), _) => "fi",
             (Some(&"case"), _) => "esac",
             (Some(&("for" | "while" | "until")), _) => "done",
-            (Some(&"("), _) => ")",
+            (Some(&"("), _) if !words.contains(&")") => ")",
             (_, Some(last)) if last.ends_with("$(") => ")",
             (Some(&"{"), _) | (_, Some(&"{")) => "}",
             _ => return,
@@ -289,6 +285,7 @@ mod tests {
             "W=\"Debian # 1\"\nW=\"Linux; if in doubt\"\n( . /etc/os-release; echo $NAME ) >/dev/null\n",
             "W=$(\n  . /etc/os-release; echo \"$NAME\"\n)\nW=`if a; then b; fi`\nW=$(for f in *; do echo $f; done)\n",
             "W='\nV=b\n'\n",
+            "( a )\n",
             // Debian 12, Debian 13 and Fedora.
             "W=`lsb_release -i -s 2> /dev/null || echo Debian`\n",
             "W=`( . /etc/os-release; echo ${NAME:-Debian} ) 2>/dev/null || echo Debian`\n",
@@ -351,6 +348,7 @@ mod tests {
             "[ a ] &&",
             "W=1 \\",
             "W=$(\n.\n)\nif a; then",
+            "W='\n'; if a; then",
             "if a; then\nW=$(\n)",
             "W=\"a # b\"\nif a; then\nW=\"c # d\"",
         ] {
