@@ -1,15 +1,15 @@
-//! How a machine becomes a node: key, request, wait, credentials, and their renewal.
+//! How a machine becomes a node: request, wait, credentials, and their renewal.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use rcgen::{CertificateParams, KeyPair};
-use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, Identity, Inventory, RenewRequest, WaitReason};
+use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, Identity, Inventory, RenewRequest};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::backoff::Backoff;
 use crate::client::{Client, ClientError, Enrolled};
 use crate::config::Config;
+use crate::machine_key::MachineKey;
 use crate::tls::NodeCertificate;
 use crate::told::Told;
 use tracing::{error, info, warn};
@@ -40,18 +40,24 @@ pub struct Facts {
 pub struct Session {
     config: Arc<Config>,
     facts: Arc<Facts>,
+    key: Arc<MachineKey>,
     client: Arc<RwLock<Client>>,
 }
 
 impl Session {
     /// Enrols, however long an operator takes to approve the machine, and then keeps the credentials fresh. With
     /// `impatient`, a server that refuses or cannot be reached in a few tries is an error.
-    pub async fn open(config: Config, facts: Facts, impatient: bool) -> Result<Self, ClientError> {
-        let (client, renew_in) = enrol(&config, &facts, impatient).await?;
+    pub async fn open(config: Config, facts: Facts, key: MachineKey, impatient: bool) -> Result<Self, ClientError> {
+        let (client, renew_in) = enrol(&config, &facts, &key, impatient).await?;
         // The token is only for the first enrolment: a machine that an operator decommissioned must not come back by
         // itself.
         let config = Config { token: None, ..config };
-        let session = Self { config: Arc::new(config), facts: Arc::new(facts), client: Arc::new(RwLock::new(client)) };
+        let session = Self {
+            config: Arc::new(config),
+            facts: Arc::new(facts),
+            key: Arc::new(key),
+            client: Arc::new(RwLock::new(client)),
+        };
         tokio::spawn(session.clone().keep_fresh(renew_in));
         Ok(session)
     }
@@ -69,7 +75,7 @@ impl Session {
     /// Enrols again after the server rejected the credentials with the error `why`.
     pub async fn reopen(&self, why: &ClientError) -> Result<(), ClientError> {
         warn!("{}; enrolling again", crate::one_line(why));
-        let (client, _) = enrol(&self.config, &self.facts, false).await?;
+        let (client, _) = enrol(&self.config, &self.facts, &self.key, false).await?;
         self.replace(client);
         Ok(())
     }
@@ -100,13 +106,13 @@ impl Session {
     /// Renews the credentials while they are valid. Once they have expired, the server refuses the TLS handshake, so
     /// the machine enrols again.
     async fn renew(&self, end: Instant) -> Result<Duration, ClientError> {
-        let anew = || enrol(&self.config, &self.facts, false);
+        let anew = || enrol(&self.config, &self.facts, &self.key, false);
         let (client, wait) = if Instant::now() >= end {
             anew().await?
         } else {
-            let (key, csr) = key_and_request()?;
+            let csr = self.key.request()?;
             match self.client().renew(&RenewRequest { csr }).await {
-                Ok(enrolment) => credentials(&self.config, &key, enrolment)?,
+                Ok(enrolment) => credentials(&self.config, &self.key, enrolment)?,
                 Err(error) if crate::is_shut_out(&error) => anew().await?,
                 Err(error) => return Err(error),
             }
@@ -117,13 +123,17 @@ impl Session {
 }
 
 /// Asks until the server accepts. Gives up only on errors that a retry cannot fix.
-async fn enrol(config: &Config, facts: &Facts, impatient: bool) -> Result<(Client, Duration), ClientError> {
+async fn enrol(
+    config: &Config,
+    facts: &Facts,
+    key: &MachineKey,
+    impatient: bool,
+) -> Result<(Client, Duration), ClientError> {
     let anonymous = Client::new(config)?;
-    let (key, csr) = key_and_request()?;
     let mut request = EnrolRequest {
         identity: facts.identity.clone(),
         inventory: facts.inventory.clone(),
-        csr,
+        csr: key.request()?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: facts.boot_id.clone(),
         bootstrap_token: config.token.as_ref().map(|token| token.reveal().to_owned()),
@@ -137,15 +147,11 @@ async fn enrol(config: &Config, facts: &Facts, impatient: bool) -> Result<(Clien
         let wait = match anonymous.enrol(&request).await {
             Ok(Enrolled::Yes(enrolment)) => {
                 info!("enrolled as node {}", enrolment.node);
-                return credentials(config, &key, enrolment);
+                return credentials(config, key, enrolment);
             }
             Ok(Enrolled::Wait(wait, after)) => {
-                let why = match wait.reason {
-                    WaitReason::NotReleased => "this machine is registered and waits for release",
-                    WaitReason::Unregistered => "this machine is not registered and waits for approval",
-                };
                 // Logged for the console, where a person at the machine looks for the claim code.
-                let sentence = format!("{why}: claim code {}", wait.claim_code);
+                let sentence = format!("this machine waits for an operator: claim code {}", wait.claim_code);
                 if told.is_due(&sentence, Instant::now()) {
                     warn!("{sentence}");
                 }
@@ -172,17 +178,8 @@ fn timing(kernel_to_init: u64) -> BootTiming {
     BootTiming { kernel_to_init, init_to_enrol: now.saturating_sub(kernel_to_init) }
 }
 
-/// A new P-256 key, which never leaves the machine, and its certificate request. The server sets the subject.
-fn key_and_request() -> Result<(KeyPair, String), ClientError> {
-    let wrong = |source: rcgen::Error| crate::tls::TlsError::Identity { source: Box::new(source) };
-    let key = KeyPair::generate().map_err(wrong)?;
-    let request = CertificateParams::default().serialize_request(&key).map_err(wrong)?;
-    let pem = request.pem().map_err(wrong)?;
-    Ok((key, pem))
-}
-
-fn credentials(config: &Config, key: &KeyPair, enrolment: Enrolment) -> Result<(Client, Duration), ClientError> {
-    let node = NodeCertificate { chain: enrolment.certificate, key: key.serialize_pem().into() };
+fn credentials(config: &Config, key: &MachineKey, enrolment: Enrolment) -> Result<(Client, Duration), ClientError> {
+    let node = NodeCertificate { chain: enrolment.certificate, key: key.pem() };
     let client = Client::of_node(config, &node, enrolment.jwt)?;
     // Half of the lifetime, and at least 10 s so that a server with a wrong clock is not flooded.
     Ok((client, Duration::from_secs((enrolment.expires_in / 2).max(10))))

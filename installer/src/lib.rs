@@ -16,6 +16,7 @@ use crate::client::ClientError;
 use crate::config::Config;
 use crate::enrol::{Facts, Session};
 use crate::log_book::LogBook;
+use crate::machine_key::MachineKey;
 use crate::reporter::Reporter;
 use crate::run::{MakeMachine, Runner};
 use crate::told::Told;
@@ -34,6 +35,7 @@ pub mod enrol;
 pub mod files;
 pub mod link;
 pub mod log_book;
+pub mod machine_key;
 pub mod oem_strings;
 pub mod reporter;
 pub mod run;
@@ -72,7 +74,8 @@ pub async fn run(config: Config, mut options: Options) -> Result<End, ClientErro
     if options.set_clock {
         set_clock(&config).await?;
     }
-    let session = Session::open(config, options.facts, options.once).await?;
+    let key = MachineKey::of_this_boot(&options.state)?;
+    let session = Session::open(config, options.facts, key, options.once).await?;
     let reporter = Reporter::start(session.clone(), options.log.clone());
     let after_failure = if options.once { "" } else { "; the machine stays up and waits for another run" };
     let runner = Runner {

@@ -19,7 +19,7 @@ pub struct EnrolRequest {
     pub agent_version: String,
     /// The value of `/proc/sys/kernel/random/boot_id`. A new value means that the machine was power-cycled.
     pub boot_id: String,
-    /// A token for one use. It stands for the operator's consent.
+    /// A bootstrap token: an operator's consent, or the proof that the machine is a certain node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap_token: Option<String>,
     /// How long the machine took to reach this point.
@@ -57,27 +57,15 @@ pub struct Enrolment {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewRequest {
-    /// A new PKCS #10 certificate request in PEM.
+    /// A PKCS #10 certificate request in PEM, for the key that the node enrolled with.
     pub csr: String,
 }
 
-/// The answer (202) to enrol, with `Retry-After`: the machine must wait for an operator.
+/// The answer (202) to enrol, with `Retry-After`: the machine must wait until an operator lets it in, or gives its node
+/// something to do. It says nothing about nodes, because anybody may ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Wait {
-    /// The reason for waiting.
-    pub reason: WaitReason,
-    /// A short code that the console shows. The operator finds the machine by it.
+    /// A short code of the machine's key, for the console. An operator lets in the machine with this key by it.
     pub claim_code: String,
-}
-
-/// The reason why a machine waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum WaitReason {
-    /// An operator registered the machine, but did not release it yet.
-    NotReleased,
-    /// Nobody registered the machine. It is held for approval.
-    Unregistered,
 }

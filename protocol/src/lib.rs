@@ -7,6 +7,7 @@
 //! Enums are externally tagged. Requests and workflows reject unknown fields. So a misspelt key is an error, and
 //! slipway never ignores it silently.
 
+pub mod admission;
 pub mod boot_report;
 pub mod capture;
 pub mod digest;
@@ -28,11 +29,12 @@ pub mod ssh_key;
 pub mod status;
 pub mod workflow;
 
+pub use admission::{Claim, ClaimReason, KeyOrigin, NodeKey, Proof};
 pub use boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
 pub use capture::{CaptureDisk, CapturedImage};
 pub use digest::{Algorithm, Digest};
 pub use disk::{DiskChoice, DiskHints};
-pub use enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait, WaitReason};
+pub use enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait};
 pub use error::{ErrorBody, ErrorCode};
 pub use event::{DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, Outcome, Progress, Stage};
 pub use external_step::{ExternalStep, ExternalStepAck, ExternalStepReport, ExternalStepStatus};

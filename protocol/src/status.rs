@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BootStatus, BootTiming, DiskHints, ExternalStep, Failure, Identity, Inventory, Network, Outcome, Progress,
+    BootStatus, BootTiming, Claim, DiskHints, ExternalStep, Failure, Identity, Inventory, Network, NodeKey, Outcome,
+    Progress, Proof,
 };
 
 /// The state of a node. It is stored. Silent, stuck and looping are never stored: they are derived from times and
@@ -45,9 +46,24 @@ pub struct NodeStatus {
     pub state: NodeState,
     /// Whether an operator has released the node.
     pub released: bool,
-    /// The code on the node's console while it waits.
+    /// The code on the node's console, if one machine waits to become this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_code: Option<String>,
+    /// The machines that claim to be this node and are not let in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<Claim>,
+    /// The key of the node's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<NodeKey>,
+    /// The keys that the node had before, newest first. Left out of lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier_keys: Vec<NodeKey>,
+    /// What the machine of the node must prove, in addition to what its operating system and the site require.
+    #[serde(default)]
+    pub require: Proof,
+    /// Whether an operator accepted that the node is known by nothing but MAC addresses.
+    #[serde(default)]
+    pub mac_only: bool,
     /// The identifiers of the node: UUID, serial number and MAC addresses.
     pub identity: Identity,
     /// The hardware that discovery found. Absent until the node enrols.

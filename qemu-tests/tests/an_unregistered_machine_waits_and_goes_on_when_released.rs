@@ -9,7 +9,7 @@ fn an_unregistered_machine_waits_and_goes_on_when_released() -> Result<()> {
     timed("an unregistered machine waits and goes on when released", || {
         let bench = Bench::new()?;
         let mut machine = bench.power_on(&bench.machine())?;
-        let line = machine.wait_for_line("not registered and waits for approval: claim code ", LIMIT)?;
+        let line = machine.wait_for_line("waits for an operator: claim code ", LIMIT)?;
         let code = line.rsplit(' ').next().context("a claim code")?;
         let held = bench.wait_for(&machine, "held", |node| node.state == NodeState::Held)?;
         assert_eq!(held.claim_code.as_deref(), Some(code));

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -14,6 +14,7 @@ use slipway_protocol::ErrorCode;
 
 use crate::data::DataDir;
 use crate::error::Error;
+use crate::jwt::Subject;
 use crate::random;
 use time::{Duration, OffsetDateTime};
 use x509_parser::extensions::GeneralName;
@@ -105,13 +106,18 @@ impl NodeRequest {
             causes: vec![error.to_string()],
         })
     }
+
+    /// Fingerprint of the key that signed the request.
+    pub fn fingerprint(&self) -> String {
+        random::fingerprint(&self.0.public_key.subject_public_key_info())
+    }
 }
 
-/// The common name of a certificate: for a node's, its id.
-pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+/// The node that a certificate was issued for: its common name, and its key.
+pub fn subject(certificate: &CertificateDer<'_>) -> Option<Subject> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
-    Some(name.to_owned())
+    Some(Subject { node: name.to_owned(), key: random::fingerprint(certificate.public_key().raw) })
 }
 
 fn key_pair(data: &DataDir, name: &str) -> Result<KeyPair, Error> {
@@ -221,7 +227,7 @@ mod tests {
         let request = NodeRequest::from_pem(&wish.serialize_request(&key)?.pem()?)?;
         let pem = authority.sign_node("n1", &request)?;
         let leaf = CertificateDer::from_pem_slice(pem.as_bytes())?;
-        assert_eq!(common_name(&leaf).as_deref(), Some("n1"));
+        assert_eq!(subject(&leaf), Some(Subject { node: "n1".to_owned(), key: request.fingerprint() }));
         let (_, parsed) = X509Certificate::from_der(&leaf)?;
         assert!(parsed.subject_alternative_name()?.is_none());
         assert!(!parsed.is_ca());

@@ -137,6 +137,7 @@ mod tests {
             allow_override: true,
             boot_reporter: true,
             known_steps: Vec::new(),
+            require: slipway_protocol::Proof::default(),
             disk: DiskHints { serial: "S1".parse().ok(), ..DiskHints::default() },
         }
     }

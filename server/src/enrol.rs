@@ -1,26 +1,32 @@
-//! Recognises machines as nodes, and decides whether they are let in.
+//! Recognises machines as nodes, and lets them in or holds them.
+
+mod hold;
 
 use std::net::IpAddr;
 
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
-use slipway_protocol::{EnrolRequest, Enrolment, ErrorCode, Identity, NodeState, Wait, WaitReason};
+use slipway_protocol::{
+    ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, KeyOrigin, NodeKey, Proof, RunState, Wait,
+};
 
+use crate::admission::{self, Policy, Shown};
 use crate::ca::{Authority, NODE_LIFETIME, NodeRequest};
 use crate::error::Error;
-use crate::jwt::Signer;
+use crate::jwt::{Signer, Subject};
 use crate::random;
 use crate::state::{self, NodeEvent};
-use crate::store::nodes::{self, KeyMatch, Node};
-use crate::store::{self, Connection, Store, tokens};
+use crate::store::claimants::{self, Report};
+use crate::store::nodes::{self, Node};
+use crate::store::tokens::{self, Token};
+use crate::store::{self, Connection, Store, runs};
 use crate::time::Millis;
-
-/// Most unknown machines to remember. Beyond that, those silent the longest are forgotten.
-pub const MAX_UNREGISTERED: u32 = 1000;
 
 /// Most MAC addresses one machine may have.
 const MAX_MACS: usize = 64;
-/// Longest UUID, serial number or MAC address in a request, in characters.
-const MAX_KEY_CHARS: usize = 256;
+/// Longest text in a request, in characters.
+const MAX_CHARS: usize = 256;
+/// Milliseconds for which it need not be stored again that a machine waits.
+const STILL_WAITS: Millis = 5_000;
 
 /// The answer to a machine that asked to enrol.
 pub enum Answer {
@@ -39,84 +45,109 @@ pub struct Credentials<'a> {
 }
 
 impl Credentials<'_> {
-    /// A new certificate and JWT.
-    pub fn issue(&self, node: &str, request: &NodeRequest, now: Millis) -> Result<Enrolment, Error> {
+    /// A new certificate and JWT for the node with this key, which is that of the request.
+    pub fn issue(&self, subject: &Subject, request: &NodeRequest, now: Millis) -> Result<Enrolment, Error> {
         Ok(Enrolment {
-            node: node.to_owned(),
-            certificate: self.authority.sign_node(node, request)?,
-            jwt: self.signer.issue(node, now, NODE_LIFETIME),
+            node: subject.node.clone(),
+            certificate: self.authority.sign_node(&subject.node, request)?,
+            jwt: self.signer.issue(subject, now, NODE_LIFETIME),
             expires_in: NODE_LIFETIME,
         })
     }
+}
+
+/// A machine that asks to enrol.
+struct Applicant {
+    key: String,
+    identity: Identity,
+    report: Report,
+    token: Option<String>,
+    address: IpAddr,
+}
+
+/// What is to be done with a machine.
+enum Outcome {
+    /// Let it in as this node. If the key is new to the node, how it becomes the node's.
+    LetIn { node: Box<Node>, proof: Proof, origin: Option<KeyOrigin>, token: Option<Token> },
+    /// Hold it.
+    Hold { reason: ClaimReason, node: Option<Box<Node>> },
 }
 
 /// Handles `POST /v1/enrol`.
 pub async fn enrol(
     store: &Store,
     credentials: &Credentials<'_>,
+    policy: Policy,
     request: &EnrolRequest,
     from: IpAddr,
     now: Millis,
 ) -> Result<Answer, Error> {
-    check_size(&request.identity)?;
+    check_size(request)?;
     let csr = NodeRequest::from_pem(&request.csr)?;
-    let identity = normalise(&request.identity);
-    if nodes::keys(&identity).next().is_none() {
+    let applicant = applicant(request, &csr, from);
+    if nodes::identifiers(&applicant.identity).next().is_none() {
         let message = "the machine has no usable UUID, serial number or MAC address to identify it";
         return Err(Error::refused(ErrorCode::IdentityMissing, message));
     }
-
+    // Most requests are from machines that wait already, and change nothing.
+    if let Some(code) = still_waits(&mut *store.read().await?, &applicant, policy, now).await? {
+        return Ok(Answer::Wait(Wait { claim_code: code }));
+    }
     let mut transaction = store.write().await?;
-    let mut node = match recognise(&mut transaction, &identity).await? {
-        Some(known) => known,
-        None => Node::new(NodeState::Held, now),
+    let answer = match judge(&mut transaction, &applicant, policy, now).await? {
+        Outcome::LetIn { node, proof, origin, token } => {
+            let node = let_in(&mut transaction, *node, &applicant, proof, origin, now).await?;
+            if let Some(token) = token {
+                tokens::consume(&mut transaction, &token.hash, &node, &from.to_string(), now).await?;
+            }
+            let subject = Subject { node, key: applicant.key };
+            Answer::Enrolled(credentials.issue(&subject, &csr, now)?)
+        }
+        Outcome::Hold { reason, node } => {
+            let code = hold::hold(&mut transaction, credentials.signer, applicant, reason, node, now).await?;
+            Answer::Wait(Wait { claim_code: code })
+        }
     };
-    learn(&mut node, identity, request, now);
-    // A node that was let in needs no further consent. It may itself have used the token long ago.
-    let token = request.bootstrap_token.as_deref().filter(|_| !node.released);
-    let token = match token {
-        Some(token) => Some(usable_token(&mut transaction, token, now).await?),
-        None => None,
-    };
-    if token.is_some() {
-        let_in(&mut node);
-    }
-    let answer = answer(&mut node, credentials, &csr, request, now)?;
-    nodes::save(&mut transaction, &node).await?;
-    if let Some(hash) = token {
-        tokens::consume(&mut transaction, &hash, &node.id, &from.to_string(), now).await?;
-    }
-    if !node.registered {
-        nodes::forget_unregistered(&mut transaction, MAX_UNREGISTERED).await?;
-    }
     store::commit(transaction).await?;
     Ok(answer)
 }
 
-/// Refuses an identity that no machine has. Anyone may ask to enrol, and every key costs a database query and a record.
-fn check_size(identity: &Identity) -> Result<(), Error> {
+/// Refuses what no machine sends. Anyone may ask to enrol, and every identifier costs a database query.
+fn check_size(request: &EnrolRequest) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::refused(ErrorCode::InvalidRequest, message));
+    let identity = &request.identity;
     if identity.macs.len() > MAX_MACS {
         return invalid(format!(
             "the identity has {} MAC addresses, but may have at most {MAX_MACS}",
             identity.macs.len()
         ));
     }
-    let mut texts = identity.uuid.iter().chain(&identity.serial).chain(&identity.macs);
-    if texts.any(|text| text.chars().count() > MAX_KEY_CHARS) {
-        return invalid(format!("a key of the identity is longer than {MAX_KEY_CHARS} characters"));
+    let others = [&request.agent_version, &request.boot_id];
+    let mut texts = identity.uuid.iter().chain(&identity.serial).chain(&identity.macs).chain(others);
+    if texts.any(|text| text.chars().count() > MAX_CHARS) {
+        return invalid(format!(
+            "an identifier, the agent's version or the id of the boot is longer than {MAX_CHARS} characters"
+        ));
     }
     Ok(())
 }
 
-/// Marks a node as released.
-pub fn let_in(node: &mut Node) {
-    node.registered = true;
-    node.released = true;
-    node.claim_code = None;
+fn applicant(request: &EnrolRequest, csr: &NodeRequest, address: IpAddr) -> Applicant {
+    Applicant {
+        key: csr.fingerprint(),
+        identity: normalise(&request.identity),
+        report: Report {
+            inventory: request.inventory.clone(),
+            timing: request.timing,
+            agent_version: request.agent_version.clone(),
+            boot_id: request.boot_id.clone(),
+        },
+        token: request.bootstrap_token.clone(),
+        address,
+    }
 }
 
-/// The identity with each key normalised, without filler values.
+/// The identity with each identifier normalised, without filler values.
 pub fn normalise(identity: &Identity) -> Identity {
     let mut macs: Vec<String> = identity.macs.iter().filter_map(|mac| normalise_mac(mac)).collect();
     macs.sort();
@@ -128,144 +159,187 @@ pub fn normalise(identity: &Identity) -> Identity {
     }
 }
 
-/// The node that a machine with these keys is. All known keys must belong to one node, whose UUID and serial number
-/// must not differ.
-pub async fn recognise(connection: &mut Connection, identity: &Identity) -> Result<Option<Node>, Error> {
-    let matches = nodes::matching(connection, identity).await?;
-    let Some(id) = agreed(&matches)? else { return Ok(None) };
-    let Some(node) = nodes::get_by_id(connection, &id).await? else { return Ok(None) };
-    match contradiction(&node.identity, identity) {
-        None => Ok(Some(node)),
-        Some((kind, known, found)) => {
-            let by = matches.first().map_or("", |by| by.kind);
-            let label = node.label();
-            let message =
-                format!("the {by} belongs to node {label}, but the {kind} of that node is {known}, not {found}");
-            Err(Error::refused(ErrorCode::IdentityConflict, message))
-        }
+/// The nodes whose identifiers a machine has: all that were registered, or only some.
+pub struct Candidates {
+    /// All of them.
+    pub full: Vec<Node>,
+    /// Only some.
+    pub partial: Vec<Node>,
+}
+
+/// The nodes that are registered with any of these identifiers.
+pub async fn candidates(connection: &mut Connection, identity: &Identity) -> Result<Candidates, Error> {
+    let nodes = nodes::matching(connection, identity).await?;
+    let (full, partial) = nodes.into_iter().partition(|node| admission::matches(&node.identity, identity));
+    Ok(Candidates { full, partial })
+}
+
+/// The claim code of a machine that waits as it did a moment ago.
+async fn still_waits(
+    connection: &mut Connection,
+    applicant: &Applicant,
+    policy: Policy,
+    now: Millis,
+) -> Result<Option<String>, Error> {
+    let Some(known) = claimants::get_by_key(connection, &applicant.key).await? else { return Ok(None) };
+    if now.saturating_sub(known.last_asked) > STILL_WAITS || known.identity != applicant.identity {
+        return Ok(None);
+    }
+    match judge(connection, applicant, policy, now).await? {
+        Outcome::Hold { reason, .. } if reason == known.reason => Ok(Some(known.code)),
+        _ => Ok(None),
     }
 }
 
-/// The one node that all matches agree on.
-fn agreed(matches: &[KeyMatch]) -> Result<Option<String>, Error> {
-    let Some(first) = matches.first() else { return Ok(None) };
-    match matches.iter().find(|other| other.node != first.node) {
-        None => Ok(Some(first.node.clone())),
-        Some(other) => {
-            let message = format!(
-                "{} {} belongs to node {}, but {} {} belongs to node {}",
-                first.kind, first.value, first.node, other.kind, other.value, other.node
-            );
-            Err(Error::refused(ErrorCode::IdentityConflict, message))
-        }
+/// What is to be done with a machine, as the store is now.
+async fn judge(
+    connection: &mut Connection,
+    applicant: &Applicant,
+    site: Policy,
+    now: Millis,
+) -> Result<Outcome, Error> {
+    let Candidates { mut full, mut partial } = candidates(connection, &applicant.identity).await?;
+    let token = presented(connection, applicant).await?;
+    let hold = |reason, node: Option<Node>| Ok(Outcome::Hold { reason, node: node.map(Box::new) });
+    if full.len() > 1 {
+        return hold(ClaimReason::SeveralNodes, None);
     }
-}
-
-/// A key of which a machine has only one, and which differs: its kind, the known value, the found value.
-fn contradiction<'a>(known: &'a Identity, found: &'a Identity) -> Option<(&'static str, &'a str, &'a str)> {
-    let differs = |kind, known: &'a Option<String>, found: &'a Option<String>| match (known, found) {
-        (Some(known), Some(found)) if known != found => Some((kind, known.as_str(), found.as_str())),
-        _ => None,
+    let Some(mut node) = full.pop() else {
+        if !partial.is_empty() {
+            return hold(ClaimReason::IdentifiersDiffer, Some(partial.swap_remove(0)));
+        }
+        let Some(token) = usable(token, now)? else { return hold(ClaimReason::Unregistered, None) };
+        if token.made_for.is_some() {
+            return hold(ClaimReason::IdentifiersDiffer, None);
+        }
+        let mut node = Box::new(Node::new(applicant.identity.clone(), now));
+        node.release();
+        return Ok(Outcome::LetIn { node, proof: Proof::Token, origin: Some(KeyOrigin::First), token: Some(token) });
     };
-    differs("uuid", &known.uuid, &found.uuid).or_else(|| differs("serial", &known.serial, &found.serial))
+    // A node that was let in needs no further consent. Its machine may itself have used the token long ago.
+    let token = match usable(token, now) {
+        Err(error) if !node.released => return Err(error),
+        token => token.unwrap_or_default().filter(|token| match &token.made_for {
+            Some(made_for) => *made_for == node.id,
+            None => !node.released,
+        }),
+    };
+    if token.is_some() && !node.released {
+        node.release();
+    }
+    let is_made_for_it = token.as_ref().is_some_and(|token| token.made_for.is_some());
+    let proof = if is_made_for_it { Proof::Token } else { Proof::Registered };
+    let require = required(connection, &node, site).await?;
+    let shown = Shown { key: &applicant.key, proof };
+    match admission::judge(&node, shown, Policy { require, ..site }, now) {
+        Ok(origin) => Ok(Outcome::LetIn { node: Box::new(node), proof, origin, token }),
+        Err(reason) => hold(reason, Some(node)),
+    }
 }
 
-/// Adds to the node what the machine reports about itself. Known keys are kept, because a network card may come back. A
-/// registered node gets no new keys, because nobody vouches for them and they might be those of another machine.
-fn learn(node: &mut Node, identity: Identity, request: &EnrolRequest, now: Millis) {
-    if !node.registered {
-        join(&mut node.identity, identity);
+/// What a machine must prove to become this node: the most that site, node and its unfinished run require.
+pub async fn required(connection: &mut Connection, node: &Node, site: Policy) -> Result<Proof, Error> {
+    let run = runs::newest_of(connection, &node.id).await?;
+    let run = run.filter(|run| matches!(run.progress.state, RunState::Pending | RunState::Running));
+    Ok(site.require.max(node.require).max(run.map(|run| run.require).unwrap_or_default()))
+}
+
+/// The token that a machine presents: `None` if it has none, an error if there is no such token.
+async fn presented(connection: &mut Connection, applicant: &Applicant) -> Result<Option<Result<Token, Error>>, Error> {
+    let Some(token) = &applicant.token else { return Ok(None) };
+    let found = tokens::get_by_hash(connection, &random::token_hash(token)).await?;
+    Ok(Some(found.ok_or_else(|| {
+        let message = "the bootstrap token was never issued, was revoked or was used before";
+        Error::refused(ErrorCode::TokenUnknown, message)
+    })))
+}
+
+/// The token, if it is valid. One that was made for a node is so for each boot of its machine, another for one machine.
+fn usable(token: Option<Result<Token, Error>>, now: Millis) -> Result<Option<Token>, Error> {
+    let Some(token) = token.transpose()? else { return Ok(None) };
+    if token.expires_at.is_some_and(|expires| expires <= now) {
+        let message = "the bootstrap token has expired; an operator can issue another with `token add`";
+        return Err(Error::refused(ErrorCode::TokenExpired, message));
     }
-    if node.boot_id.as_deref() != Some(&request.boot_id) {
+    if token.made_for.is_none() && token.used_at.is_some() {
+        let message = "the bootstrap token was never issued, was revoked or was used before";
+        return Err(Error::refused(ErrorCode::TokenUnknown, message));
+    }
+    Ok(Some(token))
+}
+
+/// Stores the node with the key and the report of its machine, and returns its id.
+async fn let_in(
+    connection: &mut Connection,
+    mut node: Node,
+    applicant: &Applicant,
+    proof: Proof,
+    origin: Option<KeyOrigin>,
+    now: Millis,
+) -> Result<String, Error> {
+    node.state = state::next(node.state, NodeEvent::Enrolled);
+    learn(&mut node, applicant.report.clone(), now);
+    node.key_left = false;
+    node.enrolled_at.get_or_insert(now);
+    if let Some(key) = &mut node.key
+        && origin.is_none()
+    {
+        key.proof = key.proof.max(proof);
+    }
+    tracing::info!(node = node.label(), boot = node.boot_id, ?origin, address = %applicant.address, "node enrolled");
+    match origin {
+        None => nodes::save(connection, &node).await?,
+        Some(origin) => {
+            let address = applicant.address.to_string();
+            let fingerprint = applicant.key.clone();
+            give_key(connection, &mut node, NodeKey { fingerprint, proof, origin, since: now, address }).await?;
+        }
+    }
+    claimants::remove(connection, &applicant.key).await?;
+    Ok(node.id)
+}
+
+/// Makes a key that of the node, and stores the node. Credentials for the key before are refused from now on.
+pub async fn give_key(connection: &mut Connection, node: &mut Node, key: NodeKey) -> Result<(), Error> {
+    if let Some(before) = &node.key {
+        tracing::warn!(
+            node = node.label(), before = before.fingerprint, now = key.fingerprint, origin = ?key.origin,
+            address = key.address, "another key is the node's from now on"
+        );
+    }
+    node.key_left = false;
+    node.key = Some(key.clone());
+    nodes::save(connection, node).await?;
+    nodes::remember_key(connection, &node.id, &key).await
+}
+
+/// Takes over what a machine reports about itself. Its identifiers stay those that an operator knows.
+pub fn learn(node: &mut Node, report: Report, now: Millis) {
+    if node.boot_id.as_deref() != Some(&report.boot_id) {
         node.enrolled_at = None;
     }
-    node.boot_id = Some(request.boot_id.clone());
-    node.inventory = Some(request.inventory.clone());
-    node.timing = request.timing;
-    node.agent_version = Some(request.agent_version.clone());
+    node.boot_id = Some(report.boot_id);
+    node.inventory = Some(report.inventory);
+    node.timing = report.timing;
+    node.agent_version = Some(report.agent_version);
     node.last_seen = Some(now);
-}
-
-/// Adds the keys of one identity to another of the same machine.
-pub fn join(known: &mut Identity, found: Identity) {
-    known.uuid = known.uuid.take().or(found.uuid);
-    known.serial = known.serial.take().or(found.serial);
-    known.macs.extend(found.macs);
-    known.macs.sort();
-    known.macs.dedup();
-}
-
-/// The token's hash, if the token is valid.
-async fn usable_token(connection: &mut Connection, token: &str, now: Millis) -> Result<String, Error> {
-    let hash = random::token_hash(token);
-    match tokens::get_by_hash(connection, &hash).await? {
-        Some(token) if token.used_at.is_none() => {
-            if token.expires_at.is_some_and(|expires| expires <= now) {
-                let message = "the bootstrap token has expired; an operator can issue another with `token add`";
-                return Err(Error::refused(ErrorCode::TokenExpired, message));
-            }
-            Ok(hash)
-        }
-        _ => {
-            let message = "the bootstrap token was never issued, was revoked or was used before";
-            Err(Error::refused(ErrorCode::TokenUnknown, message))
-        }
-    }
-}
-
-fn answer(
-    node: &mut Node,
-    credentials: &Credentials<'_>,
-    csr: &NodeRequest,
-    request: &EnrolRequest,
-    now: Millis,
-) -> Result<Answer, Error> {
-    if node.released {
-        node.state = state::next(node.state, NodeEvent::Enrolled);
-        node.enrolled_at.get_or_insert(now);
-        tracing::info!(node = node.label(), boot = request.boot_id, "node enrolled");
-        return credentials.issue(&node.id, csr, now).map(Answer::Enrolled);
-    }
-    node.state = state::next(node.state, NodeEvent::ToldToWait);
-    let claim_code = node.claim_code.get_or_insert_with(random::claim_code).clone();
-    let reason = if node.registered { WaitReason::NotReleased } else { WaitReason::Unregistered };
-    tracing::debug!(node = node.label(), claim_code, ?reason, "machine is waiting for an operator");
-    Ok(Answer::Wait(Wait { reason, claim_code }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn identity(uuid: &str, serial: &str, macs: &[&str]) -> Identity {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let macs = macs.iter().map(|mac| (*mac).to_owned()).collect();
-        Identity { uuid: given(uuid), serial: given(serial), macs }
-    }
-
     #[test]
-    fn fillers_are_not_keys() {
+    fn fillers_are_not_identifiers() {
+        let identity = |uuid: &str, serial: &str, macs: &[&str]| Identity {
+            uuid: Some(uuid.to_owned()),
+            serial: Some(serial.to_owned()),
+            macs: macs.iter().map(|mac| (*mac).to_owned()).collect(),
+        };
         let found = identity("00000000-0000-0000-0000-000000000000", "Default string", &["00:00:00:00:00:00"]);
         assert_eq!(normalise(&found), Identity::default());
         let found = identity("4C4C4544004230108058B7C04F503432", " 7CZ1 ", &["52-54-00-AB-CD-01", "52:54:00:ab:cd:01"]);
         let expect = identity("4c4c4544-0042-3010-8058-b7c04f503432", "7CZ1", &["52:54:00:ab:cd:01"]);
         assert_eq!(normalise(&found), expect);
-    }
-
-    #[test]
-    fn keys_of_different_nodes_are_a_conflict() {
-        let key = |kind, node: &str| KeyMatch { kind, value: "v".to_owned(), node: node.to_owned() };
-        assert_eq!(agreed(&[]).expect("no conflict"), None);
-        assert_eq!(agreed(&[key("uuid", "a"), key("mac", "a")]).expect("no conflict").as_deref(), Some("a"));
-        let conflict = agreed(&[key("uuid", "a"), key("mac", "b")]).expect_err("conflict");
-        assert_eq!(conflict.to_string(), "uuid v belongs to node a, but mac v belongs to node b");
-    }
-
-    #[test]
-    fn another_uuid_or_serial_contradicts_but_other_macs_do_not() {
-        let known = identity("u1", "s1", &["m1"]);
-        assert_eq!(contradiction(&known, &identity("", "s1", &["m2"])), None);
-        assert_eq!(contradiction(&known, &identity("u2", "s1", &[])), Some(("uuid", "u1", "u2")));
-        assert_eq!(contradiction(&known, &identity("u1", "s2", &[])), Some(("serial", "s1", "s2")));
     }
 }

@@ -12,13 +12,11 @@ pub const FIRST: &str = include_str!("../../ipxe/first.ipxe");
 /// What is known about the machine that asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Nothing is known, or its keys contradict each other; enrolment tells the machine.
+    /// It has not all identifiers of a node, or those of several.
     No,
-    /// It is this node.
+    /// It has the identifiers of a node.
     Node {
-        /// Its label for people.
-        label: String,
-        /// Its state.
+        /// The node's state.
         state: NodeState,
         /// State of its newest run.
         run: Option<RunState>,
@@ -27,22 +25,14 @@ pub enum Known {
 
 /// The script for a machine. `build_arch` is iPXE's own architecture, its setting `buildarch`.
 pub fn script(known: &Known, build_arch: &str) -> String {
-    if let Known::Node { label, .. } = known
-        && boots_from_disk(known)
-    {
-        let message = format!("node {label} has nothing to install, booting from its disk");
-        return DISK.replace("{{message}}", &message);
+    if boots_from_disk(known) {
+        return DISK.to_owned();
     }
     let Some((arch, serial_console)) = machine(build_arch) else {
         let message = format!("there is no boot image for {:?}", printable(build_arch));
         return UNSUPPORTED.replace("{{message}}", &message);
     };
-    let message = match known {
-        Known::No => "the server does not know this machine, starting slipway to enrol it".to_owned(),
-        Known::Node { label, .. } => format!("this is node {label}, starting its installer"),
-    };
-    let script = INSTALL.replace("{{arch}}", arch).replace("{{serial_console}}", serial_console);
-    script.replace("{{message}}", &message)
+    INSTALL.replace("{{arch}}", arch).replace("{{serial_console}}", serial_console)
 }
 
 fn boots_from_disk(known: &Known) -> bool {
@@ -75,7 +65,7 @@ mod tests {
     use super::*;
 
     fn node(state: NodeState, run: Option<RunState>) -> Known {
-        Known::Node { label: "web1".to_owned(), state, run }
+        Known::Node { state, run }
     }
 
     #[test]

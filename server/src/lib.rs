@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
+pub mod admission;
 pub mod api;
 pub mod ca;
 pub mod capture;

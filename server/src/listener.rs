@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::api::auth::Peer;
-use crate::ca::common_name;
+use crate::ca::subject;
 
 /// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ async fn connection(
         tracing::debug!(%error, %address, "setting TCP_NODELAY");
     }
     let Some(tls) = tls else {
-        return serve(stream, Peer { address, certificate_name: None }, router, watcher).await;
+        return serve(stream, Peer { address, certificate: None }, router, watcher).await;
     };
     let accept = async {
         // A client that hangs up without sending anything only checked that the server is there: a machine that tries
@@ -92,8 +92,8 @@ async fn connection(
         Ok(Ok(Some(stream))) => {
             // The verifier has accepted the certificate, or there is none.
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-            let certificate_name = certificate.and_then(common_name);
-            serve(stream, Peer { address, certificate_name }, router, watcher).await;
+            let certificate = certificate.and_then(subject);
+            serve(stream, Peer { address, certificate }, router, watcher).await;
         }
         Ok(Err(error)) => tracing::info!(%error, %address, "TLS handshake failed"),
         Err(_) => tracing::info!(%address, "TLS handshake took longer than {} s", HANDSHAKE_TIMEOUT.as_secs()),

@@ -5,6 +5,7 @@ mod log;
 mod network;
 mod new_run;
 mod node;
+mod release;
 mod run;
 mod steps;
 mod system;
@@ -14,6 +15,7 @@ mod workflow_file;
 use slipway_protocol::{DiskHints, ErrorCode, ssh_key};
 
 use crate::error::Error;
+use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, settings};
 
@@ -21,9 +23,8 @@ pub use self::image::remove_image;
 pub use self::log::{LogType, node_log};
 pub use self::network::parse_network;
 pub use self::new_run::{NewRun, Task};
-pub use self::node::{
-    NewNode, NodeChange, add_node, change_node, decommission_node, release_node, remove_node, show_node,
-};
+pub use self::node::{NewNode, NodeChange, add_node, change_node, decommission_node, remove_node, show_node};
+pub use self::release::release_node;
 pub use self::run::{cancel_run, list_runs, start_run};
 pub use self::system::{add_system, remove_system};
 pub use self::token::{
@@ -64,12 +65,27 @@ fn check_disk(hints: &DiskHints) -> Result<(), Error> {
     ))
 }
 
+/// The node with this id or name, or the one whose identifiers the machine with this claim code has.
 async fn known_node(connection: &mut Connection, reference: &str) -> Result<Node, Error> {
-    let node = nodes::find(connection, reference).await?;
-    node.ok_or_else(|| {
-        let message = format!("no node has the id, name or claim code {reference:?}");
-        Error::refused(ErrorCode::NotFound, message)
-    })
+    if let Some(node) = nodes::find(connection, reference).await? {
+        return Ok(node);
+    }
+    let claimant = claimants::find(connection, reference).await?;
+    if let Some(id) =
+        claimant.as_ref().filter(|claimant| claimant.reason.identifiers_match()).and_then(|c| c.node.as_ref())
+        && let Some(node) = nodes::get_by_id(connection, id).await?
+    {
+        return Ok(node);
+    }
+    let message = match claimant {
+        Some(Claimant { code, .. }) => {
+            format!(
+                "the machine with the claim code {code} is no node yet; `node release {code} --name NAME` lets it in"
+            )
+        }
+        None => format!("no node has the id, name or claim code {reference:?}"),
+    };
+    Err(Error::refused(ErrorCode::NotFound, message))
 }
 
 async fn server_url(connection: &mut Connection) -> Result<String, Error> {

@@ -34,17 +34,16 @@ pub fn token() -> String {
     URL_SAFE_NO_PAD.encode(bytes::<32>())
 }
 
-/// The short code a machine shows on its console while it waits for an operator.
-pub fn claim_code() -> String {
-    let mut code = String::with_capacity(CLAIM_LENGTH);
-    while code.len() < CLAIM_LENGTH {
-        // Values beyond the alphabet are thrown away, so that every letter is equally likely.
-        let [byte] = bytes::<1>();
-        if let Some(letter) = CLAIM_ALPHABET.get(usize::from(byte % 32)) {
-            code.push(char::from(*letter));
-        }
-    }
-    code
+/// The short code a machine shows on its console while it waits for an operator, from bytes that look random.
+pub fn claim_code(bytes: impl IntoIterator<Item = u8>) -> String {
+    // Values beyond the alphabet are left out, so that every letter is equally likely.
+    let letters = bytes.into_iter().filter_map(|byte| CLAIM_ALPHABET.get(usize::from(byte % 32)));
+    letters.take(CLAIM_LENGTH).map(|letter| char::from(*letter)).collect()
+}
+
+/// SHA-256 of a public key (SubjectPublicKeyInfo in DER), in hexadecimal.
+pub fn fingerprint(public_key: &[u8]) -> String {
+    hex(&Sha256::digest(public_key))
 }
 
 /// SHA-256 of a token in hexadecimal, stored in its place. Tokens are random, so no salt is needed.
@@ -69,7 +68,7 @@ mod tests {
     #[test]
     fn a_claim_code_is_six_letters_that_cannot_be_confused() {
         for _ in 0..1000 {
-            let code = claim_code();
+            let code = claim_code(bytes::<32>());
             assert_eq!(code.len(), 6);
             assert!(!code.contains(['I', 'L', 'O', '0', '1']), "{code}");
         }

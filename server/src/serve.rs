@@ -16,6 +16,7 @@ use slipway_protocol::ErrorCode;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::admission::Policy;
 use crate::api::{self, App};
 use crate::ca::Authority;
 use crate::capture::Captures;
@@ -52,6 +53,8 @@ pub struct Config {
     pub names: Vec<String>,
     /// Largest captured image that is accepted, in bytes.
     pub max_capture: u64,
+    /// What is asked of every machine.
+    pub policy: Policy,
 }
 
 /// `https://HOST[:PORT]`.
@@ -135,6 +138,7 @@ impl Server {
             data,
             authority,
             signer,
+            policy: config.policy,
             operator_token,
             boot: config.boot,
             reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),

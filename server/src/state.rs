@@ -22,6 +22,8 @@ pub enum NodeEvent {
     RunSucceeded(AfterRun),
     /// A step failed for good.
     RunFailed,
+    /// The operator cancelled a run of which no step had begun.
+    RunWithdrawn,
     /// The system its newest run installed has reported.
     PhonedHome,
     /// The system its newest run installed has nothing left to start, and no other report of it is awaited.
@@ -51,7 +53,7 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
         (S::Registered | S::Held | S::Enrolled, NodeEvent::ToldToWait) => S::Held,
         (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
         // A power-cycled machine enrols again. That alone changes nothing.
-        (_, NodeEvent::ToldToWait | NodeEvent::Enrolled) => state,
+        (_, NodeEvent::ToldToWait | NodeEvent::Enrolled | NodeEvent::RunWithdrawn) => state,
         (S::Registered | S::Held, NodeEvent::GivenWork) => state,
         // What runs on it, or failed to, is not from its newest run.
         (_, NodeEvent::GivenWork) => S::Enrolled,
@@ -211,6 +213,14 @@ pub fn end(run: &mut RunProgress, reason: &str, now: Millis) {
     }
     run.ended = true;
     end_as_failed(run, now);
+}
+
+/// Actions that leave slipway for the installed system.
+const LEAVES: [&str; 2] = ["reboot", "kexec"];
+
+/// Whether these steps end with the machine leaving slipway.
+pub fn leaves(steps: &[StepStatus]) -> bool {
+    steps.last().is_some_and(|step| LEAVES.contains(&&*step.action))
 }
 
 /// True while there is something left to do.

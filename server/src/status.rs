@@ -3,35 +3,43 @@
 use std::collections::HashMap;
 
 use slipway_protocol::{
-    ExternalStep, HEARTBEAT_SECONDS, NodeState, NodeStatus, POLL_SECONDS, RunState, RunStatus, StepState,
+    Claim, ExternalStep, NodeState, NodeStatus, POLL_SECONDS, Proof, RunState, RunStatus, StepState,
 };
 
+use crate::admission::SILENT;
 use crate::error::Error;
+use crate::state;
+use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, boot_reports, external_steps};
 use crate::time::{Millis, now};
 
-/// Milliseconds after which a machine with a run counts as silent. It reports at least every `HEARTBEAT_SECONDS`; two
-/// reports may be lost.
-const SILENT: Millis = 3 * HEARTBEAT_SECONDS * 1000;
 /// Milliseconds after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one poll may be lost.
 const GONE: Millis = (2 * POLL_SECONDS + 5) * 1000;
-/// Actions that put a system on a disk, and actions that leave slipway for it.
+/// Actions that put a system on a disk.
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
-const LEAVES: [&str; 2] = ["reboot", "kexec"];
 
-/// A node and its newest run.
-fn of_node(node: Node, mut run: Option<RunStatus>, now: Millis) -> NodeStatus {
+/// A node, its newest run, and the machines that claim to be it.
+fn of_node(node: Node, mut run: Option<RunStatus>, claims: Vec<Claim>, now: Millis) -> NodeStatus {
     let silent_since = run.as_mut().and_then(|run| silent_since(node.last_seen, run, now));
+    let waiting: Vec<&Claim> = claims.iter().filter(|claim| claim.reason.identifiers_match()).collect();
     NodeStatus {
         silent_since,
-        came_back_at: run.as_ref().and_then(|run| came_back_at(&node, run, now)),
+        came_back_at: run.as_ref().and_then(|run| came_back_at(&node, run, &claims, now)),
+        claim_code: match waiting.as_slice() {
+            [claim] => Some(claim.code.clone()),
+            _ => None,
+        },
+        claims,
+        key: node.key,
+        earlier_keys: Vec::new(),
+        require: node.require,
+        mac_only: node.mac_only,
         id: node.id,
         name: node.name,
         state: node.state,
         released: node.released,
-        claim_code: node.claim_code,
         identity: node.identity,
         inventory: node.inventory,
         timing: node.timing,
@@ -41,6 +49,45 @@ fn of_node(node: Node, mut run: Option<RunStatus>, now: Millis) -> NodeStatus {
         ssh_keys: node.ssh_keys,
         disk: node.disk,
         run,
+    }
+}
+
+/// A machine that waits, as a row of its own: it has not all identifiers of a node.
+fn of_stranger(claimant: Claimant, claim: Claim) -> NodeStatus {
+    NodeStatus {
+        id: claimant.id,
+        name: None,
+        state: NodeState::Held,
+        released: false,
+        claim_code: Some(claimant.code),
+        claims: vec![claim],
+        key: None,
+        earlier_keys: Vec::new(),
+        require: Proof::default(),
+        mac_only: false,
+        identity: claimant.identity,
+        inventory: Some(claimant.report.inventory),
+        timing: claimant.report.timing,
+        last_seen: Some(claimant.last_asked),
+        enrolled_at: None,
+        silent_since: None,
+        came_back_at: None,
+        network: None,
+        ssh_keys: Vec::new(),
+        disk: None,
+        run: None,
+    }
+}
+
+fn claim(claimant: &Claimant, node: Option<&str>) -> Claim {
+    Claim {
+        code: claimant.code.clone(),
+        reason: claimant.reason,
+        node: node.map(str::to_owned),
+        address: claimant.address.clone(),
+        identity: claimant.identity.clone(),
+        first_asked: claimant.first_asked,
+        last_asked: claimant.last_asked,
     }
 }
 
@@ -58,18 +105,21 @@ fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> 
     Some(silent_since)
 }
 
-/// When a machine that had left for the system it installed enrolled again, at once or long after, if nothing was heard
-/// from that system since. The machine was seen recently, so it is still in slipway.
-fn came_back_at(node: &Node, run: &RunStatus, now: Millis) -> Option<Millis> {
-    node.last_seen.filter(|seen| now.saturating_sub(*seen) <= GONE)?;
+/// When a machine that had left for the system it installed asked for work again, at once or long after, if nothing was
+/// heard from that system since. The machine was seen recently, so it is still in slipway.
+fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> Option<Millis> {
     let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running)
         && run.state == RunState::Succeeded
         && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
-        && run.steps.last().is_some_and(|step| LEAVES.contains(&&*step.action));
+        && state::leaves(&run.steps);
     let booted = run.boot.as_ref().map(|boot| boot.at);
     let stepped = run.external_steps.iter().map(|step| step.updated_at).max();
     let since = run.finished_at.max(run.last_contact_at).max(booted).max(stepped)?;
-    node.enrolled_at.filter(|enrolled| has_left && *enrolled >= since)
+    let is_here = |seen: Option<Millis>| seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE);
+    let restarted = node.enrolled_at.filter(|_| is_here(node.last_seen));
+    let waiting = claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(Some(claim.last_asked)));
+    let asked = restarted.into_iter().chain(waiting.map(|claim| claim.first_asked));
+    asked.filter(|at| has_left && *at >= since).min()
 }
 
 /// The status of a run.
@@ -112,14 +162,27 @@ pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
         (run.node.clone(), RunStatus { external_steps, boot, ..of_run(run) })
     };
     let mut runs: HashMap<_, _> = runs.into_iter().map(with_reports).collect();
+    let claimants = claimants::all(&mut connection).await?;
+    let labels: HashMap<&str, &str> = nodes.iter().map(|node| (node.id.as_str(), node.label())).collect();
+    let mut claims: HashMap<String, Vec<Claim>> = HashMap::new();
+    let mut strangers = Vec::new();
+    for claimant in claimants {
+        let label = claimant.node.as_deref().and_then(|id| labels.get(id).copied());
+        let claim = claim(&claimant, label);
+        if let Some(node) = &claimant.node {
+            claims.entry(node.clone()).or_default().push(claim.clone());
+        }
+        if !claimant.reason.identifiers_match() || claimant.node.is_none() {
+            strangers.push(of_stranger(claimant, claim));
+        }
+    }
     let now = now();
-    Ok(nodes
-        .into_iter()
-        .map(|node| {
-            let run = runs.remove(&node.id);
-            of_node(node, run, now)
-        })
-        .collect())
+    let of_node = |node: Node| {
+        let run = runs.remove(&node.id);
+        let claims = claims.remove(&node.id).unwrap_or_default();
+        of_node(node, run, claims, now)
+    };
+    Ok(nodes.into_iter().map(of_node).chain(strangers).collect())
 }
 
 /// One node.
@@ -128,5 +191,18 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
         Some(run) => Some(with_reports(connection, run).await?),
         None => None,
     };
-    Ok(of_node(node, run, now()))
+    let claimants = claimants::of_node(connection, &node.id).await?;
+    let claims = claimants.iter().map(|claimant| claim(claimant, Some(node.label()))).collect();
+    let earlier_keys = nodes::keys(connection, &node.id).await?.into_iter().skip(1).collect();
+    Ok(NodeStatus { earlier_keys, ..of_node(node, run, claims, now()) })
+}
+
+/// A machine that waits and is no node.
+pub async fn stranger(connection: &mut Connection, claimant: Claimant) -> Result<NodeStatus, Error> {
+    let node = match &claimant.node {
+        Some(id) => nodes::get_by_id(connection, id).await?,
+        None => None,
+    };
+    let claim = claim(&claimant, node.as_ref().map(Node::label));
+    Ok(of_stranger(claimant, claim))
 }

@@ -58,6 +58,7 @@ impl Lab {
             boot_listen: None,
             boot: None,
             names: Vec::new(),
+            policy: Default::default(),
             max_capture: 1 << 30,
         };
         let server = serve::Server::bind(config).await.unwrap();
@@ -105,7 +106,7 @@ impl Lab {
     /// Registers the machine.
     pub async fn register(&self, release: bool) {
         let identity = Identity { uuid: Some(UUID.to_owned()), ..Identity::default() };
-        let new = NewNode { name: Some("m1".to_owned()), identity, release };
+        let new = NewNode { name: Some("m1".to_owned()), identity, release, ..NewNode::default() };
         operate::add_node(&self.store().await, new).await.unwrap();
     }
 

@@ -195,7 +195,7 @@ async fn a_machine_taken_out_of_service_knocks_as_an_unknown_one_and_waits() {
     let store = lab.store().await;
     lab.register(true).await;
     // A released machine does not use up the token. It must not let this machine in again.
-    let token = operate::add_token(&store, None).await.unwrap().token;
+    let token = operate::add_token(&store, None, None).await.unwrap().token;
     let config = Config { token: Some(token.into()), ..lab.config() };
     let installing = tokio::spawn(slipway_installer::run(config, Options { once: false, ..lab.options(None) }));
     let old = lab.wait_for("enrolled", |node| node.state == NodeState::Enrolled).await;

@@ -56,8 +56,10 @@ const MODULES: &[(&str, Layers)] = &[
         &[
             &["error", "time", "random", "range"],
             &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data"],
-            &["ca", "jwt"],
+            &["jwt"],
+            &["ca"],
             &["certificate", "store"],
+            &["admission"],
             &["reports", "compose", "metadata", "escrow", "enrol", "image", "status"],
             &["capture", "operate"],
             &["api"],

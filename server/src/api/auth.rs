@@ -11,6 +11,7 @@ use slipway_protocol::ErrorCode;
 use crate::api::App;
 use crate::api::answer::ApiError;
 use crate::error::Error;
+use crate::jwt::Subject;
 use crate::random::same_secret;
 use crate::reports::run_events;
 use crate::store::nodes;
@@ -21,8 +22,8 @@ use crate::time::now;
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// Common name of its client certificate, if it presented a valid one signed by our authority.
-    pub certificate_name: Option<String>,
+    /// The node and key of its client certificate, if it presented a valid one signed by our authority.
+    pub certificate: Option<Subject>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Peer {
@@ -34,23 +35,23 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     }
 }
 
-/// The calling node, authenticated by its certificate or its JWT. Its record is looked up for every request, so that
-/// the credentials of a decommissioned node are refused.
-pub struct NodeCaller(pub String);
+/// The calling node, authenticated by its certificate or its JWT. Its record is looked up for every request: the
+/// credentials of a decommissioned node are refused, and so are those for a key that is no longer the node's.
+pub struct NodeCaller(pub Subject);
 
 impl FromRequestParts<Arc<App>> for NodeCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
-        let by_certificate = parts.extensions.get::<Peer>().and_then(|peer| peer.certificate_name.clone());
+        let by_certificate = parts.extensions.get::<Peer>().and_then(|peer| peer.certificate.clone());
         let by_token = || bearer(parts).and_then(|token| app.signer.verify(token, now()));
-        let Some(id) = by_certificate.or_else(by_token) else {
+        let Some(subject) = by_certificate.or_else(by_token) else {
             return Err(unauthenticated("this request needs a node's certificate or valid JWT").into());
         };
         let mut connection = app.store.read().await?;
-        run_events::admitted_node(&mut connection, &id).await?;
-        nodes::seen(&mut connection, &id, now()).await?;
-        Ok(Self(id))
+        run_events::admitted_node(&mut connection, &subject).await?;
+        nodes::seen(&mut connection, &subject.node, now()).await?;
+        Ok(Self(subject))
     }
 }
 

@@ -11,17 +11,19 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use slipway_protocol::{ErrorBody, ErrorCode, Identity};
 
+use crate::admission;
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlPath, UrlQuery};
 use crate::api::files::{self, Served};
 use crate::enrol;
 use crate::error::Error;
 use crate::ipxe::{self, Known};
+use crate::store::nodes::{self, Node};
 use crate::store::runs;
 use utoipa::IntoParams;
 
-/// What iPXE knows about its machine. Anyone may ask about any machine: the script reveals only the node's name and
-/// whether it installs.
+/// What iPXE knows about its machine. Anyone may ask: who knows all identifiers of a node learns whether it installs, and
+/// nothing else.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Machine {
@@ -41,21 +43,24 @@ pub async fn script(State(app): State<Arc<App>>, UrlQuery(machine): UrlQuery<Mac
     Ok(text(ipxe::script(&known, &arch)))
 }
 
+/// What is known about a machine by the identifiers that iPXE has: it knows one network card, which need not be among
+/// those that were registered beside a UUID or serial number.
 async fn known(app: &App, machine: Machine) -> Result<Known, Error> {
     let macs = machine.mac.into_iter().collect();
-    let identity = enrol::normalise(&Identity { uuid: machine.uuid, serial: machine.serial, macs });
+    let found = enrol::normalise(&Identity { uuid: machine.uuid, serial: machine.serial, macs });
     let mut connection = app.store.read().await?;
-    let node = match enrol::recognise(&mut connection, &identity).await {
-        Ok(Some(node)) if node.registered => node,
-        Ok(_) => return Ok(Known::No),
-        Err(error) if error.body().code == ErrorCode::IdentityConflict => {
-            tracing::warn!(%error, "a machine asked for its boot script with contradictory keys");
-            return Ok(Known::No);
+    let is_it = |node: &Node| {
+        let mut registered = node.identity.clone();
+        if registered.uuid.is_some() || registered.serial.is_some() {
+            registered.macs.clear();
         }
-        Err(error) => return Err(error),
+        admission::matches(&registered, &found)
     };
+    let mut nodes = nodes::matching(&mut connection, &found).await?;
+    nodes.retain(is_it);
+    let Some(node) = nodes.pop().filter(|_| nodes.is_empty()) else { return Ok(Known::No) };
     let run = runs::newest_of(&mut connection, &node.id).await?;
-    Ok(Known::Node { label: node.label().to_owned(), state: node.state, run: run.map(|run| run.progress.state) })
+    Ok(Known::Node { state: node.state, run: run.map(|run| run.progress.state) })
 }
 
 fn text(script: String) -> Response {

@@ -15,6 +15,7 @@ use crate::api::answer::{ApiError, JsonBody, Raw, UrlPath, UrlQuery};
 use crate::api::auth::NodeCaller;
 use crate::capture::{Appended, Capture};
 use crate::error::Error;
+use crate::jwt::Subject;
 use crate::store::images::Image;
 use utoipa::IntoParams;
 
@@ -27,7 +28,7 @@ use utoipa::IntoParams;
     (status = 409, body = ErrorBody, description = "The run is over, or an image has this name.")))]
 pub async fn begin(
     State(app): State<Arc<App>>,
-    NodeCaller(node): NodeCaller,
+    NodeCaller(Subject { node, .. }): NodeCaller,
     UrlPath((run, name)): UrlPath<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     app.captures.begin(&Capture { node, run, name }).await?;
@@ -54,7 +55,7 @@ pub struct PiecePlace {
     (status = 503, body = ErrorBody)))]
 pub async fn put(
     State(app): State<Arc<App>>,
-    NodeCaller(node): NodeCaller,
+    NodeCaller(Subject { node, .. }): NodeCaller,
     UrlPath((run, name)): UrlPath<(String, String)>,
     UrlQuery(place): UrlQuery<PiecePlace>,
     Raw(piece): Raw,
@@ -78,7 +79,7 @@ pub async fn put(
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn commit(
     State(app): State<Arc<App>>,
-    NodeCaller(node): NodeCaller,
+    NodeCaller(Subject { node, .. }): NodeCaller,
     UrlPath(run): UrlPath<String>,
     JsonBody(image): JsonBody<CapturedImage>,
 ) -> Result<Response, ApiError> {

@@ -28,7 +28,6 @@ const MAX_ENROL_BYTES: usize = 256 << 10;
     (status = 202, body = Wait, description = "An operator must act first. Ask again after Retry-After."),
     (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read, or is too large."),
     (status = 401, body = ErrorBody, description = "token-unknown: never issued, revoked, or used before."),
-    (status = 409, body = ErrorBody, description = "identity-conflict: UUID, serial number and MAC addresses belong to different nodes."),
     (status = 410, body = ErrorBody, description = "token-expired."),
     (status = 422, body = ErrorBody, description = "identity-missing: no usable UUID, serial number or MAC address.")))]
 pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, Raw(body): Raw) -> Result<Response, ApiError> {
@@ -39,21 +38,27 @@ pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, Raw(body): Raw) -> R
     }
     let request: EnrolRequest = from_json(&body)?;
     let credentials = Credentials { authority: &app.authority, signer: &app.signer };
-    Ok(match enrol::enrol(&app.store, &credentials, &request, peer.address.ip(), now()).await? {
+    Ok(match enrol::enrol(&app.store, &credentials, app.policy, &request, peer.address.ip(), now()).await? {
         Answer::Enrolled(enrolment) => Json(enrolment).into_response(),
         Answer::Wait(wait) => (StatusCode::ACCEPTED, [(RETRY_AFTER, RETRY_SECONDS)], Json(wait)).into_response(),
     })
 }
 
-/// Get new credentials before the old ones expire.
+/// Get new credentials for the same key before the old ones expire.
 #[utoipa::path(post, path = "/v1/node/renew", request_body = RenewRequest, security(("node" = [])), responses(
-    (status = 200, body = Enrolment), (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
+    (status = 200, body = Enrolment), (status = 401, body = ErrorBody), (status = 410, body = ErrorBody),
+    (status = 403, body = ErrorBody, description = "The request is for another key.")))]
 pub async fn renew(
     State(app): State<Arc<App>>,
-    NodeCaller(node): NodeCaller,
+    NodeCaller(subject): NodeCaller,
     JsonBody(request): JsonBody<RenewRequest>,
 ) -> Result<Json<Enrolment>, ApiError> {
     let csr = NodeRequest::from_pem(&request.csr)?;
+    if csr.fingerprint() != subject.key {
+        let message =
+            "credentials are renewed for the key that the node enrolled with, and this request is for another";
+        return Err(Error::refused(ErrorCode::Forbidden, message).into());
+    }
     let credentials = Credentials { authority: &app.authority, signer: &app.signer };
-    Ok(Json(credentials.issue(&node, &csr, now())?))
+    Ok(Json(credentials.issue(&subject, &csr, now())?))
 }

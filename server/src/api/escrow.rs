@@ -10,6 +10,7 @@ use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, UrlPath};
 use crate::api::auth::NodeCaller;
 use crate::escrow;
+use crate::jwt::Subject;
 
 /// Store the recovery key of a disk before an `encrypt-root` step encrypts it. May be repeated.
 #[utoipa::path(post, path = "/v1/node/runs/{run}/recovery-keys", security(("node" = [])),
@@ -21,7 +22,7 @@ use crate::escrow;
     (status = 413, body = ErrorBody)))]
 pub async fn store(
     State(app): State<Arc<App>>,
-    NodeCaller(node): NodeCaller,
+    NodeCaller(Subject { node, .. }): NodeCaller,
     UrlPath(run): UrlPath<String>,
     JsonBody(key): JsonBody<RecoveryKey>,
 ) -> Result<StatusCode, ApiError> {

@@ -30,6 +30,7 @@ use axum::routing::{delete, get, post};
 use slipway_protocol::{ErrorCode, MAX_REQUEST_BYTES};
 use tokio::sync::watch;
 
+use crate::admission::Policy;
 use crate::ca::Authority;
 use crate::capture::Captures;
 use crate::data::DataDir;
@@ -53,6 +54,8 @@ pub struct App {
     pub authority: Authority,
     /// Signs the nodes' JWTs.
     pub signer: Signer,
+    /// What the site asks of every machine.
+    pub policy: Policy,
     /// The operators' token.
     pub operator_token: String,
     /// The folder of boot files.

@@ -18,6 +18,7 @@ use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, Raw, UrlQuery, too_large};
 use crate::api::auth::NodeCaller;
 use crate::error::Error;
+use crate::jwt::Subject;
 use crate::reports::run_events;
 use crate::store::logs::Chunk;
 use crate::store::{self, logs};
@@ -44,14 +45,14 @@ pub struct Poll {
     (status = 401, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub async fn workflow(
     State(app): State<Arc<App>>,
-    NodeCaller(node): NodeCaller,
+    NodeCaller(subject): NodeCaller,
     UrlQuery(poll): UrlQuery<Poll>,
 ) -> Result<Response, ApiError> {
     let wait = Duration::from_secs(poll.wait.unwrap_or(POLL_SECONDS).min(POLL_SECONDS));
     let deadline = Instant::now() + wait;
     let mut stopping = app.stopping.clone();
     loop {
-        if let Some(workflow) = run_events::hand_out_workflow(&app.store, &node, now()).await? {
+        if let Some(workflow) = run_events::hand_out_workflow(&app.store, &subject, now()).await? {
             return Ok(Json(workflow).into_response());
         }
         let look_again = (Instant::now() + LOOK_INTERVAL).min(deadline);
@@ -71,7 +72,7 @@ pub async fn workflow(
     (status = 404, body = ErrorBody, description = "The node has no such run.")))]
 pub async fn events(
     State(app): State<Arc<App>>,
-    NodeCaller(node): NodeCaller,
+    NodeCaller(Subject { node, .. }): NodeCaller,
     JsonBody(batch): JsonBody<EventBatch>,
 ) -> Result<Json<EventAck>, ApiError> {
     Ok(Json(run_events::store_events(&app.store, &node, &batch, now()).await?))
@@ -96,7 +97,7 @@ pub struct LogPlace {
         (status = 413, body = ErrorBody)))]
 pub async fn logs(
     State(app): State<Arc<App>>,
-    NodeCaller(node): NodeCaller,
+    NodeCaller(Subject { node, .. }): NodeCaller,
     UrlQuery(place): UrlQuery<LogPlace>,
     headers: HeaderMap,
     Raw(body): Raw,

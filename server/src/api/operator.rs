@@ -28,6 +28,9 @@ pub struct NewToken {
     /// Seconds until it expires. Default: it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<u64>,
+    /// Id or name of the node that the token proves. Default: the token lets one unknown machine in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 /// List the nodes.
@@ -283,7 +286,7 @@ pub async fn add_token(
     JsonBody(new): JsonBody<NewToken>,
 ) -> Result<(StatusCode, Json<IssuedToken>), ApiError> {
     let lifetime = new.expires_in.map(|seconds| seconds.saturating_mul(1000));
-    Ok((StatusCode::CREATED, Json(operate::add_token(&app.store, lifetime).await?)))
+    Ok((StatusCode::CREATED, Json(operate::add_token(&app.store, new.node.as_deref(), lifetime).await?)))
 }
 
 /// Remove an operating system. Runs that were started from it continue.

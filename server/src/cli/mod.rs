@@ -1,5 +1,6 @@
 //! The command line. Commands work directly on the data folder, whether or not a server is running on it.
 
+mod claims;
 mod disk;
 mod host_keys;
 mod image_add;

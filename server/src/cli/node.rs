@@ -12,7 +12,7 @@ use slipway_server::status as node_status;
 use slipway_server::store::Store;
 
 use super::disk::{DISK_OPTIONS, DiskOptions};
-use super::words::{self, label};
+use super::words::{self, ProofName, label};
 use super::{print, print_json, print_line, read, recovery_key};
 
 #[derive(Subcommand)]
@@ -30,9 +30,9 @@ pub enum NodeCommand {
         /// Id, name or claim code.
         node: String,
     },
-    /// Change the settings of the system to be installed on a machine; other settings stay as they are.
+    /// Change what is known about a machine, and the settings of the system to be installed on it.
     Set(Box<NodeSet>),
-    /// Let a machine in.
+    /// Let in the machine that shows this claim code, or the first machine with the identifiers of this node.
     #[command(after_help = "\
 Examples:
   slipway-server node release KQWXRT --name web1
@@ -113,6 +113,12 @@ pub struct NodeAdd {
     /// Let the machine in as soon as it asks.
     #[arg(long)]
     release: bool,
+    /// Accept MAC addresses as the only identifiers. Anybody on the network can read and use them.
+    #[arg(long)]
+    mac_only: bool,
+    /// What the machine must prove before it is let in.
+    #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
+    require: ProofName,
 }
 
 #[derive(Args)]
@@ -128,6 +134,18 @@ pub struct NodeSet {
     /// New name, also the host name of the next installed system.
     #[arg(long, group = "what")]
     name: Option<String>,
+    /// SMBIOS system UUID, if it changed in a repair.
+    #[arg(long, group = "what")]
+    uuid: Option<String>,
+    /// SMBIOS system serial number, if it changed in a repair.
+    #[arg(long, group = "what")]
+    serial: Option<String>,
+    /// MAC address, if they changed in a repair; may be given several times, and replaces those that were registered.
+    #[arg(long = "mac", group = "what")]
+    macs: Vec<String>,
+    /// What the machine must prove before it is let in.
+    #[arg(long, value_enum, value_name = "PROOF", group = "what")]
+    require: Option<ProofName>,
     /// YAML file with its network configuration.
     #[arg(long, value_name = "FILE", group = "what")]
     network: Option<PathBuf>,
@@ -153,7 +171,9 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
     match command {
         NodeCommand::Add(add) => {
             let identity = Identity { uuid: add.uuid, serial: add.serial, macs: add.macs };
-            let added = operate::add_node(store, NewNode { name: add.name, identity, release: add.release }).await?;
+            let NodeAdd { name, release, mac_only, require, .. } = add;
+            let new = NewNode { name, identity, release, mac_only, require: require.into() };
+            let added = operate::add_node(store, new).await?;
             print_line(&added.id)
         }
         NodeCommand::List { json: true } => print_json(&node_status::all(store).await?),
@@ -162,7 +182,7 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
         NodeCommand::Set(set) => {
             let node = set.node.clone();
             let changed = operate::change_node(store, &node, node_change(*set)?).await?;
-            print_line(&format!("{} is changed for its next run", label(&changed)))
+            print_line(&format!("{} is changed; runs that were started keep their settings", label(&changed)))
         }
         NodeCommand::Release { node, name } => {
             let released = operate::release_node(store, &node, name).await?;
@@ -191,7 +211,9 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     };
     let ssh_keys = (set.no_ssh_keys || !set.ssh_keys.is_empty()).then_some(set.ssh_keys);
     let disk = set.disk.hints().or_else(|| set.no_disk.then(DiskHints::default));
-    Ok(NodeChange { name: set.name, network, ssh_keys, disk })
+    let identity = Identity { uuid: set.uuid, serial: set.serial, macs: set.macs };
+    let identity = (identity != Identity::default()).then_some(identity);
+    Ok(NodeChange { name: set.name, identity, require: set.require.map(Into::into), network, ssh_keys, disk })
 }
 
 fn node_table(nodes: &[NodeStatus]) -> String {

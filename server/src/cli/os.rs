@@ -13,6 +13,7 @@ use slipway_user_data::Post;
 
 use super::disk::DiskOptions;
 use super::lists::system_table;
+use super::words::ProofName;
 use super::{print, print_json, print_line, read_user_data, tell};
 
 #[derive(Subcommand)]
@@ -75,6 +76,9 @@ pub struct OsAdd {
     /// Name of an expected external step; others are accepted and flagged. May be given several times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
+    /// What a machine must prove before it gets a run of this operating system.
+    #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
+    require: ProofName,
     #[command(flatten)]
     disk: DiskOptions,
 }
@@ -133,6 +137,7 @@ fn system(add: OsAdd) -> anyhow::Result<System> {
         allow_override: add.allow_override,
         boot_reporter: add.boot_reporter,
         known_steps: add.known_steps,
+        require: add.require.into(),
         disk: add.disk.hints().unwrap_or_default(),
     })
 }

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
+use slipway_server::admission::Policy;
 use slipway_server::serve::{Config, Server, ServerUrl};
+
+use super::words::ProofName;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Args)]
@@ -32,6 +35,12 @@ pub struct Options {
     /// Largest image of a captured disk that the server accepts, in bytes after compression.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 40)]
     max_capture: u64,
+    /// What every machine must prove before it is let in.
+    #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
+    require: ProofName,
+    /// Ask an operator each time a node has another key, which is each time its machine is restarted.
+    #[arg(long)]
+    strict: bool,
 }
 
 /// The only line on standard output, printed once all addresses are bound.
@@ -42,10 +51,11 @@ struct Ready {
 }
 
 pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
-    let Options { url, listen, boot_listen, boot, names, max_capture } = options;
+    let Options { url, listen, boot_listen, boot, names, max_capture, require, strict } = options;
+    let policy = Policy { require: require.into(), strict };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = Server::bind(Config { data, url, listen, boot_listen, boot, names, max_capture }).await?;
+    let server = Server::bind(Config { data, url, listen, boot_listen, boot, names, max_capture, policy }).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
     // Machines are served even if nobody reads this.
     if let Err(error) = super::print_line(&serde_json::to_string(&ready)?) {

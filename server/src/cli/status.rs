@@ -10,7 +10,7 @@ use slipway_server::time::{Millis, now};
 use slipway_server::{operate, status};
 
 use super::words::{bytes, cut_to, dash, duration, shown, table, word};
-use super::{host_keys, reports};
+use super::{claims, host_keys, reports};
 
 /// How often `--watch` looks for changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -96,7 +96,8 @@ fn one(node: &NodeStatus, now: Millis) -> String {
     let table = status_table(&[node], in_words, width(), now);
     let notice = notice(node, now).map(|notice| format!("\nThe machine {notice}\n")).unwrap_or_default();
     let failure = failure(node).unwrap_or_default();
-    format!("{table}{notice}{failure}{}{}", contacts(node, now).unwrap_or_default(), reports::of_node(node, now))
+    let contacts = contacts(node, now).unwrap_or_default();
+    format!("{table}{notice}{failure}{contacts}{}{}", reports::of_node(node, now), claims::details(node, now))
 }
 
 /// The width of the terminal in columns. Other output is not cut.
@@ -114,7 +115,7 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
         let pending = run.filter(|run| run.state == RunState::Pending);
         vec![
             node.name.clone().unwrap_or_else(|| node.id.clone()),
-            word(&node.state),
+            if node.mac_only { format!("{} (MAC only)", word(&node.state)) } else { word(&node.state) },
             step.filter(|(_, step)| !was_never_started(step)).map_or_else(dash, |(_, step)| step.action.clone()),
             match (pending, run.zip(step)) {
                 (Some(run), _) => format!("0/{}", run.steps.len()),
@@ -123,9 +124,7 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
             },
             node.last_seen.map_or_else(dash, |seen| format!("{} ago", duration(now.saturating_sub(seen)))),
             run.map_or_else(dash, |run| total(run, now)),
-            notice(node, now)
-                .or_else(|| reports::newest(node))
-                .unwrap_or_else(|| message(node, step.map(|(_, step)| step))),
+            last_message(node, step.map(|(_, step)| step), now),
         ]
     });
     let mut rows: Vec<Vec<String>> = rows.collect();
@@ -147,10 +146,20 @@ fn status_table(nodes: &[&NodeStatus], say: fn(&Progress) -> String, width: usiz
     table(&header, rows)
 }
 
+fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String {
+    let said = notice(node, now).or_else(|| reports::newest(node)).unwrap_or_else(|| message(node, step));
+    match claims::takeover(node, now) {
+        Some(takeover) if said == dash() => takeover,
+        Some(takeover) => format!("{said}; {takeover}"),
+        None => said,
+    }
+}
+
 /// A problem of a machine that its own reports do not show.
 fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     let silent = node.silent_since.map(|since| format!("has been silent for {}", duration(now.saturating_sub(since))));
-    silent.or_else(|| node.came_back_at.map(|_| CAME_BACK.to_owned()))
+    let came_back = || node.came_back_at.map(|_| CAME_BACK.to_owned());
+    silent.or_else(came_back).or_else(|| claims::notice(node, now))
 }
 
 /// The failure of a machine's run, in full.
@@ -232,10 +241,8 @@ fn in_words(progress: &Progress) -> String {
 }
 
 fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
-    if node.state == NodeState::Held
-        && let Some(code) = &node.claim_code
-    {
-        return format!("waiting to be released, claim code {code}");
+    if let Some(held) = claims::held(node) {
+        return held;
     }
     if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) {
         return "waiting for the machine to boot slipway".to_owned();
@@ -265,7 +272,7 @@ fn total(run: &RunStatus, now: Millis) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{Failure, Identity, Stage};
+    use slipway_protocol::{Failure, Identity, Proof, Stage};
 
     use super::*;
 
@@ -291,6 +298,11 @@ mod tests {
             state,
             released: true,
             claim_code: None,
+            claims: Vec::new(),
+            key: None,
+            earlier_keys: Vec::new(),
+            require: Proof::default(),
+            mac_only: false,
             identity: Identity::default(),
             inventory: None,
             timing: None,

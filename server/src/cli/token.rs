@@ -13,12 +13,17 @@ use super::{parse_duration, print, print_json, print_line};
 
 #[derive(Subcommand)]
 pub enum TokenCommand {
-    /// Issue a token for one machine, and print it. It cannot be printed again.
+    /// Issue a token that lets one unknown machine in, or proves that a machine is a certain node. It is printed, and
+    /// cannot be printed again.
     #[command(after_help = "\
 Examples:
-  slipway-server token add --expires 1h")]
+  slipway-server token add --expires 1h
+  slipway-server token add --node web1")]
     Add {
-        /// How long the token is valid, such as 90s, 30m, 1h or 7d; until it is used by default.
+        /// Id or name of the node that the token proves. Its machine shows the token at each boot.
+        #[arg(long)]
+        node: Option<String>,
+        /// How long the token is valid, such as 90s, 30m, 1h or 7d; by default until it is used, or revoked.
         #[arg(long, value_parser = parse_duration)]
         expires: Option<u64>,
     },
@@ -43,7 +48,9 @@ Examples:
 /// Runs a command about tokens.
 pub async fn run(store: &Store, command: TokenCommand) -> anyhow::Result<()> {
     match command {
-        TokenCommand::Add { expires } => print_line(&operate::add_token(store, expires).await?.token),
+        TokenCommand::Add { node, expires } => {
+            print_line(&operate::add_token(store, node.as_deref(), expires).await?.token)
+        }
         TokenCommand::List { json: true } => print_json(&operate::list_tokens(store).await?),
         TokenCommand::List { json: false } => {
             let nodes = nodes::all(&mut *store.read().await?).await?;
@@ -70,9 +77,11 @@ fn token_table(tokens: &[TokenStatus], labels: &HashMap<&str, &str>, now: Millis
             let address = token.used_by_address.as_deref().unwrap_or("-");
             format!("{} by {by} from {address}", utc(at))
         });
-        vec![token.id.clone(), utc(token.created_at), expires, used]
+        let made_for =
+            token.made_for.as_deref().map_or_else(dash, |id| labels.get(id).copied().unwrap_or(id).to_owned());
+        vec![token.id.clone(), made_for, utc(token.created_at), expires, used]
     });
-    table(&["Id", "Issued", "Expires", "Used"], rows.collect())
+    table(&["Id", "Node", "Issued", "Expires", "Used"], rows.collect())
 }
 
 #[cfg(test)]
@@ -88,6 +97,7 @@ mod tests {
             used_at: node.map(|_| 1_000),
             used_by_address: node.map(|_| "192.0.2.7".to_owned()),
             node: node.map(str::to_owned),
+            made_for: None,
         };
         let tokens =
             [token(None, None), token(Some(60_000), None), token(Some(120_000), None), token(None, Some("n1"))];
@@ -95,7 +105,7 @@ mod tests {
         let ends = ["-  -", "1970-01-01 00:01:00 UTC (expired)  -", "1970-01-01 00:02:00 UTC            -"];
         for (line, end) in text.lines().skip(1).zip(ends) {
             let (end, line) = (end.split_whitespace(), line.split_whitespace());
-            assert_eq!(line.skip(4).collect::<Vec<_>>(), end.collect::<Vec<_>>(), "{text}");
+            assert_eq!(line.skip(5).collect::<Vec<_>>(), end.collect::<Vec<_>>(), "{text}");
         }
         assert!(text.ends_with("1970-01-01 00:00:01 UTC by web1 from 192.0.2.7\n"), "{text}");
     }

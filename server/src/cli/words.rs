@@ -1,8 +1,28 @@
 //! Values and tables as text.
 
+use clap::ValueEnum;
 use serde::Serialize;
-use slipway_protocol::NodeStatus;
+use slipway_protocol::{NodeStatus, Proof};
 use slipway_server::time::Millis;
+
+/// What a machine must prove, as an option.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum ProofName {
+    /// The identifiers that were registered. Anybody on its network can read and repeat them.
+    #[default]
+    Registered,
+    /// A bootstrap token that was made for the node.
+    Token,
+}
+
+impl From<ProofName> for Proof {
+    fn from(name: ProofName) -> Self {
+        match name {
+            ProofName::Registered => Self::Registered,
+            ProofName::Token => Self::Token,
+        }
+    }
+}
 
 /// The text for a missing value.
 pub fn dash() -> String {

@@ -2,15 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
-use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus};
+use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, Proof};
 
 use super::network::valid_network;
 use super::{check_disk, check_keys, check_name, known_node};
-use crate::enrol::{join, let_in};
 use crate::error::Error;
 use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
-use crate::store::{self, Connection, Store, recovery_keys, runs};
+use crate::store::{self, Connection, Store, claimants, recovery_keys, runs};
 use crate::time::now;
 use crate::{enrol, status};
 
@@ -28,6 +27,12 @@ pub struct NewNode {
     /// Whether the node is released at once, so that its machine need not wait to enrol.
     #[serde(default)]
     pub release: bool,
+    /// Whether MAC addresses may be the only identifiers. Anybody on the network can read and use them.
+    #[serde(default)]
+    pub mac_only: bool,
+    /// What its machine must prove.
+    #[serde(default)]
+    pub require: Proof,
 }
 
 /// Changes to a node. Settings that are left out stay as they are.
@@ -38,6 +43,12 @@ pub struct NodeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$", max_length = 253)]
     pub name: Option<String>,
+    /// Identifiers of its machine. Each kind that is given replaces what was registered, as after a repair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+    /// What its machine must prove.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub require: Option<Proof>,
     /// Network configuration of the installed system. If it is empty, the image's own is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
@@ -49,23 +60,23 @@ pub struct NodeChange {
     pub disk: Option<DiskHints>,
 }
 
-/// Registers a node. A waiting machine that has one of its keys becomes that node.
+/// Registers a node with these identifiers and no others.
 pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> {
     let identity = valid_identity(&new.identity)?;
+    check_not_mac_only(&identity, new.mac_only)?;
     let mut transaction = store.write().await?;
     if let Some(name) = &new.name {
         check_name_is_free(&mut transaction, name, None).await?;
     }
-    let mut node = match enrol::recognise(&mut transaction, &identity).await? {
-        Some(node) if node.registered => return Err(known_already(&node, new.name.as_deref())),
-        Some(waiting) => waiting,
-        None => Node::new(NodeState::Registered, now()),
-    };
-    join(&mut node.identity, identity);
-    node.registered = true;
+    if let Some(node) = nodes::matching(&mut transaction, &identity).await?.first() {
+        return Err(known_already(node, new.name.as_deref()));
+    }
+    let mut node = Node::new(identity, now());
     node.name = new.name;
+    node.mac_only = new.mac_only;
+    node.require = new.require;
     if new.release {
-        let_in(&mut node);
+        node.release();
     }
     nodes::save(&mut transaction, &node).await?;
     let status = status::one(&mut transaction, node).await?;
@@ -73,8 +84,17 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
     Ok(status)
 }
 
+fn check_not_mac_only(identity: &Identity, accepted: bool) -> Result<(), Error> {
+    if accepted || identity.uuid.is_some() || identity.serial.is_some() {
+        return Ok(());
+    }
+    let message = "a MAC address alone proves nothing, because anybody on the network can read and use it; give the \
+                   UUID or the serial number of the machine too (--uuid, --serial), or accept the risk with --mac-only";
+    Err(Error::refused(ErrorCode::InvalidRequest, message))
+}
+
 /// Refuses a name that is not a host name, or that refers to a node other than the one with this id.
-async fn check_name_is_free(connection: &mut Connection, name: &str, id: Option<&str>) -> Result<(), Error> {
+pub(super) async fn check_name_is_free(connection: &mut Connection, name: &str, id: Option<&str>) -> Result<(), Error> {
     check_name("node", name)?;
     let Some(other) = nodes::find(connection, name).await?.filter(|other| Some(&*other.id) != id) else {
         return Ok(());
@@ -99,11 +119,11 @@ fn known_already(node: &Node, name: Option<&str>) -> Error {
         (false, None) => format!("`node release {label}` lets it in"),
     };
     let id = node.name.as_ref().map_or_else(String::new, |_| format!(" ({})", node.id));
-    let message = format!("node {label}{id} already has these keys; {advice}");
+    let message = format!("node {label}{id} is already registered with one of these identifiers; {advice}");
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// Normalises the keys. Unlike a machine, an operator gets an error for a meaningless key.
+/// Normalises the identifiers. Unlike a machine, an operator gets an error for a meaningless one.
 fn valid_identity(given: &Identity) -> Result<Identity, Error> {
     let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
     let uuid = given.uuid.as_deref().map(|text| {
@@ -119,15 +139,21 @@ fn valid_identity(given: &Identity) -> Result<Identity, Error> {
     });
     let identity =
         Identity { uuid: uuid.transpose()?, serial: serial.transpose()?, macs: macs.collect::<Result<_, _>>()? };
-    if nodes::keys(&identity).next().is_none() {
+    if nodes::identifiers(&identity).next().is_none() {
         return Err(invalid("a node needs at least one of UUID, serial number and MAC address".to_owned()));
     }
     Ok(enrol::normalise(&identity))
 }
 
-/// The node with this id, name or claim code.
+/// The node with this id, name or claim code; or the waiting machine with this code, if it is no node.
 pub async fn show_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
     let mut connection = store.read().await?;
+    if nodes::find(&mut connection, reference).await?.is_none()
+        && let Some(claimant) = claimants::find(&mut connection, reference).await?
+        && !claimant.reason.identifiers_match()
+    {
+        return status::stranger(&mut connection, claimant).await;
+    }
     let node = known_node(&mut connection, reference).await?;
     status::one(&mut connection, node).await
 }
@@ -140,6 +166,12 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
         check_name_is_free(&mut transaction, &name, Some(&node.id)).await?;
         node.name = Some(name);
     }
+    if let Some(identity) = change.identity {
+        node.identity = changed_identity(&mut transaction, &node, identity).await?;
+    }
+    if let Some(require) = change.require {
+        node.require = require;
+    }
     if let Some(network) = change.network {
         node.network = valid_network(network)?;
     }
@@ -151,35 +183,28 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
         check_disk(&disk)?;
         node.disk = (disk != DiskHints::default()).then_some(disk);
     }
-    // An operator who sets up a machine knows it.
-    node.registered = true;
     nodes::save(&mut transaction, &node).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
 }
 
-/// Lets a node in, under another name if one is given.
-pub async fn release_node(store: &Store, reference: &str, name: Option<String>) -> Result<NodeStatus, Error> {
-    let mut transaction = store.write().await?;
-    let mut node = known_node(&mut transaction, reference).await?;
-    if node.state == NodeState::Decommissioned {
-        let message = format!(
-            "node {} was taken out of service for good; to let its machine in again, boot it and release it with the \
-             claim code it shows",
-            node.label()
-        );
-        return Err(Error::refused(ErrorCode::Decommissioned, message));
+/// The identifiers of a node after a change. None of them may be another node's.
+async fn changed_identity(connection: &mut Connection, node: &Node, given: Identity) -> Result<Identity, Error> {
+    let given = valid_identity(&given)?;
+    let known = node.identity.clone();
+    let identity = Identity {
+        uuid: given.uuid.or(known.uuid),
+        serial: given.serial.or(known.serial),
+        macs: if given.macs.is_empty() { known.macs } else { given.macs },
+    };
+    match nodes::matching(connection, &identity).await?.iter().find(|other| other.id != node.id) {
+        Some(other) => {
+            let message = format!("node {} is already registered with one of these identifiers", other.label());
+            Err(Error::refused(ErrorCode::Conflict, message))
+        }
+        None => Ok(identity),
     }
-    if let Some(name) = name {
-        check_name_is_free(&mut transaction, &name, Some(&node.id)).await?;
-        node.name = Some(name);
-    }
-    let_in(&mut node);
-    nodes::save(&mut transaction, &node).await?;
-    let status = status::one(&mut transaction, node).await?;
-    store::commit(transaction).await?;
-    Ok(status)
 }
 
 /// Takes a node out of service. Its credentials are refused from now on, and its run is ended. If its machine connects
@@ -188,7 +213,7 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
     node.released = false;
-    node.claim_code = None;
+    node.armed = false;
     node.state = state::next(node.state, NodeEvent::Decommissioned);
     nodes::save(&mut transaction, &node).await?;
     if let Some(mut run) = runs::newest_of(&mut transaction, &node.id).await? {
@@ -200,9 +225,16 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
     Ok(status)
 }
 
-/// Removes a node that is out of service or was never in service, with its runs and logs.
+/// Removes a node that is out of service or was never in service, with its runs and logs. Or forgets the waiting machine
+/// with this claim code, until it asks again.
 pub async fn remove_node(store: &Store, reference: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
+    if nodes::find(&mut transaction, reference).await?.is_none()
+        && let Some(claimant) = claimants::find(&mut transaction, reference).await?
+    {
+        claimants::remove(&mut transaction, &claimant.key).await?;
+        return store::commit(transaction).await;
+    }
     let node = known_node(&mut transaction, reference).await?;
     let label = node.label();
     let conflict = |message: String| Err(Error::refused(ErrorCode::Conflict, message));

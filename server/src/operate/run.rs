@@ -34,8 +34,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     let run = insert(&mut transaction, &node, &id, work, now).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
-    // An operator who gives a machine work knows it.
-    node.registered = true;
+    node.armed = node.released;
     nodes::save(&mut transaction, &node).await?;
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
@@ -50,6 +49,7 @@ async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, 
         progress: state::pending(&work.steps),
         workflow: work.steps,
         last_seq: 0,
+        require: work.require,
         phone_home_hash: work.phone_home_token.as_deref().map(random::token_hash),
         phone_home: BTreeMap::new(),
         created_at: now,
@@ -114,9 +114,8 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     state::end(&mut run.progress, "cancelled by an operator", now());
     runs::update(&mut transaction, &run).await?;
     // A machine that has not begun keeps its state.
-    if began {
-        node_state::advance(&mut transaction, &run, NodeEvent::RunFailed).await?;
-    }
+    let event = if began { NodeEvent::RunFailed } else { NodeEvent::RunWithdrawn };
+    node_state::advance(&mut transaction, &run, event).await?;
     store::commit(transaction).await?;
     tracing::info!(node = run.node, run = run.id, "run cancelled");
     Ok(status::of_run(run))
@@ -127,7 +126,7 @@ async fn known_run(connection: &mut Connection, reference: &str) -> Result<Run, 
         return Ok(run);
     }
     let Some(node) = nodes::find(connection, reference).await? else {
-        let message = format!("no run has the id {reference:?}, and no node has that id, name or claim code");
+        let message = format!("no run has the id {reference:?}, and no node has that id or name");
         return Err(Error::refused(ErrorCode::NotFound, message));
     };
     let run = runs::newest_of(connection, &node.id).await?;

@@ -1,6 +1,6 @@
 //! Composes the steps of a run.
 
-use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Step, workflow};
+use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Proof, Step, workflow};
 use slipway_user_data::ignition::Additions;
 
 use super::new_run::{NewRun, Task};
@@ -26,6 +26,8 @@ pub(super) struct Work {
     pub boot_token: Option<String>,
     /// Names of the expected external steps.
     pub known_steps: Vec<String>,
+    /// The least that the machine must prove.
+    pub require: Proof,
 }
 
 /// Composes the steps for a node. Anything that the node would refuse is refused here, before a disk is erased.
@@ -36,6 +38,7 @@ pub(super) async fn compose_work(
     new: NewRun,
 ) -> Result<Work, Error> {
     let known_steps = known_steps(connection, &new).await?;
+    let require = required(connection, &new).await?;
     let (mut steps, reporting) = steps(connection, node, new).await?;
     compose::set_up(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
     give_instance_ids(&mut steps);
@@ -47,7 +50,7 @@ pub(super) async fn compose_work(
     refuse_problems(&steps)?;
     check_ignition(&steps)?;
     refuse_too_large(&steps)?;
-    Ok(Work { steps, phone_home_token, boot_token, known_steps })
+    Ok(Work { steps, phone_home_token, boot_token, known_steps, require })
 }
 
 /// The steps of a task, and the phone-home settings. Those of the run take precedence.
@@ -134,6 +137,13 @@ async fn known_steps(connection: &mut Connection, new: &NewRun) -> Result<Vec<St
     };
     check_known(&names)?;
     Ok(names)
+}
+
+/// What the operating system of a run requires. A workflow of its own requires nothing more than node and site.
+async fn required(connection: &mut Connection, new: &NewRun) -> Result<Proof, Error> {
+    let Task::Os(name) = &new.task else { return Ok(Proof::default()) };
+    let system = systems::get_by_name(connection, name).await?;
+    Ok(system.map(|system| system.require).unwrap_or_default())
 }
 
 fn refuse_problems(steps: &[Step]) -> Result<(), Error> {

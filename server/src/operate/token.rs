@@ -56,15 +56,21 @@ pub async fn add_run_token(store: &Store, reference: &str, purpose: Purpose) -> 
     Ok((token, url))
 }
 
-/// Issues a bootstrap token. `lifetime` is in milliseconds.
-pub async fn add_token(store: &Store, lifetime: Option<Millis>) -> Result<IssuedToken, Error> {
+/// Issues a bootstrap token: for one unknown machine, or as the proof of a node, whose machine shows it at each boot.
+/// `lifetime` is in milliseconds.
+pub async fn add_token(store: &Store, node: Option<&str>, lifetime: Option<Millis>) -> Result<IssuedToken, Error> {
     let now = now();
     let issued = IssuedToken {
         token: random::token(),
         expires_at: lifetime.map(|lifetime| now.saturating_add(lifetime).min(i64::MAX.cast_unsigned())),
     };
     let mut transaction = store.write().await?;
-    tokens::insert(&mut transaction, &random::token_hash(&issued.token), now, issued.expires_at).await?;
+    let node = match node {
+        Some(reference) => Some(known_node(&mut transaction, reference).await?.id),
+        None => None,
+    };
+    tokens::insert(&mut transaction, &random::token_hash(&issued.token), now, issued.expires_at, node.as_deref())
+        .await?;
     store::commit(transaction).await?;
     Ok(issued)
 }
@@ -79,7 +85,7 @@ pub struct TokenStatus {
     /// When it expires, in milliseconds since 1970, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Millis>,
-    /// When a machine used it, in milliseconds since 1970. A used token cannot be used again.
+    /// When a machine used it last, in milliseconds since 1970. Unless it was made for a node, it cannot be used again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_at: Option<Millis>,
     /// The address it was used from.
@@ -88,6 +94,9 @@ pub struct TokenStatus {
     /// Id of the node that used it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// Id of the node that it proves. Its machine uses the token at each boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_for: Option<String>,
 }
 
 /// Every bootstrap token, oldest first.
@@ -104,6 +113,7 @@ fn token_status(token: Token) -> TokenStatus {
         used_at: token.used_at,
         used_by_address: token.used_by_address,
         node: token.node,
+        made_for: token.made_for,
     }
 }
 
@@ -117,7 +127,7 @@ pub async fn revoke_token(store: &Store, reference: &str) -> Result<TokenStatus,
         let message = "there is no such bootstrap token; `token list` shows the ids of all tokens";
         return Err(Error::refused(ErrorCode::NotFound, message));
     };
-    if token.used_at.is_some() {
+    if token.used_at.is_some() && token.made_for.is_none() {
         let node = token.node.as_deref().unwrap_or("a node that was removed");
         let message = format!(
             "the token was used: it let {node} in, and cannot be used again; to take a node out of service, use \

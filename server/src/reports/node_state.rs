@@ -15,7 +15,11 @@ pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -
     if next != node.state {
         tracing::info!(node = node.label(), run = run.id, from = ?node.state, to = ?next, "node changed its state");
         node.state = next;
-        nodes::save(connection, &node).await?;
     }
-    Ok(())
+    if matches!(event, NodeEvent::RunSucceeded(_) | NodeEvent::RunFailed | NodeEvent::RunWithdrawn) {
+        // There is nothing left to do for another machine.
+        node.armed = false;
+        node.key_left = matches!(event, NodeEvent::RunSucceeded(_)) && state::leaves(&run.progress.steps);
+    }
+    nodes::save(connection, &node).await
 }

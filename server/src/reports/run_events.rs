@@ -5,6 +5,7 @@ use slipway_protocol::{
 };
 
 use crate::error::Error;
+use crate::jwt::Subject;
 use crate::reports::{boot, node_state};
 use crate::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::store::nodes::Node;
@@ -12,41 +13,54 @@ use crate::store::runs::{self, Run};
 use crate::store::{self, Connection, Store, events, nodes};
 use crate::time::Millis;
 
-/// The node, if it may ask and report. The credentials of a decommissioned node are refused.
-pub async fn admitted_node(connection: &mut Connection, id: &str) -> Result<Node, Error> {
-    let Some(node) = nodes::get_by_id(connection, id).await? else {
+/// The node, if it may ask and report with this key. The credentials of a decommissioned node are refused.
+pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Result<Node, Error> {
+    let Some(node) = nodes::get_by_id(connection, &subject.node).await? else {
         let message = "the credentials belong to a node that no longer exists";
         return Err(Error::refused(ErrorCode::Unauthenticated, message));
     };
     if node.state == NodeState::Decommissioned {
-        let message = format!("node {} was taken out of service by an operator", node.label());
-        return Err(Error::refused(ErrorCode::Decommissioned, message));
+        return Err(Error::refused(ErrorCode::Decommissioned, "an operator took this node out of service"));
     }
-    if !node.released {
-        return Err(Error::refused(ErrorCode::Forbidden, format!("node {} is not released", node.label())));
+    if !node.released || node.key.as_ref().is_none_or(|key| key.fingerprint != subject.key) {
+        let message = "the node is not known by this key (any more); enrol again";
+        return Err(Error::refused(ErrorCode::Unauthenticated, message));
     }
     Ok(node)
 }
 
 /// The workflow for a node, which counts as fetched from now on. A run that has ended is not handed out again. One that
 /// is in progress is, because the machine may have been power-cycled.
-pub async fn hand_out_workflow(store: &Store, node: &str, now: Millis) -> Result<Option<Workflow>, Error> {
-    let open = |run: &Run| state::is_open(run.progress.state);
+///
+/// Nothing is handed out to a machine that proved less than the run requires.
+pub async fn hand_out_workflow(store: &Store, subject: &Subject, now: Millis) -> Result<Option<Workflow>, Error> {
     // Reading needs no write lock, and most polls find nothing.
     let mut connection = store.read().await?;
-    admitted_node(&mut connection, node).await?;
-    let found = runs::newest_of(&mut connection, node).await?;
-    drop(connection);
-    if !found.as_ref().is_some_and(open) {
+    if open_run(&mut connection, subject).await?.is_none() {
         return Ok(None);
     }
+    drop(connection);
     let mut transaction = store.write().await?;
-    let Some(mut run) = runs::newest_of(&mut transaction, node).await?.filter(open) else { return Ok(None) };
+    let Some((mut node, mut run)) = open_run(&mut transaction, subject).await? else { return Ok(None) };
+    if node.key_left {
+        // It asks for work, so it has not left.
+        node.key_left = false;
+        nodes::save(&mut transaction, &node).await?;
+    }
     run.progress.state = RunState::Running;
     run.started_at.get_or_insert(now);
     runs::update(&mut transaction, &run).await?;
     store::commit(transaction).await?;
     Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
+}
+
+/// The run that the machine with this key may work on.
+async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Option<(Node, Run)>, Error> {
+    let node = admitted_node(connection, subject).await?;
+    let run = runs::newest_of(connection, &node.id).await?;
+    let may =
+        |run: &Run| state::is_open(run.progress.state) && node.key.as_ref().is_some_and(|key| key.proof >= run.require);
+    Ok(run.filter(may).map(|run| (node, run)))
 }
 
 /// Stores events of a node's run. Those at or below the highest sequence number stored are skipped.

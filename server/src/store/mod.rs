@@ -5,6 +5,7 @@
 //! either.
 
 pub mod boot_reports;
+pub mod claimants;
 pub mod events;
 pub mod external_steps;
 pub mod images;
@@ -108,6 +109,7 @@ fn migrations() -> Migrator {
         migration(6, "reports", include_str!("../../migrations/0006_reports.sql")),
         migration(7, "uses of run tokens", include_str!("../../migrations/0007_run_token_uses.sql")),
         migration(8, "disk hints", include_str!("../../migrations/0008_disk_hints.sql")),
+        migration(9, "keys of nodes", include_str!("../../migrations/0009_keys_of_nodes.sql")),
     ])
 }
 

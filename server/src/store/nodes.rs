@@ -1,6 +1,6 @@
-//! Nodes and the keys they are recognised by.
+//! Nodes, the identifiers they are registered by, and the keys of their machines.
 
-use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeState};
+use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeKey, NodeState, Proof};
 
 use super::{
     Connection, database, enum_from_text, get, json, number, optional_json, optional_number, to_json, to_word,
@@ -19,13 +19,19 @@ pub struct Node {
     pub name: Option<String>,
     /// Its state.
     pub state: NodeState,
-    /// An operator knows it. False for a machine that only asked to enrol.
-    pub registered: bool,
     /// The operator let it in.
     pub released: bool,
-    /// Code on its console while it waits; unique.
-    pub claim_code: Option<String>,
-    /// The keys it is recognised by.
+    /// Whether another key may take over once the machine with the present one is silent.
+    pub armed: bool,
+    /// The key that is let in.
+    pub key: Option<NodeKey>,
+    /// Whether the machine with this key said that it leaves for the system it installed.
+    pub key_left: bool,
+    /// The least that its machine must prove.
+    pub require: Proof,
+    /// Whether an operator accepted MAC addresses as the only identifiers.
+    pub mac_only: bool,
+    /// The identifiers it is registered by.
     pub identity: Identity,
     /// What discovery found last.
     pub inventory: Option<Inventory>,
@@ -52,16 +58,19 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node of which nothing is known yet, with a fresh id and claim code. It is registered only if its state is.
-    pub fn new(state: NodeState, now: Millis) -> Self {
+    /// A node that an operator registers by these identifiers, with a fresh id.
+    pub fn new(identity: Identity, now: Millis) -> Self {
         Self {
             id: random::id(),
             name: None,
-            state,
-            registered: state == NodeState::Registered,
+            state: NodeState::Registered,
             released: false,
-            claim_code: Some(random::claim_code()),
-            identity: Identity::default(),
+            armed: false,
+            key: None,
+            key_left: false,
+            require: Proof::default(),
+            mac_only: false,
+            identity,
             inventory: None,
             timing: None,
             agent_version: None,
@@ -76,42 +85,38 @@ impl Node {
         }
     }
 
+    /// Lets in the first machine that has its identifiers, and further ones when that is silent, until its next run
+    /// ends.
+    pub fn release(&mut self) {
+        self.released = true;
+        self.armed = true;
+    }
+
     /// Its label for people: its name, else its id.
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }
 }
 
-/// A key that is known, and the node it belongs to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyMatch {
-    /// `uuid`, `serial` or `mac`.
-    pub kind: &'static str,
-    /// The value.
-    pub value: String,
-    /// Id of the node.
-    pub node: String,
-}
-
-/// The keys of an identity, strongest first.
-pub fn keys(identity: &Identity) -> impl Iterator<Item = (&'static str, &str)> {
+/// The identifiers of an identity with their kinds, strongest first.
+pub fn identifiers(identity: &Identity) -> impl Iterator<Item = (&'static str, &str)> {
     let uuid = identity.uuid.iter().map(|value| ("uuid", value.as_str()));
     let serial = identity.serial.iter().map(|value| ("serial", value.as_str()));
     let macs = identity.macs.iter().map(|value| ("mac", value.as_str()));
     uuid.chain(serial).chain(macs)
 }
 
-/// Which nodes the keys of an identity belong to, strongest key first.
-pub async fn matching(connection: &mut Connection, identity: &Identity) -> Result<Vec<KeyMatch>, Error> {
-    let mut matches = Vec::new();
-    for (kind, value) in keys(identity) {
-        let row = sqlx::query("SELECT node FROM node_keys WHERE kind = $1 AND value = $2").bind(kind).bind(value);
-        let row = row.fetch_optional(&mut *connection).await.map_err(database("looking up a key"))?;
-        if let Some(row) = row {
-            matches.push(KeyMatch { kind, value: value.to_owned(), node: get(&row, "node")? });
-        }
+/// The nodes that are registered with any of these identifiers, strongest identifier first.
+pub async fn matching(connection: &mut Connection, identity: &Identity) -> Result<Vec<Node>, Error> {
+    let mut found: Vec<Node> = Vec::new();
+    for (kind, value) in identifiers(identity) {
+        let sql =
+            "SELECT nodes.* FROM nodes JOIN node_keys ON node_keys.node = nodes.id WHERE kind = $1 AND value = $2";
+        let row = sqlx::query(sql).bind(kind).bind(value).fetch_optional(&mut *connection).await;
+        let node = row.map_err(database("looking up an identifier"))?.as_ref().map(from_row).transpose()?;
+        found.extend(node.filter(|node| found.iter().all(|known| known.id != node.id)));
     }
-    Ok(matches)
+    Ok(found)
 }
 
 /// The node with this id.
@@ -120,7 +125,7 @@ pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<N
     row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
 }
 
-/// The node with this id, name or claim code. If a text is more than one of these, the first in this order counts.
+/// The node with this id, else with this name.
 pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Node>, Error> {
     for sql in ["SELECT * FROM nodes WHERE id = $1", "SELECT * FROM nodes WHERE name = $1"] {
         let row = sqlx::query(sql).bind(reference).fetch_optional(&mut *connection).await;
@@ -128,9 +133,7 @@ pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option
             return from_row(&row).map(Some);
         }
     }
-    let code = reference.trim().to_ascii_uppercase();
-    let row = sqlx::query("SELECT * FROM nodes WHERE claim_code = $1").bind(code).fetch_optional(connection).await;
-    row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
+    Ok(None)
 }
 
 /// Every node, oldest first.
@@ -139,27 +142,26 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
-/// Stores the node and all its keys. A decommissioned node keeps no keys, so that no machine is recognised as it. A key
-/// of another node stays there: the caller has checked that in the same transaction.
+/// Stores the node and its identifiers. A decommissioned node keeps none, so that no machine is recognised as it. The
+/// caller has checked in the same transaction that no other node has them.
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
-    let sql = "INSERT INTO nodes (id, name, state, registered, released, claim_code, identity_json, inventory_json, \
-               timing_json, agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, \
-               ssh_keys_json, disk_json) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) \
+    let sql = "INSERT INTO nodes (id, name, state, released, identity_json, inventory_json, timing_json, \
+               agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, ssh_keys_json, \
+               disk_json, key_json, armed, key_left, mac_only, required) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) \
                ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state, \
-               registered = excluded.registered, released = excluded.released, claim_code = excluded.claim_code, \
-               identity_json = excluded.identity_json, inventory_json = excluded.inventory_json, \
-               timing_json = excluded.timing_json, agent_version = excluded.agent_version, boot_id = excluded.boot_id, \
+               released = excluded.released, identity_json = excluded.identity_json, \
+               inventory_json = excluded.inventory_json, timing_json = excluded.timing_json, \
+               agent_version = excluded.agent_version, boot_id = excluded.boot_id, \
                last_seen = excluded.last_seen, enrolled_at = excluded.enrolled_at, run = excluded.run, \
                network_json = excluded.network_json, ssh_keys_json = excluded.ssh_keys_json, \
-               disk_json = excluded.disk_json";
+               disk_json = excluded.disk_json, key_json = excluded.key_json, armed = excluded.armed, \
+               key_left = excluded.key_left, mac_only = excluded.mac_only, required = excluded.required";
     let done = sqlx::query(sql)
         .bind(&node.id)
         .bind(&node.name)
         .bind(to_word(&node.state))
-        .bind(node.registered)
         .bind(node.released)
-        .bind(&node.claim_code)
         .bind(to_json(&node.identity))
         .bind(node.inventory.as_ref().map(to_json))
         .bind(node.timing.as_ref().map(to_json))
@@ -172,23 +174,25 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .bind(node.network.as_ref().map(to_json))
         .bind(to_json(&node.ssh_keys))
         .bind(node.disk.as_ref().map(to_json))
+        .bind(node.key.as_ref().map(to_json))
+        .bind(node.armed)
+        .bind(node.key_left)
+        .bind(node.mac_only)
+        .bind(to_word(&node.require))
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a node"))?;
+    let done = sqlx::query("DELETE FROM node_keys WHERE node = $1").bind(&node.id).execute(&mut *connection).await;
+    done.map_err(database("removing a node's identifiers"))?;
     if node.state == NodeState::Decommissioned {
-        return forget_keys(connection, &node.id).await;
+        return Ok(());
     }
-    for (kind, value) in keys(&node.identity) {
-        let sql = "INSERT INTO node_keys (kind, value, node) VALUES ($1, $2, $3) ON CONFLICT (kind, value) DO NOTHING";
+    for (kind, value) in identifiers(&node.identity) {
+        let sql = "INSERT INTO node_keys (kind, value, node) VALUES ($1, $2, $3)";
         let done = sqlx::query(sql).bind(kind).bind(value).bind(&node.id).execute(&mut *connection).await;
-        done.map_err(database("storing a node's keys"))?;
+        done.map_err(database("storing a node's identifiers"))?;
     }
     Ok(())
-}
-
-async fn forget_keys(connection: &mut Connection, id: &str) -> Result<(), Error> {
-    let done = sqlx::query("DELETE FROM node_keys WHERE node = $1").bind(id).execute(connection).await;
-    done.map(drop).map_err(database("removing a node's keys"))
 }
 
 /// Removes a node with its keys, runs and logs.
@@ -204,12 +208,25 @@ pub async fn seen(connection: &mut Connection, id: &str, now: Millis) -> Result<
     done.map(drop).map_err(database("recording that a node was heard from"))
 }
 
-/// Forgets the machines that only asked to enrol, except the `keep` seen last.
-pub async fn forget_unregistered(connection: &mut Connection, keep: u32) -> Result<(), Error> {
-    let sql = "DELETE FROM nodes WHERE NOT registered AND id NOT IN \
-               (SELECT id FROM nodes WHERE NOT registered ORDER BY last_seen DESC, id LIMIT $1)";
-    let done = sqlx::query(sql).bind(i64::from(keep)).execute(connection).await;
-    done.map(drop).map_err(database("removing unknown machines"))
+/// Most keys of a node that are remembered.
+const MAX_KEYS: i64 = 100;
+
+/// Remembers a key that the node has from now on.
+pub async fn remember_key(connection: &mut Connection, node: &str, key: &NodeKey) -> Result<(), Error> {
+    let sql = "INSERT INTO node_key_changes (node, at, key_json) VALUES ($1, $2, $3)";
+    let query = sqlx::query(sql).bind(node).bind(key.since.cast_signed()).bind(to_json(key));
+    query.execute(&mut *connection).await.map_err(database("recording the key of a node"))?;
+    let sql = "DELETE FROM node_key_changes WHERE node = $1 AND at < (SELECT at FROM node_key_changes \
+               WHERE node = $1 ORDER BY at DESC LIMIT 1 OFFSET $2)";
+    let done = sqlx::query(sql).bind(node).bind(MAX_KEYS - 1).execute(connection).await;
+    done.map(drop).map_err(database("forgetting old keys of a node"))
+}
+
+/// The keys of a node, newest first.
+pub async fn keys(connection: &mut Connection, node: &str) -> Result<Vec<NodeKey>, Error> {
+    let query = sqlx::query("SELECT key_json FROM node_key_changes WHERE node = $1 ORDER BY at DESC").bind(node);
+    let rows = query.fetch_all(connection).await.map_err(database("reading the keys of a node"))?;
+    rows.iter().map(|row| json(row, "key_json")).collect()
 }
 
 fn from_row(row: &SqliteRow) -> Result<Node, Error> {
@@ -217,9 +234,12 @@ fn from_row(row: &SqliteRow) -> Result<Node, Error> {
         id: get(row, "id")?,
         name: get(row, "name")?,
         state: enum_from_text(row, "state")?,
-        registered: get(row, "registered")?,
         released: get(row, "released")?,
-        claim_code: get(row, "claim_code")?,
+        armed: get(row, "armed")?,
+        key: optional_json(row, "key_json")?,
+        key_left: get(row, "key_left")?,
+        require: enum_from_text(row, "required")?,
+        mac_only: get(row, "mac_only")?,
         identity: json(row, "identity_json")?,
         inventory: optional_json(row, "inventory_json")?,
         timing: optional_json(row, "timing_json")?,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::Step;
+use slipway_protocol::{Proof, Step};
 
 use super::{Connection, database, enum_from_text, get, json, number, optional_number, to_json, to_word};
 use crate::error::Error;
@@ -23,6 +23,8 @@ pub struct Run {
     pub progress: RunProgress,
     /// Highest event sequence number stored; 0 before the first.
     pub last_seq: u64,
+    /// The least that the machine must prove to get it.
+    pub require: Proof,
     /// SHA-256 of the token in its phone-home URL, if the installed system is asked to report.
     pub phone_home_hash: Option<String>,
     /// What the installed system posted first.
@@ -40,7 +42,7 @@ pub struct Run {
 /// Stores a new run, and the cloud-init instance ids its workflow gives out.
 pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) -> Result<(), Error> {
     let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, phone_home_json, \
-               created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+               created_at, required) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
     let done = sqlx::query(sql)
         .bind(&run.id)
         .bind(&run.node)
@@ -51,6 +53,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) 
         .bind(&run.phone_home_hash)
         .bind(to_json(&run.phone_home))
         .bind(run.created_at.cast_signed())
+        .bind(to_word(&run.require))
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a run"))?;
@@ -140,6 +143,7 @@ fn from_row(row: &SqliteRow) -> Result<Run, Error> {
             ended: get(row, "ended")?,
         },
         last_seq: number(row, "last_seq")?,
+        require: enum_from_text(row, "required")?,
         phone_home_hash: get(row, "phone_home_hash")?,
         phone_home: json(row, "phone_home_json")?,
         created_at: number(row, "created_at")?,

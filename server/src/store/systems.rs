@@ -1,7 +1,7 @@
 //! Operating systems: what an operator installs by name.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{Digest, DiskHints};
+use slipway_protocol::{Digest, DiskHints, Proof};
 
 use super::{Connection, database, json, to_json};
 use crate::error::Error;
@@ -55,6 +55,9 @@ pub struct System {
     /// flagged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_steps: Vec<String>,
+    /// What a machine must prove before it gets a run of this operating system.
+    #[serde(default)]
+    pub require: Proof,
     /// Hints for the disk to install on.
     #[serde(default)]
     pub disk: DiskHints,

@@ -1,4 +1,5 @@
-//! Bootstrap tokens: an operator's consent given in advance, good for one machine.
+//! Bootstrap tokens: an operator's consent given in advance, good for one machine; or what proves that a machine is a
+//! certain node, at each of its boots.
 
 use super::{Connection, database, get, number, optional_number};
 use crate::error::Error;
@@ -20,6 +21,8 @@ pub struct Token {
     pub used_by_address: Option<String>,
     /// The node that used it.
     pub node: Option<String>,
+    /// The node that it was made for.
+    pub made_for: Option<String>,
 }
 
 /// Stores a new token by its hash.
@@ -28,10 +31,12 @@ pub async fn insert(
     hash: &str,
     now: Millis,
     expires_at: Option<Millis>,
+    made_for: Option<&str>,
 ) -> Result<(), Error> {
-    let sql = "INSERT INTO tokens (hash, created_at, expires_at) VALUES ($1, $2, $3)";
+    let sql = "INSERT INTO tokens (hash, created_at, expires_at, made_for) VALUES ($1, $2, $3, $4)";
     let expires_at = expires_at.map(u64::cast_signed);
-    let done = sqlx::query(sql).bind(hash).bind(now.cast_signed()).bind(expires_at).execute(connection).await;
+    let query = sqlx::query(sql).bind(hash).bind(now.cast_signed()).bind(expires_at).bind(made_for);
+    let done = query.execute(connection).await;
     done.map(drop).map_err(database("storing a token"))
 }
 
@@ -61,6 +66,7 @@ fn from_row(row: &SqliteRow) -> Result<Token, Error> {
         used_at: optional_number(row, "used_at")?,
         used_by_address: get(row, "used_by_address")?,
         node: get(row, "node")?,
+        made_for: get(row, "made_for")?,
     })
 }
 

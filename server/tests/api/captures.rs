@@ -172,7 +172,7 @@ async fn only_the_node_of_the_run_may_store_what_the_run_captures() {
     let capturing = Capturing::start().await;
     let Capturing { server, node, run } = &capturing;
     let identity = Identity { serial: Some("7CZ1234".to_owned()), ..Identity::default() };
-    let new = NewNode { name: Some("m2".to_owned()), identity: identity.clone(), release: true };
+    let new = NewNode { name: Some("m2".to_owned()), identity: identity.clone(), release: true, ..NewNode::default() };
     operate::add_node(&server.store().await, new).await.unwrap();
     let other = Node::enrol(server, Machine::new(identity)).await;
     start_run(server, "m2", "web1.zst").await;

@@ -43,7 +43,10 @@ fn operators_set_a_machine_up_beside_a_running_server() {
     let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA me";
     let set = |rest: &[&str]| succeed(data, &[&["node", "set", "web1"], rest].concat());
     let shown = || serde_json::from_str::<NodeStatus>(&succeed(data, &["node", "show", "web1"])).unwrap();
-    assert_eq!(set(&["--network", network.to_str().unwrap(), "--ssh-key", key]), "web1 is changed for its next run\n");
+    assert_eq!(
+        set(&["--network", network.to_str().unwrap(), "--ssh-key", key]),
+        "web1 is changed; runs that were started keep their settings\n"
+    );
     assert_eq!((shown().network.unwrap().interfaces[0].name.as_str(), &*shown().ssh_keys[0]), ("lan0", key));
     set(&["--no-network"]);
     assert_eq!((shown().network, shown().ssh_keys.len()), (None, 1));
@@ -84,23 +87,23 @@ fn operators_set_a_machine_up_beside_a_running_server() {
 }
 
 #[test]
-fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
+fn a_machine_that_was_registered_without_a_name_gets_one() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path();
     made(data);
     let shown = |node: &str| serde_json::from_str::<NodeStatus>(&succeed(data, &["node", "show", node])).unwrap();
     let id = succeed(data, &["node", "add", "--serial", "7CZ1"]).trim().to_owned();
-    let code = shown(&id).claim_code.unwrap();
 
     let again = |name: &str| fail(data, &["node", "add", "--name", name, "--serial", "7CZ1"]);
-    let known = |node: &str| format!("slipway-server: node {node} already has these keys; ");
+    let known =
+        |node: &str| format!("slipway-server: node {node} is already registered with one of these identifiers; ");
     assert_eq!(again("web1"), known(&id) + &format!("`node release {id} --name web1` names it and lets it in"));
     assert_eq!(
-        fail(data, &["node", "release", &code, "--name", "web 1"]),
+        fail(data, &["node", "release", &id, "--name", "web 1"]),
         "slipway-server: \"web 1\" is not a valid node name: use letters, digits, hyphens and dots, as in host names"
     );
     assert!(!shown(&id).released, "all or nothing");
-    assert_eq!(succeed(data, &["node", "release", &code, "--name", "web1"]), "web1 is released\n");
+    assert_eq!(succeed(data, &["node", "release", &id, "--name", "web1"]), "web1 is released\n");
     let named = format!("web1 ({id})");
     assert_eq!(again("web2"), known(&named) + "`node set web1 --name web2` names it");
     assert_eq!(
@@ -112,7 +115,7 @@ fn a_machine_that_was_let_in_by_its_claim_code_gets_a_name() {
     let set = |node: &str, name: &str| run(data, &["node", "set", node, "--name", name]);
     let taken = format!("slipway-server: the name \"web1\" already refers to node {id}; choose another name\n");
     assert_eq!(String::from_utf8(set(&other, "web1").stderr).unwrap(), taken);
-    assert_eq!(set("web1", "db1").stdout, b"db1 is changed for its next run\n");
+    assert_eq!(set("web1", "db1").stdout, b"db1 is changed; runs that were started keep their settings\n");
     assert_eq!(set("db1", "db1").status.code(), Some(0), "its own name is no other's");
     assert_eq!(set(&other, "web1").status.code(), Some(0));
     assert_eq!(shown("db1").id, id);

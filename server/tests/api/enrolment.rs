@@ -2,20 +2,29 @@
 
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
-use slipway_protocol::{Enrolment, ErrorCode, Identity, NodeState, RenewRequest, Wait, WaitReason};
+use slipway_protocol::{ClaimReason, Enrolment, ErrorCode, Identity, NodeState, RenewRequest, Wait};
 use slipway_server::operate::{self, NewNode};
-use slipway_server::store::nodes;
-use slipway_server::{jwt, random, status, time};
+use slipway_server::store::claimants::{self, Claimant};
+use slipway_server::{jwt, random, status, store, time};
 
 use crate::support::{Machine, Node, TestServer, UUID, refusal, trusting, with_certificate};
 
 const OTHER_UUID: &str = "5d5d4544-0042-3010-8058-b7c04f503432";
 
-async fn waits(server: &TestServer, machine: &Machine) -> Wait {
+pub async fn waits(server: &TestServer, machine: &Machine) -> Wait {
     let response = machine.try_enrol(server).await;
     assert_eq!(response.status(), StatusCode::ACCEPTED);
     assert_eq!(response.headers()[RETRY_AFTER], "2");
     response.json().await.unwrap()
+}
+
+/// Why the only machine that waits does.
+pub async fn reason(server: &TestServer) -> ClaimReason {
+    let nodes = status::all(&server.store().await).await.unwrap();
+    let mut claims: Vec<_> = nodes.into_iter().flat_map(|node| node.claims).collect();
+    claims.dedup();
+    assert_eq!(claims.len(), 1, "{claims:?}");
+    claims[0].reason
 }
 
 async fn refused(server: &TestServer, machine: &Machine) -> ErrorCode {
@@ -27,7 +36,7 @@ async fn an_unknown_machine_waits_until_its_claim_code_is_released() {
     let server = TestServer::start().await;
     let machine = Machine::with_uuid(UUID);
     let wait = waits(&server, &machine).await;
-    assert_eq!(wait.reason, WaitReason::Unregistered);
+    assert_eq!(reason(&server).await, ClaimReason::Unregistered);
     assert_eq!(waits(&server, &machine).await, wait, "the code stays the same");
 
     let store = server.store().await;
@@ -45,43 +54,35 @@ async fn a_registered_machine_waits_until_it_is_released() {
     let server = TestServer::start().await;
     let store = server.store().await;
     let identity = Identity { serial: Some("7CZ1".to_owned()), ..Identity::default() };
-    let new = NewNode { name: Some("web1".to_owned()), identity, release: false };
+    let new = NewNode { name: Some("web1".to_owned()), identity, release: false, ..NewNode::default() };
     operate::add_node(&store, new).await.unwrap();
 
     let identity = Identity { uuid: Some(UUID.to_owned()), serial: Some(" 7CZ1".to_owned()), macs: Vec::new() };
     let machine = Machine::new(identity);
-    assert_eq!(waits(&server, &machine).await.reason, WaitReason::NotReleased);
+    waits(&server, &machine).await;
+    assert_eq!(reason(&server).await, ClaimReason::NotReleased);
     assert_eq!(operate::show_node(&store, "web1").await.unwrap().state, NodeState::Held);
     operate::release_node(&store, "web1", None).await.unwrap();
     Node::enrol(&server, machine).await;
 
-    // The UUID the machine reported is not a key: the operator registered only the serial number.
-    assert_eq!(waits(&server, &Machine::with_uuid(UUID)).await.reason, WaitReason::Unregistered);
+    // The UUID that the machine reported says nothing: the operator registered only the serial number.
+    waits(&server, &Machine::with_uuid(UUID)).await;
+    assert_eq!(reason(&server).await, ClaimReason::Unregistered);
 }
 
 #[tokio::test]
-async fn keys_of_another_machine_cannot_be_taken() {
+async fn identifiers_of_another_machine_cannot_be_taken() {
     let server = TestServer::start().await;
-    let node = server.enrolled("web1").await;
+    let mut node = server.enrolled("web1").await;
     let mac = "52:54:00:12:34:56".to_owned();
     let greedy = Identity { uuid: Some(UUID.to_owned()), serial: Some("7CZ1".to_owned()), macs: vec![mac.clone()] };
-    assert_eq!(Node::enrol(&server, Machine::new(greedy)).await.enrolment.node, node.enrolment.node);
+    node.machine.identity = greedy;
+    assert_eq!(Node::enrol(&server, node.machine).await.enrolment.node, node.enrolment.node);
 
     let other = Identity { serial: Some("7CZ1".to_owned()), macs: vec![mac], ..Identity::default() };
-    let new = NewNode { name: Some("web2".to_owned()), identity: other.clone(), release: true };
+    let new = NewNode { name: Some("web2".to_owned()), identity: other.clone(), release: true, ..NewNode::default() };
     let id = operate::add_node(&server.store().await, new).await.unwrap().id;
     assert_eq!(Node::enrol(&server, Machine::new(other)).await.enrolment.node, id);
-}
-
-#[tokio::test]
-async fn a_machine_nobody_registered_is_known_by_all_its_keys() {
-    let server = TestServer::start().await;
-    let serial = Identity { serial: Some("7CZ1".to_owned()), ..Identity::default() };
-    let wait = waits(&server, &Machine::new(Identity { uuid: Some(UUID.to_owned()), ..serial.clone() })).await;
-    assert_eq!(waits(&server, &Machine::new(serial.clone())).await.claim_code, wait.claim_code);
-    let released = operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap();
-    assert_eq!(Node::enrol(&server, Machine::new(serial)).await.enrolment.node, released.id);
-    assert_eq!(Node::enrol(&server, Machine::with_uuid(UUID)).await.enrolment.node, released.id);
 }
 
 #[tokio::test]
@@ -113,27 +114,19 @@ async fn a_machine_without_a_usable_key_is_refused() {
 }
 
 #[tokio::test]
-async fn keys_of_two_nodes_are_a_conflict() {
+async fn a_machine_with_the_identifiers_of_two_nodes_is_neither() {
     let server = TestServer::start().await;
     server.add_released("web1").await;
     let mac = "52:54:00:12:34:56".to_owned();
     let identity = Identity { macs: vec![mac.clone()], ..Identity::default() };
-    let new = NewNode { name: Some("web2".to_owned()), identity, release: true };
+    let new = NewNode { name: Some("web2".to_owned()), identity, release: true, mac_only: true, ..NewNode::default() };
     operate::add_node(&server.store().await, new).await.unwrap();
 
     let both = Identity { uuid: Some(UUID.to_owned()), serial: None, macs: vec![mac.clone()] };
-    assert_eq!(refused(&server, &Machine::new(both)).await, ErrorCode::IdentityConflict);
-}
-
-#[tokio::test]
-async fn another_uuid_than_known_is_a_conflict() {
-    let server = TestServer::start().await;
-    let mac = "52:54:00:12:34:56".to_owned();
-    let identity = |uuid: &str| Identity { uuid: Some(uuid.to_owned()), serial: None, macs: vec![mac.clone()] };
-    let new = NewNode { name: Some("web1".to_owned()), identity: identity(UUID), release: true };
-    operate::add_node(&server.store().await, new).await.unwrap();
-    Node::enrol(&server, Machine::new(identity(UUID))).await;
-    assert_eq!(refused(&server, &Machine::new(identity(OTHER_UUID))).await, ErrorCode::IdentityConflict);
+    let wait = waits(&server, &Machine::new(both)).await;
+    assert_eq!(reason(&server).await, ClaimReason::SeveralNodes);
+    let refused = operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap_err().to_string();
+    assert!(refused.contains("web1 and web2"), "{refused}");
 }
 
 #[tokio::test]
@@ -141,13 +134,15 @@ async fn a_swapped_board_comes_in_after_the_old_node_is_out_of_service() {
     let server = TestServer::start().await;
     let store = server.store().await;
     let identity = |uuid: &str| Identity { uuid: Some(uuid.to_owned()), serial: Some("7CZ1".to_owned()), macs: vec![] };
-    let new = NewNode { name: Some("web1".to_owned()), identity: identity(UUID), release: true };
+    let new = NewNode { name: Some("web1".to_owned()), identity: identity(UUID), release: true, ..NewNode::default() };
     let old = operate::add_node(&store, new).await.unwrap();
     let machine = Machine::new(identity(OTHER_UUID));
-    assert_eq!(refused(&server, &machine).await, ErrorCode::IdentityConflict);
+    let wait = waits(&server, &machine).await;
+    let refused = operate::release_node(&store, &wait.claim_code, None).await.unwrap_err().to_string();
+    assert!(refused.contains("has some identifiers of web1, but not all"), "{refused}");
 
     operate::decommission_node(&store, "web1").await.unwrap();
-    let wait = waits(&server, &machine).await;
+    assert_eq!(waits(&server, &machine).await, wait);
     operate::release_node(&store, &wait.claim_code, None).await.unwrap();
     assert_ne!(Node::enrol(&server, machine).await.enrolment.node, old.id);
     assert_eq!(operate::show_node(&store, "web1").await.unwrap().identity, identity(UUID), "kept for the history");
@@ -157,7 +152,7 @@ async fn a_swapped_board_comes_in_after_the_old_node_is_out_of_service() {
 async fn a_bootstrap_token_lets_one_machine_in() {
     let server = TestServer::start().await;
     let store = server.store().await;
-    let token = operate::add_token(&store, None).await.unwrap().token;
+    let token = operate::add_token(&store, None, None).await.unwrap().token;
     let mut machine = Machine::with_uuid(UUID);
     machine.token = Some(token.clone());
     let node = Node::enrol(&server, machine).await;
@@ -168,7 +163,7 @@ async fn a_bootstrap_token_lets_one_machine_in() {
     assert_eq!(refused(&server, &second).await, ErrorCode::TokenUnknown, "used before");
     second.token = Some("nonsense".to_owned());
     assert_eq!(refused(&server, &second).await, ErrorCode::TokenUnknown);
-    second.token = Some(operate::add_token(&store, Some(0)).await.unwrap().token);
+    second.token = Some(operate::add_token(&store, None, Some(0)).await.unwrap().token);
     assert_eq!(refused(&server, &second).await, ErrorCode::TokenExpired);
     let database = std::fs::read(server.data().database()).unwrap();
     let token = second.token.unwrap();
@@ -178,7 +173,7 @@ async fn a_bootstrap_token_lets_one_machine_in() {
 #[tokio::test]
 async fn a_csr_that_is_none_is_refused_and_costs_no_token() {
     let server = TestServer::start().await;
-    let token = operate::add_token(&server.store().await, None).await.unwrap().token;
+    let token = operate::add_token(&server.store().await, None, None).await.unwrap().token;
     let body = serde_json::json!({
         "identity": { "uuid": UUID }, "inventory": {}, "csr": "nonsense", "agent_version": "1", "boot_id": "b",
         "bootstrap_token": token,
@@ -213,10 +208,12 @@ async fn a_node_shows_its_certificate_or_its_jwt() {
     assert_eq!(refusal(nothing).await.code, ErrorCode::Unauthenticated);
 
     let signer = jwt::Signer::new(&server.data().read("jwt.key").unwrap().unwrap());
-    let expired = signer.issue(&node.enrolment.node, time::now() - 60_000, 30);
+    let subject = signer.verify(&node.enrolment.jwt, time::now()).unwrap();
+    let expired = signer.issue(&subject, time::now() - 60_000, 30);
     let expired = plain.post(&heartbeat).bearer_auth(expired).send().await.unwrap();
     assert_eq!(refusal(expired).await.code, ErrorCode::Unauthenticated);
-    let forgotten = signer.issue(&random::id(), time::now(), 30);
+    let unknown = jwt::Subject { node: random::id(), key: subject.key };
+    let forgotten = signer.issue(&unknown, time::now(), 30);
     let forgotten = plain.post(&heartbeat).bearer_auth(forgotten).send().await.unwrap();
     assert_eq!(refusal(forgotten).await.code, ErrorCode::Unauthenticated);
 }
@@ -225,12 +222,14 @@ async fn a_node_shows_its_certificate_or_its_jwt() {
 async fn a_node_renews_its_credentials() {
     let server = TestServer::start().await;
     let node = server.enrolled("web1").await;
-    let machine = Machine::with_uuid(UUID);
-    let request = RenewRequest { csr: machine.csr() };
-    let response = node.client.post(server.url("/v1/node/renew")).json(&request).send().await.unwrap();
-    let renewed: Enrolment = response.json().await.unwrap();
+    let renew = async |machine: &Machine| {
+        let request = RenewRequest { csr: machine.csr() };
+        node.client.post(server.url("/v1/node/renew")).json(&request).send().await.unwrap()
+    };
+    let renewed: Enrolment = renew(&node.machine).await.json().await.unwrap();
     assert_eq!(renewed.node, node.enrolment.node);
-    let client = with_certificate(&server.ca(), &machine.key, &renewed.certificate);
+    assert_eq!(refusal(renew(&Machine::with_uuid(UUID)).await).await.code, ErrorCode::Forbidden, "another key");
+    let client = with_certificate(&server.ca(), &node.machine.key, &renewed.certificate);
     let heartbeat = client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
     assert_eq!(heartbeat.status(), StatusCode::NO_CONTENT);
 }
@@ -257,7 +256,7 @@ async fn a_node_out_of_service_is_refused_at_every_request() {
 
     // The machine is now unknown and comes in as such. That does not restore the old credentials.
     let wait = waits(&server, &node.machine).await;
-    assert_eq!(wait.reason, WaitReason::Unregistered);
+    assert_eq!(reason(&server).await, ClaimReason::Unregistered);
     operate::release_node(&server.store().await, "web1", None).await.expect_err("for good");
     operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap();
     let (old, jwt) = (node.client, node.enrolment.jwt);
@@ -296,21 +295,49 @@ async fn a_machine_that_waits_becomes_the_node_registered_later() {
 }
 
 #[tokio::test]
-async fn unknown_machines_make_room_for_newer_ones() {
+async fn a_machine_keeps_its_place_while_it_asks() {
     let server = TestServer::start().await;
-    let registered = server.add_released("web1").await;
-    let uuid = |n: u8| format!("5d5d4544-0042-3010-8058-b7c04f5034{n:02x}");
-    for n in 0..4 {
-        waits(&server, &Machine::with_uuid(&uuid(n))).await;
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    }
-    // The machine that came first now also came last.
-    waits(&server, &Machine::with_uuid(&uuid(0))).await;
+    let waiting = Machine::with_uuid(UUID);
+    let wait = waits(&server, &waiting).await;
+    let store = server.store().await;
+    let template = claimants::find(&mut store.read().await.unwrap(), &wait.claim_code).await.unwrap().unwrap();
+    // The other places of this address are taken by machines that asked at this time.
+    let crowd = async |last_asked: u64| {
+        let mut transaction = store.write().await.unwrap();
+        for n in 1..250 {
+            let [key, id, code] = [n.to_string(), n.to_string(), n.to_string()];
+            let claimant = Claimant { key, id, code, last_asked, ..template.clone() };
+            claimants::save(&mut transaction, &claimant).await.unwrap();
+        }
+        store::commit(transaction).await.unwrap();
+    };
+    crowd(time::now()).await;
+    let late = Machine::with_uuid(OTHER_UUID);
+    assert_eq!(refused(&server, &late).await, ErrorCode::Unavailable);
+    assert_eq!(waits(&server, &waiting).await, wait, "it has its place and its code");
+
+    crowd(time::now() - 120_000).await;
+    waits(&server, &late).await;
+    assert_eq!(waits(&server, &waiting).await, wait);
+}
+
+#[tokio::test]
+async fn strangers_keep_no_registered_machine_out() {
+    let server = TestServer::start().await;
+    server.add_released("web1").await;
+    let identity = Identity { serial: Some("7CZ1".to_owned()), ..Identity::default() };
+    let new = NewNode { name: Some("web2".to_owned()), identity: identity.clone(), ..NewNode::default() };
+    operate::add_node(&server.store().await, new).await.unwrap();
+    let wait = waits(&server, &Machine::with_uuid(OTHER_UUID)).await;
     let store = server.store().await;
     let mut transaction = store.write().await.unwrap();
-    nodes::forget_unregistered(&mut transaction, 2).await.unwrap();
-    slipway_server::store::commit(transaction).await.unwrap();
-    let left = status::all(&store).await.unwrap();
-    let keys: Vec<_> = left.into_iter().map(|node| (node.id == registered, node.identity.uuid.unwrap())).collect();
-    assert_eq!(keys, [(true, UUID.to_owned()), (false, uuid(0)), (false, uuid(3))]);
+    let template = claimants::find(&mut transaction, &wait.claim_code).await.unwrap().unwrap();
+    for n in 1..1000 {
+        let [key, id, code] = [n.to_string(), n.to_string(), n.to_string()];
+        let claimant = Claimant { key, id, code, ..template.clone() };
+        claimants::save(&mut transaction, &claimant).await.unwrap();
+    }
+    store::commit(transaction).await.unwrap();
+    Node::enrol(&server, Machine::with_uuid(UUID)).await;
+    waits(&server, &Machine::new(identity)).await;
 }

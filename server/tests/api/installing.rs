@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use slipway_protocol::{Action, DiskHints, NodeStatus, RunStatus, SeedCloudInit, Workflow};
+use slipway_protocol::{Action, DiskHints, NodeStatus, Proof, RunStatus, SeedCloudInit, Workflow};
 use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::store::systems::System;
 use slipway_server::{Error, image};
@@ -30,6 +30,7 @@ pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -
         phone_home_post: None,
         phone_home_tries: None,
         allow_override: true,
+        require: Proof::default(),
         disk: DiskHints::default(),
     };
     change(&mut system);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod admission;
 mod boot_reports;
 mod captures;
 mod command_line;

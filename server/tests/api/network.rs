@@ -98,7 +98,9 @@ async fn a_node_keeps_its_network_and_its_runs_bring_it() {
     let server = TestServer::start().await;
     let store = server.store().await;
     let identity = Identity { uuid: Some(UUID.to_owned()), ..Identity::default() };
-    operate::add_node(&store, NewNode { name: Some("web1".to_owned()), identity, release: true }).await.unwrap();
+    operate::add_node(&store, NewNode { name: Some("web1".to_owned()), identity, release: true, ..NewNode::default() })
+        .await
+        .unwrap();
     let network = operate::parse_network(NETWORK).unwrap();
     let change =
         NodeChange { network: Some(network.clone()), ssh_keys: Some(vec![KEY.to_owned()]), ..NodeChange::default() };

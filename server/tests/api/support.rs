@@ -1,5 +1,6 @@
 //! A server on a free port, and machines that talk to it.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Once};
 use std::time::Instant;
@@ -7,6 +8,7 @@ use std::time::Instant;
 use rcgen::{CertificateParams, KeyPair};
 use reqwest::{Certificate, Client, ClientBuilder, Response, StatusCode};
 use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Identity, Inventory, Workflow};
+use slipway_server::admission::Policy;
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate::{self, NewNode};
@@ -42,16 +44,32 @@ pub struct Running {
 
 impl TestServer {
     pub async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(folder.path().join("boot/x86_64")).unwrap();
-        let running = Running::start(folder.path()).await;
+        Self::start_with(Policy::default()).await
+    }
+
+    /// Starts a server that asks this of every machine.
+    pub async fn start_with(policy: Policy) -> Self {
+        Self::start_in(folder(), policy).await
+    }
+
+    /// Starts a server on a data folder that is prepared first.
+    pub async fn start_on(prepare: impl AsyncFnOnce(PathBuf)) -> Self {
+        let folder = folder();
+        let data = folder.path().join("data");
+        std::fs::DirBuilder::new().mode(0o700).create(&data).unwrap();
+        prepare(data).await;
+        Self::start_in(folder, Policy::default()).await
+    }
+
+    async fn start_in(folder: TempDir, policy: Policy) -> Self {
+        let running = Running::start(folder.path(), policy).await;
         Self { folder, running }
     }
 
     /// Stops the server and starts another on the same folder.
     pub async fn restart(self) -> Self {
         self.running.stop().await;
-        let running = Running::start(self.folder.path()).await;
+        let running = Running::start(self.folder.path(), Policy::default()).await;
         Self { folder: self.folder, running }
     }
 
@@ -92,7 +110,7 @@ impl TestServer {
     /// Registers and releases a node with the usual UUID.
     pub async fn add_released(&self, name: &str) -> String {
         let identity = Identity { uuid: Some(UUID.to_owned()), ..Identity::default() };
-        let new = NewNode { name: Some(name.to_owned()), identity, release: true };
+        let new = NewNode { name: Some(name.to_owned()), identity, release: true, ..NewNode::default() };
         operate::add_node(&self.store().await, new).await.unwrap().id
     }
 
@@ -103,8 +121,14 @@ impl TestServer {
     }
 }
 
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("boot/x86_64")).unwrap();
+    folder
+}
+
 impl Running {
-    async fn start(folder: &Path) -> Self {
+    async fn start(folder: &Path, policy: Policy) -> Self {
         let config = Config {
             data: folder.join("data"),
             url: "https://server.test:8443".parse().unwrap(),
@@ -113,6 +137,7 @@ impl Running {
             boot: Some(folder.join("boot")),
             names: Vec::new(),
             max_capture: MAX_CAPTURE,
+            policy,
         };
         let server = Server::bind_with_clock(config, standing).await.unwrap();
         let url = format!("https://{}", server.https_address().unwrap());

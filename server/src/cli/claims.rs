@@ -1,0 +1,93 @@
+//! Texts about the machines that claim to be nodes, and about the keys of nodes.
+
+use slipway_protocol::{Claim, ClaimReason, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus};
+use slipway_server::time::Millis;
+
+use super::words::{duration, shown, word};
+
+/// Milliseconds since a machine last asked, within which it still waits.
+const WAITS: Millis = 60_000;
+/// Milliseconds for which the table tells that a node has another key.
+const NEWS: Millis = 24 * 60 * 60 * 1000;
+
+/// The machines that wait to be this node and have its identifiers.
+fn waiting(node: &NodeStatus, now: Millis) -> impl Iterator<Item = &Claim> {
+    node.claims.iter().filter(move |claim| now.saturating_sub(claim.last_asked) <= WAITS)
+}
+
+/// What is wrong or due, if machines claim to be this node.
+pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
+    let contested = |claim: &&Claim| {
+        matches!(claim.reason, ClaimReason::KeyInUse | ClaimReason::KeyChanged | ClaimReason::ProofMissing)
+    };
+    let others = waiting(node, now).filter(contested).count();
+    if let Some(claim) = waiting(node, now).find(contested) {
+        let more = if others > 1 { format!(", and {} more", others - 1) } else { String::new() };
+        let lacks = if claim.reason == ClaimReason::ProofMissing { " without the proof that is required" } else { "" };
+        return Some(format!(
+            "another machine claims to be this node{lacks}: for {}, from {}, claim code {}{more}",
+            duration(claim.last_asked.saturating_sub(claim.first_asked)),
+            claim.address,
+            claim.code
+        ));
+    }
+    let idle = waiting(node, now).find(|claim| claim.reason == ClaimReason::NothingToDo)?;
+    Some(format!("a machine with its identifiers waits for work, from {}: start a run", idle.address))
+}
+
+/// Why a machine waits to be let in for the first time, as this node or as none.
+pub fn held(node: &NodeStatus) -> Option<String> {
+    let is_its_own = |claim: &&Claim| claim.reason.identifiers_match() || node.claim_code.as_ref() == Some(&claim.code);
+    let claim = node.claims.iter().find(is_its_own).filter(|_| node.state == NodeState::Held)?;
+    let other = claim.node.as_deref().unwrap_or("a node");
+    Some(match claim.reason {
+        ClaimReason::IdentifiersDiffer => {
+            format!("has some identifiers of {other}, but not all; claim code {}", claim.code)
+        }
+        ClaimReason::SeveralNodes => format!("has the identifiers of several nodes; claim code {}", claim.code),
+        _ => format!("waiting to be released, claim code {}", claim.code),
+    })
+}
+
+/// A recent change of the node's key that nobody decided.
+pub fn takeover(node: &NodeStatus, now: Millis) -> Option<String> {
+    let key = node.key.as_ref().filter(|key| key.origin == KeyOrigin::AfterSilence)?;
+    let age = now.saturating_sub(key.since);
+    (age <= NEWS).then(|| format!("another key took over {} ago, from {}", duration(age), key.address))
+}
+
+/// Everything about the key of a node and the machines that claim to be it.
+pub fn details(node: &NodeStatus, now: Millis) -> String {
+    let mut text = String::new();
+    if let Some(key) = &node.key {
+        text += &format!("\nKey: {}\n", key_line(key, now));
+        for earlier in &node.earlier_keys {
+            text += &format!("Earlier key: {}\n", key_line(earlier, now));
+        }
+    }
+    for claim in &node.claims {
+        text += &format!(
+            "\nClaim {}: {}, from {}, first asked {} ago, last asked {} ago\n  {}\n",
+            claim.code,
+            word(&claim.reason),
+            claim.address,
+            duration(now.saturating_sub(claim.first_asked)),
+            duration(now.saturating_sub(claim.last_asked)),
+            shown(&identifiers(&claim.identity)),
+        );
+    }
+    text
+}
+
+fn key_line(key: &NodeKey, now: Millis) -> String {
+    let short: String = key.fingerprint.chars().take(16).collect();
+    let age = duration(now.saturating_sub(key.since));
+    format!("{short}, proof {}, {}, since {age}, from {}", word(&key.proof), word(&key.origin), key.address)
+}
+
+fn identifiers(identity: &Identity) -> String {
+    let uuid = identity.uuid.iter().map(|uuid| format!("uuid {uuid}"));
+    let serial = identity.serial.iter().map(|serial| format!("serial {serial}"));
+    let macs = identity.macs.iter().map(|mac| format!("mac {mac}"));
+    uuid.chain(serial).chain(macs).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,141 @@
+//! Machines that ask to be let in and are not. They are known by their keys alone, so none of them is in the way of a
+//! node or of another machine.
+
+use slipway_protocol::{BootTiming, ClaimReason, Identity, Inventory};
+
+use super::{Connection, database, enum_from_text, get, json, number, to_json, to_word};
+use crate::error::Error;
+use crate::time::Millis;
+use serde::{Deserialize, Serialize};
+use sqlx::sqlite::SqliteRow;
+
+/// A machine that asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimant {
+    /// Fingerprint of its key.
+    pub key: String,
+    /// Id of the node that it becomes if it is let in as a new one.
+    pub id: String,
+    /// Claim code of this key; unique.
+    pub code: String,
+    /// Why it is held.
+    pub reason: ClaimReason,
+    /// Id of the node that has identifiers of it.
+    pub node: Option<String>,
+    /// The address it asked from last.
+    pub address: String,
+    /// The network of this address.
+    pub network: String,
+    /// The identifiers it sent last.
+    pub identity: Identity,
+    /// What else it sent last.
+    pub report: Report,
+    /// When it asked first.
+    pub first_asked: Millis,
+    /// When it asked last.
+    pub last_asked: Millis,
+}
+
+/// What a machine says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its hardware.
+    pub inventory: Inventory,
+    /// How long it took to boot.
+    pub timing: Option<BootTiming>,
+    /// Version of its agent.
+    pub agent_version: String,
+    /// The id of its boot.
+    pub boot_id: String,
+}
+
+/// The machine with this key.
+pub async fn get_by_key(connection: &mut Connection, key: &str) -> Result<Option<Claimant>, Error> {
+    one(connection, "SELECT * FROM claimants WHERE key = $1", key).await
+}
+
+/// The machine with this id, or this claim code in any case of letters.
+pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Claimant>, Error> {
+    if let Some(found) = one(connection, "SELECT * FROM claimants WHERE id = $1", reference).await? {
+        return Ok(Some(found));
+    }
+    one(connection, "SELECT * FROM claimants WHERE code = $1", &reference.trim().to_ascii_uppercase()).await
+}
+
+async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Result<Option<Claimant>, Error> {
+    let row = sqlx::query(sql).bind(key).fetch_optional(connection).await;
+    row.map_err(database("reading a waiting machine"))?.as_ref().map(from_row).transpose()
+}
+
+/// Every waiting machine, in the order in which they came.
+pub async fn all(connection: &mut Connection) -> Result<Vec<Claimant>, Error> {
+    let rows = sqlx::query("SELECT * FROM claimants ORDER BY first_asked, key").fetch_all(connection).await;
+    rows.map_err(database("reading the waiting machines"))?.iter().map(from_row).collect()
+}
+
+/// Those that have identifiers of a node, in the order in which they came.
+pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Claimant>, Error> {
+    let query = sqlx::query("SELECT * FROM claimants WHERE node = $1 ORDER BY first_asked, key").bind(node);
+    let rows = query.fetch_all(connection).await.map_err(database("reading the waiting machines"))?;
+    rows.iter().map(from_row).collect()
+}
+
+/// Stores a machine. Its first request and its code stay.
+pub async fn save(connection: &mut Connection, claimant: &Claimant) -> Result<(), Error> {
+    let sql = "INSERT INTO claimants (key, id, code, reason, node, address, network, identity_json, report_json, \
+               first_asked, last_asked) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+               ON CONFLICT (key) DO UPDATE SET reason = excluded.reason, node = excluded.node, \
+               address = excluded.address, network = excluded.network, identity_json = excluded.identity_json, \
+               report_json = excluded.report_json, last_asked = excluded.last_asked";
+    let done = sqlx::query(sql)
+        .bind(&claimant.key)
+        .bind(&claimant.id)
+        .bind(&claimant.code)
+        .bind(to_word(&claimant.reason))
+        .bind(&claimant.node)
+        .bind(&claimant.address)
+        .bind(&claimant.network)
+        .bind(to_json(&claimant.identity))
+        .bind(to_json(&claimant.report))
+        .bind(claimant.first_asked.cast_signed())
+        .bind(claimant.last_asked.cast_signed())
+        .execute(connection)
+        .await;
+    done.map(drop).map_err(database("storing a waiting machine"))
+}
+
+/// How many machines wait: all, and those from one network.
+pub async fn count(connection: &mut Connection, network: &str) -> Result<(u64, u64), Error> {
+    let sql = "SELECT COUNT(*) AS every, COUNT(CASE WHEN network = $1 THEN 1 END) AS here FROM claimants";
+    let row = sqlx::query(sql).bind(network).fetch_one(connection).await;
+    let row = row.map_err(database("counting the waiting machines"))?;
+    Ok((number(&row, "every")?, number(&row, "here")?))
+}
+
+/// Forgets the machine with this key.
+pub async fn remove(connection: &mut Connection, key: &str) -> Result<(), Error> {
+    let done = sqlx::query("DELETE FROM claimants WHERE key = $1").bind(key).execute(connection).await;
+    done.map(drop).map_err(database("removing a waiting machine"))
+}
+
+/// Forgets the machines that last asked before this time.
+pub async fn forget_silent(connection: &mut Connection, before: Millis) -> Result<(), Error> {
+    let query = sqlx::query("DELETE FROM claimants WHERE last_asked < $1").bind(before.cast_signed());
+    query.execute(connection).await.map(drop).map_err(database("removing machines that no longer wait"))
+}
+
+fn from_row(row: &SqliteRow) -> Result<Claimant, Error> {
+    Ok(Claimant {
+        key: get(row, "key")?,
+        id: get(row, "id")?,
+        code: get(row, "code")?,
+        reason: enum_from_text(row, "reason")?,
+        node: get(row, "node")?,
+        address: get(row, "address")?,
+        network: get(row, "network")?,
+        identity: json(row, "identity_json")?,
+        report: json(row, "report_json")?,
+        first_asked: number(row, "first_asked")?,
+        last_asked: number(row, "last_asked")?,
+    })
+}
