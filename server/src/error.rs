@@ -29,6 +29,16 @@ pub enum Error {
         /// Seconds until the next may come.
         retry_after: u64,
     },
+    /// An address makes more requests of a kind than it may.
+    #[error("more than {most} {what} in a second from one address; try again in {retry_after} s")]
+    TooFast {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many a second there may be.
+        most: u32,
+        /// Seconds until the next may come.
+        retry_after: u64,
+    },
     /// A database operation failed.
     #[error("{doing}")]
     Database {
@@ -113,7 +123,7 @@ impl Error {
             Error::Refused { code, message, causes } => {
                 ErrorBody { code: *code, message: message.clone(), causes: causes.clone() }
             }
-            Error::TooOften { .. } => {
+            Error::TooOften { .. } | Error::TooFast { .. } => {
                 ErrorBody { code: ErrorCode::TooManyRequests, message: self.to_string(), causes: Vec::new() }
             }
             fault => ErrorBody {

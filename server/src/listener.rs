@@ -5,86 +5,149 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
-use axum::http::Request;
-use hyper::body::Incoming;
+use axum::body::{Body, Bytes};
+use axum::http::header::{CONNECTION, RETRY_AFTER};
+use axum::http::{HeaderValue, Request, StatusCode};
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use crate::api::auth::Peer;
 use crate::ca::subject;
+use crate::connections::{Busy, Slot, Table, TurnedAway};
+use crate::limits::{Connections, Limits};
+use crate::rate::Buckets;
 
-/// Time limit of a TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit until the headers of a request are complete, including the time a connection is idle. Longer than common
-/// HTTP clients keep an idle connection (90 s), so that the client closes it and never finds its request dropped.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(100);
 /// Pause after accept(2) failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a stop waits for requests in progress.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the log says how many connections were turned away.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// The body of the answer to a request that there is no room for, as the API would write it.
+const BUSY: &[u8] =
+    br#"{"code":"unavailable","message":"the server answers too many requests of unknown clients","causes":[]}"#;
+
+/// What all connections of one port share.
+struct Port {
+    name: &'static str,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    limits: Arc<Limits>,
+    table: Arc<Table>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// One listening socket.
+pub struct Listener {
+    /// The socket.
+    pub socket: TcpListener,
+    /// Its name in the log.
+    pub name: &'static str,
+    /// With which it speaks TLS, if it does.
+    pub tls: Option<TlsAcceptor>,
+    /// How many connections it has.
+    pub connections: Connections,
+}
 
 /// Serves one listening socket until `stopping` becomes true and the requests in progress are done.
-pub async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, router: Router, mut stopping: watch::Receiver<bool>) {
-    let connections = GracefulShutdown::new();
+pub async fn run(listener: Listener, router: Router, limits: Arc<Limits>, mut stopping: watch::Receiver<bool>) {
+    let Listener { socket, name, tls, connections } = listener;
+    let table = Table::new(connections);
+    let pace = Buckets::new("new connections", limits.new_connections, Instant::now);
+    let port = Arc::new(Port { name, tls, router, limits, table, stopping: stopping.clone() });
+    // Every connection holds a sender. The receiver ends with the last of them.
+    let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
+    let mut tell = interval(TELL_EVERY);
+    tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = socket.accept() => accepted,
+            _ = tell.tick() => {
+                port.tell();
+                continue;
+            }
             _ = stopping.wait_for(|stopping| *stopping) => break,
         };
         match accepted {
             Ok((stream, address)) => {
-                let (tls, router, watcher) = (tls.clone(), router.clone(), connections.watcher());
-                tokio::spawn(connection(stream, address, tls, router, watcher, stopping.clone()));
+                if pace.take(address.ip()).is_err() {
+                    port.table.refuse();
+                } else if let Some(slot) = port.table.admit(address.ip()) {
+                    let (id, open, port) = (slot.id(), open.clone(), Arc::clone(&port));
+                    let table = Arc::clone(&port.table);
+                    let task = tokio::spawn(async move {
+                        connection(&port, stream, address, Arc::new(slot)).await;
+                        drop(open);
+                    });
+                    table.set_task(id, task.abort_handle());
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-    drop(listener);
-    if tokio::time::timeout(STOP_TIMEOUT, connections.shutdown()).await.is_err() {
+    drop((socket, open));
+    port.tell();
+    if timeout(STOP_TIMEOUT, all_closed.recv()).await.is_err() {
         tracing::warn!("requests were still being answered after {} s", STOP_TIMEOUT.as_secs());
     }
 }
 
-async fn connection(
-    stream: TcpStream,
-    address: SocketAddr,
-    tls: Option<TlsAcceptor>,
-    router: Router,
-    watcher: Watcher,
-    mut stopping: watch::Receiver<bool>,
-) {
+impl Port {
+    /// Logs how many clients were turned away, and not each of them: they would fill the log.
+    fn tell(&self) {
+        let TurnedAway { refused, replaced, requests } = self.table.turned_away();
+        if refused + replaced + requests > 0 {
+            let port = self.name;
+            tracing::warn!(port, refused, replaced, requests, "too many connections; clients were turned away");
+        }
+    }
+}
+
+async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: Arc<Slot>) {
     // Answers are written at once. Waiting to fill packets would only delay them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, %address, "setting TCP_NODELAY");
     }
-    let Some(tls) = tls else {
-        return serve(stream, Peer { address, certificate: None }, router, watcher).await;
+    // A client that takes nothing for so long is cut off by the kernel, whether it is gone or does not read (tcp(7)).
+    // One that reads slowly is not. The limits are far below 2^32 ms.
+    let stall = u32::try_from(port.limits.stall.as_millis()).unwrap_or(u32::MAX);
+    if let Err(error) = set_tcp_user_timeout(&stream, stall) {
+        tracing::debug!(%error, %address, "setting TCP_USER_TIMEOUT");
+    }
+    // Boxed, because most of what an attacker opens never gets here, and a task is as large as its largest future.
+    let Some(tls) = &port.tls else {
+        return Box::pin(serve(port, stream, Peer { address, certificate: None }, slot)).await;
     };
     let accept = async {
         // A client that hangs up without sending anything only checked that the server is there: a machine that tries
         // its interfaces, or a health check.
         match stream.peek(&mut [0]).await {
             Ok(0) => Ok(None),
-            _ => tls.accept(stream).await.map(Some),
+            _ => Box::pin(tls.accept(stream)).await.map(Some),
         }
     };
+    let mut stopping = port.stopping.clone();
     let handshake = tokio::select! {
-        handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, accept) => handshake,
+        handshake = timeout(port.limits.first_request, accept) => handshake,
         _ = stopping.wait_for(|stopping| *stopping) => return,
     };
     match handshake {
@@ -93,29 +156,104 @@ async fn connection(
             // The verifier has accepted the certificate, or there is none.
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             let certificate = certificate.and_then(subject);
-            serve(stream, Peer { address, certificate }, router, watcher).await;
+            if certificate.as_ref().is_none_or(|subject| slot.belongs_to(&subject.key)) {
+                Box::pin(serve(port, stream, Peer { address, certificate }, slot)).await;
+            }
         }
         Ok(Err(error)) => tracing::info!(%error, %address, "TLS handshake failed"),
-        Err(_) => tracing::info!(%address, "TLS handshake took longer than {} s", HANDSHAKE_TIMEOUT.as_secs()),
+        Err(_) => tracing::debug!(%address, "the TLS handshake took too long"),
     }
 }
 
-async fn serve<S>(stream: S, peer: Peer, router: Router, watcher: Watcher)
+async fn serve<S>(port: &Port, stream: S, peer: Peer, slot: Arc<Slot>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let address = peer.address;
-    let peer = Arc::new(peer);
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let (limits, address) = (&port.limits, peer.address);
+    let idle = if peer.certificate.is_some() { limits.node_idle } else { limits.stranger_idle };
+    let (peer, asked) = (Arc::new(peer), AtomicBool::new(false));
+    let service = service_fn(|mut request: Request<Incoming>| {
+        asked.store(true, Ordering::Relaxed);
+        let busy = slot.begin();
         request.extensions_mut().insert(Peer::clone(&peer));
-        let answer = router.clone().oneshot(request.map(Body::new));
-        async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
+        let answer = busy.is_some().then(|| port.router.clone().oneshot(request.map(Body::new)));
+        async move {
+            let response = match answer {
+                Some(answer) => answer.await.unwrap_or_else(|never| match never {}),
+                None => no_room(),
+            };
+            Ok::<_, Infallible>(response.map(|body| Answer { body, _busy: busy }))
+        }
     });
-    let connection = http1::Builder::new()
+    let http = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        .header_read_timeout(idle)
+        .max_buf_size(limits.header_bytes)
+        .max_headers(limits.headers)
         .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(%error, %address, "connection ended");
+    let mut http = pin!(http);
+    let mut first_request = pin!(sleep(limits.first_request));
+    let mut age = pin!(sleep(limits.connection_age));
+    let mut stopping = port.stopping.clone();
+    let (mut waits, mut closes) = (true, false);
+    loop {
+        tokio::select! {
+            ended = &mut http => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, %address, "connection ended");
+                }
+                return;
+            }
+            () = &mut first_request, if waits => {
+                waits = false;
+                if !asked.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            () = &mut age, if !closes => closes = true,
+            _ = stopping.wait_for(|stopping| *stopping), if !closes => closes = true,
+        }
+        if closes {
+            if !asked.load(Ordering::Relaxed) {
+                return;
+            }
+            // Finishes the request in progress. Calling it again does nothing.
+            http.as_mut().graceful_shutdown();
+        }
+    }
+}
+
+/// The answer to a stranger's request while too many others have one.
+fn no_room() -> axum::response::Response {
+    let mut response = axum::response::Response::new(Body::from(BUSY));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    response
+}
+
+/// The body of an answer. The request is in progress until it is sent.
+struct Answer {
+    body: Body,
+    _busy: Option<Busy>,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        pin!(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -14,9 +14,10 @@ use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use slipway_protocol::ErrorCode;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::admission::Policy;
+use crate::api::body::Bodies;
 use crate::api::{self, App};
 use crate::ca::Authority;
 use crate::capture::Captures;
@@ -24,8 +25,9 @@ use crate::certificate::Certificate;
 use crate::data::DataDir;
 use crate::error::Error;
 use crate::jwt::Signer;
-use crate::listener;
-use crate::rate::Rate;
+use crate::limits::{Limits, raise_open_files};
+use crate::listener::{self, Listener};
+use crate::rate::{Buckets, Rate};
 use crate::store::{self, Store, settings};
 use tokio_rustls::TlsAcceptor;
 
@@ -55,6 +57,8 @@ pub struct Config {
     pub max_capture: u64,
     /// What is asked of every machine.
     pub policy: Policy,
+    /// What clients may cost.
+    pub limits: Limits,
 }
 
 /// `https://HOST[:PORT]`.
@@ -107,6 +111,7 @@ impl Server {
     /// Like [`Self::bind`], with another clock for the rate limits. With a clock that stands still, a slow machine
     /// refuses the same requests as a fast one.
     pub async fn bind_with_clock(config: Config, clock: fn() -> Instant) -> Result<Self, Error> {
+        let limits = Arc::new(config.limits.clone().within(raise_open_files()));
         let names = names(&config);
         check_names(&names)?;
         if let Some(folder) = &config.boot {
@@ -144,6 +149,11 @@ impl Server {
             reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),
             token_reports: Rate::new("reports with one token", TOKEN_REPORTS_A_MINUTE, clock),
             metadata: Rate::new("requests for metadata from one node", METADATA_A_MINUTE, clock),
+            requests: Buckets::new("requests of unknown clients", limits.requests, clock),
+            bodies: Bodies::of_known(&limits),
+            stranger_bodies: Bodies::of_strangers(&limits),
+            strangers: Semaphore::new(limits.strangers_at_once),
+            limits,
             site: config.url.host,
             captures,
             stopping,
@@ -164,12 +174,14 @@ impl Server {
     /// Answers requests until `shutdown` completes. Then polls are answered at once, and other requests get ten seconds
     /// to finish.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
-        let stopping = &self.app.stopping;
-        let https = listener::run(self.https, Some(self.tls), api::router(Arc::clone(&self.app)), stopping.clone());
-        let boot_router = api::boot_router(Arc::clone(&self.app));
+        let (app, limits) = (&self.app, &self.app.limits);
+        let run = |listener, router| listener::run(listener, router, Arc::clone(limits), app.stopping.clone());
+        let https = Listener { socket: self.https, name: "https", tls: Some(self.tls), connections: limits.https };
+        let https = run(https, api::router(Arc::clone(app)));
         let boot = async {
-            if let Some(listener) = self.boot {
-                listener::run(listener, None, boot_router, stopping.clone()).await;
+            if let Some(socket) = self.boot {
+                let boot = Listener { socket, name: "boot", tls: None, connections: limits.boot };
+                run(boot, api::boot_router(Arc::clone(app))).await;
             }
         };
         let stop = async {

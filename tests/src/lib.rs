@@ -59,6 +59,7 @@ impl Lab {
             boot: None,
             names: Vec::new(),
             policy: Default::default(),
+            limits: slipway_server::limits::Limits::default(),
             max_capture: 1 << 30,
         };
         let server = serve::Server::bind(config).await.unwrap();

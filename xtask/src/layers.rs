@@ -54,7 +54,7 @@ const MODULES: &[(&str, Layers)] = &[
     (
         "server",
         &[
-            &["error", "time", "random", "range"],
+            &["error", "time", "random", "range", "limits"],
             &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data"],
             &["jwt"],
             &["ca"],
@@ -62,7 +62,7 @@ const MODULES: &[(&str, Layers)] = &[
             &["admission"],
             &["reports", "compose", "metadata", "escrow", "enrol", "image", "status"],
             &["capture", "operate"],
-            &["api"],
+            &["api", "connections"],
             &["listener"],
             &["serve"],
             &["cli"],

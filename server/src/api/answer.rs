@@ -1,4 +1,6 @@
-//! Request and response bodies: JSON, with [`ErrorBody`] for everything that is not a success.
+//! Bodies of callers that are authenticated, and of answers: JSON, with [`ErrorBody`] for everything that is not a success.
+
+use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -10,6 +12,8 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
 
+use crate::api::App;
+use crate::api::body::Unread;
 use crate::error::{Error, chain};
 
 /// An error as the response to a request.
@@ -24,54 +28,47 @@ impl From<Error> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body: ErrorBody = self.0.body();
-        if body.code == ErrorCode::Internal {
-            tracing::error!(error = chain(&self.0), "request failed");
-        } else {
-            tracing::info!(code = ?body.code, message = body.message, "request refused");
+        match body.code {
+            ErrorCode::Internal => tracing::error!(error = chain(&self.0), "request failed"),
+            // Whoever asks too often must not fill the log either.
+            ErrorCode::TooManyRequests => tracing::debug!(message = body.message, "request refused"),
+            code => tracing::info!(?code, message = body.message, "request refused"),
         }
         let status = StatusCode::from_u16(body.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(body)).into_response();
-        if let Error::TooOften { retry_after, .. } = self.0 {
+        if let Error::TooOften { retry_after, .. } | Error::TooFast { retry_after, .. } = self.0 {
             response.headers_mut().insert(RETRY_AFTER, retry_after.into());
         }
         response
     }
 }
 
-/// The bytes of a request body, at most [`MAX_REQUEST_BYTES`].
-pub struct Raw(pub Bytes);
+/// The bytes of a request body, at most so many. Handlers authenticate their caller before they take one.
+pub struct Raw<const MAX: usize = MAX_REQUEST_BYTES>(pub Bytes);
 
-impl<S: Send + Sync> FromRequest<S> for Raw {
+impl<const MAX: usize> FromRequest<Arc<App>> for Raw<MAX> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        match Bytes::from_request(request, state).await {
-            Ok(bytes) => Ok(Self(bytes)),
-            Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(too_large().into()),
-            Err(rejection) => {
-                let message = format!("the body ended early: {}", rejection.body_text());
-                Err(Error::refused(ErrorCode::InvalidRequest, message).into())
-            }
-        }
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let unread = Unread::from_request(request, app).await?;
+        Ok(Self(app.bodies.read(unread, MAX).await?))
     }
-}
-
-/// The error for a body that is larger than the server reads.
-pub fn too_large() -> Error {
-    Error::refused(ErrorCode::TooLarge, format!("the body has more than {MAX_REQUEST_BYTES} bytes"))
 }
 
 /// A JSON request body. A body that cannot be parsed is refused with line and column.
-pub struct JsonBody<T>(pub T);
+pub struct JsonBody<T, const MAX: usize = MAX_REQUEST_BYTES>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+impl<T: DeserializeOwned, const MAX: usize> FromRequest<Arc<App>> for JsonBody<T, MAX> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let Raw(bytes) = Raw::from_request(request, state).await?;
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let Raw::<MAX>(bytes) = Raw::from_request(request, app).await?;
         Ok(Self(from_json(&bytes)?))
     }
 }
+
+/// Largest body of a request that holds a few texts.
+pub const SMALL: usize = 64 << 10;
 
 /// Parses a JSON body.
 pub fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {

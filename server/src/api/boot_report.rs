@@ -7,11 +7,12 @@ use axum::extract::State;
 use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
-use slipway_protocol::{BootKnown, BootReport, ErrorBody, ErrorCode};
+use slipway_protocol::{BootKnown, BootReport, ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, Raw, UrlQuery, from_json};
+use crate::api::answer::{ApiError, SMALL, UrlQuery, from_json};
 use crate::api::auth::RunToken;
+use crate::api::body::Unread;
 use crate::api::node::decode;
 use crate::error::Error;
 use crate::reports::{boot, run_token};
@@ -26,6 +27,7 @@ use utoipa::IntoParams;
     (status = 410, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub async fn known(State(app): State<Arc<App>>, RunToken(token): RunToken) -> Result<Json<BootKnown>, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
+    let _turn = app.turn().await?;
     Ok(Json(boot::known(&app.store, &token, now()).await?))
 }
 
@@ -36,10 +38,12 @@ pub async fn known(State(app): State<Arc<App>>, RunToken(token): RunToken) -> Re
 pub async fn report(
     State(app): State<Arc<App>>,
     RunToken(token): RunToken,
-    Raw(body): Raw,
+    unread: Unread,
 ) -> Result<Json<BootKnown>, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
+    let body = app.stranger_bodies.read(unread, SMALL).await?;
     let report: BootReport = from_json(&body)?;
+    let _turn = app.turn().await?;
     Ok(Json(boot::store(&app.store, &token, report, now()).await?))
 }
 
@@ -62,14 +66,17 @@ pub async fn logs(
     RunToken(token): RunToken,
     UrlQuery(place): UrlQuery<LogPlace>,
     headers: HeaderMap,
-    Raw(body): Raw,
+    unread: Unread,
 ) -> Result<StatusCode, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
+    // The bearer of a token is known.
+    let body = app.bodies.read(unread, MAX_REQUEST_BYTES).await?;
     if headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding != "gzip") {
         return Err(Error::refused(ErrorCode::InvalidRequest, "the log must be compressed with gzip").into());
     }
     // Decoded only as a check. The log is stored as it was received.
     decode(&headers, body.clone())?;
+    let _turn = app.turn().await?;
     boot::store_log(&app.store, &token, &place.boot_id, &body, now()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

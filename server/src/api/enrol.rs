@@ -10,8 +10,9 @@ use axum::response::{IntoResponse, Response};
 use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, ErrorCode, RenewRequest, Wait};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, Raw, from_json};
+use crate::api::answer::{ApiError, JsonBody, SMALL, from_json};
 use crate::api::auth::{NodeCaller, Peer};
+use crate::api::body::Unread;
 use crate::ca::NodeRequest;
 use crate::enrol::{self, Answer, Credentials};
 use crate::error::Error;
@@ -30,12 +31,15 @@ const MAX_ENROL_BYTES: usize = 256 << 10;
     (status = 401, body = ErrorBody, description = "token-unknown: never issued, revoked, or used before."),
     (status = 410, body = ErrorBody, description = "token-expired."),
     (status = 422, body = ErrorBody, description = "identity-missing: no usable UUID, serial number or MAC address.")))]
-pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, Raw(body): Raw) -> Result<Response, ApiError> {
-    if body.len() > MAX_ENROL_BYTES {
-        let message =
-            format!("a request to enrol may have at most {MAX_ENROL_BYTES} bytes, but this one has {}", body.len());
-        return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
-    }
+pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, unread: Unread) -> Result<Response, ApiError> {
+    let body = app.stranger_bodies.read(unread, MAX_ENROL_BYTES).await.map_err(|error| match error.body().code {
+        ErrorCode::TooLarge => {
+            let message = format!("a request to enrol may have at most {MAX_ENROL_BYTES} bytes");
+            Error::refused(ErrorCode::InvalidRequest, message)
+        }
+        _ => error,
+    })?;
+    let _turn = app.turn().await?;
     let request: EnrolRequest = from_json(&body)?;
     let credentials = Credentials { authority: &app.authority, signer: &app.signer };
     Ok(match enrol::enrol(&app.store, &credentials, app.policy, &request, peer.address.ip(), now()).await? {
@@ -51,7 +55,7 @@ pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, Raw(body): Raw) -> R
 pub async fn renew(
     State(app): State<Arc<App>>,
     NodeCaller(subject): NodeCaller,
-    JsonBody(request): JsonBody<RenewRequest>,
+    JsonBody(request): JsonBody<RenewRequest, SMALL>,
 ) -> Result<Json<Enrolment>, ApiError> {
     let csr = NodeRequest::from_pem(&request.csr)?;
     if csr.fingerprint() != subject.key {

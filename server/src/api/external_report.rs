@@ -10,8 +10,9 @@ use slipway_protocol::external_step::MAX_REPORT_BYTES;
 use slipway_protocol::{ErrorBody, ErrorCode, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, Raw, from_json};
+use crate::api::answer::{ApiError, from_json};
 use crate::api::auth::RunToken;
+use crate::api::body::Unread;
 use crate::error::Error;
 use crate::reports::{external_steps, run_token};
 use crate::store::run_tokens::Purpose;
@@ -30,16 +31,14 @@ pub async fn report(
     State(app): State<Arc<App>>,
     RunToken(token): RunToken,
     headers: HeaderMap,
-    Raw(body): Raw,
+    unread: Unread,
 ) -> Result<Json<ExternalStepAck>, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Steps).await?;
-    if body.len() > MAX_REPORT_BYTES {
-        let message = format!("the report has more than {MAX_REPORT_BYTES} bytes");
-        return Err(Error::refused(ErrorCode::TooLarge, message).into());
-    }
+    let body = app.stranger_bodies.read(unread, MAX_REPORT_BYTES).await?;
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
     let report = if is_json { from_json(&body)? } else { from_form(&body)? };
+    let _turn = app.turn().await?;
     Ok(Json(external_steps::store(&app.store, &token, report, now()).await?))
 }
 

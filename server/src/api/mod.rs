@@ -3,6 +3,7 @@
 
 pub mod answer;
 pub mod auth;
+pub mod body;
 pub mod boot;
 pub mod boot_report;
 pub mod capture;
@@ -22,13 +23,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use slipway_protocol::{ErrorCode, MAX_REQUEST_BYTES};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::admission::Policy;
 use crate::ca::Authority;
@@ -36,10 +37,12 @@ use crate::capture::Captures;
 use crate::data::DataDir;
 use crate::error::Error;
 use crate::jwt::Signer;
-use crate::rate::Rate;
+use crate::limits::Limits;
+use crate::rate::{Buckets, Rate};
 use crate::store::Store;
 use answer::ApiError;
 use auth::Peer;
+use body::Bodies;
 
 /// Time limit for a request until the first byte of its response. Longer than a workflow poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -66,12 +69,31 @@ pub struct App {
     pub token_reports: Rate,
     /// How often installed systems may ask for metadata.
     pub metadata: Rate,
+    /// How often strangers may ask.
+    pub requests: Buckets,
+    /// Bodies of authenticated callers.
+    pub bodies: Bodies,
+    /// Bodies of strangers.
+    pub stranger_bodies: Bodies,
+    /// Strangers whose requests are in the database.
+    pub strangers: Semaphore,
+    /// All limits.
+    pub limits: Arc<Limits>,
     /// Host name at which machines reach the server.
     pub site: String,
     /// Where captured disks go.
     pub captures: Captures,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
+}
+
+impl App {
+    /// Waits for a stranger's turn in the database. There, requests are processed one after the other, and nodes must
+    /// not queue behind all strangers.
+    pub async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
+        // The semaphore is never closed.
+        self.strangers.acquire().await.map_err(|_| Error::refused(ErrorCode::Unavailable, "the server stops"))
+    }
 }
 
 /// All routes, for the TLS listener.
@@ -94,18 +116,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/os/{name}", delete(operator::remove_system))
         .route("/tokens", get(operator::tokens).post(operator::add_token))
         .route("/tokens/{token}", delete(operator::revoke_token));
-    let routes = boot_routes()
-        .route("/images/{digest}", get(images::get))
+    let paced = Router::new()
         .route("/v1/enrol", post(enrol::enrol))
-        .route("/v1/node/renew", post(enrol::renew))
-        .route("/v1/node/workflow", get(node::workflow))
-        .route("/v1/node/events", post(node::events))
-        .route("/v1/node/logs", post(node::logs))
-        .route("/v1/node/heartbeat", post(node::heartbeat))
-        .route("/v1/node/runs/{run}/captures", post(capture::commit))
-        .route("/v1/node/runs/{run}/captures/{name}", post(capture::begin).put(capture::put))
-        .route("/v1/node/runs/{run}/recovery-keys", post(escrow::store))
-        .route("/v1/time", get(node::time))
         .route("/v1/phone-home/{token}", post(phone_home::by_token))
         .route("/latest/meta-data/phone_home", post(phone_home::by_instance))
         .route("/2009-04-04/meta-data/phone_home", post(phone_home::by_instance))
@@ -115,6 +127,19 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/report", post(external_report::report))
         .route("/v1/boot-report", get(boot_report::known).post(boot_report::report))
         .route("/v1/boot-report/logs", post(boot_report::logs))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), keep_pace));
+    let routes = boot_routes(&app)
+        .merge(paced)
+        .route("/images/{digest}", get(images::get))
+        .route("/v1/node/renew", post(enrol::renew))
+        .route("/v1/node/workflow", get(node::workflow))
+        .route("/v1/node/events", post(node::events))
+        .route("/v1/node/logs", post(node::logs))
+        .route("/v1/node/heartbeat", post(node::heartbeat))
+        .route("/v1/node/runs/{run}/captures", post(capture::commit))
+        .route("/v1/node/runs/{run}/captures/{name}", post(capture::begin).put(capture::put))
+        .route("/v1/node/runs/{run}/recovery-keys", post(escrow::store))
+        .route("/v1/time", get(node::time))
         .route("/v1/openapi.json", get(openapi::get))
         .nest("/v1/operator", operator);
     finish(routes, app)
@@ -122,11 +147,13 @@ pub fn router(app: Arc<App>) -> Router {
 
 /// The boot routes alone, for the plain HTTP listener.
 pub fn boot_router(app: Arc<App>) -> Router {
-    finish(boot_routes(), app)
+    finish(boot_routes(&app), app)
 }
 
-fn boot_routes() -> Router<Arc<App>> {
-    Router::new().route("/boot/ipxe", get(boot::script)).route("/boot/{*path}", get(boot::file))
+fn boot_routes(app: &Arc<App>) -> Router<Arc<App>> {
+    let keep_pace = middleware::from_fn_with_state(Arc::clone(app), keep_pace);
+    let script = Router::new().route("/boot/ipxe", get(boot::script)).route_layer(keep_pace);
+    script.route("/boot/{*path}", get(boot::file))
 }
 
 fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
@@ -136,6 +163,18 @@ fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
         .layer(middleware::from_fn(limit_and_log))
         .with_state(app)
+}
+
+/// Refuses requests of an address that sends too many, before anything else is done for them. The answer is held back,
+/// because a client that does not look at it would repeat its request at once.
+async fn keep_pace(State(app): State<Arc<App>>, peer: Peer, request: Request, next: Next) -> Response {
+    match app.requests.take(peer.address.ip()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            tokio::time::sleep(app.limits.refusal_pause).await;
+            ApiError::from(error).into_response()
+        }
+    }
 }
 
 /// Does not repeat the path: it may differ from a route's only by a slash, and contain a token.

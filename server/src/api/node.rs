@@ -15,8 +15,9 @@ use slipway_protocol::{ErrorBody, ErrorCode, EventAck, EventBatch, MAX_REQUEST_B
 use tokio::time::Instant;
 
 use crate::api::App;
-use crate::api::answer::{ApiError, JsonBody, Raw, UrlQuery, too_large};
+use crate::api::answer::{ApiError, JsonBody, Raw, UrlQuery};
 use crate::api::auth::NodeCaller;
+use crate::api::body::too_large;
 use crate::error::Error;
 use crate::jwt::Subject;
 use crate::reports::run_events;
@@ -127,7 +128,7 @@ pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
             let mut data = Vec::new();
             let decoder = flate2::read::GzDecoder::new(body.as_ref());
             decoder.take(MAX_REQUEST_BYTES as u64 + 1).read_to_end(&mut data).map_err(bad)?;
-            if data.len() > MAX_REQUEST_BYTES { Err(too_large()) } else { Ok(data) }
+            if data.len() > MAX_REQUEST_BYTES { Err(too_large(MAX_REQUEST_BYTES)) } else { Ok(data) }
         }
         Some(other) => Err(invalid(format!("content encoding {other:?} is not supported; use gzip or none"))),
     }

@@ -8,7 +8,8 @@ use axum::http::StatusCode;
 use slipway_protocol::{ErrorBody, ErrorCode};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, Raw, UrlPath};
+use crate::api::answer::{ApiError, UrlPath};
+use crate::api::body::Unread;
 use crate::error::Error;
 use crate::reports::phone_home;
 use crate::reports::phone_home::Caller;
@@ -30,9 +31,10 @@ const MAX_FORM_BYTES: usize = 64 << 10;
 pub async fn by_token(
     State(app): State<Arc<App>>,
     UrlPath(token): UrlPath<String>,
-    Raw(body): Raw,
+    unread: Unread,
 ) -> Result<StatusCode, ApiError> {
-    let form = read_form(&body)?;
+    let form = read_form(&app, unread).await?;
+    let _turn = app.turn().await?;
     phone_home::phone_home(&app.store, &app.reports, Caller::Token(&token), form, now()).await?;
     Ok(StatusCode::OK)
 }
@@ -47,21 +49,20 @@ pub async fn by_token(
         (status = 410, body = ErrorBody, description = "The node is out of service."),
         (status = 413, body = ErrorBody),
         (status = 429, body = ErrorBody, description = "More than 10 reports of one run in a minute.")))]
-pub async fn by_instance(State(app): State<Arc<App>>, Raw(body): Raw) -> Result<StatusCode, ApiError> {
-    let form = read_form(&body)?;
+pub async fn by_instance(State(app): State<Arc<App>>, unread: Unread) -> Result<StatusCode, ApiError> {
+    let form = read_form(&app, unread).await?;
+    let _turn = app.turn().await?;
     let instance = form.get("instance_id").cloned().unwrap_or_default();
     phone_home::phone_home(&app.store, &app.reports, Caller::Instance(&instance), form, now()).await?;
     Ok(StatusCode::OK)
 }
 
-fn read_form(body: &[u8]) -> Result<BTreeMap<String, String>, Error> {
-    if body.len() > MAX_FORM_BYTES {
-        return Err(Error::refused(ErrorCode::TooLarge, format!("the form has more than {MAX_FORM_BYTES} bytes")));
-    }
+async fn read_form(app: &App, unread: Unread) -> Result<BTreeMap<String, String>, Error> {
+    let body = app.stranger_bodies.read(unread, MAX_FORM_BYTES).await?;
     // The message leaves out the form's content, because it goes to the log.
     let invalid = |message: &str| Error::refused(ErrorCode::InvalidRequest, message);
     let mut form = BTreeMap::new();
-    for (key, value) in form_urlencoded::parse(body) {
+    for (key, value) in form_urlencoded::parse(&body) {
         if form.len() == MAX_FIELDS {
             return Err(invalid(&format!("the form has more than {MAX_FIELDS} fields")));
         }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use slipway_server::admission::Policy;
+use slipway_server::limits::Limits;
 use slipway_server::serve::{Config, Server, ServerUrl};
 
 use super::words::ProofName;
@@ -55,7 +56,9 @@ pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
     let policy = Policy { require: require.into(), strict };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = Server::bind(Config { data, url, listen, boot_listen, boot, names, max_capture, policy }).await?;
+    let limits = Limits::default();
+    let config = Config { data, url, listen, boot_listen, boot, names, max_capture, policy, limits };
+    let server = Server::bind(config).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
     // Machines are served even if nobody reads this.
     if let Err(error) = super::print_line(&serde_json::to_string(&ready)?) {

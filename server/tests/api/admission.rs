@@ -277,12 +277,12 @@ async fn an_operating_system_goes_to_machines_that_proved_enough() {
 
 #[tokio::test]
 async fn a_site_may_require_a_proof_or_an_operator_at_each_key() {
-    let server = TestServer::start_with(Policy { require: Proof::Token, strict: false }).await;
+    let server = TestServer::start_asking(Policy { require: Proof::Token, strict: false }).await;
     add_web1(&server, Proof::Registered).await;
     waits(&server, &Machine::new(all())).await;
     assert_eq!(reason(&server).await, ClaimReason::ProofMissing);
 
-    let server = TestServer::start_with(Policy { require: Proof::Registered, strict: true }).await;
+    let server = TestServer::start_asking(Policy { require: Proof::Registered, strict: true }).await;
     add_web1(&server, Proof::Registered).await;
     Node::enrol(&server, Machine::new(all())).await;
     fall_silent(&server).await;

@@ -11,6 +11,7 @@ use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Ide
 use slipway_server::admission::Policy;
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
+use slipway_server::limits::Limits;
 use slipway_server::operate::{self, NewNode};
 use slipway_server::serve::{Config, Server};
 use slipway_server::store::Store;
@@ -44,12 +45,16 @@ pub struct Running {
 
 impl TestServer {
     pub async fn start() -> Self {
-        Self::start_with(Policy::default()).await
+        Self::start_in(folder(), Policy::default(), Limits::default()).await
     }
 
     /// Starts a server that asks this of every machine.
-    pub async fn start_with(policy: Policy) -> Self {
-        Self::start_in(folder(), policy).await
+    pub async fn start_asking(policy: Policy) -> Self {
+        Self::start_in(folder(), policy, Limits::default()).await
+    }
+
+    pub async fn start_with(limits: Limits) -> Self {
+        Self::start_in(folder(), Policy::default(), limits).await
     }
 
     /// Starts a server on a data folder that is prepared first.
@@ -58,18 +63,18 @@ impl TestServer {
         let data = folder.path().join("data");
         std::fs::DirBuilder::new().mode(0o700).create(&data).unwrap();
         prepare(data).await;
-        Self::start_in(folder, Policy::default()).await
+        Self::start_in(folder, Policy::default(), Limits::default()).await
     }
 
-    async fn start_in(folder: TempDir, policy: Policy) -> Self {
-        let running = Running::start(folder.path(), policy).await;
+    async fn start_in(folder: TempDir, policy: Policy, limits: Limits) -> Self {
+        let running = Running::start(folder.path(), policy, limits).await;
         Self { folder, running }
     }
 
     /// Stops the server and starts another on the same folder.
     pub async fn restart(self) -> Self {
         self.running.stop().await;
-        let running = Running::start(self.folder.path(), Policy::default()).await;
+        let running = Running::start(self.folder.path(), Policy::default(), Limits::default()).await;
         Self { folder: self.folder, running }
     }
 
@@ -128,7 +133,7 @@ fn folder() -> TempDir {
 }
 
 impl Running {
-    async fn start(folder: &Path, policy: Policy) -> Self {
+    async fn start(folder: &Path, policy: Policy, limits: Limits) -> Self {
         let config = Config {
             data: folder.join("data"),
             url: "https://server.test:8443".parse().unwrap(),
@@ -138,6 +143,7 @@ impl Running {
             names: Vec::new(),
             max_capture: MAX_CAPTURE,
             policy,
+            limits,
         };
         let server = Server::bind_with_clock(config, standing).await.unwrap();
         let url = format!("https://{}", server.https_address().unwrap());

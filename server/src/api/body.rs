@@ -1,0 +1,227 @@
+//! Bodies of requests. Their memory has a budget, and each must arrive in time, so that bodies which never end cost
+//! little and not for long.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Request};
+use hyper::body::Body as _;
+use slipway_protocol::ErrorCode;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::api::answer::ApiError;
+use crate::api::auth::Peer;
+use crate::error::Error;
+use crate::limits::{Limits, Memory};
+use crate::rate::Origin;
+
+/// The least memory that is taken at once.
+const FIRST_BYTES: usize = 4 << 10;
+/// Number of addresses at which those without a body are forgotten.
+const CROWD: usize = 256;
+
+/// Memory for bodies of one kind of caller, and their time.
+#[derive(Debug)]
+pub struct Bodies {
+    memory: Memory,
+    stall: Duration,
+    whole: Duration,
+    total: Arc<Semaphore>,
+    of_address: Mutex<HashMap<Origin, Weak<Semaphore>>>,
+}
+
+impl Bodies {
+    /// For callers that are not authenticated.
+    pub fn of_strangers(limits: &Limits) -> Self {
+        Self::new(limits.stranger_bodies, limits.stall, limits.stranger_body)
+    }
+
+    /// For nodes and operators. The time of the whole body is that of the request.
+    pub fn of_known(limits: &Limits) -> Self {
+        Self::new(limits.known_bodies, limits.stall, Duration::from_secs(3600))
+    }
+
+    fn new(memory: Memory, stall: Duration, whole: Duration) -> Self {
+        Self { memory, stall, whole, total: Arc::new(Semaphore::new(memory.total)), of_address: Mutex::default() }
+    }
+
+    /// Reads a body of at most so many bytes. Its memory counts until it is dropped.
+    pub async fn read(&self, unread: Unread, most: usize) -> Result<Bytes, Error> {
+        let Unread { mut body, from } = unread;
+        if body.size_hint().lower() > most as u64 {
+            return Err(too_large(most));
+        }
+        let mut held = Held { bytes: Vec::new(), budget: self.budget_of(from), permits: Vec::new() };
+        let deadline = Instant::now() + self.whole;
+        loop {
+            let until = deadline.min(Instant::now() + self.stall);
+            let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+            let frame = timeout_at(until, frame).await.map_err(|_| late())?;
+            let data = match frame {
+                None => break,
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => {
+                    let message = format!("the body ended early: {error}");
+                    return Err(Error::refused(ErrorCode::InvalidRequest, message));
+                }
+            };
+            if held.bytes.len() + data.len() > most {
+                return Err(too_large(most));
+            }
+            let grown = timeout(self.stall, held.grow(data.len(), most, &self.total));
+            grown.await.map_err(|_| no_memory())?;
+            held.bytes.extend_from_slice(&data);
+        }
+        Ok(Bytes::from_owner(held))
+    }
+
+    /// The budget of an address. It lasts as long as somebody uses it.
+    fn budget_of(&self, from: IpAddr) -> Arc<Semaphore> {
+        let mut budgets = self.of_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if budgets.len() >= CROWD {
+            budgets.retain(|_, budget| budget.strong_count() > 0);
+        }
+        let budget = budgets.entry(Origin::of(from)).or_default();
+        budget.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(Semaphore::new(self.memory.of_address));
+            *budget = Arc::downgrade(&new);
+            new
+        })
+    }
+}
+
+/// The part of a body that has arrived, and the memory it takes.
+struct Held {
+    bytes: Vec<u8>,
+    budget: Arc<Semaphore>,
+    permits: Vec<OwnedSemaphorePermit>,
+}
+
+impl Held {
+    /// Makes room for more bytes, once there is memory for them.
+    async fn grow(&mut self, more: usize, most: usize, total: &Arc<Semaphore>) {
+        let (needed, before) = (self.bytes.len() + more, self.bytes.capacity());
+        if needed <= before {
+            return;
+        }
+        // Doubled, so that a body is not copied for each of its frames.
+        let after = needed.max(2 * before).max(FIRST_BYTES).min(most.max(needed));
+        let wanted = u32::try_from(after - before).unwrap_or(u32::MAX);
+        for budget in [Arc::clone(&self.budget), Arc::clone(total)] {
+            // Semaphores are never closed.
+            self.permits.extend(budget.acquire_many_owned(wanted).await.ok());
+        }
+        self.bytes.reserve_exact(after - self.bytes.len());
+    }
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A body that has not been read. Handlers take it where callers are checked first.
+pub struct Unread {
+    body: Body,
+    from: IpAddr,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Unread {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let from = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
+        let unknown = || Error::refused(ErrorCode::Unauthenticated, "the address of the caller is not known");
+        Ok(Self { from: from.ok_or_else(unknown)?, body: request.into_body() })
+    }
+}
+
+/// The error for a body that is larger than the server reads.
+pub fn too_large(most: usize) -> Error {
+    Error::refused(ErrorCode::TooLarge, format!("the body has more than {most} bytes"))
+}
+
+fn late() -> Error {
+    Error::refused(ErrorCode::InvalidRequest, "the body did not arrive in time")
+}
+
+fn no_memory() -> Error {
+    Error::refused(ErrorCode::Unavailable, "the server is reading too many other bodies; try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep_until;
+
+    use super::*;
+
+    fn bodies(total: usize, of_address: usize) -> Bodies {
+        Bodies::new(Memory { total, of_address }, Duration::from_secs(20), Duration::from_secs(30))
+    }
+
+    fn unread(last: u8, body: Body) -> Unread {
+        Unread { body, from: [192, 0, 2, last].into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_counts_as_long_as_it_is_kept() {
+        let bodies = bodies(30_000, 20_000);
+        let read = |last, size: usize| bodies.read(unread(last, Body::from(vec![b'x'; size])), 16_000);
+        let first = read(1, 15_000).await.expect("room");
+        assert_eq!(first.len(), 15_000);
+        let error = read(1, 6_000).await.expect_err("the address has too many");
+        assert_eq!(error.body().code, ErrorCode::Unavailable);
+        let second = read(2, 14_000).await.expect("room for another address");
+        read(3, 2_000).await.expect_err("no room at all");
+        drop((first, second));
+        read(3, 15_000).await.expect("room again");
+        assert_eq!(read(1, 16_001).await.expect_err("too large").body().code, ErrorCode::TooLarge);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stops_or_drips_is_refused() {
+        let bodies = bodies(30_000, 20_000);
+        let stops = Drip { left: 1, every: Duration::from_secs(1), next: None };
+        let began = Instant::now();
+        bodies.read(unread(1, Body::new(stops)), 1000).await.expect_err("late");
+        assert_eq!(began.elapsed().as_secs(), 21);
+        let drips = Drip { left: 100, every: Duration::from_secs(4), next: None };
+        let began = Instant::now();
+        bodies.read(unread(1, Body::new(drips)), 1000).await.expect_err("late");
+        assert_eq!(began.elapsed().as_secs(), 30);
+        assert_eq!(bodies.total.available_permits(), 30_000);
+    }
+
+    /// A byte now and then, and after the last nothing.
+    struct Drip {
+        left: u32,
+        every: Duration,
+        next: Option<Pin<Box<tokio::time::Sleep>>>,
+    }
+
+    impl hyper::body::Body for Drip {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+            if self.left == 0 {
+                return std::task::Poll::Pending;
+            }
+            let every = self.every;
+            let next = self.next.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + every)));
+            std::task::ready!(next.as_mut().poll(context));
+            (self.next, self.left) = (None, self.left - 1);
+            std::task::Poll::Ready(Some(Ok(hyper::body::Frame::data(Bytes::from_static(b"x")))))
+        }
+    }
+}
