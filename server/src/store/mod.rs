@@ -1,6 +1,10 @@
 //! The database, in SQLite. Each table has a file of plain functions that take a connection, so that callers decide
 //! what goes into one transaction.
 //!
+//! SQLite has one writer at a time. Those of this process queue for one connection, in the order in which they came, so
+//! that none finds the database busy, however many there are. Only the commands of operators, which are other processes,
+//! compete for the lock.
+//!
 //! Statements use only what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, no functions of
 //! either.
 
@@ -36,12 +40,21 @@ pub type Connection = sqlx::SqliteConnection;
 
 /// How long a statement waits for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-const MAX_CONNECTIONS: u32 = 8;
+/// How long a writer waits for its turn. Longer than a request may take.
+const TURN_TIMEOUT: Duration = Duration::from_secs(90);
+const READERS: u32 = 8;
+/// Size in bytes to which the write-ahead log is cut when it has been copied into the database (SQLite, "PRAGMA
+/// journal_size_limit"). One large transaction would else keep its space for ever.
+const MAX_LOG_BYTES: &str = "16777216";
+/// Memory of a connection for pages, in KiB, which SQLite takes as a negative number ("PRAGMA cache_size").
+const CACHE_KIB: &str = "-1024";
 
 /// The database.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pool: SqlitePool,
+    readers: SqlitePool,
+    /// A pool of one connection.
+    writer: SqlitePool,
 }
 
 impl Store {
@@ -54,30 +67,36 @@ impl Store {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
+            .pragma("journal_size_limit", MAX_LOG_BYTES)
+            .pragma("cache_size", CACHE_KIB)
             .busy_timeout(BUSY_TIMEOUT);
         // If several processes find no database, one of them creates and fills it. Without the lock, none would wait
         // while another changes the journal mode.
         let lock = lock(file.with_extension("lock")).await?;
-        let pool = SqlitePoolOptions::new().max_connections(MAX_CONNECTIONS).connect_with(options).await;
-        let pool = pool.map_err(database("opening the database"))?;
-        migrations().run(&pool).await.map_err(|source| Error::Migrate { source })?;
+        let one = SqlitePoolOptions::new().max_connections(1).acquire_timeout(TURN_TIMEOUT);
+        let one = one.idle_timeout(None).max_lifetime(None);
+        let writer = one.connect_with(options.clone()).await.map_err(database("opening the database"))?;
+        migrations().run(&writer).await.map_err(|source| Error::Migrate { source })?;
         drop(lock);
-        Ok(Self { pool })
+        let readers = SqlitePoolOptions::new().max_connections(READERS).connect_lazy_with(options);
+        Ok(Self { readers, writer })
     }
 
     /// A connection for reading.
     pub async fn read(&self) -> Result<PoolConnection<Sqlite>, Error> {
-        self.pool.acquire().await.map_err(database("connecting to the database"))
+        self.readers.acquire().await.map_err(database("connecting to the database"))
     }
 
-    /// A transaction that holds the write lock from its start, so that what it reads cannot change.
+    /// A transaction that holds the write lock from its start, so that what it reads cannot change. It waits for those of
+    /// this process that were asked for before.
     pub async fn write(&self) -> Result<Transaction<'static, Sqlite>, Error> {
-        self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(database("beginning a transaction"))
+        self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(database("beginning a transaction"))
     }
 
     /// Closes all connections; waits for those in use.
     pub async fn close(&self) {
-        self.pool.close().await;
+        self.readers.close().await;
+        self.writer.close().await;
     }
 }
 
