@@ -20,8 +20,6 @@ use tracing::{error, warn};
 
 /// How often the log is sent.
 const LOG_EVERY: Duration = Duration::from_secs(2);
-/// Longest note or log line in an event, in characters.
-const LONGEST_TEXT: usize = 2000;
 /// Maximum number of notes of one run. An action that sends more is faulty.
 const MOST_NOTES: usize = 1000;
 /// How long sending the log may delay a reboot. Events may delay it for ever.
@@ -79,12 +77,13 @@ impl Reporter {
 
     /// Queues an event of a step. An event of another run comes from an action that did not stop when asked, and is
     /// ignored.
-    pub fn event(&self, run: &str, step: u32, attempt: u32, kind: EventKind) {
+    pub fn event(&self, run: &str, step: u32, attempt: u32, mut kind: EventKind) {
         let mut queue = self.lock();
         if queue.run != run || self.over.borrow().is_some() {
             return;
         }
-        queue.push(step, attempt, shorten(kind));
+        kind.fit();
+        queue.push(step, attempt, kind);
         self.waiting.send_replace(queue.events.len());
         drop(queue);
         self.more.notify_one();
@@ -263,24 +262,6 @@ impl Queue {
             None => self.events.push_back(event),
         }
     }
-}
-
-/// Cuts texts that are too long for an event.
-fn shorten(mut kind: EventKind) -> EventKind {
-    let cut = |text: &mut String| {
-        if let Some((at, _)) = text.char_indices().nth(LONGEST_TEXT) {
-            text.truncate(at);
-        }
-    };
-    match &mut kind {
-        EventKind::Note(text) => cut(text),
-        EventKind::Retrying(failure) | EventKind::Failed(failure) | EventKind::TimedOut(failure) => {
-            let texts = failure.log_tail.iter_mut().chain(&mut failure.causes);
-            texts.chain([&mut failure.reason]).for_each(cut);
-        }
-        _ => {}
-    }
-    kind
 }
 
 #[cfg(test)]

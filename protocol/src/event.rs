@@ -1,8 +1,11 @@
 //! The reports of a node about its steps: `POST /v1/node/events`.
 
+pub use bounds::{MAX_EVENT_BYTES, MAX_EVENT_TEXT_BYTES, MAX_SEQ_GAP};
 use serde::{Deserialize, Serialize};
 
 use crate::CapturedImage;
+
+mod bounds;
 
 /// The body of `POST /v1/node/events`. The server skips events that it has already stored, by (run, seq).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

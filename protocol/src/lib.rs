@@ -36,7 +36,10 @@ pub use digest::{Algorithm, Digest};
 pub use disk::{DiskChoice, DiskHints};
 pub use enrolment::{BootTiming, EnrolRequest, Enrolment, RenewRequest, Wait};
 pub use error::{ErrorBody, ErrorCode};
-pub use event::{DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, Outcome, Progress, Stage};
+pub use event::{
+    DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENT_BYTES, MAX_EVENT_TEXT_BYTES,
+    MAX_SEQ_GAP, Outcome, Progress, Stage,
+};
 pub use external_step::{ExternalStep, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
 pub use hint::{HintError, SizeHint, TextHint};
 pub use identity::Identity;

@@ -4,9 +4,6 @@ use slipway_protocol::{Action, Event, EventKind, Failure, NodeState, RunState, S
 
 use crate::time::Millis;
 
-/// Most notes kept of one step; the rest stays in the event history.
-const MAX_NOTES: usize = 100;
-
 /// What can happen to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
@@ -175,11 +172,8 @@ fn apply_to_step(step: &mut StepStatus, event: &Event, now: Millis) -> RunTransi
             return RunTransition::StepStarted;
         }
         EventKind::Progress(progress) => step.progress = Some(progress.clone()),
-        EventKind::Note(note) => {
-            if step.notes.len() < MAX_NOTES {
-                step.notes.push(note.clone());
-            }
-        }
+        // Kept apart from the run, by `store::notes`.
+        EventKind::Note(_) => {}
         EventKind::Retrying(failure) => step.failure = Some(failure.clone()),
         EventKind::Skipped => step.state = StepState::Skipped,
         EventKind::Succeeded(outcome) => {

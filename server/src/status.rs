@@ -12,7 +12,7 @@ use crate::state;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, boot_reports, external_steps};
+use crate::store::{Connection, Store, boot_reports, external_steps, notes};
 use crate::time::{Millis, now};
 
 /// Milliseconds after which a machine without work counts as gone. It polls every `POLL_SECONDS`; one poll may be lost.
@@ -141,7 +141,8 @@ pub fn of_run(run: Run) -> RunStatus {
 }
 
 /// The status of a run, with what was reported outside of its workflow.
-pub async fn with_reports(connection: &mut Connection, run: Run) -> Result<RunStatus, Error> {
+pub async fn with_reports(connection: &mut Connection, mut run: Run) -> Result<RunStatus, Error> {
+    notes::add_to(connection, &mut run).await?;
     let external_steps = external_steps::of_run(connection, &run.id).await?;
     let boot = boot_reports::of_run(connection, &run.id).await?;
     Ok(RunStatus { external_steps, boot, ..of_run(run) })
@@ -151,7 +152,8 @@ pub async fn with_reports(connection: &mut Connection, run: Run) -> Result<RunSt
 pub async fn all(store: &Store) -> Result<Vec<NodeStatus>, Error> {
     let mut connection = store.read().await?;
     let nodes = nodes::all(&mut connection).await?;
-    let runs = runs::newest(&mut connection).await?;
+    let mut runs = runs::newest(&mut connection).await?;
+    notes::add_to_newest(&mut connection, &mut runs).await?;
     let mut external_steps: HashMap<String, Vec<ExternalStep>> = HashMap::new();
     for (run, step) in external_steps::newest(&mut connection).await? {
         external_steps.entry(run).or_default().push(step);

@@ -14,7 +14,6 @@ use crate::error::Error;
 use crate::jwt::Subject;
 use crate::random::same_secret;
 use crate::reports::run_events;
-use crate::store::nodes;
 use crate::time::now;
 
 /// The remote end of the connection. The listener adds it to every request.
@@ -48,9 +47,8 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
         let Some(subject) = by_certificate.or_else(by_token) else {
             return Err(unauthenticated("this request needs a node's certificate or valid JWT").into());
         };
-        let mut connection = app.store.read().await?;
-        run_events::admitted_node(&mut connection, &subject).await?;
-        nodes::seen(&mut connection, &subject.node, now()).await?;
+        let node = run_events::admitted_node(&mut *app.store.read().await?, &subject).await?;
+        run_events::seen(&app.store, &node, now()).await?;
         Ok(Self(subject))
     }
 }

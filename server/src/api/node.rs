@@ -76,7 +76,7 @@ pub async fn events(
     NodeCaller(Subject { node, .. }): NodeCaller,
     JsonBody(batch): JsonBody<EventBatch>,
 ) -> Result<Json<EventAck>, ApiError> {
-    Ok(Json(run_events::store_events(&app.store, &node, &batch, now()).await?))
+    Ok(Json(run_events::store_events(&app.store, &node, &batch, app.limits.run_bytes, now()).await?))
 }
 
 /// Where a chunk of log belongs.

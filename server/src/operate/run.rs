@@ -13,7 +13,7 @@ use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
 use crate::store::runs::{self, Run};
-use crate::store::{self, Connection, Store, external_steps};
+use crate::store::{self, Connection, Store, external_steps, notes};
 use crate::time::{Millis, now};
 use crate::{random, status};
 
@@ -50,6 +50,7 @@ async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, 
         workflow: work.steps,
         last_seq: 0,
         require: work.require,
+        event_bytes: 0,
         phone_home_hash: work.phone_home_token.as_deref().map(random::token_hash),
         phone_home: BTreeMap::new(),
         created_at: now,
@@ -92,13 +93,16 @@ async fn make_room(
 /// The runs of a node, or all, oldest first, without what was reported outside of their workflows.
 pub async fn list_runs(store: &Store, reference: Option<&str>) -> Result<Vec<RunStatus>, Error> {
     let mut connection = store.read().await?;
-    let runs = match reference {
+    let mut runs = match reference {
         Some(reference) => {
             let node = known_node(&mut connection, reference).await?;
             runs::of_node(&mut connection, &node.id).await?
         }
         None => runs::all(&mut connection).await?,
     };
+    for run in &mut runs {
+        notes::add_to(&mut connection, run).await?;
+    }
     Ok(runs.into_iter().map(status::of_run).collect())
 }
 
@@ -116,6 +120,7 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     // A machine that has not begun keeps its state.
     let event = if began { NodeEvent::RunFailed } else { NodeEvent::RunWithdrawn };
     node_state::advance(&mut transaction, &run, event).await?;
+    notes::add_to(&mut transaction, &mut run).await?;
     store::commit(transaction).await?;
     tracing::info!(node = run.node, run = run.id, "run cancelled");
     Ok(status::of_run(run))

@@ -1,7 +1,7 @@
 //! Events of runs, as nodes report them.
 
 use slipway_protocol::{
-    ErrorCode, Event, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, NodeState, RunState, Workflow,
+    ErrorCode, Event, EventAck, EventBatch, EventKind, MAX_EVENTS_PER_BATCH, MAX_SEQ_GAP, NodeState, RunState, Workflow,
 };
 
 use crate::error::Error;
@@ -10,8 +10,16 @@ use crate::reports::{boot, node_state};
 use crate::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
-use crate::store::{self, Connection, Store, events, nodes};
+use crate::store::{self, Connection, Store, events, nodes, notes};
 use crate::time::Millis;
+
+/// Milliseconds for which a sign of life stands for those that follow. It spares a write for most requests, and is
+/// less than the time between two heartbeats.
+const SEEN_LATELY: Millis = 2000;
+/// Bytes that events which change a step may take beyond the budget of their run.
+const RESERVE_BYTES: u64 = 1 << 20;
+/// The last note of a run whose events have taken up its budget.
+const BUDGET_SPENT: &str = "the events of this run have reached the limit of the server; it drops further notes";
 
 /// The node, if it may ask and report with this key. The credentials of a decommissioned node are refused.
 pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Result<Node, Error> {
@@ -27,6 +35,16 @@ pub async fn admitted_node(connection: &mut Connection, subject: &Subject) -> Re
         return Err(Error::refused(ErrorCode::Unauthenticated, message));
     }
     Ok(node)
+}
+
+/// Records that the node was heard from. Most requests of a node come soon after another, and need no write.
+pub async fn seen(store: &Store, node: &Node, now: Millis) -> Result<(), Error> {
+    if node.last_seen.is_some_and(|seen| seen <= now && now - seen < SEEN_LATELY) {
+        return Ok(());
+    }
+    let mut transaction = store.write().await?;
+    nodes::seen(&mut transaction, &node.id, now).await?;
+    store::commit(transaction).await
 }
 
 /// The workflow for a node, which counts as fetched from now on. A run that has ended is not handed out again. One that
@@ -63,13 +81,21 @@ async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Opti
     Ok(run.filter(may).map(|run| (node, run)))
 }
 
-/// Stores events of a node's run. Those at or below the highest sequence number stored are skipped.
-pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Millis) -> Result<EventAck, Error> {
+/// Stores events of a node's run, of which there may be so many bytes. Those at or below the highest sequence number
+/// stored are skipped.
+pub async fn store_events(
+    store: &Store,
+    node: &str,
+    batch: &EventBatch,
+    budget: u64,
+    now: Millis,
+) -> Result<EventAck, Error> {
     check_batch(batch)?;
     let mut transaction = store.write().await?;
     let Some(mut run) = runs::get_by_id(&mut transaction, &batch.run).await?.filter(|run| run.node == node) else {
         return Err(Error::refused(ErrorCode::NotFound, format!("this node has no run {:?}", batch.run)));
     };
+    check_gap(batch, run.last_seq)?;
     for event in &batch.events {
         if event.seq <= run.last_seq {
             continue;
@@ -84,16 +110,42 @@ pub async fn store_events(store: &Store, node: &str, batch: &EventBatch, now: Mi
             run.last_contact_at = None;
             run.phone_home.clear();
         }
-        if !matches!(event.kind, EventKind::Progress(_)) {
-            events::insert(&mut transaction, &run.id, event).await?;
+        if turn == RunTransition::StepStarted && event.attempt == 1 {
+            notes::forget_from(&mut transaction, &run.id, event.step).await?;
         }
+        keep(&mut transaction, &mut run, event, budget).await?;
         if let Some(node_event) = node_event(turn, &run) {
             node_state::advance(&mut transaction, &run, node_event).await?;
         }
     }
     runs::update(&mut transaction, &run).await?;
+    nodes::seen(&mut transaction, node, now).await?;
     store::commit(transaction).await?;
     Ok(EventAck { seq: run.last_seq, ended: run.progress.ended })
+}
+
+/// Adds an event to the history of its run, within the budget of the run.
+async fn keep(connection: &mut Connection, run: &mut Run, event: &Event, budget: u64) -> Result<(), Error> {
+    if matches!(event.kind, EventKind::Progress(_)) {
+        return Ok(());
+    }
+    let mut json = store::to_json(event);
+    let beyond = |json: &str, limit: u64| run.event_bytes + json.len() as u64 > limit;
+    match &event.kind {
+        EventKind::Note(_) | EventKind::Retrying(_) if beyond(&json, budget) => {
+            if !notes::mark(connection, &run.id, event.step, event.seq, BUDGET_SPENT).await? {
+                return Ok(());
+            }
+            json = store::to_json(&Event { kind: EventKind::Note(BUDGET_SPENT.to_owned()), ..event.clone() });
+        }
+        EventKind::Note(note) => notes::insert(connection, &run.id, event.step, event.seq, note).await?,
+        _ => {}
+    }
+    if beyond(&json, budget + RESERVE_BYTES) {
+        return Ok(());
+    }
+    run.event_bytes += json.len() as u64;
+    events::insert(connection, &run.id, event.seq, &json).await
 }
 
 fn check_batch(batch: &EventBatch) -> Result<(), Error> {
@@ -107,10 +159,24 @@ fn check_batch(batch: &EventBatch) -> Result<(), Error> {
     if let Some(pair) = batch.events.windows(2).find(|pair| pair[0].seq >= pair[1].seq) {
         return invalid(format!("event {} follows event {}; sequence numbers must increase", pair[1].seq, pair[0].seq));
     }
-    if let Some(event) = batch.events.iter().find(|event| event.seq == 0 || i64::try_from(event.seq).is_err()) {
-        return invalid(format!("{} is not a valid sequence number; they start at 1", event.seq));
+    if batch.events.iter().any(|event| event.seq == 0) {
+        return invalid("0 is not a valid sequence number; they start at 1".to_owned());
     }
-    Ok(())
+    batch.events.iter().find_map(Event::problem).map_or(Ok(()), invalid)
+}
+
+/// Refuses sequence numbers that no node comes to. After the highest one there would be none for later events.
+fn check_gap(batch: &EventBatch, last: u64) -> Result<(), Error> {
+    match batch.events.last() {
+        Some(event) if event.seq.saturating_sub(last) > MAX_SEQ_GAP => {
+            let message = format!(
+                "event {} comes too far after event {last}, the last one stored; its number may be at most {MAX_SEQ_GAP} higher",
+                event.seq
+            );
+            Err(Error::refused(ErrorCode::InvalidRequest, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether the run begins, or begins again, with this event.

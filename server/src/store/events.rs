@@ -2,13 +2,13 @@
 
 use slipway_protocol::Event;
 
-use super::{Connection, database, json, to_json};
+use super::{Connection, database, json};
 use crate::error::Error;
 
-/// Stores an event.
-pub async fn insert(connection: &mut Connection, run: &str, event: &Event) -> Result<(), Error> {
+/// Stores an event. `json` is the event in JSON.
+pub async fn insert(connection: &mut Connection, run: &str, seq: u64, json: &str) -> Result<(), Error> {
     let sql = "INSERT INTO events (run, seq, event_json) VALUES ($1, $2, $3)";
-    let done = sqlx::query(sql).bind(run).bind(event.seq.cast_signed()).bind(to_json(event)).execute(connection).await;
+    let done = sqlx::query(sql).bind(run).bind(seq.cast_signed()).bind(json).execute(connection).await;
     done.map(drop).map_err(database("storing an event"))
 }
 

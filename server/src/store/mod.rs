@@ -15,6 +15,7 @@ pub mod external_steps;
 pub mod images;
 pub mod logs;
 pub mod nodes;
+pub mod notes;
 pub mod recovery_keys;
 pub mod run_tokens;
 pub mod runs;
@@ -129,6 +130,7 @@ fn migrations() -> Migrator {
         migration(7, "uses of run tokens", include_str!("../../migrations/0007_run_token_uses.sql")),
         migration(8, "disk hints", include_str!("../../migrations/0008_disk_hints.sql")),
         migration(9, "keys of nodes", include_str!("../../migrations/0009_keys_of_nodes.sql")),
+        migration(10, "notes", include_str!("../../migrations/0010_notes.sql")),
     ])
 }
 

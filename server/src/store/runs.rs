@@ -21,6 +21,8 @@ pub struct Run {
     pub workflow: Vec<Step>,
     /// Its progress.
     pub progress: RunProgress,
+    /// Bytes of its stored events.
+    pub event_bytes: u64,
     /// Highest event sequence number stored; 0 before the first.
     pub last_seq: u64,
     /// The least that the machine must prove to get it.
@@ -69,7 +71,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) 
 /// Stores the parts of a run that change while it is in progress.
 pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
-               finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9 WHERE id = $10";
+               finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9, event_bytes = $10 WHERE id = $11";
     let done = sqlx::query(sql)
         .bind(to_word(&run.progress.state))
         .bind(to_json(&run.progress.steps))
@@ -80,6 +82,7 @@ pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error>
         .bind(run.phoned_home_at.map(u64::cast_signed))
         .bind(run.last_contact_at.map(u64::cast_signed))
         .bind(run.progress.ended)
+        .bind(run.event_bytes.cast_signed())
         .bind(&run.id)
         .execute(connection)
         .await;
@@ -142,6 +145,7 @@ fn from_row(row: &SqliteRow) -> Result<Run, Error> {
             finished_at: optional_number(row, "finished_at")?,
             ended: get(row, "ended")?,
         },
+        event_bytes: number(row, "event_bytes")?,
         last_seq: number(row, "last_seq")?,
         require: enum_from_text(row, "required")?,
         phone_home_hash: get(row, "phone_home_hash")?,

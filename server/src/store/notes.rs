@@ -1,0 +1,75 @@
+//! The notes of the steps of runs, apart from the runs: those are written with every event.
+
+use super::{Connection, database, get, number};
+use crate::error::Error;
+use crate::store::runs::Run;
+use sqlx::sqlite::SqliteRow;
+
+/// Most notes kept of one step, and their bytes. The first note stays, however long it is. The rest is in the event
+/// history.
+const MAX_NOTES: u64 = 100;
+const MAX_NOTE_BYTES: u64 = 64 << 10;
+
+/// Stores a note of a step, unless the step has enough of them.
+pub async fn insert(connection: &mut Connection, run: &str, step: u32, seq: u64, note: &str) -> Result<(), Error> {
+    let sql = "SELECT COUNT(*) AS notes, COALESCE(SUM(LENGTH(note)), 0) AS stored FROM notes \
+               WHERE run = $1 AND step = $2";
+    let row = sqlx::query(sql).bind(run).bind(i64::from(step)).fetch_one(&mut *connection).await;
+    let row = row.map_err(database("counting the notes of a step"))?;
+    if number(&row, "notes")? >= MAX_NOTES || number(&row, "stored")? >= MAX_NOTE_BYTES {
+        return Ok(());
+    }
+    store(connection, run, step, seq, note).await
+}
+
+async fn store(connection: &mut Connection, run: &str, step: u32, seq: u64, note: &str) -> Result<(), Error> {
+    let sql = "INSERT INTO notes (run, step, seq, note) VALUES ($1, $2, $3, $4)";
+    let query = sqlx::query(sql).bind(run).bind(i64::from(step)).bind(seq.cast_signed()).bind(note);
+    query.execute(connection).await.map(drop).map_err(database("storing a note"))
+}
+
+/// Stores a note that the run has only once, however many other notes the step has. False if the run has it.
+pub async fn mark(connection: &mut Connection, run: &str, step: u32, seq: u64, note: &str) -> Result<bool, Error> {
+    let sql = "SELECT 1 FROM notes WHERE run = $1 AND note = $2";
+    let known = sqlx::query(sql).bind(run).bind(note).fetch_optional(&mut *connection).await;
+    if known.map_err(database("looking for a note"))?.is_some() {
+        return Ok(false);
+    }
+    store(connection, run, step, seq, note).await.map(|()| true)
+}
+
+/// Removes the notes of a step and the later ones.
+pub async fn forget_from(connection: &mut Connection, run: &str, step: u32) -> Result<(), Error> {
+    let sql = "DELETE FROM notes WHERE run = $1 AND step >= $2";
+    let done = sqlx::query(sql).bind(run).bind(i64::from(step)).execute(connection).await;
+    done.map(drop).map_err(database("removing notes"))
+}
+
+/// Adds the notes to the steps of a run.
+pub async fn add_to(connection: &mut Connection, run: &mut Run) -> Result<(), Error> {
+    let sql = "SELECT run, step, note FROM notes WHERE run = $1 ORDER BY step, seq";
+    let rows = sqlx::query(sql).bind(&run.id).fetch_all(connection).await;
+    add(&rows.map_err(database("reading the notes of a run"))?, std::slice::from_mut(run))
+}
+
+/// Adds the notes to the steps of the newest runs of all nodes.
+pub async fn add_to_newest(connection: &mut Connection, runs: &mut [Run]) -> Result<(), Error> {
+    let sql =
+        "SELECT notes.run, step, note FROM notes JOIN nodes ON nodes.run = notes.run ORDER BY notes.run, step, seq";
+    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading the notes of all runs"))?;
+    runs.sort_by(|a, b| a.id.cmp(&b.id));
+    add(&rows, runs)
+}
+
+/// Adds notes to runs that are in the order of their ids.
+fn add(rows: &[SqliteRow], runs: &mut [Run]) -> Result<(), Error> {
+    for row in rows {
+        let id: String = get(row, "run")?;
+        let run = runs.binary_search_by(|run| run.id.cmp(&id)).ok().and_then(|at| runs.get_mut(at));
+        let step = usize::try_from(number(row, "step")?).unwrap_or(usize::MAX);
+        if let Some(step) = run.and_then(|run| run.progress.steps.get_mut(step)) {
+            step.notes.push(get(row, "note")?);
+        }
+    }
+    Ok(())
+}
