@@ -195,7 +195,7 @@ where
     let mut first_request = pin!(sleep(limits.first_request));
     let mut age = pin!(sleep(limits.connection_age));
     let mut stopping = port.stopping.clone();
-    let (mut waits, mut closes) = (true, false);
+    let (mut waits, mut closes, mut stops) = (true, false, false);
     loop {
         tokio::select! {
             ended = &mut http => {
@@ -211,12 +211,12 @@ where
                 }
             }
             () = &mut age, if !closes => closes = true,
-            _ = stopping.wait_for(|stopping| *stopping), if !closes => closes = true,
+            _ = stopping.wait_for(|stopping| *stopping), if !stops => stops = true,
         }
-        if closes {
-            if !asked.load(Ordering::Relaxed) {
-                return;
-            }
+        if stops && !asked.load(Ordering::Relaxed) {
+            return;
+        }
+        if closes || stops {
             // Finishes the request in progress. Calling it again does nothing.
             http.as_mut().graceful_shutdown();
         }

@@ -130,18 +130,20 @@ async fn keep(connection: &mut Connection, run: &mut Run, event: &Event, budget:
         return Ok(());
     }
     let mut json = store::to_json(event);
-    let beyond = |json: &str, limit: u64| run.event_bytes + json.len() as u64 > limit;
+    let beyond = |run: &Run, json: &str, limit: u64| run.event_bytes + json.len() as u64 > limit;
     match &event.kind {
-        EventKind::Note(_) | EventKind::Retrying(_) if beyond(&json, budget) => {
+        EventKind::Note(_) | EventKind::Retrying(_) if beyond(run, &json, budget) => {
             if !notes::mark(connection, &run.id, event.step, event.seq, BUDGET_SPENT).await? {
                 return Ok(());
             }
+            // What is left is for no later note, however short.
+            run.event_bytes = run.event_bytes.max(budget);
             json = store::to_json(&Event { kind: EventKind::Note(BUDGET_SPENT.to_owned()), ..event.clone() });
         }
         EventKind::Note(note) => notes::insert(connection, &run.id, event.step, event.seq, note).await?,
         _ => {}
     }
-    if beyond(&json, budget + RESERVE_BYTES) {
+    if beyond(run, &json, budget + RESERVE_BYTES) {
         return Ok(());
     }
     run.event_bytes += json.len() as u64;

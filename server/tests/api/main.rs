@@ -24,5 +24,6 @@ mod phone_home;
 mod program;
 mod recovery_keys;
 mod reporting;
+mod siege;
 mod support;
 mod work;

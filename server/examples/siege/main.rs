@@ -1,0 +1,94 @@
+//! Attacks a server while nodes report to it: `siege SERVER [SECONDS]`. `cargo xtask bench siege` builds both and runs it.
+//!
+//! The server is a process of its own, and so is each attacker. Attackers run with a lower priority, because on another
+//! machine they would take no processor time from the server.
+
+#![allow(clippy::unwrap_used, reason = "a measurement that cannot be made ends")]
+
+mod attack;
+mod nodes;
+mod target;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use slipway_server::limits::raise_open_files;
+
+use attack::Attack;
+use nodes::Nodes;
+use target::Target;
+
+/// How long the nodes report before the first attack, and between two.
+const REST: Duration = Duration::from_secs(5);
+
+/// What the nodes saw during an attack.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
+    events_p99_ms: f64,
+    errors: usize,
+    rss_mib: f64,
+    events_p50_ms: f64,
+    events_max_ms: f64,
+    events: usize,
+    server_cpu_s: f64,
+}
+
+#[derive(Serialize)]
+struct Results {
+    attacks: Vec<Row>,
+}
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    raise_open_files();
+    rustls::crypto::ring::default_provider().install_default().unwrap();
+    if let [first, name, rest @ ..] = &arguments[..]
+        && first == "attack"
+    {
+        return attack::run(Attack::named(name), rest).await;
+    }
+    let server: PathBuf = arguments.first().expect("siege SERVER [SECONDS]").into();
+    let seconds = arguments.get(1).map_or(20, |seconds| seconds.parse().unwrap());
+    let target = Target::start(&server).await;
+    let nodes = Nodes::start(&target).await;
+    tokio::time::sleep(REST).await;
+    let mut attacks = vec![row("none", &target, &nodes, Duration::from_secs(seconds)).await];
+    for attack in Attack::all() {
+        eprintln!("{}: {}", attack.name(), attack.description());
+        let mut attacker = target.attack(&attack);
+        attacks.push(row(&attack.name(), &target, &nodes, Duration::from_secs(seconds)).await);
+        eprintln!("{:?}", attacks.last().unwrap());
+        attacker.kill().unwrap();
+        attacker.wait().unwrap();
+        tokio::time::sleep(REST).await;
+    }
+    println!("{}", serde_json::to_string(&Results { attacks }).unwrap());
+}
+
+/// Watches server and nodes for so long.
+async fn row(name: &str, target: &Target, nodes: &Nodes, time: Duration) -> Row {
+    nodes.take();
+    let (began, cpu) = (Instant::now(), target.cpu());
+    let mut rss: f64 = 0.0;
+    while began.elapsed() < time {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        rss = rss.max(target.rss_mib());
+    }
+    let seen = nodes.take();
+    let mut times = seen.millis;
+    times.sort_by(f64::total_cmp);
+    let at = |share: f64| times[(times.len() as f64 * share) as usize];
+    Row {
+        name: name.to_owned(),
+        events_p99_ms: at(0.99),
+        errors: seen.errors,
+        rss_mib: rss,
+        events_p50_ms: at(0.5),
+        events_max_ms: *times.last().unwrap(),
+        events: times.len(),
+        server_cpu_s: target.cpu() - cpu,
+    }
+}
