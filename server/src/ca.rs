@@ -1,97 +1,240 @@
-//! The certificate authority of this installation. It is created on first start, and signs the certificates of the
-//! server and the nodes.
+//! The certificate authority of this installation. A root, whose key may be taken offline, signs an intermediate. The
+//! intermediate signs the certificates of the server and the nodes.
+//!
+//! Root and intermediate are limited to the names and addresses of the server (RFC 5280, section 4.2.1.10). What
+//! installed systems trust is therefore of no use for any other name, whoever has the keys.
+
+mod certificate;
+mod files;
+mod rotation;
+mod template;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
-};
+use rcgen::{CertificateSigningRequestParams, KeyPair, PublicKeyData};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use slipway_protocol::ErrorCode;
+use time::{Duration, OffsetDateTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
+pub use self::certificate::Certificate;
+use self::files::{CURRENT, Generation, NEXT, key_pair};
+pub use self::rotation::{begin as begin_rotation, cancel as cancel_rotation, finish as finish_rotation};
 use crate::data::DataDir;
 use crate::error::Error;
 use crate::jwt::Subject;
 use crate::random;
-use time::{Duration, OffsetDateTime};
-use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
-const CA_LIFETIME: Duration = Duration::days(3650);
-const SERVER_LIFETIME: Duration = Duration::days(365);
 /// A server certificate that expires sooner than this is renewed.
 const SERVER_RENEWAL: Duration = Duration::days(30);
-/// How far the start of validity lies in the past, for machines whose clocks are behind.
-const BACKDATED: Duration = Duration::days(1);
+/// An authority that expires sooner than this should be rotated: machines need time to move over.
+const ROTATION: Duration = Duration::days(365);
+/// Names that every server has: its own host asks it under these.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 /// Seconds for which a node's certificate and JWT are valid. The node renews them after half of that.
 pub const NODE_LIFETIME: u64 = 24 * 60 * 60;
 
 /// Signs certificates.
 pub struct Authority {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
+    current: Generation,
+    /// There while a rotation is in progress.
+    next: Option<Generation>,
+    anchors: String,
 }
 
 /// Certificate chain and key of a TLS server.
 pub struct ServerIdentity {
-    /// Leaf first, then the authority.
+    /// Leaf first, then the intermediate.
     pub chain: Vec<CertificateDer<'static>>,
     /// The leaf's key.
     pub key: PrivateKeyDer<'static>,
 }
 
+/// The certificates that machines are to trust, in PEM: the root, and during a rotation the next one.
+pub fn anchors(data: &DataDir) -> Result<String, Error> {
+    let root = data.read(CURRENT.root)?.ok_or_else(|| files::no_root(data, &CURRENT))?;
+    Ok(root + &data.read(NEXT.root)?.unwrap_or_default())
+}
+
 impl Authority {
-    /// Opens the authority of the data folder. Creates it on first use.
+    /// Opens the authority of a data folder whose server was started before.
     pub fn open(data: &DataDir) -> Result<Self, Error> {
-        let key = key_pair(data, "ca.key")?;
-        let pem = data.read_or_create("ca.pem", || {
-            let certificate = ca_params().self_signed(&key);
-            certificate.map(|made| made.pem()).map_err(certificate_error("creating the certificate authority"))
-        })?;
-        let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(certificate_error("reading ca.pem"))?;
-        Ok(Self { pem, issuer })
+        let next = data.path(NEXT.root).exists().then(|| Generation::open(data, &NEXT)).transpose()?;
+        Ok(Self { current: Generation::open(data, &CURRENT)?, next, anchors: anchors(data)? })
     }
 
-    /// The authority's certificate in PEM.
-    pub fn pem(&self) -> &str {
-        &self.pem
-    }
-
-    /// The authority's certificate.
-    pub fn der(&self) -> Result<CertificateDer<'static>, Error> {
-        CertificateDer::from_pem_slice(self.pem.as_bytes()).map_err(tls_error("reading ca.pem"))
-    }
-
-    /// The server's certificate for these host names and addresses, created or renewed as needed.
-    pub fn server_identity(&self, data: &DataDir, names: &BTreeSet<String>) -> Result<ServerIdentity, Error> {
-        let key = key_pair(data, "server.key")?;
-        let mut leaf = data.read("server.pem")?;
-        if !leaf.as_deref().is_some_and(|pem| serves(pem, names)) {
-            let made = server_params(names)?.signed_by(&key, &self.issuer);
-            let pem = made.map_err(certificate_error("signing the server's certificate"))?.pem();
-            data.replace("server.pem", &pem)?;
-            leaf = Some(pem);
+    /// Opens the authority of a server with these names and addresses. Creates it on first use, and gives one of an
+    /// older version an intermediate. Nothing that was there before is replaced.
+    pub fn open_or_make(data: &DataDir, names: &BTreeSet<String>) -> Result<Self, Error> {
+        let _lock = data.lock()?;
+        rotation::recover(data)?;
+        let names = &with_loopback(names);
+        let root = files::certificate(data, CURRENT.root)?;
+        let intermediate = files::certificate(data, CURRENT.intermediate)?;
+        match (root, intermediate) {
+            (None, _) if data.path("server.pem").exists() => return Err(files::no_root(data, &CURRENT)),
+            (None, _) => Generation::make(data, &CURRENT, names)?,
+            (Some(root), None) => {
+                check_permitted(data, &root, names)?;
+                let what = format!("{} is missing", CURRENT.intermediate);
+                let key = key_pair(data, CURRENT.root_key)?.ok_or_else(|| files::renew(data, &what))?;
+                Generation::renew(data, &CURRENT, key, names, false)?;
+                tracing::info!("the certificate authority has a new intermediate, limited to the server's names");
+            }
+            // A root of an older version vouches for any name, so its intermediate can follow the server's.
+            (Some(root), Some(intermediate)) if root.permitted.is_none() => {
+                if let Some(name) = names.iter().find(|name| !intermediate.permits(name)) {
+                    let what = format!("{} may not vouch for {name}", CURRENT.intermediate);
+                    let key = key_pair(data, CURRENT.root_key)?.ok_or_else(|| files::renew(data, &what))?;
+                    Generation::renew(data, &CURRENT, key, names, false)?;
+                }
+            }
+            _ => {}
         }
-        let leaf = CertificateDer::from_pem_slice(leaf.unwrap_or_default().as_bytes());
-        let leaf = leaf.map_err(tls_error("reading server.pem"))?;
+        let authority = Self::open(data)?;
+        let ends = authority.current.root.not_after.min(authority.current.intermediate.not_after);
+        if ends - OffsetDateTime::now_utc() < ROTATION {
+            tracing::warn!(
+                "the certificate authority ends on {}; replace it with `slipway-server ca rotate`",
+                ends.date()
+            );
+        }
+        Ok(authority)
+    }
+
+    /// What machines are to trust, in PEM: the root, and during a rotation the next one.
+    pub fn pem(&self) -> &str {
+        &self.anchors
+    }
+
+    /// The root in use.
+    pub fn root(&self) -> &Certificate {
+        &self.current.root
+    }
+
+    /// The intermediate in use.
+    pub fn intermediate(&self) -> &Certificate {
+        &self.current.intermediate
+    }
+
+    /// The root that the rotation in progress brings.
+    pub fn next_root(&self) -> Option<&Certificate> {
+        self.next.as_ref().map(|next| &next.root)
+    }
+
+    /// The roots under which certificates of nodes are valid.
+    pub fn roots(&self) -> impl Iterator<Item = CertificateDer<'static>> {
+        [Some(&self.current), self.next.as_ref()].into_iter().flatten().map(|generation| generation.root.der.clone())
+    }
+
+    /// The server's certificate for these host names and addresses, created or renewed as needed. Each has a new key.
+    pub fn server_identity(&self, data: &DataDir, names: &BTreeSet<String>) -> Result<ServerIdentity, Error> {
+        let names = self.allowed(data, names)?;
+        let intermediate = &self.current.intermediate;
+        let stored = (files::certificate(data, "server.pem").ok().flatten(), key_pair(data, "server.key")?);
+        let (leaf, key) = match stored {
+            (Some(leaf), Some(key)) if leaf.is_of(&key) && serves(&leaf, intermediate, &names) => (leaf.der, key),
+            _ => {
+                let key = files::new_key()?;
+                let made = template::server(&names, intermediate)?.signed_by(&key, &self.current.issuer);
+                let made = made.map_err(certificate_error("signing the server's certificate"))?;
+                data.replace("server.key", &key.serialize_pem())?;
+                data.replace("server.pem", &made.pem())?;
+                (made.der().clone(), key)
+            }
+        };
         let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes());
         let key = key.map_err(tls_error("reading server.key"))?;
-        Ok(ServerIdentity { chain: vec![leaf, self.der()?], key })
+        Ok(ServerIdentity { chain: vec![leaf, intermediate.der.clone()], key })
     }
 
-    /// Returns a certificate for a node and the authority's own, in PEM. Only the public key of the request is used.
-    /// The request's signature proves that the node has the private key.
-    pub fn sign_node(&self, node: &str, request: &NodeRequest) -> Result<String, Error> {
-        let mut params = params(node, Duration::seconds(NODE_LIFETIME.cast_signed()));
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let leaf = params.signed_by(&request.0.public_key, &self.issuer);
-        let leaf = leaf.map_err(certificate_error("signing the node's certificate"))?;
-        Ok(leaf.pem() + &self.pem)
+    /// The names that the certificate can be for. During a rotation, a name that only the next root may vouch for has
+    /// to wait.
+    fn allowed(&self, data: &DataDir, names: &BTreeSet<String>) -> Result<BTreeSet<String>, Error> {
+        let (now, later): (BTreeSet<String>, BTreeSet<String>) =
+            names.iter().cloned().partition(|name| self.current.intermediate.permits(name));
+        match &self.next {
+            Some(next) => check_permitted(data, &next.intermediate, &later)?,
+            None => check_permitted(data, &self.current.intermediate, &later)?,
+        }
+        for name in later {
+            tracing::warn!(name, "the server's certificate is for this name after `slipway-server ca rotate --finish`");
+        }
+        Ok(now)
     }
+
+    /// Returns a certificate for a node and the intermediate's, in PEM. Only the public key of the request is used.
+    /// The request's signature proves that the node has the private key. Only the server checks it, so the next
+    /// authority can sign at once.
+    pub fn sign_node(&self, node: &str, request: &NodeRequest) -> Result<String, Error> {
+        let signing = self.next.as_ref().unwrap_or(&self.current);
+        let leaf = template::node(node).signed_by(&request.0.public_key, &signing.issuer);
+        let leaf = leaf.map_err(certificate_error("signing the node's certificate"))?;
+        Ok(leaf.pem() + &signing.intermediate.pem)
+    }
+}
+
+/// Signs a new intermediate with the root's key, from the data folder or as given in PEM. Its key is new, and it may
+/// vouch for the names of the one before and these.
+pub fn renew_intermediate(data: &DataDir, root_key: Option<&str>, further: &BTreeSet<String>) -> Result<(), Error> {
+    let _lock = data.lock()?;
+    rotation::recover(data)?;
+    let key = match root_key {
+        Some(pem) => KeyPair::from_pem(pem).map_err(certificate_error("reading the root key"))?,
+        None => key_pair(data, CURRENT.root_key)?.ok_or_else(root_key_is_offline)?,
+    };
+    let root = files::certificate(data, CURRENT.root)?.ok_or_else(|| files::no_root(data, &CURRENT))?;
+    let known = files::certificate(data, CURRENT.intermediate)?.and_then(|before| before.permitted);
+    let mut names = with_loopback(&known.or_else(|| root.permitted.clone()).unwrap_or_default());
+    names.extend(further.iter().cloned());
+    check_permitted(data, &root, &names)?;
+    Generation::renew(data, &CURRENT, key, &names, true)
+}
+
+fn root_key_is_offline() -> Error {
+    let message = "the root key is not in the data folder (offline); give it with --root-key FILE";
+    Error::refused(ErrorCode::Conflict, message)
+}
+
+/// Whether the key of the root in use, or of the next one, is in the data folder.
+pub fn has_root_key(data: &DataDir, next: bool) -> bool {
+    data.path(if next { NEXT.root_key } else { CURRENT.root_key }).exists()
+}
+
+/// The root's key in PEM, for a safe place: the newest root's. [`remove_root_key`] then takes it out of the folder.
+pub fn root_key(data: &DataDir) -> Result<String, Error> {
+    let name = newest_root_key(data);
+    data.read(name)?
+        .ok_or_else(|| Error::refused(ErrorCode::NotFound, "the root key is not in the data folder (offline)"))
+}
+
+/// Removes the newest root's key from the data folder.
+pub fn remove_root_key(data: &DataDir) -> Result<(), Error> {
+    rotation::remove_file(&data.path(newest_root_key(data)))
+}
+
+fn newest_root_key(data: &DataDir) -> &'static str {
+    if data.path(NEXT.root).exists() { NEXT.root_key } else { CURRENT.root_key }
+}
+
+fn with_loopback(names: &BTreeSet<String>) -> BTreeSet<String> {
+    names.iter().cloned().chain(LOOPBACK.map(str::to_owned)).collect()
+}
+
+/// Refuses names that the authority may not vouch for.
+fn check_permitted(data: &DataDir, authority: &Certificate, names: &BTreeSet<String>) -> Result<(), Error> {
+    let outside: Vec<&String> = names.iter().filter(|name| !authority.permits(name)).collect();
+    let Some(first) = outside.first() else { return Ok(()) };
+    let permitted: Vec<String> = authority.permitted.iter().flatten().cloned().collect();
+    let options: String = outside.iter().map(|name| format!(" --name {name}")).collect();
+    let message = format!(
+        "the certificate authority may not vouch for {first:?}: it is limited to {}; to begin with one that may, run \
+         `slipway-server --data {} ca rotate{options}`",
+        permitted.join(", "),
+        data.root().display()
+    );
+    Err(Error::refused(ErrorCode::Conflict, message))
 }
 
 /// A certificate request whose signature was checked.
@@ -120,71 +263,11 @@ pub fn subject(certificate: &CertificateDer<'_>) -> Option<Subject> {
     Some(Subject { node: name.to_owned(), key: random::fingerprint(certificate.public_key().raw) })
 }
 
-fn key_pair(data: &DataDir, name: &str) -> Result<KeyPair, Error> {
-    let pem = data.read_or_create(name, || {
-        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256);
-        key.map(|key| key.serialize_pem()).map_err(certificate_error("creating a private key"))
-    })?;
-    KeyPair::from_pem(&pem).map_err(certificate_error("reading a private key"))
-}
-
-fn params(common_name: &str, lifetime: Duration) -> CertificateParams {
-    let now = OffsetDateTime::now_utc();
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    params.not_before = now - BACKDATED;
-    params.not_after = now + lifetime;
-    // Positive and at most 20 octets (RFC 5280, section 4.1.2.2).
-    params.serial_number = Some(SerialNumber::from_slice(&random::bytes::<16>().map(|byte| byte & 0x7f)));
-    params.use_authority_key_identifier_extension = true;
-    params
-}
-
-fn ca_params() -> CertificateParams {
-    // The random part lets people tell the authorities of different installations apart.
-    let mut params = params(&format!("slipway CA {}", random::id()), CA_LIFETIME);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    params.use_authority_key_identifier_extension = false;
-    params
-}
-
-fn server_params(names: &BTreeSet<String>) -> Result<CertificateParams, Error> {
-    let mut params = params("slipway-server", SERVER_LIFETIME);
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    for name in names {
-        params.subject_alt_names.push(match name.parse::<IpAddr>() {
-            Ok(address) => SanType::IpAddress(address),
-            Err(_) => SanType::DnsName(name.as_str().try_into().map_err(|_| {
-                let message = format!("{name:?} is neither a host name nor an IP address");
-                Error::refused(ErrorCode::InvalidRequest, message)
-            })?),
-        });
-    }
-    Ok(params)
-}
-
-/// Whether the certificate is for exactly these names and lasts long enough.
-fn serves(pem: &str, names: &BTreeSet<String>) -> bool {
-    let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
-    let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
-    let expires = certificate.validity().not_after.to_datetime();
-    let Ok(Some(sans)) = certificate.subject_alternative_name() else { return false };
-    let found: BTreeSet<String> = sans.value.general_names.iter().filter_map(general_name).collect();
-    found == *names && expires - OffsetDateTime::now_utc() > SERVER_RENEWAL
-}
-
-fn general_name(name: &GeneralName<'_>) -> Option<String> {
-    match name {
-        GeneralName::DNSName(name) => Some((*name).to_owned()),
-        GeneralName::IPAddress(octets) => match octets.len() {
-            4 => <[u8; 4]>::try_from(*octets).ok().map(|octets| IpAddr::from(octets).to_string()),
-            _ => <[u8; 16]>::try_from(*octets).ok().map(|octets| IpAddr::from(octets).to_string()),
-        },
-        _ => None,
-    }
+/// Whether the certificate is for exactly these names, from this authority, and lasts long enough.
+fn serves(leaf: &Certificate, authority: &Certificate, names: &BTreeSet<String>) -> bool {
+    // A certificate of an authority that ends soon cannot last longer.
+    let renewal = SERVER_RENEWAL.min((authority.not_after - OffsetDateTime::now_utc()) / 2);
+    leaf.names == *names && leaf.is_issued_by(authority) && leaf.not_after - OffsetDateTime::now_utc() > renewal
 }
 
 fn certificate_error(doing: &'static str) -> impl FnOnce(rcgen::Error) -> Error {
@@ -197,6 +280,8 @@ fn tls_error<E: std::error::Error + Send + Sync + 'static>(doing: &'static str) 
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{CertificateParams, DnType};
+
     use super::*;
 
     fn names(names: &[&str]) -> BTreeSet<String> {
@@ -207,7 +292,7 @@ mod tests {
     fn the_server_certificate_is_kept_until_its_names_change() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let data = DataDir::make(folder.path())?;
-        let authority = Authority::open(&data)?;
+        let authority = Authority::open_or_make(&data, &names(&["192.0.2.1"]))?;
         let first = authority.server_identity(&data, &names(&["localhost", "127.0.0.1", "::1"]))?;
         let again = authority.server_identity(&data, &names(&["localhost", "127.0.0.1", "::1"]))?;
         assert_eq!(first.chain, again.chain);
@@ -220,7 +305,7 @@ mod tests {
     #[test]
     fn a_node_certificate_carries_the_nodes_id_and_nothing_of_the_request() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
-        let authority = Authority::open(&DataDir::make(folder.path())?)?;
+        let authority = Authority::open_or_make(&DataDir::make(folder.path())?, &names(&[]))?;
         let key = KeyPair::generate()?;
         let mut wish = CertificateParams::new(vec!["evil.example".to_owned()])?;
         wish.distinguished_name.push(DnType::CommonName, "someone-else");

@@ -29,7 +29,7 @@ impl Certificate {
         Ok(Self { names, current })
     }
 
-    /// Renews the certificate if it is due. New connections get the new one.
+    /// Renews the certificate, with a new key, if it is due. New connections get the new one.
     pub fn renew(&self, authority: &Authority, data: &DataDir) -> Result<(), Error> {
         let fresh = load(authority, data, &self.names)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
@@ -68,7 +68,7 @@ mod tests {
     fn a_certificate_made_anew_is_shown_without_a_restart() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let data = DataDir::make(folder.path())?;
-        let authority = Authority::open(&data)?;
+        let authority = Authority::open_or_make(&data, &BTreeSet::from(["localhost".to_owned()]))?;
         let certificate = Certificate::open(&authority, &data, BTreeSet::from(["localhost".to_owned()]))?;
         let shown = || certificate.current.read().map(|key| key.cert[0].clone()).map_err(|error| error.to_string());
         let first = shown()?;

@@ -4,8 +4,10 @@
 //! slipway.db            SQLite database
 //! slipway.lock          locked while the database is opened and brought up to date
 //! serve.lock            locked while a server runs; says which
-//! ca.pem  ca.key        certificate authority of this installation
-//! server.pem server.key the server's own certificate chain and key
+//! ca.pem  ca.key        root of the certificate authority, which machines trust; its key may be elsewhere
+//! intermediate.pem .key what signs for the server and the nodes
+//! next-*                root and intermediate that a rotation brings
+//! server.pem server.key the server's own certificate and key
 //! jwt.key               key of the nodes' JWTs and of the tokens for metadata
 //! operator-token        token of the operators' HTTPS API
 //! images/sha256/HEX     images by the digest of the file as delivered
@@ -15,14 +17,18 @@
 //! One server at a time works on the folder, next to any number of operators' commands. Files that are made on first
 //! use are published complete or not at all, and the first to publish wins.
 
+mod aside;
+mod custody;
+
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use slipway_protocol::{Digest, ErrorCode};
 
+use self::aside::Aside;
+pub use self::custody::check_apart;
 use crate::error::Error;
 use crate::random;
 use crate::time::{now, utc};
@@ -31,7 +37,6 @@ const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";
 /// Name prefix of images that are still being copied.
 const INCOMING: &str = "incoming-";
-const LEFT_AFTER: Duration = Duration::from_secs(60);
 /// A data folder is recognised by any of these, even if a start failed half-way, or a CA was restored or brought from
 /// elsewhere.
 const OURS: [&str; 4] = [DATABASE, "slipway.lock", SERVE_LOCK, "ca.key"];
@@ -65,6 +70,7 @@ impl DataDir {
             made.map_err(|source| Error::File { doing: "creating the folder", path, source })
         };
         make(root.to_owned())?;
+        Self::close_if_new(root)?;
         let data = Self { root: root.to_owned() };
         for folder in ["images", "images/sha256"].map(|folder| root.join(folder)) {
             if !folder.exists() {
@@ -73,6 +79,23 @@ impl DataDir {
             }
         }
         Ok(data)
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Path of a file of the folder, whether or not it exists.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Waits until nobody else changes several files of the folder that belong together, and holds others off until
+    /// the returned file is dropped.
+    pub fn lock(&self) -> Result<File, Error> {
+        let locked = File::open(&self.root).and_then(|folder| folder.lock().map(|()| folder));
+        locked.map_err(|source| Error::File { doing: "locking", path: self.root.clone(), source })
     }
 
     /// Gives a file that root made in the folder to the folder's owner, because the server runs as that user and could
@@ -141,17 +164,15 @@ impl DataDir {
         self.root.join("images").join(format!("{INCOMING}{}", random::id()))
     }
 
-    /// Removes images left by commands that were stopped while copying: those that no command has locked. Ignores
-    /// errors, because nothing depends on it.
-    pub fn remove_left_images(&self) {
-        let files = fs::read_dir(self.root.join("images")).into_iter().flatten().flatten();
-        for file in files.filter(|file| file.file_name().to_string_lossy().starts_with(INCOMING)) {
-            // A file that was just made may not be locked yet.
-            let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
-            let is_old = modified.and_then(|at| at.elapsed().ok()).is_some_and(|age| age > LEFT_AFTER);
-            if is_old && File::open(file.path()).is_ok_and(|open| open.try_lock().is_ok()) {
-                let _ = fs::remove_file(file.path());
-            }
+    /// Removes what commands and servers left that were killed while they wrote: images and copies of other files that
+    /// nobody has locked. Ignores errors, because nothing depends on it.
+    pub fn remove_leftovers(&self) {
+        let files = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
+        let is_copy = |file: &fs::DirEntry| aside::is_temporary(&file.file_name().to_string_lossy());
+        let is_image = |file: &fs::DirEntry| file.file_name().to_string_lossy().starts_with(INCOMING);
+        let copies = files(self.root.clone()).filter(is_copy);
+        for file in copies.chain(files(self.root.join("images")).filter(is_image)) {
+            aside::remove_unless_locked(&file.path());
         }
     }
 
@@ -188,39 +209,24 @@ impl DataDir {
             return Ok(content);
         }
         let made = make()?;
-        let complete = self.write_aside(name, &made)?;
         let path = self.root.join(name);
-        let published = fs::hard_link(&complete, &path);
-        fs::remove_file(&complete).map_err(|source| Error::File { doing: "removing", path: complete, source })?;
-        match published {
-            Ok(()) => Ok(made),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(self.read(name)?.unwrap_or(made)),
-            Err(source) => Err(Error::File { doing: "writing", path, source }),
+        match self.write_aside(name, &made)?.publish_new(&path)? {
+            true => Ok(made),
+            false => Ok(self.read(name)?.unwrap_or(made)),
         }
     }
 
     /// Replaces a file of the folder atomically.
     pub fn replace(&self, name: &str, content: &str) -> Result<(), Error> {
-        let complete = self.write_aside(name, content)?;
-        let path = self.root.join(name);
-        fs::rename(complete, &path).map_err(|source| Error::File { doing: "writing", path, source })
+        self.write_aside(name, content)?.publish_over(&self.root.join(name))
     }
 
-    /// Writes a complete copy under another name, readable by its owner alone, and returns its path.
-    fn write_aside(&self, name: &str, content: &str) -> Result<PathBuf, Error> {
-        let path = self.root.join(format!(".{name}-{}", random::id()));
-        let write = || {
-            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-            file.write_all(content.as_bytes())?;
-            file.sync_all()
-        };
-        write().map_err(|source| Error::File { doing: "writing", path: path.clone(), source })?;
-        if let Err(error) = self.give_to_owner(&path) {
-            // Its content may be secret.
-            _ = fs::remove_file(&path);
-            return Err(error);
-        }
-        Ok(path)
+    /// Writes a complete copy that has no name yet, readable by its owner alone.
+    fn write_aside(&self, name: &str, content: &str) -> Result<Aside, Error> {
+        let mut aside = Aside::create(&self.root, &format!(".{name}-"))?;
+        aside.write(content.as_bytes())?;
+        aside.give_to_owner_of(&self.root)?;
+        Ok(aside)
     }
 }
 

@@ -4,7 +4,8 @@ mod raw;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use slipway_protocol::{Algorithm, Digest, ErrorCode};
@@ -84,9 +85,9 @@ fn take_in(
     known: Known,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Digest, u64, Option<Raw>), Error> {
-    data.remove_left_images();
-    let incoming = data.incoming_image();
-    let result = copy(file, &incoming, progress).and_then(|(digest, size, _lock)| {
+    data.remove_leftovers();
+    let (incoming, target) = create(data)?;
+    let result = copy(file, &incoming, target, progress).and_then(|(digest, size, _lock)| {
         let mut checked = |done| progress(Progress { doing: "checking", done, total: size });
         let raw = match known.is_other {
             true => None,
@@ -135,8 +136,31 @@ fn compare(raw: Raw, known: Known, file: &Path) -> Result<Raw, Error> {
     }
 }
 
+/// A new file for an image. It is locked until it is published or this process ends. An unlocked file was left by a
+/// process that was stopped.
+fn create(data: &DataDir) -> Result<(PathBuf, File), Error> {
+    loop {
+        let path = data.incoming_image();
+        let failed = |doing| {
+            let path = path.clone();
+            move |source| Error::File { doing, path, source }
+        };
+        let file = File::create_new(&path).map_err(failed("creating"))?;
+        file.lock().map_err(failed("locking"))?;
+        // Before it was locked, it looked left over, and may have been removed.
+        if file.metadata().map_err(failed("examining"))?.nlink() > 0 {
+            return Ok((path, file));
+        }
+    }
+}
+
 /// Returns digest and size of the copy, and the copy itself, which is locked until it is dropped.
-fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(Digest, u64, File), Error> {
+fn copy(
+    from: &Path,
+    to: &Path,
+    mut target: File,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Digest, u64, File), Error> {
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
         move |source| Error::File { doing, path, source }
@@ -144,9 +168,6 @@ fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(D
     let mut source = File::open(from).map_err(failed("opening", from))?;
     let before = source.metadata().map_err(failed("reading the size of", from))?;
     let total = before.len();
-    let mut target = File::create_new(to).map_err(failed("creating", to))?;
-    // Locked until it is published or this process ends. An unlocked file was left by a process that was stopped.
-    target.lock().map_err(failed("locking", to))?;
     let mut hash = Sha256::new();
     let mut size = 0;
     let mut chunk = vec![0; CHUNK_BYTES];

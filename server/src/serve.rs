@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::api::{self, App};
 use crate::ca::Authority;
 use crate::capture::Captures;
 use crate::certificate::Certificate;
-use crate::data::DataDir;
+use crate::data::{DataDir, check_apart};
 use crate::error::Error;
 use crate::jwt::Signer;
 use crate::limits::{Limits, raise_open_files};
@@ -116,6 +116,7 @@ impl Server {
         check_names(&names)?;
         if let Some(folder) = &config.boot {
             check_boot_folder(folder)?;
+            check_apart(&config.data, folder)?;
         }
         let data = DataDir::make(&config.data)?;
         let lock = data.lock_for_serving(&config.url.text)?;
@@ -125,8 +126,10 @@ impl Server {
             None => None,
         };
 
+        data.check_custody()?;
+        data.remove_leftovers();
         let store = Store::open(&data.database()).await?;
-        let authority = Authority::open(&data)?;
+        let authority = Authority::open_or_make(&data, &names)?;
         let signer = Signer::open(&data)?;
         let operator_token = data.operator_token()?;
         let certificate = Arc::new(Certificate::open(&authority, &data, names)?);
@@ -137,7 +140,6 @@ impl Server {
         let (stop, stopping) = watch::channel(false);
         let captures = Captures::new(store.clone(), data.clone(), config.max_capture, stopping.clone());
         captures.sweep().await?;
-        data.remove_left_images();
         let app = App {
             store,
             data,
@@ -204,7 +206,9 @@ fn names(config: &Config) -> BTreeSet<String> {
     if !config.listen.ip().is_unspecified() {
         names.insert(config.listen.ip().to_string());
     }
-    names
+    // As they are in certificates, so that they compare.
+    let written = |name: &String| name.parse::<IpAddr>().map_or_else(|_| name.to_lowercase(), |ip| ip.to_string());
+    names.iter().map(written).collect()
 }
 
 /// Refuses names that no certificate can be made for.
@@ -232,7 +236,9 @@ fn check_boot_folder(folder: &Path) -> Result<(), Error> {
 fn tls(authority: &Authority, certificate: Arc<Certificate>) -> Result<TlsAcceptor, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
-    roots.add(authority.der()?).map_err(failed("trusting ca.pem"))?;
+    for root in authority.roots() {
+        roots.add(root).map_err(failed("trusting ca.pem"))?;
+    }
     // A client without a certificate can enrol, or authenticate by its JWT. A certificate must be ours.
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .allow_unauthenticated()

@@ -29,7 +29,7 @@ fn refusal(code: ErrorCode) -> Answer {
 async fn report(answers: Vec<Answer>) -> (End, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let data = DataDir::make(folder.path()).unwrap();
-    let authority = Authority::open(&data).unwrap();
+    let authority = Authority::open_or_make(&data, &BTreeSet::new()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(Vec::new()));

@@ -102,7 +102,8 @@ struct Ca(TempDir, Authority);
 impl Ca {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let authority = Authority::open(&DataDir::make(folder.path()).unwrap()).unwrap();
+        let names = ["127.0.0.1", "192.0.2.1"].map(str::to_owned).into();
+        let authority = Authority::open_or_make(&DataDir::make(folder.path()).unwrap(), &names).unwrap();
         Self(folder, authority)
     }
 

@@ -83,7 +83,7 @@ pub async fn file(
         return Err(not_found().into());
     }
     let path = folder.join(&path);
-    let (file, metadata) = files::open(&path).await?.ok_or_else(not_found)?;
+    let (file, metadata) = files::open(&path).await?.filter(|(file, _)| !app.data.has(file)).ok_or_else(not_found)?;
     // A file that replaces another differs in at least one of these. Files must not be changed in place while they are
     // served.
     let etag =

@@ -1,5 +1,6 @@
 //! The command line. Commands work directly on the data folder, whether or not a server is running on it.
 
+mod ca;
 mod claims;
 mod disk;
 mod host_keys;
@@ -22,7 +23,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use slipway_protocol::Digest;
-use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::store::{Store, images};
 use slipway_server::{image, operate};
@@ -72,8 +72,8 @@ pub enum Command {
     Snippet(reports::SnippetOptions),
     /// Print the token of the operators' HTTPS API.
     OperatorToken,
-    /// Print the certificate of the certificate authority, in PEM.
-    Ca,
+    /// Print what machines are to trust: the certificate of the certificate authority, in PEM. The subcommands change it.
+    Ca(ca::Options),
 }
 
 impl Command {
@@ -129,7 +129,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let data = DataDir::open(&data)?;
     match command {
         Command::OperatorToken => print_line(&data.operator_token()?)?,
-        Command::Ca => print(Authority::open(&data)?.pem())?,
+        Command::Ca(options) => ca::run(&data, options)?,
         command => {
             let store = Store::open(&data.database()).await?;
             let done = on_store(&store, &data, command).await;
@@ -159,7 +159,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Run(command) => run::run(store, data, command).await,
         Command::Status(options) => status::run(store, options).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,
-        Command::Serve(_) | Command::OperatorToken | Command::Ca => bail!("this command needs no database"),
+        Command::Serve(_) | Command::OperatorToken | Command::Ca(_) => bail!("this command needs no database"),
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 10, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 11, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

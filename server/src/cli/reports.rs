@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use slipway_protocol::{BootStatus, ExternalStep, NodeStatus, RunState};
-use slipway_server::ca::Authority;
+use slipway_server::ca;
 use slipway_server::data::DataDir;
 use slipway_server::operate;
 use slipway_server::snippet::{self, Surrounding};
@@ -49,10 +49,10 @@ pub async fn snippet(store: &Store, data: &DataDir, options: SnippetOptions) -> 
         For::Autoinstall => Surrounding::Autoinstall,
         For::Shell => Surrounding::Shell,
     };
-    let authority = Authority::open(data)?;
+    let ca = ca::anchors(data)?;
     let (token, server) = operate::add_run_token(store, &options.node, Purpose::Steps).await?;
     let url = format!("{server}/v1/report");
-    super::print(&snippet::text(surrounding, &url, &token, authority.pem())).context("printing the snippet")
+    super::print(&snippet::text(surrounding, &url, &token, &ca)).context("printing the snippet")
 }
 
 /// The newest report of a node outside of its workflow. `None` if it is older than the workflow's state, or if the

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use slipway_protocol::{RunStatus, StepState, StepStatus};
-use slipway_server::ca::Authority;
+use slipway_server::ca;
 use slipway_server::data::DataDir;
 use slipway_server::operate::{self, NewRun, Task};
 use slipway_server::phone_home_settings::PostKeys;
@@ -117,7 +117,7 @@ async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result
         }
         _ => bail!("give either --os or --workflow"),
     };
-    let authority = Authority::open(data)?;
+    let ca = ca::anchors(data)?;
     let new = NewRun {
         user_data: read_user_data(start.user_data.as_deref())?,
         phone_home: start.phone_home,
@@ -128,5 +128,5 @@ async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result
         replace: start.replace,
         ..NewRun::new(task)
     };
-    print_line(&operate::start_run(store, authority.pem(), &start.node, new).await?.id)
+    print_line(&operate::start_run(store, &ca, &start.node, new).await?.id)
 }

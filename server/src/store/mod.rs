@@ -24,6 +24,7 @@ pub mod systems;
 pub mod tokens;
 
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -74,6 +75,9 @@ impl Store {
         // If several processes find no database, one of them creates and fills it. Without the lock, none would wait
         // while another changes the journal mode.
         let lock = lock(file.with_extension("lock")).await?;
+        // SQLite gives its other files the mode of this one.
+        let made = File::options().write(true).create(true).truncate(false).mode(0o600).open(file);
+        made.map_err(|source| Error::File { doing: "opening", path: file.to_owned(), source })?;
         let one = SqlitePoolOptions::new().max_connections(1).acquire_timeout(TURN_TIMEOUT);
         let one = one.idle_timeout(None).max_lifetime(None);
         let writer = one.connect_with(options.clone()).await.map_err(database("opening the database"))?;

@@ -225,6 +225,6 @@ async fn what_a_stopped_command_left_is_removed() {
     let lock = make(&locked, 3600);
     lock.lock().unwrap();
     drop((make(&left, 3600), make(&new, 0)));
-    server.data().remove_left_images();
-    assert_eq!([&left, &locked, &new].map(|path| path.exists()), [false, true, true]);
+    server.data().remove_leftovers();
+    assert_eq!([&left, &locked, &new].map(|path| path.exists()), [false, true, false]);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod admission;
+mod authority;
 mod boot_reports;
 mod captures;
 mod command_line;

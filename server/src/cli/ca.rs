@@ -1,0 +1,152 @@
+//! `slipway-server ca`.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use slipway_server::ca::{self, Authority, Certificate};
+use slipway_server::data::DataDir;
+
+use super::{print, print_line, tell};
+
+#[derive(Args)]
+pub struct Options {
+    #[command(subcommand)]
+    command: Option<CaCommand>,
+}
+
+#[derive(Subcommand)]
+enum CaCommand {
+    /// Show what machines trust: how long, for which names and addresses, and where the root key is.
+    Show,
+    /// Begin a new certificate authority beside the old one, or end that with --finish or --cancel.
+    #[command(after_help = "\
+Examples:
+  slipway-server ca rotate --name install2.example
+  slipway-server ca rotate --finish")]
+    Rotate {
+        /// Host name or address that the new one may vouch for too; may be given several times.
+        #[arg(long = "name", value_name = "NAME")]
+        names: Vec<String>,
+        /// Put the new one in the place of the old one, which machines then no longer trust.
+        #[arg(long, conflicts_with_all = ["names", "cancel"])]
+        finish: bool,
+        /// Forget the new one. What was built or installed meanwhile trusts the old one too.
+        #[arg(long, conflicts_with = "names")]
+        cancel: bool,
+    },
+    /// Sign a new intermediate with the root key. Machines notice nothing.
+    Renew {
+        /// The root key, if it is not in the data folder.
+        #[arg(long, value_name = "FILE")]
+        root_key: Option<PathBuf>,
+        /// Host name or address that the intermediate may vouch for too, if the root may; may be given several times.
+        #[arg(long = "name", value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Move the root key out of the data folder into a new file, to be kept offline.
+    ExportKey {
+        /// The file, which must not exist.
+        file: PathBuf,
+    },
+}
+
+const RESTART: &str = "restart the server for it to take effect: systemctl restart slipway-server\n";
+
+pub fn run(data: &DataDir, options: Options) -> anyhow::Result<()> {
+    match options.command {
+        None => print(&ca::anchors(data)?),
+        Some(CaCommand::Show) => print(&shown(data, &Authority::open(data)?)),
+        Some(CaCommand::Rotate { finish: true, .. }) => {
+            ca::finish_rotation(data)?;
+            tell(RESTART);
+            print_line(
+                "the new certificate authority is in use; machines that trust only the old one refuse the server",
+            )
+        }
+        Some(CaCommand::Rotate { cancel: true, .. }) => {
+            ca::cancel_rotation(data)?;
+            tell(RESTART);
+            print_line("the new certificate authority is forgotten")
+        }
+        Some(CaCommand::Rotate { names, .. }) => {
+            ca::begin_rotation(data, &written(&names)?)?;
+            tell(RESTART);
+            print_line(
+                "a new certificate authority is made; what is installed and built from now on trusts both; build every \
+                 boot medium again, then run `slipway-server ca rotate --finish`",
+            )
+        }
+        Some(CaCommand::Renew { root_key, names }) => {
+            let key = root_key.map(|file| super::read(&file)).transpose()?;
+            ca::renew_intermediate(data, key.as_deref(), &written(&names)?)?;
+            tell(RESTART);
+            print_line("the intermediate is new")
+        }
+        Some(CaCommand::ExportKey { file }) => export(data, &file),
+    }
+}
+
+/// The key is removed here only once it is safe there.
+fn export(data: &DataDir, file: &Path) -> anyhow::Result<()> {
+    let key = ca::root_key(data)?;
+    let write = || {
+        let mut open = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+        open.write_all(key.as_bytes())?;
+        open.sync_all()?;
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(folder)?.sync_all()
+    };
+    write().with_context(|| format!("writing {file:?}"))?;
+    ca::remove_root_key(data)?;
+    print_line(&format!("the root key is in {} and no longer in the data folder", file.display()))
+}
+
+/// Names as they are in certificates.
+fn written(names: &[String]) -> anyhow::Result<BTreeSet<String>> {
+    let written = |name: &String| -> anyhow::Result<String> {
+        if let Ok(address) = name.parse::<IpAddr>() {
+            return Ok(address.to_string());
+        }
+        let label = |label: &str| {
+            !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+        };
+        if !name.split('.').all(label) {
+            bail!("{name:?} is neither a host name nor an IP address; correct --name");
+        }
+        Ok(name.to_lowercase())
+    };
+    names.iter().map(written).collect()
+}
+
+fn shown(data: &DataDir, authority: &Authority) -> String {
+    let mut text = of("root", authority.root());
+    text.push_str(&key_place(data, false));
+    text.push_str(&of("intermediate", authority.intermediate()));
+    if let Some(next) = authority.next_root() {
+        text.push_str(&of("next root, by a rotation in progress", next));
+        text.push_str(&key_place(data, true));
+    }
+    text
+}
+
+fn of(what: &str, certificate: &Certificate) -> String {
+    let limit = match &certificate.permitted {
+        Some(names) => format!("limited to {}", names.iter().cloned().collect::<Vec<_>>().join(", ")),
+        None => "not limited to any names: it was made by an older version; replace it with `ca rotate`".to_owned(),
+    };
+    format!("{what}: {}\n  until {}\n  {limit}\n", certificate.common_name, certificate.not_after.date())
+}
+
+fn key_place(data: &DataDir, next: bool) -> String {
+    let place = match ca::has_root_key(data, next) {
+        true => "in the data folder; move it to a safe place with `ca export-key FILE`",
+        false => "not in the data folder (offline)",
+    };
+    format!("  root key: {place}\n")
+}
