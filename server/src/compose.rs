@@ -136,6 +136,7 @@ mod tests {
             phone_home_tries: None,
             allow_override: true,
             boot_reporter: true,
+            keep_metadata: false,
             known_steps: Vec::new(),
             require: slipway_protocol::Proof::default(),
             disk: DiskHints { serial: "S1".parse().ok(), ..DiskHints::default() },

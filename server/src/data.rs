@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use slipway_protocol::{Digest, ErrorCode};
 
-use self::aside::Aside;
+pub use self::aside::Aside;
 pub use self::custody::check_apart;
 use crate::error::Error;
 use crate::random;

@@ -53,6 +53,12 @@ pub enum Error {
         /// Why it failed.
         source: sqlx::migrate::MigrateError,
     },
+    /// SQLite finds the database damaged.
+    #[error("the database is damaged: {found}")]
+    Damaged {
+        /// What SQLite found.
+        found: String,
+    },
     /// A record does not have the shape this version writes.
     #[error("decoding {what} from the database")]
     Record {
@@ -94,6 +100,14 @@ pub enum Error {
         doing: &'static str,
         /// Why it failed.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Something could not be encrypted.
+    #[error("{doing}")]
+    Seal {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
     },
     /// An address could not be listened on.
     #[error("listening on {address}")]

@@ -1,15 +1,17 @@
-//! Recovery keys of encrypted disks. Nodes store them before they encrypt, and operators ask for them.
+//! Recovery keys of encrypted disks. Nodes store them before they encrypt, and operators ask for them. If operators have
+//! given public keys, they are stored encrypted to these, and the server cannot read them.
 
 use std::collections::BTreeSet;
 
+use age::x25519::Recipient;
 use slipway_protocol::{Action, ErrorCode, NodeState, RecoveryKey, StepState};
 
 use crate::error::Error;
-use crate::state;
 use crate::store::recovery_keys::{self, Stored};
 use crate::store::runs::{self, Run};
-use crate::store::{self, Connection, Store, nodes};
+use crate::store::{self, Connection, Store, nodes, recipients};
 use crate::time::now;
+use crate::{random, seal, state};
 
 /// Length of a UUID as text (RFC 9562, 4).
 const UUID: usize = 36;
@@ -28,7 +30,7 @@ pub async fn store_key(store: &Store, node: &str, run: &str, key: &RecoveryKey) 
     check_allowed(&mut transaction, node, run).await?;
     let known = recovery_keys::of_node(&mut transaction, node).await?;
     match known.iter().find(|known| known.key.volume == key.volume) {
-        Some(known) if known.key == *key => return Ok(()),
+        Some(known) if is_same(known, key) => return Ok(()),
         Some(_) => {
             let message = format!("another key is already stored for volume {}", key.volume);
             return Err(Error::refused(ErrorCode::Conflict, message));
@@ -42,10 +44,84 @@ pub async fn store_key(store: &Store, node: &str, run: &str, key: &RecoveryKey) 
         }
         None => {}
     }
-    recovery_keys::insert(&mut transaction, node, run, key, now()).await?;
+    match recipients(&mut transaction).await?.as_slice() {
+        [] => recovery_keys::insert(&mut transaction, node, run, key, None, now()).await?,
+        recipients => {
+            let (sealed, hash) = (sealed(recipients, key)?, random::token_hash(key.key.reveal()));
+            recovery_keys::insert(&mut transaction, node, run, &sealed, Some(&hash), now()).await?;
+        }
+    }
     store::commit(transaction).await?;
     tracing::info!(node, run, volume = key.volume, "recovery key stored");
     Ok(())
+}
+
+fn is_same(known: &Stored, key: &RecoveryKey) -> bool {
+    match &known.hash {
+        Some(hash) => *hash == random::token_hash(key.key.reveal()),
+        None => known.key == *key,
+    }
+}
+
+/// The key, encrypted together with the name of its volume: what is decrypted is the line that is printed of a key in
+/// clear.
+fn sealed(recipients: &[Recipient], RecoveryKey { volume, key }: &RecoveryKey) -> Result<RecoveryKey, Error> {
+    let sealed = seal::text(recipients, &format!("{volume} {}\n", key.reveal()))?;
+    Ok(RecoveryKey { volume: volume.clone(), key: sealed })
+}
+
+async fn recipients(connection: &mut Connection) -> Result<Vec<Recipient>, Error> {
+    recipients::all(connection).await?.iter().map(|recipient| seal::recipient(recipient)).collect()
+}
+
+/// How recovery keys stand to a new recipient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// How many were in clear, and are encrypted now.
+    pub sealed: usize,
+    /// How many were encrypted before, to others.
+    pub older: usize,
+}
+
+/// Adds a public key. Keys in clear are encrypted at once to all there are.
+pub async fn add_recipient(store: &Store, recipient: &str) -> Result<Added, Error> {
+    seal::recipient(recipient)?;
+    let mut transaction = store.write().await?;
+    if !recipients::insert(&mut transaction, recipient, now()).await? {
+        return Err(Error::refused(ErrorCode::Conflict, "recovery keys are already encrypted to this recipient"));
+    }
+    let recipients = recipients(&mut transaction).await?;
+    let mut added = Added { sealed: 0, older: 0 };
+    for (node, stored) in recovery_keys::all(&mut transaction).await? {
+        if seal::is_sealed(&stored.key.key) {
+            added.older += 1;
+            continue;
+        }
+        let (sealed, hash) = (sealed(&recipients, &stored.key)?, random::token_hash(stored.key.key.reveal()));
+        recovery_keys::seal(&mut transaction, &node, &stored.key.volume, &sealed.key, &hash).await?;
+        added.sealed += 1;
+    }
+    store::commit(transaction).await?;
+    tracing::warn!(recipient, sealed = added.sealed, "recovery keys are encrypted to a further recipient");
+    Ok(added)
+}
+
+/// The public keys to which keys are encrypted.
+pub async fn list_recipients(store: &Store) -> Result<Vec<String>, Error> {
+    recipients::all(&mut *store.read().await?).await
+}
+
+/// Removes a public key. Returns whether others are left.
+pub async fn remove_recipient(store: &Store, recipient: &str) -> Result<bool, Error> {
+    let mut transaction = store.write().await?;
+    if !recipients::remove(&mut transaction, recipient).await? {
+        let message = "there is no such recipient; `escrow recipient list` lists them";
+        return Err(Error::refused(ErrorCode::NotFound, message));
+    }
+    let left = recipients::all(&mut transaction).await?.len();
+    store::commit(transaction).await?;
+    tracing::warn!(recipient, "recovery keys are no longer encrypted to a recipient");
+    Ok(left > 0)
 }
 
 fn check_key(RecoveryKey { volume, key }: &RecoveryKey) -> Result<(), Error> {

@@ -29,6 +29,7 @@ pub mod random;
 pub mod range;
 pub mod rate;
 pub mod reports;
+pub mod seal;
 pub mod serve;
 pub mod snippet;
 pub mod state;

@@ -85,16 +85,23 @@ impl Metadata {
     }
 }
 
-/// The metadata of a run. `None` unless the run is the newest of a node in service and seeds cloud-init: the token of
+/// The metadata of a run. It is closed once the system has reported, unless its operating system says otherwise, and
+/// gone when the run is over without. `None` unless the run is the newest of a node in service and seeds cloud-init: the token of
 /// an old system must not give access to the data of a new one.
 pub async fn of_run(connection: &mut Connection, run: &str, site: &str) -> Result<Option<Metadata>, Error> {
     let Some(run) = runs::get_by_id(connection, run).await? else { return Ok(None) };
     let Some(node) = nodes::get_by_id(connection, &run.node).await? else { return Ok(None) };
-    if !is_served(&node, &run.id) {
+    let is_closed = run.forgotten || run.phoned_home_at.is_some() && !run.keep_metadata;
+    if is_closed || !is_served(&node, &run.id) {
         return Ok(None);
     }
     let seed = run.workflow.into_iter().find_map(seed);
     Ok(seed.map(|seed| Metadata { node: node.id, site: site.to_owned(), seed }))
+}
+
+async fn has_seed(connection: &mut Connection, run: &str) -> Result<bool, Error> {
+    let run = runs::get_by_id(connection, run).await?;
+    Ok(run.is_some_and(|run| run.workflow.into_iter().find_map(seed).is_some()))
 }
 
 fn is_served(node: &Node, run: &str) -> bool {
@@ -121,6 +128,10 @@ pub async fn newest_run(connection: &mut Connection, node: &Node) -> Result<Stri
             format!("node {label} is out of service, and therefore has no metadata")
         }
         None => format!("node {label} has no run, and therefore no metadata; start one with `run start`"),
+        Some(run) if has_seed(connection, run).await? => format!(
+            "run {run}, the newest of node {label}, is over, and its metadata is closed: ask for the URL while it goes \
+             on, or add the operating system with --keep-metadata"
+        ),
         Some(run) => {
             format!("run {run}, the newest of node {label}, has no seed-cloud-init step, and therefore no metadata")
         }

@@ -6,3 +6,4 @@ pub mod node_state;
 pub mod phone_home;
 pub mod run_events;
 pub mod run_token;
+pub mod secrets;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::http::Uri;
 use rustls::RootCertStore;
@@ -23,11 +23,12 @@ use crate::ca::Authority;
 use crate::capture::Captures;
 use crate::certificate::Certificate;
 use crate::data::{DataDir, check_apart};
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::jwt::Signer;
 use crate::limits::{Limits, raise_open_files};
 use crate::listener::{self, Listener};
 use crate::rate::{Buckets, Rate};
+use crate::reports::secrets;
 use crate::store::{self, Store, settings};
 use tokio_rustls::TlsAcceptor;
 
@@ -37,6 +38,9 @@ const REPORTS_A_MINUTE: usize = 10;
 const TOKEN_REPORTS_A_MINUTE: usize = 120;
 /// cloud-init's data sources request each key separately, some twenty times at a boot.
 const METADATA_A_MINUTE: usize = 120;
+
+/// How often the log of the database is emptied, if there is anything in it.
+const ERASE_EVERY: Duration = Duration::from_secs(60);
 
 /// What a server is started with.
 #[derive(Clone, Debug)]
@@ -140,6 +144,7 @@ impl Server {
         let (stop, stopping) = watch::channel(false);
         let captures = Captures::new(store.clone(), data.clone(), config.max_capture, stopping.clone());
         captures.sweep().await?;
+        secrets::forget_of_all(&store).await?;
         let app = App {
             store,
             data,
@@ -195,8 +200,22 @@ impl Server {
             _ = async { tokio::join!(https, boot, stop) } => {}
             () = self.certificate.keep_fresh(&self.app.authority, &self.app.data) => {}
             () = self.app.captures.keep_swept() => {}
+            () = keep_erased(&self.app) => {}
         }
         self.app.store.close().await;
+    }
+}
+
+/// Empties the log of the database from time to time, where something of what was removed may be left.
+async fn keep_erased(app: &App) {
+    let log = app.data.path("slipway.db-wal");
+    loop {
+        tokio::time::sleep(ERASE_EVERY).await;
+        if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0)
+            && let Err(error) = app.store.empty_log().await
+        {
+            tracing::warn!(error = chain(&error), "emptying the log of the database");
+        }
     }
 }
 

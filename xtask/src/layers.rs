@@ -55,7 +55,7 @@ const MODULES: &[(&str, Layers)] = &[
         "server",
         &[
             &["error", "time", "random", "range", "limits"],
-            &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data"],
+            &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data", "seal"],
             &["jwt"],
             &["ca"],
             &["certificate", "store"],

@@ -3,6 +3,7 @@
 mod ca;
 mod claims;
 mod disk;
+mod escrow;
 mod host_keys;
 mod image_add;
 mod lists;
@@ -28,6 +29,7 @@ use slipway_server::store::{Store, images};
 use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
 
+use escrow::EscrowCommand;
 use lists::image_table;
 use node::NodeCommand;
 use os::OsCommand;
@@ -70,6 +72,9 @@ pub enum Command {
     Status(status::Options),
     /// Print a shell snippet that reports external steps of a machine's newest run. It contains a new token.
     Snippet(reports::SnippetOptions),
+    /// Encrypt the recovery keys of disks to operators' public keys.
+    #[command(subcommand)]
+    Escrow(EscrowCommand),
     /// Print the token of the operators' HTTPS API.
     OperatorToken,
     /// Print what machines are to trust: the certificate of the certificate authority, in PEM. The subcommands change it.
@@ -158,9 +163,22 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Os(command) => os::run(store, command).await,
         Command::Run(command) => run::run(store, data, command).await,
         Command::Status(options) => status::run(store, options).await,
+        Command::Escrow(command) => escrow::run(store, command).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,
-        Command::Serve(_) | Command::OperatorToken | Command::Ca(_) => bail!("this command needs no database"),
+        Command::Serve(_) | Command::OperatorToken | Command::Ca(_) => {
+            bail!("this command needs no database")
+        }
     }
+}
+
+/// Empties the log of the database, where something of what was removed may be left.
+async fn erase(store: &Store) -> anyhow::Result<()> {
+    if !store.empty_log().await? {
+        tell(
+            "the server is using the database; it erases what is left in the log of the database within two minutes\n",
+        );
+    }
+    Ok(())
 }
 
 /// Reads user-data or vendor-data. Decompresses gzip, because it is stored and composed as text.
@@ -237,7 +255,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 11, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 12, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

@@ -73,6 +73,9 @@ pub struct OsAdd {
     /// Have the installed system report its boots until it runs.
     #[arg(long)]
     boot_reporter: bool,
+    /// Leave the metadata of a run open after its system reported. Its user-data then stays on the server.
+    #[arg(long)]
+    keep_metadata: bool,
     /// Name of an expected external step; others are accepted and flagged. May be given several times.
     #[arg(long = "known-step", value_name = "NAME")]
     known_steps: Vec<String>,
@@ -136,6 +139,7 @@ fn system(add: OsAdd) -> anyhow::Result<System> {
         phone_home_tries: add.reports.phone_home_tries,
         allow_override: add.allow_override,
         boot_reporter: add.boot_reporter,
+        keep_metadata: add.keep_metadata,
         known_steps: add.known_steps,
         require: add.require.into(),
         disk: add.disk.hints().unwrap_or_default(),

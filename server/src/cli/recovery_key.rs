@@ -4,7 +4,7 @@ use clap::Args;
 use slipway_server::store::Store;
 use slipway_server::store::recovery_keys::Stored;
 use slipway_server::time::{Millis, now};
-use slipway_server::{escrow, operate};
+use slipway_server::{escrow, operate, seal};
 
 use super::words::{self, duration, table};
 
@@ -15,7 +15,10 @@ pub struct Options {
     /// Print volumes, the runs that encrypted them, and how old their keys are, without the keys.
     #[arg(long, conflicts_with = "forget")]
     list: bool,
-    /// Print the key of this volume and forget it; may be given several times. Fails if a key is likely to be in
+    /// Print the key of this volume alone; may be given several times.
+    #[arg(long = "volume", value_name = "VOLUME", conflicts_with_all = ["list", "forget"])]
+    volumes: Vec<String>,
+    /// Print the key of this volume, and erase it from the database; may be given several times. Fails if a key is likely to be in
     /// use.
     #[arg(long, value_name = "VOLUME")]
     forget: Vec<String>,
@@ -31,14 +34,20 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
     if !volumes.is_empty() {
         escrow::check_unused(store, &node.id, label, volumes).await?;
     }
-    let keys = escrow::show_keys(store, &node.id, label, volumes).await?;
-    let line = |stored: &Stored| format!("{} {}\n", stored.key.volume, stored.key.key.reveal());
+    let chosen = if volumes.is_empty() { &options.volumes } else { volumes };
+    let keys = escrow::show_keys(store, &node.id, label, chosen).await?;
+    // An encrypted key is what `age --decrypt` reads. It has the name of its volume in it.
+    let line = |stored: &Stored| match seal::is_sealed(&stored.key.key) {
+        true => stored.key.key.reveal().to_owned(),
+        false => format!("{} {}\n", stored.key.volume, stored.key.key.reveal()),
+    };
     // Printed before they are forgotten, so that the key of a volume named by mistake is not lost.
     super::print(&keys.iter().map(line).collect::<String>())?;
     if volumes.is_empty() {
         return Ok(());
     }
-    Ok(escrow::forget_keys(store, &node.id, label, volumes).await?)
+    escrow::forget_keys(store, &node.id, label, volumes).await?;
+    super::erase(store).await
 }
 
 fn listed(keys: &[Stored], now: Millis) -> String {

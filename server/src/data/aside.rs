@@ -54,6 +54,11 @@ impl Aside {
         }
     }
 
+    /// The open file.
+    pub fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
     /// Writes all of it, and waits until it is on the disk.
     pub fn write(&mut self, content: &[u8]) -> Result<(), Error> {
         let done = self.file.write_all(content).and_then(|()| self.file.sync_all());

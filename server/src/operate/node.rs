@@ -7,6 +7,7 @@ use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeS
 use super::network::valid_network;
 use super::{check_disk, check_keys, check_name, known_node};
 use crate::error::Error;
+use crate::reports::secrets;
 use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::{self, Connection, Store, claimants, recovery_keys, runs};
@@ -220,6 +221,7 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
         state::end(&mut run.progress, "the node was taken out of service", now());
         runs::update(&mut transaction, &run).await?;
     }
+    secrets::forget_of_node(&mut transaction, &node.id).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)

@@ -8,7 +8,7 @@ use super::known_node;
 use super::new_run::NewRun;
 use super::steps::{Work, compose_work, instances};
 use crate::error::Error;
-use crate::reports::node_state;
+use crate::reports::{node_state, secrets};
 use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::run_tokens::{self, Purpose};
@@ -36,6 +36,7 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     node.state = state::next(node.state, NodeEvent::GivenWork);
     node.armed = node.released;
     nodes::save(&mut transaction, &node).await?;
+    secrets::forget_of_node(&mut transaction, &node.id).await?;
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
     Ok(status::of_run(run))
@@ -57,6 +58,9 @@ async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, 
         started_at: None,
         phoned_home_at: None,
         last_contact_at: None,
+        keep_metadata: work.keep_metadata,
+        has_metadata_url: false,
+        forgotten: false,
     };
     runs::insert(connection, &run, &instances(&run.workflow)).await?;
     external_steps::expect(connection, id, &work.known_steps).await?;
@@ -120,6 +124,7 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
     // A machine that has not begun keeps its state.
     let event = if began { NodeEvent::RunFailed } else { NodeEvent::RunWithdrawn };
     node_state::advance(&mut transaction, &run, event).await?;
+    secrets::forget_of_node(&mut transaction, &run.node).await?;
     notes::add_to(&mut transaction, &mut run).await?;
     store::commit(transaction).await?;
     tracing::info!(node = run.node, run = run.id, "run cancelled");

@@ -24,6 +24,8 @@ pub(super) struct Work {
     pub phone_home_token: Option<String>,
     /// Token of the boot reporter, if there is one.
     pub boot_token: Option<String>,
+    /// Whether the metadata stays open after the system reported.
+    pub keep_metadata: bool,
     /// Names of the expected external steps.
     pub known_steps: Vec<String>,
     /// The least that the machine must prove.
@@ -39,7 +41,7 @@ pub(super) async fn compose_work(
 ) -> Result<Work, Error> {
     let known_steps = known_steps(connection, &new).await?;
     let require = required(connection, &new).await?;
-    let (mut steps, reporting) = steps(connection, node, new).await?;
+    let Composed { mut steps, reporting, keep_metadata } = steps(connection, node, new).await?;
     compose::set_up(&mut steps, node.name.as_deref(), node.network.as_ref(), &node.ssh_keys);
     give_instance_ids(&mut steps);
     let phone_home_token = ask_to_phone_home(connection, &mut steps, reporting, ca).await?;
@@ -50,11 +52,18 @@ pub(super) async fn compose_work(
     refuse_problems(&steps)?;
     check_ignition(&steps)?;
     refuse_too_large(&steps)?;
-    Ok(Work { steps, phone_home_token, boot_token, known_steps, require })
+    Ok(Work { steps, phone_home_token, boot_token, keep_metadata, known_steps, require })
 }
 
-/// The steps of a task, and the phone-home settings. Those of the run take precedence.
-async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<(Vec<Step>, PhoneHomeSettings), Error> {
+/// What a task says.
+struct Composed {
+    steps: Vec<Step>,
+    reporting: PhoneHomeSettings,
+    keep_metadata: bool,
+}
+
+/// The steps of a task, and its settings. Those of the run take precedence.
+async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<Composed, Error> {
     let reporting = new.reporting();
     match new.task {
         Task::Os(name) => {
@@ -76,7 +85,8 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
                 system.disk = disk;
             }
             let steps = compose::install(&system, &server, new.user_data.as_deref());
-            Ok((steps, reporting.or(system.reporting())))
+            let reporting = reporting.or(system.reporting());
+            Ok(Composed { steps, reporting, keep_metadata: system.keep_metadata })
         }
         Task::Workflow(_) if new.user_data.is_some() => {
             let message =
@@ -89,7 +99,7 @@ async fn steps(connection: &mut Connection, node: &Node, new: NewRun) -> Result<
         }
         Task::Workflow(workflow) => {
             let reporting = reporting.or(workflow.reporting());
-            Ok((workflow.steps, reporting))
+            Ok(Composed { steps: workflow.steps, reporting, keep_metadata: workflow.keep_metadata })
         }
     }
 }

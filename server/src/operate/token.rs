@@ -9,7 +9,7 @@ use crate::jwt::Signer;
 use crate::reports::run_token;
 use crate::store::run_tokens::Purpose;
 use crate::store::tokens::{self, Token};
-use crate::store::{self, Store};
+use crate::store::{self, Store, runs};
 use crate::time::{Millis, now};
 use crate::{metadata, random};
 
@@ -35,10 +35,12 @@ pub struct MetadataUrl {
 
 /// The URL of the metadata of a node's newest run. Anyone who has it can read the run's user-data.
 pub async fn metadata_url(store: &Store, signer: &Signer, reference: &str) -> Result<MetadataUrl, Error> {
-    let mut connection = store.read().await?;
-    let node = known_node(&mut connection, reference).await?;
-    let run = metadata::newest_run(&mut connection, &node).await?;
-    let server = server_url(&mut connection).await?;
+    let mut transaction = store.write().await?;
+    let node = known_node(&mut transaction, reference).await?;
+    let run = metadata::newest_run(&mut transaction, &node).await?;
+    let server = server_url(&mut transaction).await?;
+    runs::note_metadata_url(&mut transaction, &run).await?;
+    store::commit(transaction).await?;
     Ok(MetadataUrl { url: format!("{server}/v1/metadata/{}", signer.metadata_token(&run)) })
 }
 

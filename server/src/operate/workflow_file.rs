@@ -22,6 +22,10 @@ pub struct WorkflowFile {
     /// How often the system tries to report, 3 s apart. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone_home_tries: Option<u32>,
+    /// Whether the installed system's metadata can be read after it reported that it is up, as long as the run is the
+    /// newest of its node.
+    #[serde(default)]
+    pub keep_metadata: bool,
     /// Names of the expected external steps. If there are any, reports of other steps are stored and flagged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known_steps: Vec<String>,

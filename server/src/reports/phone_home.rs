@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use slipway_protocol::{ErrorCode, NodeState};
 
-use super::node_state;
+use super::{node_state, secrets};
 use crate::error::Error;
 use crate::random::token_hash;
 use crate::rate::Rate;
@@ -50,13 +50,15 @@ pub async fn phone_home(
     runs::update(&mut transaction, &run).await?;
     nodes::seen(&mut transaction, &run.node, now).await?;
     node_state::advance(&mut transaction, &run, NodeEvent::PhonedHome).await?;
+    secrets::forget_of_node(&mut transaction, &run.node).await?;
     store::commit(transaction).await
 }
 
 async fn reporting_run(connection: &mut Connection, caller: Caller<'_>) -> Result<Run, Error> {
     let run = match caller {
         Caller::Token(token) => runs::by_phone_home_hash(connection, &token_hash(token)).await?,
-        Caller::Instance(id) => runs::by_instance(connection, id).await?,
+        // It is known to the system's users, and good for one report.
+        Caller::Instance(id) => runs::by_instance(connection, id).await?.filter(|run| run.phoned_home_at.is_none()),
     };
     run.ok_or_else(unknown_caller)
 }

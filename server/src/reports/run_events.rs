@@ -6,7 +6,7 @@ use slipway_protocol::{
 
 use crate::error::Error;
 use crate::jwt::Subject;
-use crate::reports::{boot, node_state};
+use crate::reports::{boot, node_state, secrets};
 use crate::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
@@ -120,6 +120,9 @@ pub async fn store_events(
     }
     runs::update(&mut transaction, &run).await?;
     nodes::seen(&mut transaction, node, now).await?;
+    if !state::is_open(run.progress.state) {
+        secrets::forget_of_node(&mut transaction, node).await?;
+    }
     store::commit(transaction).await?;
     Ok(EventAck { seq: run.last_seq, ended: run.progress.ended })
 }

@@ -16,6 +16,7 @@ pub mod images;
 pub mod logs;
 pub mod nodes;
 pub mod notes;
+pub mod recipients;
 pub mod recovery_keys;
 pub mod run_tokens;
 pub mod runs;
@@ -35,7 +36,7 @@ use crate::error::Error;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
-use sqlx::{Row, SqlSafeStr, Sqlite, SqlitePool, Transaction};
+use sqlx::{ConnectOptions, Row, SqlSafeStr, Sqlite, SqlitePool, Transaction};
 
 /// A connection, inside a transaction or not.
 pub type Connection = sqlx::SqliteConnection;
@@ -71,6 +72,8 @@ impl Store {
             .foreign_keys(true)
             .pragma("journal_size_limit", MAX_LOG_BYTES)
             .pragma("cache_size", CACHE_KIB)
+            // What is removed must not stay in free space of the file.
+            .pragma("secure_delete", "ON")
             .busy_timeout(BUSY_TIMEOUT);
         // If several processes find no database, one of them creates and fills it. Without the lock, none would wait
         // while another changes the journal mode.
@@ -98,10 +101,46 @@ impl Store {
         self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(database("beginning a transaction"))
     }
 
+    /// Copies the database as it is now into an empty file, while others go on, and checks the copy.
+    pub async fn copy_to(&self, file: &Path) -> Result<(), Error> {
+        let mut connection = self.read().await?;
+        let query = sqlx::query("VACUUM INTO $1").bind(file.to_string_lossy().into_owned());
+        query.execute(&mut *connection).await.map_err(database("copying the database"))?;
+        let options = SqliteConnectOptions::new().filename(file).read_only(true);
+        let mut copy = options.connect().await.map_err(database("opening the copy of the database"))?;
+        check(&mut copy).await
+    }
+
+    /// Fails if the database is damaged.
+    pub async fn check(&self) -> Result<(), Error> {
+        check(&mut *self.read().await?).await
+    }
+
+    /// Moves what was written from the log beside the database into the database, and empties the log, so that nothing
+    /// stays there of what was removed. Leaves the log as it is if somebody reads or writes just then; returns whether
+    /// it is empty.
+    pub async fn empty_log(&self) -> Result<bool, Error> {
+        let mut connection = self.read().await?;
+        let row = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut *connection).await;
+        let row = row.map_err(database("emptying the log of the database"))?;
+        Ok(row.try_get::<i64, _>(0).map_err(database("emptying the log of the database"))? == 0)
+    }
+
     /// Closes all connections; waits for those in use.
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
+    }
+}
+
+async fn check(connection: &mut Connection) -> Result<(), Error> {
+    let rows = sqlx::query("PRAGMA integrity_check").fetch_all(connection).await;
+    let rows = rows.map_err(database("checking the database"))?;
+    let found = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>();
+    let found = found.map_err(database("checking the database"))?;
+    match found.as_slice() {
+        [one] if one == "ok" => Ok(()),
+        found => Err(Error::Damaged { found: found.join("; ") }),
     }
 }
 
@@ -135,6 +174,7 @@ fn migrations() -> Migrator {
         migration(8, "disk hints", include_str!("../../migrations/0008_disk_hints.sql")),
         migration(9, "keys of nodes", include_str!("../../migrations/0009_keys_of_nodes.sql")),
         migration(10, "notes", include_str!("../../migrations/0010_notes.sql")),
+        migration(11, "secrets", include_str!("../../migrations/0011_secrets.sql")),
     ])
 }
 

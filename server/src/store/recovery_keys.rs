@@ -12,25 +12,29 @@ use sqlx::sqlite::SqliteRow;
 pub struct Stored {
     /// The run in which the disk was encrypted.
     pub run: String,
-    /// The volume and its key.
+    /// The volume and its key, or what `age --decrypt` makes that of.
     pub key: RecoveryKey,
+    /// SHA-256 of the key, if it is encrypted.
+    pub hash: Option<String>,
     /// When it was stored.
     pub stored_at: Millis,
     /// When an operator last had it shown, if ever.
     pub shown_at: Option<Millis>,
 }
 
-/// Stores a key, unless there is one of the volume already.
+/// Stores a key, or with its hash an encrypted key, unless there is one of the volume already.
 pub async fn insert(
     connection: &mut Connection,
     node: &str,
     run: &str,
     key: &RecoveryKey,
+    hash: Option<&str>,
     now: Millis,
 ) -> Result<(), Error> {
-    let sql = "INSERT INTO recovery_keys (node, run, volume, key, stored_at) VALUES ($1, $2, $3, $4, $5) \
+    let sql = "INSERT INTO recovery_keys (node, run, volume, key, key_hash, stored_at) VALUES ($1, $2, $3, $4, $5, $6) \
                ON CONFLICT (node, volume) DO NOTHING";
-    let query = sqlx::query(sql).bind(node).bind(run).bind(&key.volume).bind(key.key.reveal()).bind(now.cast_signed());
+    let query = sqlx::query(sql).bind(node).bind(run).bind(&key.volume).bind(key.key.reveal()).bind(hash);
+    let query = query.bind(now.cast_signed());
     query.execute(connection).await.map(drop).map_err(database("storing a recovery key"))
 }
 
@@ -39,6 +43,26 @@ pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Vec<Stor
     let sql = "SELECT * FROM recovery_keys WHERE node = $1 ORDER BY stored_at DESC, volume";
     let rows = sqlx::query(sql).bind(node).fetch_all(connection).await.map_err(database("reading recovery keys"))?;
     rows.iter().map(from_row).collect()
+}
+
+/// Every key, with its node.
+pub async fn all(connection: &mut Connection) -> Result<Vec<(String, Stored)>, Error> {
+    let rows = sqlx::query("SELECT * FROM recovery_keys").fetch_all(connection).await;
+    let rows = rows.map_err(database("reading recovery keys"))?;
+    rows.iter().map(|row| Ok((get(row, "node")?, from_row(row)?))).collect()
+}
+
+/// Puts an encrypted key in the place of one in clear.
+pub async fn seal(
+    connection: &mut Connection,
+    node: &str,
+    volume: &str,
+    sealed: &Secret,
+    hash: &str,
+) -> Result<(), Error> {
+    let sql = "UPDATE recovery_keys SET key = $1, key_hash = $2 WHERE node = $3 AND volume = $4";
+    let query = sqlx::query(sql).bind(sealed.reveal()).bind(hash).bind(node).bind(volume);
+    query.execute(connection).await.map(drop).map_err(database("encrypting a recovery key"))
 }
 
 /// Records that the key of a volume was shown.
@@ -58,6 +82,7 @@ fn from_row(row: &SqliteRow) -> Result<Stored, Error> {
     Ok(Stored {
         run: get(row, "run")?,
         key: RecoveryKey { volume: get(row, "volume")?, key: Secret::from(get::<String>(row, "key")?) },
+        hash: get(row, "key_hash")?,
         stored_at: number(row, "stored_at")?,
         shown_at: optional_number(row, "shown_at")?,
     })

@@ -39,12 +39,18 @@ pub struct Run {
     pub phoned_home_at: Option<Millis>,
     /// When it reported last.
     pub last_contact_at: Option<Millis>,
+    /// Whether its metadata can be read after its system reported.
+    pub keep_metadata: bool,
+    /// Whether somebody has the URL of its metadata.
+    pub has_metadata_url: bool,
+    /// Whether the secrets in its workflow were replaced.
+    pub forgotten: bool,
 }
 
 /// Stores a new run, and the cloud-init instance ids its workflow gives out.
 pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) -> Result<(), Error> {
     let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, phone_home_json, \
-               created_at, required) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+               created_at, required, keep_metadata) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
     let done = sqlx::query(sql)
         .bind(&run.id)
         .bind(&run.node)
@@ -56,6 +62,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[&str]) 
         .bind(to_json(&run.phone_home))
         .bind(run.created_at.cast_signed())
         .bind(to_word(&run.require))
+        .bind(run.keep_metadata)
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a run"))?;
@@ -129,6 +136,33 @@ pub async fn by_instance(connection: &mut Connection, instance: &str) -> Result<
     one(connection, sql, instance).await
 }
 
+/// The runs of a node whose workflows still have their secrets.
+pub async fn unforgotten_of(connection: &mut Connection, node: &str) -> Result<Vec<Run>, Error> {
+    let query = sqlx::query("SELECT * FROM runs WHERE node = $1 AND NOT forgotten").bind(node);
+    let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
+    rows.iter().map(from_row).collect()
+}
+
+/// The nodes that have such runs.
+pub async fn nodes_with_unforgotten(connection: &mut Connection) -> Result<Vec<String>, Error> {
+    let query = sqlx::query("SELECT DISTINCT node FROM runs WHERE NOT forgotten");
+    let rows = query.fetch_all(connection).await.map_err(database("reading the runs"))?;
+    rows.iter().map(|row| get(row, "node")).collect()
+}
+
+/// Replaces the workflow of a run with one that has no secrets.
+pub async fn forget(connection: &mut Connection, run: &str, workflow: &[Step]) -> Result<(), Error> {
+    let query = sqlx::query("UPDATE runs SET workflow_json = $1, forgotten = TRUE WHERE id = $2");
+    let done = query.bind(to_json(&workflow)).bind(run).execute(connection).await;
+    done.map(drop).map_err(database("forgetting the secrets of a run"))
+}
+
+/// Records that somebody has the URL of a run's metadata.
+pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result<(), Error> {
+    let query = sqlx::query("UPDATE runs SET has_metadata_url = TRUE WHERE id = $1").bind(run);
+    query.execute(connection).await.map(drop).map_err(database("storing a run"))
+}
+
 async fn one(connection: &mut Connection, sql: &'static str, key: &str) -> Result<Option<Run>, Error> {
     let row = sqlx::query(sql).bind(key).fetch_optional(connection).await;
     row.map_err(database("reading a run"))?.as_ref().map(from_row).transpose()
@@ -154,5 +188,8 @@ fn from_row(row: &SqliteRow) -> Result<Run, Error> {
         started_at: optional_number(row, "started_at")?,
         phoned_home_at: optional_number(row, "phoned_home_at")?,
         last_contact_at: optional_number(row, "last_contact_at")?,
+        keep_metadata: get(row, "keep_metadata")?,
+        has_metadata_url: get(row, "has_metadata_url")?,
+        forgotten: get(row, "forgotten")?,
     })
 }

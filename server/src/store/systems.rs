@@ -51,6 +51,10 @@ pub struct System {
     /// Whether the installed system reports the progress of its boots, until it is up.
     #[serde(default)]
     pub boot_reporter: bool,
+    /// Whether the installed system's metadata can be read after it reported that it is up, as long as the run is the
+    /// newest of its node. Its user-data then stays in the store.
+    #[serde(default)]
+    pub keep_metadata: bool,
     /// Names of the external steps expected in its runs. If there are any, reports of other steps are stored and
     /// flagged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -356,7 +356,7 @@ async fn a_recovery_key_is_printed_before_it_is_forgotten() {
     let mut transaction = store.write().await.unwrap();
     for (volume, digit, at) in [("old", "c", 1), ("new", "d", 2)] {
         let key = RecoveryKey { volume: volume.to_owned(), key: digit.to_owned().into() };
-        recovery_keys::insert(&mut transaction, &id, "run", &key, at).await.unwrap();
+        recovery_keys::insert(&mut transaction, &id, "run", &key, None, at).await.unwrap();
     }
     store::commit(transaction).await.unwrap();
     store.close().await;

@@ -24,6 +24,7 @@ pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -
         vendor_data: None,
         kernel_args: Vec::new(),
         ssh_keys: Vec::new(),
+        keep_metadata: false,
         known_steps: Vec::new(),
         boot_reporter: false,
         phone_home: true,

@@ -25,6 +25,7 @@ mod phone_home;
 mod program;
 mod recovery_keys;
 mod reporting;
+mod secrets;
 mod siege;
 mod support;
 mod work;

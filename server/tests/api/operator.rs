@@ -129,7 +129,7 @@ async fn operators_clear_up_over_https() {
     call(client.post(url("/nodes/web1/decommission")), StatusCode::OK).await;
     let key = RecoveryKey { volume: "v".to_owned(), key: "k".to_owned().into() };
     let store = server.store().await;
-    recovery_keys::insert(&mut store.read().await.unwrap(), &node.enrolment.node, &run, &key, 1).await.unwrap();
+    recovery_keys::insert(&mut store.read().await.unwrap(), &node.enrolment.node, &run, &key, None, 1).await.unwrap();
     let refused = message(call(client.delete(url("/nodes/web1")), conflict).await);
     assert!(refused.starts_with("recovery keys of disks are stored for node web1"), "{refused}");
     recovery_keys::remove(&mut store.read().await.unwrap(), &node.enrolment.node, "v").await.unwrap();
