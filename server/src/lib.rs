@@ -8,6 +8,7 @@
 
 pub mod admission;
 pub mod api;
+pub mod backup;
 pub mod ca;
 pub mod capture;
 pub mod certificate;

@@ -1,5 +1,6 @@
 //! The command line. Commands work directly on the data folder, whether or not a server is running on it.
 
+mod backup;
 mod ca;
 mod claims;
 mod disk;
@@ -75,6 +76,10 @@ pub enum Command {
     /// Encrypt the recovery keys of disks to operators' public keys.
     #[command(subcommand)]
     Escrow(EscrowCommand),
+    /// Write all that this server keeps to a file, while it runs.
+    Backup(backup::BackupOptions),
+    /// Make a data folder, which must be missing or empty, of a backup.
+    Restore(backup::RestoreOptions),
     /// Print the token of the operators' HTTPS API.
     OperatorToken,
     /// Print what machines are to trust: the certificate of the certificate authority, in PEM. The subcommands change it.
@@ -129,6 +134,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let data = arguments.data.or_else(from_environment).unwrap_or_else(|| PathBuf::from("/var/lib/slipway"));
     let command = match arguments.command {
         Command::Serve(options) => return serve::run(data, options).await,
+        Command::Restore(options) => return backup::restore(&data, options).await,
         command => command,
     };
     let data = DataDir::open(&data)?;
@@ -163,9 +169,10 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Os(command) => os::run(store, command).await,
         Command::Run(command) => run::run(store, data, command).await,
         Command::Status(options) => status::run(store, options).await,
+        Command::Backup(options) => backup::back_up(store, data, options).await,
         Command::Escrow(command) => escrow::run(store, command).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,
-        Command::Serve(_) | Command::OperatorToken | Command::Ca(_) => {
+        Command::Serve(_) | Command::Restore(_) | Command::OperatorToken | Command::Ca(_) => {
             bail!("this command needs no database")
         }
     }
@@ -255,7 +262,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 12, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 13, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

@@ -4,6 +4,7 @@
 
 mod admission;
 mod authority;
+mod backups;
 mod boot_reports;
 mod captures;
 mod command_line;

@@ -1,0 +1,64 @@
+//! `slipway-server backup` and `slipway-server restore`.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use age::x25519::Identity;
+use anyhow::{Context, bail};
+use clap::Args;
+use slipway_server::data::DataDir;
+use slipway_server::store::Store;
+use slipway_server::{backup, seal};
+
+use super::{print_line, tell};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  slipway-server backup /var/backups/slipway.tar.age --recipient age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p")]
+pub struct BackupOptions {
+    /// The new file.
+    file: PathBuf,
+    /// Back up the images too.
+    #[arg(long)]
+    images: bool,
+    /// Encrypt the backup to this public key of age; may be given several times.
+    #[arg(long = "recipient", value_name = "RECIPIENT")]
+    recipients: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct RestoreOptions {
+    /// The backup.
+    file: PathBuf,
+    /// File with a private key of age, as `age-keygen` writes it, if the backup is encrypted.
+    #[arg(long, value_name = "FILE")]
+    identity: Option<PathBuf>,
+}
+
+pub async fn back_up(store: &Store, data: &DataDir, options: BackupOptions) -> anyhow::Result<()> {
+    let recipients = options.recipients.iter().map(|text| seal::recipient(text)).collect::<Result<Vec<_>, _>>()?;
+    backup::back_up(store, data, &options.file, options.images, &recipients).await?;
+    if recipients.is_empty() {
+        tell("the backup is not encrypted: it holds the keys and secrets of this server\n");
+    }
+    print_line(&options.file.display().to_string())
+}
+
+pub async fn restore(data: &Path, options: RestoreOptions) -> anyhow::Result<()> {
+    let identities = options.identity.as_deref().map(identities).transpose()?.unwrap_or_default();
+    backup::restore(&options.file, data, &identities).await?;
+    print_line(&format!("the backup is restored to {}", data.display()))
+}
+
+fn identities(file: &Path) -> anyhow::Result<Vec<Identity>> {
+    let text = super::read(file)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    // The reason is not shown with the line, which is a private key.
+    let read = |(number, line)| Identity::from_str(line).map_err(|reason| anyhow::anyhow!("key {number}: {reason}"));
+    let found = (1..).zip(lines).map(read).collect::<Result<Vec<_>, _>>();
+    match found.with_context(|| format!("reading the private keys in {file:?}"))? {
+        found if found.is_empty() => bail!("{file:?} has no private key of age"),
+        found => Ok(found),
+    }
+}
