@@ -3,7 +3,7 @@
 pub use bounds::{MAX_EVENT_BYTES, MAX_EVENT_TEXT_BYTES, MAX_SEQ_GAP};
 use serde::{Deserialize, Serialize};
 
-use crate::CapturedImage;
+use crate::{CapturedImage, printable};
 
 mod bounds;
 
@@ -199,8 +199,9 @@ impl Failure {
         Self { reason: error.to_string(), causes, log_tail: Vec::new() }
     }
 
-    /// Returns the reason and the causes in one line, outermost first.
+    /// Returns the reason and the causes in one line, outermost first, safe for a terminal or a log.
     pub fn in_one_line(&self) -> String {
-        std::iter::once(&self.reason).chain(&self.causes).map(String::as_str).collect::<Vec<_>>().join(": ")
+        let parts = std::iter::once(&self.reason).chain(&self.causes);
+        parts.map(|part| printable::line(part)).collect::<Vec<_>>().join(": ")
     }
 }

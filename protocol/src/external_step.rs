@@ -69,11 +69,10 @@ impl ExternalStepReport {
     pub fn problem(&self) -> Option<String> {
         let rule = "a name has 1 to 64 bytes and no control characters";
         if self.name.len() > MAX_NAME_BYTES {
-            // The name is not shown: it may be as long as a report.
             return Some(format!("a name of {} bytes is too long: {rule}", self.name.len()));
         }
         if self.name.is_empty() || self.name.chars().any(char::is_control) {
-            return Some(format!("{:?} is not a valid name for a step: {rule}", self.name));
+            return Some(format!("the name is not valid for a step: {rule}"));
         }
         let percent = self.percent.filter(|percent| *percent > 100)?;
         Some(format!("{percent} is not a percentage: give 0 to 100"))

@@ -2,7 +2,7 @@
 //!
 //! It is JSON over HTTPS under `/v1`. The OpenAPI document that the server serves describes the exchange. This crate
 //! holds the types of the messages, and the few pure functions that both sides must agree on (which serial number
-//! counts as missing, how a digest is spelled). It does no I/O and depends on no other crate of slipway.
+//! counts as missing, how a digest is spelled, how the text of others is shown). It does no I/O and depends on no other crate of slipway.
 //!
 //! Enums are externally tagged. Requests and workflows reject unknown fields. So a misspelt key is an error, and
 //! slipway never ignores it silently.
@@ -19,10 +19,12 @@ pub mod external_step;
 pub mod hint;
 pub mod identity;
 pub mod inventory;
+pub mod journal;
 pub mod network;
 pub mod oci;
 pub mod partition;
 pub mod partition_types;
+pub mod printable;
 pub mod raid_lvm;
 pub mod secret;
 pub mod ssh_key;

@@ -296,11 +296,11 @@ fn open_locked(place: &Path) -> Result<File, Error> {
 async fn check_allowed(connection: &mut Connection, capture: &Capture) -> Result<(), Error> {
     let Capture { node, run, name } = capture;
     let Some(known) = runs::get_by_id(connection, run).await?.filter(|known| known.node == *node) else {
-        return Err(Error::refused(ErrorCode::NotFound, format!("this node has no run {run:?}")));
+        return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
     };
     let captures = |action: &Action| matches!(action, Action::CaptureDisk(capture) if capture.name == *name);
     if !known.workflow.iter().any(|step| captures(&step.action)) {
-        let message = format!("no step of run {run} captures a disk as {name:?}");
+        let message = format!("no step of run {run} captures a disk under this name");
         return Err(Error::refused(ErrorCode::Forbidden, message));
     }
     if !state::is_open(known.progress.state) {

@@ -136,7 +136,7 @@ fn check_key(RecoveryKey { volume, key }: &RecoveryKey) -> Result<(), Error> {
 
 async fn check_allowed(connection: &mut Connection, node: &str, run: &str) -> Result<(), Error> {
     let Some(known) = runs::get_by_id(connection, run).await?.filter(|known| known.node == node) else {
-        return Err(Error::refused(ErrorCode::NotFound, format!("this node has no run {run:?}")));
+        return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
     };
     if !known.workflow.iter().any(|step| matches!(step.action, Action::EncryptRoot(_))) {
         return Err(Error::refused(ErrorCode::Forbidden, format!("no step of run {run} encrypts anything")));

@@ -10,11 +10,14 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
-use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES};
+use slipway_protocol::{ErrorBody, ErrorCode, MAX_REQUEST_BYTES, printable};
 
-use crate::api::App;
 use crate::api::body::Unread;
+use crate::api::{App, fault};
 use crate::error::{Error, chain};
+
+/// Longest reason in a log line, in characters. What an operator submits may be repeated in it.
+const MOST_LOGGED: usize = 300;
 
 /// An error as the response to a request.
 pub struct ApiError(Error);
@@ -31,8 +34,11 @@ impl IntoResponse for ApiError {
         match body.code {
             ErrorCode::Internal => tracing::error!(error = chain(&self.0), "request failed"),
             // Whoever asks too often must not fill the log either.
-            ErrorCode::TooManyRequests => tracing::debug!(message = body.message, "request refused"),
-            code => tracing::info!(?code, message = body.message, "request refused"),
+            ErrorCode::TooManyRequests => tracing::debug!(reason = body.message, "request refused"),
+            code => {
+                let reason = printable::short_line(&body.message, MOST_LOGGED);
+                tracing::info!(?code, reason, "request refused");
+            }
         }
         let status = StatusCode::from_u16(body.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(body)).into_response();
@@ -72,8 +78,10 @@ pub const SMALL: usize = 64 << 10;
 
 /// Parses a JSON body.
 pub fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(text)
-        .map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("the body is not valid: {error}")))
+    serde_json::from_slice(text).map_err(|error| {
+        let message = format!("the body is not valid: {}", fault::of_json(&error));
+        Error::refused(ErrorCode::InvalidRequest, message)
+    })
 }
 
 /// The parameters in the path of a URL.
@@ -85,7 +93,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         match Path::from_request_parts(parts, state).await {
             Ok(Path(value)) => Ok(Self(value)),
-            Err(rejection) => Err(Error::refused(ErrorCode::InvalidRequest, rejection.body_text()).into()),
+            Err(_) => Err(Error::refused(ErrorCode::InvalidRequest, "a part of the URL's path is not valid").into()),
         }
     }
 }
@@ -99,7 +107,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for UrlQuery<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         match Query::from_request_parts(parts, state).await {
             Ok(Query(value)) => Ok(Self(value)),
-            Err(rejection) => Err(Error::refused(ErrorCode::InvalidRequest, rejection.body_text()).into()),
+            Err(rejection) => {
+                let message = format!("the query of the URL is not valid: {}", fault::of_query(&rejection.body_text()));
+                Err(Error::refused(ErrorCode::InvalidRequest, message).into())
+            }
         }
     }
 }

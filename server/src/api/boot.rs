@@ -77,7 +77,7 @@ pub async fn file(
     UrlPath(path): UrlPath<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let not_found = || Error::refused(ErrorCode::NotFound, format!("there is no boot file {path:?}"));
+    let not_found = || Error::refused(ErrorCode::NotFound, "there is no boot file at this path");
     let folder = app.boot.as_deref().ok_or_else(not_found)?;
     if !stays_inside(&path) {
         return Err(not_found().into());

@@ -45,10 +45,9 @@ pub async fn report(
 fn from_form(body: &[u8]) -> Result<ExternalStepReport, Error> {
     let mut report = ExternalStepReport::default();
     for (key, value) in form_urlencoded::parse(body) {
-        let wrong = |what: &str| {
-            let message = format!("the form's {key:?} is {value:?}, which is not {what}");
-            Error::refused(ErrorCode::InvalidRequest, message)
-        };
+        // Neither is repeated: the message goes to the log.
+        let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
+        let wrong = |what: &str| invalid(format!("the form's {key} is not {what}"));
         let word = value.trim();
         match &*key {
             _ if word.is_empty() => {}
@@ -60,7 +59,10 @@ fn from_form(body: &[u8]) -> Result<ExternalStepReport, Error> {
             "status" => {
                 report.status = Some(ExternalStepStatus::from_word(word).ok_or_else(|| wrong("init, done or failed"))?);
             }
-            _ => return Err(wrong("a field of a report: name, label, priority, status, percent or logs")),
+            _ => {
+                let fields = "name, label, priority, status, percent and logs";
+                return Err(invalid(format!("the form has a field that a report has not; a report has {fields}")));
+            }
         }
     }
     Ok(report)
@@ -87,10 +89,11 @@ mod tests {
         let check = |form: &[u8], expect: &str| {
             assert_eq!(from_form(form).expect_err("refused").to_string(), expect);
         };
-        check(b"name=a&status=none", "the form's \"status\" is \"none\", which is not init, done or failed");
-        check(b"percent=1000", "the form's \"percent\" is \"1000\", which is not a number from 0 to 100");
-        let fields = "a field of a report: name, label, priority, status, percent or logs";
-        check(b"nmae=a", &format!("the form's \"nmae\" is \"a\", which is not {fields}"));
-        check(b"\xff=\xfe", &format!("the form's \"\u{fffd}\" is \"\u{fffd}\", which is not {fields}"));
+        check(b"name=a&status=none", "the form's status is not init, done or failed");
+        check(b"percent=1000", "the form's percent is not a number from 0 to 100");
+        let unknown = "the form has a field that a report has not; a report has name, label, priority, status, percent \
+                       and logs";
+        check(b"nmae=a", unknown);
+        check(b"\xff=\xfe", unknown);
     }
 }

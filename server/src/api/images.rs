@@ -22,11 +22,11 @@ pub async fn get(
     UrlPath(digest): UrlPath<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let digest: Digest =
-        digest.parse().map_err(|error| Error::refused(ErrorCode::InvalidRequest, format!("{error}")))?;
+    let invalid = "the digest in the path is not valid: write sha256:, sha384: or sha512: and all digits of it";
+    let digest: Digest = digest.parse().map_err(|_| Error::refused(ErrorCode::InvalidRequest, invalid))?;
     let path = app.data.image(&digest);
     let Some((file, metadata)) = files::open(&path).await? else {
-        return Err(Error::refused(ErrorCode::NotFound, format!("there is no image {digest}")).into());
+        return Err(Error::refused(ErrorCode::NotFound, "there is no image with this digest").into());
     };
     let served = Served {
         file,

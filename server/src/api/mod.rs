@@ -10,6 +10,7 @@ pub mod capture;
 pub mod enrol;
 pub mod escrow;
 pub mod external_report;
+mod fault;
 pub mod files;
 pub mod images;
 pub mod metadata;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -182,9 +183,8 @@ async fn no_route() -> ApiError {
     Error::refused(ErrorCode::NotFound, "there is nothing at this path").into()
 }
 
-async fn wrong_method(method: Method) -> Response {
-    let refused =
-        ApiError::from(Error::refused(ErrorCode::InvalidRequest, format!("{method} is not supported at this path")));
+async fn wrong_method() -> Response {
+    let refused = ApiError::from(Error::refused(ErrorCode::InvalidRequest, "the method is not supported at this path"));
     (StatusCode::METHOD_NOT_ALLOWED, refused).into_response()
 }
 

@@ -130,7 +130,7 @@ pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
             decoder.take(MAX_REQUEST_BYTES as u64 + 1).read_to_end(&mut data).map_err(bad)?;
             if data.len() > MAX_REQUEST_BYTES { Err(too_large(MAX_REQUEST_BYTES)) } else { Ok(data) }
         }
-        Some(other) => Err(invalid(format!("content encoding {other:?} is not supported; use gzip or none"))),
+        Some(_) => Err(invalid("the content encoding is not supported; use gzip or none".to_owned())),
     }
 }
 

@@ -80,7 +80,7 @@ fn check_word(name: &str, word: &str) -> Result<(), Error> {
     if shown && (1..=MAX_BOOT_WORD_BYTES).contains(&word.len()) {
         return Ok(());
     }
-    let message = format!("{word:?} is not a valid {name}: use 1 to {MAX_BOOT_WORD_BYTES} letters, digits and hyphens");
+    let message = format!("the {name} is not valid: use 1 to {MAX_BOOT_WORD_BYTES} letters, digits and hyphens");
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 

@@ -54,8 +54,7 @@ fn check_label(report: &ExternalStepReport) -> Result<(), Error> {
     if length <= MAX_LABEL {
         return Ok(());
     }
-    let message =
-        format!("the label of step {:?} has {length} characters, but may have at most {MAX_LABEL}", report.name);
+    let message = format!("the label has {length} characters, but may have at most {MAX_LABEL}");
     Err(Error::refused(ErrorCode::InvalidRequest, message))
 }
 

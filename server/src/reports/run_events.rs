@@ -93,7 +93,7 @@ pub async fn store_events(
     check_batch(batch)?;
     let mut transaction = store.write().await?;
     let Some(mut run) = runs::get_by_id(&mut transaction, &batch.run).await?.filter(|run| run.node == node) else {
-        return Err(Error::refused(ErrorCode::NotFound, format!("this node has no run {:?}", batch.run)));
+        return Err(Error::refused(ErrorCode::NotFound, "this node has no run with this id"));
     };
     check_gap(batch, run.last_seq)?;
     for event in &batch.events {

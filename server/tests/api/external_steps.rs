@@ -132,7 +132,7 @@ async fn what_means_nothing_is_refused() {
             format!("name={name}"),
             "a name of 60000 bytes is too long: a name has 1 to 64 bytes and no control characters",
         ),
-        (format!("name=a&label={label}"), "the label of step \"a\" has 201 characters, but may have at most 200"),
+        (format!("name=a&label={label}"), "the label has 201 characters, but may have at most 200"),
     ] {
         assert_eq!(refusal(post_form(&server, &token, form).await).await.message, expect);
     }

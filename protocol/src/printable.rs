@@ -1,0 +1,97 @@
+//! Text of others, made safe for a terminal or a log.
+//!
+//! A serial number, an error message or a log may contain what a terminal obeys (ECMA-48 control sequences), what makes a
+//! second line out of one, or what shows characters in another order than they have (Unicode Standard Annex #9). Such
+//! characters are shown as their escapes in Rust, such as `\u{1b}`.
+
+use std::borrow::Cow;
+
+/// A value on one line: everything that is not harmless is escaped, line breaks and tabs too.
+pub fn line(text: &str) -> Cow<'_, str> {
+    escaped(text, is_harmful, |c, out| out.extend(c.escape_default()))
+}
+
+/// Text of several lines: line breaks and tabs are kept.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    let is_harmful = |c: char| is_harmful(c) && !matches!(c, '\n' | '\t');
+    escaped(text, is_harmful, |c, out| out.extend(c.escape_default()))
+}
+
+/// A JSON document, which means the same afterwards: JSON escapes control characters below U+0020, but no others.
+pub fn json(document: &str) -> Cow<'_, str> {
+    let is_harmful = |c: char| is_harmful(c) && !c.is_ascii_whitespace();
+    escaped(document, is_harmful, |c, out| {
+        c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| *out += &format!("\\u{unit:04x}"));
+    })
+}
+
+/// A value on one line, with at most `most` characters before it is escaped. A longer one ends with `…`.
+pub fn short_line(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => line(text).into_owned(),
+        Some((end, _)) => format!("{}…", line(&text[..end])),
+    }
+}
+
+fn escaped(text: &str, is_harmful: impl Fn(char) -> bool, escape: impl Fn(char, &mut String)) -> Cow<'_, str> {
+    if !text.contains(&is_harmful) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_harmful(c) { escape(c, &mut out) } else { out.push(c) }
+    }
+    out.into()
+}
+
+/// Whether a character controls the display of others, or is invisible.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            // Soft hyphen, and the bidirectional marks.
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+            // Separators of lines and paragraphs, embeddings and overrides.
+            | '\u{2028}'..='\u{202e}'
+            // Word joiner, invisible operators, isolates, and what became deprecated beside them.
+            | '\u{2060}'..='\u{206f}'
+            // Byte order mark, annotations, tags.
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_stays_on_its_line_and_orders_no_terminal_about() {
+        let check = |text: &str, expect: &str| assert_eq!(line(text), expect, "{text:?}");
+        check("7CZ1 é 漢 \\ \" 😀", "7CZ1 é 漢 \\ \" 😀");
+        check("a\u{1b}]0;owned\u{7}b", "a\\u{1b}]0;owned\\u{7}b");
+        check("a\nb\r\tc\0\u{7f}\u{9b}2J", "a\\nb\\r\\tc\\u{0}\\u{7f}\\u{9b}2J");
+        check("\u{202e}fdp.\u{2066}x", "\\u{202e}fdp.\\u{2066}x");
+        for c in ['\u{200b}', '\u{200e}', '\u{61c}', '\u{2028}', '\u{2029}', '\u{feff}', '\u{e0041}', '\u{2060}'] {
+            assert!(line(&c.to_string()).is_ascii(), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn a_log_keeps_its_lines_and_tabs() {
+        assert_eq!(lines("a\tb\nc\r\u{1b}[2J\n"), "a\tb\nc\\r\\u{1b}[2J\n");
+    }
+
+    #[test]
+    fn json_means_the_same_afterwards() {
+        let value = serde_json::json!({ "a\u{202e}": "\u{7f}\u{9b}\u{e0041}\u{1b}\n é" });
+        let pretty = serde_json::to_string_pretty(&value).expect("JSON");
+        let safe = json(&pretty);
+        assert!(safe.contains("\\u202e") && safe.contains("\\udb40\\udc41") && safe.contains('é'), "{safe}");
+        assert!(!safe.contains(|c| is_harmful(c) && c != '\n'), "{safe:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).expect("JSON"), value);
+    }
+
+    #[test]
+    fn a_long_value_is_cut() {
+        assert_eq!(short_line("abc", 3), "abc");
+        assert_eq!(short_line("é\u{1b}c", 2), "é\\u{1b}…");
+    }
+}
