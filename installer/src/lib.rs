@@ -162,7 +162,7 @@ pub async fn wait_for_disks(list: impl Fn() -> usize, patience: Duration) -> boo
     true
 }
 
-/// An error and its causes in one line.
+/// An error and its causes in one line, safe for a terminal: the server's own texts may be among them.
 pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -175,5 +175,5 @@ pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
         }
         next = cause.source();
     }
-    text
+    slipway_protocol::printable::line(&text).into_owned()
 }

@@ -1,12 +1,14 @@
 //! `slipway-server`: the server, and the operators' commands on its data folder.
 
 mod cli;
+mod log;
 
-use std::io::{ErrorKind, IsTerminal};
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Parser;
 use rustix::fs::Mode;
+use slipway_protocol::printable;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -14,11 +16,7 @@ fn main() -> ExitCode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let arguments = cli::Arguments::parse();
     let filter = EnvFilter::try_from_env("SLIPWAY_LOG").unwrap_or_else(|_| arguments.command.default_log().into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    log::start(filter, arguments.command.log_format());
     let done = tokio::runtime::Runtime::new()
         .map_err(anyhow::Error::from)
         .and_then(|runtime| runtime.block_on(cli::run(arguments)));
@@ -27,7 +25,7 @@ fn main() -> ExitCode {
         // The reader of standard output, such as head(1), has enough.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("slipway-server: {error:#}");
+            eprintln!("slipway-server: {}", printable::line(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

@@ -54,7 +54,7 @@ const MODULES: &[(&str, Layers)] = &[
     (
         "server",
         &[
-            &["error", "time", "random", "range", "limits"],
+            &["error", "time", "random", "range", "limits", "log"],
             &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data", "seal"],
             &["jwt"],
             &["ca"],

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use slipway_actions::{Done, Host, Next};
-use slipway_protocol::Failure;
+use slipway_protocol::{Failure, printable};
 
 pub use arguments::ActionArguments;
 use arguments::{ByHand, Overwritten};
@@ -17,7 +17,7 @@ mod display;
 
 /// Runs the action and prints the result. Exit status 0 only if it succeeded.
 pub fn run(arguments: ActionArguments) -> Result<ExitCode> {
-    super::log::start(None);
+    super::log::start(None, None);
     let json = arguments.json;
     match arguments.by_hand().and_then(|by_hand| act(by_hand, json)) {
         Err(error) if json => {
@@ -44,7 +44,7 @@ fn act(ByHand { action, overwritten, host }: ByHand, json: bool) -> Result<ExitC
     for warning in &outcome.warnings {
         super::print_stderr(&format!("warning: {warning}"));
     }
-    super::print(&format!("{}\n", super::shown(&outcome.summary)))?;
+    super::print(&format!("{}\n", printable::line(&outcome.summary)))?;
     match next {
         Next::Continue => {}
         Next::Reboot => super::print("restart the machine to continue\n")?,

@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use slipway_actions::{Host, HostOptions, Verdict};
 use slipway_protocol::DiskHints;
+use slipway_protocol::printable::line;
 
-use super::shown;
 use indicatif::HumanBytes;
 
 #[derive(Args)]
@@ -28,7 +28,7 @@ pub fn run(arguments: DisksArguments) -> Result<ExitCode> {
     let (verdicts, refusal) = slipway_actions::survey(&hints, &machine)?;
     let has_hints = !arguments.hint.is_empty();
     match arguments.json {
-        true => super::print(&format!("{:#}\n", as_json(&verdicts, has_hints)))?,
+        true => super::print_json(&format!("{:#}", as_json(&verdicts, has_hints)))?,
         false => super::print(&table(&verdicts, has_hints))?,
     }
     match refusal.filter(|_| has_hints) {
@@ -84,16 +84,16 @@ fn table(verdicts: &[Verdict], has_hints: bool) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..columns).filter_map(width).collect();
-    let line = |row: &Vec<String>| {
+    let as_line = |row: &Vec<String>| {
         let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         format!("{}\n", cells.join("  ").trim_end())
     };
-    rows.iter().map(line).collect()
+    rows.iter().map(as_line).collect()
 }
 
 fn row(verdict: &Verdict, has_hints: bool) -> Vec<String> {
     let disk = &verdict.disk;
-    let known = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), shown);
+    let known = |text: &Option<String>| text.as_deref().map_or("-".into(), line).into_owned();
     let state = match &verdict.obstacle {
         Some(obstacle) => obstacle.clone(),
         None if disk.removable => "free, removable".to_owned(),
@@ -107,7 +107,7 @@ fn row(verdict: &Verdict, has_hints: bool) -> Vec<String> {
         Some(objection) => format!("no: {objection}"),
     };
     let mut cells = vec![
-        shown(&disk.path),
+        line(&disk.path).into_owned(),
         HumanBytes(disk.size).to_string(),
         known(&disk.model),
         known(&disk.serial),
@@ -115,10 +115,10 @@ fn row(verdict: &Verdict, has_hints: bool) -> Vec<String> {
         known(&disk.transport),
         if disk.rotational { "yes" } else { "no" }.to_owned(),
         disk.logical_block.to_string(),
-        shown(&state),
+        line(&state).into_owned(),
     ];
     if has_hints {
-        cells.push(shown(&matched));
+        cells.push(line(&matched).into_owned());
     }
     cells
 }
@@ -158,11 +158,11 @@ mod tests {
     #[test]
     fn the_table_is_aligned_and_shows_nothing_a_terminal_would_obey() {
         let expect = "\
-PATH          SIZE       MODEL    SERIAL  WWN  TRAN  ROTA  BLOCK  STATE                              MATCH
-/dev/nvme0n1  10.00 GiB  -        -       -    -     no    512    free                               chosen
-/dev/sda      10.00 GiB  -        -       -    -     no    512    is in use: slipway booted from it  no
-/dev/sdb      10.00 GiB  -        -       -    -     no    512    free                               no: has serial none, not \"S1\"
-/dev/sdc      10.00 GiB  A?[2Jé   -       -    usb   yes   512    free, removable                    yes
+PATH          SIZE       MODEL          SERIAL  WWN  TRAN  ROTA  BLOCK  STATE                              MATCH
+/dev/nvme0n1  10.00 GiB  -              -       -    -     no    512    free                               chosen
+/dev/sda      10.00 GiB  -              -       -    -     no    512    is in use: slipway booted from it  no
+/dev/sdb      10.00 GiB  -              -       -    -     no    512    free                               no: has serial none, not \"S1\"
+/dev/sdc      10.00 GiB  A\\u{1b}[2Jé\\n  -       -    usb   yes   512    free, removable                    yes
 ";
         assert_eq!(table(&verdicts(), true), expect);
         assert!(table(&verdicts(), false).lines().all(|line| !line.contains("chosen") && !line.contains("MATCH")));

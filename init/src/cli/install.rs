@@ -47,12 +47,15 @@ pub struct InstallArguments {
     /// File with a bootstrap token
     #[arg(long)]
     token_file: Option<PathBuf>,
+    /// How the log is written to standard error [default: to the journal if standard error is connected to it, else text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<super::log::Format>,
 }
 
 /// Runs the installer as a child of PID 1. Its configuration comes from the boot medium. Its exit status tells PID 1
 /// what to do next.
 pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
-    super::log::start(None);
+    super::log::start(None, None);
     let previous_exit = previous_exit(arguments.child.previous_exit);
     keep_panics();
     let (config, warnings) = config::load()?;
@@ -110,7 +113,7 @@ async fn wait_for_all_disks(settled: watch::Sender<bool>) {
 /// On a running system: one run. Only the owner restarts the machine.
 pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     let log = LogBook::default();
-    super::log::start(Some(log.clone()));
+    super::log::start(Some(log.clone()), arguments.log_format);
     let previous_exit = previous_exit(None);
     keep_panics();
     let mut values = std::collections::BTreeMap::from([

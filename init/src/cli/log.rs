@@ -1,40 +1,69 @@
-//! Where log lines go: to standard error, marked with their level for PID 1 (sd-daemon(3)), and to the log book that is
-//! sent to the server when there is no kernel log to read.
+//! Where log lines go: to the journal with their fields, where standard error is connected to it, else to standard error,
+//! for PID 1 marked with their level (sd-daemon(3)); and to the log book that is sent to the server when there is no
+//! kernel log to read.
 
 use std::fmt;
 use std::io::IsTerminal;
 
+use clap::ValueEnum;
+use serde_json::{Map, Value};
 use slipway_installer::log_book::LogBook;
+use slipway_protocol::{journal, printable};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// How log lines are written to standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Level and message, and the fields as KEY=VALUE
+    Text,
+    /// A JSON object on each line
+    Json,
+}
+
 /// Starts logging. PID 1 sets `SLIPWAY_LOG=kmsg` to get marked lines. Any other value is a filter such as
-/// `warn,slipway_actions=debug`.
-pub fn start(book: Option<LogBook>) {
+/// `warn,slipway_actions=debug`. Without a format, the journal gets the log if standard error is connected to it.
+pub fn start(book: Option<LogBook>, format: Option<Format>) {
     let wanted = std::env::var("SLIPWAY_LOG").unwrap_or_default();
     let marked = wanted == "kmsg";
     // Our crates are named slipway and slipway_*. Other crates log only warnings and errors.
     let ours = || Targets::new().with_default(LevelFilter::WARN).with_target("slipway", LevelFilter::INFO);
     let filter = if marked || wanted.is_empty() { ours() } else { wanted.parse().unwrap_or_else(|_| ours()) };
-    let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .event_format(Lines { marked, book });
+    let format = if marked { Some(Format::Text) } else { format };
+    let journal = if format.is_none() { to_journal() } else { None };
+    let lines = journal.is_none().then(|| {
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
+        lines.event_format(Lines { marked, is_json: format == Some(Format::Json) })
+    });
     // Fails only if logging was started before.
-    let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
+    let _ = tracing_subscriber::registry().with(book.map(Book)).with(lines).with(journal).with(filter).try_init();
+}
+
+/// The journal, if standard error is connected to it and it answers.
+fn to_journal() -> Option<tracing_journald::Layer> {
+    let stderr = rustix::fs::fstat(std::io::stderr()).ok()?;
+    let stream = std::env::var("JOURNAL_STREAM").ok()?;
+    let layer = journal::is_stream(&stream, stderr.st_dev, stderr.st_ino).then(tracing_journald::layer)?.ok()?;
+    let priorities = tracing_journald::PriorityMappings {
+        info: tracing_journald::Priority::Informational,
+        debug: tracing_journald::Priority::Debug,
+        ..tracing_journald::PriorityMappings::new()
+    };
+    Some(layer.with_field_prefix(Some("SLIPWAY".to_owned())).with_priority_mappings(priorities))
 }
 
 /// Prints the error a command ended with.
 pub fn fatal(error: &anyhow::Error) {
     let marked = std::env::var("SLIPWAY_LOG").is_ok_and(|value| value == "kmsg");
     let prefix = if marked { "<3>" } else { "slipway: " };
-    eprintln!("{prefix}{}", super::shown(&format!("{error:#}")));
+    eprintln!("{prefix}{}", printable::line(&format!("{error:#}")));
 }
 
 /// Whether standard error is a terminal.
@@ -42,9 +71,18 @@ pub fn has_audience() -> bool {
     std::io::stderr().is_terminal()
 }
 
+/// Copies each line to the log book.
+struct Book(LogBook);
+
+impl<S: Subscriber> Layer<S> for Book {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        self.0.add_line(&printable::line(&format!("{} {}", event.metadata().level(), Text::of(event))));
+    }
+}
+
 struct Lines {
     marked: bool,
-    book: Option<LogBook>,
+    is_json: bool,
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -53,11 +91,13 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let mut text = Text::default();
-        event.record(&mut text);
         let level = *event.metadata().level();
-        if let Some(book) = &self.book {
-            book.add_line(&format!("{level} {}", text.0));
+        if self.is_json {
+            let mut fields = Fields::default();
+            event.record(&mut fields);
+            let line =
+                serde_json::json!({ "level": level.as_str(), "target": event.metadata().target(), "fields": fields.0 });
+            return writeln!(writer, "{}", printable::json(&line.to_string()));
         }
         match (self.marked, level) {
             (true, level) => write!(writer, "<{}>", priority(level))?,
@@ -66,7 +106,7 @@ where
             (false, _) => {}
         }
         // A line break would start a new record without the level.
-        writeln!(writer, "{}", text.0.replace('\n', " "))
+        writeln!(writer, "{}", printable::line(&Text::of(event)))
     }
 }
 
@@ -83,6 +123,14 @@ fn priority(level: Level) -> u8 {
 #[derive(Default)]
 struct Text(String);
 
+impl Text {
+    fn of(event: &Event<'_>) -> String {
+        let mut text = Self::default();
+        event.record(&mut text);
+        text.0
+    }
+}
+
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
@@ -90,5 +138,19 @@ impl Visit for Text {
         } else {
             self.0.push_str(&format!(" {}={value:?}", field.name()));
         }
+    }
+}
+
+/// The fields of an event by their names.
+#[derive(Default)]
+struct Fields(Map<String, Value>);
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}").into());
     }
 }

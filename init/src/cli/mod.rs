@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use slipway_installer::{config, discover, tls};
+use slipway_protocol::printable;
 
 mod action;
 mod disks;
@@ -93,7 +94,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 fn network(child: Supervised) -> Result<ExitCode> {
-    log::start(None);
+    log::start(None, None);
     if let Some(how) = child.previous_exit {
         tracing::warn!("started again; the previous network process ended: {how}");
     }
@@ -112,15 +113,22 @@ fn identity() -> Result<ExitCode> {
         print_stderr(&format!("note: {note}"));
     }
     let all = serde_json::json!({ "identity": discover::identity(&roots), "inventory": inventory });
-    print(&format!("{}\n", serde_json::to_string_pretty(&all)?))?;
+    print_json(&serde_json::to_string_pretty(&all)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints to standard output. A reader that closes the pipe early, as in `| head`, is no error.
+/// Prints to standard output what is safe for a terminal: of control characters, only line breaks and tabs. A reader that
+/// closes the pipe early, as in `| head`, is no error.
 fn print(text: &str) -> Result<()> {
-    print_bytes(text.as_bytes())
+    print_bytes(printable::lines(text).as_bytes())
 }
 
+/// Prints JSON, which means the same and is safe for a terminal.
+fn print_json(json: &str) -> Result<()> {
+    print(&format!("{}\n", printable::json(json)))
+}
+
+/// Prints to standard output as it is.
 fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout();
     // Flushed here, because a failure at exit could not be reported.
@@ -134,17 +142,7 @@ fn print_bytes(bytes: &[u8]) -> Result<()> {
 
 /// Prints a line on standard error. A failure must not stop an action that is writing to a disk.
 fn print_stderr(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", shown(line));
-}
-
-/// Makes a line safe for a terminal: texts from a disk, an archive or a server may contain escape sequences.
-fn shown(line: &str) -> String {
-    let harmless = |c: char| match (c.is_control(), c.is_whitespace()) {
-        (false, _) => c,
-        (true, true) => ' ',
-        (true, false) => '?',
-    };
-    line.chars().map(harmless).collect()
+    let _ = writeln!(std::io::stderr(), "{}", printable::line(line));
 }
 
 /// Reads a file named on the command line.

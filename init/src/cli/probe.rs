@@ -24,10 +24,12 @@ pub struct ProbeArguments {
 
 /// Prints what is found. A place with unknown content has a line too. Only a failure to read is an error.
 pub fn run(arguments: &ProbeArguments) -> Result<ExitCode> {
-    let line = if arguments.json { json_line } else { text_line };
     let places = slipway_actions::probe(&arguments.path)?;
     for place in &places {
-        super::print(&format!("{}\n", line(&arguments.path, place)))?;
+        match arguments.json {
+            true => super::print_json(&json_line(&arguments.path, place))?,
+            false => super::print(&format!("{}\n", text_line(&arguments.path, place)))?,
+        }
     }
     if let [Place { number: 0, kind: None, .. }] = places.as_slice() {
         super::print_stderr(&format!("{}: {}", arguments.path, instead(&head(&arguments.path)?)));

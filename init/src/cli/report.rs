@@ -8,7 +8,7 @@ use tracing::info;
 
 /// Reports this boot, then removes the reporter. What cannot be reported is not a failure.
 pub fn run() -> Result<ExitCode> {
-    super::log::start(None);
+    super::log::start(None, None);
     let surroundings = Surroundings::default();
     // Counted before anything that may fail, because the unit is restarted on failure.
     if boot_report::may_start(&surroundings)

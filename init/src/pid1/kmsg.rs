@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::sync::Arc;
 
+use slipway_protocol::printable;
+
 /// Longest text of one record. The kernel cuts at 1024 minus its prefix (`PRINTKRB_RECORD_MAX`,
 /// kernel/printk/printk.c).
 const LONGEST: usize = 900;
@@ -43,7 +45,9 @@ impl Kmsg {
     /// Writes text in the name of a child. Each line is a record; long lines are split.
     pub fn write_as(&self, name: &str, level: Level, text: &str) {
         for line in text.lines() {
-            let mut rest = line;
+            // The kernel writes a record to every console as it is.
+            let line = printable::line(line);
+            let mut rest = &*line;
             loop {
                 let (piece, tail) = rest.split_at(floor_char_boundary(rest, LONGEST));
                 self.record(name, level, piece);

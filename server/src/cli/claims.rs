@@ -3,7 +3,9 @@
 use slipway_protocol::{Claim, ClaimReason, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus};
 use slipway_server::time::Millis;
 
-use super::words::{duration, shown, word};
+use slipway_protocol::printable::line;
+
+use super::words::{duration, word};
 
 /// Milliseconds since a machine last asked, within which it still waits.
 const WAITS: Millis = 60_000;
@@ -73,7 +75,7 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
             claim.address,
             duration(now.saturating_sub(claim.first_asked)),
             duration(now.saturating_sub(claim.last_asked)),
-            shown(&identifiers(&claim.identity)),
+            line(&identifiers(&claim.identity)),
         );
     }
     text

@@ -24,12 +24,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
-use slipway_protocol::Digest;
+use slipway_protocol::{Digest, printable};
 use slipway_server::data::DataDir;
 use slipway_server::store::{Store, images};
 use slipway_server::{image, operate};
 use slipway_user_data::MAX_BYTES;
 
+use crate::log;
 use escrow::EscrowCommand;
 use lists::image_table;
 use node::NodeCommand;
@@ -87,6 +88,14 @@ pub enum Command {
 }
 
 impl Command {
+    /// How the log is written, if a format was chosen.
+    pub fn log_format(&self) -> Option<log::Format> {
+        match self {
+            Command::Serve(options) => options.log_format,
+            _ => Some(log::Format::Text),
+        }
+    }
+
     /// The log level if the environment sets none: the server logs what happens, commands log only problems.
     pub fn default_log(&self) -> &'static str {
         match self {
@@ -203,23 +212,28 @@ fn read(file: &Path) -> anyhow::Result<String> {
 }
 
 fn print_json<T: serde::Serialize>(value: &T) -> anyhow::Result<()> {
-    print_line(&serde_json::to_string_pretty(value)?)
+    print(&printable::json(&serde_json::to_string_pretty(value)?))?;
+    print("\n")
 }
 
 /// Writes to standard error. Errors are ignored, because nobody needs this output.
 fn tell(text: &str) {
     let mut output = std::io::stderr().lock();
-    let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+    let _ = output.write_all(printable::lines(text).as_bytes()).and_then(|()| output.flush());
 }
 
 fn print_line(line: &str) -> anyhow::Result<()> {
-    print(&format!("{line}\n"))
+    print(&format!("{}\n", printable::line(line)))
 }
 
-/// Writes to standard output. Unlike `print!`, this does not panic if the reader is gone.
+/// Writes to standard output what is safe for a terminal: of control characters, only line breaks and tabs. Unlike
+/// `print!`, this does not panic if the reader is gone.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
-    output.write_all(text.as_bytes()).and_then(|()| output.flush()).context("writing to standard output")
+    output
+        .write_all(printable::lines(text).as_bytes())
+        .and_then(|()| output.flush())
+        .context("writing to standard output")
 }
 
 /// Milliseconds of a number with a unit: s, m, h or d.

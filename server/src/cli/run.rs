@@ -102,7 +102,7 @@ fn run_table(runs: &[RunStatus], labels: &HashMap<&str, &str>) -> String {
             format!("{done}/{}", run.steps.len()),
             utc(run.created_at),
             run.finished_at.map_or_else(dash, utc),
-            failure.map_or_else(dash, |failure| failure.reason.replace('\n', " ")),
+            failure.map_or_else(dash, |failure| failure.reason.clone()),
         ]
     });
     table(&["Run", "Machine", "State", "Steps done", "Created", "Ended", "Reason"], rows.collect())

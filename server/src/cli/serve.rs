@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::log;
 use clap::Args;
 use serde::Serialize;
 use slipway_server::admission::Policy;
@@ -42,6 +43,10 @@ pub struct Options {
     /// Ask an operator each time a node has another key, which is each time its machine is restarted.
     #[arg(long)]
     strict: bool,
+    /// How the log is written to standard error. By default it goes to the journal if standard error is connected to it,
+    /// as for a service of systemd, and otherwise it is text.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<log::Format>,
 }
 
 /// The only line on standard output, printed once all addresses are bound.
@@ -52,7 +57,7 @@ struct Ready {
 }
 
 pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
-    let Options { url, listen, boot_listen, boot, names, max_capture, require, strict } = options;
+    let Options { url, listen, boot_listen, boot, names, max_capture, require, strict, log_format: _ } = options;
     let policy = Policy { require: require.into(), strict };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

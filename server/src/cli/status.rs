@@ -4,12 +4,13 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
+use slipway_protocol::printable::{self, line};
 use slipway_protocol::{NodeState, NodeStatus, Progress, RunState, RunStatus, StepState, StepStatus};
 use slipway_server::store::Store;
 use slipway_server::time::{Millis, now};
 use slipway_server::{operate, status};
 
-use super::words::{bytes, cut_to, dash, duration, shown, table, word};
+use super::words::{bytes, cut_to, dash, duration, table, word};
 use super::{claims, host_keys, reports};
 
 /// How often `--watch` looks for changes.
@@ -57,7 +58,7 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
         let before = shown.as_deref().unwrap_or_default();
         if options.json {
             for node in nodes.iter().filter(|node| !before.contains(node)) {
-                writeln!(output, "{}", serde_json::to_string(node)?)?;
+                writeln!(output, "{}", printable::json(&serde_json::to_string(node)?))?;
             }
         } else if redraws || shown.as_ref() != Some(&nodes) {
             let text = match (&options.node, nodes.as_slice()) {
@@ -66,7 +67,7 @@ pub async fn run(store: &Store, options: Options) -> anyhow::Result<()> {
             };
             // A terminal is redrawn as time passes. Elsewhere the table is written only when something happens.
             if !redraws || text != written {
-                write!(output, "{}{text}", if redraws { CLEAR } else { "" })?;
+                write!(output, "{}{}", if redraws { CLEAR } else { "" }, printable::lines(&text))?;
             }
             written = text;
         }
@@ -167,9 +168,9 @@ fn failure(node: &NodeStatus) -> Option<String> {
     let run = node.run.as_ref()?;
     let (index, step) = current(run)?;
     let failure = step.failure.as_ref()?;
-    let reason = shown(&failure.reason);
-    let mut text = format!("\nStep {}/{} {}: {reason}\n", index + 1, run.steps.len(), shown(&step.name));
-    failure.causes.iter().for_each(|cause| text += &format!("  because: {}\n", shown(cause)));
+    let (name, reason) = (line(&step.name), line(&failure.reason));
+    let mut text = format!("\nStep {}/{} {name}: {reason}\n", index + 1, run.steps.len());
+    failure.causes.iter().for_each(|cause| text += &format!("  because: {}\n", line(cause)));
     Some(text)
 }
 
@@ -260,7 +261,7 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>) -> String {
         });
         failed.or_else(|| step.outcome.as_ref().map(|outcome| outcome.summary.clone())).or(step.notes.last().cloned())
     });
-    said.filter(|said| !said.is_empty()).unwrap_or_else(dash).replace('\n', " ")
+    said.filter(|said| !said.is_empty()).unwrap_or_else(dash)
 }
 
 /// The time from the creation of the run to the first report of the installed system, else to the end of the run, else
@@ -461,7 +462,7 @@ mod tests {
         let causes = vec!["a\x1b[2Jb\nforged: line".to_owned()];
         stream.failure = Some(Failure { reason: "c\x1b]0;d\x07".to_owned(), causes, log_tail: Vec::new() });
         let text = one(&node(NodeState::Failed, vec![stream]), 103_000);
-        assert!(text.contains("because: a [2Jb forged: line\n"), "{text}");
+        assert!(text.contains("because: a\\u{1b}[2Jb\\nforged: line\n"), "{text}");
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }
 }

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use serde::Serialize;
+use slipway_protocol::printable::line;
 use slipway_protocol::{NodeStatus, Proof};
 use slipway_server::time::Millis;
 
@@ -62,15 +63,10 @@ pub fn word<T: Serialize>(value: &T) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Makes a line safe for a terminal: texts of machines and files may contain control characters.
-pub fn shown(line: &str) -> String {
-    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-/// A table whose columns are as wide as their widest cell.
+/// A table whose columns are as wide as their widest cell. Texts of machines and files cannot break out of their cell.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
-    let rows = rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect());
+    let rows = rows.iter().map(|row| row.iter().map(|cell| line(cell).into_owned()).collect());
     let rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();

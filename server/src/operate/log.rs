@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::HOST_BOOT_LOG;
+use slipway_protocol::{HOST_BOOT_LOG, printable};
 
 use super::known_node;
 use crate::error::Error;
@@ -27,7 +27,9 @@ pub async fn node_log(store: &Store, reference: &str, kind: LogType) -> Result<S
     let mut connection = store.read().await?;
     let node = known_node(&mut connection, reference).await?;
     match kind {
-        LogType::Installer => Ok(logs::text(&logs::newest_of(&mut connection, &node.id).await?)),
+        LogType::Installer => {
+            Ok(printable::lines(&logs::text(&logs::newest_of(&mut connection, &node.id).await?)).into_owned())
+        }
         LogType::HostBoot => {
             let log = boot_reports::newest_log(&mut connection, &node.id, HOST_BOOT_LOG).await?;
             log.map_or(Ok(String::new()), |log| unpacked(&log, &node))
@@ -40,7 +42,6 @@ fn unpacked(log: &[u8], node: &Node) -> Result<String, Error> {
     let mut text = Vec::new();
     let failed = |source| Error::Log { node: node.label().to_owned(), source };
     flate2::read::GzDecoder::new(log).read_to_end(&mut text).map_err(failed)?;
-    // The log is shown in terminals, which obey control characters, and anyone with the token can write it.
-    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { ' ' } else { c };
-    Ok(String::from_utf8_lossy(&text).chars().map(shown).collect())
+    // The log is shown in terminals, and anyone with the token can write it.
+    Ok(printable::lines(&String::from_utf8_lossy(&text)).into_owned())
 }

@@ -20,6 +20,7 @@ mod metadata;
 mod network;
 mod openapi;
 mod operator;
+mod output;
 #[path = "../../../user-data/tests/cloud_init/packages.rs"]
 mod packages;
 mod phone_home;

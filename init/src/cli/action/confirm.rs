@@ -5,8 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::HumanBytes;
 use slipway_actions::{Candidate, Host, Place};
-
-use crate::cli::shown;
+use slipway_protocol::printable::line;
 
 /// Maximum number of places listed. A table may have thousands.
 const MOST_PLACES: usize = 16;
@@ -21,17 +20,17 @@ pub fn confirm(machine: &Host, path: &str, what: &str) -> Result<()> {
         Ok(places) => content(&places),
         Err(error) => {
             let reason = format!("{:#}", anyhow::Error::from(error));
-            format!("what is on it cannot be told: {}\n", shown(&reason))
+            format!("what is on it cannot be told: {}\n", line(&reason))
         }
     };
     let mut stderr = std::io::stderr();
-    write!(stderr, "{}\n{content}", shown(&description(found))).context("showing what would be lost")?;
+    write!(stderr, "{}\n{content}", line(&description(found))).context("showing what would be lost")?;
     if !std::io::stdin().is_terminal() {
         bail!(
             "asking whether to overwrite {what}: standard input is not a terminal; give --yes to continue without asking"
         );
     }
-    write!(stderr, "everything on {what} will be lost; type \"yes\" to continue: ")
+    write!(stderr, "everything on {} will be lost; type \"yes\" to continue: ", line(what))
         .context("asking for confirmation")?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).context("reading the answer")?;
@@ -62,14 +61,14 @@ fn content(places: &[Place]) -> String {
         }
     };
     let mut text = format!("on it: {summary}\n");
-    known.iter().take(MOST_PLACES).for_each(|place| text.push_str(&line(place)));
+    known.iter().take(MOST_PLACES).for_each(|place| text.push_str(&place_line(place)));
     if let Some(more) = known.len().checked_sub(MOST_PLACES).filter(|more| *more > 0) {
         text.push_str(&format!("  and {more} more\n"));
     }
     text
 }
 
-fn line(place: &Place) -> String {
+fn place_line(place: &Place) -> String {
     let number = if place.number > 0 { place.number.to_string() } else { "whole".to_owned() };
     let (size, kind) = (HumanBytes(place.size).to_string(), place.kind.unwrap_or("-"));
     // Debug escapes the label, which may contain terminal escape sequences.

@@ -94,7 +94,7 @@ fn speed(progress: &Progress) -> String {
 
 pub(super) fn print_json(value: &serde_json::Value) {
     // As with plain lines: a reader that goes away does not stop the action.
-    let _ = cli::print(&format!("{value}\n"));
+    let _ = cli::print_json(&value.to_string());
 }
 
 #[cfg(test)]
