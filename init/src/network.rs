@@ -2,8 +2,8 @@
 //!
 //! Each interface of a device, present or plugged in later, has its own task. The task brings the link up,
 //! takes a lease and renews it as long as the task lives, sets the address and a default route of low preference, and
-//! connects to the server through this interface only. The first interface that connects gets the preferred route and
-//! the name servers. It is written to [`slipway_installer::link::PATH`], which the installer waits for.
+//! connects to the server through this interface only. The first interface with a TLS handshake that the CA of the boot
+//! medium vouches for gets the preferred route and the name servers: anybody can accept a connection. It is written to [`slipway_installer::link::PATH`], which the installer waits for.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,6 +19,7 @@ use rtnetlink::packet_route::route::{RouteAttribute, RouteScope};
 use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 use rustix::net::sockopt;
 use slipway_installer::link::{self, Link};
+use slipway_installer::reach;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -26,7 +27,7 @@ use tracing::{info, warn};
 
 /// How often to look for new interfaces and cables.
 const LOOK: Duration = Duration::from_millis(200);
-/// Timeout of one connection attempt to the server.
+/// Timeout of one connection attempt to the server, and of the TLS handshake after it.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Wait after a failed lease or connection.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -45,18 +46,18 @@ struct Network {
     winner: watch::Sender<Option<String>>,
 }
 
-/// Host and port of the server's URL.
-#[derive(Clone, Debug)]
+/// Host and port of the server's URL, and how it is recognised.
 struct Server {
     host: String,
     port: u16,
+    verified: reach::Server,
 }
 
 /// Runs until it is killed.
-pub async fn run(host: &str, port: u16) -> Result<()> {
+pub async fn run(host: &str, port: u16, ca: &str) -> Result<()> {
     let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
     tokio::spawn(connection);
-    let server = Server { host: host.to_owned(), port };
+    let server = Server { host: host.to_owned(), port, verified: reach::Server::new(host, ca)? };
     let network = Arc::new(Network { netlink, server, turn: Mutex::new(()), winner: watch::Sender::new(None) });
     network.set_up("lo").await.context("bringing up lo")?;
     // An interface without a cable must not attract packets.
@@ -223,7 +224,7 @@ impl Network {
 
     async fn try_server(&self, name: &str, index: u32, lease: &DhcpV4Lease) -> Result<()> {
         let addresses = self.look_up(index, lease).await?;
-        let address = connect_any(name, &addresses).await.with_context(|| {
+        let address = self.server.connect_any(name, &addresses).await.with_context(|| {
             format!("reaching the server at {}:{} through {name}", self.server.host, self.server.port)
         })?;
         let _turn = self.turn.lock().await;
@@ -298,23 +299,28 @@ impl Network {
     }
 }
 
-/// Connects to the first address that answers, only through this interface.
-async fn connect_any(interface: &str, addresses: &[SocketAddr]) -> Result<SocketAddr> {
-    let mut last = anyhow!("its name has no address");
-    for address in addresses {
-        let socket = match address {
-            SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4(),
-            SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6(),
-        }?;
-        socket.bind_device(Some(interface.as_bytes()))?;
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        match tokio::time::timeout(CONNECT, socket.connect(*address)).await {
-            Ok(Ok(_)) => return Ok(*address),
-            Ok(Err(error)) => last = error.into(),
-            Err(_) => last = anyhow!("no answer from {address} in {} s", CONNECT.as_secs()),
+impl Server {
+    /// Connects to the first address at which the server answers, only through this interface.
+    async fn connect_any(&self, interface: &str, addresses: &[SocketAddr]) -> Result<SocketAddr> {
+        let mut last = anyhow!("its name has no address");
+        for address in addresses {
+            let socket = match address {
+                SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4(),
+                SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6(),
+            }?;
+            socket.bind_device(Some(interface.as_bytes()))?;
+            sockopt::set_tcp_nodelay(&socket, true)?;
+            match tokio::time::timeout(CONNECT, socket.connect(*address)).await {
+                Ok(Ok(stream)) => match self.verified.verify(stream, CONNECT).await {
+                    Ok(()) => return Ok(*address),
+                    Err(stranger) => last = stranger.into(),
+                },
+                Ok(Err(error)) => last = error.into(),
+                Err(_) => last = anyhow!("no answer from {address} in {} s", CONNECT.as_secs()),
+            }
         }
+        Err(last)
     }
-    Err(last)
 }
 
 /// Network address and prefix length of a lease's subnet.

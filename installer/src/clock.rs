@@ -1,5 +1,6 @@
 //! The clock, which certificates are checked against: at least the build time, then the time of the verified server.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reqwest::Url;
@@ -15,6 +16,9 @@ const CLOSE_ENOUGH: Duration = Duration::from_secs(2);
 /// Time limit for the server's answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// Name of the file in [`crate::Options::state`] that keeps the server's latest time for the next installer.
+pub const SEEN: &str = "clock";
+
 /// When this program was built, in seconds since 1970: `SOURCE_DATE_EPOCH` of the build, else 2026-01-01.
 pub fn build_time() -> i64 {
     option_env!("SOURCE_DATE_EPOCH").and_then(|text| text.parse().ok()).unwrap_or(1_767_225_600)
@@ -26,8 +30,23 @@ pub fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads the time from the server's `Date` header and sets the clock, never to before the build time.
-pub async fn set_from_server(server: &Url, ca: &str) -> Result<(), ClientError> {
+/// What became of the server's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The clock is set to it, or could not be set.
+    Set,
+    /// The clock was right.
+    Right,
+    /// It is earlier than the build, or than a time that was accepted in this boot. The clock is as it was.
+    Refused,
+    /// The server sent none.
+    Missing,
+}
+
+/// Reads the time from the server's `Date` header and sets the clock. The clock never goes back behind the build time,
+/// nor behind a time of the server's that was accepted earlier in this boot and is kept in the file `seen`: certificates
+/// that have expired since then stay expired.
+pub async fn set_from_server(server: &Url, ca: &str, seen: &Path) -> Result<Verdict, ClientError> {
     let url = crate::client::join(server, "v1/time");
     let what = "asking for the time";
     let http = crate::client::builder(tls::client_for_clock(ca)?).build();
@@ -41,18 +60,35 @@ pub async fn set_from_server(server: &Url, ca: &str) -> Result<(), ClientError> 
     let date = answer.headers().get(reqwest::header::DATE).and_then(|value| value.to_str().ok());
     let Some(time) = date.and_then(|text| httpdate::parse_http_date(text).ok()) else {
         warn!("{url} sent no valid Date header; the clock was not changed");
-        return Ok(());
+        return Ok(Verdict::Missing);
     };
+    let seconds = time.duration_since(UNIX_EPOCH).map(|d| d.as_secs()).unwrap_or_default();
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    let earliest = latest_seen(seen).max(build_time());
+    if seconds < earliest {
+        warn!(
+            "the server's time is {} s before {}; the clock was not changed",
+            earliest - seconds,
+            if earliest == build_time() { "the build of this program" } else { "a time that it gave earlier" }
+        );
+        return Ok(Verdict::Refused);
+    }
+    if let Err(error) = crate::files::write_whole(seen, seconds.to_string().as_bytes()) {
+        warn!("keeping the server's time in {}: {error}", seen.display());
+    }
     let ours = SystemTime::now();
     let off = time.duration_since(ours).or_else(|_| ours.duration_since(time)).unwrap_or_default();
-    let seconds = time.duration_since(UNIX_EPOCH).map(|d| d.as_secs()).unwrap_or_default();
-    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX).max(build_time());
     if off < CLOSE_ENOUGH {
-        return Ok(());
+        return Ok(Verdict::Right);
     }
     match clock_settime(ClockId::Realtime, Timespec { tv_sec: seconds, tv_nsec: 0 }) {
         Ok(()) => info!("the clock was {} s off; it is now set to the server's time", off.as_secs()),
         Err(error) => warn!("setting the clock, which is {} s off: {error}", off.as_secs()),
     }
-    Ok(())
+    Ok(Verdict::Set)
+}
+
+/// The latest time that was accepted in this boot, in seconds since 1970; 0 if there is none.
+fn latest_seen(file: &Path) -> i64 {
+    std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }

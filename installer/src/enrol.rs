@@ -181,6 +181,25 @@ fn timing(kernel_to_init: u64) -> BootTiming {
 fn credentials(config: &Config, key: &MachineKey, enrolment: Enrolment) -> Result<(Client, Duration), ClientError> {
     let node = NodeCertificate { chain: enrolment.certificate, key: key.pem() };
     let client = Client::of_node(config, &node, enrolment.jwt)?;
-    // Half of the lifetime, and at least 10 s so that a server with a wrong clock is not flooded.
-    Ok((client, Duration::from_secs((enrolment.expires_in / 2).max(10))))
+    Ok((client, renew_in(enrolment.expires_in)))
+}
+
+/// When to renew credentials that expire in so many seconds: after half of that, but at least 10 s so that a server with
+/// a wrong clock is not flooded, and at most 30 days, because any number may come from the network.
+fn renew_in(expires_in: u64) -> Duration {
+    Duration::from_secs((expires_in / 2).clamp(10, 30 * 24 * 60 * 60))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_renewed_in_time_whatever_the_server_says() {
+        let seconds = |expires_in| renew_in(expires_in).as_secs();
+        assert_eq!((seconds(0), seconds(86_400), seconds(u64::MAX)), (10, 43_200, 2_592_000));
+        // As it is used: when it is due, and when the credentials end.
+        let due = Instant::now() + renew_in(u64::MAX);
+        assert!(due + renew_in(u64::MAX) > due);
+    }
 }

@@ -4,7 +4,7 @@
 //! No code here opens a disk (`slipway-actions` does) or restarts the machine ([`run()`] returns that it is to be
 //! restarted).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use slipway_protocol::ErrorCode;
@@ -37,6 +37,7 @@ pub mod link;
 pub mod log_book;
 pub mod machine_key;
 pub mod oem_strings;
+pub mod reach;
 pub mod reporter;
 pub mod run;
 pub mod tls;
@@ -72,7 +73,7 @@ pub struct Options {
 /// errors that waiting cannot fix.
 pub async fn run(config: Config, mut options: Options) -> Result<End, ClientError> {
     if options.set_clock {
-        set_clock(&config).await?;
+        set_clock(&config, &options.state.join(clock::SEEN)).await?;
     }
     let key = MachineKey::of_this_boot(&options.state)?;
     let session = Session::open(config, options.facts, key, options.once).await?;
@@ -132,12 +133,12 @@ pub(crate) fn is_shut_out(error: &ClientError) -> bool {
 }
 
 /// Asks for the time until the server answers. This first contact shows whether the server can be trusted.
-async fn set_clock(config: &Config) -> Result<(), ClientError> {
+async fn set_clock(config: &Config, seen: &Path) -> Result<(), ClientError> {
     let mut backoff = Backoff::default();
     let mut told = Told::default();
     loop {
-        match clock::set_from_server(&config.server, &config.ca).await {
-            Ok(()) => return Ok(()),
+        match clock::set_from_server(&config.server, &config.ca, seen).await {
+            Ok(_) => return Ok(()),
             Err(failure) if failure.is_transient() => {
                 let sentence = one_line(&failure);
                 if told.is_due(&sentence, Instant::now()) {

@@ -22,6 +22,8 @@ use tracing::{error, warn};
 const LOG_EVERY: Duration = Duration::from_secs(2);
 /// Maximum number of notes of one run. An action that sends more is faulty.
 const MOST_NOTES: usize = 1000;
+/// Largest number with which a run may go on, so that counting never overflows.
+const LARGEST_SEQ: u64 = 1 << 62;
 /// How long sending the log may delay a reboot. Events may delay it for ever.
 const LOG_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -70,7 +72,7 @@ impl Reporter {
     /// Begins a run. The events of the previous run must have been flushed.
     pub fn begin(&self, run: &str, next_seq: u64) {
         let mut queue = self.lock();
-        *queue = Queue { run: run.to_owned(), next_seq: next_seq.max(1), ..Queue::default() };
+        *queue = Queue { run: run.to_owned(), next_seq: next_seq.clamp(1, LARGEST_SEQ), ..Queue::default() };
         self.waiting.send_replace(0);
         self.over.send_replace(None);
     }

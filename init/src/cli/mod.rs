@@ -101,7 +101,7 @@ fn network(child: Supervised) -> Result<ExitCode> {
     let (config, _) = config::load()?;
     let host = config.server.host_str().context("the server's URL has no host")?.to_owned();
     let port = config.server.port_or_known_default().unwrap_or(443);
-    runtime()?.block_on(crate::network::run(&host, port))?;
+    runtime()?.block_on(crate::network::run(&host, port, &config.ca))?;
     Ok(ExitCode::SUCCESS)
 }
 
