@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 mod cli;
+mod confine;
 mod drivers;
 mod network;
 mod pid1;

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use futures_util::TryStreamExt;
 use mozim::{DhcpV4Client, DhcpV4Config, DhcpV4Lease, DhcpV4State};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
@@ -24,6 +24,8 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{info, warn};
+
+use crate::confine::RESOLV_CONF;
 
 /// How often to look for new interfaces and cables.
 const LOOK: Duration = Duration::from_millis(200);
@@ -53,6 +55,14 @@ struct Server {
     verified: reach::Server,
 }
 
+/// What only root may do.
+pub fn prepare() {
+    // An interface without a cable must not attract packets.
+    if let Err(error) = std::fs::write("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown", "1\n") {
+        warn!("disabling routes of interfaces without a link: {error}");
+    }
+}
+
 /// Runs until it is killed.
 pub async fn run(host: &str, port: u16, ca: &str) -> Result<()> {
     let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
@@ -60,10 +70,6 @@ pub async fn run(host: &str, port: u16, ca: &str) -> Result<()> {
     let server = Server { host: host.to_owned(), port, verified: reach::Server::new(host, ca)? };
     let network = Arc::new(Network { netlink, server, turn: Mutex::new(()), winner: watch::Sender::new(None) });
     network.set_up("lo").await.context("bringing up lo")?;
-    // An interface without a cable must not attract packets.
-    if let Err(error) = std::fs::write("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown", "1\n") {
-        warn!("disabling routes of interfaces without a link: {error}");
-    }
     let mut known = BTreeSet::new();
     loop {
         for name in interfaces() {
@@ -353,10 +359,7 @@ fn write_resolv_conf(lease: &DhcpV4Lease) -> Result<()> {
     }
     // The resolver's default is five seconds a try.
     text.push_str("options timeout:2 attempts:2\n");
-    if let Err(error) = std::fs::create_dir_all("/etc").and_then(|()| std::fs::write("/etc/resolv.conf", text)) {
-        bail!("writing /etc/resolv.conf: {error}");
-    }
-    Ok(())
+    std::fs::write(RESOLV_CONF, text).with_context(|| format!("writing {RESOLV_CONF}"))
 }
 
 fn is_domain(text: &str) -> bool {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-/// File with the [`Link`].
-pub const PATH: &str = "/run/slipway/link.json";
+/// File with the [`Link`]. Its folder is the network process's own, which may write nowhere else.
+pub const PATH: &str = "/run/slipway/network/link.json";
 
 /// The interface that reached the server first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

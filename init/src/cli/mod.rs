@@ -101,6 +101,9 @@ fn network(child: Supervised) -> Result<ExitCode> {
     let (config, _) = config::load()?;
     let host = config.server.host_str().context("the server's URL has no host")?.to_owned();
     let port = config.server.port_or_known_default().unwrap_or(443);
+    crate::network::prepare();
+    crate::confine::confine()?;
+    tracing::info!("looking for interfaces, as nobody");
     runtime()?.block_on(crate::network::run(&host, port, &config.ca))?;
     Ok(ExitCode::SUCCESS)
 }
