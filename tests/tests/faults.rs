@@ -469,7 +469,7 @@ async fn an_image_that_a_server_does_not_give() {
             name: "404",
             image: of(missing),
             reason: "fetching https://127.0.0.1:",
-            cause: Some("the server answered 404 Not Found: there is no image sha256:"),
+            cause: Some("the server answered 404 Not Found: there is no image with this digest"),
             left: AsItWas,
         },
         Fault {
