@@ -20,9 +20,10 @@ use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
 use rustix::net::sockopt;
 use slipway_installer::link::{self, Link};
 use slipway_installer::reach;
+use slipway_installer::told::Told;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::confine::RESOLV_CONF;
@@ -217,11 +218,13 @@ impl Network {
     /// Tries to reach the server through this interface while there is no winner.
     async fn reach_server(&self, name: &str, index: u32, lease: &DhcpV4Lease) {
         let mut winner = self.winner.subscribe();
+        let mut told = Told::default();
         // The sender lives in self, so waiting cannot fail.
         while winner.wait_for(Option::is_none).await.is_ok() {
             if let Err(error) = self.try_server(name, index, lease).await {
-                if self.winner.borrow().is_none() {
-                    warn!("{name}: {error:#}");
+                let sentence = format!("{name}: {error:#}");
+                if self.winner.borrow().is_none() && told.is_due(&sentence, Instant::now()) {
+                    warn!("{sentence}");
                 }
                 sleep(PAUSE).await;
             }
@@ -231,7 +234,7 @@ impl Network {
     async fn try_server(&self, name: &str, index: u32, lease: &DhcpV4Lease) -> Result<()> {
         let addresses = self.look_up(index, lease).await?;
         let address = self.server.connect_any(name, &addresses).await.with_context(|| {
-            format!("reaching the server at {}:{} through {name}", self.server.host, self.server.port)
+            format!("reaching the server at https://{}:{} through {name}", self.server.host, self.server.port)
         })?;
         let _turn = self.turn.lock().await;
         if self.winner.borrow().is_some() {

@@ -41,7 +41,7 @@ pub mod reach;
 pub mod reporter;
 pub mod run;
 pub mod tls;
-mod told;
+pub mod told;
 
 /// Name of the file in [`Options::state`] in which a panic leaves its message for the next installer.
 pub const PANIC: &str = "panic";

@@ -50,7 +50,7 @@ pub enum Stranger {
         patience: Duration,
     },
     /// Its certificate is not the server's.
-    #[error("it is not the server: {verdict}")]
+    #[error("the server is not trusted, so nothing was sent: {verdict}")]
     Untrusted {
         /// Result of the certificate check.
         verdict: String,
