@@ -56,7 +56,8 @@ impl Nodes {
             let uuid = format!("4c4c4544-0042-3010-8058-b7c04f5034{number:02x}");
             let identity = Identity { uuid: Some(uuid), ..Identity::default() };
             let name = format!("node{number}");
-            let new = NewNode { name: Some(name.clone()), identity: identity.clone(), release: true };
+            let new =
+                NewNode { name: Some(name.clone()), identity: identity.clone(), release: true, ..NewNode::default() };
             operate::add_node(&store, new).await.unwrap();
             let workflow = operate::parse_workflow("steps: [{name: erase, action: {erase-disk: {}}}]").unwrap();
             let run = operate::start_run(&store, &ca, &name, NewRun::new(Task::Workflow(workflow))).await.unwrap();

@@ -1,5 +1,7 @@
 //! Whose machine is let in as a node: strangers who know its identifiers, restarted machines, proofs.
 
+use std::os::unix::fs::PermissionsExt;
+
 use reqwest::StatusCode;
 use slipway_protocol::{ClaimReason, ErrorCode, Identity, KeyOrigin, NodeState, NodeStatus, Proof};
 use slipway_server::admission::{Policy, SILENT};
@@ -357,6 +359,7 @@ async fn old_store(file: &std::path::Path) {
         sqlx::query(sqlx::AssertSqlSafe(row)).execute(&pool).await.unwrap();
     }
     pool.close().await;
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 #[tokio::test]

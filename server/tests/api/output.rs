@@ -136,22 +136,28 @@ async fn what_a_machine_calls_itself_does_not_reach_the_terminal_as_it_is() {
 
     let list = succeed(&data, &["node", "list"]);
     assert!(list.contains(SHOWN) && list.lines().count() == 2, "{list:?}");
-    for arguments in [
-        &["status"][..],
+    let check = |commands: &[&[&str]]| {
+        for arguments in commands {
+            let text = succeed(&data, arguments);
+            let harmful =
+                |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c) || c > '\u{dffff}';
+            assert!(!text.contains(harmful) && !text.contains("\nFORGED"), "{arguments:?}: {text:?}");
+        }
+    };
+    check(&[
+        &["status"],
         &["status", &code],
         &["status", "--json"],
         &["node", "show", &code],
         &["node", "list", "--json"],
-        &["node", "log", &code],
-    ] {
-        let text = succeed(&data, arguments);
-        let harmful =
-            |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c) || c > '\u{dffff}';
-        assert!(!text.contains(harmful) && !text.contains("\nFORGED"), "{arguments:?}: {text:?}");
-    }
+        &["node", "release", &code],
+        &["status"],
+        &["node", "list"],
+    ]);
     // Programs that read JSON get what the machine sent.
-    let node: NodeStatus = serde_json::from_str(&succeed(&data, &["node", "show", &code])).unwrap();
+    let node: NodeStatus = serde_json::from_str(&succeed(&data, &["status", "--json"])).unwrap();
     assert_eq!(node.identity.serial.as_deref(), Some(HOSTILE));
+    check(&[&["status", &node.id], &["node", "show", &node.id], &["node", "log", &node.id]]);
 }
 
 /// A journal that stands in for the system's: the socket is where journald has it, in mounts of its own.
