@@ -23,6 +23,7 @@ pub mod ipxe;
 pub mod jwt;
 pub mod limits;
 mod listener;
+mod live_keys;
 pub mod metadata;
 pub mod operate;
 pub mod phone_home_settings;

@@ -31,6 +31,7 @@ use crate::api::auth::Peer;
 use crate::ca::subject;
 use crate::connections::{Busy, Slot, Table, TurnedAway};
 use crate::limits::{Connections, Limits};
+use crate::live_keys::LiveKeys;
 use crate::rate::Buckets;
 
 /// Pause after accept(2) failed, most likely for lack of file descriptors.
@@ -49,6 +50,7 @@ struct Port {
     tls: Option<TlsAcceptor>,
     router: Router,
     limits: Arc<Limits>,
+    keys: Arc<LiveKeys>,
     table: Arc<Table>,
     stopping: watch::Receiver<bool>,
 }
@@ -66,11 +68,17 @@ pub struct Listener {
 }
 
 /// Serves one listening socket until `stopping` becomes true and the requests in progress are done.
-pub async fn run(listener: Listener, router: Router, limits: Arc<Limits>, mut stopping: watch::Receiver<bool>) {
+pub async fn run(
+    listener: Listener,
+    router: Router,
+    limits: Arc<Limits>,
+    keys: Arc<LiveKeys>,
+    mut stopping: watch::Receiver<bool>,
+) {
     let Listener { socket, name, tls, connections } = listener;
     let table = Table::new(connections);
     let pace = Buckets::new("new connections", limits.new_connections, Instant::now);
-    let port = Arc::new(Port { name, tls, router, limits, table, stopping: stopping.clone() });
+    let port = Arc::new(Port { name, tls, router, limits, keys, table, stopping: stopping.clone() });
     // Every connection holds a sender. The receiver ends with the last of them.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
     let mut tell = interval(TELL_EVERY);
@@ -194,6 +202,13 @@ where
     let mut http = pin!(http);
     let mut first_request = pin!(sleep(limits.first_request));
     let mut age = pin!(sleep(limits.connection_age));
+    let certificate = peer.certificate.clone();
+    let mut revoked = pin!(async {
+        match &certificate {
+            Some(subject) => port.keys.revoked(subject).await,
+            None => std::future::pending().await,
+        }
+    });
     let mut stopping = port.stopping.clone();
     let (mut waits, mut closes, mut stops) = (true, false, false);
     loop {
@@ -211,6 +226,10 @@ where
                 }
             }
             () = &mut age, if !closes => closes = true,
+            () = &mut revoked => {
+                tracing::info!(%address, "connection closed: its key is no longer that of a node");
+                return;
+            }
             _ = stopping.wait_for(|stopping| *stopping), if !stops => stops = true,
         }
         if stops && !asked.load(Ordering::Relaxed) {

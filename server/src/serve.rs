@@ -27,6 +27,7 @@ use crate::error::{Error, chain};
 use crate::jwt::Signer;
 use crate::limits::{Limits, raise_open_files};
 use crate::listener::{self, Listener};
+use crate::live_keys::LiveKeys;
 use crate::rate::{Buckets, Rate};
 use crate::reports::secrets;
 use crate::store::{self, Store, settings};
@@ -182,7 +183,10 @@ impl Server {
     /// to finish.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
         let (app, limits) = (&self.app, &self.app.limits);
-        let run = |listener, router| listener::run(listener, router, Arc::clone(limits), app.stopping.clone());
+        let keys = Arc::new(LiveKeys::new(app.store.clone()));
+        let run = |listener, router| {
+            listener::run(listener, router, Arc::clone(limits), Arc::clone(&keys), app.stopping.clone())
+        };
         let https = Listener { socket: self.https, name: "https", tls: Some(self.tls), connections: limits.https };
         let https = run(https, api::router(Arc::clone(app)));
         let boot = async {
@@ -201,6 +205,7 @@ impl Server {
             () = self.certificate.keep_fresh(&self.app.authority, &self.app.data) => {}
             () = self.app.captures.keep_swept() => {}
             () = keep_erased(&self.app) => {}
+            () = keys.follow() => {}
         }
         self.app.store.close().await;
     }

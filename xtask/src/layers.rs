@@ -61,7 +61,7 @@ const MODULES: &[(&str, Layers)] = &[
             &["certificate", "store"],
             &["admission"],
             &["reports", "compose", "metadata", "escrow", "enrol", "image", "status"],
-            &["capture", "operate", "backup"],
+            &["capture", "operate", "backup", "live_keys"],
             &["api", "connections"],
             &["listener"],
             &["serve"],

@@ -1,5 +1,7 @@
 //! Nodes, the identifiers they are registered by, and the keys of their machines.
 
+use std::collections::HashMap;
+
 use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeKey, NodeState, Proof};
 
 use super::{
@@ -193,6 +195,13 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         done.map_err(database("storing a node's identifiers"))?;
     }
     Ok(())
+}
+
+/// The fingerprint of each key that is let in, by the id of its node.
+pub async fn live_keys(connection: &mut Connection) -> Result<HashMap<String, String>, Error> {
+    let sql = "SELECT id, key_json FROM nodes WHERE released AND key_json IS NOT NULL AND state <> 'decommissioned'";
+    let rows = sqlx::query(sql).fetch_all(connection).await.map_err(database("reading the keys of nodes"))?;
+    rows.iter().map(|row| Ok((get(row, "id")?, json::<NodeKey>(row, "key_json")?.fingerprint))).collect()
 }
 
 /// Removes a node with its keys, runs and logs.

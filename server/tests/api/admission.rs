@@ -1,6 +1,7 @@
 //! Whose machine is let in as a node: strangers who know its identifiers, restarted machines, proofs.
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use reqwest::StatusCode;
 use slipway_protocol::{ClaimReason, ErrorCode, Identity, KeyOrigin, NodeState, NodeStatus, Proof};
@@ -14,6 +15,9 @@ use sqlx::{SqlSafeStr, SqlitePool};
 
 use crate::enrolment::{reason, waits};
 use crate::installing::{add_system, debian, install, start, web1};
+use slipway_server::limits::Limits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use crate::support::{Machine, Node, TestServer, UUID, refusal};
 
 const SERIAL: &str = "7CZ1";
@@ -110,6 +114,25 @@ async fn a_second_machine_with_all_identifiers_is_held_and_seen() {
     let other = Node::enrol(&server, other).await;
     assert!(other.workflow(&server).await.is_some());
     assert_eq!(web1(&server).await.key.unwrap().origin, KeyOrigin::Operator);
+}
+
+#[tokio::test]
+async fn the_connections_of_a_revoked_key_are_closed() {
+    // Nothing else closes the connection.
+    let long = Duration::from_secs(24 * 60 * 60);
+    let limits = Limits { node_idle: long, connection_age: long, ..Limits::default() };
+    let server = TestServer::start_with(limits).await;
+    add_web1(&server, Proof::Registered).await;
+    let node = Node::enrol(&server, Machine::new(all())).await;
+    let mut open = node.connect(&server).await;
+    let request = "POST /v1/node/heartbeat HTTP/1.1\r\nhost: server.test\r\ncontent-length: 0\r\n\r\n";
+    open.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 12];
+    open.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 204");
+    operate::decommission_node(&server.store().await, "web1").await.unwrap();
+    // Ends when the server closes the connection.
+    let _ = open.read_to_end(&mut answer).await;
 }
 
 #[tokio::test]

@@ -2,11 +2,14 @@
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Once};
+use std::sync::{Arc, LazyLock, Once};
 use std::time::Instant;
 
 use rcgen::{CertificateParams, KeyPair};
 use reqwest::{Certificate, Client, ClientBuilder, Response, StatusCode};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Identity, Inventory, Workflow};
 use slipway_server::admission::Policy;
 use slipway_server::ca::Authority;
@@ -16,8 +19,11 @@ use slipway_server::operate::{self, NewNode};
 use slipway_server::serve::{Config, Server};
 use slipway_server::store::Store;
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// The smallest image of a disk: a boot sector.
 pub const IMAGE: [u8; 512] = {
@@ -223,6 +229,19 @@ impl Node {
         let enrolment: Enrolment = response.json().await.unwrap();
         let client = with_certificate(&server.ca(), &machine.key, &enrolment.certificate);
         Self { machine, enrolment, client }
+    }
+
+    /// A connection with the node's certificate.
+    pub async fn connect(&self, server: &TestServer) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(server.ca().as_bytes()).unwrap()).unwrap();
+        let chain = CertificateDer::pem_slice_iter(self.enrolment.certificate.as_bytes()).map(Result::unwrap).collect();
+        let key = PrivateKeyDer::from_pem_slice(self.machine.key.serialize_pem().as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap();
+        let stream = TcpStream::connect(server.url("").strip_prefix("https://").unwrap()).await.unwrap();
+        TlsConnector::from(Arc::new(config)).connect("localhost".try_into().unwrap(), stream).await.unwrap()
     }
 
     /// Asks for work without waiting.
