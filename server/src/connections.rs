@@ -14,6 +14,9 @@ use tokio::task::AbortHandle;
 use crate::limits::Connections;
 use crate::rate::Origin;
 
+/// Failed handshakes of which the log has the reason, between two calls of [`Table::turned_away`].
+const TOLD_HANDSHAKES: u64 = 10;
+
 /// All connections of one port.
 #[derive(Debug)]
 pub struct Table {
@@ -59,6 +62,8 @@ pub struct TurnedAway {
     pub replaced: u64,
     /// Requests that were refused, because too many strangers had one.
     pub requests: u64,
+    /// TLS handshakes that failed.
+    pub handshakes: u64,
 }
 
 /// A place in the table, until it is dropped.
@@ -120,6 +125,13 @@ impl Table {
     /// Counts a new connection that was refused for another reason.
     pub fn refuse(&self) {
         self.lock().turned_away.refused += 1;
+    }
+
+    /// Counts a TLS handshake that failed. True if few have, so that the reasons do not fill the log.
+    pub fn failed_handshake(&self) -> bool {
+        let turned_away = &mut self.lock().turned_away;
+        turned_away.handshakes += 1;
+        turned_away.handshakes <= TOLD_HANDSHAKES
     }
 
     /// What happened since the last call.
@@ -268,7 +280,7 @@ mod tests {
         assert!(new.begin().is_none());
         drop(busy);
         assert!(new.begin().is_some(), "the others are done");
-        assert_eq!(table.turned_away(), TurnedAway { replaced: 1, requests: 2, refused: 0 });
+        assert_eq!(table.turned_away(), TurnedAway { replaced: 1, requests: 2, ..TurnedAway::default() });
         admit(&table, 1);
         assert!(!is_open(&slots[0]), "idle again");
     }

@@ -9,6 +9,18 @@ const OTHER_FILES: usize = 128;
 /// Files of a connection: its socket, and the file that it downloads.
 const FILES_OF_CONNECTION: usize = 2;
 
+/// Memory for what all downloads have read from files and not yet sent, in bytes. More than 512 downloads at a time take
+/// more: [`MIN_CHUNK_BYTES`] each.
+pub const DOWNLOAD_BYTES: usize = 8 << 20;
+/// What a download reads from its file at once, in bytes. Large, so that the cost of a piece does not matter.
+pub const MAX_CHUNK_BYTES: usize = 512 << 10;
+/// The same if there are many downloads.
+pub const MIN_CHUNK_BYTES: usize = 16 << 10;
+
+/// Files that are read at a time. Each takes a thread, and hundreds of threads would take the processors from those that
+/// answer.
+pub const READS_AT_ONCE: usize = 8;
+
 /// The limits of a server. Tests make them small.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -37,12 +49,10 @@ pub struct Limits {
     pub stranger_bodies: Memory,
     /// Memory for bodies of nodes and operators.
     pub known_bodies: Memory,
-    /// Memory for what is read from files and not yet sent, in bytes.
-    pub download_bytes: usize,
     /// Requests of strangers.
     pub requests: Pace,
-    /// New connections.
-    pub new_connections: Pace,
+    /// TLS handshakes.
+    pub handshakes: Pace,
     /// How long the answer to a request beyond the pace is held back, so that whoever repeats it at once costs little.
     pub refusal_pause: Duration,
     /// Strangers whose requests are in the database at a time. The others wait, and nodes do not wait for them.
@@ -97,12 +107,11 @@ impl Default for Limits {
             headers: 64,
             stranger_bodies: Memory { total: 4 << 20, of_address: 1 << 20 },
             known_bodies: Memory { total: 48 << 20, of_address: 16 << 20 },
-            download_bytes: 32 << 20,
             // A waiting machine asks every two seconds, so a hundred of them may share an address.
             requests: Pace { per_second: 50, burst: 500 },
-            new_connections: Pace { per_second: 200, burst: 2000 },
+            handshakes: Pace { per_second: 500, burst: 5000 },
             refusal_pause: Duration::from_secs(1),
-            strangers_at_once: 8,
+            strangers_at_once: 2,
             run_bytes: 16 << 20,
         }
     }

@@ -52,6 +52,7 @@ struct Port {
     limits: Arc<Limits>,
     keys: Arc<LiveKeys>,
     table: Arc<Table>,
+    handshakes: Buckets,
     stopping: watch::Receiver<bool>,
 }
 
@@ -77,8 +78,8 @@ pub async fn run(
 ) {
     let Listener { socket, name, tls, connections } = listener;
     let table = Table::new(connections);
-    let pace = Buckets::new("new connections", limits.new_connections, Instant::now);
-    let port = Arc::new(Port { name, tls, router, limits, keys, table, stopping: stopping.clone() });
+    let handshakes = Buckets::new("handshakes", limits.handshakes, Instant::now);
+    let port = Arc::new(Port { name, tls, router, limits, keys, table, handshakes, stopping: stopping.clone() });
     // Every connection holds a sender. The receiver ends with the last of them.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
     let mut tell = interval(TELL_EVERY);
@@ -94,9 +95,7 @@ pub async fn run(
         };
         match accepted {
             Ok((stream, address)) => {
-                if pace.take(address.ip()).is_err() {
-                    port.table.refuse();
-                } else if let Some(slot) = port.table.admit(address.ip()) {
+                if let Some(slot) = port.table.admit(address.ip()) {
                     let (id, open, port) = (slot.id(), open.clone(), Arc::clone(&port));
                     let table = Arc::clone(&port.table);
                     let task = tokio::spawn(async move {
@@ -122,10 +121,12 @@ pub async fn run(
 impl Port {
     /// Logs how many clients were turned away, and not each of them: they would fill the log.
     fn tell(&self) {
-        let TurnedAway { refused, replaced, requests } = self.table.turned_away();
+        let (port, TurnedAway { refused, replaced, requests, handshakes }) = (self.name, self.table.turned_away());
         if refused + replaced + requests > 0 {
-            let port = self.name;
             tracing::warn!(port, refused, replaced, requests, "too many connections; clients were turned away");
+        }
+        if handshakes > 0 {
+            tracing::info!(port, handshakes, "TLS handshakes failed");
         }
     }
 }
@@ -150,6 +151,11 @@ async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: A
         // its interfaces, or a health check.
         match stream.peek(&mut [0]).await {
             Ok(0) => Ok(None),
+            // A handshake costs more than anything else that a stranger may do.
+            _ if port.handshakes.take(address.ip()).is_err() => {
+                port.table.refuse();
+                Ok(None)
+            }
             _ => Box::pin(tls.accept(stream)).await.map(Some),
         }
     };
@@ -159,7 +165,7 @@ async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: A
         _ = stopping.wait_for(|stopping| *stopping) => return,
     };
     match handshake {
-        Ok(Ok(None)) => tracing::debug!(%address, "connection closed before its first byte"),
+        Ok(Ok(None)) => tracing::debug!(%address, "connection closed before its handshake"),
         Ok(Ok(Some(stream))) => {
             // The verifier has accepted the certificate, or there is none.
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
@@ -168,7 +174,8 @@ async fn connection(port: &Port, stream: TcpStream, address: SocketAddr, slot: A
                 Box::pin(serve(port, stream, Peer { address, certificate }, slot)).await;
             }
         }
-        Ok(Err(error)) => tracing::info!(%error, %address, "TLS handshake failed"),
+        Ok(Err(error)) if port.table.failed_handshake() => tracing::info!(%error, %address, "TLS handshake failed"),
+        Ok(Err(error)) => tracing::debug!(%error, %address, "TLS handshake failed"),
         Err(_) => tracing::debug!(%address, "the TLS handshake took too long"),
     }
 }

@@ -86,5 +86,6 @@ async fn the_clock_does_not_go_back_behind_what_this_boot_has_seen() {
 fn some_ca() -> String {
     let folder = tempfile::tempdir().unwrap();
     let data = slipway_server::data::DataDir::make(folder.path()).unwrap();
-    slipway_server::ca::Authority::open(&data).unwrap().pem().to_owned()
+    let names = ["localhost".to_owned()].into();
+    slipway_server::ca::Authority::open_or_make(&data, &names).unwrap().pem().to_owned()
 }

@@ -2,6 +2,7 @@
 
 pub mod cost;
 pub mod servers;
+pub mod siege;
 pub mod stream;
 pub mod streams;
 pub mod user_data;

@@ -28,6 +28,7 @@ const ANNOUNCED: usize = 256 << 10;
 enum Kind {
     IdleHttps,
     IdleBoot,
+    IdleTls,
     UnfinishedBodies,
     UnreadDownloads,
     Enrol,
@@ -42,13 +43,14 @@ pub struct Attack {
 }
 
 impl Kind {
-    const ALL: [Self; 5] =
-        [Self::IdleHttps, Self::IdleBoot, Self::UnfinishedBodies, Self::UnreadDownloads, Self::Enrol];
+    const ALL: [Self; 6] =
+        [Self::IdleHttps, Self::IdleBoot, Self::IdleTls, Self::UnfinishedBodies, Self::UnreadDownloads, Self::Enrol];
 
     fn name(self) -> &'static str {
         match self {
             Kind::IdleHttps => "idle-https",
             Kind::IdleBoot => "idle-boot",
+            Kind::IdleTls => "idle-after-handshake",
             Kind::UnfinishedBodies => "unfinished-bodies",
             Kind::UnreadDownloads => "unread-downloads",
             Kind::Enrol => "enrol",
@@ -59,6 +61,7 @@ impl Kind {
     fn clients(self) -> (usize, usize) {
         match self {
             Kind::IdleHttps | Kind::IdleBoot => (10_000, 50),
+            Kind::IdleTls => (3000, 50),
             Kind::UnfinishedBodies | Kind::UnreadDownloads => (200, 20),
             Kind::Enrol => (50, 50),
         }
@@ -140,6 +143,11 @@ async fn connect(from: [u8; 4], to: SocketAddr) -> std::io::Result<TcpStream> {
 async fn hold(kind: Kind, mut stream: TcpStream, connector: &TlsConnector) {
     match kind {
         Kind::IdleHttps | Kind::IdleBoot => drop(stream.read(&mut [0]).await),
+        Kind::IdleTls => {
+            if let Some(mut stream) = tls(connector, stream).await {
+                drop(stream.read(&mut [0]).await);
+            }
+        }
         Kind::UnfinishedBodies => {
             let Some(mut stream) = tls(connector, stream).await else { return };
             let head = format!("POST /v1/enrol HTTP/1.1\r\nhost: a\r\ncontent-length: {ANNOUNCED}\r\n\r\n");

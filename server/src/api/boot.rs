@@ -36,7 +36,8 @@ pub struct Machine {
 
 /// Get the iPXE script of a machine. Without `arch`, the answer is a script that repeats the request with all
 /// parameters.
-#[utoipa::path(get, path = "/boot/ipxe", params(Machine), responses((status = 200, content_type = "text/plain")))]
+#[utoipa::path(get, path = "/boot/ipxe", params(Machine), responses(
+    (status = 200, content_type = "text/plain"), (status = 429, body = ErrorBody)))]
 pub async fn script(State(app): State<Arc<App>>, UrlQuery(machine): UrlQuery<Machine>) -> Result<Response, ApiError> {
     let Some(arch) = machine.arch.clone() else { return Ok(text(ipxe::FIRST.to_owned())) };
     let known = known(&app, machine).await?;
@@ -89,7 +90,7 @@ pub async fn file(
     let etag =
         format!("\"{:x}-{:x}-{:x}-{:x}\"", metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
     let served =
-        Served { file, path, size: metadata.len(), etag, cache: "no-cache", content_type: "application/octet-stream" };
+        Served { file, size: metadata.len(), etag, cache: "no-cache", content_type: "application/octet-stream" };
     files::respond(served, &headers).await
 }
 

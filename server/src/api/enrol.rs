@@ -30,7 +30,8 @@ const MAX_ENROL_BYTES: usize = 256 << 10;
     (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read, or is too large."),
     (status = 401, body = ErrorBody, description = "token-unknown: never issued, revoked, or used before."),
     (status = 410, body = ErrorBody, description = "token-expired."),
-    (status = 422, body = ErrorBody, description = "identity-missing: no usable UUID, serial number or MAC address.")))]
+    (status = 422, body = ErrorBody, description = "identity-missing: no usable UUID, serial number or MAC address."),
+    (status = 429, body = ErrorBody, description = "The address asks too often. Ask again after Retry-After.")))]
 pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, unread: Unread) -> Result<Response, ApiError> {
     let body = app.stranger_bodies.read(unread, MAX_ENROL_BYTES).await.map_err(|error| match error.body().code {
         ErrorCode::TooLarge => {

@@ -1,7 +1,7 @@
-//! Files over HTTP, with ranges and entity tags. At most one chunk of a file is in memory.
+//! Files over HTTP, with ranges and entity tags.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use axum::body::Body;
 use axum::http::header::{
@@ -11,22 +11,16 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use slipway_protocol::ErrorCode;
 use tokio::fs::File;
-use tokio::io::{AsyncReadExt, AsyncSeekExt, SeekFrom};
 
 use crate::api::answer::ApiError;
+use crate::api::file_body::FileBody;
 use crate::error::Error;
 use crate::range::{self, Wanted};
-use tokio_util::io::ReaderStream;
-
-/// Bytes read from disk and passed to the connection at once. Large, so that the cost per chunk does not matter.
-const CHUNK_BYTES: usize = 512 << 10;
 
 /// An open file, and how to serve it.
 pub struct Served {
     /// The file.
     pub file: File,
-    /// Its path, for errors.
-    pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
     /// Its strong entity tag, with quotes.
@@ -55,7 +49,7 @@ fn is_absence(kind: ErrorKind) -> bool {
 }
 
 /// Answers a GET or HEAD.
-pub async fn respond(mut served: Served, request: &HeaderMap) -> Result<Response, ApiError> {
+pub async fn respond(served: Served, request: &HeaderMap) -> Result<Response, ApiError> {
     let header = |name: HeaderName| request.get(name).and_then(|value| value.to_str().ok());
     let common = [(ETAG, served.etag.clone()), (CACHE_CONTROL, served.cache.to_owned())];
     if header(IF_NONE_MATCH).is_some_and(|tags| range::none_match_has(tags, &served.etag)) {
@@ -70,12 +64,8 @@ pub async fn respond(mut served: Served, request: &HeaderMap) -> Result<Response
         Wanted::Part(bytes) => (StatusCode::PARTIAL_CONTENT, bytes),
         Wanted::Outside => return Ok(outside(served.size)),
     };
-    if bytes.start > 0 {
-        let sought = served.file.seek(SeekFrom::Start(bytes.start)).await;
-        sought.map_err(|source| Error::File { doing: "seeking in", path: served.path, source })?;
-    }
     let length = bytes.end - bytes.start;
-    let body = Body::from_stream(ReaderStream::with_capacity(served.file.take(length), CHUNK_BYTES));
+    let body = Body::new(FileBody::new(served.file.into_std().await, bytes.clone()));
     let headers = [
         (ACCEPT_RANGES, "bytes".to_owned()),
         (CONTENT_TYPE, served.content_type.to_owned()),

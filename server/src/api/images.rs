@@ -30,7 +30,6 @@ pub async fn get(
     };
     let served = Served {
         file,
-        path,
         size: metadata.len(),
         etag: format!("\"{digest}\""),
         cache: "public, max-age=31536000, immutable",

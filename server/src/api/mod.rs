@@ -11,6 +11,7 @@ pub mod enrol;
 pub mod escrow;
 pub mod external_report;
 mod fault;
+mod file_body;
 pub mod files;
 pub mod images;
 pub mod metadata;

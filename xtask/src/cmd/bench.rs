@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use xtask::bench::siege::siege;
 use xtask::bench::stream::{self, Results};
 use xtask::bench::user_data;
 use xtask::{prepare, workspace};
@@ -26,6 +27,12 @@ enum What {
         #[arg(long)]
         format: Vec<String>,
     },
+    /// Attack the server while fifty nodes report to it.
+    Siege {
+        /// Seconds of each attack.
+        #[arg(long, default_value_t = 20)]
+        seconds: u64,
+    },
     /// Put a phone_home block into a mebibyte of user-data with the static binary, including its start.
     UserData {
         /// Number of rounds per kind of user-data.
@@ -46,6 +53,11 @@ impl Bench {
                 let results = stream::run(&folder, rounds, &format, &mut |line| eprintln!("{line}"))?;
                 print_tables(&results);
                 println!("{}", serde_json::to_string(&results).context("writing JSON")?);
+            }
+            What::Siege { seconds } => {
+                let attacks = Duration::from_secs((seconds + 6) * 13);
+                prepare::prepare("cargo xtask bench siege", &[prepare::SERVER], attacks)?;
+                siege(seconds)?;
             }
             What::UserData { rounds } => {
                 prepare::prepare("cargo xtask bench user-data", &[prepare::BINARY], Duration::from_secs(30))?;

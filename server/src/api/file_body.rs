@@ -1,0 +1,101 @@
+//! A part of a file as the body of an answer. All downloads share a budget of memory: the more there are, the less of
+//! its file each reads ahead of its client, so that many clients that do not read cost no more than a few that do.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use axum::body::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::limits::{DOWNLOAD_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, READS_AT_ONCE};
+
+/// Downloads of this process in progress.
+static DOWNLOADS: AtomicUsize = AtomicUsize::new(0);
+static READS: Semaphore = Semaphore::const_new(READS_AT_ONCE);
+
+/// The bytes of a file that are left to send.
+pub struct FileBody {
+    file: Arc<File>,
+    left: Range<u64>,
+    reading: Option<JoinHandle<io::Result<Bytes>>>,
+}
+
+impl FileBody {
+    /// These bytes of a file.
+    pub fn new(file: File, bytes: Range<u64>) -> Self {
+        DOWNLOADS.fetch_add(1, Ordering::Relaxed);
+        Self { file: Arc::new(file), left: bytes, reading: None }
+    }
+}
+
+impl Drop for FileBody {
+    fn drop(&mut self) {
+        DOWNLOADS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Body for FileBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let body = &mut *self;
+        if body.left.is_empty() {
+            return Poll::Ready(None);
+        }
+        let reading = body.reading.get_or_insert_with(|| {
+            let (file, start) = (Arc::clone(&body.file), body.left.start);
+            let length = body.left.end - start;
+            let length = chunk(DOWNLOADS.load(Ordering::Relaxed)).min(usize::try_from(length).unwrap_or(usize::MAX));
+            tokio::spawn(async move {
+                // The semaphore is never closed.
+                let _turn = READS.acquire().await;
+                let read = spawn_blocking(move || {
+                    let mut bytes = vec![0; length];
+                    file.read_exact_at(&mut bytes, start).map(|()| Bytes::from(bytes))
+                });
+                read.await.map_err(io::Error::other).flatten()
+            })
+        });
+        let read = ready!(Pin::new(reading).poll(context));
+        body.reading = None;
+        let bytes = read.map_err(io::Error::other).flatten()?;
+        body.left.start += bytes.len() as u64;
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left.end.saturating_sub(self.left.start))
+    }
+}
+
+/// How much each of so many downloads reads at once.
+fn chunk(downloads: usize) -> usize {
+    (DOWNLOAD_BYTES / downloads.max(1)).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_downloads_take_no_more_memory() {
+        for downloads in 0..2000 {
+            let bytes = downloads * chunk(downloads);
+            assert!(bytes <= DOWNLOAD_BYTES || chunk(downloads) == MIN_CHUNK_BYTES, "{downloads}");
+        }
+        assert_eq!((chunk(1), chunk(200)), (MAX_CHUNK_BYTES, 41_943));
+    }
+}

@@ -1,0 +1,18 @@
+//! `bench siege`: what nodes notice while strangers attack their server.
+
+use anyhow::Result;
+
+use crate::command::{command, run, run_and_tell};
+use crate::{lab, workspace};
+
+/// Builds the server and the program that attacks it, and runs the attacks for so many seconds each. The program prints
+/// the results: the server's own crates know how to speak to it, and xtask does without them.
+pub fn siege(seconds: u64) -> Result<()> {
+    let target = lab::host_target()?;
+    let arguments = ["build", "--release", "--package", "slipway-server", "--bins", "--example", "siege"];
+    let mut cargo = command(workspace::cargo(), arguments);
+    cargo.env("CARGO_TARGET_DIR", &target).current_dir(workspace::root());
+    run_and_tell(&mut cargo, "Compiling", "building slipway-server and its attackers (kept for the next time)")?;
+    let mut siege = command(target.join("release/examples/siege"), [target.join("release/slipway-server")]);
+    run(siege.arg(seconds.to_string()))
+}
