@@ -224,7 +224,7 @@ async fn verify(
     blocking(move || publish(&place, &published)).await?;
     let CapturedImage { name, size, digest, raw_size, raw_digest } = image;
     let (raw_size, raw_digest) = (Some(raw_size), Some(raw_digest));
-    let image = Image { digest, file_name: name, size, raw_size, raw_digest, added_at: now() };
+    let image = Image { digest, file_name: name, size, raw_size, raw_digest, added_at: now(), captured: true };
     images::save(&mut transaction, &image).await?;
     store::commit(transaction).await?;
     drop(locked);

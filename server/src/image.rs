@@ -72,7 +72,7 @@ pub async fn add(
         )
     });
     let (raw_size, raw_digest) = raw.map_or((None, None), |raw| (Some(raw.size), raw.digest));
-    let image = Image { digest, file_name, size, raw_size, raw_digest, added_at: now() };
+    let image = Image { digest, file_name, size, raw_size, raw_digest, added_at: now(), captured: false };
     let mut transaction = store.write().await?;
     images::save(&mut transaction, &image).await?;
     store::commit(transaction).await?;

@@ -1,5 +1,6 @@
 //! What operators do, whether on the command line or over HTTPS.
 
+mod captured;
 mod image;
 mod log;
 mod network;

@@ -51,6 +51,11 @@ pub fn token_hash(token: &str) -> String {
     hex(&Sha256::digest(token))
 }
 
+/// SHA-256 of a token that is good for one image, in hexadecimal.
+pub fn image_token_hash(token: &str, digest: &slipway_protocol::Digest) -> String {
+    token_hash(&format!("{token} {digest}"))
+}
+
 /// Compares secrets in a time that does not depend on where they differ.
 pub fn same_secret(left: &str, right: &str) -> bool {
     left.as_bytes().ct_eq(right.as_bytes()).into()

@@ -1,26 +1,47 @@
-//! Images by digest. Knowing the digest is enough to get the image, so that any cache can be put in front.
+//! Images by digest. Knowing the digest of an image that an operator added is enough to get it, so that any cache can be
+//! put in front. What was captured from a disk is for nodes and operators.
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::response::Response;
-use slipway_protocol::{Digest, ErrorBody, ErrorCode};
+use serde::Deserialize;
+use slipway_protocol::{Digest, ErrorBody, ErrorCode, NodeState};
 
 use crate::api::App;
-use crate::api::answer::{ApiError, UrlPath};
+use crate::api::answer::{ApiError, UrlPath, UrlQuery};
+use crate::api::auth::{NodeCaller, OperatorCaller};
 use crate::api::files::{self, Served};
 use crate::error::Error;
+use crate::random::image_token_hash;
+use crate::state;
+use crate::store::run_tokens::{self, Purpose};
+use crate::store::{Connection, images, nodes, runs};
+use utoipa::IntoParams;
+
+/// How a machine proves that it is to have an image.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Access {
+    /// Token of a run for an image that was captured. It is in the URL that the run gives the machine.
+    token: Option<String>,
+}
 
 /// Get an image, or a range of it. An image never changes, because its name is its digest.
-#[utoipa::path(get, path = "/images/{digest}", params(("digest" = Digest, Path)), responses(
+///
+/// An image that was captured from a disk is for a node, for an operator with the operators' token, and for the machine
+/// whose run has its URL.
+#[utoipa::path(get, path = "/images/{digest}", params(("digest" = Digest, Path), Access), responses(
     (status = 200, content_type = "application/octet-stream"),
     (status = 206, content_type = "application/octet-stream"),
-    (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
+    (status = 400, body = ErrorBody), (status = 401, body = ErrorBody, description = "The image was captured."),
+    (status = 404, body = ErrorBody), (status = 416, body = ErrorBody)))]
 pub async fn get(
     State(app): State<Arc<App>>,
     UrlPath(digest): UrlPath<String>,
-    headers: HeaderMap,
+    UrlQuery(access): UrlQuery<Access>,
+    request: Request,
 ) -> Result<Response, ApiError> {
     let invalid = "the digest in the path is not valid: write sha256:, sha384: or sha512: and all digits of it";
     let digest: Digest = digest.parse().map_err(|_| Error::refused(ErrorCode::InvalidRequest, invalid))?;
@@ -28,12 +49,42 @@ pub async fn get(
     let Some((file, metadata)) = files::open(&path).await? else {
         return Err(Error::refused(ErrorCode::NotFound, "there is no image with this digest").into());
     };
+    let (mut parts, _) = request.into_parts();
+    let captured = is_captured(&mut *app.store.read().await?, &digest).await?;
+    if captured && !is_admitted(&app, &digest, &access, &mut parts).await? {
+        let message = "this image was captured from a disk, and is for nodes and operators: it needs a node's \
+                       certificate or JWT, the operators' token, or the URL that a run gives its machine";
+        return Err(Error::refused(ErrorCode::Unauthenticated, message).into());
+    }
+    let cache = if captured { "private, max-age=31536000, immutable" } else { "public, max-age=31536000, immutable" };
     let served = Served {
         file,
         size: metadata.len(),
         etag: format!("\"{digest}\""),
-        cache: "public, max-age=31536000, immutable",
+        cache,
         content_type: "application/octet-stream",
     };
-    files::respond(served, &headers).await
+    files::respond(served, &parts.headers).await
+}
+
+/// An image that is being captured has no record yet, and one that is being added neither: both are nobody's.
+async fn is_captured(connection: &mut Connection, digest: &Digest) -> Result<bool, Error> {
+    Ok(images::get_by_digest(connection, digest).await?.is_none_or(|image| image.captured))
+}
+
+async fn is_admitted(app: &Arc<App>, digest: &Digest, access: &Access, parts: &mut Parts) -> Result<bool, Error> {
+    if let Some(token) = &access.token {
+        return is_of_open_run(&mut *app.store.read().await?, digest, token).await;
+    }
+    Ok(OperatorCaller::from_request_parts(parts, app).await.is_ok()
+        || NodeCaller::from_request_parts(parts, app).await.is_ok())
+}
+
+/// Whether a run that is not over gave this token to its machine, for this image.
+async fn is_of_open_run(connection: &mut Connection, digest: &Digest, token: &str) -> Result<bool, Error> {
+    let run = run_tokens::run_of(connection, &image_token_hash(token, digest), Purpose::Image).await?;
+    let Some(run) = run else { return Ok(false) };
+    let Some(run) = runs::get_by_id(connection, &run).await? else { return Ok(false) };
+    let node = nodes::get_by_id(connection, &run.node).await?;
+    Ok(state::is_open(run.progress.state) && node.is_some_and(|node| node.state != NodeState::Decommissioned))
 }

@@ -67,6 +67,9 @@ async fn insert(connection: &mut Connection, node: &Node, id: &str, work: Work, 
     if let Some(token) = &work.boot_token {
         run_tokens::insert(connection, &random::token_hash(token), id, Purpose::Boot, now).await?;
     }
+    for hash in &work.image_tokens {
+        run_tokens::insert(connection, hash, id, Purpose::Image, now).await?;
+    }
     Ok(run)
 }
 

@@ -3,6 +3,7 @@
 use slipway_protocol::{Action, ErrorCode, MAX_WORKFLOW_BYTES, Proof, Step, workflow};
 use slipway_user_data::ignition::Additions;
 
+use super::captured;
 use super::new_run::{NewRun, Task};
 use super::{check_disk, server_url};
 use crate::compose::phone_home;
@@ -24,6 +25,8 @@ pub(super) struct Work {
     pub phone_home_token: Option<String>,
     /// Token of the boot reporter, if there is one.
     pub boot_token: Option<String>,
+    /// Hashes of the tokens for images that were captured.
+    pub image_tokens: Vec<String>,
     /// Whether the metadata stays open after the system reported.
     pub keep_metadata: bool,
     /// Names of the expected external steps.
@@ -50,9 +53,10 @@ pub(super) async fn compose_work(
         compose::ask_to_report_boots(&mut steps, &server_url(connection).await?, token, ca);
     }
     refuse_problems(&steps)?;
+    let image_tokens = captured::open_images(connection, &mut steps).await?;
     check_ignition(&steps)?;
     refuse_too_large(&steps)?;
-    Ok(Work { steps, phone_home_token, boot_token, keep_metadata, known_steps, require })
+    Ok(Work { steps, phone_home_token, boot_token, image_tokens, keep_metadata, known_steps, require })
 }
 
 /// What a task says.

@@ -25,6 +25,9 @@ pub struct Image {
     pub raw_digest: Option<Digest>,
     /// When it was added, in milliseconds since 1970.
     pub added_at: Millis,
+    /// Whether a node captured it from a disk. It is for nodes and operators alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub captured: bool,
 }
 
 impl Image {
@@ -34,10 +37,10 @@ impl Image {
     }
 }
 
-/// Stores an image. Adding it again refreshes what is known of it.
+/// Stores an image. Adding it again refreshes what is known of it. One that was captured stays so.
 pub async fn save(connection: &mut Connection, image: &Image) -> Result<(), Error> {
-    let sql = "INSERT INTO images (digest, file_name, size, raw_size, raw_digest, added_at) \
-               VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (digest) DO UPDATE SET file_name = excluded.file_name, \
+    let sql = "INSERT INTO images (digest, file_name, size, raw_size, raw_digest, added_at, captured) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (digest) DO UPDATE SET file_name = excluded.file_name, \
                raw_size = COALESCE(excluded.raw_size, images.raw_size), \
                raw_digest = COALESCE(excluded.raw_digest, images.raw_digest)";
     let done = sqlx::query(sql)
@@ -47,6 +50,7 @@ pub async fn save(connection: &mut Connection, image: &Image) -> Result<(), Erro
         .bind(image.raw_size.map(u64::cast_signed))
         .bind(image.raw_digest.as_ref().map(ToString::to_string))
         .bind(image.added_at.cast_signed())
+        .bind(image.captured)
         .execute(connection)
         .await;
     done.map(drop).map_err(database("storing an image"))
@@ -86,5 +90,6 @@ fn from_row(row: &SqliteRow) -> Result<Image, Error> {
         raw_size: optional_number(row, "raw_size")?,
         raw_digest: optional_word(row, "raw_digest")?,
         added_at: number(row, "added_at")?,
+        captured: get(row, "captured")?,
     })
 }

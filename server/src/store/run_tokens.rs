@@ -11,6 +11,8 @@ pub enum Purpose {
     Steps,
     /// The boot reporter of the installed system.
     Boot,
+    /// The machine that fetches an image that was captured. The token is hashed together with the image's digest.
+    Image,
 }
 
 impl Purpose {
@@ -18,6 +20,7 @@ impl Purpose {
         match self {
             Purpose::Steps => "steps",
             Purpose::Boot => "boot",
+            Purpose::Image => "image",
         }
     }
 }

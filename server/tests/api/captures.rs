@@ -86,7 +86,7 @@ async fn what_was_stored_is_an_image_once_it_is_committed() {
         assert_eq!(stored(&answer), Some((offset + piece.len() as u64).to_string().as_str()));
     }
     let url = capturing.server.url(&format!("/images/{}", image.digest));
-    let get = || async { capturing.server.client().get(&url).send().await.unwrap() };
+    let get = || async { capturing.node.client.get(&url).send().await.unwrap() };
     assert_eq!(get().await.status(), StatusCode::NOT_FOUND);
     assert_eq!(capturing.images().await, []);
 
@@ -242,4 +242,44 @@ async fn a_name_that_leads_elsewhere_is_refused_before_a_run_begins() {
     let new = NewRun { replace: true, ..NewRun::new(task) };
     let refused = operate::start_run(&capturing.server.store().await, "", "m1", new).await.unwrap_err();
     assert!(refused.to_string().contains("cannot name an image"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_captured_disk_is_for_nodes_and_operators() {
+    let capturing = Capturing::start().await;
+    capturing.begin().await;
+    capturing.put(0, b"bytes").await;
+    assert_eq!(capturing.commit(&described(b"bytes")).await.status(), StatusCode::OK);
+    let (server, node) = (&capturing.server, &capturing.node);
+    let path = format!("/images/{}", described(b"bytes").digest);
+    let url = server.url(&path);
+    let stranger = server.client();
+    assert_eq!(refusal(stranger.get(&url).send().await.unwrap()).await.code, ErrorCode::Unauthenticated);
+    for wrong in ["?token=", "?token=x"] {
+        let refused = stranger.get(format!("{url}{wrong}")).send().await.unwrap();
+        assert_eq!(refusal(refused).await.code, ErrorCode::Unauthenticated, "{wrong}");
+    }
+    let operator = server.data().operator_token().unwrap();
+    for (client, bearer) in [(&node.client, None), (&stranger, Some(&node.enrolment.jwt)), (&stranger, Some(&operator))]
+    {
+        let request = client.get(&url);
+        let answer =
+            bearer.into_iter().fold(request, |request, token| request.bearer_auth(token)).send().await.unwrap();
+        assert_eq!(answer.headers()["cache-control"], "private, max-age=31536000, immutable");
+        assert_eq!(answer.bytes().await.unwrap(), "bytes");
+    }
+
+    // A machine that installs it needs nothing but what its run says, and only as long as the run goes on.
+    let image = json!({ "url": format!("https://server.test:8443{path}"), "digest": described(b"bytes").digest });
+    let steps = json!([{ "name": "a", "action": { "stream-image": image } }]);
+    let task =
+        Task::Workflow(WorkflowFile { steps: serde_json::from_value(steps).unwrap(), ..WorkflowFile::default() });
+    let new = NewRun { replace: true, ..NewRun::new(task) };
+    operate::start_run(&server.store().await, &server.ca(), "m1", new).await.unwrap();
+    let workflow = node.workflow(server).await.unwrap();
+    let slipway_protocol::Action::StreamImage(image) = &workflow.steps[0].action else { panic!("{workflow:?}") };
+    let given = server.url(image.url.strip_prefix("https://server.test:8443").unwrap());
+    assert_eq!(stranger.get(&given).send().await.unwrap().bytes().await.unwrap(), "bytes");
+    node.finish(server, &workflow).await;
+    assert_eq!(refusal(stranger.get(&given).send().await.unwrap()).await.code, ErrorCode::Unauthenticated);
 }

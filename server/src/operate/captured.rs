@@ -1,0 +1,40 @@
+//! Images that were captured from disks are for nodes and operators alone. The machine that a run gives such an image
+//! gets a token for it in the image's URL, which leaves its messages out.
+
+use slipway_protocol::{Action, Digest, Step};
+
+use crate::error::Error;
+use crate::random;
+use crate::store::{Connection, images};
+
+/// Adds a token to the URL of each image that was captured. Returns the hashes of the tokens.
+pub(super) async fn open_images(connection: &mut Connection, steps: &mut [Step]) -> Result<Vec<String>, Error> {
+    let (token, mut hashes) = (random::token(), Vec::new());
+    for url in steps.iter_mut().flat_map(|step| urls(&mut step.action)) {
+        let Some(digest) = digest(url) else { continue };
+        if images::get_by_digest(connection, &digest).await?.is_some_and(|image| image.captured) {
+            url.push_str(&format!("?token={token}"));
+            let hash = random::image_token_hash(&token, &digest);
+            if !hashes.contains(&hash) {
+                hashes.push(hash);
+            }
+        }
+    }
+    Ok(hashes)
+}
+
+fn urls(action: &mut Action) -> Vec<&mut String> {
+    match action {
+        Action::StreamImage(image) => std::iter::once(&mut image.url).chain(&mut image.mirrors).collect(),
+        Action::WriteFile(file) => file.url.iter_mut().chain(&mut file.mirrors).collect(),
+        Action::UnpackArchive(archive) => std::iter::once(&mut archive.url).chain(&mut archive.mirrors).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The digest in a URL of this server's images. Whether the host is this server, or a cache in front of it, does not
+/// matter: the token is good for this image.
+fn digest(url: &str) -> Option<Digest> {
+    let (_, path) = url.strip_prefix("https://")?.split_once('/')?;
+    path.rsplit('/').next().filter(|last| path.ends_with(&format!("images/{last}")))?.parse().ok()
+}
