@@ -43,6 +43,8 @@ pub type Connection = sqlx::SqliteConnection;
 
 /// How long a statement waits for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long readers may keep the log of the database from being emptied.
+const EMPTY_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long a writer waits for its turn. Longer than a request may take.
 const TURN_TIMEOUT: Duration = Duration::from_secs(90);
 const READERS: u32 = 8;
@@ -120,10 +122,13 @@ impl Store {
     /// stays there of what was removed. Leaves the log as it is if somebody reads or writes just then; returns whether
     /// it is empty.
     pub async fn empty_log(&self) -> Result<bool, Error> {
+        let failed = || database("emptying the log of the database");
         let mut connection = self.read().await?;
+        // It holds off all writers while it waits for readers, one of which may be a backup.
+        set_busy_timeout(&mut connection, EMPTY_TIMEOUT).await?;
         let row = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut *connection).await;
-        let row = row.map_err(database("emptying the log of the database"))?;
-        Ok(row.try_get::<i64, _>(0).map_err(database("emptying the log of the database"))? == 0)
+        set_busy_timeout(&mut connection, BUSY_TIMEOUT).await?;
+        Ok(row.and_then(|row| row.try_get::<i64, _>(0)).map_err(failed())? == 0)
     }
 
     /// Closes all connections; waits for those in use.
@@ -131,6 +136,12 @@ impl Store {
         self.readers.close().await;
         self.writer.close().await;
     }
+}
+
+async fn set_busy_timeout(connection: &mut Connection, timeout: Duration) -> Result<(), Error> {
+    let sql = format!("PRAGMA busy_timeout = {}", timeout.as_millis());
+    let done = sqlx::query(sqlx::AssertSqlSafe(sql)).execute(connection).await;
+    done.map(drop).map_err(database("setting how long a statement waits"))
 }
 
 async fn check(connection: &mut Connection) -> Result<(), Error> {

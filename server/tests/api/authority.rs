@@ -8,7 +8,7 @@ use std::process::Command;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::{Client, StatusCode};
 
-use crate::program::{fail, made, serve, succeed};
+use crate::program::{command, fail, made, serve, started, succeed};
 use crate::support::{Machine, Node, TestServer, UUID, trusting, with_certificate};
 
 /// Checks what `openssl verify` and `certtool --verify` say of a chain, leaf first, if this is all that is trusted.
@@ -248,6 +248,26 @@ async fn an_authority_is_replaced_while_machines_move_over() {
     assert!(!left.into_iter().any(|name| name.starts_with("next-")));
 }
 
+#[test]
+fn a_new_name_comes_with_a_new_authority() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    made(data);
+    succeed(data, &["ca", "rotate", "--name", "New.test", "--name", "192.0.2.7"]);
+    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0", "--san", "new.test", "--san"];
+    for (finished, chain) in [(false, [false; 2]), (true, [true; 2])] {
+        if finished {
+            succeed(data, &["ca", "rotate", "--finish"]);
+        }
+        drop(started(command(data, &[&arguments[..], &["192.0.2.7"]].concat())));
+        let shown = read(data, "server.pem") + &read(data, "intermediate.pem");
+        check(&data.join("ca.pem"), &shown, "new.test", chain);
+        check(&data.join("ca.pem"), &shown, "server.test", [true; 2]);
+    }
+    let refused = fail(data, &["ca", "rotate", "--name", "a b"]);
+    assert!(refused.ends_with("\"a b\" is neither a host name nor an IP address; correct --name"), "{refused}");
+}
+
 /// A rotation is interrupted after each of its files was moved.
 #[test]
 fn a_rotation_that_was_interrupted_is_completed() {
@@ -306,7 +326,7 @@ async fn boot_files_never_come_from_the_data_folder() {
     symlink(server.data_path(), boot.join("folder")).unwrap();
     let expect = [("inside", StatusCode::OK), ("key", StatusCode::NOT_FOUND), ("folder/ca.key", StatusCode::NOT_FOUND)];
     for (path, status) in expect {
-        let answer = Client::new().get(server.boot_url(&format!("/boot/{path}"))).send().await.unwrap();
+        let answer = server.client().get(server.boot_url(&format!("/boot/{path}"))).send().await.unwrap();
         assert_eq!(answer.status(), status, "{path}");
     }
 }

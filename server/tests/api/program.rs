@@ -46,8 +46,12 @@ impl Drop for Ended {
 }
 
 pub fn serve(data: &Path) -> (Ended, serde_json::Value) {
-    let arguments = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"];
-    let mut child = command(data, &arguments).stdout(Stdio::piped()).spawn().unwrap();
+    started(command(data, &["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0"]))
+}
+
+/// A server that listens, and what it says of that.
+pub fn started(mut command: Command) -> (Ended, serde_json::Value) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (Ended(child), serde_json::from_str(&line).unwrap())
