@@ -67,7 +67,9 @@ fn subtree(name: &str) -> GeneralSubtree {
 
 /// The server's certificate. It does not outlive its issuer.
 pub fn server(names: &BTreeSet<String>, issuer: &Certificate) -> Result<CertificateParams, Error> {
-    let mut params = params("slipway-server", SERVER_LIFETIME);
+    // GnuTLS takes the common name for a host name if the certificate is for addresses alone.
+    let has_host_name = names.iter().any(|name| name.parse::<IpAddr>().is_err());
+    let mut params = params(if has_host_name { "slipway-server" } else { "localhost" }, SERVER_LIFETIME);
     params.not_after = params.not_after.min(issuer.not_after);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
