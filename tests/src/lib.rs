@@ -18,7 +18,8 @@ use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
 use slipway_server::operate::{self, NewNode, NewRun, Task, WorkflowFile};
 use slipway_server::serve;
-use slipway_server::store::Store;
+use slipway_server::store::images::{self, Image};
+use slipway_server::store::{self, Store};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -133,6 +134,19 @@ impl Lab {
         let hex: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
         let digest: Digest = format!("sha256:{hex}").parse().unwrap();
         std::fs::write(self.data().image(&digest), content).unwrap();
+        // Not as `image add` does, which refuses what is damaged.
+        let image = Image {
+            digest: digest.clone(),
+            file_name: "disk.img".to_owned(),
+            size: content.len() as u64,
+            raw_size: None,
+            raw_digest: None,
+            added_at: 0,
+            captured: false,
+        };
+        let mut transaction = self.store().await.write().await.unwrap();
+        images::save(&mut transaction, &image).await.unwrap();
+        store::commit(transaction).await.unwrap();
         (format!("{}/images/{digest}", self.url()), digest)
     }
 
