@@ -4,7 +4,7 @@ use super::{DiskErasure, Erasure, Event, EventKind, Failure, Outcome};
 
 /// The longest text in an event, in bytes.
 pub const MAX_EVENT_TEXT_BYTES: usize = 8 << 10;
-/// The most bytes of all texts in an event together. Each text counts for [`TEXT_OVERHEAD`] bytes more.
+/// The most bytes of all texts in an event together. Each text counts for 16 bytes more.
 pub const MAX_EVENT_BYTES: usize = 64 << 10;
 /// How much further than the last stored event the sequence number of another may be. Numbers are skipped only for
 /// progress that was not sent, at most two in a second, so this is enough for five days without the server.
