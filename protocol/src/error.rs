@@ -25,8 +25,6 @@ pub enum ErrorCode {
     TokenUnknown,
     /// 410: the bootstrap token has expired; or the token belongs to a run that another run has replaced.
     TokenExpired,
-    /// 409: the identity belongs to more than one node, or contradicts the node that it matches.
-    IdentityConflict,
     /// 422: the machine has no UUID, no serial number and no MAC address.
     IdentityMissing,
     /// 410: the operator took the node out of service.
@@ -62,7 +60,7 @@ impl ErrorCode {
             ErrorCode::TokenUnknown | ErrorCode::Unauthenticated => 401,
             ErrorCode::Forbidden => 403,
             ErrorCode::NotFound => 404,
-            ErrorCode::IdentityConflict | ErrorCode::Conflict => 409,
+            ErrorCode::Conflict => 409,
             ErrorCode::TokenExpired | ErrorCode::Decommissioned => 410,
             ErrorCode::TooLarge => 413,
             ErrorCode::RangeNotSatisfiable => 416,

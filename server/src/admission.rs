@@ -9,6 +9,9 @@ use crate::time::Millis;
 /// these signs may be lost.
 pub const SILENT: Millis = 3 * HEARTBEAT_SECONDS * 1000;
 
+/// Milliseconds since a machine last asked to be let in, within which it still waits. It asks every two seconds.
+pub const WAITS: Millis = 60_000;
+
 /// What a machine shows, besides the identifiers, when it asks to be let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shown<'a> {

@@ -277,7 +277,7 @@ pub async fn add_system(
     Ok((StatusCode::CREATED, Json(operate::add_system(&app.store, system).await?)))
 }
 
-/// Issue a bootstrap token. One machine can enrol with it.
+/// Issue a bootstrap token. It lets one unknown machine in, or proves that a machine is a certain node.
 #[utoipa::path(post, path = "/v1/operator/tokens", request_body = NewToken, security(("operator" = [])), responses(
     (status = 201, body = IssuedToken), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
 pub async fn add_token(

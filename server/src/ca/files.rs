@@ -162,7 +162,7 @@ pub fn no_root(data: &DataDir, files: &Files) -> Error {
     Error::refused(ErrorCode::Conflict, message)
 }
 
-/// The intermediate must be made anew.
+/// The intermediate must be replaced.
 pub fn renew(data: &DataDir, what: &str) -> Error {
     let at = match data.path(CURRENT.root_key).exists() {
         true => "",

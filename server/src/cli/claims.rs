@@ -1,14 +1,13 @@
 //! Texts about the machines that claim to be nodes, and about the keys of nodes.
 
 use slipway_protocol::{Claim, ClaimReason, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus};
+use slipway_server::admission::WAITS;
 use slipway_server::time::Millis;
 
 use slipway_protocol::printable::line;
 
 use super::words::{duration, word};
 
-/// Milliseconds since a machine last asked, within which it still waits.
-const WAITS: Millis = 60_000;
 /// Milliseconds for which the table tells that a node has another key.
 const NEWS: Millis = 24 * 60 * 60 * 1000;
 

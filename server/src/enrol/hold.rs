@@ -1,13 +1,13 @@
 //! Machines that wait: each has a place and a claim code, and both stay while it asks.
 
-use std::net::{IpAddr, Ipv6Addr};
-
 use slipway_protocol::{ClaimReason, ErrorCode};
 
 use super::Applicant;
+use crate::admission::WAITS;
 use crate::error::Error;
 use crate::jwt::Signer;
 use crate::random;
+use crate::rate::Origin;
 use crate::state::{self, NodeEvent};
 use crate::store::Connection;
 use crate::store::claimants::{self, Claimant};
@@ -19,9 +19,6 @@ const MAX_CLAIMANTS: u64 = 1000;
 const MAX_CLAIMANTS_OF_A_NETWORK: u64 = 250;
 /// Most machines that wait to be the same node. They have places of their own: strangers do not keep them out.
 const MAX_CLAIMANTS_OF_A_NODE: usize = 20;
-/// Milliseconds of silence after which the place of a waiting machine is given away, if another needs it. It asks every
-/// two seconds.
-const PLACE_KEPT: Millis = 60_000;
 /// Milliseconds after which a machine that no longer waits is forgotten.
 const FORGOTTEN: Millis = 24 * 60 * 60 * 1000;
 
@@ -34,7 +31,7 @@ pub(super) async fn hold(
     node: Option<Box<Node>>,
     now: Millis,
 ) -> Result<String, Error> {
-    let network = network(applicant.address);
+    let network = Origin::of(applicant.address).to_string();
     let known = claimants::get_by_key(connection, &applicant.key).await?;
     let (id, code, first_asked) = match known {
         Some(known) => (known.id, known.code, known.first_asked),
@@ -87,7 +84,7 @@ async fn make_room(connection: &mut Connection, network: &str, node: Option<&str
             .map(|(all, here)| all >= MAX_CLAIMANTS || here >= MAX_CLAIMANTS_OF_A_NETWORK),
     };
     if is_full(&mut *connection).await? {
-        claimants::forget_silent(connection, now.saturating_sub(PLACE_KEPT)).await?;
+        claimants::forget_silent(connection, now.saturating_sub(WAITS)).await?;
         if is_full(&mut *connection).await? {
             return Err(full());
         }
@@ -98,26 +95,4 @@ async fn make_room(connection: &mut Connection, network: &str, node: Option<&str
 fn full() -> Error {
     let message = "too many machines wait to be let in; an operator can look at them with `status`";
     Error::refused(ErrorCode::Unavailable, message)
-}
-
-/// By what machines are counted: an IPv4 address, or the 64 bits of an IPv6 address that one host can fill at will.
-fn network(address: IpAddr) -> String {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_that_one_host_may_have_are_counted_together() {
-        let network = |address: &str| network(address.parse().expect(address));
-        assert_eq!(network("192.0.2.7"), network("::ffff:192.0.2.7"));
-        assert_ne!(network("192.0.2.7"), network("192.0.2.8"));
-        assert_eq!(network("2001:db8:0:1::1"), network("2001:db8:0:1:ffff::2"));
-        assert_ne!(network("2001:db8:0:1::1"), network("2001:db8:0:2::1"));
-    }
 }

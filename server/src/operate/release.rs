@@ -3,16 +3,14 @@
 use slipway_protocol::{ClaimReason, ErrorCode, KeyOrigin, NodeKey, NodeState, NodeStatus, Proof};
 
 use super::node::check_name_is_free;
+use crate::admission::WAITS;
 use crate::error::Error;
 use crate::state::{self, NodeEvent};
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::{self, Connection, Store};
-use crate::time::{Millis, now};
+use crate::time::now;
 use crate::{enrol, status};
-
-/// Milliseconds since a machine last asked, within which it still waits.
-const WAITS: Millis = 60_000;
 
 /// Lets a node in, under another name if one is given. `reference` is its id or name, or a claim code: then the machine
 /// that shows the code is the node from now on, and no other.
