@@ -137,6 +137,7 @@ async fn enrol(
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: facts.boot_id.clone(),
         bootstrap_token: config.token.as_ref().map(|token| token.reveal().to_owned()),
+        tpm: None,
         timing: None,
     };
     let mut backoff = Backoff::default();

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Identity, Inventory};
+use crate::{Identity, Inventory, Tpm};
 
 /// The body of `POST /v1/enrol`. This is the only request that a machine sends without authentication.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct EnrolRequest {
     /// A bootstrap token: an operator's consent, or the proof that the machine is a certain node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap_token: Option<String>,
+    /// The TPM of the machine. An agent that does not look for one says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<Tpm>,
     /// How long the machine took to reach this point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<BootTiming>,

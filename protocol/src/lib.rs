@@ -8,6 +8,7 @@
 //! slipway never ignores it silently.
 
 pub mod admission;
+pub mod attestation;
 pub mod boot_report;
 pub mod capture;
 pub mod digest;
@@ -32,6 +33,7 @@ pub mod status;
 pub mod workflow;
 
 pub use admission::{Claim, ClaimReason, KeyOrigin, NodeKey, Proof};
+pub use attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
 pub use boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
 pub use capture::{CaptureDisk, CapturedImage};
 pub use digest::{Algorithm, Digest};

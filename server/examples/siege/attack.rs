@@ -181,6 +181,7 @@ async fn enrol(client: usize, from: [u8; 4], https: SocketAddr, ca: &str) {
         agent_version: "siege".to_owned(),
         boot_id: "boot".to_owned(),
         bootstrap_token: None,
+        tpm: None,
         timing: None,
     };
     let http = Client::builder().tls_certs_only([Certificate::from_pem(ca.as_bytes()).unwrap()]);

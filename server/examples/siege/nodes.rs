@@ -89,8 +89,16 @@ async fn enrol(target: &Target, identity: Identity) -> String {
     let key = KeyPair::generate().unwrap();
     let csr = CertificateParams::new(Vec::new()).unwrap().serialize_request(&key).unwrap().pem().unwrap();
     let (inventory, agent_version, boot_id) = (Inventory::default(), "siege".to_owned(), "boot".to_owned());
-    let request =
-        EnrolRequest { identity, inventory, csr, agent_version, boot_id, bootstrap_token: None, timing: None };
+    let request = EnrolRequest {
+        identity,
+        inventory,
+        csr,
+        agent_version,
+        boot_id,
+        bootstrap_token: None,
+        tpm: None,
+        timing: None,
+    };
     let client = trusting(&target.ca()).build().unwrap();
     let response = client.post(target.url("/v1/enrol")).json(&request).send().await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);

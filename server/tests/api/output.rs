@@ -128,6 +128,7 @@ async fn what_a_machine_calls_itself_does_not_reach_the_terminal_as_it_is() {
         agent_version: HOSTILE.to_owned(),
         boot_id: machine.boot_id.clone(),
         bootstrap_token: None,
+        tpm: None,
         timing: None,
     };
     let answer = server.client.post(format!("{}/v1/enrol", server.https)).json(&request).send().await.unwrap();

@@ -208,6 +208,7 @@ impl Machine {
             agent_version: "test".to_owned(),
             boot_id: self.boot_id.clone(),
             bootstrap_token: self.token.clone(),
+            tpm: None,
             timing: None,
         };
         server.client().post(server.url("/v1/enrol")).json(&request).send().await.unwrap()

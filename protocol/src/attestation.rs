@@ -1,0 +1,160 @@
+//! How a machine proves that it has a certain TPM. Its keys go with `POST /v1/enrol`; the server answers with a challenge, and the
+//! machine asks again with the proof.
+//!
+//! Structures of the TPM are those of the Trusted Platform Module Library, Part 2, in their marshalled form, without the two
+//! bytes of size before a TPM2B.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The registers that a machine's quote is over, of the SHA-256 bank: what the firmware measures (0 to 7), what the kernel's boot
+/// stub does (9), and what a unified kernel image does (11 to 13).
+pub const QUOTED_PCRS: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13];
+/// The largest event log that a machine sends, in bytes.
+pub const MAX_EVENT_LOG_BYTES: usize = 128 << 10;
+/// The longest other [`Blob`] of a machine, in bytes.
+pub const MAX_BLOB_BYTES: usize = 8 << 10;
+
+/// What a machine says of its TPM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Tpm {
+    /// The machine has none.
+    Absent,
+    /// It has one that cannot be used.
+    Broken {
+        /// Why, for the operator.
+        reason: String,
+    },
+    /// It has one.
+    Present {
+        /// The keys of it.
+        keys: TpmKeys,
+        /// The answer to the challenge, once there was one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        proof: Option<TpmProof>,
+    },
+}
+
+/// The public keys of a machine's TPM. They alone prove nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TpmKeys {
+    /// The endorsement key (TPMT_PUBLIC), of the template L-1 (RSA 2048) or L-2 (ECC P-256) of the TCG EK Credential Profile.
+    pub ek: Blob,
+    /// The certificate of its manufacturer for the endorsement key, in DER.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ek_certificate: Option<Blob>,
+    /// The attestation key (TPMT_PUBLIC): an ECC P-256 key that signs nothing but what the TPM itself has made.
+    pub ak: Blob,
+}
+
+/// The answer (401) to a machine that may be let in as a node if it proves that its TPM is the node's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TpmChallenge {
+    /// The number to be quoted. It belongs to the keys of the TPM and the key of the machine.
+    pub nonce: Blob,
+    /// A secret for TPM2_ActivateCredential (TPMS_ID_OBJECT).
+    pub credential: Blob,
+    /// The seed of it, encrypted to the endorsement key (the contents of a TPM2B_ENCRYPTED_SECRET).
+    pub secret: Blob,
+}
+
+/// What only the TPM with both keys can answer to a challenge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TpmProof {
+    /// The number of the challenge.
+    pub nonce: Blob,
+    /// The secret of the challenge.
+    pub secret: Blob,
+    /// What the TPM signed (TPMS_ATTEST of a quote).
+    pub quote: Blob,
+    /// The signature of the attestation key (TPMT_SIGNATURE).
+    pub signature: Blob,
+    /// The values of [`QUOTED_PCRS`], in that order.
+    pub pcrs: Vec<Blob>,
+    /// What was measured (TCG PC Client Platform Firmware Profile, section 10), if the firmware keeps a log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_log: Option<Blob>,
+}
+
+/// Bytes, in base64 in JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String, format = Byte))]
+pub struct Blob(pub Vec<u8>);
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        STANDARD.decode(text).map(Self).map_err(|_| serde::de::Error::custom("expected bytes in base64"))
+    }
+}
+
+impl Tpm {
+    /// Whether each part is within its bounds.
+    pub fn is_within_bounds(&self) -> bool {
+        let short = |blob: &Blob| blob.0.len() <= MAX_BLOB_BYTES;
+        match self {
+            Self::Absent => true,
+            Self::Broken { reason } => reason.len() <= MAX_BLOB_BYTES,
+            Self::Present { keys, proof } => {
+                let keys = [Some(&keys.ek), keys.ek_certificate.as_ref(), Some(&keys.ak)];
+                keys.into_iter().flatten().all(short) && proof.as_ref().is_none_or(TpmProof::is_within_bounds)
+            }
+        }
+    }
+}
+
+impl TpmProof {
+    fn is_within_bounds(&self) -> bool {
+        let small = [&self.nonce, &self.secret, &self.quote, &self.signature];
+        self.pcrs.len() <= QUOTED_PCRS.len()
+            && small.into_iter().chain(&self.pcrs).all(|blob| blob.0.len() <= MAX_BLOB_BYTES)
+            && self.event_log.as_ref().is_none_or(|log| log.0.len() <= MAX_EVENT_LOG_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_base64_in_json() {
+        let blob = Blob(vec![0, 255, 16]);
+        let json = serde_json::to_string(&blob).expect("bytes are a string");
+        assert_eq!(json, "\"AP8Q\"");
+        assert_eq!(serde_json::from_str::<Blob>(&json).expect("it was just written"), blob);
+        assert!(serde_json::from_str::<Blob>("\"AP8\"").is_err());
+    }
+
+    #[test]
+    fn what_no_tpm_sends_is_out_of_bounds() {
+        let keys = |bytes| TpmKeys { ek: Blob(vec![0; bytes]), ek_certificate: None, ak: Blob::default() };
+        let proof = |log| TpmProof {
+            nonce: Blob::default(),
+            secret: Blob::default(),
+            quote: Blob::default(),
+            signature: Blob::default(),
+            pcrs: vec![],
+            event_log: Some(Blob(vec![0; log])),
+        };
+        let present = |bytes, log| Tpm::Present { keys: keys(bytes), proof: Some(proof(log)) };
+        assert!(Tpm::Absent.is_within_bounds());
+        assert!(present(MAX_BLOB_BYTES, MAX_EVENT_LOG_BYTES).is_within_bounds());
+        assert!(!present(MAX_BLOB_BYTES + 1, 0).is_within_bounds());
+        assert!(!present(0, MAX_EVENT_LOG_BYTES + 1).is_within_bounds());
+        assert!(!Tpm::Broken { reason: "x".repeat(MAX_BLOB_BYTES + 1) }.is_within_bounds());
+    }
+}
