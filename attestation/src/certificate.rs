@@ -1,0 +1,194 @@
+//! Certificates of endorsement keys (TCG EK Credential Profile for TPM 2.0, section 3). Their subject is empty and a critical extension
+//! names the TPM instead, which the verifiers of TLS refuse.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::oid_registry::{
+    OID_PKCS1_SHA256WITHRSA, OID_PKCS1_SHA384WITHRSA, OID_PKCS1_SHA512WITHRSA, OID_SIG_ECDSA_WITH_SHA256,
+    OID_SIG_ECDSA_WITH_SHA384, Oid, asn1_rs::oid,
+};
+use x509_parser::prelude::{ASN1Time, FromDer, Pem, X509Certificate};
+
+use crate::keys::Keys;
+
+/// The most certificates between that of an endorsement key and the root.
+const MAX_INTERMEDIATES: u32 = 8;
+/// tcg-kp-EKCertificate: the use of a certificate for an endorsement key.
+const EK_CERTIFICATE: Oid<'static> = oid!(2.23.133.8.1);
+/// By what a certificate may be signed. Never with SHA-1.
+const SIGNATURES: [Oid<'static>; 5] = [
+    OID_PKCS1_SHA256WITHRSA,
+    OID_PKCS1_SHA384WITHRSA,
+    OID_PKCS1_SHA512WITHRSA,
+    OID_SIG_ECDSA_WITH_SHA256,
+    OID_SIG_ECDSA_WITH_SHA384,
+];
+
+/// What the certificate of an endorsement key says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endorsement {
+    /// The machine sent none.
+    None,
+    /// It is by a manufacturer that is not trusted, or a certificate between is missing.
+    Unknown {
+        /// The missing issuer, as the machine or a trusted certificate names it.
+        issuer: String,
+    },
+    /// It proves nothing.
+    Bad {
+        /// Why.
+        reason: String,
+    },
+    /// A trusted manufacturer says that the endorsement key is in one of its TPMs.
+    Chain,
+}
+
+/// The certificates of manufacturers that are trusted, roots and intermediate ones, in DER, by their subject. Those that sign themselves
+/// come first.
+#[derive(Clone, Debug, Default)]
+pub struct Roots(BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
+
+/// A text has no certificates of manufacturers.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RootsError {
+    /// There is none.
+    #[error("reading the certificates of TPM manufacturers: the text has none in PEM (-----BEGIN CERTIFICATE-----)")]
+    Empty,
+    /// One cannot be read.
+    #[error("reading certificate {number} of TPM manufacturers: it is not a certificate in PEM")]
+    Unreadable {
+        /// Which one of the text, from 1.
+        number: usize,
+    },
+}
+
+impl Roots {
+    /// Reads certificates in PEM, one after another. Text between them is ignored.
+    ///
+    /// # Errors
+    /// If there is none, or one that cannot be read.
+    pub fn from_pem(text: &str) -> Result<Self, RootsError> {
+        let mut roots = Self::default();
+        for (index, pem) in Pem::iter_from_buffer(text.as_bytes()).enumerate() {
+            let unreadable = || RootsError::Unreadable { number: index + 1 };
+            let pem = pem.ok().filter(|pem| pem.label == "CERTIFICATE").ok_or_else(unreadable)?;
+            let (rest, certificate) = X509Certificate::from_der(&pem.contents).map_err(|_| unreadable())?;
+            if !rest.is_empty() {
+                return Err(unreadable());
+            }
+            let subject = roots.0.entry(certificate.subject().as_raw().to_vec()).or_default();
+            let place = if is_self_issued(&certificate) { 0 } else { subject.len() };
+            subject.insert(place, pem.contents.clone());
+        }
+        if roots.0.is_empty() { Err(RootsError::Empty) } else { Ok(roots) }
+    }
+
+    fn with_subject(&self, subject: &[u8]) -> impl Iterator<Item = X509Certificate<'_>> {
+        let certificates = self.0.get(subject).into_iter().flatten();
+        certificates.filter_map(|der| X509Certificate::from_der(der).ok()).map(|(_, certificate)| certificate)
+    }
+}
+
+impl Keys {
+    /// What the manufacturer's certificate says of the endorsement key, at a time in seconds since 1970.
+    ///
+    /// Revocation is not checked. The registers of a TPM that keep a certificate may be longer than it, so what follows it is ignored.
+    pub fn endorsement(&self, roots: &Roots, now_unix_seconds: u64) -> Endorsement {
+        let Some(der) = &self.ek_certificate else { return Endorsement::None };
+        let bad = |reason: &str| Endorsement::Bad { reason: reason.to_owned() };
+        let now = i64::try_from(now_unix_seconds).ok().and_then(|seconds| ASN1Time::from_timestamp(seconds).ok());
+        let (Some(now), Ok((_, certificate))) = (now, X509Certificate::from_der(der)) else {
+            return bad("it cannot be read");
+        };
+        if *certificate.public_key().subject_public_key.data != *self.ek.bits() {
+            return bad("it is for another key");
+        }
+        match fault(&certificate, now).or_else(|| other_use(&certificate)) {
+            Some(reason) => bad(reason),
+            None => chain(certificate, roots, now),
+        }
+    }
+}
+
+/// Follows the issuers of a certificate without faults to a root.
+fn chain<'a>(mut certificate: X509Certificate<'a>, roots: &'a Roots, now: ASN1Time) -> Endorsement {
+    for below in 0..=MAX_INTERMEDIATES {
+        let mut fault = None;
+        let issuer = roots.with_subject(certificate.issuer().as_raw()).find(|issuer| {
+            fault = issuer_fault(issuer, &certificate, below, now);
+            fault.is_none()
+        });
+        certificate = match (issuer, fault) {
+            (Some(issuer), _) if is_self_issued(&issuer) && issuer.verify_signature(None).is_ok() => {
+                return Endorsement::Chain;
+            }
+            (Some(issuer), _) => issuer,
+            (None, Some(reason)) => {
+                return Endorsement::Bad { reason: format!("{reason}: {}", certificate.issuer()) };
+            }
+            (None, None) => return Endorsement::Unknown { issuer: certificate.issuer().to_string() },
+        };
+    }
+    Endorsement::Bad { reason: format!("it has more than {MAX_INTERMEDIATES} certificates between it and a root") }
+}
+
+/// Why a certificate proves nothing at a time, whoever has signed it.
+fn fault(certificate: &X509Certificate<'_>, now: ASN1Time) -> Option<&'static str> {
+    let is_known = |extension: &ParsedExtension<'_>| {
+        matches!(
+            extension,
+            ParsedExtension::BasicConstraints(_)
+                | ParsedExtension::KeyUsage(_)
+                | ParsedExtension::ExtendedKeyUsage(_)
+                | ParsedExtension::SubjectAlternativeName(_)
+                | ParsedExtension::CertificatePolicies(_)
+        )
+    };
+    if !certificate.validity().is_valid_at(now) {
+        return Some("it is out of date, or not valid yet");
+    }
+    let mut critical = certificate.extensions().iter().filter(|extension| extension.critical);
+    let is_unknown = critical.any(|extension| !is_known(extension.parsed_extension()));
+    is_unknown.then_some("it has a critical extension that is not understood")
+}
+
+/// Why a certificate is none of an endorsement key. One that does not name its uses is accepted.
+fn other_use(certificate: &X509Certificate<'_>) -> Option<&'static str> {
+    match certificate.extended_key_usage() {
+        Ok(None) => None,
+        Ok(Some(uses)) if uses.value.any || uses.value.other.contains(&EK_CERTIFICATE) => None,
+        _ => Some("it is for another use than that of an endorsement key"),
+    }
+}
+
+/// Why a certificate is not that of the issuer of another, with so many intermediate certificates below it.
+fn issuer_fault(
+    issuer: &X509Certificate<'_>,
+    issued: &X509Certificate<'_>,
+    below: u32,
+    now: ASN1Time,
+) -> Option<&'static str> {
+    let Ok(Some(constraints)) = issuer.basic_constraints() else { return Some("its issuer is not a CA") };
+    let may_sign = issuer.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
+    if !constraints.value.ca || !may_sign {
+        return Some("its issuer is not a CA");
+    }
+    if constraints.value.path_len_constraint.is_some_and(|most| below > most) {
+        return Some("there are more certificates below an issuer than it allows");
+    }
+    if !SIGNATURES.contains(&issued.signature_algorithm.algorithm) {
+        return Some("its signature is of a kind that is not accepted");
+    }
+    if issued.verify_signature(Some(issuer.public_key())).is_err() {
+        return Some("the signature of its issuer does not verify");
+    }
+    fault(issuer, now)
+        .map(|_| "the certificate of its issuer is out of date, or has a critical extension that is not understood")
+}
+
+fn is_self_issued(certificate: &X509Certificate<'_>) -> bool {
+    certificate.subject().as_raw() == certificate.issuer().as_raw()
+}

@@ -1,0 +1,183 @@
+//! The log of what was measured at boot. TCG PC Client Platform Firmware Profile, section 10: the crypto-agile format, whose numbers are
+//! little-endian.
+//!
+//! Linux shows it as `binary_bios_measurements`. It has what the firmware measured and also what was measured through the firmware:
+//! by boot loaders, the kernel's boot stub and unified kernel images. That includes what was measured after somebody had fetched
+//! the log (the table of final events), which Linux appends. Whoever extends a register later, without the firmware, is not in it.
+
+use std::collections::BTreeMap;
+
+use ring::digest::{Context, SHA256};
+use slipway_protocol::attestation::QUOTED_PCRS;
+
+use crate::keys::SHA_256;
+use crate::reader::Reader;
+
+/// The types of events. EV_NO_ACTION says something and is not measured.
+const NO_ACTION: u32 = 3;
+const NAMES: &[(u32, &str)] = &[
+    (0x0000_0000, "EV_PREBOOT_CERT"),
+    (0x0000_0001, "EV_POST_CODE"),
+    (0x0000_0004, "EV_SEPARATOR"),
+    (0x0000_0005, "EV_ACTION"),
+    (0x0000_0006, "EV_EVENT_TAG"),
+    (0x0000_0007, "EV_S_CRTM_CONTENTS"),
+    (0x0000_0008, "EV_S_CRTM_VERSION"),
+    (0x0000_0009, "EV_CPU_MICROCODE"),
+    (0x0000_000a, "EV_PLATFORM_CONFIG_FLAGS"),
+    (0x0000_000b, "EV_TABLE_OF_DEVICES"),
+    (0x0000_000c, "EV_COMPACT_HASH"),
+    (0x0000_000d, "EV_IPL"),
+    (0x0000_000e, "EV_IPL_PARTITION_DATA"),
+    (0x0000_000f, "EV_NONHOST_CODE"),
+    (0x0000_0010, "EV_NONHOST_CONFIG"),
+    (0x0000_0011, "EV_NONHOST_INFO"),
+    (0x0000_0012, "EV_OMIT_BOOT_DEVICE_EVENTS"),
+    (0x0000_0013, "EV_POST_CODE2"),
+    (0x8000_0001, "EV_EFI_VARIABLE_DRIVER_CONFIG"),
+    (0x8000_0002, "EV_EFI_VARIABLE_BOOT"),
+    (0x8000_0003, "EV_EFI_BOOT_SERVICES_APPLICATION"),
+    (0x8000_0004, "EV_EFI_BOOT_SERVICES_DRIVER"),
+    (0x8000_0005, "EV_EFI_RUNTIME_SERVICES_DRIVER"),
+    (0x8000_0006, "EV_EFI_GPT_EVENT"),
+    (0x8000_0007, "EV_EFI_ACTION"),
+    (0x8000_0008, "EV_EFI_PLATFORM_FIRMWARE_BLOB"),
+    (0x8000_0009, "EV_EFI_HANDOFF_TABLES"),
+    (0x8000_000a, "EV_EFI_PLATFORM_FIRMWARE_BLOB2"),
+    (0x8000_000b, "EV_EFI_HANDOFF_TABLES2"),
+    (0x8000_000c, "EV_EFI_VARIABLE_BOOT2"),
+    (0x8000_000d, "EV_EFI_GPT_EVENT2"),
+    (0x8000_0010, "EV_EFI_HCRTM_EVENT"),
+    (0x8000_00e0, "EV_EFI_VARIABLE_AUTHORITY"),
+    (0x8000_00e1, "EV_EFI_SPDM_FIRMWARE_BLOB"),
+    (0x8000_00e2, "EV_EFI_SPDM_FIRMWARE_CONFIG"),
+];
+
+/// Begins the data of the event that says where PCR 0 starts, before one byte with the locality (section 10.4.5.3).
+const STARTUP_LOCALITY: &[u8] = b"StartupLocality\0";
+/// Begins the data of the first event (section 10.4.5.1).
+const SIGNATURE: &[u8] = b"Spec ID Event03\0";
+/// The last register of a TPM.
+const LAST_PCR: u32 = 23;
+
+/// A measurement of one of [`QUOTED_PCRS`]. Its description in the log is left out, because nothing proves that it is true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The register that was extended.
+    pub pcr: u8,
+    /// What was measured, by the number that the profile gives it.
+    pub kind: u32,
+    /// With what the register of the SHA-256 bank was extended.
+    pub sha256: [u8; 32],
+}
+
+/// What a log says of [`QUOTED_PCRS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventLog {
+    /// In the order in which they were measured.
+    pub events: Vec<Event>,
+    /// The last byte of PCR 0 at its start.
+    locality: u8,
+}
+
+impl Event {
+    /// The name of its [kind](Self::kind), if the profile has one.
+    pub fn kind_name(&self) -> Option<&'static str> {
+        NAMES.iter().find(|(kind, _)| *kind == self.kind).map(|(_, name)| *name)
+    }
+}
+
+impl EventLog {
+    /// Reads a log.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        let mut rest = Reader(bytes);
+        let algorithms = header(&mut rest)?;
+        let mut log = Self::default();
+        while !rest.is_empty() {
+            log.read_event(&mut rest, &algorithms)?;
+        }
+        Ok(log)
+    }
+
+    /// Reads a TCG_PCR_EVENT2.
+    fn read_event(&mut self, rest: &mut Reader<'_>, algorithms: &BTreeMap<u16, u16>) -> Result<(), &'static str> {
+        const SHORT: &str = "its last event is not whole";
+        let (pcr, kind) = (rest.le32().ok_or(SHORT)?, rest.le32().ok_or(SHORT)?);
+        let digests = rest.le32().ok_or(SHORT)?;
+        let mut sha256 = None;
+        // Ends with the input at the latest: each digest takes bytes of it.
+        for _ in 0..digests {
+            let algorithm = rest.le16().ok_or(SHORT)?;
+            let size = algorithms
+                .get(&algorithm)
+                .ok_or("an event has a digest of an algorithm that its first event does not list")?;
+            let digest = rest.bytes((*size).into()).ok_or(SHORT)?;
+            if algorithm == SHA_256 {
+                sha256 = digest.try_into().ok();
+            }
+        }
+        let size = rest.le32().ok_or(SHORT)?;
+        let data = usize::try_from(size).ok().and_then(|size| rest.bytes(size)).ok_or(SHORT)?;
+        if kind == NO_ACTION {
+            if let Some([locality, ..]) = data.strip_prefix(STARTUP_LOCALITY) {
+                self.locality = *locality;
+            }
+            return Ok(());
+        }
+        if pcr > LAST_PCR {
+            return Err("an event is of a register that no TPM has");
+        }
+        let sha256 = sha256.ok_or("an event has no SHA-256 digest")?;
+        let quoted = QUOTED_PCRS.iter().find(|quoted| u32::from(**quoted) == pcr);
+        self.events.extend(quoted.map(|pcr| Event { pcr: *pcr, kind, sha256 }));
+        Ok(())
+    }
+
+    /// The values that [`QUOTED_PCRS`] have after the events. A register starts with zeros; PCR 0 has the locality in its last byte.
+    pub fn replay(&self) -> BTreeMap<u8, [u8; 32]> {
+        let mut pcrs = BTreeMap::from(QUOTED_PCRS.map(|pcr| (pcr, [0; 32])));
+        if let Some([.., last]) = pcrs.get_mut(&0) {
+            *last = self.locality;
+        }
+        for event in &self.events {
+            if let Some(value) = pcrs.get_mut(&event.pcr) {
+                let mut extended = Context::new(&SHA256);
+                extended.update(value);
+                extended.update(&event.sha256);
+                value.copy_from_slice(extended.finish().as_ref());
+            }
+        }
+        pcrs
+    }
+}
+
+/// Reads the first event (a TCG_PCR_EVENT with a TCG_EfiSpecIDEvent). Returns the sizes of digests in bytes, by algorithm.
+fn header(rest: &mut Reader<'_>) -> Result<BTreeMap<u16, u16>, &'static str> {
+    const OTHER: &str = "it does not begin as a log with several algorithms (TCG_EfiSpecIDEvent)";
+    let mut algorithms_of = || {
+        // The register, the type and a digest of SHA-1.
+        let (_pcr, kind, _digest) = (rest.le32()?, rest.le32()?, rest.bytes(20)?);
+        let size = rest.le32()?;
+        let mut data = Reader(rest.bytes(usize::try_from(size).ok()?)?);
+        if kind != NO_ACTION || data.bytes(SIGNATURE.len())? != SIGNATURE {
+            return None;
+        }
+        // The class of the platform, the version of the profile and the size of a pointer.
+        data.bytes(8)?;
+        let count = data.le32()?;
+        let mut algorithms = BTreeMap::new();
+        // Ends with the input at the latest: each algorithm takes bytes of it.
+        for _ in 0..count {
+            algorithms.insert(data.le16()?, data.le16()?);
+        }
+        Some(algorithms)
+    };
+    let algorithms = algorithms_of().ok_or(OTHER)?;
+    if algorithms.get(&SHA_256) != Some(&32) {
+        return Err("it has no SHA-256 digests");
+    }
+    Ok(algorithms)
+}

@@ -1,0 +1,235 @@
+//! The public keys of a TPM. Numbers and structures: Trusted Platform Module Library, Part 2, sections 6.3, 8.3 and 12.2.
+
+use std::fmt::Write;
+
+use ring::digest::{SHA256, digest};
+use slipway_protocol::attestation::TpmKeys;
+use thiserror::Error;
+
+use crate::reader::Reader;
+
+/// TPM_ALG_ID.
+const RSA: u16 = 0x0001;
+const AES: u16 = 0x0006;
+pub const SHA_256: u16 = 0x000b;
+const NULL: u16 = 0x0010;
+pub const ECDSA: u16 = 0x0018;
+const ECC: u16 = 0x0023;
+const CFB: u16 = 0x0043;
+/// TPM_ECC_CURVE.
+const NIST_P256: u16 = 0x0003;
+
+/// TPMA_OBJECT. A key of the TPM itself, which leaves it in no form and was made by it.
+const OWN: u32 = FIXED_TPM | FIXED_PARENT | SENSITIVE_DATA_ORIGIN;
+const FIXED_TPM: u32 = 1 << 1;
+const FIXED_PARENT: u32 = 1 << 4;
+const SENSITIVE_DATA_ORIGIN: u32 = 1 << 5;
+const RESTRICTED: u32 = 1 << 16;
+const DECRYPT: u32 = 1 << 17;
+const SIGN: u32 = 1 << 18;
+
+/// SubjectPublicKeyInfo before the bits of a point of P-256 (RFC 5480).
+const P256_INFO: [u8; 26] = [
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
+    0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+];
+/// SubjectPublicKeyInfo before the bits of an RSA key of 2048 bits with the exponent 65537 (RFC 3279).
+const RSA_INFO: [u8; 24] = [
+    0x30, 0x82, 0x01, 0x22, 0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
+    0x03, 0x82, 0x01, 0x0f, 0x00,
+];
+/// RSAPublicKey (RFC 8017) before and after a modulus of 2048 bits. The exponent is 65537.
+const RSA_BEFORE_MODULUS: [u8; 9] = [0x30, 0x82, 0x01, 0x0a, 0x02, 0x82, 0x01, 0x01, 0x00];
+const RSA_AFTER_MODULUS: [u8; 5] = [0x02, 0x03, 0x01, 0x00, 0x01];
+
+/// The keys of a TPM that have the right form. That they are in a TPM is not proven by it.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// The endorsement key and its name.
+    pub(crate) ek: PublicKey,
+    pub(crate) ek_name: Name,
+    /// What its manufacturer says of it, in DER.
+    pub(crate) ek_certificate: Option<Vec<u8>>,
+    /// The point of the attestation key, uncompressed, and the name of the key.
+    pub(crate) ak: Vec<u8>,
+    pub(crate) ak_name: Name,
+}
+
+/// Keys are not those that a TPM proves itself with.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("reading the {key} of a TPM: {reason}")]
+pub struct KeysError {
+    /// Which key.
+    pub key: &'static str,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+/// A name of an object: the number of the algorithm, and the digest of the public area (Part 1, section 16).
+pub(crate) type Name = [u8; 34];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PublicKey {
+    P256 { x: [u8; 32], y: [u8; 32] },
+    Rsa { modulus: [u8; 256] },
+}
+
+/// The fields of TPMT_PUBLIC by which a key is judged.
+struct Public {
+    attributes: u32,
+    /// Whether its children and credentials are encrypted with AES-128-CFB. Otherwise with nothing.
+    has_aes: bool,
+    /// Whether it signs by ECDSA with SHA-256 alone. Otherwise the scheme is not fixed.
+    has_ecdsa: bool,
+    key: PublicKey,
+}
+
+impl Keys {
+    /// Reads the keys and checks what they may be used for.
+    ///
+    /// The endorsement key must be one of the templates L-1 or H-1 (RSA 2048), or L-2 or H-2 (ECC P-256) of the TCG EK Credential Profile
+    /// for TPM 2.0, but for its policy; the attestation key an ECDSA P-256 key that only signs what the TPM has made.
+    ///
+    /// # Errors
+    /// If one of them is anything else.
+    pub fn parse(keys: &TpmKeys) -> Result<Self, KeysError> {
+        let named = |key| move |reason| KeysError { key, reason };
+        let ek = endorsement_key(&keys.ek.0).map_err(named("endorsement key"))?;
+        let ak = attestation_key(&keys.ak.0).map_err(named("attestation key"))?;
+        Ok(Self {
+            ek,
+            ek_name: name(&keys.ek.0),
+            ek_certificate: keys.ek_certificate.as_ref().map(|certificate| certificate.0.clone()),
+            ak: ak.bits(),
+            ak_name: name(&keys.ak.0),
+        })
+    }
+
+    /// `sha256:` and the digest of the endorsement key as a SubjectPublicKeyInfo in DER, in hexadecimal.
+    ///
+    /// `tpm2_createek -G ecc -c ek.ctx -u ek.der -f der && sha256sum ek.der` gives the same.
+    pub fn ek_digest(&self) -> String {
+        text(digest(&SHA256, &self.ek.info()).as_ref())
+    }
+
+    /// `sha256:` and the digest of the public area of the attestation key, in hexadecimal. It is the TPM's name of the key.
+    pub fn ak_digest(&self) -> String {
+        let [_, _, digest @ ..] = &self.ak_name;
+        text(digest)
+    }
+}
+
+fn endorsement_key(public: &[u8]) -> Result<PublicKey, &'static str> {
+    let public = Public::parse(public)?;
+    if public.attributes & (OWN | RESTRICTED | DECRYPT | SIGN) != OWN | RESTRICTED | DECRYPT {
+        return Err("it must be fixed to the TPM, made by it, restricted, for decryption and not for signatures");
+    }
+    if !public.has_aes || public.has_ecdsa {
+        return Err("it must protect credentials with AES-128-CFB and have no other scheme");
+    }
+    Ok(public.key)
+}
+
+fn attestation_key(public: &[u8]) -> Result<PublicKey, &'static str> {
+    let public = Public::parse(public)?;
+    if public.attributes & (OWN | RESTRICTED | DECRYPT | SIGN) != OWN | RESTRICTED | SIGN {
+        return Err("it must be fixed to the TPM, made by it, restricted, for signatures and not for decryption");
+    }
+    if matches!(public.key, PublicKey::Rsa { .. }) || !public.has_ecdsa || public.has_aes {
+        return Err("it must sign by ECDSA over P-256 with SHA-256");
+    }
+    Ok(public.key)
+}
+
+impl Public {
+    fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        const SHORT: &str = "it ends too early";
+        let mut rest = Reader(bytes);
+        let kind = rest.be16().ok_or(SHORT)?;
+        if rest.be16().ok_or(SHORT)? != SHA_256 {
+            return Err("the algorithm of its name must be SHA-256");
+        }
+        let attributes = rest.be32().ok_or(SHORT)?;
+        rest.sized().ok_or(SHORT)?;
+        let has_aes = match rest.be16().ok_or(SHORT)? {
+            NULL => false,
+            AES if rest.be16().ok_or(SHORT)? == 128 && rest.be16().ok_or(SHORT)? == CFB => true,
+            _ => return Err("its symmetric algorithm must be AES-128-CFB, or none"),
+        };
+        let has_ecdsa = match rest.be16().ok_or(SHORT)? {
+            NULL => false,
+            ECDSA if rest.be16().ok_or(SHORT)? == SHA_256 => true,
+            _ => return Err("its scheme must be ECDSA with SHA-256, or none"),
+        };
+        let key = match kind {
+            ECC => {
+                if rest.be16().ok_or(SHORT)? != NIST_P256 {
+                    return Err("its curve must be P-256");
+                }
+                if rest.be16().ok_or(SHORT)? != NULL {
+                    return Err("it must not derive keys");
+                }
+                const NUMBER: &str = "its point has no coordinates of at most 32 bytes";
+                PublicKey::P256 { x: rest.number().ok_or(NUMBER)?, y: rest.number().ok_or(NUMBER)? }
+            }
+            RSA => {
+                if rest.be16().ok_or(SHORT)? != 2048 {
+                    return Err("an RSA key must have 2048 bits");
+                }
+                if !matches!(rest.be32().ok_or(SHORT)?, 0 | 65537) {
+                    return Err("its exponent must be 65537");
+                }
+                let modulus = rest.sized().ok_or(SHORT)?.try_into().map_err(|_| "its modulus must have 256 bytes")?;
+                if !is_modulus(&modulus) {
+                    return Err("its modulus must be an odd number of 2048 bits");
+                }
+                PublicKey::Rsa { modulus }
+            }
+            _ => return Err("it must be an ECC or an RSA key"),
+        };
+        if !rest.is_empty() {
+            return Err("something follows it");
+        }
+        Ok(Self { attributes, has_aes, has_ecdsa, key })
+    }
+}
+
+/// Whether a number has all 2048 bits and is odd.
+fn is_modulus([first, .., last]: &[u8; 256]) -> bool {
+    first & 0x80 != 0 && last & 1 != 0
+}
+
+impl PublicKey {
+    /// The bits of the key in a SubjectPublicKeyInfo: the uncompressed point, or RSAPublicKey.
+    pub(crate) fn bits(&self) -> Vec<u8> {
+        match self {
+            Self::P256 { x, y } => [&[4][..], x, y].concat(),
+            Self::Rsa { modulus } => [&RSA_BEFORE_MODULUS[..], modulus, &RSA_AFTER_MODULUS].concat(),
+        }
+    }
+
+    /// The key as a SubjectPublicKeyInfo in DER.
+    fn info(&self) -> Vec<u8> {
+        let before: &[u8] = match self {
+            Self::P256 { .. } => &P256_INFO,
+            Self::Rsa { .. } => &RSA_INFO,
+        };
+        [before, &self.bits()].concat()
+    }
+}
+
+/// The name of an object with this public area, whose algorithm is SHA-256.
+fn name(public: &[u8]) -> Name {
+    let mut name = [0; 34];
+    let (algorithm, digest_of_it) = name.split_at_mut(2);
+    algorithm.copy_from_slice(&SHA_256.to_be_bytes());
+    digest_of_it.copy_from_slice(digest(&SHA256, public).as_ref());
+    name
+}
+
+fn text(digest: &[u8]) -> String {
+    digest.iter().fold("sha256:".to_owned(), |mut text, byte| {
+        _ = write!(text, "{byte:02x}");
+        text
+    })
+}

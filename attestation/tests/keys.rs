@@ -1,0 +1,148 @@
+//! Public areas that were made by hand. Those of a TPM are in `swtpm.rs`.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use slipway_attestation::{ChallengeError, Challenger, Endorsement, Keys, Roots, RootsError};
+use slipway_protocol::attestation::{Blob, TpmKeys};
+
+/// TPM_ALG_ID and TPM_ECC_CURVE.
+const NULL: u16 = 0x10;
+const AES_128_CFB: &[u16] = &[6, 128, 0x43];
+const ECDSA_SHA_256: &[u16] = &[0x18, 0x0b];
+const P256: u16 = 3;
+
+const EK: u32 = 0x0003_00b2;
+const AK: u32 = 0x0005_0072;
+
+/// A point of P-256: its generator.
+const POINT: [[u8; 32]; 2] = [
+    *b"\x6b\x17\xd1\xf2\xe1\x2c\x42\x47\xf8\xbc\xe6\xe5\x63\xa4\x40\xf2\x77\x03\x7d\x81\x2d\xeb\x33\xa0\xf4\xa1\x39\x45\xd8\x98\xc2\x96",
+    *b"\x4f\xe3\x42\xe2\xfe\x1a\x7f\x9b\x8e\xe7\xeb\x4a\x7c\x0f\x9e\x16\x2b\xce\x33\x57\x6b\x31\x5e\xce\xcb\xb6\x40\x68\x37\xbf\x51\xf5",
+];
+
+/// TPMT_PUBLIC of an ECC key.
+fn ecc(name: u16, attributes: u32, symmetric: &[u16], scheme: &[u16], curve: u16, point: [&[u8]; 2]) -> Vec<u8> {
+    public(0x23, name, attributes, &[symmetric, scheme, &[curve, NULL]], &point.map(sized).concat())
+}
+
+fn public(kind: u16, name: u16, attributes: u32, parameters: &[&[u16]], rest: &[u8]) -> Vec<u8> {
+    let numbers: Vec<u8> = parameters.concat().into_iter().flat_map(u16::to_be_bytes).collect();
+    [&kind.to_be_bytes(), &name.to_be_bytes(), &attributes.to_be_bytes()[..], &sized(&[7; 32]), &numbers, rest].concat()
+}
+
+fn sized(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u16).to_be_bytes(), bytes].concat()
+}
+
+fn rsa(bits: u16, exponent: u32, modulus: &[u8]) -> Vec<u8> {
+    let rest = [&exponent.to_be_bytes(), &sized(modulus)[..]].concat();
+    public(1, 0x0b, EK, &[AES_128_CFB, &[NULL], &[bits]], &rest)
+}
+
+fn good_ek() -> Vec<u8> {
+    ecc(0x0b, EK, AES_128_CFB, &[NULL], P256, [&POINT[0], &POINT[1]])
+}
+
+fn good_ak() -> Vec<u8> {
+    ecc(0x0b, AK, &[NULL], ECDSA_SHA_256, P256, [&POINT[0], &POINT[1]])
+}
+
+fn keys(ek: Vec<u8>, ak: Vec<u8>) -> TpmKeys {
+    TpmKeys { ek: Blob(ek), ek_certificate: None, ak: Blob(ak) }
+}
+
+#[test]
+fn keys_that_could_belong_to_anybody_are_refused_with_the_reason() {
+    let point: [&[u8]; 2] = [&POINT[0], &POINT[1]];
+    let modulus = [0xff; 256];
+    let ek_use = "it must be fixed to the TPM, made by it, restricted, for decryption and not for signatures";
+    let ak_use = "it must be fixed to the TPM, made by it, restricted, for signatures and not for decryption";
+    let protection = "it must protect credentials with AES-128-CFB and have no other scheme";
+    let signs = "it must sign by ECDSA over P-256 with SHA-256";
+    let eks: &[(Vec<u8>, Option<&str>)] = &[
+        (good_ek(), None),
+        (rsa(2048, 0, &modulus), None),
+        (rsa(2048, 65537, &modulus), None),
+        // The template H-2, whose user may authorize it.
+        (ecc(0x0b, EK | 1 << 6, AES_128_CFB, &[NULL], P256, point), None),
+        (rsa(2048, 3, &modulus), Some("its exponent must be 65537")),
+        (rsa(1024, 0, &modulus[..128]), Some("an RSA key must have 2048 bits")),
+        (rsa(2048, 0, &modulus[1..]), Some("its modulus must have 256 bytes")),
+        (rsa(2048, 0, &[0x7f; 256]), Some("its modulus must be an odd number of 2048 bits")),
+        (rsa(2048, 0, &[0xfe; 256]), Some("its modulus must be an odd number of 2048 bits")),
+        (ecc(0x0c, EK, AES_128_CFB, &[NULL], P256, point), Some("the algorithm of its name must be SHA-256")),
+        (ecc(0x0b, EK & !(1 << 1), AES_128_CFB, &[NULL], P256, point), Some(ek_use)),
+        (ecc(0x0b, EK & !(1 << 4), AES_128_CFB, &[NULL], P256, point), Some(ek_use)),
+        (ecc(0x0b, EK & !(1 << 5), AES_128_CFB, &[NULL], P256, point), Some(ek_use)),
+        (ecc(0x0b, EK & !(1 << 16), AES_128_CFB, &[NULL], P256, point), Some(ek_use)),
+        (ecc(0x0b, EK & !(1 << 17), AES_128_CFB, &[NULL], P256, point), Some(ek_use)),
+        (ecc(0x0b, EK | 1 << 18, AES_128_CFB, &[NULL], P256, point), Some(ek_use)),
+        (ecc(0x0b, EK, &[NULL], &[NULL], P256, point), Some(protection)),
+        (ecc(0x0b, EK, AES_128_CFB, ECDSA_SHA_256, P256, point), Some(protection)),
+        (
+            ecc(0x0b, EK, &[6, 256, 0x43], &[NULL], P256, point),
+            Some("its symmetric algorithm must be AES-128-CFB, or none"),
+        ),
+        (
+            ecc(0x0b, EK, &[6, 128, 0x42], &[NULL], P256, point),
+            Some("its symmetric algorithm must be AES-128-CFB, or none"),
+        ),
+        (ecc(0x0b, EK, AES_128_CFB, &[NULL], 4, point), Some("its curve must be P-256")),
+        (
+            ecc(0x0b, EK, AES_128_CFB, &[NULL], P256, [&[0; 33], &POINT[1]]),
+            Some("its point has no coordinates of at most 32 bytes"),
+        ),
+        (public(0x23, 0x0b, EK, &[AES_128_CFB, &[NULL, P256, 0x20, 0x0b]], &[]), Some("it must not derive keys")),
+        (public(0x25, 0x0b, EK, &[AES_128_CFB, &[NULL]], &[]), Some("it must be an ECC or an RSA key")),
+        (good_ek()[..20].to_vec(), Some("it ends too early")),
+        ([good_ek(), vec![0]].concat(), Some("something follows it")),
+    ];
+    let aks: &[(Vec<u8>, Option<&str>)] = &[
+        (good_ak(), None),
+        (ecc(0x0b, AK & !(1 << 1), &[NULL], ECDSA_SHA_256, P256, point), Some(ak_use)),
+        (ecc(0x0b, AK & !(1 << 4), &[NULL], ECDSA_SHA_256, P256, point), Some(ak_use)),
+        (ecc(0x0b, AK & !(1 << 5), &[NULL], ECDSA_SHA_256, P256, point), Some(ak_use)),
+        (ecc(0x0b, AK & !(1 << 16), &[NULL], ECDSA_SHA_256, P256, point), Some(ak_use)),
+        (ecc(0x0b, AK & !(1 << 18), &[NULL], ECDSA_SHA_256, P256, point), Some(ak_use)),
+        (ecc(0x0b, AK | 1 << 17, &[NULL], ECDSA_SHA_256, P256, point), Some(ak_use)),
+        (ecc(0x0b, AK, &[NULL], &[NULL], P256, point), Some(signs)),
+        (ecc(0x0b, AK, AES_128_CFB, ECDSA_SHA_256, P256, point), Some(signs)),
+        (ecc(0x0b, AK, &[NULL], &[0x18, 0x0c], P256, point), Some("its scheme must be ECDSA with SHA-256, or none")),
+        (ecc(0x0b, AK, &[NULL], &[0x1a, 0x0b], P256, point), Some("its scheme must be ECDSA with SHA-256, or none")),
+    ];
+    for (ek, reason) in eks {
+        let refusal = Keys::parse(&keys(ek.clone(), good_ak())).err();
+        assert_eq!(
+            refusal.as_ref().map(|refusal| (refusal.key, refusal.reason)),
+            reason.map(|reason| ("endorsement key", reason))
+        );
+    }
+    for (ak, reason) in aks {
+        let refusal = Keys::parse(&keys(good_ek(), ak.clone())).err();
+        assert_eq!(
+            refusal.as_ref().map(|refusal| (refusal.key, refusal.reason)),
+            reason.map(|reason| ("attestation key", reason))
+        );
+    }
+}
+
+#[test]
+fn nothing_is_encrypted_to_what_is_no_point_of_the_curve() {
+    let challenger = Challenger::new().unwrap();
+    let made = |point| {
+        let ek = ecc(0x0b, EK, AES_128_CFB, &[NULL], P256, point);
+        challenger.challenge(&Keys::parse(&keys(ek, good_ak())).unwrap(), "key", 0).map(drop)
+    };
+    assert_eq!(made([&POINT[0], &POINT[1]]), Ok(()));
+    assert_eq!(made([&POINT[0], &POINT[0]]), Err(ChallengeError::Encrypt));
+    assert_eq!(made([&[], &[]]), Err(ChallengeError::Encrypt));
+}
+
+#[test]
+fn a_text_without_certificates_has_no_roots() {
+    let refusal = |text| Roots::from_pem(text).map(drop).unwrap_err();
+    assert!(matches!(refusal("none"), RootsError::Empty));
+    let pem = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+    assert!(matches!(refusal(pem), RootsError::Unreadable { number: 1 }));
+    let keys = Keys::parse(&keys(good_ek(), good_ak())).unwrap();
+    assert_eq!(keys.endorsement(&Roots::default(), 0), Endorsement::None);
+}
