@@ -179,7 +179,9 @@ fn issuer_fault(
     if constraints.value.path_len_constraint.is_some_and(|most| below > most) {
         return Some("there are more certificates below an issuer than it allows");
     }
-    if !SIGNATURES.contains(&issued.signature_algorithm.algorithm) {
+    // Only the second of them is signed (RFC 5280, section 4.1.1.2).
+    let is_alike = issued.signature_algorithm == issued.tbs_certificate.signature;
+    if !is_alike || !SIGNATURES.contains(&issued.signature_algorithm.algorithm) {
         return Some("its signature is of a kind that is not accepted");
     }
     if issued.verify_signature(Some(issuer.public_key())).is_err() {

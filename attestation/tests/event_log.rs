@@ -1,9 +1,10 @@
 //! Event logs that were made by hand, whole and damaged.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
-mod common;
+#[path = "common/log.rs"]
+mod log;
 
-use common::{IPL, NO_ACTION, SEPARATOR, event_log, header, sha256};
+use log::{IPL, NO_ACTION, SEPARATOR, event_log, header, sha256};
 use slipway_attestation::event_log::EventLog;
 
 #[test]

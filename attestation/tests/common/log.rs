@@ -1,4 +1,5 @@
 //! Event logs, made by hand.
+#![allow(dead_code, reason = "shared by several tests")]
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 
