@@ -1,5 +1,5 @@
-//! Certificates of endorsement keys (TCG EK Credential Profile for TPM 2.0, section 3). Their subject is empty and a critical extension
-//! names the TPM instead, which the verifiers of TLS refuse.
+//! Certificates of endorsement keys (TCG EK Credential Profile for TPM 2.0, section 3). Their subject is empty and a
+//! critical extension names the TPM instead, which the verifiers of TLS refuse.
 
 use std::collections::BTreeMap;
 
@@ -45,8 +45,8 @@ pub enum Endorsement {
     Chain,
 }
 
-/// The certificates of manufacturers that are trusted, roots and intermediate ones, in DER, by their subject. Those that sign themselves
-/// come first.
+/// The certificates of manufacturers that are trusted, roots and intermediate ones, in DER, by their subject. Those that
+/// sign themselves come first.
 #[derive(Clone, Debug, Default)]
 pub struct Roots(BTreeMap<Vec<u8>, Vec<Vec<u8>>>);
 
@@ -95,7 +95,8 @@ impl Roots {
 impl Keys {
     /// What the manufacturer's certificate says of the endorsement key, at a time in seconds since 1970.
     ///
-    /// Revocation is not checked. The registers of a TPM that keep a certificate may be longer than it, so what follows it is ignored.
+    /// Revocation is not checked. The registers of a TPM that keep a certificate may be longer than it, so what follows it
+    /// is ignored.
     pub fn endorsement(&self, roots: &Roots, now_unix_seconds: u64) -> Endorsement {
         let Some(der) = &self.ek_certificate else { return Endorsement::None };
         let bad = |reason: &str| Endorsement::Bad { reason: reason.to_owned() };

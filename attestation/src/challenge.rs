@@ -19,7 +19,8 @@ const LIFETIME: u64 = 300_000;
 /// Bytes of a nonce. TPMs without SHA-384 take at most 34 (TPM2B_DATA).
 const NONCE_BYTES: usize = 32;
 
-/// Makes challenges and checks the answers. It keeps nothing of either: what it must know again is in the nonce, or derived from it.
+/// Makes challenges and checks the answers. It keeps nothing of either: what it must know again is in the nonce, or derived
+/// from it.
 pub struct Challenger {
     secret: hmac::Key,
 }
@@ -97,7 +98,8 @@ impl Challenger {
         Ok(Self { secret })
     }
 
-    /// A challenge to the TPM with these keys, in the machine with the key of that fingerprint. It can be answered for 300 seconds.
+    /// A challenge to the TPM with these keys, in the machine with the key of that fingerprint. It can be answered for 300
+    /// seconds. Times are in milliseconds since 1970.
     ///
     /// # Errors
     /// If nothing can be encrypted to the endorsement key.
@@ -187,8 +189,8 @@ fn quoted_values(values: &[Blob], quoted: &[u8]) -> Option<BTreeMap<u8, [u8; 32]
 
 /// The events that led to the values.
 ///
-/// That goes for every register, also 9 and 11 to 13, which programs could extend after the firmware: nothing in the machine that is
-/// asked does so before it answers.
+/// That goes for every register, also 9 and 11 to 13, which programs could extend after the firmware: nothing in the
+/// machine that is asked does so before it answers. A register without events must still have the value of its start.
 fn explain(log: &[u8], pcrs: &BTreeMap<u8, [u8; 32]>) -> Result<Vec<Event>, String> {
     let log = EventLog::parse(log)?;
     let replayed = log.replay();

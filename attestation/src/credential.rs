@@ -1,7 +1,7 @@
 //! TPM2_MakeCredential: a secret that only one TPM can open, and only for one of its objects.
 //!
-//! Trusted Platform Module Library, Part 1: section 24 "Credential Protection", 11.4.10 "Key Derivation Function", B.10.4 (RSA) and C.6.4
-//! (ECC) "Secret Sharing".
+//! Trusted Platform Module Library, Part 1: section 24 "Credential Protection", 11.4.10 "Key Derivation Function", and
+//! "Secret Sharing" in annexes B (RSA) and C (ECC).
 
 use aes::Aes128;
 use aes::cipher::array::Array;
@@ -44,8 +44,8 @@ pub fn make(key: &PublicKey, object: &Name, secret: &[u8; 32]) -> Result<Credent
     Ok(Credential { object, seed: encrypted_seed })
 }
 
-/// Agrees on a seed with the owner of a point, whose first coordinate is `x`. Returns the seed, and the point (TPMS_ECC_POINT) that
-/// the owner needs for it.
+/// Agrees on a seed with the owner of a point, whose first coordinate is `x`. Returns the seed, and the point
+/// (TPMS_ECC_POINT) that the owner needs for it.
 fn share(point: &[u8], x: &[u8; 32]) -> Result<([u8; 32], Vec<u8>), Unspecified> {
     let ephemeral = EphemeralPrivateKey::generate(&ECDH_P256, &SystemRandom::new())?;
     let public = ephemeral.compute_public_key()?;

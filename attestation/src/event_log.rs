@@ -1,9 +1,10 @@
-//! The log of what was measured at boot. TCG PC Client Platform Firmware Profile, section 10: the crypto-agile format, whose numbers are
-//! little-endian.
+//! The log of what was measured at boot. TCG PC Client Platform Firmware Profile, section 10: the crypto-agile format, whose
+//! numbers are little-endian.
 //!
-//! Linux shows it as `binary_bios_measurements`. It has what the firmware measured and also what was measured through the firmware:
-//! by boot loaders, the kernel's boot stub and unified kernel images. That includes what was measured after somebody had fetched
-//! the log (the table of final events), which Linux appends. Whoever extends a register later, without the firmware, is not in it.
+//! Linux shows it as `binary_bios_measurements`. It has what the firmware measured and also what was measured through the
+//! firmware: by boot loaders, the kernel's boot stub and unified kernel images. That includes what was measured after
+//! somebody had fetched the log (the table of final events), which Linux appends. Whoever extends a register later,
+//! without the firmware, is not in it.
 
 use std::collections::BTreeMap;
 
@@ -136,7 +137,8 @@ impl EventLog {
         Ok(())
     }
 
-    /// The values that [`QUOTED_PCRS`] have after the events. A register starts with zeros; PCR 0 has the locality in its last byte.
+    /// The values that [`QUOTED_PCRS`] have after the events. A register starts with zeros; PCR 0 has the locality in its
+    /// last byte.
     pub fn replay(&self) -> BTreeMap<u8, [u8; 32]> {
         let mut pcrs = BTreeMap::from(QUOTED_PCRS.map(|pcr| (pcr, [0; 32])));
         if let Some([.., last]) = pcrs.get_mut(&0) {

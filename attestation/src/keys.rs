@@ -87,8 +87,9 @@ struct Public {
 impl Keys {
     /// Reads the keys and checks what they may be used for.
     ///
-    /// The endorsement key must be one of the templates L-1 or H-1 (RSA 2048), or L-2 or H-2 (ECC P-256) of the TCG EK Credential Profile
-    /// for TPM 2.0, but for its policy; the attestation key an ECDSA P-256 key that only signs what the TPM has made.
+    /// The endorsement key must have the form of the templates L-1 or H-1 (RSA 2048), or L-2 or H-2 (ECC P-256) of the TCG
+    /// EK Credential Profile for TPM 2.0, whatever its policy; the attestation key that of an ECDSA P-256 key that only
+    /// signs what the TPM has made.
     ///
     /// # Errors
     /// If one of them is anything else.

@@ -1,5 +1,5 @@
-//! What a TPM signs when it is asked for its registers: TPMS_ATTEST of a quote, and TPMT_SIGNATURE. Trusted Platform Module Library,
-//! Part 2, sections 10.12 and 11.3.
+//! What a TPM signs when it is asked for its registers: TPMS_ATTEST of a quote, and TPMT_SIGNATURE. Trusted Platform Module
+//! Library, Part 2, sections 10.12 and 11.3.
 
 use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 

@@ -38,6 +38,35 @@ fn what_was_measured_is_replayed_and_what_was_only_said_is_not() {
     );
 }
 
+/// Linux 6.1 on OVMF with a software TPM, started by its boot stub. The values are those of the TPM, read from Linux.
+#[test]
+fn the_log_of_a_machine_gives_the_values_of_its_tpm() {
+    let log = EventLog::parse(include_bytes!("../../fuzz/corpus/event_log/linux-on-ovmf")).unwrap();
+    let values =
+        log.replay().into_values().map(|value| value.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let expected = [
+        "eaa650ae9b6b9c6d0ef4fab4dda3af9769f23c839ca3c98307a7a84831cbb472",
+        "8e9d1fe23131f12d6a523e9c32eb3223d4dc25e14eb5fd60163e7ba8de0f248c",
+        "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969",
+        "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969",
+        "e229f782dcca5475c2da075de025aeca74949ed54d3cc270b7bb67e3e4b61d3d",
+        "a5ceb755d043f32431d63e39f5161464620a3437280494b5850dc1b47cc074e0",
+        "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969",
+        "65caf8dd1e0ea7a6347b635d2b379c93b9a1351edc2afc3ecda700e534eb3068",
+        "cc44c05c2ac7584fbb9b0d26fa72d07e7f1ebec957ec104a0d5f1b98b022cda5",
+        "0000000000000000000000000000000000000000000000000000000000000000",
+        "0000000000000000000000000000000000000000000000000000000000000000",
+        "0000000000000000000000000000000000000000000000000000000000000000",
+    ];
+    assert_eq!(values.collect::<Vec<_>>(), expected);
+    // The firmware measures the end of its services after Linux has fetched the log, so these are final events.
+    let last: Vec<_> =
+        log.events.iter().rev().take(2).map(|event| (event.pcr, event.kind_name(), event.sha256)).collect();
+    let action = |text: &[u8]| (5, Some("EV_EFI_ACTION"), sha256(text));
+    let returned = action(b"Exit Boot Services Returned with Success");
+    assert_eq!(last, [returned, action(b"Exit Boot Services Invocation")]);
+}
+
 #[test]
 fn a_log_that_is_damaged_is_refused_with_the_reason() {
     let good = event_log(&[(0, SEPARATOR, &[0; 4])]);

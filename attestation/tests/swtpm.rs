@@ -279,7 +279,8 @@ impl Authority {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display();
         let settings = format!(
-            "statedir = {path}\nsigningkey = {path}/signkey.pem\nissuercert = {path}/issuercert.pem\ncertserial = {path}/serial\n"
+            "statedir = {path}\nsigningkey = {path}/signkey.pem\nissuercert = {path}/issuercert.pem\n\
+             certserial = {path}/serial\n"
         );
         fs::write(folder.path().join("ca.conf"), settings).unwrap();
         fs::write(

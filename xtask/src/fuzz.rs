@@ -22,9 +22,10 @@ const FLAGS: [&str; 8] = [
     "--cfg=fuzzing",
 ];
 /// The repository's crates that are linked into the targets.
-const CRATES: [&str; 6] = [
+const CRATES: [&str; 7] = [
     "slipway-fuzz",
     "slipway-actions",
+    "slipway-attestation",
     "slipway-formats",
     "slipway-installer",
     "slipway-protocol",

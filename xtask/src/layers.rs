@@ -13,10 +13,11 @@ const CRATES: &[(&str, &[&str])] = &[
     ("protocol", &[]),
     ("formats", &["protocol"]),
     ("user-data", &["protocol"]),
+    ("attestation", &["protocol"]),
     ("actions", &["protocol", "formats", "user-data"]),
     ("installer", &["protocol", "user-data", "actions"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
-    ("server", &["protocol", "formats", "user-data"]),
+    ("server", &["protocol", "formats", "user-data", "attestation"]),
 ];
 
 /// The modules at the root of a crate, lowest layer first. A module may use its own layer and lower ones.

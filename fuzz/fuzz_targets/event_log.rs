@@ -1,0 +1,15 @@
+//! What is kept of an event log is bounded by its size, and replayed in quoted registers alone.
+#![no_main]
+
+use slipway_attestation::event_log::EventLog;
+use slipway_protocol::attestation::QUOTED_PCRS;
+
+/// Bytes of the smallest event: one digest and no data.
+const SMALLEST: usize = 50;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let Ok(log) = EventLog::parse(input) else { return };
+    assert!(log.events.len() * SMALLEST < input.len());
+    assert!(log.events.iter().all(|event| QUOTED_PCRS.contains(&event.pcr)));
+    assert!(log.replay().into_keys().eq(QUOTED_PCRS));
+});

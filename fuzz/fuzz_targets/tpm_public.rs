@@ -1,0 +1,27 @@
+//! A key that is accepted is exactly one key, with digests, and something can be encrypted to it or it is no point.
+#![no_main]
+
+use slipway_attestation::{Challenger, Keys};
+use slipway_protocol::attestation::{Blob, TpmKeys};
+
+const EK: &[u8] = include_bytes!("../corpus/tpm_public/endorsement-ecc");
+const AK: &[u8] = include_bytes!("../corpus/tpm_public/attestation");
+/// `sha256:` and 32 bytes in hexadecimal.
+const DIGEST: usize = 7 + 64;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let parse = |ek: &[u8], ak: &[u8]| {
+        Keys::parse(&TpmKeys { ek: Blob(ek.to_vec()), ek_certificate: None, ak: Blob(ak.to_vec()) }).ok()
+    };
+    let longer = [input, &[0]].concat();
+    for (keys, longer) in [(parse(input, AK), parse(&longer, AK)), (parse(EK, input), parse(EK, &longer))] {
+        let Some(keys) = keys else { continue };
+        assert!(longer.is_none());
+        assert_eq!((keys.ek_digest().len(), keys.ak_digest().len()), (DIGEST, DIGEST));
+        let Ok(challenge) = Challenger::new().and_then(|challenger| challenger.challenge(&keys, "key", 0)) else {
+            continue;
+        };
+        // A point of two coordinates, or as many bytes as an RSA key has.
+        assert!(matches!(challenge.secret.0.len(), 68 | 256));
+    }
+});
