@@ -380,10 +380,11 @@ fn a_certificate_leads_to_a_trusted_root_or_proves_nothing() {
         assert_eq!(judge(keys, &ours.roots(), u64::MAX), bad("it cannot be read"));
         let another = TpmKeys { ek_certificate: their_rsa.ek_certificate.clone(), ..keys.clone() };
         assert_eq!(judge(&another, &theirs.roots(), now), bad("it is for another key"));
-        // The signed part, whose length is in its third and fourth byte, and the end of the signature.
+        // The signed part, whose length is in its third and fourth byte. Then the algorithm (RSA with SHA-256), of which the reader
+        // does not mind the tags before it, and the end of the signature.
         let certificate = keys.ek_certificate.as_ref().unwrap().0.clone();
         let signed = 8 + usize::from(u16::from_be_bytes([certificate[6], certificate[7]]));
-        for at in (0..signed).chain(certificate.len() - 64..certificate.len()) {
+        for at in (0..signed).chain(signed + 3..signed + 15).chain(certificate.len() - 64..certificate.len()) {
             let mut changed = keys.clone();
             changed.ek_certificate.as_mut().unwrap().0[at] ^= 1;
             let endorsement = judge(&changed, &ours.roots(), now);
