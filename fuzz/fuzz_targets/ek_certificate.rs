@@ -8,10 +8,8 @@ use slipway_protocol::attestation::{Blob, TpmKeys};
 
 const EK: &[u8] = include_bytes!("../corpus/tpm_public/endorsement-ecc");
 const AK: &[u8] = include_bytes!("../corpus/tpm_public/attestation");
-const SIGNED: [&[u8]; 2] = [
-    include_bytes!("../corpus/ek_certificate/by-root"),
-    include_bytes!("../corpus/ek_certificate/by-intermediate"),
-];
+const SIGNED: [&[u8]; 2] =
+    [include_bytes!("../corpus/ek_certificate/by-root"), include_bytes!("../corpus/ek_certificate/by-intermediate")];
 /// A root, and an intermediate certificate by it. Their keys are kept by nobody.
 static ROOTS: LazyLock<Roots> =
     LazyLock::new(|| Roots::from_pem(include_str!("../src/roots.pem")).expect("it has two certificates"));
@@ -19,8 +17,7 @@ static ROOTS: LazyLock<Roots> =
 const NOW: u64 = 1_800_000_000;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    let keys =
-        TpmKeys { ek: Blob(EK.to_vec()), ek_certificate: Some(Blob(input.to_vec())), ak: Blob(AK.to_vec()) };
+    let keys = TpmKeys { ek: Blob(EK.to_vec()), ek_certificate: Some(Blob(input.to_vec())), ak: Blob(AK.to_vec()) };
     let keys = Keys::parse(&keys).expect("the keys are a TPM's");
     if keys.endorsement(&ROOTS, NOW) == Endorsement::Chain {
         // The signed part, whose length is in its third and fourth byte.
