@@ -52,7 +52,9 @@ pub const TESTS: &[&str] = &[
     "busybox-static",
     "dmsetup",
     "swtpm",
+    "swtpm-tools",
     "tpm2-tools",
+    "openssl",
 ];
 
 /// For power cut tests: the programs that make a block map and check a file system.

@@ -15,7 +15,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("user-data", &["protocol"]),
     ("attestation", &["protocol"]),
     ("actions", &["protocol", "formats", "user-data"]),
-    ("installer", &["protocol", "user-data", "actions"]),
+    ("tpm", &["protocol"]),
+    ("installer", &["protocol", "user-data", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
     ("server", &["protocol", "formats", "user-data", "attestation"]),
 ];

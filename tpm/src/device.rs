@@ -1,0 +1,216 @@
+//! The device of a TPM: each command is one write, each answer one read (drivers/char/tpm/tpm-dev-common.c).
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::TpmError;
+use crate::wire::Reader;
+
+/// The tags of commands (part 2, 6.9).
+const NO_SESSIONS: u16 = 0x8001;
+const WITH_SESSIONS: u16 = 0x8002;
+/// The bytes of a header: tag, size, and command or response code.
+const HEADER: usize = 10;
+/// The longest command and the longest answer in bytes (drivers/char/tpm/tpm.h, `TPM_BUFSIZE`).
+const LONGEST: usize = 4096;
+/// A session stays open for another use (part 2, 8.4).
+const CONTINUE: u8 = 1;
+
+/// The response codes of a busy TPM: yielded, testing itself, retry (part 2, 6.6.3).
+const BUSY: &[u32] = &[0x908, 0x90A, 0x922];
+/// The first pause before a command is sent again. It doubles up to the last.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// The codes of "there is no such device" for which `ErrorKind` has no name: ENXIO and ENODEV.
+const NO_DEVICE: [i32; 2] = [6, 19];
+
+/// Command codes (part 2, 6.5.2).
+#[derive(Clone, Copy)]
+pub(crate) enum Command {
+    CreatePrimary = 0x131,
+    ActivateCredential = 0x147,
+    NvRead = 0x14E,
+    PolicySecret = 0x151,
+    Quote = 0x158,
+    FlushContext = 0x165,
+    NvReadPublic = 0x169,
+    StartAuthSession = 0x176,
+    PcrRead = 0x17E,
+}
+
+impl Command {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CreatePrimary => "TPM2_CreatePrimary",
+            Self::ActivateCredential => "TPM2_ActivateCredential",
+            Self::NvRead => "TPM2_NV_Read",
+            Self::PolicySecret => "TPM2_PolicySecret",
+            Self::Quote => "TPM2_Quote",
+            Self::FlushContext => "TPM2_FlushContext",
+            Self::NvReadPublic => "TPM2_NV_ReadPublic",
+            Self::StartAuthSession => "TPM2_StartAuthSession",
+            Self::PcrRead => "TPM2_PCR_Read",
+        }
+    }
+}
+
+/// An open TPM.
+pub(crate) struct Device {
+    /// None after a failure, so that nobody takes the answer to one command for that to another.
+    worker: Option<Worker>,
+    deadline: Duration,
+}
+
+/// A thread that waits for the TPM. A time-out of poll(2) would be none: while the TPM works, its device holds a lock that
+/// poll, read and close wait for, and only the driver's own patience ends that, after minutes (`tpm_common_poll`). A thread
+/// that is given up ends when the device answers.
+struct Worker {
+    commands: Sender<Vec<u8>>,
+    answers: Receiver<io::Result<Vec<u8>>>,
+}
+
+impl Device {
+    pub(crate) fn open(path: &Path, deadline: Duration) -> Result<Self, TpmError> {
+        let is_missing = |error: &io::Error| {
+            error.kind() == ErrorKind::NotFound || error.raw_os_error().is_some_and(|code| NO_DEVICE.contains(&code))
+        };
+        let started = connect(path).and_then(Worker::start);
+        let worker = started.map_err(|source| match path.display().to_string() {
+            path if is_missing(&source) => TpmError::Missing { path },
+            path => TpmError::Open { path, source },
+        })?;
+        Ok(Self { worker: Some(worker), deadline })
+    }
+
+    /// Sends a command with its handles and parameters, and reads what follows the header of its answer. Each of `sessions`
+    /// authorizes the handle in the same place.
+    pub(crate) fn call<T>(
+        &mut self,
+        command: Command,
+        handles: &[u32],
+        sessions: &[u32],
+        parameters: &[u8],
+        read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+    ) -> Result<T, TpmError> {
+        let answer = self.send(command, &marshal(command, handles, sessions, parameters))?;
+        read(&mut Reader(&answer)).ok_or(TpmError::Malformed { command: command.name() })
+    }
+
+    /// Removes an object or a session from the TPM.
+    pub(crate) fn flush(&mut self, handle: u32) -> Result<(), TpmError> {
+        self.call(Command::FlushContext, &[handle], &[], &[], |_| Some(()))
+    }
+
+    /// Sends a command, and again while the TPM is busy and there is time. Returns what follows the header of the answer.
+    fn send(&mut self, command: Command, sent: &[u8]) -> Result<Vec<u8>, TpmError> {
+        let (started, mut pause) = (Instant::now(), PAUSE.0);
+        loop {
+            let left = self.deadline.saturating_sub(started.elapsed());
+            match self.submit(command, sent, left) {
+                Err(error) if error.is(BUSY) && pause < left => {
+                    thread::sleep(pause);
+                    pause = PAUSE.1.min(pause * 2);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    fn submit(&mut self, command: Command, sent: &[u8], left: Duration) -> Result<Vec<u8>, TpmError> {
+        let command = command.name();
+        if sent.len() > LONGEST {
+            return Err(TpmError::TooLong { command });
+        }
+        // It is put back once it has answered as a TPM does.
+        let worker = self.worker.take().ok_or(TpmError::Failed { command })?;
+        worker.commands.send(sent.to_vec()).map_err(|_| TpmError::Failed { command })?;
+        let answer = worker.answers.recv_timeout(left).map_err(|error| match error {
+            RecvTimeoutError::Timeout => TpmError::Silent { command, deadline: self.deadline },
+            RecvTimeoutError::Disconnected => TpmError::Failed { command },
+        })?;
+        let answer = answer.map_err(|source| TpmError::Transport { command, source })?;
+        let (code, body) = parse(&answer).ok_or(TpmError::Malformed { command })?;
+        self.worker = Some(worker);
+        if code == 0 { Ok(body.to_vec()) } else { Err(TpmError::Refused { command, code }) }
+    }
+}
+
+impl Worker {
+    fn start(mut device: File) -> io::Result<Self> {
+        let (commands, to_send) = channel::<Vec<u8>>();
+        let (answered, answers) = channel();
+        thread::Builder::new().name("tpm".to_owned()).spawn(move || {
+            for command in to_send {
+                if answered.send(exchange(&mut device, &command)).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { commands, answers })
+    }
+}
+
+/// Opens a device, or connects to a TPM in software that is behind a UNIX socket.
+fn connect(path: &Path) -> io::Result<File> {
+    if path.metadata()?.file_type().is_socket() {
+        return UnixStream::connect(path).map(|socket| File::from(OwnedFd::from(socket)));
+    }
+    File::options().read(true).write(true).open(path)
+}
+
+/// Writes a command, and reads until there is an answer as long as it says, or what can be none.
+fn exchange(device: &mut File, command: &[u8]) -> io::Result<Vec<u8>> {
+    device.write_all(command)?;
+    let mut answer = vec![0; LONGEST];
+    let mut have = 0;
+    loop {
+        let n = match device.read(answer.get_mut(have..).unwrap_or_default()) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        have += n;
+        let size = answer.get(..have).and_then(size).unwrap_or(HEADER);
+        if n == 0 || have >= size.max(HEADER) {
+            answer.truncate(have);
+            return Ok(answer);
+        }
+    }
+}
+
+/// A command (part 1, 18.4).
+fn marshal(command: Command, handles: &[u32], sessions: &[u32], parameters: &[u8]) -> Vec<u8> {
+    let mut body: Vec<u8> = handles.iter().flat_map(|handle| handle.to_be_bytes()).collect();
+    // A password that is empty, or a session without a key: no nonce and no HMAC (part 2, 10.13.2).
+    let authorize = |session: &u32| [&session.to_be_bytes()[..], &[0, 0, CONTINUE, 0, 0]].concat();
+    let authorizations: Vec<u8> = sessions.iter().flat_map(authorize).collect();
+    if !sessions.is_empty() {
+        body.extend((authorizations.len() as u32).to_be_bytes());
+        body.extend(authorizations);
+    }
+    body.extend(parameters);
+    let tag = if sessions.is_empty() { NO_SESSIONS } else { WITH_SESSIONS };
+    let len = (HEADER + body.len()) as u32;
+    [&tag.to_be_bytes()[..], &len.to_be_bytes(), &(command as u32).to_be_bytes(), &body].concat()
+}
+
+/// How long an answer says it is.
+fn size(answer: &[u8]) -> Option<usize> {
+    let mut header = Reader(answer);
+    header.u16()?;
+    usize::try_from(header.u32()?).ok()
+}
+
+/// The response code of an answer, and what follows its header (part 1, 18.4). None if it is not as long as it says.
+fn parse(answer: &[u8]) -> Option<(u32, &[u8])> {
+    let mut header = Reader(answer);
+    header.take(6)?;
+    let code = header.u32()?;
+    (size(answer)? == answer.len()).then_some((code, header.0))
+}

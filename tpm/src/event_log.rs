@@ -1,0 +1,37 @@
+//! What the firmware says that it measured (TCG PC Client Platform Firmware Profile, section 10).
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use slipway_protocol::attestation::MAX_EVENT_LOG_BYTES;
+
+/// The log of the first TPM. It needs securityfs.
+pub const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
+
+/// The type of the first event, EV_NO_ACTION, in little-endian, and its place (TCG_PCClientPCREvent, section 10.2.1).
+const NO_ACTION: (usize, &[u8]) = (4, &[3, 0, 0, 0]);
+/// The beginning of its text, and its place, after a digest of SHA-1 and the length (section 10.4.5.1).
+const SPECIFICATION: (usize, &[u8]) = (32, b"Spec ID Event03\0");
+
+/// Reads the firmware's log of events.
+///
+/// There is none if the firmware keeps none, for example because the machine was started with a legacy BIOS. Two logs
+/// count as none, because the machine proves its TPM without them: one that is longer than the server takes, as a part
+/// of it would not explain the registers; and one that is not crypto-agile, as it has digests of SHA-1 alone and the
+/// quote is of SHA-256.
+///
+/// # Errors
+///
+/// If it exists and cannot be read.
+pub fn read_event_log(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut log = Vec::new();
+    file.take(MAX_EVENT_LOG_BYTES as u64 + 1).read_to_end(&mut log)?;
+    let has = |(at, bytes): (usize, &[u8])| log.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let is_usable = log.len() <= MAX_EVENT_LOG_BYTES && has(NO_ACTION) && has(SPECIFICATION);
+    Ok(is_usable.then_some(log))
+}
