@@ -3,13 +3,15 @@
 use std::io::Write;
 use std::time::Duration;
 
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use slipway_protocol::attestation::CHALLENGE_TYPE;
 use slipway_protocol::capture::UPLOAD_OFFSET;
 use slipway_protocol::{
     CapturedImage, EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, MAX_WORKFLOW_BYTES,
-    POLL_SECONDS, RecoveryKey, RenewRequest, Wait, Workflow,
+    POLL_SECONDS, RecoveryKey, RenewRequest, TpmChallenge, Wait, Workflow,
 };
 
 use crate::config::Config;
@@ -123,6 +125,8 @@ pub enum Enrolled {
     Yes(Enrolment),
     /// An operator must act. Ask again after this time.
     Wait(Wait, Duration),
+    /// The TPM must answer this.
+    Prove(TpmChallenge),
 }
 
 /// Sends requests as an unknown machine or as a node.
@@ -178,7 +182,11 @@ impl Client {
     /// `POST /v1/enrol`.
     pub async fn enrol(&self, request: &EnrolRequest) -> Result<Enrolled, ClientError> {
         let ask = Ask::new("enrolling", Method::POST, "v1/enrol");
-        let answer = self.send(&ask, |r| r.json(request)).await?;
+        let answer = self.ask(&ask, |r| r.json(request)).await?;
+        if answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == CHALLENGE_TYPE) {
+            return Ok(Enrolled::Prove(self.read(&ask, answer).await?));
+        }
+        let answer = self.success(&ask, answer).await?;
         if answer.status() == StatusCode::ACCEPTED {
             let after = answer.headers().get(reqwest::header::RETRY_AFTER);
             let seconds = after.and_then(|v| v.to_str().ok()).and_then(|t| t.parse().ok()).unwrap_or(5u64);
@@ -227,7 +235,7 @@ impl Client {
         let request = |r: reqwest::RequestBuilder| {
             r.query(&Query { boot_id, offset, run })
                 .header(reqwest::header::CONTENT_ENCODING, "gzip")
-                .header(reqwest::header::CONTENT_TYPE, "text/plain; charset=utf-8")
+                .header(CONTENT_TYPE, "text/plain; charset=utf-8")
                 .body(body)
         };
         self.send(&ask, request).await.map(drop)
@@ -251,9 +259,7 @@ impl Client {
         let path = format!("v1/node/runs/{run}/captures/{name}");
         let ask = Ask { patience: PIECE_PATIENCE, ..Ask::new("sending a part of an image", Method::PUT, path) };
         let binary = "application/octet-stream";
-        let fill = |r: reqwest::RequestBuilder| {
-            r.query(&[("offset", offset)]).header(reqwest::header::CONTENT_TYPE, binary).body(piece)
-        };
+        let fill = |r: reqwest::RequestBuilder| r.query(&[("offset", offset)]).header(CONTENT_TYPE, binary).body(piece);
         let answer = self.ask(&ask, fill).await?;
         let stored = answer.headers().get(UPLOAD_OFFSET).and_then(|v| v.to_str().ok()).and_then(|t| t.parse().ok());
         if let Some(stored) = stored {

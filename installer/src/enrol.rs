@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, Identity, Inventory, RenewRequest};
+use slipway_protocol::{BootTiming, EnrolRequest, Enrolment, Identity, Inventory, RenewRequest, Tpm};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::backoff::Backoff;
@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::machine_key::MachineKey;
 use crate::tls::NodeCertificate;
 use crate::told::Told;
+use crate::tpm::{self, MachineTpm};
 use tracing::{error, info, warn};
 
 /// Wait before a refused machine asks again. An operator may have fixed the cause.
@@ -33,14 +34,17 @@ pub struct Facts {
     pub boot_id: String,
     /// Milliseconds from the start of the kernel to the start of PID 1, in the boot image.
     pub kernel_to_init: Option<u64>,
+    /// Its TPM.
+    pub tpm: tpm::Place,
 }
 
 /// A node's access to its server. Clones share the credentials, which are replaced on renewal.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Session {
     config: Arc<Config>,
     facts: Arc<Facts>,
     key: Arc<MachineKey>,
+    tpm: MachineTpm,
     client: Arc<RwLock<Client>>,
 }
 
@@ -48,7 +52,8 @@ impl Session {
     /// Enrols, however long an operator takes to approve the machine, and then keeps the credentials fresh. With
     /// `impatient`, a server that refuses or cannot be reached in a few tries is an error.
     pub async fn open(config: Config, facts: Facts, key: MachineKey, impatient: bool) -> Result<Self, ClientError> {
-        let (client, renew_in) = enrol(&config, &facts, &key, impatient).await?;
+        let tpm = MachineTpm::at(facts.tpm.clone());
+        let (client, renew_in) = enrol(&config, &facts, &key, &tpm, impatient).await?;
         // The token is only for the first enrolment: a machine that an operator decommissioned must not come back by
         // itself.
         let config = Config { token: None, ..config };
@@ -56,6 +61,7 @@ impl Session {
             config: Arc::new(config),
             facts: Arc::new(facts),
             key: Arc::new(key),
+            tpm,
             client: Arc::new(RwLock::new(client)),
         };
         tokio::spawn(session.clone().keep_fresh(renew_in));
@@ -75,9 +81,13 @@ impl Session {
     /// Enrols again after the server rejected the credentials with the error `why`.
     pub async fn reopen(&self, why: &ClientError) -> Result<(), ClientError> {
         warn!("{}; enrolling again", crate::one_line(why));
-        let (client, _) = enrol(&self.config, &self.facts, &self.key, false).await?;
+        let (client, _) = self.enrol().await?;
         self.replace(client);
         Ok(())
+    }
+
+    async fn enrol(&self) -> Result<(Client, Duration), ClientError> {
+        enrol(&self.config, &self.facts, &self.key, &self.tpm, false).await
     }
 
     fn replace(&self, client: Client) {
@@ -106,7 +116,7 @@ impl Session {
     /// Renews the credentials while they are valid. Once they have expired, the server refuses the TLS handshake, so
     /// the machine enrols again.
     async fn renew(&self, end: Instant) -> Result<Duration, ClientError> {
-        let anew = || enrol(&self.config, &self.facts, &self.key, false);
+        let anew = || self.enrol();
         let (client, wait) = if Instant::now() >= end {
             anew().await?
         } else {
@@ -127,6 +137,7 @@ async fn enrol(
     config: &Config,
     facts: &Facts,
     key: &MachineKey,
+    tpm: &MachineTpm,
     impatient: bool,
 ) -> Result<(Client, Duration), ClientError> {
     let anonymous = Client::new(config)?;
@@ -143,12 +154,24 @@ async fn enrol(
     let mut backoff = Backoff::default();
     let mut told = Told::default();
     let mut failures = 0;
+    let mut answer: Option<Tpm> = None;
     loop {
+        let has_answered = answer.is_some();
+        request.tpm = Some(match answer.take() {
+            Some(answer) => answer,
+            None => tpm.claim().await,
+        });
         request.timing = facts.kernel_to_init.map(timing);
         let wait = match anonymous.enrol(&request).await {
             Ok(Enrolled::Yes(enrolment)) => {
                 info!("enrolled as node {}", enrolment.node);
                 return credentials(config, key, enrolment);
+            }
+            // A server that asks the same again gets time: the proof came too late, or the server was restarted.
+            Ok(Enrolled::Prove(challenge)) => {
+                let wait = if has_answered { backoff.next_wait() } else { Duration::ZERO };
+                answer = Some(tpm.prove(challenge).await);
+                wait
             }
             Ok(Enrolled::Wait(wait, after)) => {
                 // Logged for the console, where a person at the machine looks for the claim code.
@@ -157,7 +180,8 @@ async fn enrol(
                     warn!("{sentence}");
                 }
                 backoff.reset();
-                after
+                // A TPM whose proof was refused is not worn out by a new one every other second.
+                if has_answered { after.max(AFTER_REFUSAL) } else { after }
             }
             Err(error) if impatient && (!error.is_outage() || failures == IMPATIENT_FAILURES) => return Err(error),
             Err(error) => {

@@ -42,6 +42,7 @@ pub mod reporter;
 pub mod run;
 pub mod tls;
 pub mod told;
+pub mod tpm;
 
 /// Name of the file in [`Options::state`] in which a panic leaves its message for the next installer.
 pub const PANIC: &str = "panic";

@@ -28,7 +28,7 @@ const LARGEST_SEQ: u64 = 1 << 62;
 const LOG_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes events from a run and sends them. Clones share the queue.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Reporter {
     session: Session,
     log: LogBook,

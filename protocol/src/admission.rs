@@ -14,6 +14,8 @@ pub enum Proof {
     Registered,
     /// It has a bootstrap token that was made for this node.
     Token,
+    /// It has the TPM that the node is known by, or one that the site trusts. A TPM cannot be copied.
+    Attested,
 }
 
 /// The key of a node's machine, and how it became the node's.
@@ -45,6 +47,75 @@ pub enum KeyOrigin {
     AfterSilence,
     /// An operator released it by its claim code.
     Operator,
+    /// Its machine has the TPM that the node is known by.
+    Attested,
+}
+
+/// The TPM that a node is known by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeTpm {
+    /// SHA-256 of each endorsement key that it may have (SubjectPublicKeyInfo in DER, RFC 5280), as `sha256:` and
+    /// hexadecimal. Several, because a TPM may have one for each algorithm.
+    pub ek: Vec<String>,
+    /// How it became the node's.
+    pub origin: TpmOrigin,
+    /// SHA-256 of its attestation key (the name of the key, TPM 2.0 Library, Part 1, section 16), once it was proved.
+    /// It changes when the TPM is cleared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ak: Option<String>,
+    /// What the certificate of the endorsement key says, once the machine showed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<EkCertificate>,
+    /// Whether the machine sent an event log. It must do so again.
+    #[serde(default)]
+    pub has_event_log: bool,
+    /// When the machine last proved to have it, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proved_at: Option<u64>,
+}
+
+/// How a TPM became that of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum TpmOrigin {
+    /// An operator registered its endorsement key.
+    Registered,
+    /// A manufacturer that the site trusts certifies it, and the machine had the identifiers of the node.
+    Certificate,
+    /// The first machine that was let in after the node's release had it.
+    Release,
+}
+
+/// What the certificate of an endorsement key says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum EkCertificate {
+    /// The TPM has none.
+    None,
+    /// Its issuer is not among the manufacturers that the site trusts.
+    UnknownIssuer,
+    /// It is damaged, out of date, for another key, or not signed by its issuer.
+    Bad,
+    /// A manufacturer that the site trusts certifies that the key is in a TPM.
+    Verified,
+}
+
+/// What a waiting machine says of its TPM. It has not proved it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ClaimedTpm {
+    /// SHA-256 of its endorsement key, as in [`NodeTpm::ek`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ek: Option<String>,
+    /// What the certificate of this key says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<EkCertificate>,
+    /// What is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A machine that asks to be let in, and is not. Times are in milliseconds since 1970.
@@ -62,6 +133,9 @@ pub struct Claim {
     pub address: String,
     /// The identifiers that it sent.
     pub identity: Identity,
+    /// What it says of its TPM. Absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<ClaimedTpm>,
     /// The time when it asked first.
     pub first_asked: u64,
     /// The time when it asked last.
@@ -89,6 +163,18 @@ pub enum ClaimReason {
     KeyChanged,
     /// It has the identifiers of a node, but did not prove what the node, the operating system or the site requires.
     ProofMissing,
+    /// It has the identifiers of a node that is known by its TPM, but has none, or cannot use it.
+    TpmMissing,
+    /// It has the identifiers of a node, but another TPM.
+    TpmReplaced,
+    /// It has the identifiers and the TPM of a node, but the TPM was cleared.
+    TpmCleared,
+    /// It has the identifiers of a node, and what it says of its TPM or of its boot is not what the TPM signed.
+    TpmRefused,
+    /// It has the identifiers and the TPM of a node, but its firmware's event log is missing.
+    EventLogMissing,
+    /// It must prove that it has a TPM, and the certificate of its endorsement key is bad.
+    EkCertificateBad,
 }
 
 impl ClaimReason {

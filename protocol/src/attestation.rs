@@ -8,6 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// The media type of a [`TpmChallenge`].
+pub const CHALLENGE_TYPE: &str = "application/vnd.slipway.tpm-challenge+json";
 /// The registers that a machine's quote is over, of the SHA-256 bank: what the firmware measures (0 to 7), what the kernel's boot
 /// stub does (9), and what a unified kernel image does (11 to 13).
 pub const QUOTED_PCRS: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13];

@@ -32,7 +32,7 @@ pub mod ssh_key;
 pub mod status;
 pub mod workflow;
 
-pub use admission::{Claim, ClaimReason, KeyOrigin, NodeKey, Proof};
+pub use admission::{Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, NodeKey, NodeTpm, Proof, TpmOrigin};
 pub use attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
 pub use boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
 pub use capture::{CaptureDisk, CapturedImage};

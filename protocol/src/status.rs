@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BootStatus, BootTiming, Claim, DiskHints, ExternalStep, Failure, Identity, Inventory, Network, NodeKey, Outcome,
-    Progress, Proof,
+    BootStatus, BootTiming, Claim, DiskHints, ExternalStep, Failure, Identity, Inventory, Network, NodeKey, NodeTpm,
+    Outcome, Progress, Proof,
 };
 
 /// The state of a node. It is stored. Silent, stuck and looping are never stored: they are derived from times and
@@ -58,6 +58,9 @@ pub struct NodeStatus {
     /// The keys that the node had before, newest first. Left out of lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier_keys: Vec<NodeKey>,
+    /// The TPM that the node is known by. A machine without it is not let in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpm: Option<NodeTpm>,
     /// What the machine of the node must prove, in addition to what its operating system and the site require.
     #[serde(default)]
     pub require: Proof,
@@ -98,6 +101,36 @@ pub struct NodeStatus {
     /// The node's newest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunStatus>,
+}
+
+impl NodeStatus {
+    /// A node of which nothing more is known.
+    pub fn new(id: String, state: NodeState, identity: Identity) -> Self {
+        Self {
+            id,
+            name: None,
+            state,
+            released: false,
+            claim_code: None,
+            claims: Vec::new(),
+            key: None,
+            earlier_keys: Vec::new(),
+            tpm: None,
+            require: Proof::default(),
+            mac_only: false,
+            identity,
+            inventory: None,
+            last_seen: None,
+            enrolled_at: None,
+            silent_since: None,
+            came_back_at: None,
+            timing: None,
+            network: None,
+            ssh_keys: Vec::new(),
+            disk: None,
+            run: None,
+        }
+    }
 }
 
 /// The state of a run.

@@ -1,6 +1,6 @@
 //! Who is let in as a node. The functions are pure: [`crate::enrol`] reads the store and keeps what they return.
 
-use slipway_protocol::{ClaimReason, HEARTBEAT_SECONDS, Identity, KeyOrigin, Proof};
+use slipway_protocol::{ClaimReason, EkCertificate, HEARTBEAT_SECONDS, Identity, KeyOrigin, Proof};
 
 use crate::store::nodes::Node;
 use crate::time::Millis;
@@ -17,8 +17,41 @@ pub const WAITS: Millis = 60_000;
 pub struct Shown<'a> {
     /// Fingerprint of its key. The request proved that the machine has it.
     pub key: &'a str,
-    /// What it proved.
+    /// What it proved without a TPM.
     pub proof: Proof,
+    /// Its TPM.
+    pub tpm: ShownTpm<'a>,
+}
+
+/// What a machine shows of its TPM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownTpm<'a> {
+    /// It has none that it can use.
+    None,
+    /// What it says is not what the TPM signed.
+    Refused,
+    /// It proved to have it.
+    Proved {
+        /// Digest of the endorsement key.
+        ek: &'a str,
+        /// Digest of the attestation key.
+        ak: &'a str,
+        /// What the certificate of the endorsement key says.
+        certificate: EkCertificate,
+        /// Whether it sent an event log, which agrees with the quote.
+        has_event_log: bool,
+    },
+}
+
+/// How the TPM of a machine stands to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nothing says that it is the node's, and nothing says that it is not.
+    Unknown,
+    /// Its manufacturer, or an operator who let in the key of the machine, says that it is what it seems.
+    Vouched,
+    /// It is the one that the node is known by.
+    Own,
 }
 
 /// What is asked of a machine.
@@ -38,38 +71,97 @@ pub fn matches(registered: &Identity, found: &Identity) -> bool {
     same(&registered.uuid, &found.uuid) && same(&registered.serial, &found.serial) && a_mac
 }
 
-/// Whether a machine that has the identifiers of the node is let in: how its key becomes the node's, `None` if it is
-/// the node's already, or why it is held.
-pub fn judge(node: &Node, shown: Shown<'_>, policy: Policy, now: Millis) -> Result<Option<KeyOrigin>, ClaimReason> {
+/// How a machine is let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// How its key becomes the node's. `None`: it is the node's already.
+    pub origin: Option<KeyOrigin>,
+    /// What it proved.
+    pub proof: Proof,
+    /// Whether the node is known by its TPM from now on, if the machine proved one.
+    pub keep_tpm: bool,
+}
+
+/// Whether a machine that has the identifiers of the node is let in, and how, or why it is held.
+pub fn judge(node: &Node, shown: Shown<'_>, policy: Policy, now: Millis) -> Result<Admitted, ClaimReason> {
     if !node.released {
         return Err(ClaimReason::NotReleased);
     }
     let known = node.key.as_ref().filter(|known| known.fingerprint == shown.key);
-    let proof = known.map_or(shown.proof, |known| known.proof.max(shown.proof));
+    let is_released_key = known.is_some_and(|known| known.origin == KeyOrigin::Operator);
+    let standing = standing(node, shown.tpm, is_released_key)?;
+    let proof = if standing == Standing::Unknown { shown.proof } else { Proof::Attested };
+    let proof = known.map_or(proof, |known| known.proof.max(proof));
     if proof < policy.require {
-        return Err(ClaimReason::ProofMissing);
+        return Err(match shown.tpm {
+            ShownTpm::Refused => ClaimReason::TpmRefused,
+            ShownTpm::Proved { certificate: EkCertificate::Bad, .. } => ClaimReason::EkCertificateBad,
+            _ => ClaimReason::ProofMissing,
+        });
     }
-    if known.is_some() {
-        return Ok(None);
+    let origin = match known {
+        Some(_) => None,
+        None => Some(next_key(node, standing == Standing::Own, shown.proof, policy, now)?),
+    };
+    // Later machines with the same identifiers may be strangers. They are let in if the policy says so, but do not keep
+    // the node's own machine out for good.
+    let keep_tpm = standing == Standing::Own || matches!(origin, None | Some(KeyOrigin::First));
+    Ok(Admitted { origin, proof, keep_tpm })
+}
+
+/// Compares the TPM of a machine with the one that the node is known by.
+fn standing(node: &Node, shown: ShownTpm<'_>, is_released_key: bool) -> Result<Standing, ClaimReason> {
+    match (&node.tpm, shown) {
+        (None, ShownTpm::None | ShownTpm::Refused) => Ok(Standing::Unknown),
+        (Some(_), ShownTpm::None) => Err(ClaimReason::TpmMissing),
+        (Some(_), ShownTpm::Refused) => Err(ClaimReason::TpmRefused),
+        (None, ShownTpm::Proved { certificate, .. }) => {
+            let vouched = is_released_key || certificate == EkCertificate::Verified;
+            Ok(if vouched { Standing::Vouched } else { Standing::Unknown })
+        }
+        (Some(tpm), ShownTpm::Proved { ek, .. }) if !tpm.ek.iter().any(|known| known == ek) => {
+            Err(ClaimReason::TpmReplaced)
+        }
+        (Some(tpm), ShownTpm::Proved { ak, .. }) if tpm.ak.as_ref().is_some_and(|known| known != ak) => {
+            Err(ClaimReason::TpmCleared)
+        }
+        (Some(tpm), ShownTpm::Proved { has_event_log: false, .. }) if tpm.has_event_log => {
+            Err(ClaimReason::EventLogMissing)
+        }
+        (Some(_), ShownTpm::Proved { .. }) => Ok(Standing::Own),
+    }
+}
+
+/// How another key becomes that of the node, or why it does not.
+fn next_key(
+    node: &Node,
+    is_own_tpm: bool,
+    proof: Proof,
+    policy: Policy,
+    now: Millis,
+) -> Result<KeyOrigin, ClaimReason> {
+    // The TPM is in the node's machine, and so were the keys before.
+    if is_own_tpm {
+        return Ok(KeyOrigin::Attested);
     }
     let silent = node.last_seen.is_none_or(|seen| now.saturating_sub(seen) > SILENT);
     let gone = node.key.is_none() || node.key_left || silent;
     // A token can be copied, so it takes nothing from a machine that is there. But it is more than what anybody can read.
-    if !node.armed && shown.proof < Proof::Token {
+    if !node.armed && proof < Proof::Token {
         return Err(if gone { ClaimReason::NothingToDo } else { ClaimReason::KeyInUse });
     }
     match () {
-        () if node.key.is_none() => Ok(Some(KeyOrigin::First)),
+        () if node.key.is_none() => Ok(KeyOrigin::First),
         () if policy.strict => Err(ClaimReason::KeyChanged),
-        () if node.key_left => Ok(Some(KeyOrigin::AfterInstallation)),
-        () if silent => Ok(Some(KeyOrigin::AfterSilence)),
+        () if node.key_left => Ok(KeyOrigin::AfterInstallation),
+        () if silent => Ok(KeyOrigin::AfterSilence),
         () => Err(ClaimReason::KeyInUse),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{NodeKey, NodeState};
+    use slipway_protocol::{NodeKey, NodeState, NodeTpm, TpmOrigin};
 
     use super::*;
 
@@ -115,7 +207,8 @@ mod tests {
         use KeyOrigin as O;
         let (soon, late) = (100_000 + SILENT, 100_001 + SILENT);
         let policy = Policy::default();
-        let other = Shown { key: "new", proof: Proof::Registered };
+        let judge = |node: &Node, shown, policy, now| judge(node, shown, policy, now).map(|admitted| admitted.origin);
+        let other = Shown { key: "new", proof: Proof::Registered, tpm: ShownTpm::None };
         let token = Shown { proof: Proof::Token, ..other };
         let same = Shown { key: "old", ..other };
         let (armed, idle) = (node(true), node(false));
@@ -149,5 +242,82 @@ mod tests {
         assert_eq!(judge(&armed, other, proven, late), Err(R::ProofMissing));
         assert_eq!(judge(&armed, same, proven, late), Err(R::ProofMissing));
         assert_eq!(judge(&armed, token, proven, late), Ok(Some(O::AfterSilence)));
+    }
+
+    /// What a machine with this endorsement key proved.
+    fn proved(ek: &str) -> ShownTpm<'_> {
+        ShownTpm::Proved { ek, ak: "ak", certificate: EkCertificate::None, has_event_log: true }
+    }
+
+    #[test]
+    fn a_node_with_a_tpm_lets_in_that_and_no_other() {
+        use ClaimReason as R;
+        let tpm = NodeTpm {
+            ek: vec!["ek".to_owned(), "rsa".to_owned()],
+            origin: TpmOrigin::Release,
+            ak: Some("ak".to_owned()),
+            certificate: None,
+            has_event_log: true,
+            proved_at: None,
+        };
+        let idle = Node { tpm: Some(tpm), ..node(false) };
+        let armed = Node { armed: true, ..idle.clone() };
+        let cleared =
+            ShownTpm::Proved { ek: "ek", ak: "other", certificate: EkCertificate::Verified, has_event_log: true };
+        let silent = ShownTpm::Proved { ek: "ek", ak: "ak", certificate: EkCertificate::None, has_event_log: false };
+        let policy = Policy { require: Proof::Attested, strict: true };
+        let own = Admitted { origin: Some(KeyOrigin::Attested), proof: Proof::Attested, keep_tpm: true };
+        let table = [
+            (proved("ek"), Ok(own)),
+            (proved("rsa"), Ok(own)),
+            (proved("other"), Err(R::TpmReplaced)),
+            (cleared, Err(R::TpmCleared)),
+            (silent, Err(R::EventLogMissing)),
+            (ShownTpm::None, Err(R::TpmMissing)),
+            (ShownTpm::Refused, Err(R::TpmRefused)),
+        ];
+        for (tpm, expect) in table {
+            for node in [&idle, &armed] {
+                let shown = Shown { key: "new", proof: Proof::Registered, tpm };
+                assert_eq!(judge(node, shown, policy, 100_000), expect, "{tpm:?}");
+                assert_eq!(judge(node, shown, Policy::default(), 100_000), expect, "{tpm:?}, nothing required");
+                let known = Shown { key: "old", ..shown };
+                let origin = judge(node, known, policy, 100_000).map(|admitted| admitted.origin);
+                assert_eq!(origin, expect.map(|_| None), "{tpm:?}, with the key of the node");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tpm_becomes_the_nodes_at_its_release_and_by_nothing_weaker() {
+        let late = 100_001 + SILENT;
+        let fresh = Node { key: None, ..node(true) };
+        let with_verified =
+            ShownTpm::Proved { ek: "ek", ak: "ak", certificate: EkCertificate::Verified, has_event_log: false };
+        let with_bad = ShownTpm::Proved { ek: "ek", ak: "ak", certificate: EkCertificate::Bad, has_event_log: false };
+        let shown = |tpm| Shown { key: "new", proof: Proof::Registered, tpm };
+        let admitted = |node: &Node, tpm| {
+            let admitted = judge(node, shown(tpm), Policy::default(), late).expect("nothing is required");
+            (admitted.proof, admitted.keep_tpm)
+        };
+        assert_eq!(admitted(&fresh, proved("ek")), (Proof::Registered, true));
+        assert_eq!(admitted(&fresh, with_verified), (Proof::Attested, true));
+        assert_eq!(admitted(&fresh, with_bad), (Proof::Registered, true));
+        assert_eq!(admitted(&node(true), proved("ek")), (Proof::Registered, false), "after silence");
+        assert_eq!(admitted(&node(true), with_verified), (Proof::Attested, false), "after silence");
+
+        let required = Policy { require: Proof::Attested, strict: false };
+        let reason = |node: &Node, tpm| judge(node, shown(tpm), required, late).expect_err("it is required");
+        assert_eq!(reason(&fresh, proved("ek")), ClaimReason::ProofMissing);
+        assert_eq!(reason(&fresh, with_bad), ClaimReason::EkCertificateBad);
+        assert_eq!(reason(&fresh, ShownTpm::Refused), ClaimReason::TpmRefused);
+        assert_eq!(reason(&fresh, ShownTpm::None), ClaimReason::ProofMissing);
+
+        let mut released = node(true);
+        released.key =
+            released.key.map(|key| NodeKey { fingerprint: "new".to_owned(), origin: KeyOrigin::Operator, ..key });
+        let expect = Admitted { origin: None, proof: Proof::Attested, keep_tpm: true };
+        assert_eq!(judge(&released, shown(proved("ek")), required, late), Ok(expect));
+        assert_eq!(judge(&node(false), shown(with_verified), required, late), Err(ClaimReason::NothingToDo));
     }
 }

@@ -1,15 +1,16 @@
 //! Recognises machines as nodes, and lets them in or holds them.
 
 mod hold;
+pub mod tpm;
 
 use std::net::IpAddr;
 
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{
-    ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, KeyOrigin, NodeKey, Proof, RunState, Wait,
+    ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, KeyOrigin, NodeKey, Proof, RunState, TpmChallenge, Wait,
 };
 
-use crate::admission::{self, Policy, Shown};
+use crate::admission::{self, Admitted, Policy, Shown};
 use crate::ca::{Authority, NODE_LIFETIME, NodeRequest};
 use crate::error::Error;
 use crate::jwt::{Signer, Subject};
@@ -20,6 +21,7 @@ use crate::store::nodes::{self, Node};
 use crate::store::tokens::{self, Token};
 use crate::store::{self, Connection, Store, runs};
 use crate::time::Millis;
+use tpm::Claimed;
 
 /// Most MAC addresses one machine may have.
 const MAX_MACS: usize = 64;
@@ -34,6 +36,8 @@ pub enum Answer {
     Enrolled(Enrolment),
     /// An operator must act first.
     Wait(Wait),
+    /// It is let in if it proves its TPM.
+    Prove(TpmChallenge),
 }
 
 /// Issues the nodes' credentials.
@@ -62,13 +66,14 @@ struct Applicant {
     identity: Identity,
     report: Report,
     token: Option<String>,
+    tpm: Claimed,
     address: IpAddr,
 }
 
 /// What is to be done with a machine.
 enum Outcome {
-    /// Let it in as this node. If the key is new to the node, how it becomes the node's.
-    LetIn { node: Box<Node>, proof: Proof, origin: Option<KeyOrigin>, token: Option<Token> },
+    /// Let it in as this node.
+    LetIn { node: Box<Node>, admitted: Admitted, token: Option<Token> },
     /// Hold it.
     Hold { reason: ClaimReason, node: Option<Box<Node>> },
 }
@@ -78,13 +83,14 @@ pub async fn enrol(
     store: &Store,
     credentials: &Credentials<'_>,
     policy: Policy,
+    tpms: &tpm::Judge,
     request: &EnrolRequest,
     from: IpAddr,
     now: Millis,
 ) -> Result<Answer, Error> {
     check_size(request)?;
     let csr = NodeRequest::from_pem(&request.csr)?;
-    let applicant = applicant(request, &csr, from);
+    let applicant = applicant(request, &csr, tpms, from, now);
     if nodes::identifiers(&applicant.identity).next().is_none() {
         let message = "the machine has no usable UUID, serial number or MAC address to identify it";
         return Err(Error::refused(ErrorCode::IdentityMissing, message));
@@ -95,8 +101,11 @@ pub async fn enrol(
     }
     let mut transaction = store.write().await?;
     let answer = match judge(&mut transaction, &applicant, policy, now).await? {
-        Outcome::LetIn { node, proof, origin, token } => {
-            let node = let_in(&mut transaction, *node, &applicant, proof, origin, now).await?;
+        Outcome::LetIn { node, admitted, token } => {
+            if let Some(challenge) = applicant.tpm.challenge(tpms, &applicant.key, now)? {
+                return Ok(Answer::Prove(challenge));
+            }
+            let node = let_in(&mut transaction, *node, &applicant, admitted, now).await?;
             if let Some(token) = token {
                 tokens::consume(&mut transaction, &token.hash, &node, &from.to_string(), now).await?;
             }
@@ -129,20 +138,27 @@ fn check_size(request: &EnrolRequest) -> Result<(), Error> {
             "an identifier, the agent's version or the id of the boot is longer than {MAX_CHARS} characters"
         ));
     }
+    if request.tpm.as_ref().is_some_and(|tpm| !tpm.is_within_bounds()) {
+        return invalid("a part of what the machine says of its TPM is too long".to_owned());
+    }
     Ok(())
 }
 
-fn applicant(request: &EnrolRequest, csr: &NodeRequest, address: IpAddr) -> Applicant {
+fn applicant(request: &EnrolRequest, csr: &NodeRequest, tpms: &tpm::Judge, address: IpAddr, now: Millis) -> Applicant {
+    let key = csr.fingerprint();
+    let tpm = tpms.look_at(request.tpm.as_ref(), &key, now);
     Applicant {
-        key: csr.fingerprint(),
+        key,
         identity: normalise(&request.identity),
         report: Report {
             inventory: request.inventory.clone(),
             timing: request.timing,
             agent_version: request.agent_version.clone(),
             boot_id: request.boot_id.clone(),
+            tpm: tpm.told(),
         },
         token: request.bootstrap_token.clone(),
+        tpm,
         address,
     }
 }
@@ -214,7 +230,8 @@ async fn judge(
         }
         let mut node = Box::new(Node::new(applicant.identity.clone(), now));
         node.release();
-        return Ok(Outcome::LetIn { node, proof: Proof::Token, origin: Some(KeyOrigin::First), token: Some(token) });
+        let admitted = Admitted { origin: Some(KeyOrigin::First), proof: Proof::Token, keep_tpm: true };
+        return Ok(Outcome::LetIn { node, admitted, token: Some(token) });
     };
     // A node that was let in needs no further consent. Its machine may itself have used the token long ago.
     let token = match usable(token, now) {
@@ -230,9 +247,9 @@ async fn judge(
     let is_made_for_it = token.as_ref().is_some_and(|token| token.made_for.is_some());
     let proof = if is_made_for_it { Proof::Token } else { Proof::Registered };
     let require = required(connection, &node, site).await?;
-    let shown = Shown { key: &applicant.key, proof };
+    let shown = Shown { key: &applicant.key, proof, tpm: applicant.tpm.shown() };
     match admission::judge(&node, shown, Policy { require, ..site }, now) {
-        Ok(origin) => Ok(Outcome::LetIn { node: Box::new(node), proof, origin, token }),
+        Ok(admitted) => Ok(Outcome::LetIn { node: Box::new(node), admitted, token }),
         Err(reason) => hold(reason, Some(node)),
     }
 }
@@ -273,10 +290,10 @@ async fn let_in(
     connection: &mut Connection,
     mut node: Node,
     applicant: &Applicant,
-    proof: Proof,
-    origin: Option<KeyOrigin>,
+    admitted: Admitted,
     now: Millis,
 ) -> Result<String, Error> {
+    let Admitted { origin, proof, keep_tpm } = admitted;
     node.state = state::next(node.state, NodeEvent::Enrolled);
     learn(&mut node, applicant.report.clone(), now);
     node.key_left = false;
@@ -294,6 +311,11 @@ async fn let_in(
             let fingerprint = applicant.key.clone();
             give_key(connection, &mut node, NodeKey { fingerprint, proof, origin, since: now, address }).await?;
         }
+    }
+    if keep_tpm {
+        // A new node must be stored before what it proved is.
+        applicant.tpm.keep(connection, &mut node, now).await?;
+        nodes::save(connection, &node).await?;
     }
     claimants::remove(connection, &applicant.key).await?;
     Ok(node.id)

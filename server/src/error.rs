@@ -101,6 +101,12 @@ pub enum Error {
         /// Why it failed.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// No challenge could be made for a TPM.
+    #[error("making a challenge for the TPM of a machine")]
+    Challenge {
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// Something could not be encrypted.
     #[error("{doing}")]
     Seal {

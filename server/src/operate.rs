@@ -11,6 +11,7 @@ mod run;
 mod steps;
 mod system;
 mod token;
+mod tpm;
 mod workflow_file;
 
 use slipway_protocol::{DiskHints, ErrorCode, ssh_key};
@@ -31,6 +32,7 @@ pub use self::system::{add_system, remove_system};
 pub use self::token::{
     IssuedToken, MetadataUrl, TokenStatus, add_run_token, add_token, list_tokens, metadata_url, revoke_token,
 };
+pub use self::tpm::{NodeAttestation, node_attestation};
 pub use self::workflow_file::{WorkflowFile, parse_workflow};
 
 /// Names become host names: labels of letters, digits and hyphens, joined by dots (RFC 1123, section 2.1).

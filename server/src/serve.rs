@@ -23,6 +23,7 @@ use crate::ca::Authority;
 use crate::capture::Captures;
 use crate::certificate::Certificate;
 use crate::data::{DataDir, check_apart};
+use crate::enrol::tpm;
 use crate::error::{Error, chain};
 use crate::jwt::Signer;
 use crate::limits::{Limits, raise_open_files};
@@ -62,6 +63,8 @@ pub struct Config {
     pub max_capture: u64,
     /// What is asked of every machine.
     pub policy: Policy,
+    /// File with the certificates of TPM manufacturers that the site trusts, in PEM.
+    pub ek_ca: Option<PathBuf>,
     /// What clients may cost.
     pub limits: Limits,
 }
@@ -123,6 +126,7 @@ impl Server {
             check_boot_folder(folder)?;
             check_apart(&config.data, folder)?;
         }
+        let tpms = tpm::Judge::new(config.ek_ca.as_deref())?;
         let data = DataDir::make(&config.data)?;
         let lock = data.lock_for_serving(&config.url.text)?;
         let https = listen(config.listen).await?;
@@ -152,6 +156,7 @@ impl Server {
             authority,
             signer,
             policy: config.policy,
+            tpms,
             operator_token,
             boot: config.boot,
             reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),

@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use slipway_protocol::{
-    Claim, ExternalStep, NodeState, NodeStatus, POLL_SECONDS, Proof, RunState, RunStatus, StepState,
-};
+use slipway_protocol::{Claim, ExternalStep, NodeState, NodeStatus, POLL_SECONDS, RunState, RunStatus, StepState};
 
 use crate::admission::SILENT;
 use crate::error::Error;
@@ -34,6 +32,7 @@ fn of_node(node: Node, mut run: Option<RunStatus>, claims: Vec<Claim>, now: Mill
         claims,
         key: node.key,
         earlier_keys: Vec::new(),
+        tpm: node.tpm,
         require: node.require,
         mac_only: node.mac_only,
         id: node.id,
@@ -55,27 +54,12 @@ fn of_node(node: Node, mut run: Option<RunStatus>, claims: Vec<Claim>, now: Mill
 /// A machine that waits, as a row of its own: it has not all identifiers of a node.
 fn of_stranger(claimant: Claimant, claim: Claim) -> NodeStatus {
     NodeStatus {
-        id: claimant.id,
-        name: None,
-        state: NodeState::Held,
-        released: false,
         claim_code: Some(claimant.code),
         claims: vec![claim],
-        key: None,
-        earlier_keys: Vec::new(),
-        require: Proof::default(),
-        mac_only: false,
-        identity: claimant.identity,
         inventory: Some(claimant.report.inventory),
         timing: claimant.report.timing,
         last_seen: Some(claimant.last_asked),
-        enrolled_at: None,
-        silent_since: None,
-        came_back_at: None,
-        network: None,
-        ssh_keys: Vec::new(),
-        disk: None,
-        run: None,
+        ..NodeStatus::new(claimant.id, NodeState::Held, claimant.identity)
     }
 }
 
@@ -86,6 +70,7 @@ fn claim(claimant: &Claimant, node: Option<&str>) -> Claim {
         node: node.map(str::to_owned),
         address: claimant.address.clone(),
         identity: claimant.identity.clone(),
+        tpm: claimant.report.tpm.clone(),
         first_asked: claimant.first_asked,
         last_asked: claimant.last_asked,
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
-use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, ErrorCode, RenewRequest, Wait};
+use slipway_protocol::attestation::CHALLENGE_TYPE;
+use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, ErrorCode, RenewRequest, TpmChallenge, Wait};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, SMALL, from_json};
@@ -28,7 +29,9 @@ const MAX_ENROL_BYTES: usize = 256 << 10;
     (status = 200, body = Enrolment, description = "The machine is enrolled. The body has its credentials."),
     (status = 202, body = Wait, description = "An operator must act first. Ask again after Retry-After."),
     (status = 400, body = ErrorBody, description = "The request or its CSR cannot be read, or is too large."),
-    (status = 401, body = ErrorBody, description = "token-unknown: never issued, revoked, or used before."),
+    (status = 401, content((ErrorBody = "application/json"), (TpmChallenge = "application/vnd.slipway.tpm-challenge+json")),
+        description = "token-unknown: never issued, revoked, or used before. Or a challenge: the machine is let in if it asks \
+                       again with the proof that it has its TPM."),
     (status = 410, body = ErrorBody, description = "token-expired."),
     (status = 422, body = ErrorBody, description = "identity-missing: no usable UUID, serial number or MAC address."),
     (status = 429, body = ErrorBody, description = "The address asks too often. Ask again after Retry-After.")))]
@@ -43,10 +46,15 @@ pub async fn enrol(State(app): State<Arc<App>>, peer: Peer, unread: Unread) -> R
     let _turn = app.turn().await?;
     let request: EnrolRequest = from_json(&body)?;
     let credentials = Credentials { authority: &app.authority, signer: &app.signer };
-    Ok(match enrol::enrol(&app.store, &credentials, app.policy, &request, peer.address.ip(), now()).await? {
-        Answer::Enrolled(enrolment) => Json(enrolment).into_response(),
-        Answer::Wait(wait) => (StatusCode::ACCEPTED, [(RETRY_AFTER, RETRY_SECONDS)], Json(wait)).into_response(),
-    })
+    Ok(
+        match enrol::enrol(&app.store, &credentials, app.policy, &app.tpms, &request, peer.address.ip(), now()).await? {
+            Answer::Enrolled(enrolment) => Json(enrolment).into_response(),
+            Answer::Prove(challenge) => {
+                (StatusCode::UNAUTHORIZED, [(CONTENT_TYPE, CHALLENGE_TYPE)], Json(challenge)).into_response()
+            }
+            Answer::Wait(wait) => (StatusCode::ACCEPTED, [(RETRY_AFTER, RETRY_SECONDS)], Json(wait)).into_response(),
+        },
+    )
 }
 
 /// Get new credentials for the same key before the old ones expire.

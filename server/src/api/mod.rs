@@ -37,6 +37,7 @@ use crate::admission::Policy;
 use crate::ca::Authority;
 use crate::capture::Captures;
 use crate::data::DataDir;
+use crate::enrol::tpm;
 use crate::error::Error;
 use crate::jwt::Signer;
 use crate::limits::Limits;
@@ -61,6 +62,8 @@ pub struct App {
     pub signer: Signer,
     /// What the site asks of every machine.
     pub policy: Policy,
+    /// Asks machines to prove their TPMs.
+    pub tpms: tpm::Judge,
     /// The operators' token.
     pub operator_token: String,
     /// The folder of boot files.
@@ -108,6 +111,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{node}/metadata-url", get(operator::metadata_url))
         .route("/nodes/{node}/runs", get(operator::runs_of_node).post(operator::start_run))
         .route("/nodes/{node}/log", get(operator::log))
+        .route("/nodes/{node}/attestation", get(operator::attestation))
         .route("/runs", get(operator::all_runs))
         .route("/runs/{run}", get(operator::run))
         .route("/runs/{run}/cancel", post(operator::cancel_run))

@@ -41,6 +41,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::start_run,
         super::operator::runs_of_node,
         super::operator::log,
+        super::operator::attestation,
         super::operator::metadata_url,
         super::operator::all_runs,
         super::operator::cancel_run,

@@ -13,7 +13,9 @@ use crate::api::App;
 use crate::api::answer::{ApiError, JsonBody, UrlPath, UrlQuery};
 use crate::api::auth::OperatorCaller;
 use crate::error::Error;
-use crate::operate::{self, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeChange, TokenStatus};
+use crate::operate::{
+    self, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeAttestation, NodeChange, TokenStatus,
+};
 use crate::status;
 use crate::store::images::Image;
 use crate::store::runs::Run;
@@ -171,6 +173,19 @@ pub async fn log(
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
     let log = operate::node_log(&app.store, &node, which.r#type).await?;
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], log))
+}
+
+/// Get what the machine of a node last proved with its TPM.
+#[utoipa::path(get, path = "/v1/operator/nodes/{node}/attestation", params(("node" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 200, body = NodeAttestation), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody, description = "There is no such node, or its machine proved none.")))]
+pub async fn attestation(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(node): UrlPath<String>,
+) -> Result<Json<NodeAttestation>, ApiError> {
+    Ok(Json(operate::node_attestation(&app.store, &node).await?))
 }
 
 /// Get the URL of the metadata of a node's newest run. The URL is a secret: it gives access to the user-data.

@@ -1,6 +1,6 @@
 //! Texts about the machines that claim to be nodes, and about the keys of nodes.
 
-use slipway_protocol::{Claim, ClaimReason, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus};
+use slipway_protocol::{Claim, ClaimReason, ClaimedTpm, Identity, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm};
 use slipway_server::admission::WAITS;
 use slipway_server::time::Millis;
 
@@ -19,14 +19,14 @@ fn waiting(node: &NodeStatus, now: Millis) -> impl Iterator<Item = &Claim> {
 /// What is wrong or due, if machines claim to be this node.
 pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     let contested = |claim: &&Claim| {
-        matches!(claim.reason, ClaimReason::KeyInUse | ClaimReason::KeyChanged | ClaimReason::ProofMissing)
+        claim.reason.identifiers_match() && !matches!(claim.reason, ClaimReason::NotReleased | ClaimReason::NothingToDo)
     };
     let others = waiting(node, now).filter(contested).count();
     if let Some(claim) = waiting(node, now).find(contested) {
         let more = if others > 1 { format!(", and {} more", others - 1) } else { String::new() };
-        let lacks = if claim.reason == ClaimReason::ProofMissing { " without the proof that is required" } else { "" };
         return Some(format!(
-            "another machine claims to be this node{lacks}: for {}, from {}, claim code {}{more}",
+            "{}: for {}, from {}, claim code {}{more}",
+            contest(claim.reason),
             duration(claim.last_asked.saturating_sub(claim.first_asked)),
             claim.address,
             claim.code
@@ -34,6 +34,27 @@ pub fn notice(node: &NodeStatus, now: Millis) -> Option<String> {
     }
     let idle = waiting(node, now).find(|claim| claim.reason == ClaimReason::NothingToDo)?;
     Some(format!("a machine with its identifiers waits for work, from {}: start a run", idle.address))
+}
+
+/// What a machine is about that has the identifiers of the node and is not let in. The machine of the row is that of the
+/// node, so the sentence speaks of another.
+fn contest(reason: ClaimReason) -> &'static str {
+    match reason {
+        ClaimReason::ProofMissing => "another machine claims to be this node without the proof that is required",
+        ClaimReason::TpmMissing => "TPM missing: a machine claims to be this node and shows no TPM",
+        ClaimReason::TpmReplaced => "TPM replaced: a machine claims to be this node and has another TPM",
+        ClaimReason::TpmCleared => "TPM cleared: a machine has the TPM of this node, but its keys were cleared",
+        ClaimReason::TpmRefused => {
+            "TPM refused: a machine claims to be this node, and its TPM does not confirm what it says"
+        }
+        ClaimReason::EventLogMissing => {
+            "event log missing: a machine has the TPM of this node, but does not say what it booted"
+        }
+        ClaimReason::EkCertificateBad => {
+            "bad EK certificate: a machine claims to be this node, and its TPM cannot be trusted"
+        }
+        _ => "another machine claims to be this node",
+    }
 }
 
 /// Why a machine waits to be let in for the first time, as this node or as none.
@@ -66,6 +87,9 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
             text += &format!("Earlier key: {}\n", key_line(earlier, now));
         }
     }
+    if let Some(tpm) = &node.tpm {
+        text += &format!("\nTPM: {}\n", tpm_line(tpm, now));
+    }
     for claim in &node.claims {
         text += &format!(
             "\nClaim {}: {}, from {}, first asked {} ago, last asked {} ago\n  {}\n",
@@ -76,6 +100,9 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
             duration(now.saturating_sub(claim.last_asked)),
             line(&identifiers(&claim.identity)),
         );
+        if let Some(tpm) = &claim.tpm {
+            text += &format!("  says of its TPM: {}\n", line(&claimed_tpm(tpm)));
+        }
     }
     text
 }
@@ -84,6 +111,24 @@ fn key_line(key: &NodeKey, now: Millis) -> String {
     let short: String = key.fingerprint.chars().take(16).collect();
     let age = duration(now.saturating_sub(key.since));
     format!("{short}, proof {}, {}, since {age}, from {}", word(&key.proof), word(&key.origin), key.address)
+}
+
+fn tpm_line(tpm: &NodeTpm, now: Millis) -> String {
+    let ek = format!("{}, {}", tpm.ek.join(" or "), word(&tpm.origin));
+    let certificate = tpm.certificate.map(|certificate| format!(", certificate: {}", word(&certificate)));
+    let proved = tpm.proved_at.map_or_else(
+        || ", not proved yet".to_owned(),
+        |at| format!(", proved {} ago", duration(now.saturating_sub(at))),
+    );
+    let log = if tpm.has_event_log { ", with event log" } else { "" };
+    format!("{ek}{}{proved}{log}", certificate.unwrap_or_default())
+}
+
+fn claimed_tpm(tpm: &ClaimedTpm) -> String {
+    let ek = tpm.ek.clone().unwrap_or_else(|| "it cannot be used".to_owned());
+    let certificate = tpm.certificate.map(|certificate| format!(", certificate: {}", word(&certificate)));
+    let problem = tpm.problem.as_ref().map(|problem| format!(" ({problem})"));
+    format!("{ek}{}{}", certificate.unwrap_or_default(), problem.unwrap_or_default())
 }
 
 fn identifiers(identity: &Identity) -> String {

@@ -60,6 +60,11 @@ Examples:
         /// Id, name or claim code.
         node: String,
     },
+    /// Print what a machine last proved with its TPM, as JSON: keys, quote, register values and event log.
+    Attestation {
+        /// Id, name or claim code.
+        node: String,
+    },
     /// Print the log of a machine's newest boot.
     Log {
         /// Id, name or claim code.
@@ -96,7 +101,9 @@ impl From<LogKind> for LogType {
 #[command(after_help = "\
 Examples:
   slipway-server node add --name web1 --uuid 4c4c4544-0042-3010-8058-b7c04f503432 --release
-  slipway-server node add --name web2 --serial 7CZ1234 --mac 52:54:00:12:34:56")]
+  slipway-server node add --name web2 --serial 7CZ1234 --mac 52:54:00:12:34:56
+  slipway-server node add --name web3 --serial 7CZ1235 --require attested --release \
+      --ek sha256:b4fe9c1ab3a0d22ae21a0eb86b3a5ef3b27a8e6ab2b6f8fa8f8a4d2fe9a7c6d1")]
 pub struct NodeAdd {
     /// Name, also the installed system's host name.
     #[arg(long)]
@@ -119,6 +126,10 @@ pub struct NodeAdd {
     /// What the machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: ProofName,
+    /// Endorsement key of its TPM, as sha256: and the SHA-256 of the public key in DER; may be given several times, as a TPM
+    /// may have one for each algorithm. No machine with another TPM is let in.
+    #[arg(long, value_name = "DIGEST")]
+    ek: Vec<String>,
 }
 
 #[derive(Args)]
@@ -146,6 +157,12 @@ pub struct NodeSet {
     /// What the machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", group = "what")]
     require: Option<ProofName>,
+    /// Endorsement key of its TPM, if it was replaced in a repair; may be given several times.
+    #[arg(long, value_name = "DIGEST", group = "what")]
+    ek: Vec<String>,
+    /// Forget its TPM: the next one that is let in becomes the machine's.
+    #[arg(long, conflicts_with = "ek", group = "what")]
+    no_ek: bool,
     /// YAML file with its network configuration.
     #[arg(long, value_name = "FILE", group = "what")]
     network: Option<PathBuf>,
@@ -171,8 +188,8 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
     match command {
         NodeCommand::Add(add) => {
             let identity = Identity { uuid: add.uuid, serial: add.serial, macs: add.macs };
-            let NodeAdd { name, release, mac_only, require, .. } = add;
-            let new = NewNode { name, identity, release, mac_only, require: require.into() };
+            let NodeAdd { name, release, mac_only, require, ek, .. } = add;
+            let new = NewNode { name, identity, release, mac_only, require: require.into(), ek };
             let added = operate::add_node(store, new).await?;
             print_line(&added.id)
         }
@@ -199,6 +216,7 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
         NodeCommand::MetadataUrl { node } => {
             print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)
         }
+        NodeCommand::Attestation { node } => print_json(&operate::node_attestation(store, &node).await?),
         NodeCommand::RecoveryKey(options) => recovery_key::run(store, options).await,
         NodeCommand::Log { node, kind } => print(&operate::node_log(store, &node, kind.into()).await?),
     }
@@ -213,7 +231,8 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     let disk = set.disk.hints().or_else(|| set.no_disk.then(DiskHints::default));
     let identity = Identity { uuid: set.uuid, serial: set.serial, macs: set.macs };
     let identity = (identity != Identity::default()).then_some(identity);
-    Ok(NodeChange { name: set.name, identity, require: set.require.map(Into::into), network, ssh_keys, disk })
+    let ek = (set.no_ek || !set.ek.is_empty()).then_some(set.ek);
+    Ok(NodeChange { name: set.name, identity, require: set.require.map(Into::into), ek, network, ssh_keys, disk })
 }
 
 fn node_table(nodes: &[NodeStatus]) -> String {

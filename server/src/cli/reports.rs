@@ -133,26 +133,7 @@ mod tests {
             system_state: Some("starting".to_owned()),
         };
         NodeStatus {
-            id: "0123".to_owned(),
-            name: None,
-            state: NodeState::Booting,
             released: true,
-            claim_code: None,
-            claims: Vec::new(),
-            key: None,
-            earlier_keys: Vec::new(),
-            require: Default::default(),
-            mac_only: false,
-            identity: Identity::default(),
-            inventory: None,
-            timing: None,
-            last_seen: None,
-            enrolled_at: None,
-            silent_since: None,
-            came_back_at: None,
-            network: None,
-            ssh_keys: Vec::new(),
-            disk: None,
             run: Some(RunStatus {
                 last_contact_at: None,
                 id: "r".to_owned(),
@@ -167,6 +148,7 @@ mod tests {
                 external_steps,
                 boot: boot_at.map(|at| BootStatus { report, boots: 2, first_at: 1, at }),
             }),
+            ..NodeStatus::new("0123".to_owned(), NodeState::Booting, Identity::default())
         }
     }
 

@@ -43,6 +43,10 @@ pub struct Options {
     /// Ask an operator each time a node has another key, which is each time its machine is restarted.
     #[arg(long)]
     strict: bool,
+    /// File with the certificates of TPM manufacturers, in PEM: roots and intermediates. A machine whose TPM they certify
+    /// counts as attested when it is let in first.
+    #[arg(long, value_name = "FILE")]
+    ek_ca: Option<PathBuf>,
     /// How the log is written to standard error. By default it goes to the journal if standard error is connected to it,
     /// as for a service of systemd, and otherwise it is text.
     #[arg(long, value_enum, value_name = "FORMAT")]
@@ -57,12 +61,12 @@ struct Ready {
 }
 
 pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
-    let Options { url, listen, boot_listen, boot, names, max_capture, require, strict, log_format: _ } = options;
+    let Options { url, listen, boot_listen, boot, names, max_capture, require, strict, ek_ca, log_format: _ } = options;
     let policy = Policy { require: require.into(), strict };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let limits = Limits::default();
-    let config = Config { data, url, listen, boot_listen, boot, names, max_capture, policy, limits };
+    let config = Config { data, url, listen, boot_listen, boot, names, max_capture, policy, ek_ca, limits };
     let server = Server::bind(config).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
     // Machines are served even if nobody reads this.

@@ -273,7 +273,7 @@ fn total(run: &RunStatus, now: Millis) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slipway_protocol::{Failure, Identity, Proof, Stage};
+    use slipway_protocol::{Failure, Identity, Stage};
 
     use super::*;
 
@@ -294,26 +294,9 @@ mod tests {
 
     fn node(state: NodeState, steps: Vec<StepStatus>) -> NodeStatus {
         NodeStatus {
-            id: "0123".to_owned(),
             name: Some("web1".to_owned()),
-            state,
             released: true,
-            claim_code: None,
-            claims: Vec::new(),
-            key: None,
-            earlier_keys: Vec::new(),
-            require: Proof::default(),
-            mac_only: false,
-            identity: Identity::default(),
-            inventory: None,
-            timing: None,
             last_seen: Some(100_000),
-            enrolled_at: None,
-            silent_since: None,
-            came_back_at: None,
-            network: None,
-            ssh_keys: Vec::new(),
-            disk: None,
             run: Some(RunStatus {
                 id: "r".to_owned(),
                 node: "0123".to_owned(),
@@ -328,6 +311,7 @@ mod tests {
                 external_steps: Vec::new(),
                 boot: None,
             }),
+            ..NodeStatus::new("0123".to_owned(), state, Identity::default())
         }
     }
 

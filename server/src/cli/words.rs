@@ -14,6 +14,8 @@ pub enum ProofName {
     Registered,
     /// A bootstrap token that was made for the node.
     Token,
+    /// The TPM that the node is known by.
+    Attested,
 }
 
 impl From<ProofName> for Proof {
@@ -21,6 +23,7 @@ impl From<ProofName> for Proof {
         match name {
             ProofName::Registered => Self::Registered,
             ProofName::Token => Self::Token,
+            ProofName::Attested => Self::Attested,
         }
     }
 }

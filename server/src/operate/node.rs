@@ -5,6 +5,7 @@ use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, Proof};
 
 use super::network::valid_network;
+use super::tpm::registered_tpm;
 use super::{check_disk, check_keys, check_name, known_node};
 use crate::error::Error;
 use crate::reports::secrets;
@@ -34,6 +35,10 @@ pub struct NewNode {
     /// What its machine must prove.
     #[serde(default)]
     pub require: Proof,
+    /// The endorsement keys of its TPM: SHA-256 of SubjectPublicKeyInfo in DER (RFC 5280), as `sha256:` and hexadecimal. No
+    /// machine with another TPM is let in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ek: Vec<String>,
 }
 
 /// Changes to a node. Settings that are left out stay as they are.
@@ -50,6 +55,10 @@ pub struct NodeChange {
     /// What its machine must prove.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require: Option<Proof>,
+    /// The endorsement keys of its TPM, as in `NewNode`. They replace the TPM that the node is known by. An empty list
+    /// forgets it: the node is known by the next TPM that is let in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ek: Option<Vec<String>>,
     /// Network configuration of the installed system. If it is empty, the image's own is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
@@ -76,6 +85,7 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
     node.name = new.name;
     node.mac_only = new.mac_only;
     node.require = new.require;
+    node.tpm = registered_tpm(&new.ek)?;
     if new.release {
         node.release();
     }
@@ -172,6 +182,9 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
     }
     if let Some(require) = change.require {
         node.require = require;
+    }
+    if let Some(ek) = &change.ek {
+        node.tpm = registered_tpm(ek)?;
     }
     if let Some(network) = change.network {
         node.network = valid_network(network)?;

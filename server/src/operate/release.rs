@@ -1,6 +1,8 @@
 //! Lets machines in: a node by its name, for the first machine that has its identifiers; or one machine by its claim code.
 
-use slipway_protocol::{ClaimReason, ErrorCode, KeyOrigin, NodeKey, NodeState, NodeStatus, Proof};
+use slipway_protocol::{
+    ClaimReason, EkCertificate, ErrorCode, KeyOrigin, NodeKey, NodeState, NodeStatus, Proof, TpmOrigin,
+};
 
 use super::node::check_name_is_free;
 use crate::admission::WAITS;
@@ -64,15 +66,13 @@ async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Nod
     let code = &claimant.code;
     let found = enrol::candidates(connection, &claimant.identity).await?;
     let labels = |nodes: &[Node]| nodes.iter().map(Node::label).collect::<Vec<_>>().join(" and ");
-    if claimant.reason == ClaimReason::ProofMissing {
-        return conflict(format!(
-            "the machine with the code {code} did not prove what node {} requires; give it a token made for the node \
-             (`token add --node NODE`), or require less (`node set NODE --require registered`)",
-            labels(&found.full)
-        ));
-    }
     match found.full.as_slice() {
-        [node] => Ok(node.clone()),
+        [node] => {
+            if let Some(obstacle) = obstacle(claimant, node) {
+                return conflict(format!("the machine with the code {code} {obstacle}"));
+            }
+            Ok(node.clone())
+        }
         [] if found.partial.is_empty() => {
             let node = Node::new(claimant.identity.clone(), now());
             let state = state::next(node.state, NodeEvent::ToldToWait);
@@ -89,6 +89,33 @@ async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Nod
             "the machine with the code {code} has the identifiers of {}; remove or change all but one of these nodes",
             labels(several)
         )),
+    }
+}
+
+/// Why a release would not let the machine in, and what would.
+fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
+    let label = node.label();
+    let tpm = claimant.report.tpm.as_ref();
+    let problem = tpm.and_then(|tpm| tpm.problem.as_deref()).map(|problem| format!(": {problem}")).unwrap_or_default();
+    let usable = tpm.is_some_and(|tpm| tpm.ek.is_some() && tpm.certificate != Some(EkCertificate::Bad));
+    let register = format!("register its endorsement key (`node set {label} --ek DIGEST`)");
+    match claimant.reason {
+        // The TPM of a machine that an operator lets in becomes the node's, and is the proof.
+        ClaimReason::ProofMissing if !usable => Some(format!(
+            "did not prove what node {label} requires, and has no TPM that it can use{problem}; give it a token made for the \
+             node (`token add --node {label}`), or require less (`node set {label} --require registered`)"
+        )),
+        ClaimReason::EkCertificateBad => {
+            Some(format!("has a TPM that cannot be trusted{problem}; if you know the TPM, {register}"))
+        }
+        ClaimReason::TpmRefused => Some(format!(
+            "says something else of its TPM or its boot than the TPM signed{problem}; look at the machine, and if it must \
+             do without, require less (`node set {label} --no-ek --require registered`)"
+        )),
+        ClaimReason::TpmReplaced if node.tpm.as_ref().is_some_and(|tpm| tpm.origin == TpmOrigin::Registered) => {
+            Some(format!("has another TPM than was registered for node {label}; if it was replaced, {register}"))
+        }
+        _ => None,
     }
 }
 
@@ -114,7 +141,13 @@ async fn check_one_machine(connection: &mut Connection, node: &Node) -> Result<(
 
 /// Makes the key of a waiting machine that of the node.
 async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) -> Result<(), Error> {
+    use ClaimReason::{EventLogMissing, TpmCleared, TpmMissing, TpmReplaced};
     enrol::learn(node, claimant.report, claimant.last_asked);
+    if matches!(claimant.reason, TpmMissing | TpmReplaced | TpmCleared | EventLogMissing)
+        && let Some(tpm) = node.tpm.take()
+    {
+        tracing::warn!(node = node.label(), reason = ?claimant.reason, ek = tpm.ek.join(" "), "the node's TPM is forgotten");
+    }
     let key = NodeKey {
         fingerprint: claimant.key.clone(),
         proof: Proof::Registered,

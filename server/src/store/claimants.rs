@@ -1,7 +1,7 @@
 //! Machines that ask to be let in and are not. They are known by their keys alone, so none of them is in the way of a
 //! node or of another machine.
 
-use slipway_protocol::{BootTiming, ClaimReason, Identity, Inventory};
+use slipway_protocol::{BootTiming, ClaimReason, ClaimedTpm, Identity, Inventory};
 
 use super::{Connection, database, enum_from_text, get, json, number, to_json, to_word};
 use crate::error::Error;
@@ -47,6 +47,9 @@ pub struct Report {
     pub agent_version: String,
     /// The id of its boot.
     pub boot_id: String,
+    /// Its TPM, if it has one.
+    #[serde(default)]
+    pub tpm: Option<ClaimedTpm>,
 }
 
 /// The machine with this key.

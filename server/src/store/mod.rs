@@ -8,6 +8,7 @@
 //! Statements use only what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, no functions of
 //! either.
 
+pub mod attestations;
 pub mod boot_reports;
 pub mod claimants;
 pub mod events;
@@ -186,6 +187,7 @@ fn migrations() -> Migrator {
         migration(9, "keys of nodes", include_str!("../../migrations/0009_keys_of_nodes.sql")),
         migration(10, "notes", include_str!("../../migrations/0010_notes.sql")),
         migration(11, "secrets", include_str!("../../migrations/0011_secrets.sql")),
+        migration(12, "tpm", include_str!("../../migrations/0012_tpm.sql")),
     ])
 }
 
@@ -240,4 +242,35 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> String {
 
 fn to_word<T: Serialize>(value: &T) -> String {
     to_json(value).trim_matches('"').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections that compete for SQLite's lock poll for it, so that some of them have no luck for seconds.
+    #[tokio::test]
+    async fn writers_have_their_turn_in_the_order_in_which_they_asked() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let store = Store::open(&folder.path().join("slipway.db")).await?;
+        let first = store.write().await?;
+        let (said, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for number in 0..20 {
+            let (store, said) = (store.clone(), said.clone());
+            tokio::spawn(async move {
+                let turn = store.write().await;
+                said.send(number).expect("the test listens");
+                drop(turn);
+            });
+            // It asks before the next does.
+            tokio::task::yield_now().await;
+        }
+        drop((first, said));
+        let mut turns = Vec::new();
+        while let Some(number) = order.recv().await {
+            turns.push(number);
+        }
+        assert_eq!(turns, (0..20).collect::<Vec<_>>());
+        Ok(())
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeKey, NodeState, Proof};
+use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeKey, NodeState, NodeTpm, Proof};
 
 use super::{
     Connection, database, enum_from_text, get, json, number, optional_json, optional_number, to_json, to_word,
@@ -29,6 +29,8 @@ pub struct Node {
     pub key: Option<NodeKey>,
     /// Whether the machine with this key said that it leaves for the system it installed.
     pub key_left: bool,
+    /// The TPM that it is known by.
+    pub tpm: Option<NodeTpm>,
     /// The least that its machine must prove.
     pub require: Proof,
     /// Whether an operator accepted MAC addresses as the only identifiers.
@@ -70,6 +72,7 @@ impl Node {
             armed: false,
             key: None,
             key_left: false,
+            tpm: None,
             require: Proof::default(),
             mac_only: false,
             identity,
@@ -149,8 +152,9 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, released, identity_json, inventory_json, timing_json, \
                agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, ssh_keys_json, \
-               disk_json, key_json, armed, key_left, mac_only, required) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) \
+               disk_json, key_json, armed, key_left, mac_only, required, tpm_json) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
+               $22) \
                ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state, \
                released = excluded.released, identity_json = excluded.identity_json, \
                inventory_json = excluded.inventory_json, timing_json = excluded.timing_json, \
@@ -158,7 +162,8 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
                last_seen = excluded.last_seen, enrolled_at = excluded.enrolled_at, run = excluded.run, \
                network_json = excluded.network_json, ssh_keys_json = excluded.ssh_keys_json, \
                disk_json = excluded.disk_json, key_json = excluded.key_json, armed = excluded.armed, \
-               key_left = excluded.key_left, mac_only = excluded.mac_only, required = excluded.required";
+               key_left = excluded.key_left, mac_only = excluded.mac_only, required = excluded.required, \
+               tpm_json = excluded.tpm_json";
     let done = sqlx::query(sql)
         .bind(&node.id)
         .bind(&node.name)
@@ -181,6 +186,7 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .bind(node.key_left)
         .bind(node.mac_only)
         .bind(to_word(&node.require))
+        .bind(node.tpm.as_ref().map(to_json))
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a node"))?;
@@ -247,6 +253,7 @@ fn from_row(row: &SqliteRow) -> Result<Node, Error> {
         armed: get(row, "armed")?,
         key: optional_json(row, "key_json")?,
         key_left: get(row, "key_left")?,
+        tpm: optional_json(row, "tpm_json")?,
         require: enum_from_text(row, "required")?,
         mac_only: get(row, "mac_only")?,
         identity: json(row, "identity_json")?,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod admission;
+mod attested;
 mod authority;
 mod backups;
 mod boot_reports;
@@ -12,6 +13,8 @@ mod data_folder;
 mod derived_states;
 mod disk_hints;
 mod enrolment;
+#[path = "../../../attestation/tests/common/log.rs"]
+mod event_logs;
 mod external_steps;
 mod files;
 mod images;
@@ -30,4 +33,7 @@ mod reporting;
 mod secrets;
 mod siege;
 mod support;
+#[path = "../../../tpm/tests/common/mod.rs"]
+#[expect(dead_code, reason = "shared with other tests")]
+mod swtpm;
 mod work;

@@ -10,7 +10,7 @@ use reqwest::{Certificate, Client, ClientBuilder, Response, StatusCode};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Identity, Inventory, Workflow};
+use slipway_protocol::{EnrolRequest, Enrolment, ErrorBody, Event, EventKind, Identity, Inventory, Tpm, Workflow};
 use slipway_server::admission::Policy;
 use slipway_server::ca::Authority;
 use slipway_server::data::DataDir;
@@ -51,16 +51,21 @@ pub struct Running {
 
 impl TestServer {
     pub async fn start() -> Self {
-        Self::start_in(folder(), Policy::default(), Limits::default()).await
+        Self::start_in(folder(), Policy::default(), None, Limits::default()).await
+    }
+
+    /// Starts a server that trusts these manufacturers of TPMs.
+    pub async fn start_trusting(ek_ca: Option<&Path>) -> Self {
+        Self::start_in(folder(), Policy::default(), ek_ca, Limits::default()).await
     }
 
     /// Starts a server that asks this of every machine.
     pub async fn start_asking(policy: Policy) -> Self {
-        Self::start_in(folder(), policy, Limits::default()).await
+        Self::start_in(folder(), policy, None, Limits::default()).await
     }
 
     pub async fn start_with(limits: Limits) -> Self {
-        Self::start_in(folder(), Policy::default(), limits).await
+        Self::start_in(folder(), Policy::default(), None, limits).await
     }
 
     /// Starts a server on a data folder that is prepared first.
@@ -69,18 +74,18 @@ impl TestServer {
         let data = folder.path().join("data");
         std::fs::DirBuilder::new().mode(0o700).create(&data).unwrap();
         prepare(data).await;
-        Self::start_in(folder, Policy::default(), Limits::default()).await
+        Self::start_in(folder, Policy::default(), None, Limits::default()).await
     }
 
-    async fn start_in(folder: TempDir, policy: Policy, limits: Limits) -> Self {
-        let running = Running::start(folder.path(), policy, limits).await;
+    async fn start_in(folder: TempDir, policy: Policy, ek_ca: Option<&Path>, limits: Limits) -> Self {
+        let running = Running::start(folder.path(), policy, ek_ca, limits).await;
         Self { folder, running }
     }
 
     /// Stops the server and starts another on the same folder.
     pub async fn restart(self) -> Self {
         self.running.stop().await;
-        let running = Running::start(self.folder.path(), Policy::default(), Limits::default()).await;
+        let running = Running::start(self.folder.path(), Policy::default(), None, Limits::default()).await;
         Self { folder: self.folder, running }
     }
 
@@ -139,7 +144,7 @@ fn folder() -> TempDir {
 }
 
 impl Running {
-    async fn start(folder: &Path, policy: Policy, limits: Limits) -> Self {
+    async fn start(folder: &Path, policy: Policy, ek_ca: Option<&Path>, limits: Limits) -> Self {
         let config = Config {
             data: folder.join("data"),
             url: "https://server.test:8443".parse().unwrap(),
@@ -149,6 +154,7 @@ impl Running {
             names: Vec::new(),
             max_capture: MAX_CAPTURE,
             policy,
+            ek_ca: ek_ca.map(Path::to_owned),
             limits,
         };
         let server = Server::bind_with_clock(config, standing).await.unwrap();
@@ -184,6 +190,7 @@ pub struct Machine {
     pub identity: Identity,
     pub boot_id: String,
     pub token: Option<String>,
+    pub tpm: Option<Tpm>,
 }
 
 impl Machine {
@@ -193,7 +200,7 @@ impl Machine {
 
     pub fn new(identity: Identity) -> Self {
         let key = KeyPair::generate().unwrap();
-        Self { key, identity, boot_id: "boot-1".to_owned(), token: None }
+        Self { key, identity, boot_id: "boot-1".to_owned(), token: None, tpm: None }
     }
 
     pub fn csr(&self) -> String {
@@ -208,7 +215,7 @@ impl Machine {
             agent_version: "test".to_owned(),
             boot_id: self.boot_id.clone(),
             bootstrap_token: self.token.clone(),
-            tpm: None,
+            tpm: self.tpm.clone(),
             timing: None,
         };
         server.client().post(server.url("/v1/enrol")).json(&request).send().await.unwrap()

@@ -1,0 +1,90 @@
+//! The TPM of this machine, and what the server is told of it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use slipway_protocol::{Tpm, TpmChallenge};
+use slipway_tpm::{Attester, TpmError};
+use tracing::warn;
+
+/// How long a TPM may take for a command. An RSA key takes a slow one half a minute.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the machine has its TPM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The device, if the machine has one.
+    pub device: PathBuf,
+    /// What the firmware says that it measured. A system that goes on measuring by itself has none that explains the
+    /// registers.
+    pub event_log: Option<PathBuf>,
+}
+
+impl Place {
+    /// In the boot image.
+    pub fn of_boot_image() -> Self {
+        Self { device: slipway_tpm::DEVICE.into(), event_log: Some(slipway_tpm::EVENT_LOG.into()) }
+    }
+
+    /// In an operating system.
+    pub fn of_operating_system() -> Self {
+        Self { device: slipway_tpm::DEVICE.into(), event_log: None }
+    }
+}
+
+/// The TPM. It is opened when it is first asked for, and keeps its keys while the machine runs, because a slow one takes
+/// seconds to make them. Clones share it.
+#[derive(Clone)]
+pub(crate) struct MachineTpm {
+    place: Arc<Place>,
+    open: Arc<Mutex<Option<Attester>>>,
+}
+
+impl MachineTpm {
+    pub(crate) fn at(place: Place) -> Self {
+        Self { place: Arc::new(place), open: Arc::default() }
+    }
+
+    /// What the machine says before it was asked for a proof.
+    pub(crate) async fn claim(&self) -> Tpm {
+        self.ask(|attester, _| Ok(Tpm::Present { keys: attester.keys()?, proof: None })).await
+    }
+
+    /// The answer to a challenge.
+    pub(crate) async fn prove(&self, challenge: TpmChallenge) -> Tpm {
+        self.ask(move |attester, place| {
+            let event_log = place.event_log.as_deref().and_then(|path| {
+                slipway_tpm::read_event_log(path)
+                    .inspect_err(|error| warn!("reading the event log {path:?}: {error}; the TPM is proved without it"))
+                    .ok()?
+            });
+            let proof = attester.prove(&challenge, event_log)?;
+            Ok(Tpm::Present { keys: attester.keys()?, proof: Some(proof) })
+        })
+        .await
+    }
+
+    /// Asks the TPM in a thread that may wait for it.
+    async fn ask(&self, question: impl FnOnce(&mut Attester, &Place) -> Result<Tpm, TpmError> + Send + 'static) -> Tpm {
+        let this = self.clone();
+        let asking = tokio::task::spawn_blocking(move || {
+            let mut open = this.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let attester = match &mut *open {
+                Some(attester) => Ok(attester),
+                closed => Attester::open(&this.place.device, PATIENCE).map(|attester| closed.insert(attester)),
+            };
+            match attester.and_then(|attester| question(attester, &this.place)) {
+                Ok(tpm) => tpm,
+                Err(TpmError::Missing { .. }) => Tpm::Absent,
+                Err(error) => {
+                    let reason = crate::one_line(&error);
+                    warn!("the TPM of this machine cannot be used: {reason}");
+                    *open = None;
+                    Tpm::Broken { reason }
+                }
+            }
+        });
+        asking.await.unwrap_or_else(|failed| Tpm::Broken { reason: failed.to_string() })
+    }
+}

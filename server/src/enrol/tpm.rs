@@ -1,0 +1,176 @@
+//! The TPM of a machine that asks to enrol: what it claims, and what it proves.
+
+use std::path::Path;
+
+use slipway_attestation::{Challenger, Endorsement, Keys, Roots};
+use slipway_protocol::{ClaimedTpm, EkCertificate, NodeTpm, Tpm, TpmChallenge, TpmKeys, TpmOrigin, TpmProof};
+
+use crate::admission::ShownTpm;
+use crate::error::Error;
+use crate::store::Connection;
+use crate::store::attestations::{self, Attestation};
+use crate::store::nodes::Node;
+use crate::time::Millis;
+
+/// Asks machines to prove their TPMs.
+pub struct Judge {
+    /// Makes challenges and checks the answers.
+    pub challenger: Challenger,
+    /// The manufacturers that the site trusts.
+    pub manufacturers: Roots,
+}
+
+/// The TPM of a machine.
+pub(super) enum Claimed {
+    /// It has none that it can use.
+    Nothing {
+        /// What is wrong with the one that it has.
+        problem: Option<String>,
+    },
+    /// It has one.
+    Tpm(Box<ClaimedKeys>),
+}
+
+/// The keys of a TPM, and how far the machine proved to have it.
+pub(super) struct ClaimedKeys {
+    keys: Keys,
+    sent: TpmKeys,
+    ek: String,
+    ak: String,
+    certificate: EkCertificate,
+    /// What is wrong with the certificate, or with the proof.
+    problem: Option<String>,
+    state: State,
+}
+
+enum State {
+    /// It was not asked yet, or its answer came too late.
+    Unasked,
+    Proved(Box<TpmProof>),
+    Refused,
+}
+
+impl Judge {
+    /// A judge with a new secret. Without a file, no manufacturer is trusted.
+    pub fn new(ek_ca: Option<&Path>) -> Result<Self, Error> {
+        let challenger = Challenger::new().map_err(|source| Error::Challenge { source: Box::new(source) })?;
+        let manufacturers = ek_ca.map(read_manufacturers).transpose()?.unwrap_or_default();
+        Ok(Self { challenger, manufacturers })
+    }
+
+    /// What a machine with this key says of its TPM. The proof is checked here.
+    pub(super) fn look_at(&self, tpm: Option<&Tpm>, machine_key: &str, now: Millis) -> Claimed {
+        let (sent, proof) = match tpm {
+            None | Some(Tpm::Absent) => return Claimed::Nothing { problem: None },
+            Some(Tpm::Broken { reason }) => return Claimed::Nothing { problem: Some(reason.clone()) },
+            Some(Tpm::Present { keys, proof }) => (keys, proof),
+        };
+        let keys = match Keys::parse(sent) {
+            Ok(keys) => keys,
+            Err(error) => return Claimed::Nothing { problem: Some(error.to_string()) },
+        };
+        let (certificate, mut problem) = match keys.endorsement(&self.manufacturers, now / 1000) {
+            Endorsement::None => (EkCertificate::None, None),
+            Endorsement::Unknown { issuer } => {
+                let message =
+                    format!("the certificate of the endorsement key is from {issuer}, which the site does not trust");
+                (EkCertificate::UnknownIssuer, Some(message))
+            }
+            Endorsement::Bad { reason } => {
+                (EkCertificate::Bad, Some(format!("the certificate of the endorsement key is bad: {reason}")))
+            }
+            Endorsement::Chain => (EkCertificate::Verified, None),
+        };
+        let state = match proof.as_ref().map(|proof| (proof, self.challenger.check(&keys, machine_key, proof, now))) {
+            None => State::Unasked,
+            Some((proof, Ok(_))) => State::Proved(Box::new(proof.clone())),
+            Some((_, Err(error))) if error.ask_again() => State::Unasked,
+            Some((_, Err(error))) => {
+                problem = Some(error.to_string());
+                State::Refused
+            }
+        };
+        let (ek, ak) = (keys.ek_digest(), keys.ak_digest());
+        Claimed::Tpm(Box::new(ClaimedKeys { keys, sent: sent.clone(), ek, ak, certificate, problem, state }))
+    }
+}
+
+fn read_manufacturers(file: &Path) -> Result<Roots, Error> {
+    let doing = "reading the certificates of TPM manufacturers in";
+    let failed = |source| Error::File { doing, path: file.to_owned(), source };
+    let text = std::fs::read_to_string(file).map_err(failed)?;
+    Roots::from_pem(&text).map_err(|error| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error)))
+}
+
+impl Claimed {
+    /// What counts for the decision. A machine that was not asked yet is taken to have what it claims: it is asked if it
+    /// would then be let in.
+    pub(super) fn shown(&self) -> ShownTpm<'_> {
+        let Self::Tpm(claimed) = self else { return ShownTpm::None };
+        let ClaimedKeys { ek, ak, certificate, .. } = &**claimed;
+        let proved = |has_event_log| ShownTpm::Proved { ek, ak, certificate: *certificate, has_event_log };
+        match &claimed.state {
+            State::Unasked => proved(true),
+            State::Proved(proof) => proved(proof.event_log.is_some()),
+            State::Refused => ShownTpm::Refused,
+        }
+    }
+
+    /// The challenge for a machine that was not asked yet.
+    pub(super) fn challenge(
+        &self,
+        judge: &Judge,
+        machine_key: &str,
+        now: Millis,
+    ) -> Result<Option<TpmChallenge>, Error> {
+        match self {
+            Self::Tpm(claimed) if matches!(claimed.state, State::Unasked) => {
+                let challenge = judge.challenger.challenge(&claimed.keys, machine_key, now);
+                challenge.map(Some).map_err(|source| Error::Challenge { source: Box::new(source) })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// What the operator is told of it, before it is proved.
+    pub(super) fn told(&self) -> Option<ClaimedTpm> {
+        match self {
+            Self::Nothing { problem } => {
+                problem.as_ref().map(|problem| ClaimedTpm { problem: Some(problem.clone()), ..ClaimedTpm::default() })
+            }
+            Self::Tpm(claimed) => Some(ClaimedTpm {
+                ek: Some(claimed.ek.clone()),
+                certificate: Some(claimed.certificate),
+                problem: claimed.problem.clone(),
+            }),
+        }
+    }
+
+    /// The TPM by which the node is known from now on, and what was proved, if it was.
+    pub(super) async fn keep(&self, connection: &mut Connection, node: &mut Node, now: Millis) -> Result<(), Error> {
+        let Self::Tpm(claimed) = self else { return Ok(()) };
+        let State::Proved(proof) = &claimed.state else { return Ok(()) };
+        let verified = claimed.certificate == EkCertificate::Verified;
+        let origin = if verified { TpmOrigin::Certificate } else { TpmOrigin::Release };
+        let known = node.tpm.take().unwrap_or_else(|| {
+            tracing::info!(node = node.label(), ek = claimed.ek, ?origin, "the node is known by its TPM from now on");
+            NodeTpm {
+                ek: vec![claimed.ek.clone()],
+                origin,
+                ak: None,
+                certificate: None,
+                has_event_log: false,
+                proved_at: None,
+            }
+        });
+        node.tpm = Some(NodeTpm {
+            ak: Some(claimed.ak.clone()),
+            certificate: Some(claimed.certificate),
+            has_event_log: proof.event_log.is_some(),
+            proved_at: Some(now),
+            ..known
+        });
+        let attestation = Attestation { at: now, keys: claimed.sent.clone(), proof: (**proof).clone() };
+        attestations::save(connection, &node.id, &attestation).await
+    }
+}

@@ -1,0 +1,43 @@
+//! What the machines of nodes last proved with their TPMs.
+
+use slipway_protocol::{TpmKeys, TpmProof};
+
+use super::{Connection, database, json, number, to_json};
+use crate::error::Error;
+use crate::time::Millis;
+
+/// What a machine proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attestation {
+    /// When.
+    pub at: Millis,
+    /// The keys of its TPM.
+    pub keys: TpmKeys,
+    /// The quote, and the event log that explains it.
+    pub proof: TpmProof,
+}
+
+/// Stores what the machine of a node proved, in place of what it proved before.
+pub async fn save(connection: &mut Connection, node: &str, attestation: &Attestation) -> Result<(), Error> {
+    let sql = "INSERT INTO attestations (node, at, keys_json, proof_json) VALUES ($1, $2, $3, $4) \
+               ON CONFLICT (node) DO UPDATE SET at = excluded.at, keys_json = excluded.keys_json, \
+               proof_json = excluded.proof_json";
+    let done = sqlx::query(sql)
+        .bind(node)
+        .bind(attestation.at.cast_signed())
+        .bind(to_json(&attestation.keys))
+        .bind(to_json(&attestation.proof))
+        .execute(connection)
+        .await;
+    done.map(drop).map_err(database("storing what a TPM proved"))
+}
+
+/// What the machine of a node last proved.
+pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Option<Attestation>, Error> {
+    let query = sqlx::query("SELECT * FROM attestations WHERE node = $1").bind(node);
+    let row = query.fetch_optional(connection).await.map_err(database("reading what a TPM proved"))?;
+    let read = |row| {
+        Ok(Attestation { at: number(row, "at")?, keys: json(row, "keys_json")?, proof: json(row, "proof_json")? })
+    };
+    row.as_ref().map(read).transpose()
+}
