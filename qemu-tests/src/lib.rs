@@ -14,6 +14,7 @@ use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use xtask::target_image::{self, System};
 
 pub mod installed;
+pub mod tpm;
 
 /// SMBIOS UUID of the machine.
 pub const UUID: &str = "7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01";

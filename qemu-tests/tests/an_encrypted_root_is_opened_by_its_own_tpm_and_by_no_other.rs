@@ -2,10 +2,10 @@
 //! closed.
 
 use std::path::Path;
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use qemu_tests::tpm::Tpm;
 use qemu_tests::{Bench, DISK_SERIAL, step, stream, timed};
 use slipway_protocol::{
     Action, DiskHints, EncryptRoot, KernelArgs, NodeState, Reboot, SeedCloudInit, Step, StreamImage,
@@ -19,37 +19,6 @@ const DISK_SIZE: u64 = 2 << 30;
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 /// What systemd asks on the console if no token opens a volume.
 const ASKED: &str = "Please enter";
-
-/// A software TPM that runs until this is dropped.
-struct Tpm(Child, Vec<String>);
-
-impl Tpm {
-    /// A TPM with its state in a folder, which is created.
-    fn start(folder: &Path) -> Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        let socket = folder.join("socket");
-        let mut swtpm = Command::new("swtpm");
-        swtpm.args(["socket", "--tpm2", "--ctrl", &format!("type=unixio,path={}", socket.display()), "--tpmstate"]);
-        let swtpm = swtpm.arg(format!("dir={}", folder.display())).spawn().context("starting swtpm")?;
-        let deadline = Instant::now() + LIMIT;
-        while !socket.exists() {
-            ensure!(Instant::now() < deadline, "starting swtpm: it did not create {}", socket.display());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let chardev = format!("socket,id=tpm,path={}", socket.display());
-        let arguments =
-            ["-chardev", &chardev, "-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", "tpm-crb,tpmdev=tpm0"];
-        Ok(Self(swtpm, arguments.map(str::to_owned).to_vec()))
-    }
-}
-
-impl Drop for Tpm {
-    fn drop(&mut self) {
-        // Both calls fail only if the TPM has already ended with the machine.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other() -> Result<()> {
@@ -114,7 +83,7 @@ fn machine(bench: &Bench, disk: &Path, tpm: &Tpm) -> MachineConfig {
         memory_mib: 1024,
         disks: vec![Disk { path: disk.to_owned(), serial: DISK_SERIAL.to_owned() }],
         nics: vec![Nic { mac: "52:54:00:5b:1c:02".to_owned(), bootfile: Some(bench.lab.script_url()) }],
-        extra: tpm.1.clone(),
+        extra: tpm.arguments(),
         ..bench.machine()
     }
 }

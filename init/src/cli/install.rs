@@ -12,7 +12,7 @@ use slipway_installer::config::{self, Config};
 use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
 use slipway_installer::run::MakeMachine;
-use slipway_installer::{End, Options, PANIC, discover, link, wait_for_disks};
+use slipway_installer::{End, Options, PANIC, discover, link, tpm, wait_for_disks};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -74,7 +74,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
             warn!("no disk appeared in {} s; enrolling without disks", DISK_PATIENCE.as_secs());
         }
         let options = Options {
-            facts: facts(arguments.init_at.map(|seconds| (seconds * 1000.0) as u64)),
+            facts: facts(arguments.init_at.map(|seconds| (seconds * 1000.0) as u64), tpm::Place::of_boot_image()),
             set_clock: true,
             state: STATE.into(),
             previous_exit,
@@ -126,7 +126,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     let source = config::Source { place: "the command line".to_owned(), values };
     let (config, _) = config::merge(&[source])?;
     let options = Options {
-        facts: facts(None),
+        facts: facts(None, tpm::Place::of_operating_system()),
         set_clock: false,
         state: STATE.into(),
         previous_exit,
@@ -176,7 +176,7 @@ fn previous_exit(how: Option<String>) -> Option<String> {
     Some(how)
 }
 
-fn facts(kernel_to_init: Option<u64>) -> Facts {
+fn facts(kernel_to_init: Option<u64>, tpm: tpm::Place) -> Facts {
     let roots = discover::Roots::default();
     let (inventory, notes) = discover::inventory(&roots, list_disks(&roots.sys));
     for note in notes {
@@ -190,7 +190,7 @@ fn facts(kernel_to_init: Option<u64>) -> Facts {
         identity.macs.join(" ")
     );
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-    Facts { identity, inventory, boot_id, kernel_to_init }
+    Facts { identity, inventory, boot_id, kernel_to_init, tpm }
 }
 
 /// Whether PID 1 is this same program. Only then is it certain that nothing else uses the disks, even if the command

@@ -29,12 +29,21 @@ const MOUNTS: &[Mount] = &[
     Mount { source: "tmpfs", target: "/tmp", kind: "tmpfs", flags: NO_PROGRAMS, data: "mode=1777,size=16m" },
 ];
 
+/// What the firmware measured, for a machine with a TPM.
+const SECURITYFS: Mount =
+    Mount { source: "securityfs", target: "/sys/kernel/security", kind: "securityfs", flags: NO_PROGRAMS, data: "" };
+
 /// The EFI variables. They exist only with UEFI firmware, and are mounted late because efivarfs may be a module.
 const EFIVARS: &str = "/sys/firmware/efi/efivars";
 
 /// Mounts the file systems and returns a sentence for each that failed.
 pub fn mount_all() -> Vec<String> {
-    MOUNTS.iter().filter_map(|m| mount_one(m).err()).collect()
+    let mut errors: Vec<String> = MOUNTS.iter().filter_map(|m| mount_one(m).err()).collect();
+    // A kernel without securityfs has no such folder.
+    if Path::new(SECURITYFS.target).is_dir() {
+        errors.extend(mount_one(&SECURITYFS).err());
+    }
+    errors
 }
 
 /// Mounts the EFI variables if there are any. Call it once modules can be loaded.
