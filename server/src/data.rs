@@ -9,7 +9,7 @@
 //! next-*                root and intermediate that a rotation brings
 //! server.pem server.key the server's own certificate and key
 //! jwt.key               key of the nodes' JWTs and of the tokens for metadata
-//! operator-token        token of the operators' HTTPS API
+//! operator-token        token of the first operator of the HTTPS API
 //! images/sha256/HEX     images by the digest of the file as delivered
 //! images/captures/RUN   received parts of the disks that a run captures
 //! ```
@@ -35,6 +35,7 @@ use crate::time::{now, utc};
 
 const DATABASE: &str = "slipway.db";
 const SERVE_LOCK: &str = "serve.lock";
+const OPERATOR_TOKEN: &str = "operator-token";
 /// Name prefix of images that are still being copied.
 const INCOMING: &str = "incoming-";
 /// A data folder is recognised by any of these, even if a start failed half-way, or a CA was restored or brought from
@@ -187,9 +188,24 @@ impl DataDir {
         self.captures().join(run).join(name)
     }
 
-    /// The operators' token, created on first use.
-    pub fn operator_token(&self) -> Result<String, Error> {
-        self.read_or_create("operator-token", || Ok(random::token()))
+    /// The first operator's token. An empty file is no token, so that nobody is let in by an empty one.
+    pub fn operator_token(&self) -> Result<Option<String>, Error> {
+        let token = self.read(OPERATOR_TOKEN)?.map(|token| token.trim().to_owned());
+        Ok(token.filter(|token| !token.is_empty()))
+    }
+
+    /// Replaces the first operator's token, or makes it.
+    pub fn set_operator_token(&self, token: &str) -> Result<(), Error> {
+        self.replace(OPERATOR_TOKEN, token)
+    }
+
+    /// Removes the first operator's token, if it is there.
+    pub fn remove_operator_token(&self) -> Result<(), Error> {
+        let path = self.root.join(OPERATOR_TOKEN);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::File { doing: "removing", path, source }),
+            _ => Ok(()),
+        }
     }
 
     /// The content of a file of the folder, or `None` if there is no such file.
@@ -264,12 +280,17 @@ mod tests {
     fn a_secret_is_made_once_and_is_its_owners_alone() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let data = DataDir::make(&folder.path().join("new"))?;
-        let first = data.operator_token()?;
-        assert_eq!(data.operator_token()?, first);
-        let mode = fs::metadata(folder.path().join("new/operator-token"))?.permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        let first = data.read_or_create("jwt.key", || Ok(random::token()))?;
+        assert_eq!(data.read_or_create("jwt.key", || Ok(random::token()))?, first);
+        data.set_operator_token("one")?;
+        data.set_operator_token("two")?;
+        assert_eq!(data.operator_token()?.as_deref(), Some("two"));
+        for name in ["jwt.key", "operator-token"] {
+            let mode = fs::metadata(folder.path().join("new").join(name))?.permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
         let files = fs::read_dir(folder.path().join("new"))?.count();
-        assert_eq!(files, 2, "the token and images/, no leftovers");
+        assert_eq!(files, 3, "the two and images/, no leftovers");
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod log;
 mod network;
 mod new_run;
 mod node;
+mod operator;
 mod release;
 mod run;
 mod steps;
@@ -26,6 +27,10 @@ pub use self::log::{LogType, node_log};
 pub use self::network::parse_network;
 pub use self::new_run::{NewRun, Task};
 pub use self::node::{NewNode, NodeChange, add_node, change_node, decommission_node, remove_node, show_node};
+pub use self::operator::{
+    Bearer, FIRST, IssuedOperator, OperatorStatus, add_operator, adopt_first, bearer, first_token, list_operators,
+    remove_operator, rotate_operator,
+};
 pub use self::release::release_node;
 pub use self::run::{cancel_run, list_runs, start_run};
 pub use self::system::{add_system, remove_system};

@@ -29,6 +29,7 @@ use crate::jwt::Signer;
 use crate::limits::{Limits, raise_open_files};
 use crate::listener::{self, Listener};
 use crate::live_keys::LiveKeys;
+use crate::operate;
 use crate::rate::{Buckets, Rate};
 use crate::reports::secrets;
 use crate::store::{self, Store, settings};
@@ -140,7 +141,7 @@ impl Server {
         let store = Store::open(&data.database()).await?;
         let authority = Authority::open_or_make(&data, &names)?;
         let signer = Signer::open(&data)?;
-        let operator_token = data.operator_token()?;
+        operate::adopt_first(&store, &data).await?;
         let certificate = Arc::new(Certificate::open(&authority, &data, names)?);
         let tls = tls(&authority, Arc::clone(&certificate))?;
         let mut transaction = store.write().await?;
@@ -157,7 +158,6 @@ impl Server {
             signer,
             policy: config.policy,
             tpms,
-            operator_token,
             boot: config.boot,
             reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),
             token_reports: Rate::new("reports with one token", TOKEN_REPORTS_A_MINUTE, clock),

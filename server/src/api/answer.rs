@@ -16,8 +16,8 @@ use crate::api::body::Unread;
 use crate::api::{App, fault};
 use crate::error::{Error, chain};
 
-/// Longest reason in a log line, in characters. What an operator submits may be repeated in it.
-const MOST_LOGGED: usize = 300;
+/// Longest reason or path in a log line, in characters. What an operator submits may be repeated in it.
+pub const MOST_LOGGED: usize = 300;
 
 /// An error as the response to a request.
 pub struct ApiError(Error);
@@ -31,21 +31,28 @@ impl From<Error> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body: ErrorBody = self.0.body();
-        match body.code {
-            ErrorCode::Internal => tracing::error!(error = chain(&self.0), "request failed"),
-            // Whoever asks too often must not fill the log either.
-            ErrorCode::TooManyRequests => tracing::debug!(reason = body.message, "request refused"),
-            code => {
-                let reason = printable::short_line(&body.message, MOST_LOGGED);
-                tracing::info!(?code, reason, "request refused");
-            }
-        }
         let status = StatusCode::from_u16(body.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(body)).into_response();
         if let Error::TooOften { retry_after, .. } | Error::TooFast { retry_after, .. } = self.0 {
             response.headers_mut().insert(RETRY_AFTER, retry_after.into());
         }
+        response.extensions_mut().insert(Arc::new(self.0));
         response
+    }
+}
+
+/// Logs why a request was refused, if it was, with the operator who asked.
+pub fn log_refusal(response: &Response, operator: Option<&str>) {
+    let Some(error) = response.extensions().get::<Arc<Error>>() else { return };
+    let body = error.body();
+    match body.code {
+        ErrorCode::Internal => tracing::error!(operator, error = chain(&**error), "request failed"),
+        // Whoever asks too often must not fill the log either.
+        ErrorCode::TooManyRequests => tracing::debug!(operator, reason = body.message, "request refused"),
+        code => {
+            let reason = printable::short_line(&body.message, MOST_LOGGED);
+            tracing::info!(operator, ?code, reason, "request refused");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Authentication of callers.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
@@ -12,7 +12,7 @@ use crate::api::App;
 use crate::api::answer::ApiError;
 use crate::error::Error;
 use crate::jwt::Subject;
-use crate::random::same_secret;
+use crate::operate;
 use crate::reports::run_events;
 use crate::time::now;
 
@@ -53,21 +53,42 @@ impl FromRequestParts<Arc<App>> for NodeCaller {
     }
 }
 
-/// An operator, authenticated by the operators' token.
+/// The name of the operator whose token a request has, for the log: known once the caller is authenticated.
+#[derive(Clone, Debug, Default)]
+pub struct OperatorName(Arc<OnceLock<String>>);
+
+impl OperatorName {
+    /// The name, if the caller is an operator.
+    pub fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+/// An operator, authenticated by a token of its own.
 pub struct OperatorCaller;
 
 impl FromRequestParts<Arc<App>> for OperatorCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
-        match bearer(parts) {
-            Some(token) if same_secret(token, &app.operator_token) => Ok(Self),
-            _ => {
-                let message =
-                    "this request needs the operators' token, as `Authorization: Bearer`; `operator-token` prints it";
-                Err(unauthenticated(message).into())
-            }
+        let Some(token) = bearer(parts) else {
+            let message = "this request needs an operator's token, as `Authorization: Bearer`; on the server, \
+                           `slipway-server operator-token` prints the first one, and `slipway-server operator add NAME` \
+                           makes others";
+            return Err(unauthenticated(message).into());
+        };
+        let Some(operator) = operate::bearer(&app.store, token).await? else {
+            // A guess costs a look into the database.
+            app.pace(&Peer::from_request_parts(parts, app).await?).await?;
+            let message = "no operator has this token: it was removed or replaced, or never was one; on the server, \
+                           `slipway-server operator list` shows the operators";
+            return Err(unauthenticated(message).into());
+        };
+        if let Some(OperatorName(name)) = parts.extensions.get() {
+            // It is set already where a handler asks twice.
+            let _ = name.set(operator.name);
         }
+        operator.ended.map_or(Ok(Self), |message| Err(unauthenticated(&message).into()))
     }
 }
 

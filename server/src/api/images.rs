@@ -30,7 +30,7 @@ pub struct Access {
 
 /// Get an image, or a range of it. An image never changes, because its name is its digest.
 ///
-/// An image that was captured from a disk is for a node, for an operator with the operators' token, and for the machine
+/// An image that was captured from a disk is for a node, for an operator, and for the machine
 /// whose run has its URL.
 #[utoipa::path(get, path = "/images/{digest}", params(("digest" = Digest, Path), Access), responses(
     (status = 200, content_type = "application/octet-stream"),
@@ -53,7 +53,7 @@ pub async fn get(
     let captured = is_captured(&mut *app.store.read().await?, &digest).await?;
     if captured && !is_admitted(&app, &digest, &access, &mut parts).await? {
         let message = "this image was captured from a disk, and is for nodes and operators: it needs a node's \
-                       certificate or JWT, the operators' token, or the URL that a run gives its machine";
+                       certificate or JWT, an operator's token, or the URL that a run gives its machine";
         return Err(Error::refused(ErrorCode::Unauthenticated, message).into());
     }
     let cache = if captured { "private, max-age=31536000, immutable" } else { "public, max-age=31536000, immutable" };
@@ -76,8 +76,9 @@ async fn is_admitted(app: &Arc<App>, digest: &Digest, access: &Access, parts: &m
     if let Some(token) = &access.token {
         return is_of_open_run(&mut *app.store.read().await?, digest, token).await;
     }
-    Ok(OperatorCaller::from_request_parts(parts, app).await.is_ok()
-        || NodeCaller::from_request_parts(parts, app).await.is_ok())
+    // Nodes first: what is no operator's token counts as a guess.
+    Ok(NodeCaller::from_request_parts(parts, app).await.is_ok()
+        || OperatorCaller::from_request_parts(parts, app).await.is_ok())
 }
 
 /// Whether a run that is not over gave this token to its machine, for this image.

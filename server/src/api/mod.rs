@@ -30,7 +30,7 @@ use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use slipway_protocol::{ErrorCode, MAX_REQUEST_BYTES};
+use slipway_protocol::{ErrorCode, MAX_REQUEST_BYTES, printable};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::admission::Policy;
@@ -43,8 +43,8 @@ use crate::jwt::Signer;
 use crate::limits::Limits;
 use crate::rate::{Buckets, Rate};
 use crate::store::Store;
-use answer::ApiError;
-use auth::Peer;
+use answer::{ApiError, MOST_LOGGED};
+use auth::{OperatorName, Peer};
 use body::Bodies;
 
 /// Time limit for a request until the first byte of its response. Longer than a workflow poll.
@@ -64,8 +64,6 @@ pub struct App {
     pub policy: Policy,
     /// Asks machines to prove their TPMs.
     pub tpms: tpm::Judge,
-    /// The operators' token.
-    pub operator_token: String,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
     /// How often installed systems may report.
@@ -99,6 +97,16 @@ impl App {
         // The semaphore is never closed.
         self.strangers.acquire().await.map_err(|_| Error::refused(ErrorCode::Unavailable, "the server stops"))
     }
+
+    /// Counts a request of a stranger, or refuses it. The refusal is held back, because a client that does not look at it
+    /// would repeat its request at once.
+    async fn pace(&self, peer: &Peer) -> Result<(), Error> {
+        let taken = self.requests.take(peer.address.ip());
+        if taken.is_err() {
+            tokio::time::sleep(self.limits.refusal_pause).await;
+        }
+        taken
+    }
 }
 
 /// All routes, for the TLS listener.
@@ -118,6 +126,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/runs/{run}/events", get(operator::events))
         .route("/images", get(operator::images))
         .route("/images/{image}", delete(operator::remove_image))
+        .route("/operators", get(operator::operators).post(operator::add_operator))
+        .route("/operators/{operator}", delete(operator::remove_operator))
+        .route("/operators/{operator}/rotate", post(operator::rotate_operator))
         .route("/os", get(operator::systems).post(operator::add_system))
         .route("/os/{name}", delete(operator::remove_system))
         .route("/tokens", get(operator::tokens).post(operator::add_token))
@@ -171,15 +182,11 @@ fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Refuses requests of an address that sends too many, before anything else is done for them. The answer is held back,
-/// because a client that does not look at it would repeat its request at once.
+/// Refuses requests of an address that sends too many, before anything else is done for them.
 async fn keep_pace(State(app): State<Arc<App>>, peer: Peer, request: Request, next: Next) -> Response {
-    match app.requests.take(peer.address.ip()) {
+    match app.pace(&peer).await {
         Ok(()) => next.run(request).await,
-        Err(error) => {
-            tokio::time::sleep(app.limits.refusal_pause).await;
-            ApiError::from(error).into_response()
-        }
+        Err(error) => ApiError::from(error).into_response(),
     }
 }
 
@@ -193,11 +200,15 @@ async fn wrong_method() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, refused).into_response()
 }
 
-/// Ends requests that take too long. Logs every request by its route, because paths may contain tokens.
-async fn limit_and_log(request: Request, next: Next) -> Response {
+/// Ends requests that take too long. Logs every request by its route, because paths may contain tokens; and what operators
+/// change by its path, with who asked.
+async fn limit_and_log(mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let path = printable::short_line(request.uri().path(), MOST_LOGGED);
+    let operator = OperatorName::default();
+    request.extensions_mut().insert(operator.clone());
     let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip().to_string());
     let response = match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
@@ -206,11 +217,21 @@ async fn limit_and_log(request: Request, next: Next) -> Response {
             ApiError::from(Error::refused(ErrorCode::Unavailable, message)).into_response()
         }
     };
+    let (route, peer) = (route.as_deref().unwrap_or("none"), peer.as_deref().unwrap_or("unknown"));
+    let (operator, status) = (operator.get(), response.status().as_u16());
+    answer::log_refusal(&response, operator);
+    if let Some(operator) = operator
+        && !method.is_safe()
+    {
+        let path = if route.contains("{token}") { route } else { &path };
+        tracing::info!(operator, %method, path, peer, status, "request of an operator");
+    }
     tracing::debug!(
         %method,
-        route = route.as_deref().unwrap_or("none"),
-        peer = peer.as_deref().unwrap_or("unknown"),
-        status = response.status().as_u16(),
+        route,
+        peer,
+        operator,
+        status,
         ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         "request"
     );

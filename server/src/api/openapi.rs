@@ -55,6 +55,10 @@ use utoipa::{Modify, OpenApi};
         super::operator::add_token,
         super::operator::tokens,
         super::operator::revoke_token,
+        super::operator::operators,
+        super::operator::add_operator,
+        super::operator::remove_operator,
+        super::operator::rotate_operator,
     ),
     // Used only in a query, where utoipa does not look.
     components(schemas(crate::operate::LogType)),
@@ -77,7 +81,7 @@ impl Modify for Security {
             scheme("The node's JWT. Alternatively, no header and the node's TLS client certificate."),
         );
         components.add_security_scheme("run", scheme("A token of the run, valid for reports of one kind."));
-        components.add_security_scheme("operator", scheme("The operators' token."));
+        components.add_security_scheme("operator", scheme("An operator's token."));
     }
 }
 

@@ -14,7 +14,8 @@ use crate::api::answer::{ApiError, JsonBody, UrlPath, UrlQuery};
 use crate::api::auth::OperatorCaller;
 use crate::error::Error;
 use crate::operate::{
-    self, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeAttestation, NodeChange, TokenStatus,
+    self, IssuedOperator, IssuedToken, LogType, MetadataUrl, NewNode, NewRun, NodeAttestation, NodeChange,
+    OperatorStatus, TokenStatus,
 };
 use crate::status;
 use crate::store::images::Image;
@@ -33,6 +34,17 @@ pub struct NewToken {
     /// Id or name of the node that the token proves. Default: the token lets one unknown machine in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+}
+
+/// An operator to add.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewOperator {
+    /// Name, by which the log calls the operator.
+    pub name: String,
+    /// Seconds until the token expires. Default: it does not expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in: Option<u64>,
 }
 
 /// List the nodes.
@@ -335,4 +347,63 @@ pub async fn revoke_token(
 ) -> Result<StatusCode, ApiError> {
     operate::revoke_token(&app.store, &token).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// List the operators and until when their tokens work, by name. The tokens are not in the list.
+#[utoipa::path(get, path = "/v1/operator/operators", security(("operator" = [])), responses(
+    (status = 200, body = [OperatorStatus]), (status = 401, body = ErrorBody)))]
+pub async fn operators(_: OperatorCaller, State(app): State<Arc<App>>) -> Result<Json<Vec<OperatorStatus>>, ApiError> {
+    Ok(Json(operate::list_operators(&app.store).await?))
+}
+
+/// Add an operator. The answer has its token, which cannot be read again. All operators have the same rights.
+#[utoipa::path(post, path = "/v1/operator/operators", request_body = NewOperator, security(("operator" = [])),
+    responses((status = 201, body = IssuedOperator), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "There is an operator of this name.")))]
+pub async fn add_operator(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    JsonBody(new): JsonBody<NewOperator>,
+) -> Result<(StatusCode, Json<IssuedOperator>), ApiError> {
+    let lifetime = new.expires_in.map(|seconds| seconds.saturating_mul(1000));
+    let issued = operate::add_operator(&app.store, &app.data, &new.name, lifetime).await?;
+    Ok((StatusCode::CREATED, Json(issued)))
+}
+
+/// Remove an operator. Its token is refused from now on.
+#[utoipa::path(delete, path = "/v1/operator/operators/{operator}", params(("operator" = String, Path)),
+    security(("operator" = [])),
+    responses((status = 204), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn remove_operator(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(operator): UrlPath<String>,
+) -> Result<StatusCode, ApiError> {
+    operate::remove_operator(&app.store, &app.data, &operator).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Parameters of a rotation.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Rotation {
+    /// Seconds for which the old token goes on working. Default: 0.
+    #[serde(default)]
+    keep: u64,
+}
+
+/// Make a new token for an operator, valid for as long as the old one was. The answer has the token, which cannot be
+/// read again.
+#[utoipa::path(post, path = "/v1/operator/operators/{operator}/rotate", params(("operator" = String, Path), Rotation),
+    security(("operator" = [])),
+    responses((status = 200, body = IssuedOperator), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody)))]
+pub async fn rotate_operator(
+    _: OperatorCaller,
+    State(app): State<Arc<App>>,
+    UrlPath(operator): UrlPath<String>,
+    UrlQuery(rotation): UrlQuery<Rotation>,
+) -> Result<Json<IssuedOperator>, ApiError> {
+    let keep = rotation.keep.saturating_mul(1000);
+    Ok(Json(operate::rotate_operator(&app.store, &app.data, &operator, keep).await?))
 }

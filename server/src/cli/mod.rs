@@ -9,6 +9,7 @@ mod host_keys;
 mod image_add;
 mod lists;
 mod node;
+mod operator;
 mod os;
 mod recovery_key;
 mod reports;
@@ -34,6 +35,7 @@ use crate::log;
 use escrow::EscrowCommand;
 use lists::image_table;
 use node::NodeCommand;
+use operator::OperatorCommand;
 use os::OsCommand;
 use run::RunCommand;
 use token::TokenCommand;
@@ -81,8 +83,11 @@ pub enum Command {
     Backup(backup::BackupOptions),
     /// Make a data folder, which must be missing or empty, of a backup.
     Restore(backup::RestoreOptions),
-    /// Print the token of the operators' HTTPS API.
+    /// Print the token of the first operator of the HTTPS API, which comes with the data folder.
     OperatorToken,
+    /// Add, list and remove operators of the HTTPS API, and change their tokens.
+    #[command(subcommand)]
+    Operator(OperatorCommand),
     /// Print what machines are to trust: the certificate of the certificate authority, in PEM. The subcommands change it.
     Ca(ca::Options),
 }
@@ -148,7 +153,6 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let data = DataDir::open(&data)?;
     match command {
-        Command::OperatorToken => print_line(&data.operator_token()?)?,
         Command::Ca(options) => ca::run(&data, options)?,
         command => {
             let store = Store::open(&data.database()).await?;
@@ -180,10 +184,10 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Status(options) => status::run(store, options).await,
         Command::Backup(options) => backup::back_up(store, data, options).await,
         Command::Escrow(command) => escrow::run(store, command).await,
+        Command::OperatorToken => print_line(&operate::first_token(store, data).await?),
+        Command::Operator(command) => operator::run(store, data, command).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,
-        Command::Serve(_) | Command::Restore(_) | Command::OperatorToken | Command::Ca(_) => {
-            bail!("this command needs no database")
-        }
+        Command::Serve(_) | Command::Restore(_) | Command::Ca(_) => bail!("this command needs no database"),
     }
 }
 
@@ -276,7 +280,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 13, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 15, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

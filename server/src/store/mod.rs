@@ -17,6 +17,7 @@ pub mod images;
 pub mod logs;
 pub mod nodes;
 pub mod notes;
+pub mod operators;
 pub mod recipients;
 pub mod recovery_keys;
 pub mod run_tokens;
@@ -188,6 +189,7 @@ fn migrations() -> Migrator {
         migration(10, "notes", include_str!("../../migrations/0010_notes.sql")),
         migration(11, "secrets", include_str!("../../migrations/0011_secrets.sql")),
         migration(12, "tpm", include_str!("../../migrations/0012_tpm.sql")),
+        migration(13, "operators", include_str!("../../migrations/0013_operators.sql")),
     ])
 }
 

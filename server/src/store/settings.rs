@@ -5,6 +5,8 @@ use crate::error::Error;
 
 /// The URL at which machines reach the server, without a trailing slash.
 pub const SERVER_URL: &str = "server-url";
+/// There while the operator that comes with the data folder stays removed.
+pub const FIRST_REMOVED: &str = "first-operator-removed";
 
 /// The value of a setting.
 pub async fn read(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
@@ -18,4 +20,10 @@ pub async fn write(connection: &mut Connection, name: &str, value: &str) -> Resu
         "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     let done = sqlx::query(sql).bind(name).bind(value).execute(connection).await;
     done.map(drop).map_err(database("writing a setting"))
+}
+
+/// Removes a setting, if it is there.
+pub async fn remove(connection: &mut Connection, name: &str) -> Result<(), Error> {
+    let done = sqlx::query("DELETE FROM settings WHERE name = $1").bind(name).execute(connection).await;
+    done.map(drop).map_err(database("removing a setting"))
 }

@@ -148,7 +148,7 @@ async fn the_logs_of_a_boot_are_kept_by_their_type() {
     }
     assert_eq!(log(LogType::HostBoot).await, "log 19\n");
     assert_eq!(log(LogType::Installer).await, "");
-    let operator = server.data().operator_token().unwrap();
+    let operator = server.operator_token();
     let url = server.url("/v1/operator/nodes/web1/log?type=host_boot");
     let text = server.client().get(url).bearer_auth(operator).send().await.unwrap().text().await.unwrap();
     assert_eq!(text, "log 19\n");

@@ -259,7 +259,7 @@ async fn a_captured_disk_is_for_nodes_and_operators() {
         let refused = stranger.get(format!("{url}{wrong}")).send().await.unwrap();
         assert_eq!(refusal(refused).await.code, ErrorCode::Unauthenticated, "{wrong}");
     }
-    let operator = server.data().operator_token().unwrap();
+    let operator = server.operator_token();
     for (client, bearer) in [(&node.client, None), (&stranger, Some(&node.enrolment.jwt)), (&stranger, Some(&operator))]
     {
         let request = client.get(&url);

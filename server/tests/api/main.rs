@@ -23,6 +23,7 @@ mod metadata;
 mod network;
 mod openapi;
 mod operator;
+mod operators;
 mod output;
 #[path = "../../../user-data/tests/cloud_init/packages.rs"]
 mod packages;

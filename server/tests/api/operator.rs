@@ -27,7 +27,7 @@ async fn operators_need_their_token() {
 #[tokio::test]
 async fn operators_do_everything_over_https() {
     let server = TestServer::start().await;
-    let token = server.data().operator_token().unwrap();
+    let token = server.operator_token();
     let client = server.client();
     let call = async |request: RequestBuilder, expect: StatusCode| -> Value {
         let response = request.bearer_auth(&token).send().await.unwrap();
@@ -82,7 +82,7 @@ async fn operators_do_everything_over_https() {
 #[tokio::test]
 async fn operators_clear_up_over_https() {
     let server = TestServer::start().await;
-    let token = server.data().operator_token().unwrap();
+    let token = server.operator_token();
     let client = server.client();
     let url = |path: &str| server.url(&format!("/v1/operator{path}"));
     let call = async |request: RequestBuilder, expect: StatusCode| -> Value {

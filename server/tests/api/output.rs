@@ -21,14 +21,14 @@ const HOSTILE: &str = "7CZ\u{1b}]0;owned\u{7}\u{9b}2J\nFORGED line\u{202e}x\u{e0
 const SHOWN: &str = "7CZ\\u{1b}]0;owned\\u{7}\\u{9b}2J\\nFORGED line\\u{202e}x\\u{e0041}";
 
 /// The program as a server with its log in a file.
-struct Logged {
-    https: String,
+pub struct Logged {
+    pub https: String,
     boot: String,
-    client: Client,
+    pub client: Client,
     _program: Ended,
 }
 
-fn logged(data: &Path, log: &Path, options: &[&str]) -> Logged {
+pub fn logged(data: &Path, log: &Path, options: &[&str]) -> Logged {
     let listen = ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0", "--boot-listen", "127.0.0.1:0"];
     let mut program = command(data, &[&listen, options].concat());
     program.env_remove("JOURNAL_STREAM").stderr(File::create(log).unwrap()).stdout(Stdio::piped());

@@ -260,7 +260,7 @@ async fn an_instance_id_of_an_older_run_in_a_workflow_is_not_the_new_runs() {
     let steps = [&*old, &*old.to_uppercase().replace("SLIPWAY", "slipway")]
         .map(|id| json!({"name": id, "action": {"seed-cloud-init": {"instance_id": id}}}));
     let body = json!({"task": {"workflow": {"steps": steps, "phone_home": true}}});
-    let operator = server.data().operator_token().unwrap();
+    let operator = server.operator_token();
     let request = server.client().post(server.url("/v1/operator/nodes/web1/runs")).bearer_auth(operator);
     assert_eq!(request.json(&body).send().await.unwrap().status(), StatusCode::CREATED);
 

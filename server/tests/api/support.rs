@@ -109,6 +109,11 @@ impl TestServer {
         DataDir::open(&self.data_path()).unwrap()
     }
 
+    /// The token of the operator that comes with the data folder.
+    pub fn operator_token(&self) -> String {
+        self.data().operator_token().unwrap().unwrap()
+    }
+
     /// The database, opened as another process would, for example a command.
     pub async fn store(&self) -> Store {
         Store::open(&self.data().database()).await.unwrap()

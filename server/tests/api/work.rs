@@ -132,7 +132,7 @@ async fn a_second_run_needs_the_first_to_end_or_to_be_replaced() {
     let replacing = NewRun { replace: true, ..new_run(TWO_STEPS) };
     let second = operate::start_run(&store, &server.ca(), "web1", replacing).await.unwrap().id;
     let response = server.client().get(server.url(&format!("/v1/operator/runs/{first}")));
-    let response = response.bearer_auth(server.data().operator_token().unwrap()).send().await.unwrap();
+    let response = response.bearer_auth(server.operator_token()).send().await.unwrap();
     let replaced: slipway_protocol::RunStatus = response.json().await.unwrap();
     assert_eq!(replaced.state, RunState::Failed);
     assert_eq!(replaced.steps[0].failure.as_ref().unwrap().reason, format!("replaced by run {second}"));

@@ -1,0 +1,93 @@
+//! Operators of the HTTPS API. Each has a name and a token, and for a while after a change the token before it.
+
+use super::{Connection, database, get, number, optional_number};
+use crate::error::Error;
+use crate::time::Millis;
+use sqlx::sqlite::SqliteRow;
+
+/// An operator as stored.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    /// Its name.
+    pub name: String,
+    /// SHA-256 of its token.
+    pub hash: String,
+    /// When the token was made.
+    pub created_at: Millis,
+    /// When the token expires, if ever.
+    pub expires_at: Option<Millis>,
+    /// The day on which the token was last used, by its first millisecond in UTC.
+    pub used_at: Option<Millis>,
+    /// The token before it.
+    pub old: Option<Old>,
+}
+
+/// A token that was replaced.
+#[derive(Clone, Debug)]
+pub struct Old {
+    /// SHA-256 of it.
+    pub hash: String,
+    /// When it ends or ended.
+    pub until: Millis,
+}
+
+/// The operator of this name.
+pub async fn get_by_name(connection: &mut Connection, name: &str) -> Result<Option<Operator>, Error> {
+    let row = sqlx::query("SELECT * FROM operators WHERE name = $1").bind(name).fetch_optional(connection).await;
+    row.map_err(database("reading an operator"))?.as_ref().map(from_row).transpose()
+}
+
+/// The operator whose token, or the one before it, has this hash. How long this takes says something about hashes at
+/// most, of which nobody can choose one.
+pub async fn get_by_hash(connection: &mut Connection, hash: &str) -> Result<Option<Operator>, Error> {
+    let sql = "SELECT * FROM operators WHERE hash = $1 OR old_hash = $1";
+    let row = sqlx::query(sql).bind(hash).fetch_optional(connection).await;
+    row.map_err(database("reading an operator"))?.as_ref().map(from_row).transpose()
+}
+
+/// Every operator, by name.
+pub async fn all(connection: &mut Connection) -> Result<Vec<Operator>, Error> {
+    let rows = sqlx::query("SELECT * FROM operators ORDER BY name").fetch_all(connection).await;
+    rows.map_err(database("reading the operators"))?.iter().map(from_row).collect()
+}
+
+/// Stores an operator, in the place of one with its name.
+pub async fn save(connection: &mut Connection, operator: &Operator) -> Result<(), Error> {
+    let sql = "INSERT INTO operators (name, hash, created_at, expires_at, used_at, old_hash, old_until) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, \
+               created_at = excluded.created_at, expires_at = excluded.expires_at, used_at = excluded.used_at, \
+               old_hash = excluded.old_hash, old_until = excluded.old_until";
+    let query = sqlx::query(sql)
+        .bind(&operator.name)
+        .bind(&operator.hash)
+        .bind(operator.created_at.cast_signed())
+        .bind(operator.expires_at.map(u64::cast_signed))
+        .bind(operator.used_at.map(u64::cast_signed))
+        .bind(operator.old.as_ref().map(|old| &old.hash))
+        .bind(operator.old.as_ref().map(|old| old.until.cast_signed()));
+    query.execute(connection).await.map(drop).map_err(database("storing an operator"))
+}
+
+/// Notes on which day a token was used, unless it was replaced in between.
+pub async fn used(connection: &mut Connection, hash: &str, day: Millis) -> Result<(), Error> {
+    let query = sqlx::query("UPDATE operators SET used_at = $1 WHERE hash = $2").bind(day.cast_signed()).bind(hash);
+    query.execute(connection).await.map(drop).map_err(database("noting the use of an operator's token"))
+}
+
+/// Forgets an operator. Returns whether there was one of this name.
+pub async fn remove(connection: &mut Connection, name: &str) -> Result<bool, Error> {
+    let done = sqlx::query("DELETE FROM operators WHERE name = $1").bind(name).execute(connection).await;
+    Ok(done.map_err(database("removing an operator"))?.rows_affected() > 0)
+}
+
+fn from_row(row: &SqliteRow) -> Result<Operator, Error> {
+    let old = get::<Option<String>>(row, "old_hash")?.zip(optional_number(row, "old_until")?);
+    Ok(Operator {
+        name: get(row, "name")?,
+        hash: get(row, "hash")?,
+        created_at: number(row, "created_at")?,
+        expires_at: optional_number(row, "expires_at")?,
+        used_at: optional_number(row, "used_at")?,
+        old: old.map(|(hash, until)| Old { hash, until }),
+    })
+}
