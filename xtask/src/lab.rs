@@ -18,7 +18,7 @@ use crate::cache;
 use crate::command::{command, run_and_tell, run_quietly, stdout, tail};
 use crate::image::{self, CMDLINE, ImageConfig, ImagePaths, build_image};
 use crate::qemu::firmware;
-use crate::{kernel, mkfs, workspace};
+use crate::{host, kernel, mkfs, workspace};
 
 /// This host's loopback on QEMU's user network.
 const HOST: &str = "10.0.2.2";
@@ -135,6 +135,7 @@ impl Lab {
             date: image::source_date()?,
         };
         let boot = self.folder.join("boot");
+        host::ensure(host::QEMU)?;
         fs::copy(firmware::IPXE, boot.join("ipxe.efi")).with_context(|| format!("copying {}", firmware::IPXE))?;
         build_image(&config, &boot.join(Arch::X86_64.name()))
     }
