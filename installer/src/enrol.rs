@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::machine_key::MachineKey;
 use crate::tls::NodeCertificate;
 use crate::told::Told;
-use crate::tpm::{self, MachineTpm};
+use crate::tpm::MachineTpm;
 use tracing::{error, info, warn};
 
 /// Wait before a refused machine asks again. An operator may have fixed the cause.
@@ -24,7 +24,7 @@ const AFTER_FAILED_RENEWAL: Duration = Duration::from_secs(30);
 const IMPATIENT_FAILURES: u32 = 3;
 
 /// What the machine sends about itself when it enrols.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Facts {
     /// The keys that identify it.
     pub identity: Identity,
@@ -35,7 +35,7 @@ pub struct Facts {
     /// Milliseconds from the start of the kernel to the start of PID 1, in the boot image.
     pub kernel_to_init: Option<u64>,
     /// Its TPM.
-    pub tpm: tpm::Place,
+    pub tpm: MachineTpm,
 }
 
 /// A node's access to its server. Clones share the credentials, which are replaced on renewal.
@@ -44,7 +44,6 @@ pub struct Session {
     config: Arc<Config>,
     facts: Arc<Facts>,
     key: Arc<MachineKey>,
-    tpm: MachineTpm,
     client: Arc<RwLock<Client>>,
 }
 
@@ -52,8 +51,7 @@ impl Session {
     /// Enrols, however long an operator takes to approve the machine, and then keeps the credentials fresh. With
     /// `impatient`, a server that refuses or cannot be reached in a few tries is an error.
     pub async fn open(config: Config, facts: Facts, key: MachineKey, impatient: bool) -> Result<Self, ClientError> {
-        let tpm = MachineTpm::at(facts.tpm.clone());
-        let (client, renew_in) = enrol(&config, &facts, &key, &tpm, impatient).await?;
+        let (client, renew_in) = enrol(&config, &facts, &key, impatient).await?;
         // The token is only for the first enrolment: a machine that an operator decommissioned must not come back by
         // itself.
         let config = Config { token: None, ..config };
@@ -61,7 +59,6 @@ impl Session {
             config: Arc::new(config),
             facts: Arc::new(facts),
             key: Arc::new(key),
-            tpm,
             client: Arc::new(RwLock::new(client)),
         };
         tokio::spawn(session.clone().keep_fresh(renew_in));
@@ -87,7 +84,7 @@ impl Session {
     }
 
     async fn enrol(&self) -> Result<(Client, Duration), ClientError> {
-        enrol(&self.config, &self.facts, &self.key, &self.tpm, false).await
+        enrol(&self.config, &self.facts, &self.key, false).await
     }
 
     fn replace(&self, client: Client) {
@@ -137,7 +134,6 @@ async fn enrol(
     config: &Config,
     facts: &Facts,
     key: &MachineKey,
-    tpm: &MachineTpm,
     impatient: bool,
 ) -> Result<(Client, Duration), ClientError> {
     let anonymous = Client::new(config)?;
@@ -159,7 +155,7 @@ async fn enrol(
         let has_answered = answer.is_some();
         request.tpm = Some(match answer.take() {
             Some(answer) => answer,
-            None => tpm.claim().await,
+            None => facts.tpm.claim().await,
         });
         request.timing = facts.kernel_to_init.map(timing);
         let wait = match anonymous.enrol(&request).await {
@@ -170,7 +166,7 @@ async fn enrol(
             // A server that asks the same again gets time: the proof came too late, or the server was restarted.
             Ok(Enrolled::Prove(challenge)) => {
                 let wait = if has_answered { backoff.next_wait() } else { Duration::ZERO };
-                answer = Some(tpm.prove(challenge).await);
+                answer = Some(facts.tpm.prove(challenge).await);
                 wait
             }
             Ok(Enrolled::Wait(wait, after)) => {

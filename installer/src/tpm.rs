@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slipway_protocol::{Tpm, TpmChallenge};
 use slipway_tpm::{Attester, TpmError};
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// How long a TPM may take for a command. An RSA key takes a slow one half a minute.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,14 +36,20 @@ impl Place {
 /// The TPM. It is opened when it is first asked for, and keeps its keys while the machine runs, because a slow one takes
 /// seconds to make them. Clones share it.
 #[derive(Clone)]
-pub(crate) struct MachineTpm {
+pub struct MachineTpm {
     place: Arc<Place>,
     open: Arc<Mutex<Option<Attester>>>,
 }
 
 impl MachineTpm {
-    pub(crate) fn at(place: Place) -> Self {
+    /// The TPM that is there, if there is one.
+    pub fn at(place: Place) -> Self {
         Self { place: Arc::new(place), open: Arc::default() }
+    }
+
+    /// Has the TPM make its keys, which are then there when they are needed.
+    pub async fn prepare(&self) {
+        self.claim().await;
     }
 
     /// What the machine says before it was asked for a proof.
@@ -69,13 +75,17 @@ impl MachineTpm {
     async fn ask(&self, question: impl FnOnce(&mut Attester, &Place) -> Result<Tpm, TpmError> + Send + 'static) -> Tpm {
         let this = self.clone();
         let asking = tokio::task::spawn_blocking(move || {
+            let began = Instant::now();
             let mut open = this.open.lock().unwrap_or_else(PoisonError::into_inner);
             let attester = match &mut *open {
                 Some(attester) => Ok(attester),
                 closed => Attester::open(&this.place.device, PATIENCE).map(|attester| closed.insert(attester)),
             };
             match attester.and_then(|attester| question(attester, &this.place)) {
-                Ok(tpm) => tpm,
+                Ok(tpm) => {
+                    debug!("the TPM answered within {} ms", began.elapsed().as_millis());
+                    tpm
+                }
                 Err(TpmError::Missing { .. }) => Tpm::Absent,
                 Err(error) => {
                     let reason = crate::one_line(&error);

@@ -12,7 +12,7 @@ use slipway_installer::client::ClientError;
 use slipway_installer::config::Config;
 use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
-use slipway_installer::tpm::Place;
+use slipway_installer::tpm::{MachineTpm, Place};
 use slipway_installer::{End, Options, tls};
 use slipway_protocol::{Digest, DiskHints, Identity, Inventory, NodeStatus, Step};
 use slipway_server::ca::Authority;
@@ -184,7 +184,7 @@ impl Lab {
     pub fn options(&self, previous_exit: Option<&str>) -> Options {
         let nowhere = self.folder.path().join("no-tpm");
         let facts = Facts {
-            tpm: Place { device: nowhere, event_log: None },
+            tpm: MachineTpm::at(Place { device: nowhere, event_log: None }),
             identity: Identity { uuid: Some(UUID.to_owned()), ..Identity::default() },
             inventory: Inventory::default(),
             boot_id: "0b0b0b0b".to_owned(),

@@ -12,7 +12,8 @@ use slipway_installer::config::{self, Config};
 use slipway_installer::enrol::Facts;
 use slipway_installer::log_book::LogBook;
 use slipway_installer::run::MakeMachine;
-use slipway_installer::{End, Options, PANIC, discover, link, tpm, wait_for_disks};
+use slipway_installer::tpm::{MachineTpm, Place};
+use slipway_installer::{End, Options, PANIC, discover, link, wait_for_disks};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -67,6 +68,12 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
     let end = runtime.block_on(async {
         let (settled, disks_settled) = watch::channel(false);
         tokio::spawn(wait_for_all_disks(settled));
+        // The TPM makes its keys while the network comes up.
+        let tpm = MachineTpm::at(Place::of_boot_image());
+        tokio::spawn({
+            let tpm = tpm.clone();
+            async move { tpm.prepare().await }
+        });
         let link = link::wait().await;
         info!("network: {} on {}", link.address, link.interface);
         let sys = discover::Roots::default().sys;
@@ -74,7 +81,7 @@ pub fn installer(arguments: InstallerArguments) -> Result<ExitCode> {
             warn!("no disk appeared in {} s; enrolling without disks", DISK_PATIENCE.as_secs());
         }
         let options = Options {
-            facts: facts(arguments.init_at.map(|seconds| (seconds * 1000.0) as u64), tpm::Place::of_boot_image()),
+            facts: facts(arguments.init_at.map(|seconds| (seconds * 1000.0) as u64), tpm),
             set_clock: true,
             state: STATE.into(),
             previous_exit,
@@ -126,7 +133,7 @@ pub fn install(arguments: InstallArguments) -> Result<ExitCode> {
     let source = config::Source { place: "the command line".to_owned(), values };
     let (config, _) = config::merge(&[source])?;
     let options = Options {
-        facts: facts(None, tpm::Place::of_operating_system()),
+        facts: facts(None, MachineTpm::at(Place::of_operating_system())),
         set_clock: false,
         state: STATE.into(),
         previous_exit,
@@ -176,7 +183,7 @@ fn previous_exit(how: Option<String>) -> Option<String> {
     Some(how)
 }
 
-fn facts(kernel_to_init: Option<u64>, tpm: tpm::Place) -> Facts {
+fn facts(kernel_to_init: Option<u64>, tpm: MachineTpm) -> Facts {
     let roots = discover::Roots::default();
     let (inventory, notes) = discover::inventory(&roots, list_disks(&roots.sys));
     for note in notes {

@@ -35,6 +35,7 @@ mod secrets;
 mod siege;
 mod support;
 #[path = "../../../tpm/tests/common/mod.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
 #[expect(dead_code, reason = "shared with other tests")]
 mod swtpm;
 mod work;
