@@ -116,7 +116,8 @@ fn standing(node: &Node, shown: ShownTpm<'_>, is_released_key: bool) -> Result<S
         (Some(_), ShownTpm::None) => Err(ClaimReason::TpmMissing),
         (Some(_), ShownTpm::Refused) => Err(ClaimReason::TpmRefused),
         (None, ShownTpm::Proved { certificate, .. }) => {
-            let vouched = is_released_key || certificate == EkCertificate::Verified;
+            // A certificate says that a TPM is genuine, not that it is where an earlier machine of the node had none.
+            let vouched = is_released_key || (node.key.is_none() && certificate == EkCertificate::Verified);
             Ok(if vouched { Standing::Vouched } else { Standing::Unknown })
         }
         (Some(tpm), ShownTpm::Proved { ek, .. }) if !tpm.ek.iter().any(|known| known == ek) => {
@@ -304,7 +305,7 @@ mod tests {
         assert_eq!(admitted(&fresh, with_verified), (Proof::Attested, true));
         assert_eq!(admitted(&fresh, with_bad), (Proof::Registered, true));
         assert_eq!(admitted(&node(true), proved("ek")), (Proof::Registered, false), "after silence");
-        assert_eq!(admitted(&node(true), with_verified), (Proof::Attested, false), "after silence");
+        assert_eq!(admitted(&node(true), with_verified), (Proof::Registered, false), "after silence");
 
         let required = Policy { require: Proof::Attested, strict: false };
         let reason = |node: &Node, tpm| judge(node, shown(tpm), required, late).expect_err("it is required");
@@ -318,6 +319,8 @@ mod tests {
             released.key.map(|key| NodeKey { fingerprint: "new".to_owned(), origin: KeyOrigin::Operator, ..key });
         let expect = Admitted { origin: None, proof: Proof::Attested, keep_tpm: true };
         assert_eq!(judge(&released, shown(proved("ek")), required, late), Ok(expect));
-        assert_eq!(judge(&node(false), shown(with_verified), required, late), Err(ClaimReason::NothingToDo));
+        assert_eq!(reason(&node(true), with_verified), ClaimReason::ProofMissing, "a node that had a machine");
+        let idle = judge(&node(false), shown(with_verified), Policy::default(), late);
+        assert_eq!(idle, Err(ClaimReason::NothingToDo));
     }
 }

@@ -160,7 +160,7 @@ pub struct NodeSet {
     /// Endorsement key of its TPM, if it was replaced in a repair; may be given several times.
     #[arg(long, value_name = "DIGEST", group = "what")]
     ek: Vec<String>,
-    /// Forget its TPM: the next one that is let in becomes the machine's.
+    /// Forget its TPM. Another becomes the machine's if it is registered, or if the machine is released by its claim code.
     #[arg(long, conflicts_with = "ek", group = "what")]
     no_ek: bool,
     /// YAML file with its network configuration.
@@ -236,7 +236,7 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
 }
 
 fn node_table(nodes: &[NodeStatus]) -> String {
-    let header = ["Id", "Name", "State", "Released", "Claim code", "UUID", "Serial", "MACs"];
+    let header = ["Id", "Name", "State", "Released", "Claim code", "TPM", "UUID", "Serial", "MACs"];
     let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     let rows = nodes.iter().map(|node| {
         vec![
@@ -245,6 +245,7 @@ fn node_table(nodes: &[NodeStatus]) -> String {
             words::word(&node.state),
             if node.released { "yes" } else { "no" }.to_owned(),
             dash(&node.claim_code),
+            node.tpm.as_ref().map_or_else(words::dash, |tpm| words::word(&tpm.origin)),
             dash(&node.identity.uuid),
             dash(&node.identity.serial),
             node.identity.macs.join(" "),

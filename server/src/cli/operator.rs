@@ -15,13 +15,13 @@ pub enum OperatorCommand {
     #[command(after_help = "\
 Examples:
   slipway-server operator add alice
-  slipway-server operator add ci --expires-in 30d")]
+  slipway-server operator add ci --expires 30d")]
     Add {
         /// Name, by which the log calls the operator.
         name: String,
         /// How long the token is valid, such as 90s, 30m, 1h or 30d; by default until it is rotated or removed.
         #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-        expires_in: Option<u64>,
+        expires: Option<u64>,
     },
     /// List the operators, without their tokens.
     List {
@@ -54,8 +54,8 @@ pub async fn run(store: &Store, data: &DataDir, command: OperatorCommand) -> any
     // The data folder may be of a version that had its token in the file alone.
     operate::adopt_first(store, data).await?;
     match command {
-        OperatorCommand::Add { name, expires_in } => {
-            print_line(&operate::add_operator(store, data, &name, expires_in).await?.token)
+        OperatorCommand::Add { name, expires } => {
+            print_line(&operate::add_operator(store, data, &name, expires).await?.token)
         }
         OperatorCommand::List { json: true } => print_json(&operate::list_operators(store).await?),
         OperatorCommand::List { json: false } => print(&operator_table(&operate::list_operators(store).await?, now())),

@@ -40,11 +40,12 @@ pub struct Options {
     /// What every machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: ProofName,
-    /// Ask an operator each time a node has another key, which is each time its machine is restarted.
+    /// Ask an operator each time a node has another key, which is each time its machine is restarted, unless the machine has
+    /// the TPM that the node is known by.
     #[arg(long)]
     strict: bool,
-    /// File with the certificates of TPM manufacturers, in PEM: roots and intermediates. A machine whose TPM they certify
-    /// counts as attested when it is let in first.
+    /// File with the certificates of TPM manufacturers, in PEM: roots and intermediates. The first machine
+    /// of a node counts as attested if they certify its TPM.
     #[arg(long, value_name = "FILE")]
     ek_ca: Option<PathBuf>,
     /// How the log is written to standard error. By default it goes to the journal if standard error is connected to it,

@@ -1,7 +1,7 @@
 //! Lets machines in: a node by its name, for the first machine that has its identifiers; or one machine by its claim code.
 
 use slipway_protocol::{
-    ClaimReason, EkCertificate, ErrorCode, KeyOrigin, NodeKey, NodeState, NodeStatus, Proof, TpmOrigin,
+    ClaimReason, EkCertificate, ErrorCode, KeyOrigin, NodeKey, NodeState, NodeStatus, NodeTpm, Proof, TpmOrigin,
 };
 
 use super::node::check_name_is_free;
@@ -98,6 +98,7 @@ fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
     let tpm = claimant.report.tpm.as_ref();
     let problem = tpm.and_then(|tpm| tpm.problem.as_deref()).map(|problem| format!(": {problem}")).unwrap_or_default();
     let usable = tpm.is_some_and(|tpm| tpm.ek.is_some() && tpm.certificate != Some(EkCertificate::Bad));
+    let is_registered = node.tpm.as_ref().is_some_and(|tpm| tpm.origin == TpmOrigin::Registered);
     let register = format!("register its endorsement key (`node set {label} --ek DIGEST`)");
     match claimant.reason {
         // The TPM of a machine that an operator lets in becomes the node's, and is the proof.
@@ -112,9 +113,13 @@ fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
             "says something else of its TPM or its boot than the TPM signed{problem}; look at the machine, and if it must \
              do without, require less (`node set {label} --no-ek --require registered`)"
         )),
-        ClaimReason::TpmReplaced if node.tpm.as_ref().is_some_and(|tpm| tpm.origin == TpmOrigin::Registered) => {
+        ClaimReason::TpmReplaced if is_registered => {
             Some(format!("has another TPM than was registered for node {label}; if it was replaced, {register}"))
         }
+        ClaimReason::TpmMissing if is_registered || node.require == Proof::Attested => Some(format!(
+            "has no TPM that it can use{problem}, and node {label} is to have one; if it must do without, say so first \
+             (`node set {label} --no-ek --require registered`)"
+        )),
         _ => None,
     }
 }
@@ -143,10 +148,17 @@ async fn check_one_machine(connection: &mut Connection, node: &Node) -> Result<(
 async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) -> Result<(), Error> {
     use ClaimReason::{EventLogMissing, TpmCleared, TpmMissing, TpmReplaced};
     enrol::learn(node, claimant.report, claimant.last_asked);
-    if matches!(claimant.reason, TpmMissing | TpmReplaced | TpmCleared | EventLogMissing)
-        && let Some(tpm) = node.tpm.take()
-    {
-        tracing::warn!(node = node.label(), reason = ?claimant.reason, ek = tpm.ek.join(" "), "the node's TPM is forgotten");
+    if let Some(tpm) = node.tpm.take() {
+        node.tpm = match claimant.reason {
+            TpmMissing | TpmReplaced => {
+                let ek = tpm.ek.join(" ");
+                tracing::warn!(node = node.label(), reason = ?claimant.reason, ek, "the node's TPM is forgotten");
+                None
+            }
+            TpmCleared => Some(NodeTpm { ak: None, ..tpm }),
+            EventLogMissing => Some(NodeTpm { has_event_log: false, ..tpm }),
+            _ => Some(tpm),
+        };
     }
     let key = NodeKey {
         fingerprint: claimant.key.clone(),

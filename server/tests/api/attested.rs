@@ -316,3 +316,21 @@ async fn a_manufacturer_that_the_site_trusts_vouches_for_the_first_machine() {
     waits(&server, &machine).await;
     assert_eq!(reason(&server).await, ClaimReason::EkCertificateBad);
 }
+
+#[tokio::test]
+async fn a_registered_tpm_is_not_forgotten_by_a_release() {
+    let (server, _tpm, _) = known().await;
+    let ek = tpm_of(&server).await.ek;
+    let change = NodeChange { ek: Some(ek.clone()), ..NodeChange::default() };
+    operate::change_node(&server.store().await, "web1", change).await.unwrap();
+    let wait = waits(&server, &machine()).await;
+    assert_eq!(reason(&server).await, ClaimReason::TpmMissing);
+    let refused = operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap_err().to_string();
+    assert!(refused.contains("--no-ek"), "{refused}");
+    assert_eq!(tpm_of(&server).await.ek, ek);
+
+    // A TPM that became the node's by itself is replaced by none, if an operator says so.
+    let change = NodeChange { ek: Some(Vec::new()), ..NodeChange::default() };
+    operate::change_node(&server.store().await, "web1", change).await.unwrap();
+    assert_eq!(web1(&server).await.tpm, None);
+}

@@ -268,7 +268,7 @@ async fn the_log_says_which_operator_changed_what() {
     let (data, log) = (folder.path().join("data"), folder.path().join("log"));
     let server = logged(&data, &log, &["--log-format", "json"]);
     let add = |arguments: &[&str]| succeed(&data, &[&["operator", "add"], arguments].concat()).trim().to_owned();
-    let (alice, bob) = (add(&["alice"]), add(&["bob", "--expires-in", "0s"]));
+    let (alice, bob) = (add(&["alice"]), add(&["bob", "--expires", "0s"]));
     let send = async |method: Method, path: &str, token: &str, body: Value| {
         let request = server.client.request(method, format!("{}/v1/operator{path}", server.https));
         request.bearer_auth(token).json(&body).send().await.unwrap().status().as_u16()
