@@ -9,7 +9,6 @@ mod image;
 mod partition;
 mod source;
 mod target;
-mod tpm;
 
 use std::io;
 
@@ -23,7 +22,6 @@ pub use image::ImageError;
 pub use partition::PartitionError;
 pub use source::SourceError;
 pub use target::TargetError;
-pub use tpm::TpmError;
 
 /// Why an action failed. Messages name the operation and its object; the cause is the source.
 #[derive(Debug, thiserror::Error)]

@@ -36,7 +36,7 @@ pub use disk::previous_install::FormerPartitions;
 pub use disk::probe::{Place, probe};
 pub use error::{
     BootError, CaptureError, EncryptError, EraseError, Error, FetchError, ImageError, PartitionError, Refusal,
-    SourceError, TargetError, TpmError, is_transient,
+    SourceError, TargetError, is_transient,
 };
 pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};

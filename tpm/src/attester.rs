@@ -5,32 +5,18 @@ use std::time::Duration;
 
 use slipway_protocol::attestation::{Blob, MAX_BLOB_BYTES, QUOTED_PCRS, TpmChallenge, TpmKeys, TpmProof};
 
+use crate::commands::{
+    ECC, ECDSA, ENDORSEMENT, KEY, NIST_P256, NONE, OWNER, PASSWORD, SHA256, WITH_PASSWORD, create_primary, ecc_key,
+    in_policy_session, public, read_pcrs, rsa_key, selection,
+};
 use crate::device::{Command, Device};
 use crate::error::TpmError;
 use crate::wire::{Reader, sized, words};
 
-/// Permanent handles (part 2, 7.4).
-const OWNER: u32 = 0x4000_0001;
-const NULL: u32 = 0x4000_0007;
-const PASSWORD: u32 = 0x4000_0009;
-const ENDORSEMENT: u32 = 0x4000_000B;
-
-/// Algorithms (part 2, 6.3), and a curve (6.4).
-const RSA: u16 = 0x0001;
-const AES: u16 = 0x0006;
-const SHA256: u16 = 0x000B;
-const NONE: u16 = 0x0010;
-const ECDSA: u16 = 0x0018;
-const ECC: u16 = 0x0023;
-const CFB: u16 = 0x0043;
-const NIST_P256: u16 = 0x0003;
-
-/// Attributes of a key (part 2, 8.3): fixed to the TPM and to its parent, made by the TPM, used for nothing but its purpose.
-const RESTRICTED: u32 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 16;
-/// It decrypts, if a policy is met.
-const EK_ATTRIBUTES: u32 = RESTRICTED | 1 << 7 | 1 << 17;
-/// It signs, with the empty password, which nobody can lock by guessing.
-const AK_ATTRIBUTES: u32 = RESTRICTED | 1 << 6 | 1 << 10 | 1 << 18;
+/// Attributes of keys (part 2, 8.3). The endorsement key is used if a policy is met.
+const EK_ATTRIBUTES: u32 = KEY | 1 << 7;
+/// It signs, and nobody can lock it by guessing its password.
+const AK_ATTRIBUTES: u32 = KEY | WITH_PASSWORD | 1 << 10 | 1 << 18;
 /// What makes the attestation key another than that of other programs with such a template.
 const AK_UNIQUE: &[u8] = b"slipway attestation key";
 /// The policy of endorsement keys, PolicySecret(TPM_RH_ENDORSEMENT) (EK Credential Profile 2.5, B.3.3).
@@ -47,10 +33,6 @@ const NV_CHUNK: usize = 512;
 /// Why there is no certificate: no such index, nothing in it, or it is for somebody else (TPM_RC_HANDLE,
 /// TPM_RC_NV_UNINITIALIZED, TPM_RC_AUTH_UNAVAILABLE, TPM_RC_NV_AUTHORIZATION).
 const NO_CERTIFICATE: &[u32] = &[0x08B, 0x14A, 0x12F, 0x149];
-
-const POLICY_SESSION: u8 = 1;
-/// The shortest nonce that is accepted (part 1, 19.6.3.1). It proves nothing, because the session has no key.
-const SESSION_NONCE: [u8; 16] = [0; 16];
 /// How many times registers that change are quoted.
 const QUOTES: u32 = 5;
 
@@ -98,15 +80,15 @@ impl Attester {
     /// If the challenge was made for other keys, or the TPM has no SHA-256 bank. What [`Self::keys`] fails with.
     pub fn prove(&mut self, challenge: &TpmChallenge, event_log: Option<Vec<u8>>) -> Result<TpmProof, TpmError> {
         let &Loaded { ek, ak, .. } = self.load()?;
-        let device = &mut self.device;
+        let (device, pcrs) = (&mut self.device, QUOTED_PCRS.map(u32::from));
         let secret = open_secret(device, ek, ak, challenge)?;
         for _ in 0..QUOTES {
             // A register never returns to an earlier value. So what is the same before and after the quote was quoted.
-            let pcrs = read_pcrs(device)?;
-            let (quote, signature) = quote(device, ak, &challenge.nonce.0)?;
-            if pcrs == read_pcrs(device)? {
+            let values = read_pcrs(device, &pcrs)?;
+            let (quote, signature) = quote(device, ak, &challenge.nonce.0, &pcrs)?;
+            if values == read_pcrs(device, &pcrs)? {
                 let [secret, quote, signature] = [secret, quote, signature].map(Blob);
-                let nonce = challenge.nonce.clone();
+                let (nonce, pcrs) = (challenge.nonce.clone(), values.into_iter().map(Blob).collect());
                 return Ok(TpmProof { nonce, secret, quote, signature, pcrs, event_log: event_log.map(Blob) });
             }
         }
@@ -134,15 +116,17 @@ impl Drop for Attester {
 
 fn load(device: &mut Device) -> Result<Loaded, TpmError> {
     let mut certificate = read_certificate(device, ECC_CERTIFICATE)?;
-    let mut template = ecc_ek();
+    // Template L-2 (EK Credential Profile 2.5, B.3.4).
+    let mut template = ecc_key(EK_ATTRIBUTES, &EK_POLICY, &[0; 32]);
     if certificate.is_none() {
         certificate = read_certificate(device, RSA_CERTIFICATE)?;
         if certificate.is_some() {
-            template = rsa_ek();
+            // Template L-1 (B.3.3).
+            template = rsa_key(EK_ATTRIBUTES, &EK_POLICY, &[0; 256]);
         }
     }
-    let (ek, ek_public) = create_primary(device, ENDORSEMENT, &template).map_err(|e| e.in_hierarchy("endorsement"))?;
-    match create_primary(device, OWNER, &ak_template()) {
+    let (ek, ek_public) = create_primary(device, &ENDORSEMENT, &template)?;
+    match create_primary(device, &OWNER, &ak_template()) {
         Ok((ak, ak_public)) => {
             let keys = TpmKeys { ek: Blob(ek_public), ek_certificate: certificate.map(Blob), ak: Blob(ak_public) };
             Ok(Loaded { ek, ak, keys })
@@ -150,44 +134,14 @@ fn load(device: &mut Device) -> Result<Loaded, TpmError> {
         Err(error) => {
             // The error of the key says more than that of the flush.
             drop(device.flush(ek));
-            Err(error.in_hierarchy("owner"))
+            Err(error)
         }
     }
 }
 
-/// Template L-2 (EK Credential Profile 2.5, B.3.4), as TPMT_PUBLIC (part 2, 12.2.4).
-fn ecc_ek() -> Vec<u8> {
-    let coordinate = sized(&[0; 32]);
-    [ek_template(ECC), words(&[NIST_P256, NONE]), coordinate.clone(), coordinate].concat()
-}
-
-/// Template L-1 (EK Credential Profile 2.5, B.3.3). An exponent of zero means the default.
-fn rsa_ek() -> Vec<u8> {
-    [ek_template(RSA), words(&[2048, 0, 0]), sized(&[0; 256])].concat()
-}
-
-/// What both have: AES-128-CFB, and no scheme.
-fn ek_template(kind: u16) -> Vec<u8> {
-    let attributes = EK_ATTRIBUTES.to_be_bytes().to_vec();
-    [words(&[kind, SHA256]), attributes, sized(&EK_POLICY), words(&[AES, 128, CFB, NONE])].concat()
-}
-
 fn ak_template() -> Vec<u8> {
-    let attributes = AK_ATTRIBUTES.to_be_bytes().to_vec();
     let parameters = words(&[NONE, ECDSA, SHA256, NIST_P256, NONE]);
-    [words(&[ECC, SHA256]), attributes, sized(&[]), parameters, sized(AK_UNIQUE), sized(&[])].concat()
-}
-
-/// Makes a primary key. It is always the same for a hierarchy and a template. Returns its handle and its TPMT_PUBLIC.
-fn create_primary(device: &mut Device, hierarchy: u32, template: &[u8]) -> Result<(u32, Vec<u8>), TpmError> {
-    let nothing_sensitive = sized(&[0; 4]);
-    let no_pcrs = vec![0; 4];
-    let parameters = [nothing_sensitive, sized(template), sized(&[]), no_pcrs].concat();
-    device.call(Command::CreatePrimary, &[hierarchy], &[PASSWORD], &parameters, |answer| {
-        let handle = answer.u32()?;
-        answer.u32()?;
-        Some((handle, answer.sized()?.to_vec()))
-    })
+    [public(ECC, AK_ATTRIBUTES, &[]), parameters, sized(AK_UNIQUE), sized(&[])].concat()
 }
 
 /// The certificate at an index, if there is one that is in DER and as short as the server takes.
@@ -202,7 +156,7 @@ fn read_certificate(device: &mut Device, index: u32) -> Result<Option<Vec<u8>>, 
 /// Reads what is at an index, up to the longest certificate.
 fn read_nv(device: &mut Device, index: u32) -> Result<Vec<u8>, TpmError> {
     // TPM2B_NV_PUBLIC (part 2, 13.6): index, digest, attributes, policy, size.
-    let size = device.call(Command::NvReadPublic, &[index], &[], &[], |answer| {
+    let size = device.call(Command::NV_READ_PUBLIC, &[index], &[], &[], |answer| {
         let mut public = Reader(answer.sized()?);
         public.take(10)?;
         public.sized()?;
@@ -213,7 +167,7 @@ fn read_nv(device: &mut Device, index: u32) -> Result<Vec<u8>, TpmError> {
     while bytes.len() < size {
         let chunk = NV_CHUNK.min(size - bytes.len());
         let range = words(&[chunk as u16, bytes.len() as u16]);
-        let read = device.call(Command::NvRead, &[index, index], &[PASSWORD], &range, |answer| {
+        let read = device.call(Command::NV_READ, &[index, index], &[PASSWORD], &range, |answer| {
             answer.u32()?;
             answer.sized().filter(|read| read.len() == chunk).map(<[u8]>::to_vec)
         })?;
@@ -238,72 +192,28 @@ fn der(bytes: &[u8]) -> Option<&[u8]> {
 
 /// Opens the secret of a challenge with the endorsement key, which the TPM does only if it has the attestation key too.
 fn open_secret(device: &mut Device, ek: u32, ak: u32, challenge: &TpmChallenge) -> Result<Vec<u8>, TpmError> {
-    let [symmetric, hash] = [NONE, SHA256].map(u16::to_be_bytes);
-    let parameters = [&sized(&SESSION_NONCE)[..], &sized(&[]), &[POLICY_SESSION], &symmetric, &hash].concat();
-    let session = device.call(Command::StartAuthSession, &[NULL, NULL], &[], &parameters, |answer| answer.u32())?;
-    let secret = open_secret_in(device, session, ek, ak, challenge);
-    // After a failure, the session's own error says more.
-    let flushed = device.flush(session);
-    let secret = secret?;
-    flushed.map(|()| secret)
-}
-
-fn open_secret_in(
-    device: &mut Device,
-    session: u32,
-    ek: u32,
-    ak: u32,
-    challenge: &TpmChallenge,
-) -> Result<Vec<u8>, TpmError> {
-    // No nonce, no digest of the command, no reference, no expiry.
-    let unlimited = [0; 2 + 2 + 2 + 4];
-    let met = device.call(Command::PolicySecret, &[ENDORSEMENT, session], &[PASSWORD], &unlimited, |_| Some(()));
-    met.map_err(|error| error.in_hierarchy("endorsement"))?;
-    let sealed = [sized(&challenge.credential.0), sized(&challenge.secret.0)].concat();
-    device.call(Command::ActivateCredential, &[ak, ek], &[PASSWORD, session], &sealed, |answer| {
-        answer.u32()?;
-        answer.sized().map(<[u8]>::to_vec)
+    in_policy_session(device, |device, session| {
+        // No nonce, no digest of the command, no reference, no expiry.
+        let unlimited = [0; 2 + 2 + 2 + 4];
+        let handles = [ENDORSEMENT.handle, session];
+        let met = device.call(Command::POLICY_SECRET, &handles, &[PASSWORD], &unlimited, |_| Some(()));
+        met.map_err(|error| ENDORSEMENT.or_password(error))?;
+        let sealed = [sized(&challenge.credential.0), sized(&challenge.secret.0)].concat();
+        device.call(Command::ACTIVATE_CREDENTIAL, &[ak, ek], &[PASSWORD, session], &sealed, |answer| {
+            answer.u32()?;
+            answer.sized().map(<[u8]>::to_vec)
+        })
     })
 }
 
 /// Has the registers signed, with a nonce. Returns TPMS_ATTEST and TPMT_SIGNATURE.
-fn quote(device: &mut Device, ak: u32, nonce: &[u8]) -> Result<(Vec<u8>, Vec<u8>), TpmError> {
+fn quote(device: &mut Device, ak: u32, nonce: &[u8], pcrs: &[u32]) -> Result<(Vec<u8>, Vec<u8>), TpmError> {
     let scheme_of_the_key = words(&[NONE]);
-    let parameters = [sized(nonce), scheme_of_the_key, selection(&QUOTED_PCRS)].concat();
-    device.call(Command::Quote, &[ak], &[PASSWORD], &parameters, |answer| {
+    let parameters = [sized(nonce), scheme_of_the_key, selection(pcrs)].concat();
+    device.call(Command::QUOTE, &[ak], &[PASSWORD], &parameters, |answer| {
         let len = answer.u32()?;
         let mut parameters = Reader(answer.take(usize::try_from(len).ok()?)?);
         let quote = parameters.sized()?;
         Some((quote.to_vec(), parameters.0.to_vec()))
     })
-}
-
-/// The values of [`QUOTED_PCRS`], in that order. A TPM gives the first eight of those it is asked for.
-fn read_pcrs(device: &mut Device) -> Result<Vec<Blob>, TpmError> {
-    let mut values = Vec::new();
-    while let Some(left) = QUOTED_PCRS.get(values.len()..).filter(|left| !left.is_empty()) {
-        let asked = selection(left);
-        let read = device.call(Command::PcrRead, &[], &[], &asked, |answer| {
-            answer.u32()?;
-            for _ in 0..answer.u32()? {
-                answer.u16()?;
-                let len = answer.u8()?;
-                answer.take(usize::from(len))?;
-            }
-            let count = answer.u32().filter(|count| *count as usize <= left.len())?;
-            (0..count).map(|_| answer.sized().map(|value| Blob(value.to_vec()))).collect::<Option<Vec<Blob>>>()
-        })?;
-        if read.is_empty() {
-            return Err(TpmError::NoBank);
-        }
-        values.extend(read);
-    }
-    Ok(values)
-}
-
-/// TPML_PCR_SELECTION of registers in the SHA-256 bank (part 2, 10.9.7), of which there are 24.
-fn selection(pcrs: &[u8]) -> Vec<u8> {
-    let mask = pcrs.iter().filter(|pcr| **pcr < 24).fold(0_u32, |mask, pcr| mask | 1 << pcr);
-    let [low, middle, high, _] = mask.to_le_bytes();
-    [&1_u32.to_be_bytes()[..], &SHA256.to_be_bytes(), &[3, low, middle, high]].concat()
 }

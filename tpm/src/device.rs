@@ -31,34 +31,25 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 /// The codes of "there is no such device" for which `ErrorKind` has no name: ENXIO and ENODEV.
 const NO_DEVICE: [i32; 2] = [6, 19];
 
-/// Command codes (part 2, 6.5.2).
+/// A command's code (part 2, 6.5.2) and its name.
 #[derive(Clone, Copy)]
-pub(crate) enum Command {
-    CreatePrimary = 0x131,
-    ActivateCredential = 0x147,
-    NvRead = 0x14E,
-    PolicySecret = 0x151,
-    Quote = 0x158,
-    FlushContext = 0x165,
-    NvReadPublic = 0x169,
-    StartAuthSession = 0x176,
-    PcrRead = 0x17E,
-}
+pub(crate) struct Command(u32, &'static str);
 
 impl Command {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::CreatePrimary => "TPM2_CreatePrimary",
-            Self::ActivateCredential => "TPM2_ActivateCredential",
-            Self::NvRead => "TPM2_NV_Read",
-            Self::PolicySecret => "TPM2_PolicySecret",
-            Self::Quote => "TPM2_Quote",
-            Self::FlushContext => "TPM2_FlushContext",
-            Self::NvReadPublic => "TPM2_NV_ReadPublic",
-            Self::StartAuthSession => "TPM2_StartAuthSession",
-            Self::PcrRead => "TPM2_PCR_Read",
-        }
-    }
+    pub(crate) const CREATE_PRIMARY: Self = Self(0x131, "TPM2_CreatePrimary");
+    pub(crate) const ACTIVATE_CREDENTIAL: Self = Self(0x147, "TPM2_ActivateCredential");
+    pub(crate) const NV_READ: Self = Self(0x14E, "TPM2_NV_Read");
+    pub(crate) const POLICY_SECRET: Self = Self(0x151, "TPM2_PolicySecret");
+    pub(crate) const CREATE: Self = Self(0x153, "TPM2_Create");
+    pub(crate) const LOAD: Self = Self(0x157, "TPM2_Load");
+    pub(crate) const QUOTE: Self = Self(0x158, "TPM2_Quote");
+    pub(crate) const UNSEAL: Self = Self(0x15E, "TPM2_Unseal");
+    pub(crate) const FLUSH_CONTEXT: Self = Self(0x165, "TPM2_FlushContext");
+    pub(crate) const NV_READ_PUBLIC: Self = Self(0x169, "TPM2_NV_ReadPublic");
+    pub(crate) const START_AUTH_SESSION: Self = Self(0x176, "TPM2_StartAuthSession");
+    pub(crate) const PCR_READ: Self = Self(0x17E, "TPM2_PCR_Read");
+    pub(crate) const POLICY_PCR: Self = Self(0x17F, "TPM2_PolicyPCR");
+    pub(crate) const POLICY_GET_DIGEST: Self = Self(0x189, "TPM2_PolicyGetDigest");
 }
 
 /// An open TPM.
@@ -100,12 +91,23 @@ impl Device {
         read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
     ) -> Result<T, TpmError> {
         let answer = self.send(command, &marshal(command, handles, sessions, parameters))?;
-        read(&mut Reader(&answer)).ok_or(TpmError::Malformed { command: command.name() })
+        read(&mut Reader(&answer)).ok_or(TpmError::Malformed { command: command.1 })
+    }
+
+    /// Uses an object or a session that is loaded, and removes it. If both fail, the error of the use says more.
+    pub(crate) fn using<T>(
+        &mut self,
+        handle: u32,
+        act: impl FnOnce(&mut Self) -> Result<T, TpmError>,
+    ) -> Result<T, TpmError> {
+        let done = act(self);
+        let flushed = self.flush(handle);
+        done.and_then(|done| flushed.map(|()| done))
     }
 
     /// Removes an object or a session from the TPM.
     pub(crate) fn flush(&mut self, handle: u32) -> Result<(), TpmError> {
-        self.call(Command::FlushContext, &[handle], &[], &[], |_| Some(()))
+        self.call(Command::FLUSH_CONTEXT, &[handle], &[], &[], |_| Some(()))
     }
 
     /// Sends a command, and again while the TPM is busy and there is time. Returns what follows the header of the answer.
@@ -124,7 +126,7 @@ impl Device {
     }
 
     fn submit(&mut self, command: Command, sent: &[u8], left: Duration) -> Result<Vec<u8>, TpmError> {
-        let command = command.name();
+        let Command(_, command) = command;
         if sent.len() > LONGEST {
             return Err(TpmError::TooLong { command });
         }
@@ -197,7 +199,7 @@ fn marshal(command: Command, handles: &[u32], sessions: &[u32], parameters: &[u8
     body.extend(parameters);
     let tag = if sessions.is_empty() { NO_SESSIONS } else { WITH_SESSIONS };
     let len = (HEADER + body.len()) as u32;
-    [&tag.to_be_bytes()[..], &len.to_be_bytes(), &(command as u32).to_be_bytes(), &body].concat()
+    [&tag.to_be_bytes()[..], &len.to_be_bytes(), &command.0.to_be_bytes(), &body].concat()
 }
 
 /// How long an answer says it is.

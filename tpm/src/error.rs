@@ -1,13 +1,13 @@
 use std::io;
 use std::time::Duration;
 
-/// Why a TPM proves nothing.
+/// Why a TPM neither proves nor seals anything.
 #[derive(Debug, thiserror::Error)]
 pub enum TpmError {
     /// There is no TPM 2.0, or its driver is not loaded. No other error means that.
     #[error(
-        "{path} does not exist; if the machine has a TPM (2.0, also called PTT or fTPM), switch it on in the \
-         firmware's setup"
+        "{path} does not exist; switch on the TPM (2.0, also called PTT or fTPM) in the firmware's setup, or do \
+         without it"
     )]
     Missing {
         /// The path of its device.
@@ -61,7 +61,7 @@ pub enum TpmError {
         command: &'static str,
     },
     /// The TPM refused a command.
-    #[error("{command}: the TPM refused with {}{code:#x}", name(*code))]
+    #[error("{command}: the TPM refused with {code:#x} ({})", meaning(*code))]
     Refused {
         /// The name of the command in the specification.
         command: &'static str,
@@ -76,25 +76,24 @@ pub enum TpmError {
         /// "owner" or "endorsement".
         hierarchy: &'static str,
     },
-    /// The bank of the registers to be quoted is not in use.
-    #[error(
-        "the TPM has no SHA-256 values of its registers (PCRs); switch on its SHA-256 bank in the firmware's setup"
-    )]
-    NoBank,
+    /// A register is not in the bank that is used.
+    #[error("the TPM has no PCR {pcr} in its SHA-256 bank; switch on that bank in the firmware's setup")]
+    NoRegister {
+        /// The number of the register.
+        pcr: u32,
+    },
     /// Something measured into the registers at each attempt to quote them.
     #[error("the TPM's registers changed during each of {attempts} quotes; something goes on measuring into them")]
     Unsteady {
         /// The number of quotes.
         attempts: u32,
     },
+    /// Unsealing returned another secret than was sealed.
+    #[error("the TPM returned a different secret from the one it sealed; it cannot be used")]
+    OtherSecret,
 }
 
 impl TpmError {
-    /// Says whose password is missing, if that is what the TPM refused for.
-    pub(crate) fn in_hierarchy(self, hierarchy: &'static str) -> Self {
-        if self.is(&[0x08E, 0x0A2]) { Self::Password { hierarchy } } else { self }
-    }
-
     /// Whether the TPM refused with one of these codes, each without the place of what was wrong.
     pub(crate) fn is(&self, codes: &[u32]) -> bool {
         matches!(self, Self::Refused { code, .. } if codes.contains(&without_place(*code)))
@@ -107,40 +106,41 @@ fn without_place(code: u32) -> u32 {
     if code & 0x80 == 0 { code & 0xFFFF } else { code & 0xBF }
 }
 
-/// The name of a response code (part 2, 6.6.3), with a space, if it is one that can be expected here.
-fn name(code: u32) -> &'static str {
+/// The name of a response code, and what to do, if it is one that can be expected here.
+fn meaning(code: u32) -> &'static str {
     match without_place(code) {
-        0x081 => "TPM_RC_ASYMMETRIC ",
-        0x082 => "TPM_RC_ATTRIBUTES ",
-        0x084 => "TPM_RC_VALUE ",
-        0x085 => "TPM_RC_HIERARCHY (the hierarchy is switched off) ",
-        0x08A => "TPM_RC_TYPE ",
-        0x08B => "TPM_RC_HANDLE ",
-        0x08E => "TPM_RC_AUTH_FAIL ",
-        0x092 => "TPM_RC_SCHEME ",
-        0x095 => "TPM_RC_SIZE ",
-        0x09A => "TPM_RC_INSUFFICIENT ",
-        0x09D => "TPM_RC_POLICY_FAIL ",
-        0x09F => "TPM_RC_INTEGRITY ",
-        0x0A2 => "TPM_RC_BAD_AUTH ",
-        0x0A6 => "TPM_RC_CURVE (it does not know P-256) ",
-        0x100 => "TPM_RC_INITIALIZE (the firmware did not start it) ",
-        0x101 => "TPM_RC_FAILURE (its self-test failed) ",
-        0x120 => "TPM_RC_DISABLED ",
-        0x12D => "TPM_RC_UPGRADE (it waits for the rest of its new firmware) ",
-        0x12F => "TPM_RC_AUTH_UNAVAILABLE ",
-        0x130 => "TPM_RC_REBOOT ",
-        0x143 => "TPM_RC_COMMAND_CODE (it does not know the command) ",
-        0x902 => "TPM_RC_OBJECT_MEMORY ",
-        0x903 => "TPM_RC_SESSION_MEMORY ",
-        0x904 => "TPM_RC_MEMORY ",
-        0x905 => "TPM_RC_SESSION_HANDLES ",
-        0x906 => "TPM_RC_OBJECT_HANDLES ",
-        0x908 => "TPM_RC_YIELDED ",
-        0x90A => "TPM_RC_TESTING ",
-        0x910 => "TPM_RC_REFERENCE_H0 ",
-        0x921 => "TPM_RC_LOCKOUT ",
-        0x922 => "TPM_RC_RETRY ",
-        _ => "",
+        0x081 => "TPM_RC_ASYMMETRIC",
+        0x082 => "TPM_RC_ATTRIBUTES",
+        0x084 => "TPM_RC_VALUE",
+        0x085 => "TPM_RC_HIERARCHY: the hierarchy is switched off; switch it on in the firmware's setup",
+        0x08A => "TPM_RC_TYPE",
+        0x08B => "TPM_RC_HANDLE",
+        0x08E => "TPM_RC_AUTH_FAIL",
+        0x092 => "TPM_RC_SCHEME",
+        0x095 => "TPM_RC_SIZE",
+        0x09A => "TPM_RC_INSUFFICIENT",
+        0x09D => "TPM_RC_POLICY_FAIL",
+        0x09F => "TPM_RC_INTEGRITY",
+        0x0A2 => "TPM_RC_BAD_AUTH",
+        0x0A6 => "TPM_RC_CURVE: it does not know P-256",
+        0x100 => "TPM_RC_INITIALIZE: the firmware has not started it; switch it on in the firmware's setup and restart",
+        0x101 => "TPM_RC_FAILURE: its self-test failed; switch the machine off and on",
+        0x120 => "TPM_RC_DISABLED: it is switched off; switch it on in the firmware's setup",
+        0x128 => "TPM_RC_PCR_CHANGED: a PCR has changed in the meantime; try again",
+        0x12D => "TPM_RC_UPGRADE: it waits for the rest of its new firmware",
+        0x12F => "TPM_RC_AUTH_UNAVAILABLE",
+        0x130 => "TPM_RC_REBOOT: restart the machine",
+        0x143 => "TPM_RC_COMMAND_CODE: it does not know the command",
+        0x902 => "TPM_RC_OBJECT_MEMORY: it has no room for more keys; restart the machine",
+        0x903 => "TPM_RC_SESSION_MEMORY: it has no room for more sessions; restart the machine",
+        0x904 => "TPM_RC_MEMORY: it has no room; restart the machine",
+        0x905 => "TPM_RC_SESSION_HANDLES: it has no room for more sessions; restart the machine",
+        0x906 => "TPM_RC_OBJECT_HANDLES: it has no room for more keys; restart the machine",
+        0x908 => "TPM_RC_YIELDED: it stays busy; try again",
+        0x90A => "TPM_RC_TESTING: it stays busy; try again",
+        0x910 => "TPM_RC_REFERENCE_H0",
+        0x921 => "TPM_RC_LOCKOUT: it is locked after too many wrong passwords; clear it in the firmware's setup",
+        0x922 => "TPM_RC_RETRY: it stays busy; try again",
+        _ => "TPM 2.0 Library, part 2, 6.6.3",
     }
 }

@@ -10,7 +10,7 @@ use slipway_protocol::attestation::MAX_EVENT_LOG_BYTES;
 use slipway_tpm::{Attester, TpmError, read_event_log};
 use tempfile::TempDir;
 
-use common::{PATIENCE, fake};
+use common::{PATIENCE, answer, fake};
 
 #[allow(dead_code, reason = "the TPM that behaves is for the other tests")]
 mod common;
@@ -54,7 +54,27 @@ fn a_tpm_that_stays_busy_is_given_up_at_the_deadline() {
     let path = fake(folder.path(), |_| answer(0x922, &[]));
     let mut attester = Attester::open(&path, Duration::from_millis(200)).unwrap();
     let error = attester.keys().unwrap_err();
-    assert_eq!(error.to_string(), "TPM2_NV_ReadPublic: the TPM refused with TPM_RC_RETRY 0x922");
+    assert_eq!(
+        error.to_string(),
+        "TPM2_NV_ReadPublic: the TPM refused with 0x922 (TPM_RC_RETRY: it stays busy; try again)"
+    );
+}
+
+#[test]
+fn a_response_code_means_the_same_wherever_the_mistake_is() {
+    let check = |code: u32, expect: &str| {
+        let error = TpmError::Refused { command: "TPM2_X", code }.to_string();
+        assert_eq!(error, format!("TPM2_X: the TPM refused with {code:#x} ({expect})"));
+    };
+    for code in [0x9F, 0x19F, 0x1DF, 0x99F, 0xF9F] {
+        check(code, "TPM_RC_INTEGRITY");
+    }
+    // The second is the resource manager's own.
+    for code in [0x143, 0xB_0143] {
+        check(code, "TPM_RC_COMMAND_CODE: it does not know the command");
+    }
+    check(0x921, "TPM_RC_LOCKOUT: it is locked after too many wrong passwords; clear it in the firmware's setup");
+    check(0x1C3, "TPM 2.0 Library, part 2, 6.6.3");
 }
 
 #[test]
@@ -124,9 +144,4 @@ fn only_a_usable_event_log_is_sent() {
     check(log(4, b"Spec ID Event03\0", 500), false);
     check(vec![], false);
     check(vec![0; 7], false);
-}
-
-fn answer(code: u32, body: &[u8]) -> Vec<u8> {
-    let size = 10 + body.len() as u32;
-    [&[0x80, 1], &size.to_be_bytes()[..], &code.to_be_bytes(), body].concat()
 }

@@ -14,8 +14,9 @@ mod shim;
 mod table;
 mod target_files;
 mod token;
-mod tpm;
 mod xts;
+
+use std::time::Duration;
 
 use slipway_formats::boot_config::EntryScope;
 use slipway_protocol::{DiskHints, EncryptRoot, KernelArgs, RecoveryKey, RunInTarget};
@@ -41,6 +42,8 @@ use table::{State, Table};
 const ENTRIES: EntryScope = EntryScope::All;
 /// Placeholder for a volume that has no UUID yet.
 const ANY_VOLUME: &str = "00000000-0000-0000-0000-000000000000";
+/// How long the TPM may take for a command. An RSA key takes a slow one half a minute.
+const TPM_PATIENCE: Duration = Duration::from_secs(120);
 
 /// What to encrypt, and where.
 struct Plan {
@@ -164,7 +167,8 @@ fn plan(disk: &OpenDisk, root: &Partition, kind: &str, grow: bool) -> Result<Pla
 
 /// Makes the volume key and the two key slots.
 fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result<Keys, Error> {
-    let sealed = tpm::seal(&machine.setup().tpm, &inputs.pcrs, random::bytes()?)
+    let secret = random::bytes()?;
+    let sealed = slipway_tpm::seal(&machine.setup().tpm, TPM_PATIENCE, &inputs.pcrs, &secret)
         .map_err(|source| EncryptError::Tpm { source })?;
     let unmeasured =
         |pcr| format!("the firmware measured nothing into PCR {pcr}, so this PCR does not protect the key");
@@ -172,7 +176,7 @@ fn make_keys(inputs: &EncryptRoot, plan: &Plan, machine: &dyn Machine) -> Result
     let sector = plan.extent.sector(&plan.partition.bytes);
     let volume = Volume { uuid: random::uuid()?, key: random::bytes()?, sector };
     let key = recovery::new()?;
-    let header = luks2::header(&volume, vec![token::slot(&sealed, &inputs.pcrs), recovery::slot(&key)])?;
+    let header = luks2::header(&volume, vec![token::slot(&secret, &sealed, &inputs.pcrs), recovery::slot(&key)])?;
     let escrow = RecoveryKey { volume: random::uuid_text(&volume.uuid), key };
     Ok(Keys { volume, header, escrow, warnings })
 }

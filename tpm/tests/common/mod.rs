@@ -87,6 +87,20 @@ impl Swtpm {
         UnixStream::connect(self.path("tpm")).unwrap()
     }
 
+    /// This TPM behind a socket, where some commands get another answer. Another call takes the socket away.
+    pub fn proxied(&self, mut instead: impl FnMut(&[u8]) -> Option<Vec<u8>> + Send + 'static) -> PathBuf {
+        let mut stream = self.connect();
+        drop(fs::remove_file(self.path("fake")));
+        fake(self.folder.path(), move |command| instead(command).unwrap_or_else(|| ask(&mut stream, command)))
+    }
+
+    /// Neither an object nor a session is in it.
+    pub fn assert_nothing_is_loaded(&self) {
+        for kind in ["handles-transient", "handles-loaded-session", "handles-saved-session"] {
+            assert_eq!(self.run("tpm2_getcap", &[kind]), "", "{kind}");
+        }
+    }
+
     /// A program of tpm2-tools for this TPM, in the folder. The TPM must not be in use.
     pub fn tool(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
@@ -130,6 +144,12 @@ pub fn fake(folder: &Path, mut answer: impl FnMut(&[u8]) -> Vec<u8> + Send + 'st
         }
     });
     path
+}
+
+/// An answer with its response code.
+pub fn answer(code: u32, body: &[u8]) -> Vec<u8> {
+    let size = 10 + body.len() as u32;
+    [&[0x80, 1], &size.to_be_bytes()[..], &code.to_be_bytes(), body].concat()
 }
 
 /// What a TPM answers to a command.

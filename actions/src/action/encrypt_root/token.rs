@@ -4,12 +4,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::json;
+use slipway_tpm::Sealed;
 
 use super::luks2::Slot;
-use super::tpm::Sealed;
 
-/// The key slot of a secret sealed to these registers.
-pub(super) fn slot(sealed: &Sealed, pcrs: &[u32]) -> Slot {
+/// The key slot of a secret, which is sealed to these registers.
+pub(super) fn slot(secret: &[u8], sealed: &Sealed, pcrs: &[u32]) -> Slot {
     let mut pcrs = pcrs.to_vec();
     pcrs.sort_unstable();
     let policy: String = sealed.policy.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -22,5 +22,5 @@ pub(super) fn slot(sealed: &Sealed, pcrs: &[u32]) -> Slot {
         "tpm2-policy-hash": policy,
         "tpm2-pin": false,
     });
-    Slot { passphrase: BASE64.encode(sealed.secret), token }
+    Slot { passphrase: BASE64.encode(secret), token }
 }

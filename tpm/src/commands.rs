@@ -1,0 +1,128 @@
+//! The commands that proving and sealing share, and the numbers in them.
+
+use crate::device::{Command, Device};
+use crate::error::TpmError;
+use crate::wire::{sized, words};
+
+/// Permanent handles (part 2, 7.4).
+const NULL: u32 = 0x4000_0007;
+pub(crate) const PASSWORD: u32 = 0x4000_0009;
+pub(crate) const OWNER: Hierarchy = Hierarchy { handle: 0x4000_0001, name: "owner" };
+pub(crate) const ENDORSEMENT: Hierarchy = Hierarchy { handle: 0x4000_000B, name: "endorsement" };
+
+/// Algorithms (part 2, 6.3), and a curve (6.4).
+const RSA: u16 = 0x0001;
+const AES: u16 = 0x0006;
+pub(crate) const KEYED_HASH: u16 = 0x0008;
+pub(crate) const SHA256: u16 = 0x000B;
+pub(crate) const NONE: u16 = 0x0010;
+pub(crate) const ECDSA: u16 = 0x0018;
+pub(crate) const ECC: u16 = 0x0023;
+const CFB: u16 = 0x0043;
+pub(crate) const NIST_P256: u16 = 0x0003;
+
+/// Attributes of an object (part 2, 8.3): fixed to the TPM and to its parent.
+pub(crate) const FIXED: u32 = 1 << 1 | 1 << 4;
+/// A key besides is made by the TPM, and used for nothing but its purpose.
+pub(crate) const KEY: u32 = FIXED | 1 << 5 | 1 << 16;
+/// It is used with the password, which is empty.
+pub(crate) const WITH_PASSWORD: u32 = 1 << 6;
+pub(crate) const DECRYPT: u32 = 1 << 17;
+
+const POLICY_SESSION: u8 = 1;
+/// The shortest nonce that is accepted (part 1, 19.6.3.1). It proves nothing, because the session has no key.
+const NONCE: [u8; 16] = [0; 16];
+
+/// What a primary key is made from.
+pub(crate) struct Hierarchy {
+    pub(crate) handle: u32,
+    name: &'static str,
+}
+
+impl Hierarchy {
+    /// Says that its password is missing, if that is what the TPM refused for.
+    pub(crate) fn or_password(&self, error: TpmError) -> TpmError {
+        if error.is(&[0x08E, 0x0A2]) { TpmError::Password { hierarchy: self.name } } else { error }
+    }
+}
+
+/// TPMT_PUBLIC of an object up to its parameters (part 2, 12.2.4).
+pub(crate) fn public(kind: u16, attributes: u32, policy: &[u8]) -> Vec<u8> {
+    [words(&[kind, SHA256]), attributes.to_be_bytes().to_vec(), sized(policy)].concat()
+}
+
+/// A key on P-256 that decrypts with AES-128-CFB, and has no scheme. Both of its coordinates begin as `unique`.
+pub(crate) fn ecc_key(attributes: u32, policy: &[u8], unique: &[u8]) -> Vec<u8> {
+    let parameters = words(&[AES, 128, CFB, NONE, NIST_P256, NONE]);
+    [public(ECC, attributes | DECRYPT, policy), parameters, sized(unique), sized(unique)].concat()
+}
+
+/// The same with RSA of 2048 bits. An exponent of zero means the default.
+pub(crate) fn rsa_key(attributes: u32, policy: &[u8], unique: &[u8]) -> Vec<u8> {
+    let parameters = words(&[AES, 128, CFB, NONE, 2048, 0, 0]);
+    [public(RSA, attributes | DECRYPT, policy), parameters, sized(unique)].concat()
+}
+
+/// The parameters of TPM2_Create and TPM2_CreatePrimary: an object with the empty password, which contains a secret if it
+/// is not a key. Nothing is said of where it was made.
+pub(crate) fn creation(template: &[u8], secret: &[u8]) -> Vec<u8> {
+    let sensitive = [sized(&[]), sized(secret)].concat();
+    let no_pcrs = vec![0; 4];
+    [sized(&sensitive), sized(template), sized(&[]), no_pcrs].concat()
+}
+
+/// Makes a primary key. It is always the same for a hierarchy and a template. Returns its handle and its TPMT_PUBLIC.
+pub(crate) fn create_primary(
+    device: &mut Device,
+    hierarchy: &Hierarchy,
+    template: &[u8],
+) -> Result<(u32, Vec<u8>), TpmError> {
+    let parameters = creation(template, &[]);
+    let created = device.call(Command::CREATE_PRIMARY, &[hierarchy.handle], &[PASSWORD], &parameters, |answer| {
+        let handle = answer.u32()?;
+        answer.u32()?;
+        Some((handle, answer.sized()?.to_vec()))
+    });
+    created.map_err(|error| hierarchy.or_password(error))
+}
+
+/// Does something in a session that meets a policy.
+pub(crate) fn in_policy_session<T>(
+    device: &mut Device,
+    act: impl FnOnce(&mut Device, u32) -> Result<T, TpmError>,
+) -> Result<T, TpmError> {
+    let parameters = [&sized(&NONCE)[..], &sized(&[]), &[POLICY_SESSION], &words(&[NONE, SHA256])].concat();
+    let session = device.call(Command::START_AUTH_SESSION, &[NULL, NULL], &[], &parameters, |answer| answer.u32())?;
+    device.using(session, |device| act(device, session))
+}
+
+/// The values of registers in the SHA-256 bank. `pcrs` are in ascending order, in which the TPM gives them.
+pub(crate) fn read_pcrs(device: &mut Device, pcrs: &[u32]) -> Result<Vec<Vec<u8>>, TpmError> {
+    let mut values = Vec::new();
+    // It gives the first eight of those it is asked for.
+    while let Some(left @ [next, ..]) = pcrs.get(values.len()..) {
+        let read = device.call(Command::PCR_READ, &[], &[], &selection(left), |answer| {
+            answer.u32()?;
+            // The selection: a list of banks, each with a bitmap.
+            for _ in 0..answer.u32()? {
+                answer.u16()?;
+                let len = answer.u8()?;
+                answer.take(usize::from(len))?;
+            }
+            let count = answer.u32().filter(|count| *count as usize <= left.len())?;
+            (0..count).map(|_| answer.sized().map(<[u8]>::to_vec)).collect::<Option<Vec<_>>>()
+        })?;
+        if read.is_empty() {
+            return Err(TpmError::NoRegister { pcr: *next });
+        }
+        values.extend(read);
+    }
+    Ok(values)
+}
+
+/// TPML_PCR_SELECTION of registers in the SHA-256 bank (part 2, 10.9.7), of which there are 24.
+pub(crate) fn selection(pcrs: &[u32]) -> Vec<u8> {
+    let mask = pcrs.iter().filter(|pcr| **pcr < 24).fold(0_u32, |mask, pcr| mask | 1 << pcr);
+    let [low, middle, high, _] = mask.to_le_bytes();
+    [&1_u32.to_be_bytes()[..], &SHA256.to_be_bytes(), &[3, low, middle, high]].concat()
+}
