@@ -13,9 +13,9 @@ use crate::device::{Command, Device};
 use crate::error::TpmError;
 use crate::wire::{Reader, sized, words};
 
-/// Attributes of keys (part 2, 8.3). The endorsement key is used if a policy is met.
+/// Attributes of the endorsement key (part 2, 8.3): it is used if a policy is met.
 const EK_ATTRIBUTES: u32 = KEY | 1 << 7;
-/// It signs, and nobody can lock it by guessing its password.
+/// Attributes of the attestation key: it signs, and nobody can lock it by guessing its password.
 const AK_ATTRIBUTES: u32 = KEY | WITH_PASSWORD | 1 << 10 | 1 << 18;
 /// What makes the attestation key another than that of other programs with such a template.
 const AK_UNIQUE: &[u8] = b"slipway attestation key";

@@ -23,11 +23,11 @@ pub(crate) const NIST_P256: u16 = 0x0003;
 
 /// Attributes of an object (part 2, 8.3): fixed to the TPM and to its parent.
 pub(crate) const FIXED: u32 = 1 << 1 | 1 << 4;
-/// A key besides is made by the TPM, and used for nothing but its purpose.
+/// Those of a key: also made by the TPM, and used for nothing but its purpose.
 pub(crate) const KEY: u32 = FIXED | 1 << 5 | 1 << 16;
-/// It is used with the password, which is empty.
+/// It is used with the empty password.
 pub(crate) const WITH_PASSWORD: u32 = 1 << 6;
-pub(crate) const DECRYPT: u32 = 1 << 17;
+const DECRYPT: u32 = 1 << 17;
 
 const POLICY_SESSION: u8 = 1;
 /// The shortest nonce that is accepted (part 1, 19.6.3.1). It proves nothing, because the session has no key.
@@ -51,7 +51,8 @@ pub(crate) fn public(kind: u16, attributes: u32, policy: &[u8]) -> Vec<u8> {
     [words(&[kind, SHA256]), attributes.to_be_bytes().to_vec(), sized(policy)].concat()
 }
 
-/// A key on P-256 that decrypts with AES-128-CFB, and has no scheme. Both of its coordinates begin as `unique`.
+/// TPMT_PUBLIC of a key on P-256 that decrypts what is below it, with AES-128-CFB and no scheme. `unique` stands for both
+/// of its coordinates.
 pub(crate) fn ecc_key(attributes: u32, policy: &[u8], unique: &[u8]) -> Vec<u8> {
     let parameters = words(&[AES, 128, CFB, NONE, NIST_P256, NONE]);
     [public(ECC, attributes | DECRYPT, policy), parameters, sized(unique), sized(unique)].concat()
@@ -63,8 +64,8 @@ pub(crate) fn rsa_key(attributes: u32, policy: &[u8], unique: &[u8]) -> Vec<u8> 
     [public(RSA, attributes | DECRYPT, policy), parameters, sized(unique)].concat()
 }
 
-/// The parameters of TPM2_Create and TPM2_CreatePrimary: an object with the empty password, which contains a secret if it
-/// is not a key. Nothing is said of where it was made.
+/// The parameters of TPM2_Create and TPM2_CreatePrimary: an object with the empty password, with a secret in it or, for
+/// keys, none. The answer need not say which registers it was made with.
 pub(crate) fn creation(template: &[u8], secret: &[u8]) -> Vec<u8> {
     let sensitive = [sized(&[]), sized(secret)].concat();
     let no_pcrs = vec![0; 4];
@@ -86,7 +87,7 @@ pub(crate) fn create_primary(
     created.map_err(|error| hierarchy.or_password(error))
 }
 
-/// Does something in a session that meets a policy.
+/// Does something in a session for a policy, which nothing has met yet.
 pub(crate) fn in_policy_session<T>(
     device: &mut Device,
     act: impl FnOnce(&mut Device, u32) -> Result<T, TpmError>,
