@@ -8,6 +8,7 @@ use reqwest::{Certificate, Client, ClientBuilder, StatusCode};
 use serde_json::json;
 use slipway_protocol::{EnrolRequest, Enrolment, Event, EventKind, Identity, Inventory};
 use slipway_server::operate::{self, NewNode, NewRun, Task};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::target::Target;
@@ -31,6 +32,8 @@ pub struct Seen {
 /// The nodes at work.
 pub struct Nodes {
     seen: Arc<Mutex<Seen>>,
+    /// They end with this, before the server does.
+    _working: JoinSet<()>,
 }
 
 /// A node with a run.
@@ -52,6 +55,7 @@ impl Nodes {
     /// Registers, releases and enrols the nodes, starts a run on each, and lets them report.
     pub async fn start(target: &Target) -> Self {
         let (store, ca, seen) = (target.store().await, target.ca(), Arc::new(Mutex::new(Seen::default())));
+        let mut working = JoinSet::new();
         for number in 0..NODES {
             let uuid = format!("4c4c4544-0042-3010-8058-b7c04f5034{number:02x}");
             let identity = Identity { uuid: Some(uuid), ..Identity::default() };
@@ -65,13 +69,13 @@ impl Nodes {
             let url = target.url("/v1/node/events");
             let node = Node { ca: ca.clone(), identity, url, run: run.id, address: address(number) };
             let seen = Arc::clone(&seen);
-            tokio::spawn(async move {
+            working.spawn(async move {
                 tokio::time::sleep(EVERY * number as u32 / NODES as u32).await;
                 node.report(&seen).await;
             });
         }
         store.close().await;
-        Self { seen }
+        Self { seen, _working: working }
     }
 
     /// What they have seen since the last call.
