@@ -103,9 +103,13 @@ pub fn judge(node: &Node, shown: Shown<'_>, policy: Policy, now: Millis) -> Resu
         Some(_) => None,
         None => Some(next_key(node, standing == Standing::Own, shown.proof, policy, now)?),
     };
-    // Later machines with the same identifiers may be strangers. They are let in if the policy says so, but do not keep
-    // the node's own machine out for good.
-    let keep_tpm = standing == Standing::Own || matches!(origin, None | Some(KeyOrigin::First));
+    // A machine that took over from another with the same identifiers may be a stranger. It is let in if the policy says
+    // so, but does not keep the node's own machine out for good, however often it asks.
+    let taken_over = matches!(
+        known.map(|known| known.origin).or(origin),
+        Some(KeyOrigin::AfterInstallation | KeyOrigin::AfterSilence)
+    );
+    let keep_tpm = standing == Standing::Own || !taken_over;
     Ok(Admitted { origin, proof, keep_tpm })
 }
 
@@ -306,6 +310,17 @@ mod tests {
         assert_eq!(admitted(&fresh, with_bad), (Proof::Registered, true));
         assert_eq!(admitted(&node(true), proved("ek")), (Proof::Registered, false), "after silence");
         assert_eq!(admitted(&node(true), with_verified), (Proof::Registered, false), "after silence");
+        let mut taken = node(true);
+        for (origin, expect) in [
+            (KeyOrigin::First, true),
+            (KeyOrigin::Operator, true),
+            (KeyOrigin::Attested, true),
+            (KeyOrigin::AfterSilence, false),
+            (KeyOrigin::AfterInstallation, false),
+        ] {
+            taken.key = taken.key.map(|key| NodeKey { fingerprint: "new".to_owned(), origin, ..key });
+            assert_eq!(admitted(&taken, proved("ek")).1, expect, "it asks again with its key, which came {origin:?}");
+        }
 
         let required = Policy { require: Proof::Attested, strict: false };
         let reason = |node: &Node, tpm| judge(node, shown(tpm), required, late).expect_err("it is required");
