@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{
-    ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, KeyOrigin, NodeKey, Proof, RunState, TpmChallenge, Wait,
+    ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, NodeKey, Proof, RunState, TpmChallenge, Wait,
 };
 
 use crate::admission::{self, Admitted, Policy, Shown};
@@ -230,8 +230,12 @@ async fn judge(
         }
         let mut node = Box::new(Node::new(applicant.identity.clone(), now));
         node.release();
-        let admitted = Admitted { origin: Some(KeyOrigin::First), proof: Proof::Token, keep_tpm: true };
-        return Ok(Outcome::LetIn { node, admitted, token: Some(token) });
+        let shown = Shown { key: &applicant.key, proof: Proof::Token, tpm: applicant.tpm.shown() };
+        return match admission::judge(&node, shown, site, now) {
+            Ok(admitted) => Ok(Outcome::LetIn { node, admitted, token: Some(token) }),
+            // The token does not prove what the site requires, so it counts for nothing.
+            Err(_) => hold(ClaimReason::Unregistered, None),
+        };
     };
     // A node that was let in needs no further consent. Its machine may itself have used the token long ago.
     let token = match usable(token, now) {

@@ -274,6 +274,25 @@ async fn where_attestation_is_required_an_operator_vouches_for_the_first_machine
 }
 
 #[tokio::test]
+async fn a_bootstrap_token_is_not_the_attestation_that_a_site_requires() {
+    let server = TestServer::start_asking(Policy { require: Proof::Attested, strict: false }).await;
+    let store = server.store().await;
+    let mut machine = machine();
+    machine.token = Some(operate::add_token(&store, None, None).await.unwrap().token);
+    waits(&server, &machine).await;
+    assert_eq!(reason(&server).await, ClaimReason::Unregistered);
+
+    let mut tpm = Swtpm::start();
+    let log = boot(&mut tpm);
+    claim(&mut machine, &tpm);
+    let wait = waits(&server, &machine).await;
+    assert_eq!(reason(&server).await, ClaimReason::Unregistered, "nobody knows this TPM");
+    operate::release_node(&store, &wait.claim_code, Some("web1".to_owned())).await.unwrap();
+    assert_eq!(enrol(&server, &mut machine, &tpm, &log).await.status(), StatusCode::OK);
+    assert_eq!(key(&server).await.proof, Proof::Attested);
+}
+
+#[tokio::test]
 async fn a_manufacturer_that_the_site_trusts_vouches_for_the_first_machine() {
     let mut tpm = Swtpm::manufacture();
     let ca = |name: &str| std::fs::read_to_string(tpm.path("ca").join(name)).unwrap();
