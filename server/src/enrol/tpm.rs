@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use slipway_attestation::{Challenger, Endorsement, Keys, Roots};
-use slipway_protocol::{ClaimedTpm, EkCertificate, NodeTpm, Tpm, TpmChallenge, TpmKeys, TpmOrigin, TpmProof};
+use slipway_attestation::{ChallengeError, Challenger, Endorsement, Keys, Roots};
+use slipway_protocol::{
+    ClaimedTpm, EkCertificate, ErrorCode, NodeTpm, Tpm, TpmChallenge, TpmKeys, TpmOrigin, TpmProof,
+};
 
 use crate::admission::ShownTpm;
 use crate::error::Error;
@@ -126,7 +128,11 @@ impl Claimed {
         match self {
             Self::Tpm(claimed) if matches!(claimed.state, State::Unasked) => {
                 let challenge = judge.challenger.challenge(&claimed.keys, machine_key, now);
-                challenge.map(Some).map_err(|source| Error::Challenge { source: Box::new(source) })
+                challenge.map(Some).map_err(|error| match error {
+                    // Anybody can send such a key, so it is no fault of the server.
+                    ChallengeError::Encrypt => Error::refused(ErrorCode::InvalidRequest, error.to_string()),
+                    ChallengeError::Random => Error::Challenge { source: Box::new(error) },
+                })
             }
             _ => Ok(None),
         }

@@ -6,8 +6,8 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Response, StatusCode};
 use slipway_protocol::attestation::CHALLENGE_TYPE;
 use slipway_protocol::{
-    Blob, ClaimReason, EkCertificate, Identity, KeyOrigin, NodeKey, NodeTpm, Proof, Tpm, TpmChallenge, TpmOrigin,
-    TpmProof,
+    Blob, ClaimReason, EkCertificate, ErrorCode, Identity, KeyOrigin, NodeKey, NodeTpm, Proof, Tpm, TpmChallenge,
+    TpmOrigin, TpmProof,
 };
 use slipway_server::admission::Policy;
 use slipway_server::operate::{self, NewNode, NodeChange};
@@ -16,7 +16,7 @@ use slipway_server::store::{self, nodes};
 use crate::enrolment::{reason, waits};
 use crate::event_logs::{IPL, event_log, sha256};
 use crate::installing::web1;
-use crate::support::{Machine, TestServer, UUID};
+use crate::support::{Machine, TestServer, UUID, refusal};
 use crate::swtpm::Swtpm;
 
 /// What the firmware measures.
@@ -150,6 +150,18 @@ async fn a_machine_with_the_identifiers_and_another_tpm_or_none_is_held() {
     waits(&server, &stranger).await;
     assert_eq!(reason(&server).await, ClaimReason::TpmCleared);
     assert_eq!(key(&server).await, first);
+}
+
+#[tokio::test]
+async fn an_endorsement_key_that_nobody_can_have_is_refused() {
+    let server = TestServer::start().await;
+    add_web1(&server, Proof::Registered, &[]).await;
+    let mut keys = Swtpm::start().attester().keys().unwrap();
+    // A point beside the curve.
+    *keys.ek.0.last_mut().unwrap() ^= 1;
+    let mut machine = machine();
+    machine.tpm = Some(Tpm::Present { keys, proof: None });
+    assert_eq!(refusal(machine.try_enrol(&server).await).await.code, ErrorCode::InvalidRequest);
 }
 
 #[tokio::test]
