@@ -90,7 +90,7 @@ pub async fn enrol(
 ) -> Result<Answer, Error> {
     check_size(request)?;
     let csr = NodeRequest::from_pem(&request.csr)?;
-    let applicant = applicant(request, &csr, tpms, from, now);
+    let mut applicant = applicant(request, &csr, tpms, from, now);
     if nodes::identifiers(&applicant.identity).next().is_none() {
         let message = "the machine has no usable UUID, serial number or MAC address to identify it";
         return Err(Error::refused(ErrorCode::IdentityMissing, message));
@@ -102,6 +102,7 @@ pub async fn enrol(
     let mut transaction = store.write().await?;
     let answer = match judge(&mut transaction, &applicant, policy, now).await? {
         Outcome::LetIn { node, admitted, token } => {
+            applicant.tpm.use_once(&mut transaction, &node, now).await?;
             if let Some(challenge) = applicant.tpm.challenge(tpms, &applicant.key, now)? {
                 return Ok(Answer::Prove(challenge));
             }

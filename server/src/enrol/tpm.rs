@@ -118,6 +118,25 @@ impl Claimed {
         }
     }
 
+    /// Makes a machine that sends a proof again be asked again. The proof is good for some minutes, and whoever sent all of
+    /// it again would get a JWT without having any key.
+    ///
+    /// Numbers of challenges begin with their time. One of the future is from before the clock was set.
+    pub(super) async fn use_once(
+        &mut self,
+        connection: &mut Connection,
+        node: &Node,
+        now: Millis,
+    ) -> Result<(), Error> {
+        let Self::Tpm(claimed) = self else { return Ok(()) };
+        let State::Proved(proof) = &claimed.state else { return Ok(()) };
+        let last = attestations::of_node(connection, &node.id).await?;
+        if last.is_some_and(|last| last.at <= now && proof.nonce.0 <= last.proof.nonce.0) {
+            claimed.state = State::Unasked;
+        }
+        Ok(())
+    }
+
     /// The challenge for a machine that was not asked yet.
     pub(super) fn challenge(
         &self,

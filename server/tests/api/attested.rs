@@ -174,6 +174,8 @@ async fn a_replayed_quote_or_an_altered_log_is_refused() {
     let second = key(&server).await;
     assert_ne!(second, first);
 
+    // The whole exchange, by somebody who has none of the keys.
+    challenge(old.try_enrol(&server).await).await;
     // The whole exchange, for another key: the number belongs to the key.
     let mut thief = machine();
     thief.tpm = Some(Tpm::Present { keys, proof: Some(recorded.clone()) });
