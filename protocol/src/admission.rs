@@ -167,7 +167,7 @@ pub enum ClaimReason {
     TpmMissing,
     /// It has the identifiers of a node, but another TPM.
     TpmReplaced,
-    /// It has the identifiers and the TPM of a node, but the TPM was cleared.
+    /// It has the identifiers of a node, and says that it has the TPM of it, which was cleared. It has not proved it.
     TpmCleared,
     /// It has the identifiers of a node, and what it says of its TPM or of its boot is not what the TPM signed.
     TpmRefused,

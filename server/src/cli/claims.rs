@@ -43,7 +43,9 @@ fn contest(reason: ClaimReason) -> &'static str {
         ClaimReason::ProofMissing => "another machine claims to be this node without the proof that is required",
         ClaimReason::TpmMissing => "TPM missing: a machine claims to be this node and shows no TPM",
         ClaimReason::TpmReplaced => "TPM replaced: a machine claims to be this node and has another TPM",
-        ClaimReason::TpmCleared => "TPM cleared: a machine has the TPM of this node, but its keys were cleared",
+        ClaimReason::TpmCleared => {
+            "TPM cleared: a machine says that it has the TPM of this node, with its keys cleared"
+        }
         ClaimReason::TpmRefused => {
             "TPM refused: a machine claims to be this node, and its TPM does not confirm what it says"
         }

@@ -113,10 +113,12 @@ fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
             "says something else of its TPM or its boot than the TPM signed{problem}; look at the machine, and if it must \
              do without, require less (`node set {label} --no-ek --require registered`)"
         )),
-        ClaimReason::TpmReplaced if is_registered => {
-            Some(format!("has another TPM than was registered for node {label}; if it was replaced, {register}"))
-        }
-        ClaimReason::TpmMissing if is_registered || node.require == Proof::Attested => Some(format!(
+        // A machine shows another TPM, or none, as it likes.
+        ClaimReason::TpmReplaced | ClaimReason::TpmMissing if is_registered => Some(format!(
+            "does not have the TPM that was registered for node {label}{problem}; if it was replaced, {register}; if the \
+             machine has none any more, forget it (`node set {label} --no-ek`)"
+        )),
+        ClaimReason::TpmMissing if node.require == Proof::Attested => Some(format!(
             "has no TPM that it can use{problem}, and node {label} is to have one; if it must do without, say so first \
              (`node set {label} --no-ek --require registered`)"
         )),
@@ -146,19 +148,9 @@ async fn check_one_machine(connection: &mut Connection, node: &Node) -> Result<(
 
 /// Makes the key of a waiting machine that of the node.
 async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) -> Result<(), Error> {
-    use ClaimReason::{EventLogMissing, TpmCleared, TpmMissing, TpmReplaced};
     enrol::learn(node, claimant.report, claimant.last_asked);
     if let Some(tpm) = node.tpm.take() {
-        node.tpm = match claimant.reason {
-            TpmMissing | TpmReplaced => {
-                let ek = tpm.ek.join(" ");
-                tracing::warn!(node = node.label(), reason = ?claimant.reason, ek, "the node's TPM is forgotten");
-                None
-            }
-            TpmCleared => Some(NodeTpm { ak: None, ..tpm }),
-            EventLogMissing => Some(NodeTpm { has_event_log: false, ..tpm }),
-            _ => Some(tpm),
-        };
+        node.tpm = accepted(tpm, claimant.reason, node.label());
     }
     let key = NodeKey {
         fingerprint: claimant.key.clone(),
@@ -170,4 +162,18 @@ async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) 
     // A new node must be stored before its key is.
     enrol::give_key(connection, node, key).await?;
     claimants::remove(connection, &claimant.key).await
+}
+
+/// What a node goes on being known by, if an operator lets in a machine whose TPM is not as it was. A machine that was held
+/// has not proved what it says of its TPM. If it says that it has the node's, it must prove that one.
+fn accepted(tpm: NodeTpm, reason: ClaimReason, node: &str) -> Option<NodeTpm> {
+    match reason {
+        ClaimReason::TpmMissing | ClaimReason::TpmReplaced => {
+            tracing::warn!(node, ?reason, ek = tpm.ek.join(" "), "the node's TPM is forgotten");
+            None
+        }
+        ClaimReason::TpmCleared => Some(NodeTpm { ak: None, ..tpm }),
+        ClaimReason::EventLogMissing => Some(NodeTpm { has_event_log: false, ..tpm }),
+        _ => Some(tpm),
+    }
 }

@@ -7,7 +7,7 @@ use reqwest::{Response, StatusCode};
 use slipway_protocol::attestation::CHALLENGE_TYPE;
 use slipway_protocol::{
     Blob, ClaimReason, EkCertificate, ErrorCode, Identity, KeyOrigin, NodeKey, NodeTpm, Proof, Tpm, TpmChallenge,
-    TpmOrigin, TpmProof,
+    TpmKeys, TpmOrigin, TpmProof, Wait,
 };
 use slipway_server::admission::Policy;
 use slipway_server::operate::{self, NewNode, NodeChange};
@@ -225,6 +225,30 @@ async fn a_cleared_tpm_is_the_nodes_again_when_an_operator_says_so() {
 }
 
 #[tokio::test]
+async fn a_machine_that_only_says_that_its_tpm_was_cleared_must_prove_it_when_it_is_released() {
+    let (server, tpm, _) = known().await;
+    let mut other = Swtpm::start();
+    let log = boot(&mut other);
+    let mut stranger = machine();
+    let keys = |tpm: &Swtpm| tpm.attester().keys().unwrap();
+    stranger.tpm = Some(Tpm::Present { keys: TpmKeys { ak: keys(&other).ak, ..keys(&tpm) }, proof: None });
+    let wait = waits(&server, &stranger).await;
+    assert_eq!(reason(&server).await, ClaimReason::TpmCleared);
+    operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap();
+    claim(&mut stranger, &other);
+    waits(&server, &stranger).await;
+    assert_eq!(reason(&server).await, ClaimReason::TpmReplaced);
+
+    // A machine that has the TPM is let in without its log, if it is released without.
+    let mut machine = machine();
+    let response = enrol_with(&server, &mut machine, &tpm, &log, |proof| proof.event_log = None).await;
+    let wait: Wait = response.json().await.unwrap();
+    operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap();
+    let response = enrol_with(&server, &mut machine, &tpm, &log, |proof| proof.event_log = None).await;
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_registered_endorsement_key_is_proof_from_the_first_boot() {
     let server = TestServer::start().await;
     let mut tpm = Swtpm::start();
@@ -243,10 +267,14 @@ async fn a_registered_endorsement_key_is_proof_from_the_first_boot() {
     boot(&mut other);
     let mut stranger = machine();
     claim(&mut stranger, &other);
-    let wait = waits(&server, &stranger).await;
-    assert_eq!(reason(&server).await, ClaimReason::TpmReplaced);
-    let refused = operate::release_node(&server.store().await, &wait.claim_code, None).await.unwrap_err().to_string();
-    assert!(refused.contains("node set web1 --ek"), "{refused}");
+    let another = stranger.tpm.clone();
+    for (tpm, expect) in [(another, ClaimReason::TpmReplaced), (Some(Tpm::Absent), ClaimReason::TpmMissing)] {
+        stranger.tpm = tpm;
+        let code = waits(&server, &stranger).await.claim_code;
+        assert_eq!(reason(&server).await, expect);
+        let refused = operate::release_node(&server.store().await, &code, None).await.unwrap_err().to_string();
+        assert!(refused.contains("node set web1 --ek"), "{refused}");
+    }
 
     assert_eq!(enrol(&server, &mut machine(), &tpm, &log).await.status(), StatusCode::OK);
     assert_eq!(key(&server).await.proof, Proof::Attested);
