@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use slipway_protocol::identity::{meaningful, normalise_mac, normalise_uuid};
 use slipway_protocol::{
-    ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, NodeKey, Proof, RunState, TpmChallenge, Wait,
+    ClaimReason, EnrolRequest, Enrolment, ErrorCode, Identity, NodeKey, Proof, RunState, TpmChallenge, Wait, printable,
 };
 
 use crate::admission::{self, Admitted, Policy, Shown};
@@ -309,6 +309,10 @@ async fn let_in(
         key.proof = key.proof.max(proof);
     }
     tracing::info!(node = node.label(), boot = node.boot_id, ?origin, address = %applicant.address, "node enrolled");
+    if let Some(fault) = applicant.tpm.fault() {
+        let reason = printable::short_line(fault, MAX_CHARS);
+        tracing::warn!(node = node.label(), reason, "node enrolled without the TPM that its machine has");
+    }
     match origin {
         None => nodes::save(connection, &node).await?,
         Some(origin) => {

@@ -157,6 +157,14 @@ impl Claimed {
         }
     }
 
+    /// Why a machine that has a TPM did not prove it.
+    pub(super) fn fault(&self) -> Option<&str> {
+        match self {
+            Self::Nothing { problem } => problem.as_deref(),
+            Self::Tpm(claimed) => claimed.problem.as_deref().filter(|_| matches!(claimed.state, State::Refused)),
+        }
+    }
+
     /// What the operator is told of it, before it is proved.
     pub(super) fn told(&self) -> Option<ClaimedTpm> {
         match self {
@@ -173,19 +181,8 @@ impl Claimed {
 
     /// The TPM by which the node is known from now on, and what was proved, if it was.
     pub(super) async fn keep(&self, connection: &mut Connection, node: &mut Node, now: Millis) -> Result<(), Error> {
-        let claimed = match self {
-            Self::Tpm(claimed) => claimed,
-            Self::Nothing { problem: None } => return Ok(()),
-            Self::Nothing { problem: Some(problem) } => {
-                tracing::warn!(node = node.label(), problem, "the machine of the node has a TPM that cannot be used");
-                return Ok(());
-            }
-        };
-        let State::Proved(proof) = &claimed.state else {
-            let problem = claimed.problem.as_deref();
-            tracing::warn!(node = node.label(), problem, "the machine of the node did not prove its TPM");
-            return Ok(());
-        };
+        let Self::Tpm(claimed) = self else { return Ok(()) };
+        let State::Proved(proof) = &claimed.state else { return Ok(()) };
         let verified = claimed.certificate == EkCertificate::Verified;
         let origin = if verified { TpmOrigin::Certificate } else { TpmOrigin::Release };
         let known = node.tpm.take().unwrap_or_else(|| {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use reqwest::{Client, StatusCode};
-use slipway_protocol::{EnrolRequest, ErrorBody, Identity, Inventory, NodeStatus};
+use slipway_protocol::{EnrolRequest, ErrorBody, Identity, Inventory, NodeStatus, Tpm};
 
 use crate::program::{Ended, command, succeed};
 use crate::support::{Machine, UUID, trusting};
@@ -80,6 +80,31 @@ async fn forge(server: &Logged) {
             assert!(!text.contains("SUBMITTED") && !text.contains("FORGED"), "{path}: {text}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_log_says_why_a_machine_was_let_in_without_its_tpm() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, log) = (folder.path().join("data"), folder.path().join("log"));
+    let server = logged(&data, &log, &[]);
+    succeed(&data, &["node", "add", "--name", "web1", "--uuid", UUID, "--release"]);
+    let machine = Machine::with_uuid(UUID);
+    let request = EnrolRequest {
+        identity: machine.identity.clone(),
+        inventory: Inventory::default(),
+        csr: machine.csr(),
+        agent_version: "1".to_owned(),
+        boot_id: "b".to_owned(),
+        bootstrap_token: None,
+        tpm: Some(Tpm::Broken { reason: HOSTILE.to_owned() }),
+        timing: None,
+    };
+    let answer = server.client.post(format!("{}/v1/enrol", server.https)).json(&request).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    let log = std::fs::read_to_string(log).unwrap();
+    let line = log.lines().find(|line| line.contains("without the TPM")).expect(&log);
+    assert!(line.contains("WARN") && line.contains("web1") && !line.contains(HOSTILE), "{line}");
+    assert!(line.contains("FORGED line"), "{line}");
 }
 
 #[tokio::test]
