@@ -223,7 +223,9 @@ async fn limit_and_log(mut request: Request, next: Next) -> Response {
     if let Some(operator) = operator
         && !method.is_safe()
     {
-        let path = if route.contains("{token}") { route } else { &path };
+        // Who removes or rotates a token by itself, and not by its operator's name, is told so with 404.
+        let has_token = route.contains("{token}") || route.contains("{operator}") && status == 404;
+        let path = if has_token { route } else { &path };
         tracing::info!(operator, %method, path, peer, status, "request of an operator");
     }
     tracing::debug!(

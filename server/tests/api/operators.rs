@@ -281,6 +281,8 @@ async fn the_log_says_which_operator_changed_what() {
         (Method::POST, "/nodes/web1/release", &alice, 200, "/v1/operator/nodes/web1/release"),
         (Method::DELETE, &*format!("/tokens/{bootstrap}"), &alice, 204, "/v1/operator/tokens/{token}"),
         (Method::DELETE, "/nodes/web1", &bob, 401, "/v1/operator/nodes/web1"),
+        // Somebody takes a token for the name.
+        (Method::DELETE, &*format!("/operators/{bob}"), &alice, 404, "/v1/operator/operators/{operator}"),
     ];
     for (method, path, token, status, _) in &requests {
         assert_eq!(send(method.clone(), path, token, node.clone()).await, *status, "{path}");
@@ -299,7 +301,8 @@ async fn the_log_says_which_operator_changed_what() {
     assert!(asked.iter().all(|line| line["peer"] == "127.0.0.1" && line["method"].is_string()), "{log}");
     let refused: Vec<_> = others.iter().filter(|line| line["message"] == "request refused").collect();
     let found: Vec<_> = refused.iter().map(|line| (&line["operator"], &line["code"])).collect();
-    let expect = [("alice", "Conflict"), ("bob", "Unauthenticated")].map(|(name, code)| (json!(name), json!(code)));
+    let expect = [("alice", "Conflict"), ("bob", "Unauthenticated"), ("alice", "NotFound")]
+        .map(|(name, code)| (json!(name), json!(code)));
     assert_eq!(found, expect.iter().map(|(name, code)| (name, code)).collect::<Vec<_>>(), "{log}");
     for secret in [&alice, &bob, &bootstrap] {
         assert!(!log.contains(secret), "{log}");
