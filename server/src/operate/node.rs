@@ -56,7 +56,8 @@ pub struct NodeChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require: Option<Proof>,
     /// The endorsement keys of its TPM, as in `NewNode`. They replace the TPM that the node is known by. An empty list
-    /// forgets it. Another becomes the node's if it is registered, or if its machine is released by its claim code.
+    /// forgets it: the node is known by that of the machine with its key, once that enrols again, or of one that is
+    /// released by its claim code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ek: Option<Vec<String>>,
     /// Network configuration of the installed system. If it is empty, the image's own is used.
