@@ -74,6 +74,9 @@ pub enum ClientError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The server asks for the proof of the TPM again and again.
+    #[error("enrolling: the server asks again for the proof that this machine has its TPM; its log says why")]
+    Unproved,
     /// No request could be made.
     #[error("setting up TLS")]
     Tls {
@@ -113,7 +116,7 @@ impl ClientError {
             Self::Refused { status, .. } | Self::Answer { status, .. } => {
                 status.is_server_error() || matches!(status.as_u16(), 408 | 429)
             }
-            Self::Tls { .. } => false,
+            Self::Unproved | Self::Tls { .. } => false,
         }
     }
 }

@@ -165,7 +165,19 @@ async fn enrol(
             }
             // A server that asks the same again gets time: the proof came too late, or the server was restarted.
             Ok(Enrolled::Prove(challenge)) => {
-                let wait = if has_answered { backoff.next_wait() } else { Duration::ZERO };
+                let wait = if has_answered {
+                    failures += 1;
+                    if impatient && failures > IMPATIENT_FAILURES {
+                        return Err(ClientError::Unproved);
+                    }
+                    let sentence = crate::one_line(&ClientError::Unproved);
+                    if told.is_due(&sentence, Instant::now()) {
+                        warn!("{sentence}");
+                    }
+                    backoff.next_wait()
+                } else {
+                    Duration::ZERO
+                };
                 answer = Some(facts.tpm.prove(challenge).await);
                 wait
             }

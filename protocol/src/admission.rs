@@ -75,6 +75,19 @@ pub struct NodeTpm {
     pub proved_at: Option<u64>,
 }
 
+impl NodeTpm {
+    /// A TPM with these endorsement keys that was not proved yet.
+    pub fn unproved(ek: Vec<String>, origin: TpmOrigin) -> Self {
+        Self { ek, origin, ak: None, certificate: None, has_event_log: false, proved_at: None }
+    }
+
+    /// Whether a machine must have it. A machine that was released by its claim code said which one it has; if it does not
+    /// prove any, the node is not known by a TPM.
+    pub fn is_required(&self) -> bool {
+        self.origin == TpmOrigin::Registered || self.proved_at.is_some()
+    }
+}
+
 /// How a TPM became that of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -175,6 +188,8 @@ pub enum ClaimReason {
     EventLogMissing,
     /// It must prove that it has a TPM, and the certificate of its endorsement key is bad.
     EkCertificateBad,
+    /// It has the identifiers of a node, and the TPM of another.
+    TpmOfAnotherNode,
 }
 
 impl ClaimReason {

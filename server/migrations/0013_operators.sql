@@ -11,3 +11,6 @@ CREATE TABLE operators (
     old_hash TEXT UNIQUE,
     old_until BIGINT
 );
+
+-- Tokens that were replaced or removed, as SHA-256, so that none of them works again when it is found in a file.
+CREATE TABLE ended_operator_tokens (hash TEXT PRIMARY KEY);

@@ -117,6 +117,7 @@ pub fn judge(node: &Node, shown: Shown<'_>, policy: Policy, now: Millis) -> Resu
 fn standing(node: &Node, shown: ShownTpm<'_>, is_released_key: bool) -> Result<Standing, ClaimReason> {
     match (&node.tpm, shown) {
         (None, ShownTpm::None | ShownTpm::Refused) => Ok(Standing::Unknown),
+        (Some(tpm), ShownTpm::None | ShownTpm::Refused) if !tpm.is_required() => Ok(Standing::Unknown),
         (Some(_), ShownTpm::None) => Err(ClaimReason::TpmMissing),
         (Some(_), ShownTpm::Refused) => Err(ClaimReason::TpmRefused),
         (None, ShownTpm::Proved { certificate, .. }) => {
@@ -263,7 +264,7 @@ mod tests {
             ak: Some("ak".to_owned()),
             certificate: None,
             has_event_log: true,
-            proved_at: None,
+            proved_at: Some(1),
         };
         let idle = Node { tpm: Some(tpm), ..node(false) };
         let armed = Node { armed: true, ..idle.clone() };

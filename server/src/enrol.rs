@@ -230,6 +230,9 @@ async fn judge(
             return hold(ClaimReason::IdentifiersDiffer, None);
         }
         let mut node = Box::new(Node::new(applicant.identity.clone(), now));
+        if has_tpm_of_another(connection, applicant, &node).await? {
+            return hold(ClaimReason::TpmOfAnotherNode, None);
+        }
         node.release();
         let shown = Shown { key: &applicant.key, proof: Proof::Token, tpm: applicant.tpm.shown() };
         return match admission::judge(&node, shown, site, now) {
@@ -238,6 +241,9 @@ async fn judge(
             Err(_) => hold(ClaimReason::Unregistered, None),
         };
     };
+    if has_tpm_of_another(connection, applicant, &node).await? {
+        return hold(ClaimReason::TpmOfAnotherNode, Some(node));
+    }
     // A node that was let in needs no further consent. Its machine may itself have used the token long ago.
     let token = match usable(token, now) {
         Err(error) if !node.released => return Err(error),
@@ -257,6 +263,12 @@ async fn judge(
         Ok(admitted) => Ok(Outcome::LetIn { node: Box::new(node), admitted, token }),
         Err(reason) => hold(reason, Some(node)),
     }
+}
+
+/// Whether another node than this is known by the TPM of the machine. A TPM is in one machine.
+async fn has_tpm_of_another(connection: &mut Connection, applicant: &Applicant, node: &Node) -> Result<bool, Error> {
+    let Some(ek) = applicant.tpm.ek() else { return Ok(false) };
+    Ok(nodes::other_with_ek(connection, &node.id, ek).await?.is_some())
 }
 
 /// What a machine must prove to become this node: the most that site, node and its unfinished run require.

@@ -49,6 +49,7 @@ pub fn log_refusal(response: &Response, operator: Option<&str>) {
         ErrorCode::Internal => tracing::error!(operator, error = chain(&**error), "request failed"),
         // Whoever asks too often must not fill the log either.
         ErrorCode::TooManyRequests => tracing::debug!(operator, reason = body.message, "request refused"),
+        ErrorCode::Unauthenticated if operator.is_none() => tracing::debug!(reason = body.message, "request refused"),
         code => {
             let reason = printable::short_line(&body.message, MOST_LOGGED);
             tracing::info!(operator, ?code, reason, "request refused");

@@ -55,6 +55,9 @@ fn contest(reason: ClaimReason) -> &'static str {
         ClaimReason::EkCertificateBad => {
             "bad EK certificate: a machine claims to be this node, and its TPM cannot be trusted"
         }
+        ClaimReason::TpmOfAnotherNode => {
+            "TPM of another node: a machine claims to be this node and has the TPM of another"
+        }
         _ => "another machine claims to be this node",
     }
 }

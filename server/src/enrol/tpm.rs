@@ -157,6 +157,14 @@ impl Claimed {
         }
     }
 
+    /// Digest of the endorsement key.
+    pub(super) fn ek(&self) -> Option<&str> {
+        match self {
+            Self::Nothing { .. } => None,
+            Self::Tpm(claimed) => Some(&claimed.ek),
+        }
+    }
+
     /// Why a machine that has a TPM did not prove it.
     pub(super) fn fault(&self) -> Option<&str> {
         match self {
@@ -187,14 +195,7 @@ impl Claimed {
         let origin = if verified { TpmOrigin::Certificate } else { TpmOrigin::Release };
         let known = node.tpm.take().unwrap_or_else(|| {
             tracing::info!(node = node.label(), ek = claimed.ek, ?origin, "the node is known by its TPM from now on");
-            NodeTpm {
-                ek: vec![claimed.ek.clone()],
-                origin,
-                ak: None,
-                certificate: None,
-                has_event_log: false,
-                proved_at: None,
-            }
+            NodeTpm::unproved(vec![claimed.ek.clone()], origin)
         });
         node.tpm = Some(NodeTpm {
             ak: Some(claimed.ak.clone()),

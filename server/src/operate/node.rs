@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::reports::secrets;
 use crate::state::{self, NodeEvent};
 use crate::store::nodes::{self, Node};
-use crate::store::{self, Connection, Store, claimants, recovery_keys, runs};
+use crate::store::{self, Connection, Store, attestations, claimants, recovery_keys, runs};
 use crate::time::now;
 use crate::{enrol, status};
 
@@ -86,7 +86,7 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
     node.name = new.name;
     node.mac_only = new.mac_only;
     node.require = new.require;
-    node.tpm = registered_tpm(&new.ek)?;
+    node.tpm = registered_tpm(&mut transaction, &node, &new.ek).await?;
     if new.release {
         node.release();
     }
@@ -185,7 +185,8 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
         node.require = require;
     }
     if let Some(ek) = &change.ek {
-        node.tpm = registered_tpm(ek)?;
+        node.tpm = registered_tpm(&mut transaction, &node, ek).await?;
+        attestations::remove(&mut transaction, &node.id).await?;
     }
     if let Some(network) = change.network {
         node.network = valid_network(network)?;

@@ -112,13 +112,30 @@ pub async fn adopt_first(store: &Store, data: &DataDir) -> Result<Option<String>
                 tracing::warn!("the token in the data folder does not work: {ended}");
             }
         }
+        None if operators::has_ended(&mut transaction, &hash).await? => {
+            tracing::warn!(
+                "the token in the data folder was replaced or removed before and does not work; \
+                 `slipway-server operator rotate {FIRST}` makes a new one, or `operator add {FIRST}` if it was removed"
+            );
+        }
         None => {
+            if let Some(before) = operators::get_by_name(&mut transaction, FIRST).await? {
+                end_tokens(&mut transaction, &before).await?;
+            }
             operators::save(&mut transaction, &fresh(FIRST, hash, None)).await?;
             settings::remove(&mut transaction, settings::FIRST_REMOVED).await?;
             store::commit(transaction).await?;
         }
     }
     Ok(Some(token))
+}
+
+/// Notes that the tokens of an operator that is removed or replaced never work again.
+async fn end_tokens(connection: &mut store::Connection, operator: &Operator) -> Result<(), Error> {
+    for hash in std::iter::once(&operator.hash).chain(operator.old.as_ref().map(|old| &old.hash)) {
+        operators::end_token(connection, hash).await?;
+    }
+    Ok(())
 }
 
 /// The token of the operator [`FIRST`].
@@ -197,9 +214,9 @@ pub async fn list_operators(store: &Store) -> Result<Vec<OperatorStatus>, Error>
 /// Removes an operator. Its tokens are refused from the next request on.
 pub async fn remove_operator(store: &Store, data: &DataDir, name: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
-    if !operators::remove(&mut transaction, name).await? {
-        return Err(unknown());
-    }
+    let operator = operators::get_by_name(&mut transaction, name).await?.ok_or_else(unknown)?;
+    operators::remove(&mut transaction, name).await?;
+    end_tokens(&mut transaction, &operator).await?;
     if name == FIRST {
         data.remove_operator_token()?;
         settings::write(&mut transaction, settings::FIRST_REMOVED, "yes").await?;
@@ -219,6 +236,9 @@ pub async fn rotate_operator(store: &Store, data: &DataDir, name: &str, keep: Mi
     let mut operator = fresh(name, token_hash(&token), lifetime);
     let kept = after(operator.created_at, keep);
     let until = before.expires_at.map_or(kept, |expires_at| expires_at.min(kept));
+    if let Some(oldest) = &before.old {
+        operators::end_token(&mut transaction, &oldest.hash).await?;
+    }
     operator.old = Some(Old { hash: before.hash, until });
     let issued = issue(&mut transaction, data, operator, token).await?;
     store::commit(transaction).await?;

@@ -8,6 +8,7 @@ use super::node::check_name_is_free;
 use crate::admission::WAITS;
 use crate::error::Error;
 use crate::state::{self, NodeEvent};
+use crate::store::attestations;
 use crate::store::claimants::{self, Claimant};
 use crate::store::nodes::{self, Node};
 use crate::store::{self, Connection, Store};
@@ -148,9 +149,14 @@ async fn check_one_machine(connection: &mut Connection, node: &Node) -> Result<(
 
 /// Makes the key of a waiting machine that of the node.
 async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) -> Result<(), Error> {
+    let claimed = claimant.report.tpm.clone().and_then(|tpm| tpm.ek);
     enrol::learn(node, claimant.report, claimant.last_asked);
     if let Some(tpm) = node.tpm.take() {
         node.tpm = accepted(tpm, claimant.reason, node.label());
+    }
+    if node.tpm.is_none() {
+        attestations::remove(connection, &node.id).await?;
+        node.tpm = claimed_tpm(connection, node, claimed).await?;
     }
     let key = NodeKey {
         fingerprint: claimant.key.clone(),
@@ -162,6 +168,20 @@ async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) 
     // A new node must be stored before its key is.
     enrol::give_key(connection, node, key).await?;
     claimants::remove(connection, &claimant.key).await
+}
+
+/// The TPM that a machine says it has. The operator saw its digest; the machine must prove no other than this.
+async fn claimed_tpm(connection: &mut Connection, node: &Node, ek: Option<String>) -> Result<Option<NodeTpm>, Error> {
+    let Some(ek) = ek else { return Ok(None) };
+    if let Some(other) = nodes::other_with_ek(connection, &node.id, &ek).await? {
+        let message = format!(
+            "the machine says that it has the TPM of node {0}; a TPM is in one machine, so if this machine took its place, \
+             forget the TPM there first (`node set {0} --no-ek`)",
+            other.label()
+        );
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    Ok(Some(NodeTpm::unproved(vec![ek], TpmOrigin::Release)))
 }
 
 /// What a node goes on being known by, if an operator lets in a machine whose TPM is not as it was. A machine that was held

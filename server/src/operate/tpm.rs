@@ -8,8 +8,9 @@ use slipway_protocol::{Algorithm, Digest, ErrorCode, NodeTpm, TpmKeys, TpmOrigin
 
 use super::known_node;
 use crate::error::Error;
-use crate::store::Store;
 use crate::store::attestations::{self, Attestation};
+use crate::store::nodes::{self, Node};
+use crate::store::{Connection, Store};
 
 /// What the machine of a node proved with its TPM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -24,8 +25,12 @@ pub struct NodeAttestation {
     pub proof: TpmProof,
 }
 
-/// The TPM with these endorsement keys, `None` if there are none.
-pub(super) fn registered_tpm(ek: &[String]) -> Result<Option<NodeTpm>, Error> {
+/// The TPM of the node with these endorsement keys, `None` if there are none.
+pub(super) async fn registered_tpm(
+    connection: &mut Connection,
+    node: &Node,
+    ek: &[String],
+) -> Result<Option<NodeTpm>, Error> {
     const MOST: usize = 8;
     if ek.len() > MOST {
         let message = format!("a TPM has at most {MOST} endorsement keys");
@@ -39,16 +44,20 @@ pub(super) fn registered_tpm(ek: &[String]) -> Result<Option<NodeTpm>, Error> {
             Err(Error::refused(ErrorCode::InvalidRequest, message))
         }
     };
-    let ek = ek.iter().map(valid).collect::<Result<Vec<_>, _>>()?;
-    let tpm = NodeTpm {
-        ek,
-        origin: TpmOrigin::Registered,
-        ak: None,
-        certificate: None,
-        has_event_log: false,
-        proved_at: None,
-    };
-    Ok((!tpm.ek.is_empty()).then_some(tpm))
+    let mut ek = ek.iter().map(valid).collect::<Result<Vec<_>, _>>()?;
+    ek.sort();
+    ek.dedup();
+    for key in &ek {
+        if let Some(other) = nodes::other_with_ek(connection, &node.id, key).await? {
+            let message = format!(
+                "node {0} is known by a TPM with this endorsement key; a TPM is in one machine, so forget it there first \
+                 (`node set {0} --no-ek`)",
+                other.label()
+            );
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        }
+    }
+    Ok((!ek.is_empty()).then(|| NodeTpm::unproved(ek, TpmOrigin::Registered)))
 }
 
 /// What the machine of a node last proved with its TPM.

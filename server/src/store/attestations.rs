@@ -32,6 +32,12 @@ pub async fn save(connection: &mut Connection, node: &str, attestation: &Attesta
     done.map(drop).map_err(database("storing what a TPM proved"))
 }
 
+/// Forgets what the machine of a node proved.
+pub async fn remove(connection: &mut Connection, node: &str) -> Result<(), Error> {
+    let done = sqlx::query("DELETE FROM attestations WHERE node = $1").bind(node).execute(connection).await;
+    done.map(drop).map_err(database("removing what a TPM proved"))
+}
+
 /// What the machine of a node last proved.
 pub async fn of_node(connection: &mut Connection, node: &str) -> Result<Option<Attestation>, Error> {
     let query = sqlx::query("SELECT * FROM attestations WHERE node = $1").bind(node);

@@ -130,6 +130,13 @@ pub async fn get_by_id(connection: &mut Connection, id: &str) -> Result<Option<N
     row.map_err(database("reading a node"))?.as_ref().map(from_row).transpose()
 }
 
+/// The node other than this that is known by a TPM with this endorsement key.
+pub async fn other_with_ek(connection: &mut Connection, node: &str, ek: &str) -> Result<Option<Node>, Error> {
+    let sql = "SELECT nodes.* FROM nodes JOIN node_eks ON node_eks.node = nodes.id WHERE ek = $1 AND node <> $2";
+    let row = sqlx::query(sql).bind(ek).bind(node).fetch_optional(connection).await;
+    row.map_err(database("looking up an endorsement key"))?.as_ref().map(from_row).transpose()
+}
+
 /// The node with this id, else with this name.
 pub async fn find(connection: &mut Connection, reference: &str) -> Result<Option<Node>, Error> {
     for sql in ["SELECT * FROM nodes WHERE id = $1", "SELECT * FROM nodes WHERE name = $1"] {
@@ -147,8 +154,8 @@ pub async fn all(connection: &mut Connection) -> Result<Vec<Node>, Error> {
     rows.map_err(database("reading the nodes"))?.iter().map(from_row).collect()
 }
 
-/// Stores the node and its identifiers. A decommissioned node keeps none, so that no machine is recognised as it. The
-/// caller has checked in the same transaction that no other node has them.
+/// Stores the node, its identifiers and the endorsement keys of its TPM. A decommissioned node keeps none of them, so that no
+/// machine is recognised as it. The caller has checked in the same transaction that no other node has them.
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, released, identity_json, inventory_json, timing_json, \
                agent_version, boot_id, created_at, last_seen, enrolled_at, run, network_json, ssh_keys_json, \
@@ -192,8 +199,14 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
     done.map_err(database("storing a node"))?;
     let done = sqlx::query("DELETE FROM node_keys WHERE node = $1").bind(&node.id).execute(&mut *connection).await;
     done.map_err(database("removing a node's identifiers"))?;
+    let done = sqlx::query("DELETE FROM node_eks WHERE node = $1").bind(&node.id).execute(&mut *connection).await;
+    done.map_err(database("removing a node's endorsement keys"))?;
     if node.state == NodeState::Decommissioned {
         return Ok(());
+    }
+    for ek in node.tpm.iter().flat_map(|tpm| &tpm.ek) {
+        let query = sqlx::query("INSERT INTO node_eks (ek, node) VALUES ($1, $2)").bind(ek).bind(&node.id);
+        query.execute(&mut *connection).await.map_err(database("storing a node's endorsement keys"))?;
     }
     for (kind, value) in identifiers(&node.identity) {
         let sql = "INSERT INTO node_keys (kind, value, node) VALUES ($1, $2, $3)";

@@ -74,10 +74,22 @@ pub async fn used(connection: &mut Connection, hash: &str, day: Millis) -> Resul
     query.execute(connection).await.map(drop).map_err(database("noting the use of an operator's token"))
 }
 
-/// Forgets an operator. Returns whether there was one of this name.
-pub async fn remove(connection: &mut Connection, name: &str) -> Result<bool, Error> {
+/// Forgets an operator.
+pub async fn remove(connection: &mut Connection, name: &str) -> Result<(), Error> {
     let done = sqlx::query("DELETE FROM operators WHERE name = $1").bind(name).execute(connection).await;
-    Ok(done.map_err(database("removing an operator"))?.rows_affected() > 0)
+    done.map(drop).map_err(database("removing an operator"))
+}
+
+/// Notes that a token, by its hash, never works again.
+pub async fn end_token(connection: &mut Connection, hash: &str) -> Result<(), Error> {
+    let query = sqlx::query("INSERT OR IGNORE INTO ended_operator_tokens (hash) VALUES ($1)").bind(hash);
+    query.execute(connection).await.map(drop).map_err(database("noting that an operator's token ended"))
+}
+
+/// Whether a token, by its hash, ended.
+pub async fn has_ended(connection: &mut Connection, hash: &str) -> Result<bool, Error> {
+    let query = sqlx::query("SELECT 1 FROM ended_operator_tokens WHERE hash = $1").bind(hash);
+    Ok(query.fetch_optional(connection).await.map_err(database("looking up an operator's token"))?.is_some())
 }
 
 fn from_row(row: &SqliteRow) -> Result<Operator, Error> {

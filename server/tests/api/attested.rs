@@ -395,3 +395,55 @@ async fn a_registered_tpm_is_not_forgotten_by_a_release() {
     operate::change_node(&server.store().await, "web1", change).await.unwrap();
     assert_eq!(web1(&server).await.tpm, None);
 }
+
+#[tokio::test]
+async fn a_tpm_is_in_one_machine() {
+    let (server, tpm, log) = known().await;
+    let store = server.store().await;
+    let ek = tpm_of(&server).await.ek;
+    let other_uuid = "5d5d4544-0042-3010-8058-b7c04f503432";
+    let identity = Identity { uuid: Some(other_uuid.to_owned()), ..Identity::default() };
+    let web2 = NewNode { name: Some("web2".to_owned()), identity, release: true, ..NewNode::default() };
+    let refused = operate::add_node(&store, NewNode { ek: ek.clone(), ..web2.clone() }).await.unwrap_err().to_string();
+    assert!(refused.contains("node set web1 --no-ek"), "{refused}");
+    operate::add_node(&store, web2).await.unwrap();
+
+    // The machine of web1 claims to be web2.
+    let mut rogue = Machine::with_uuid(other_uuid);
+    claim(&mut rogue, &tpm);
+    let wait = waits(&server, &rogue).await;
+    let claims = operate::show_node(&store, "web2").await.unwrap().claims;
+    assert_eq!(claims[0].reason, ClaimReason::TpmOfAnotherNode);
+    let refused = operate::release_node(&store, &wait.claim_code, None).await.unwrap_err().to_string();
+    assert!(refused.contains("node set web1 --no-ek"), "{refused}");
+    // Its board was moved: the operator says so.
+    operate::change_node(&store, "web1", NodeChange { ek: Some(Vec::new()), ..NodeChange::default() }).await.unwrap();
+    assert!(operate::node_attestation(&store, "web1").await.is_err(), "what was proved with it is forgotten too");
+    assert_eq!(enrol(&server, &mut rogue, &tpm, &log).await.status(), StatusCode::OK);
+    assert_eq!(operate::show_node(&store, "web2").await.unwrap().tpm.unwrap().ek, ek);
+}
+
+#[tokio::test]
+async fn a_released_machine_proves_the_tpm_that_it_showed_or_none() {
+    let server = TestServer::start().await;
+    let mut tpm = Swtpm::start();
+    let log = boot(&mut tpm);
+    let mut new = machine();
+    claim(&mut new, &tpm);
+    let wait = waits(&server, &new).await;
+    operate::release_node(&server.store().await, &wait.claim_code, Some("web1".to_owned())).await.unwrap();
+    let shown = tpm_of(&server).await;
+    assert_eq!(shown.proved_at, None);
+
+    let other = Swtpm::start();
+    claim(&mut new, &other);
+    waits(&server, &new).await;
+    assert_eq!(web1(&server).await.claims[0].reason, ClaimReason::TpmReplaced, "the operator saw another digest");
+    // A log that does not explain the registers keeps a machine from being attested, not from being installed.
+    let response =
+        enrol_with(&server, &mut new, &tpm, &log, |proof| proof.event_log.as_mut().unwrap().0.truncate(9)).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(key(&server).await.proof, Proof::Registered);
+    assert_eq!(enrol(&server, &mut new, &tpm, &log).await.status(), StatusCode::OK);
+    assert_eq!((key(&server).await.proof, tpm_of(&server).await.ek), (Proof::Attested, shown.ek));
+}

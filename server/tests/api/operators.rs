@@ -96,11 +96,15 @@ async fn the_first_token_is_rotated_in_its_file() {
     assert_eq!(refused(&server, &new).await, None);
     assert!(refused(&server, &old).await.is_some());
 
-    // Whoever puts the old file back does not make the old token work again.
-    std::fs::write(data.join("operator-token"), &old).unwrap();
-    let server = server.restart().await;
-    assert!(refused(&server, &old).await.is_some());
-    assert_eq!(refused(&server, &new).await, None);
+    // Whoever puts an old file back does not make an old token work again.
+    let newest = succeed(&data, &["operator", "rotate"]).trim().to_owned();
+    let mut server = server;
+    for ended in [&old, &new] {
+        std::fs::write(data.join("operator-token"), ended).unwrap();
+        server = server.restart().await;
+        assert!(refused(&server, ended).await.is_some());
+        assert_eq!(refused(&server, &newest).await, None);
+    }
 }
 
 #[tokio::test]
@@ -118,6 +122,11 @@ async fn without_operators_nobody_is_let_in() {
     assert_eq!(refusal(nobody).await.code, ErrorCode::Unauthenticated);
     let message = fail(&data, &["operator-token"]);
     assert!(message.contains("`operator add NAME` makes a token for another"), "{message}");
+    let file = data.join("operator-token");
+    std::fs::write(&file, &first).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let server = server.restart().await;
+    assert!(refused(&server, &first).await.is_some(), "it was removed");
     std::fs::write(data.join("operator-token"), "\n").unwrap();
     fail(&data, &["operator-token"]);
 
@@ -148,7 +157,11 @@ async fn the_token_of_an_older_data_folder_goes_on_working() {
     let make_older = async |server: &TestServer| {
         let store = server.store().await;
         let mut transaction = store.write().await.unwrap();
-        for sql in ["DROP TABLE operators", "DELETE FROM _sqlx_migrations WHERE version = 13"] {
+        for sql in [
+            "DROP TABLE operators",
+            "DROP TABLE ended_operator_tokens",
+            "DELETE FROM _sqlx_migrations WHERE version = 13",
+        ] {
             sqlx::query(sql).execute(&mut *transaction).await.unwrap();
         }
         transaction.commit().await.unwrap();
