@@ -150,13 +150,15 @@ async fn enrol(
     let mut backoff = Backoff::default();
     let mut told = Told::default();
     let mut failures = 0;
+    let mut claim = Tpm::Absent;
     let mut answer: Option<Tpm> = None;
     loop {
         let has_answered = answer.is_some();
-        request.tpm = Some(match answer.take() {
-            Some(answer) => answer,
-            None => facts.tpm.claim().await,
-        });
+        // Its driver may come late. A TPM that does not answer is waited for once, and not before each request.
+        if claim == Tpm::Absent {
+            claim = facts.tpm.claim().await;
+        }
+        request.tpm = Some(answer.take().unwrap_or_else(|| claim.clone()));
         request.timing = facts.kernel_to_init.map(timing);
         let wait = match anonymous.enrol(&request).await {
             Ok(Enrolled::Yes(enrolment)) => {

@@ -97,7 +97,7 @@ pub enum TpmOrigin {
     Registered,
     /// A manufacturer that the site trusts certifies it, and the machine had the identifiers of the node.
     Certificate,
-    /// The first machine that was let in after the node's release had it.
+    /// The first machine of the node had it, or a machine that an operator released by its claim code.
     Release,
 }
 

@@ -62,9 +62,9 @@ impl Attester {
         Ok(Self { device: Device::open(path, deadline)?, loaded: None })
     }
 
-    /// The keys of the TPM, which it makes from its seeds at each boot anew: the endorsement key, which stays the same,
-    /// and the attestation key, which stays the same until the TPM is cleared. The endorsement key is the ECC one,
-    /// unless there is a certificate for the RSA one alone.
+    /// The keys of the TPM: the endorsement key, which is always the same, and the attestation key, which is the same
+    /// until the TPM is cleared. The TPM makes both from its seeds at each boot. The endorsement key is the ECC one, unless
+    /// only the RSA one has a certificate.
     ///
     /// # Errors
     ///

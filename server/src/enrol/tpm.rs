@@ -173,7 +173,7 @@ impl Claimed {
         }
     }
 
-    /// What the operator is told of it, before it is proved.
+    /// What `status` shows while the machine waits. It is not proved.
     pub(super) fn told(&self) -> Option<ClaimedTpm> {
         match self {
             Self::Nothing { problem } => {
