@@ -27,6 +27,7 @@ mod operators;
 mod output;
 #[path = "../../../user-data/tests/cloud_init/packages.rs"]
 mod packages;
+mod permissions;
 mod phone_home;
 mod program;
 mod recovery_keys;
