@@ -125,7 +125,7 @@ fn a_root_that_is_not_to_be_written_to_stays_as_it_is_and_the_seed_gets_a_partit
     succeeds(&bench, SeedCloudInit { instance_id: "run-8".to_owned(), ..seed(SeedPlace::Auto) });
     let image = format!("{}@@{}", disk.display(), NEW * MIB);
     let listed = run(Command::new("mdir").args(["-b", "-i", &image]));
-    assert_eq!(listed.trim(), "::/user-data\n::/meta-data", "the same partition, without what the seed before had");
+    assert_eq!(listed.trim(), "::/meta-data\n::/user-data", "the same partition, without what the seed before had");
     assert!(fat_file(&disk, NEW, "meta-data").starts_with("instance-id: \"run-8\"\n"));
 }
 

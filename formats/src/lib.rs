@@ -9,6 +9,7 @@ pub mod boot_config;
 pub mod boot_entry;
 pub mod crc32;
 pub mod efi;
+pub mod fat;
 pub mod http;
 pub mod image;
 pub mod oci;

@@ -3,7 +3,6 @@
 //! as its config.
 
 mod cidata;
-mod fat;
 mod ignition;
 mod root;
 

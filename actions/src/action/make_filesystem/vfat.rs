@@ -153,7 +153,7 @@ fn label_entry(label: &str) -> Vec<u8> {
 }
 
 /// A name in a directory of FAT.
-pub(in crate::action) fn padded(label: &str) -> [u8; 11] {
+fn padded(label: &str) -> [u8; 11] {
     let mut padded = [b' '; 11];
     padded.iter_mut().zip(label.bytes()).for_each(|(to, from)| *to = from);
     padded

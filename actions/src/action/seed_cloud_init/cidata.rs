@@ -2,9 +2,9 @@
 //!
 //! cloud-init prefers it to a seed in the root file system. So an old one must be removed wherever the new one is put.
 
+use slipway_formats::fat::{File, Kind, Volume};
 use slipway_protocol::partition_types;
 
-use super::fat::{MAX_LEN, Volume};
 use crate::disk::open::{Access, OpenDisk};
 use crate::disk::partitions::{Addition, Partition};
 use crate::error::{Error, TargetError};
@@ -55,8 +55,13 @@ pub(super) fn plan(disk: &OpenDisk, places: &[Place], files: &[(&str, String)]) 
     };
     let (sector, start) = (u64::from(disk.logical_block()), partition.bytes.start);
     let (len, id) = (partition.bytes.end - start, u32::from_le_bytes(random::bytes()?));
-    let volume = Volume { sector, len, hidden: start / sector, id, label: LABEL, files }.bytes();
-    let volume = volume.map_err(|reason| TargetError::Seed { disk: disk.path().to_owned(), reason })?;
+    let files: Vec<File> = files.iter().map(|(path, content)| File { path, content: content.as_bytes() }).collect();
+    let volume = Volume { kind: Kind::Fat12, sector, len, hidden: start / sector, id, label: LABEL, files: &files };
+    let volume = volume.make().map(|made| made.to_bytes()).map_err(|no_room| {
+        let [needed, room] = [no_room.needed, no_room.room].map(text::size);
+        let reason = format!("the seed needs {needed}, but there is room for {room}");
+        TargetError::Seed { disk: disk.path().to_owned(), reason }
+    })?;
     Ok(Plan { name: partition.describe(disk), partition, addition, volume })
 }
 
@@ -119,7 +124,7 @@ impl Plan {
 /// Clears the place of a former seed, and the signatures at the end of a partition.
 fn clear(disk: &OpenDisk, partition: &Partition) -> Result<(), Error> {
     let bytes = &partition.bytes;
-    disk.zero(bytes.start..bytes.end.min(bytes.start + MAX_LEN))?;
+    disk.zero(bytes.start..bytes.end.min(bytes.start + Kind::Fat12.max_len()))?;
     disk.zero(bytes.start.max(bytes.end.saturating_sub(MIB))..bytes.end)?;
     disk.flush()
 }
