@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
-use slipway_protocol::Secret;
+use slipway_protocol::{Secret, boot_settings};
 use slipway_user_data::Refusal;
 
 /// The file in the initramfs.
@@ -179,11 +179,10 @@ pub fn merge(sources: &[Source]) -> Result<(Config, Vec<String>), ConfigError> {
     let (place, value) = required("server")?;
     let server = parse_server(place, value)?;
     let (place, ca) = required("ca")?;
-    if !ca.contains("-----BEGIN CERTIFICATE-----") {
-        let wrong = "contains no \"-----BEGIN CERTIFICATE-----\": give the CA's certificate in PEM".to_owned();
+    boot_settings::check_ca(ca).map_err(|wrong| {
         let value = ca.chars().take(40).collect();
-        return Err(ConfigError::Value { key: "ca", place: place.to_owned(), value, wrong });
-    }
+        ConfigError::Value { key: "ca", place: place.to_owned(), value, wrong }
+    })?;
     let token = found.get("token").map(|(_, value)| Secret::from((*value).to_owned()));
     Ok((Config { server, ca: ca.to_owned(), token }, warnings))
 }
@@ -193,14 +192,8 @@ fn parse_server(place: &str, value: &str) -> Result<Url, ConfigError> {
     let shown = value.rsplit_once('@').map_or(value.to_owned(), |(_, host)| format!("...@{host}"));
     let wrong =
         |wrong: String| ConfigError::Value { key: "server", place: place.to_owned(), value: shown.clone(), wrong };
-    let url = Url::parse(value)
-        .map_err(|e| wrong(format!("is not a valid URL ({e}): write it as https://server.example:8443")))?;
-    if url.scheme() != "https" {
-        return Err(wrong("does not begin with https://: slipway connects to its server only over TLS".to_owned()));
-    }
-    if url.host_str().is_none_or(str::is_empty) || !url.username().is_empty() || url.password().is_some() {
-        return Err(wrong("must be a host without user name and password: https://server.example:8443".to_owned()));
-    }
+    boot_settings::check_server(value).map_err(&wrong)?;
+    let url = Url::parse(value).map_err(|error| wrong(format!("is not a valid URL ({error})")))?;
     Ok(url)
 }
 
@@ -219,10 +212,10 @@ mod tests {
     fn later_sources_win() {
         let baked = source(BAKED, &[("server", "https://a.example"), ("ca", CA), ("token", "t")]);
         let later = from_command_line(
-            "quiet slipway.server=https://b.example:8443/x?y=z slipway.boot_medium=LABEL=x slipway.colour=red",
+            "quiet slipway.server=https://b.example:8443 slipway.boot_medium=LABEL=x slipway.colour=red",
         );
         let (config, warnings) = merge(&[baked, later]).unwrap();
-        assert_eq!(config.server.as_str(), "https://b.example:8443/x?y=z");
+        assert_eq!(config.server.as_str(), "https://b.example:8443/");
         assert_eq!(warnings, ["the kernel command line sets \"colour\", which slipway does not know"]);
         assert!(!format!("{config:?}").contains("\"t\""), "a token must not be printed");
     }

@@ -10,6 +10,7 @@
 pub mod admission;
 pub mod attestation;
 pub mod boot_report;
+pub mod boot_settings;
 pub mod capture;
 pub mod digest;
 pub mod disk;

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use qemu_tests::tpm::Tpm;
 use qemu_tests::{Bench, DISK_SERIAL, UUID, timed};
 use serde_json::{Value, json};
+use slipway_parts::cpio::{self, Archive};
 use slipway_protocol::{ClaimReason, KeyOrigin, Proof};
 use xtask::command;
-use xtask::cpio::{self, Archive};
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic};
 
 const MAC: &str = "52:54:00:7d:2f:01";

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use qemu_tests::{Bench, LIMIT, bootable_image, step, stream, timed};
 use slipway_protocol::{Action, KernelArgs, NodeState, Reboot};
 use xtask::command::{command, run_quietly};
+use xtask::debian;
 use xtask::qemu::{Boot, Machine};
-use xtask::{debian, uki};
 
 const BUILT_IN: &str = "console=ttyS0,115200 slipway.built=in";
 const BUILT_LATER: &str = "console=ttyS0,115200 slipway.built=later";
@@ -30,7 +30,7 @@ fn kernel_arguments_reach_a_unified_image_through_an_addon() -> Result<()> {
             let sections: [(&str, &[u8]); 3] =
                 [(".osrel", release.as_bytes()), (".cmdline", command_line.as_bytes()), (".linux", &kernel)];
             let path = bench.folder().join(format!("test-{version}.efi"));
-            std::fs::write(&path, uki::assemble(&stub, &sections)?)?;
+            std::fs::write(&path, slipway_media::assemble(&stub, &sections)?)?;
             Ok(path)
         };
         let image = bootable_image(bench.folder(), &programs.join("systemd-bootx64.efi"))?;

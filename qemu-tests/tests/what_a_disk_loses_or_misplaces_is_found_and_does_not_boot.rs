@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use qemu_tests::{Bench, has_empty_head, noise, stream, timed};
+use slipway_parts::cpio::{self, Archive, Entry, Node};
 use slipway_protocol::{Action, RunState, Step, StreamImage, Verify};
-use xtask::cpio::{self, Archive, Entry, Node};
 use xtask::qemu::{Boot, Disk, MachineConfig, drive};
 use xtask::{command, kernel};
 

@@ -24,6 +24,7 @@ pub mod jwt;
 pub mod limits;
 mod listener;
 mod live_keys;
+pub mod media;
 pub mod metadata;
 pub mod operate;
 pub mod phone_home_settings;

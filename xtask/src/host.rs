@@ -42,6 +42,7 @@ pub const TESTS: &[&str] = &[
     "erofs-utils",
     "squashfs-tools",
     "genisoimage",
+    "xorriso",
     "udftools",
     "cryptsetup-bin",
     "mdadm",

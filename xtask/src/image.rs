@@ -1,44 +1,35 @@
-//! The boot image: kernel, initramfs, and both in one EFI program.
-//!
-//! The initramfs is two archives in a row, which the kernel unpacks in turn
-//! (Documentation/driver-api/early-userspace/buffer-format.rst): a compressed one that is the same for every server,
-//! and a small uncompressed one with the configuration. So an image for another server or token takes milliseconds.
+//! The parts of boot images, which are the same for every site. `slipway-server media` makes boot files of them.
 
 use std::fs;
-use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use slipway_parts::cpio::{Archive, Entry, Node};
+use slipway_parts::{About, Arch, Parts};
 
 use crate::cache::{self, Key};
 use crate::command::{command, run_quietly};
-use crate::cpio::{self, Archive, Entry, Node};
+use crate::components;
 use crate::kernel::Kernel;
 use crate::modules::{Index, Selection};
-use crate::{mkfs, uki, workspace};
+use crate::{binary, kernel, mkfs, workspace};
 
-/// The inputs of an image.
+/// The inputs of the parts.
 #[derive(Clone, Debug)]
-pub struct ImageConfig {
+pub struct PartsConfig {
     /// The static binary.
     pub binary: PathBuf,
     /// The folder with mke2fs and mkfs.xfs.
     pub mkfs: PathBuf,
     /// The kernel.
     pub kernel: Kernel,
-    /// HTTPS URL of the server.
-    pub server_url: String,
-    /// CAs that may sign the server's certificate: certificates in PEM (RFC 7468).
-    pub ca: String,
-    /// Bootstrap token in the image.
-    pub token: Option<String>,
-    /// Command line of the unified kernel image.
-    pub cmdline: String,
+    /// Name of the kernel in `initramfs/kernels.txt`.
+    pub kernel_name: String,
     /// Date of every file in the image, in seconds since 1970.
     pub date: u64,
 }
 
-/// Paths of the parts of an image.
+/// Paths of boot files for the network.
 #[derive(Clone, Debug)]
 pub struct ImagePaths {
     /// The kernel.
@@ -49,47 +40,56 @@ pub struct ImagePaths {
     pub uki: PathBuf,
 }
 
-/// The usual consoles. The kernel's messages go to all of them, PID 1's output to the last.
-pub const CMDLINE: &str = "console=tty0 console=ttyS0,115200";
-
 /// Path of systemd-boot-efi's stub.
 const STUB: &str = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub";
 
 /// Default date of an image: that of the last change to its sources.
-pub fn source_date() -> Result<u64> {
+fn source_date() -> Result<u64> {
     let mut sources = workspace::folders_of("slipway")?;
     sources.push(workspace::root().join("initramfs"));
     workspace::source_date(&sources)
 }
 
-/// Builds the image in a folder. The same configuration gives the same bytes.
-pub fn build_image(config: &ImageConfig, out: &Path) -> Result<ImagePaths> {
-    let mut initramfs = common_archive(config)?;
-    cpio::pad(&mut initramfs);
-    initramfs.extend(config_archive(config)?.to_bytes(config.date));
+/// The inputs of the parts with a kernel of `initramfs/kernels.txt`, from the cache or built.
+pub fn config(kernel: &str) -> Result<PartsConfig> {
+    Ok(PartsConfig {
+        binary: binary::build(binary::Arch::X86_64, None)?,
+        mkfs: mkfs::build()?,
+        kernel: kernel::fetch(Some(kernel))?,
+        kernel_name: kernel.to_owned(),
+        date: source_date()?,
+    })
+}
 
+/// The folder of parts with one folder for each architecture and kernel, from the cache or built. The same
+/// configuration gives the same bytes.
+pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
+    let (arch, release) = (Arch::X86_64, &config.kernel.release);
+    let about = About::new(arch, &config.kernel_name, release, config.date, components::of(config)?);
     let vmlinuz = read(&config.kernel.vmlinuz())?;
-    let release = &config.kernel.release;
-    let sections: [(&str, &[u8]); 5] = [
-        (".osrel", b"ID=slipway\nNAME=slipway\nPRETTY_NAME=slipway\n"),
-        (".cmdline", config.cmdline.as_bytes()),
-        (".uname", release.as_bytes()),
-        (".linux", &vmlinuz),
-        (".initrd", &initramfs),
-    ];
-    let uki = uki::assemble(&read(Path::new(STUB))?, &sections)?;
+    let parts = Parts::new(about, vmlinuz, common_archive(config)?, read(Path::new(STUB))?);
+    let key = Key::new("parts-1").with("parts", &parts.digest);
+    cache::keyed("parts", key, |folder| {
+        let folder = folder.join(format!("{}-{}", arch.name(), config.kernel_name));
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        for (name, content) in parts.files() {
+            let path = folder.join(name);
+            fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
+    })
+}
 
-    fs::create_dir_all(out).with_context(|| format!("creating {}", out.display()))?;
-    let paths =
-        ImagePaths { vmlinuz: out.join("vmlinuz"), initramfs: out.join("initramfs"), uki: out.join("slipway.efi") };
-    for (path, bytes) in [(&paths.vmlinuz, &vmlinuz), (&paths.initramfs, &initramfs), (&paths.uki, &uki)] {
-        fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))?;
+impl ImagePaths {
+    /// Those below a folder in which boot files were made.
+    pub fn below(out: &Path, arch: &str) -> Self {
+        let file = |name: &str| out.join(arch).join(name);
+        Self { vmlinuz: file("vmlinuz"), initramfs: file("initramfs"), uki: file("slipway.efi") }
     }
-    Ok(paths)
 }
 
 /// The compressed archive with programs and modules, from the cache or built.
-fn common_archive(config: &ImageConfig) -> Result<Vec<u8>> {
+fn common_archive(config: &PartsConfig) -> Result<Vec<u8>> {
     let sources = workspace::root().join("initramfs");
     let key = Key::new("initramfs-1")
         .with("date", config.date.to_string())
@@ -106,7 +106,7 @@ fn common_archive(config: &ImageConfig) -> Result<Vec<u8>> {
 const COMMON_ARCHIVE: &str = "common.cpio.zst";
 
 /// Builds the archive with programs and modules, even if it is in the cache, and returns its path in the folder.
-pub fn write_common_archive(config: &ImageConfig, folder: &Path) -> Result<PathBuf> {
+pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
     let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, config)?;
     add_modules(&mut archive, &config.kernel, &read_text(&sources.join("drivers.txt"))?)?;
@@ -118,62 +118,8 @@ pub fn write_common_archive(config: &ImageConfig, folder: &Path) -> Result<PathB
     Ok(finished)
 }
 
-/// Whether this is a valid server URL for machines: `https://`, a host name or address, and an optional port.
-pub fn check_server_url(url: &str) -> Result<()> {
-    let refuse =
-        |why: &str| bail!("checking the server's URL {url:?}: {why}; write it as https://install.example:8443");
-    let Some(rest) = url.strip_prefix("https://") else { return refuse("it does not begin with https://") };
-    let host_and_port = rest.strip_suffix('/').unwrap_or(rest);
-    // An IPv6 address contains colons, so it is in brackets (RFC 3986, section 3.2.2).
-    let (host, port) = match host_and_port.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, port)) if host.parse::<Ipv6Addr>().is_ok() => {
-            (host, port.strip_prefix(':').or((!port.is_empty()).then_some(port)))
-        }
-        _ => match host_and_port.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (host_and_port, None),
-        },
-    };
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
-    if host.is_empty() || !(host.chars().all(is_name) || host.parse::<Ipv6Addr>().is_ok()) {
-        return refuse("it has no host");
-    }
-    match port {
-        Some(port) if !port.parse::<u16>().is_ok_and(|port| port > 0) => {
-            refuse("the part after the host is not a valid port")
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether this contains a certificate in PEM (RFC 7468).
-pub fn check_ca(pem: &str) -> Result<()> {
-    if !pem.contains("-----BEGIN CERTIFICATE-----") {
-        bail!("reading the CA: it contains no certificate in PEM; `slipway-server ca` prints the server's CA");
-    }
-    Ok(())
-}
-
-/// The archive with `/etc/slipway`.
-fn config_archive(config: &ImageConfig) -> Result<Archive> {
-    check_server_url(&config.server_url)?;
-    check_ca(&config.ca)?;
-    // JSON strings are valid YAML strings (YAML 1.2.2, section 1.2).
-    let mut yaml = format!("server: {}\n", serde_json::to_string(&config.server_url)?);
-    if let Some(token) = &config.token {
-        yaml.push_str(&format!("token: {}\n", serde_json::to_string(token)?));
-    }
-    yaml.push_str("ca: |\n");
-    for line in config.ca.trim().lines() {
-        yaml.push_str(&format!("  {}\n", line.trim()));
-    }
-    let mut archive = Archive::default();
-    archive.add_file("/etc/slipway/config.yaml", 0o600, yaml.into_bytes());
-    Ok(archive)
-}
-
 /// The entries of a gen_init_cpio list.
-fn manifest(text: &str, config: &ImageConfig) -> Result<Archive> {
+fn manifest(text: &str, config: &PartsConfig) -> Result<Archive> {
     let mut archive = Archive::default();
     for (number, line) in text.lines().enumerate() {
         let words: Vec<&str> = line.split_whitespace().collect();

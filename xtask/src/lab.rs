@@ -13,12 +13,12 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use slipway_protocol::NodeStatus;
 
-use crate::binary::{self, Arch};
+use crate::binary::Arch;
 use crate::cache;
 use crate::command::{command, run_and_tell, run_quietly, stdout, tail};
-use crate::image::{self, CMDLINE, ImageConfig, ImagePaths, build_image};
+use crate::image::{self, ImagePaths};
 use crate::qemu::firmware;
-use crate::{host, kernel, mkfs, workspace};
+use crate::{host, kernel, workspace};
 
 /// This host's loopback on QEMU's user network.
 const HOST: &str = "10.0.2.2";
@@ -85,6 +85,11 @@ impl Lab {
         format!("{}/ipxe", self.boot_url())
     }
 
+    /// The folder of boot files.
+    pub fn boot_folder(&self) -> PathBuf {
+        self.folder.join("boot")
+    }
+
     /// Runs an operator's command and returns its output.
     pub fn operator(&self, arguments: &[&str]) -> Result<String> {
         stdout(self.command().args(arguments))
@@ -124,20 +129,15 @@ impl Lab {
     }
 
     fn make(&self, ca: String, kernel: &str) -> Result<ImagePaths> {
-        let config = ImageConfig {
-            binary: binary::build(Arch::X86_64, None)?,
-            mkfs: mkfs::build()?,
-            kernel: kernel::fetch(Some(kernel))?,
-            server_url: self.url(),
-            ca,
-            token: None,
-            cmdline: format!("{CMDLINE} {FOR_EMULATION}"),
-            date: image::source_date()?,
-        };
-        let boot = self.folder.join("boot");
+        let (boot, ca_file) = (self.boot_folder(), self.folder.join("ca.pem"));
         host::ensure(host::QEMU)?;
         fs::copy(firmware::IPXE, boot.join("ipxe.efi")).with_context(|| format!("copying {}", firmware::IPXE))?;
-        build_image(&config, &boot.join(Arch::X86_64.name()))
+        fs::write(&ca_file, ca).with_context(|| format!("writing {}", ca_file.display()))?;
+        let mut media = command(&self.program, ["media", "build", "--kind", "network", "--kernel", kernel]);
+        media.arg("--parts").arg(image::build_parts(&image::config(kernel)?)?).arg("--out").arg(&boot);
+        media.args(["--url", &self.url(), "--argument", FOR_EMULATION, "--ca"]).arg(&ca_file);
+        run_quietly(&mut media)?;
+        Ok(ImagePaths::below(&boot, Arch::X86_64.name()))
     }
 
     /// Starts the server and waits until it listens.
@@ -147,7 +147,7 @@ impl Lab {
         let log = log.with_context(|| format!("opening {}", path.display()))?;
         let mut serve = self.command();
         serve.args(["serve", "--url", &self.url(), "--listen", &format!("127.0.0.1:{}", self.https_port)]);
-        serve.args(["--boot-listen", &format!("127.0.0.1:{}", self.boot_port), "--boot"]).arg(self.folder.join("boot"));
+        serve.args(["--boot-listen", &format!("127.0.0.1:{}", self.boot_port), "--boot"]).arg(self.boot_folder());
         serve.env("SLIPWAY_LOG", "info,slipway_server=debug");
         if self.detached {
             serve.process_group(0);

@@ -13,12 +13,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("protocol", &[]),
     ("formats", &["protocol"]),
     ("user-data", &["protocol"]),
+    ("parts", &[]),
+    ("media", &["protocol", "formats", "parts"]),
     ("attestation", &["protocol"]),
     ("tpm", &["protocol"]),
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
     ("installer", &["protocol", "user-data", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
-    ("server", &["protocol", "formats", "user-data", "attestation"]),
+    ("server", &["protocol", "formats", "user-data", "attestation", "parts", "media"]),
 ];
 
 /// The modules at the root of a crate, lowest layer first. A module may use its own layer and lower ones.
@@ -57,7 +59,7 @@ const MODULES: &[(&str, Layers)] = &[
         "server",
         &[
             &["error", "time", "random", "range", "limits", "log"],
-            &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data", "seal"],
+            &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data", "seal", "media"],
             &["jwt"],
             &["ca"],
             &["certificate", "store"],

@@ -8,6 +8,7 @@ mod escrow;
 mod host_keys;
 mod image_add;
 mod lists;
+mod media;
 mod node;
 mod operator;
 mod os;
@@ -34,6 +35,7 @@ use slipway_user_data::MAX_BYTES;
 use crate::log;
 use escrow::EscrowCommand;
 use lists::image_table;
+use media::MediaCommand;
 use node::NodeCommand;
 use operator::OperatorCommand;
 use os::OsCommand;
@@ -72,6 +74,9 @@ pub enum Command {
     /// Start, list and cancel runs on machines.
     #[command(subcommand)]
     Run(RunCommand),
+    /// Make what machines boot from.
+    #[command(subcommand)]
+    Media(MediaCommand),
     /// Show the state of each machine.
     Status(status::Options),
     /// Print a shell snippet that reports external steps of a machine's newest run. It contains a new token.
@@ -149,6 +154,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let command = match arguments.command {
         Command::Serve(options) => return serve::run(data, options).await,
         Command::Restore(options) => return backup::restore(&data, options).await,
+        Command::Media(command) => return media::run(&data, command).await,
         command => command,
     };
     let data = DataDir::open(&data)?;
@@ -187,7 +193,9 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::OperatorToken => print_line(&operate::first_token(store, data).await?),
         Command::Operator(command) => operator::run(store, data, command).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,
-        Command::Serve(_) | Command::Restore(_) | Command::Ca(_) => bail!("this command needs no database"),
+        Command::Serve(_) | Command::Restore(_) | Command::Media(_) | Command::Ca(_) => {
+            bail!("this command needs no database")
+        }
     }
 }
 
@@ -280,7 +288,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 15, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 16, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

@@ -3,19 +3,34 @@
 //!
 //! Offsets are those of the PE format ("PE Format", section 3, "File Headers" and section 4, "Section Table").
 
-use anyhow::{Context, Result, bail};
-
 /// Size of a section table entry, in bytes.
 const SECTION_ENTRY: usize = 40;
 /// IMAGE_SCN_CNT_INITIALIZED_DATA | IMAGE_SCN_MEM_READ.
 const READ_ONLY_DATA: u32 = 0x4000_0040;
 
+/// A unified kernel image cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UkiError {
+    /// The stub is not a PE file, or is cut off.
+    #[error("reading the stub of the unified kernel image: {0}")]
+    Stub(&'static str),
+    /// The stub's header is full.
+    #[error("adding section {0} to the unified kernel image: the stub's header has no room for it")]
+    NoRoom(String),
+    /// PE files have 32-bit offsets.
+    #[error("assembling the unified kernel image: it would be larger than 4 GiB")]
+    TooLarge,
+}
+
+/// The stub is shorter than its headers say.
+const CUT_OFF: UkiError = UkiError::Stub("it is cut off");
+
 /// The stub with these sections appended, in the given order.
-pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>> {
+pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>, UkiError> {
     let mut image = stub.to_vec();
     let pe = get(&image, 0x3c, 4)?;
     if image.get(pe..pe + 4) != Some(b"PE\0\0") {
-        bail!("reading the stub: it is not a PE file");
+        return Err(UkiError::Stub("it is not a PE file"));
     }
     let (count_at, optional) = (pe + 6, pe + 24);
     let mut count = get(&image, count_at, 2)?;
@@ -34,7 +49,7 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>> {
     for (name, content) in sections {
         let entry = table + count * SECTION_ENTRY;
         if entry + SECTION_ENTRY > headers_end {
-            bail!("adding section {name}: the stub's header has no room for it");
+            return Err(UkiError::NoRoom((*name).to_owned()));
         }
         // The kernel needs its own page, whatever the stub's alignment.
         address = address.next_multiple_of(section_alignment.max(4096));
@@ -44,7 +59,7 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>> {
         image.extend_from_slice(content);
         image.resize(offset + padded, 0);
 
-        let Some(name_field) = image.get_mut(entry..entry + 8) else { bail!("reading the stub: it is cut off") };
+        let Some(name_field) = image.get_mut(entry..entry + 8) else { return Err(CUT_OFF) };
         name_field.fill(0);
         name_field[..name.len()].copy_from_slice(name.as_bytes());
         for (field, value) in [(8, content.len()), (12, address), (16, padded), (20, offset)] {
@@ -55,20 +70,20 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>> {
         address += content.len();
         count += 1;
     }
-    image[count_at..count_at + 2].copy_from_slice(&u16::try_from(count)?.to_le_bytes());
+    image[count_at..count_at + 2].copy_from_slice(&u16::try_from(count).map_err(|_| UkiError::TooLarge)?.to_le_bytes());
     put(&mut image, optional + 56, address.next_multiple_of(section_alignment))?; // SizeOfImage
     put(&mut image, optional + 64, 0)?; // CheckSum: firmware looks at it only in drivers
     Ok(image)
 }
 
-fn get(image: &[u8], at: usize, length: usize) -> Result<usize> {
-    let field = image.get(at..at + length).context("reading the stub: it is cut off")?;
+fn get(image: &[u8], at: usize, length: usize) -> Result<usize, UkiError> {
+    let field = image.get(at..at + length).ok_or(CUT_OFF)?;
     Ok(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
 }
 
-fn put(image: &mut [u8], at: usize, value: usize) -> Result<()> {
-    let bytes = u32::try_from(value).context("assembling the image: it is larger than 4 GiB")?.to_le_bytes();
-    image.get_mut(at..at + 4).context("reading the stub: it is cut off")?.copy_from_slice(&bytes);
+fn put(image: &mut [u8], at: usize, value: usize) -> Result<(), UkiError> {
+    let bytes = u32::try_from(value).map_err(|_| UkiError::TooLarge)?.to_le_bytes();
+    image.get_mut(at..at + 4).ok_or(CUT_OFF)?.copy_from_slice(&bytes);
     Ok(())
 }
 
@@ -96,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_follow_the_stub_in_memory_and_in_the_file() -> Result<()> {
+    fn sections_follow_the_stub_in_memory_and_in_the_file() -> Result<(), UkiError> {
         let image = assemble(&stub(), &[(".cmdline", b"quiet"), (".linux", &[7; 700])])?;
         assert_eq!(get(&image, 0x46, 2)?, 3);
         let field = |section: usize, at: usize| get(&image, 0xc8 + section * 40 + at, 4);
@@ -111,9 +126,8 @@ mod tests {
 
     #[test]
     fn what_is_no_stub_or_has_no_room_is_refused() {
-        let message = |result: Result<Vec<u8>>| result.err().map(|error| error.to_string()).unwrap_or_default();
-        assert_eq!(message(assemble(b"#!/bin/sh", &[])), "reading the stub: it is cut off");
+        assert_eq!(assemble(b"#!/bin/sh", &[]), Err(CUT_OFF));
         let many = [(".section", &b""[..]); 8];
-        assert_eq!(message(assemble(&stub(), &many)), "adding section .section: the stub's header has no room for it");
+        assert_eq!(assemble(&stub(), &many), Err(UkiError::NoRoom(".section".to_owned())));
     }
 }

@@ -86,9 +86,14 @@ fn append(bytes: &mut Vec<u8>, path: &str, header: Header, content: &[u8]) {
     pad(bytes);
 }
 
-/// Pads with zeros to a multiple of four bytes, where the kernel looks for the next header.
+/// Pads with zeros, see [`padding`].
 pub fn pad(bytes: &mut Vec<u8>) {
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes.resize(bytes.len() + padding(bytes.len()), 0);
+}
+
+/// Zeros after this many bytes, up to a multiple of four, where the kernel looks for the next header or archive.
+pub fn padding(len: usize) -> usize {
+    len.next_multiple_of(4) - len
 }
 
 #[cfg(test)]

@@ -1,0 +1,275 @@
+//! From parts and a configuration to boot files.
+
+use std::io;
+
+use sha2::{Digest as _, Sha256};
+use slipway_formats::fat::{self, File, Volume};
+use slipway_parts::{Arch, Parts, cpio, sha256};
+
+use crate::config::{Config, ConfigError};
+use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM};
+use crate::uki::{self, UkiError};
+use crate::{gpt, iso};
+
+/// Label of the file system and name of the partition. slipway does not erase a disk that has it.
+const LABEL: &str = "SLIPWAY";
+/// The file with the settings of one machine: the stub puts credentials into the initramfs (systemd-stub(7)).
+const MACHINE_SETTINGS: &str = "loader/credentials/slipway.cred";
+/// Room for the settings of one machine, in bytes.
+const MACHINE_SETTINGS_LEN: usize = 16 << 10;
+/// First byte of the partition of a disk.
+const DISK_START: u64 = 1 << 20;
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A kind of boot files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Kernel, initramfs and unified kernel image of each architecture, for boot over the network.
+    Network,
+    /// The image of a stick: a disk with a GUID partition table and an EFI system partition.
+    Stick,
+    /// The image of a disc (ISO 9660), for virtual media of management controllers.
+    Disc,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Network, Self::Stick, Self::Disc];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::Stick => "stick",
+            Self::Disc => "disc",
+        }
+    }
+}
+
+/// A file to write: its path below the folder of the build, and its content in pieces.
+pub type Sink<'a> = dyn FnMut(&str, &[&[u8]]) -> io::Result<()> + 'a;
+
+/// Why boot files cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A value of the configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There are no parts, or two for one architecture.
+    #[error("making boot files: {0}")]
+    Parts(&'static str),
+    /// The unified kernel image cannot be made.
+    #[error(transparent)]
+    Uki(#[from] UkiError),
+    /// The files are too large for one medium.
+    #[error("making a boot medium: the files do not fit into a FAT16 file system")]
+    Medium(#[source] fat::NoRoom),
+    /// A file cannot be written.
+    #[error("writing the boot file {path}")]
+    Write {
+        /// Its path below the folder of the build.
+        path: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The digest of everything that files are made of: SHA-256, cut to 16 hexadecimal digits.
+pub fn id(config: &Config, parts: &[Parts], kinds: &[Kind]) -> String {
+    let mut hasher = Sha256::new();
+    let mut add = |text: &str| {
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text);
+    };
+    add(env!("CARGO_PKG_VERSION"));
+    add(&config.to_yaml());
+    for kind in Kind::ALL.into_iter().filter(|kind| kinds.contains(kind)) {
+        add(kind.name());
+    }
+    for parts in parts {
+        add(&parts.digest);
+        add(&config.cmdline(parts.about.arch));
+    }
+    hex(&hasher.finalize()).chars().take(16).collect()
+}
+
+/// Makes boot files of these kinds, and the manifest, which comes last. `parts` has one entry for each architecture.
+pub fn build(config: &Config, parts: &[Parts], kinds: &[Kind], sink: &mut Sink) -> Result<Manifest, BuildError> {
+    config.check()?;
+    check(parts)?;
+    let mut build = Build { sink, assets: Vec::new() };
+    let mut programs = Vec::new();
+    for parts in parts {
+        let (arch, initramfs) = (parts.about.arch, initramfs(config, parts));
+        let program = unified(config, parts, &initramfs)?;
+        if kinds.contains(&Kind::Network) {
+            let files = [("vmlinuz", &parts.vmlinuz), ("initramfs", &initramfs), ("slipway.efi", &program)];
+            for (name, content) in files {
+                build.write(&format!("{}/{name}", arch.name()), &[content], None)?;
+            }
+        }
+        programs.push((arch, program));
+    }
+    let id = id(config, parts, kinds);
+    if kinds.contains(&Kind::Stick) {
+        medium("slipway.img", Layout::Disk, &id, &programs, &mut build)?;
+    }
+    if kinds.contains(&Kind::Disc) {
+        medium("slipway.iso", Layout::Disc, &id, &programs, &mut build)?;
+    }
+    build.write(SBOM, &[&manifest::sbom(&id, parts)], None)?;
+    let used = |parts: &Parts| PartsUsed {
+        arch: parts.about.arch,
+        kernel: parts.about.kernel.clone(),
+        release: parts.about.release.clone(),
+        version: parts.about.version.clone(),
+        sha256: parts.digest.clone(),
+        cmdline: config.cmdline(parts.about.arch),
+    };
+    let manifest = Manifest {
+        id,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        server: config.server.clone(),
+        ca_sha256: sha256(config.ca.as_bytes()),
+        has_token: config.token.is_some(),
+        parts: parts.iter().map(used).collect(),
+        assets: std::mem::take(&mut build.assets),
+    };
+    build.write(MANIFEST, &[&manifest.to_json()], None)?;
+    Ok(manifest)
+}
+
+fn check(parts: &[Parts]) -> Result<(), BuildError> {
+    let archs: std::collections::BTreeSet<Arch> = parts.iter().map(|parts| parts.about.arch).collect();
+    match (parts.len(), archs.len()) {
+        (0, _) => Err(BuildError::Parts("there are no parts to make them of")),
+        (all, different) if all != different => Err(BuildError::Parts("there are two kernels for one architecture")),
+        _ => Ok(()),
+    }
+}
+
+/// Where files go, and what is known of those that are written.
+struct Build<'a, 'b> {
+    sink: &'a mut Sink<'b>,
+    assets: Vec<AssetInfo>,
+}
+
+impl Build<'_, '_> {
+    fn write(&mut self, path: &str, pieces: &[&[u8]], machine_settings: Option<Range>) -> Result<(), BuildError> {
+        let mut hasher = Sha256::new();
+        pieces.iter().for_each(|piece| hasher.update(piece));
+        let size = pieces.iter().map(|piece| piece.len() as u64).sum();
+        (self.sink)(path, pieces).map_err(|source| BuildError::Write { path: path.to_owned(), source })?;
+        self.assets.push(AssetInfo { path: path.to_owned(), size, sha256: hex(&hasher.finalize()), machine_settings });
+        Ok(())
+    }
+}
+
+/// What is the same for every site, and the configuration, which the kernel unpacks over it.
+fn initramfs(config: &Config, parts: &Parts) -> Vec<u8> {
+    let padding = &ZEROS[..cpio::padding(parts.initramfs.len())];
+    [&parts.initramfs[..], padding, &config.archive(parts.about.date)].concat()
+}
+
+fn unified(config: &Config, parts: &Parts, initramfs: &[u8]) -> Result<Vec<u8>, UkiError> {
+    let cmdline = config.cmdline(parts.about.arch);
+    let sections: [(&str, &[u8]); 5] = [
+        (".osrel", b"ID=slipway\nNAME=slipway\nPRETTY_NAME=slipway\n"),
+        (".cmdline", cmdline.as_bytes()),
+        (".uname", parts.about.release.as_bytes()),
+        (".linux", &parts.vmlinuz),
+        (".initrd", initramfs),
+    ];
+    uki::assemble(&parts.stub, &sections)
+}
+
+/// What is around the partition of a medium.
+#[derive(Clone, Copy)]
+enum Layout {
+    Disk,
+    Disc,
+}
+
+impl Layout {
+    /// First byte of the partition.
+    fn start(self) -> u64 {
+        match self {
+            Self::Disk => DISK_START,
+            Self::Disc => iso::PARTITION * iso::SECTOR,
+        }
+    }
+
+    /// Bytes of the medium, for a partition of this many bytes.
+    fn len(self, partition: u64) -> u64 {
+        match self {
+            Self::Disk => (DISK_START + partition + gpt::TAIL_SECTORS * gpt::SECTOR).next_multiple_of(1 << 20),
+            Self::Disc => iso::sectors(partition) * iso::SECTOR,
+        }
+    }
+}
+
+/// Writes the image of a medium. Its EFI system partition has the programs and a place for the settings of one machine.
+fn medium(
+    path: &str,
+    layout: Layout,
+    id: &str,
+    programs: &[(Arch, Vec<u8>)],
+    build: &mut Build,
+) -> Result<(), BuildError> {
+    // The settings of a machine are lines of text, so empty lines are none.
+    let settings = [b'\n'; MACHINE_SETTINGS_LEN];
+    let mut files = vec![File { path: MACHINE_SETTINGS, content: &settings }];
+    files.extend(programs.iter().map(|(arch, program)| File { path: arch.removable(), content: program }));
+    let len = fat::fat16_len(&files, 0);
+    let (start, end) = (layout.start(), layout.len(len));
+    let volume = Volume {
+        kind: fat::Kind::Fat16,
+        sector: gpt::SECTOR,
+        len,
+        hidden: start / gpt::SECTOR,
+        id: Sha256::digest(id).first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)),
+        label: LABEL,
+        files: &files,
+    };
+    let volume = volume.make().map_err(BuildError::Medium)?;
+    let table = gpt::Table {
+        disk: end / gpt::SECTOR,
+        first: start / gpt::SECTOR,
+        len: len / gpt::SECTOR,
+        name: "slipway",
+        disk_guid: guid(id, "disk"),
+        partition_guid: guid(id, "partition"),
+    };
+    let mut head = match layout {
+        Layout::Disk => table.head(),
+        Layout::Disc => iso::head(LABEL, len, &table),
+    };
+    head.resize(start as usize, 0);
+    let tail = table.tail();
+    let mut pieces = vec![&head[..]];
+    pieces.extend(volume.pieces());
+    let mut gap = end - pieces.iter().chain([&&tail[..]]).map(|piece| piece.len() as u64).sum::<u64>();
+    while gap > 0 {
+        let piece = &ZEROS[..gap.min(ZEROS.len() as u64) as usize];
+        gap -= piece.len() as u64;
+        pieces.push(piece);
+    }
+    pieces.push(&tail);
+    let offset = start + volume.offsets().first().copied().unwrap_or_default();
+    build.write(path, &pieces, Some(Range { offset, length: MACHINE_SETTINGS_LEN as u64 }))
+}
+
+/// A GUID, as on disk, that follows from the inputs (RFC 9562, section 5.8).
+fn guid(id: &str, what: &str) -> [u8; 16] {
+    let hash = Sha256::digest(format!("{id} {what}"));
+    let mut guid = hash.first_chunk::<16>().copied().unwrap_or_default();
+    // The third field is in little-endian order.
+    guid[7] = guid[7] & 0x0F | 0x80;
+    guid[8] = guid[8] & 0x3F | 0x80;
+    guid
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,101 @@
+//! The configuration of a medium, and the archive that brings it into the initramfs.
+
+use slipway_parts::Arch;
+use slipway_parts::cpio::Archive;
+use slipway_protocol::{Secret, boot_settings};
+
+/// The file in the initramfs.
+const CONFIG: &str = "/etc/slipway/config.yaml";
+
+/// The kernel's own limit, with the zero at the end (arch/x86/include/asm/setup.h and include/uapi/asm-generic/setup.h).
+const COMMAND_LINE_SIZE: usize = 2048;
+
+/// What a medium is for: one site, or one group of its machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// HTTPS URL of the server, as machines reach it.
+    pub server: String,
+    /// CAs that may sign the server's certificate, in PEM (RFC 7468).
+    pub ca: String,
+    /// Bootstrap token.
+    pub token: Option<Secret>,
+    /// Consoles of the kernel, such as `ttyS1,115200`. Its messages go to all of them, PID 1's output to the last. None
+    /// stands for the usual ones of the architecture, [`Arch::consoles`].
+    pub consoles: Vec<String>,
+    /// Other arguments of the kernel.
+    pub arguments: Vec<String>,
+}
+
+/// A value of the configuration is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("checking the configuration of the boot medium: {key} {value:?} {wrong}")]
+pub struct ConfigError {
+    /// The value's key.
+    pub key: &'static str,
+    /// The value, shortened.
+    pub value: String,
+    /// What is wrong and what would be right.
+    pub wrong: String,
+}
+
+impl Config {
+    /// Checks every value. A machine could not correct a wrong one.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let error = |key, value: &str, wrong| ConfigError { key, value: value.chars().take(60).collect(), wrong };
+        boot_settings::check_server(&self.server).map_err(|wrong| error("server", &self.server, wrong))?;
+        boot_settings::check_ca(&self.ca).map_err(|wrong| error("ca", &self.ca, wrong))?;
+        if let Some(token) = &self.token {
+            let is_plain = !token.reveal().is_empty() && token.reveal().bytes().all(|c| c.is_ascii_graphic());
+            if !is_plain {
+                let wrong =
+                    "must be one word of visible ASCII characters: write what `slipway-server token add` printed";
+                return Err(error("token", "(secret)", wrong.to_owned()));
+            }
+        }
+        let words = self.consoles.iter().map(|word| ("console", word));
+        for (key, word) in words.chain(self.arguments.iter().map(|word| ("argument", word))) {
+            // The kernel splits at blanks, except within quotes.
+            if word.is_empty() || !word.bytes().all(|c| c.is_ascii_graphic() && c != b'"') {
+                return Err(error(key, word, "must be one word of visible ASCII characters without quotes".to_owned()));
+            }
+        }
+        let cmdline = self.cmdline(Arch::X86_64);
+        if cmdline.len() >= COMMAND_LINE_SIZE {
+            let wrong =
+                format!("makes a command line of {COMMAND_LINE_SIZE} bytes or more, which the kernel would cut off");
+            return Err(error("argument", self.arguments.last().map_or("", String::as_str), wrong));
+        }
+        Ok(())
+    }
+
+    /// The kernel's command line.
+    pub fn cmdline(&self, arch: Arch) -> String {
+        let mut words: Vec<String> = match self.consoles.is_empty() {
+            true => vec![arch.consoles().to_owned()],
+            false => self.consoles.iter().map(|console| format!("console={console}")).collect(),
+        };
+        words.extend(self.arguments.iter().cloned());
+        words.join(" ")
+    }
+
+    /// The archive with the configuration. Only its bytes depend on the site.
+    pub(crate) fn archive(&self, date: u64) -> Vec<u8> {
+        let mut archive = Archive::default();
+        archive.add_file(CONFIG, 0o600, self.to_yaml().into_bytes());
+        archive.to_bytes(date)
+    }
+
+    pub(crate) fn to_yaml(&self) -> String {
+        // JSON strings are valid YAML strings (YAML 1.2.2, section 1.2).
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let mut yaml = format!("server: {}\n", quoted(&self.server));
+        if let Some(token) = &self.token {
+            yaml.push_str(&format!("token: {}\n", quoted(token.reveal())));
+        }
+        yaml.push_str("ca: |\n");
+        for line in self.ca.trim().lines() {
+            yaml.push_str(&format!("  {}\n", line.trim()));
+        }
+        yaml
+    }
+}

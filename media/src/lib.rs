@@ -1,0 +1,16 @@
+//! What machines boot from: kernel, initramfs, unified kernel image, and the images of a stick and of a disc. They are made of
+//! prebuilt [`slipway_parts::Parts`], which are the same for every site, and one [`Config`]. This needs no compiler and no other program, and
+//! the same inputs give the same bytes.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
+
+mod build;
+mod config;
+mod gpt;
+mod iso;
+mod manifest;
+mod uki;
+
+pub use build::{BuildError, Kind, Sink, build, id};
+pub use config::{Config, ConfigError};
+pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM};
+pub use uki::{UkiError, assemble};

@@ -1,0 +1,286 @@
+//! Boot files, judged by the programs that others read such files with.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use slipway_media::{Config, Kind, Manifest, build, id};
+use slipway_parts::{About, Arch, Component, Parts};
+use slipway_protocol::Secret;
+
+const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+
+fn config() -> Config {
+    Config {
+        server: "https://10.0.2.2:8443".to_owned(),
+        ca: CA.to_owned(),
+        token: None,
+        consoles: Vec::new(),
+        arguments: Vec::new(),
+    }
+}
+
+/// The smallest stub: headers of 512 bytes, and one section in memory from 0x1000 to 0x1234.
+fn stub() -> Vec<u8> {
+    let mut stub = vec![0; 1024];
+    stub[..2].copy_from_slice(b"MZ");
+    stub[0x3c] = 0x40;
+    stub[0x40..0x44].copy_from_slice(b"PE\0\0");
+    let fields: [(usize, u32); 7] = [
+        (0x46, 1),
+        (0x54, 112),
+        (0x58 + 32, 0x1000),
+        (0x58 + 36, 512),
+        (0x58 + 60, 512),
+        (0xd0, 0x234),
+        (0xd4, 0x1000),
+    ];
+    for (at, value) in fields {
+        let bytes = value.to_le_bytes();
+        let len = if at < 0x58 { 2 } else { 4 };
+        stub[at..at + len].copy_from_slice(&bytes[..len]);
+    }
+    stub
+}
+
+fn parts(arch: Arch, size: usize) -> Parts {
+    let component = |name: &str| Component {
+        name: name.to_owned(),
+        version: "1".to_owned(),
+        supplier: "Debian".to_owned(),
+        license: Some("MIT".to_owned()),
+    };
+    let about = About::new(arch, "generic", "6.1.0-1-amd64", 1_767_225_600, vec![component("b"), component("a")]);
+    let noise = |seed: usize| (0..size).map(|n| ((n * 31 + seed) % 251) as u8).collect::<Vec<_>>();
+    Parts::new(about, noise(1), noise(2), stub())
+}
+
+/// The files of a build, and its manifest.
+fn made(config: &Config, parts: &[Parts]) -> (BTreeMap<String, Vec<u8>>, Manifest) {
+    let mut files = BTreeMap::new();
+    let manifest = build(config, parts, &Kind::ALL, &mut |path, pieces| {
+        files.insert(path.to_owned(), pieces.concat());
+        Ok(())
+    });
+    (files, manifest.unwrap())
+}
+
+/// What a program says of a file, whose place among the arguments is `FILE`. Nothing with a note if there is no such program.
+fn judge(program: &str, arguments: &str, file: &Path) -> Option<String> {
+    let arguments = arguments.split(' ').map(|word| if word == "FILE" { file.as_os_str() } else { word.as_ref() });
+    match Command::new(program).args(arguments).env("LC_ALL", "C.UTF-8").output() {
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            assert!(output.status.success(), "{program}: {said}");
+            Some(said)
+        }
+        Err(error) => {
+            eprintln!("not checked: {program}: {error}");
+            None
+        }
+    }
+}
+
+fn written(folder: &Path, files: &BTreeMap<String, Vec<u8>>, name: &str) -> std::path::PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, &files[name]).unwrap();
+    path
+}
+
+#[test]
+fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
+    let both = [parts(Arch::X86_64, 3000), parts(Arch::Aarch64, 5000)];
+    let (files, manifest) = made(&config(), &both);
+    assert_eq!(made(&config(), &both), (files.clone(), manifest.clone()));
+    assert_eq!(manifest.id, id(&config(), &both, &Kind::ALL));
+
+    let others = [
+        Config { server: "https://other:1".to_owned(), ..config() },
+        Config { ca: CA.replace("MIIB", "MIIC"), ..config() },
+        Config { token: Some(Secret::from("t".to_owned())), ..config() },
+        Config { consoles: vec!["ttyS1,115200".to_owned()], ..config() },
+        Config { arguments: vec!["panic=30".to_owned()], ..config() },
+    ];
+    let mut ids: Vec<String> = others.iter().map(|config| id(config, &both, &Kind::ALL)).collect();
+    ids.push(id(&config(), &both[..1], &Kind::ALL));
+    ids.push(id(&config(), &[parts(Arch::X86_64, 3001)], &Kind::ALL));
+    ids.push(id(&config(), &both, &[Kind::Disc]));
+    ids.push(manifest.id);
+    let all = ids.len();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), all);
+}
+
+#[test]
+fn the_manifest_names_every_file_and_no_secret() {
+    let secret = Config { token: Some(Secret::from("s3cret".to_owned())), ..config() };
+    let (files, manifest) = made(&secret, &[parts(Arch::X86_64, 3000)]);
+    let mut named: Vec<&str> = manifest.assets.iter().map(|asset| asset.path.as_str()).collect();
+    named.push("manifest.json");
+    named.sort_unstable();
+    assert_eq!(named, files.keys().collect::<Vec<_>>());
+    for asset in &manifest.assets {
+        let content = &files[&asset.path];
+        assert_eq!(
+            (asset.size, &asset.sha256),
+            (content.len() as u64, &slipway_parts::sha256(content)),
+            "{}",
+            asset.path
+        );
+    }
+    let stored: Manifest = serde_json::from_slice(&files["manifest.json"]).unwrap();
+    assert_eq!(stored, manifest);
+    assert!(manifest.has_token);
+    for open in ["manifest.json", "slipway.spdx.json"] {
+        assert!(!String::from_utf8_lossy(&files[open]).contains("s3cret"), "{open}");
+    }
+}
+
+#[test]
+fn only_the_tail_of_the_initramfs_depends_on_the_site() {
+    let part = parts(Arch::X86_64, 3001);
+    let other =
+        Config { server: "https://other:1".to_owned(), token: Some(Secret::from("s3\"cret".to_owned())), ..config() };
+    let (files, _) = made(&other, std::slice::from_ref(&part));
+    let initramfs = &files["x86_64/initramfs"];
+    assert!(initramfs.starts_with(&part.initramfs));
+    // The kernel looks for the next archive at a multiple of four.
+    assert_eq!(&initramfs[3004..3010], b"070701");
+    let text = String::from_utf8_lossy(initramfs).into_owned();
+    let config = "server: \"https://other:1\"\ntoken: \"s3\\\"cret\"\nca: |\n  -----BEGIN CERTIFICATE-----\n  MIIB\n";
+    assert!(text.contains(config), "{text}");
+}
+
+#[test]
+fn a_stick_has_both_programs_in_a_partition_that_others_can_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, manifest) = made(&config(), &[parts(Arch::X86_64, 3_000_000), parts(Arch::Aarch64, 5_000_001)]);
+    let stick = written(folder.path(), &files, "slipway.img");
+    if let Some(said) = judge("sgdisk", "--verify FILE", &stick) {
+        assert!(said.contains("No problems found"), "{said}");
+    }
+    if let Some(said) = judge("sgdisk", "--print FILE", &stick) {
+        assert!(said.contains("EF00  slipway"), "{said}");
+    }
+    check_partition(folder.path(), &files["slipway.img"], 1 << 20, &files);
+    check_settings(&files["slipway.img"], &manifest, "slipway.img");
+}
+
+#[test]
+fn a_disc_starts_the_same_partition_and_is_a_disk_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, manifest) = made(&config(), &[parts(Arch::X86_64, 3_000_000)]);
+    let disc = written(folder.path(), &files, "slipway.iso");
+    if let Some(said) = judge("isoinfo", "-d -i FILE", &disc) {
+        for line in ["Volume id: SLIPWAY", "Nsect ", "Bootoff 17 23", "Boot media 0 (No Emulation Boot)"] {
+            assert!(said.contains(line), "no {line} in {said}");
+        }
+    }
+    if let Some(said) = judge("isoinfo", "-l -i FILE", &disc) {
+        assert!(said.contains("EFI.IMG"), "{said}");
+    }
+    if let Some(said) = judge("xorriso", "-indev FILE -report_el_torito plain -report_system_area plain", &disc) {
+        assert!(said.contains("UEFI") && said.contains("GPT"), "{said}");
+    }
+    if let Some(said) = judge("sgdisk", "--verify FILE", &disc) {
+        assert!(said.contains("No problems found"), "{said}");
+    }
+    check_partition(folder.path(), &files["slipway.iso"], 23 * 2048, &files);
+    check_settings(&files["slipway.iso"], &manifest, "slipway.iso");
+}
+
+/// The EFI system partition of a medium has the programs, for mtools and fsck.fat.
+fn check_partition(folder: &Path, medium: &[u8], start: usize, files: &BTreeMap<String, Vec<u8>>) {
+    let entry = &medium[1024..1152];
+    let sector = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap()) as usize;
+    assert_eq!(sector(32) * 512, start);
+    let partition = folder.join("partition");
+    fs::write(&partition, &medium[start..(sector(40) + 1) * 512]).unwrap();
+    judge("fsck.fat", "-n -v FILE", &partition);
+    for (arch, name) in [("x86_64", "BOOTX64.EFI"), ("aarch64", "BOOTAA64.EFI")] {
+        let Some(program) = files.get(&format!("{arch}/slipway.efi")) else { continue };
+        let to = folder.join(name);
+        let read = Command::new("mcopy")
+            .args(["-n", "-o", "-i"])
+            .arg(&partition)
+            .arg(format!("::EFI/BOOT/{name}"))
+            .arg(&to)
+            .output();
+        match read {
+            Ok(output) => {
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                assert!(&fs::read(&to).unwrap() == program, "{name} differs");
+            }
+            Err(error) => eprintln!("not checked: mcopy: {error}"),
+        }
+    }
+}
+
+/// The place for the settings of a machine is where the manifest says, and empty.
+fn check_settings(medium: &[u8], manifest: &Manifest, name: &str) {
+    let asset = manifest.assets.iter().find(|asset| asset.path == name).unwrap();
+    let range = asset.machine_settings.unwrap();
+    let (from, to) = (range.offset as usize, (range.offset + range.length) as usize);
+    assert!(medium[from..to].iter().all(|byte| *byte == b'\n'));
+    assert_ne!(medium[from - 1], b'\n');
+    assert_ne!(medium[to], b'\n');
+}
+
+#[test]
+fn a_wrong_value_is_named_before_anything_is_made() {
+    let check = |config: Config, expect: &str| {
+        let mut files = 0;
+        let error = build(&config, &[parts(Arch::X86_64, 100)], &Kind::ALL, &mut |_, _| {
+            files += 1;
+            Ok(())
+        });
+        let said = error.unwrap_err().to_string();
+        assert!(said.contains(expect), "{said}");
+        assert_eq!(files, 0);
+    };
+    check(Config { server: "http://a".to_owned(), ..config() }, "server \"http://a\" does not begin with https://");
+    check(Config { ca: "hello".to_owned(), ..config() }, "ca \"hello\" contains no \"-----BEGIN CERTIFICATE-----\"");
+    let token = |token: &str| Config { token: Some(Secret::from(token.to_owned())), ..config() };
+    check(token(""), "token \"(secret)\" must be one word");
+    check(token("a b"), "token \"(secret)\" must be one word");
+    check(Config { consoles: vec!["ttyS0 ro".to_owned()], ..config() }, "console \"ttyS0 ro\" must be one word");
+    check(Config { arguments: vec!["a=\"b".to_owned()], ..config() }, "argument \"a=\\\"b\" must be one word");
+    check(Config { arguments: vec!["x".repeat(2048)], ..config() }, "makes a command line of 2048 bytes or more");
+}
+
+#[test]
+fn parts_that_are_damaged_or_of_another_version_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in parts(Arch::X86_64, 1000).files() {
+        fs::write(folder.path().join(name), content).unwrap();
+    }
+    let opened = Parts::open(folder.path()).unwrap();
+    assert_eq!(opened.digest, parts(Arch::X86_64, 1000).digest);
+
+    let refused = |name: &str, change: &dyn Fn(&mut Vec<u8>), expect: &str| {
+        let path = folder.path().join(name);
+        let whole = fs::read(&path).unwrap();
+        let mut bytes = whole.clone();
+        change(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+        let said = Parts::open(folder.path()).unwrap_err().to_string();
+        assert!(said.contains(expect) && said.contains(name), "{said}");
+        fs::write(&path, whole).unwrap();
+    };
+    refused("vmlinuz", &|bytes| bytes[500] ^= 1, "does not have the digest that parts.json names");
+    refused("initramfs", &|bytes| bytes.truncate(999), "does not have the digest");
+    refused("stub.efi", &|bytes| bytes.push(0), "does not have the digest");
+    refused("parts.json", &|bytes| bytes.truncate(20), "is not a description of parts");
+    let later = |bytes: &mut Vec<u8>| {
+        *bytes = String::from_utf8_lossy(bytes).replace("\"format\": 1", "\"format\": 2").into_bytes();
+    };
+    refused("parts.json", &later, "has format 2, but this version reads format 1");
+    fs::remove_file(folder.path().join("vmlinuz")).unwrap();
+    assert!(
+        Parts::open(folder.path()).unwrap_err().to_string().contains("reading the parts of the boot image: reading ")
+    );
+}

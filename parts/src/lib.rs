@@ -1,0 +1,9 @@
+//! The prebuilt parts of boot images: what `xtask` builds once, and `slipway-media` makes boot files of for each site.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
+
+mod arch;
+pub mod cpio;
+mod parts;
+
+pub use arch::Arch;
+pub use parts::{ABOUT, About, Component, INITRAMFS, Parts, PartsError, STUB, VMLINUZ, sha256};

@@ -1,0 +1,195 @@
+//! Prebuilt parts: everything in a boot image that is the same for every site.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::arch::Arch;
+
+/// Names of the files in a folder of parts. [`About::files`] has their digests.
+pub const ABOUT: &str = "parts.json";
+/// The kernel, an EFI program.
+pub const VMLINUZ: &str = "vmlinuz";
+/// The compressed archive with program, drivers and firmware.
+pub const INITRAMFS: &str = "initramfs";
+/// systemd's stub for unified kernel images.
+pub const STUB: &str = "stub.efi";
+
+/// Version of the format of [`ABOUT`].
+const FORMAT: u32 = 1;
+
+/// Parts for one architecture, with one kernel.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// What they are.
+    pub about: About,
+    /// SHA-256 of the file that says what they are, in hexadecimal.
+    pub digest: String,
+    /// The kernel.
+    pub vmlinuz: Vec<u8>,
+    /// The compressed archive with program, drivers and firmware.
+    pub initramfs: Vec<u8>,
+    /// systemd's stub for unified kernel images.
+    pub stub: Vec<u8>,
+}
+
+/// What the files of a folder of parts are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct About {
+    format: u32,
+    /// Version of slipway.
+    pub version: String,
+    /// Architecture.
+    pub arch: Arch,
+    /// Name of the kernel, such as `generic`.
+    pub kernel: String,
+    /// Release of the kernel, as `uname -r` prints it.
+    pub release: String,
+    /// Date of the sources, in seconds since 1970. Every file of a medium has it.
+    pub date: u64,
+    /// SHA-256 of each file, in hexadecimal.
+    pub files: BTreeMap<String, String>,
+    /// The software in it.
+    pub components: Vec<Component>,
+}
+
+/// Software that is part of a boot image.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Component {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Who made the package: `Debian`, or `crates.io`, or `slipway`.
+    pub supplier: String,
+    /// Its licence, as an SPDX expression; none if it is not known as one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub license: Option<String>,
+}
+
+/// Why parts cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PartsError {
+    /// A file cannot be read.
+    #[error("reading the parts of the boot image: reading {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The description is not JSON, or of another version.
+    #[error("reading the parts of the boot image: {} is not a description of parts that this version reads", path.display())]
+    Description {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The description has another format.
+    #[error(
+        "reading the parts of the boot image: {} has format {found}, but this version reads format {FORMAT}: install the parts of \
+         this version", path.display()
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The format.
+        found: u32,
+    },
+    /// A file is not the one that is described.
+    #[error(
+        "reading the parts of the boot image: {} does not have the digest that {ABOUT} names: it is damaged, or of another version; \
+         install the parts again", path.display()
+    )]
+    Digest {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Parts {
+    /// Reads and checks the parts in a folder.
+    pub fn open(folder: &Path) -> Result<Self, PartsError> {
+        let path = folder.join(ABOUT);
+        let text = read(&path)?;
+        let about: About =
+            serde_json::from_slice(&text).map_err(|source| PartsError::Description { path: path.clone(), source })?;
+        if about.format != FORMAT {
+            return Err(PartsError::Format { path, found: about.format });
+        }
+        let part = |name: &str| {
+            let path = folder.join(name);
+            let bytes = read(&path)?;
+            match about.files.get(name) == Some(&sha256(&bytes)) {
+                true => Ok(bytes),
+                false => Err(PartsError::Digest { path }),
+            }
+        };
+        let (vmlinuz, initramfs, stub) = (part(VMLINUZ)?, part(INITRAMFS)?, part(STUB)?);
+        Ok(Self { about, digest: sha256(&text), vmlinuz, initramfs, stub })
+    }
+
+    /// Describes parts that were just built. Files and digests follow from the bytes.
+    pub fn new(mut about: About, vmlinuz: Vec<u8>, initramfs: Vec<u8>, stub: Vec<u8>) -> Self {
+        for (name, bytes) in [(VMLINUZ, &vmlinuz), (INITRAMFS, &initramfs), (STUB, &stub)] {
+            about.files.insert(name.to_owned(), sha256(bytes));
+        }
+        let digest = sha256(&about.to_json());
+        Self { about, digest, vmlinuz, initramfs, stub }
+    }
+
+    /// The files of a folder with these parts.
+    pub fn files(&self) -> [(&'static str, std::borrow::Cow<'_, [u8]>); 4] {
+        [
+            (ABOUT, self.about.to_json().into()),
+            (VMLINUZ, (&self.vmlinuz[..]).into()),
+            (INITRAMFS, (&self.initramfs[..]).into()),
+            (STUB, (&self.stub[..]).into()),
+        ]
+    }
+}
+
+impl About {
+    /// A description without files.
+    pub fn new(arch: Arch, kernel: &str, release: &str, date: u64, mut components: Vec<Component>) -> Self {
+        components.sort();
+        Self {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            arch,
+            kernel: kernel.to_owned(),
+            release: release.to_owned(),
+            date,
+            files: BTreeMap::new(),
+            components,
+        }
+    }
+
+    fn to_json(&self) -> Vec<u8> {
+        let mut json = serde_json::to_vec_pretty(self).unwrap_or_default();
+        json.push(b'\n');
+        json
+    }
+}
+
+/// SHA-256 in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, PartsError> {
+    fs::read(path).map_err(|source| PartsError::Read { path: path.to_owned(), source })
+}

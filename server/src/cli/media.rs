@@ -1,0 +1,152 @@
+//! `slipway-server media`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use slipway_media::{Config, Kind};
+use slipway_parts::Arch;
+use slipway_protocol::Secret;
+use slipway_server::ca;
+use slipway_server::data::DataDir;
+use slipway_server::media::{self, Request};
+use slipway_server::store::{Store, settings};
+
+use super::{print, print_json};
+
+#[derive(Subcommand)]
+pub enum MediaCommand {
+    /// Make what machines boot from: files for the network, and the images of a stick and of a disc.
+    #[command(after_help = "\
+Examples:
+  slipway-server media build --out /srv/boot
+  slipway-server media build --out /srv/boot --kernel cloud --kind network
+  slipway-server media build --out media --url https://install.example:8443 --ca ca.pem --kind stick")]
+    Build(BuildOptions),
+}
+
+#[derive(Args)]
+pub struct BuildOptions {
+    /// Folder for the files. It may be the folder that `serve --boot` names.
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+    /// Folder of the prebuilt parts.
+    #[arg(long, value_name = "FOLDER", env = "SLIPWAY_PARTS", default_value = "/usr/share/slipway/parts")]
+    parts: PathBuf,
+    /// Kernel: `generic` has the drivers of real machines; `cloud` is smaller and only for virtual machines.
+    #[arg(long, value_name = "NAME", default_value = "generic")]
+    kernel: String,
+    /// Architecture; may be given several times. By default all for which there are parts.
+    #[arg(long = "arch", value_enum)]
+    archs: Vec<ArchName>,
+    /// What to make; may be given several times. By default everything.
+    #[arg(long = "kind", value_enum)]
+    kinds: Vec<KindName>,
+    /// HTTPS URL of the server, as machines reach it. By default that of the server on this data folder.
+    #[arg(long)]
+    url: Option<String>,
+    /// File with what machines are to trust, in PEM. By default the certificate authority of the data folder.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// File with a bootstrap token for all machines that start from these files.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Console of the kernel, such as ttyS1,115200; may be given several times. slipway's own output goes to the last. By
+    /// default tty0 and the first serial port.
+    #[arg(long = "console", value_name = "CONSOLE")]
+    consoles: Vec<String>,
+    /// Another argument of the kernel; may be given several times.
+    #[arg(long = "argument", value_name = "WORD")]
+    arguments: Vec<String>,
+    /// Print the manifest instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// An architecture.
+#[derive(Clone, Copy, ValueEnum)]
+enum ArchName {
+    #[value(name = "x86_64")]
+    X86_64,
+    Aarch64,
+}
+
+/// A kind of boot files.
+#[derive(Clone, Copy, ValueEnum)]
+enum KindName {
+    /// Kernel, initramfs and unified kernel image, for boot over the network.
+    Network,
+    /// slipway.img, the image of a USB stick.
+    Stick,
+    /// slipway.iso, for virtual media of management controllers.
+    Disc,
+}
+
+pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
+    let MediaCommand::Build(options) = command;
+    let server = match options.url.clone() {
+        Some(url) => url,
+        None => url_of(data).await?,
+    };
+    let ca = match &options.ca {
+        Some(file) => super::read(file)?,
+        None => ca::anchors(&DataDir::open(data)?)?,
+    };
+    let token = options.token_file.as_deref().map(super::read).transpose()?;
+    let config = Config {
+        server,
+        ca,
+        token: token.map(|token| Secret::from(token.trim().to_owned())),
+        consoles: options.consoles,
+        arguments: options.arguments,
+    };
+    let kinds: BTreeSet<Kind> = options.kinds.into_iter().map(Kind::from).collect();
+    let request = Request {
+        config,
+        parts: options.parts,
+        kernel: options.kernel,
+        archs: options.archs.into_iter().map(Arch::from).collect(),
+        kinds: if kinds.is_empty() { Kind::ALL.into() } else { kinds },
+    };
+    let manifest = media::make(&request, &options.out)?;
+    if options.json {
+        return print_json(&manifest);
+    }
+    let lines = manifest
+        .assets
+        .iter()
+        .map(|asset| format!("{:>11} bytes  {}\n", asset.size, options.out.join(&asset.path).display()));
+    print(&lines.collect::<String>())
+}
+
+/// The URL of the server that runs, or last ran, on the data folder.
+async fn url_of(data: &Path) -> anyhow::Result<String> {
+    let data = DataDir::open(data)?;
+    let store = Store::open(&data.database()).await?;
+    let url = settings::read(&mut *store.read().await?, settings::SERVER_URL).await;
+    store.close().await;
+    match url.context("looking for the server's URL")? {
+        Some(url) => Ok(url),
+        None => bail!("looking for the server's URL: no server has run on this data folder yet; give it with --url"),
+    }
+}
+
+impl From<ArchName> for Arch {
+    fn from(name: ArchName) -> Self {
+        match name {
+            ArchName::X86_64 => Self::X86_64,
+            ArchName::Aarch64 => Self::Aarch64,
+        }
+    }
+}
+
+impl From<KindName> for Kind {
+    fn from(name: KindName) -> Self {
+        match name {
+            KindName::Network => Self::Network,
+            KindName::Stick => Self::Stick,
+            KindName::Disc => Self::Disc,
+        }
+    }
+}

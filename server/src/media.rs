@@ -1,0 +1,174 @@
+//! Boot files in the folder that the server hands out. Each build has a folder of its own, named by the digest of its inputs.
+//! Links beside them name the files of the newest.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use slipway_media::{BuildError, Config, Kind, MANIFEST, Manifest};
+use slipway_parts::{ABOUT, Arch, Parts, PartsError};
+
+/// The folder of all builds, in the folder of boot files.
+const BUILDS: &str = "media";
+
+/// What to build, and of what.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What machines are told.
+    pub config: Config,
+    /// The folder of prebuilt parts.
+    pub parts: PathBuf,
+    /// Name of the kernel.
+    pub kernel: String,
+    /// Architectures; all for which there are parts if it is empty.
+    pub archs: BTreeSet<Arch>,
+    /// Kinds of files.
+    pub kinds: BTreeSet<Kind>,
+}
+
+/// Why there are no boot files.
+#[derive(Debug, thiserror::Error)]
+pub enum MediaError {
+    /// There are no parts for this.
+    #[error(
+        "looking for the parts of the boot image: there are none for {wanted} in {}; \
+         install the package slipway-parts, or name their folder with --parts", folder.display()
+    )]
+    NoParts {
+        /// Architecture and kernel.
+        wanted: String,
+        /// Where they were looked for.
+        folder: PathBuf,
+    },
+    /// Parts cannot be used.
+    #[error(transparent)]
+    Parts(#[from] PartsError),
+    /// The files cannot be made.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The folder of boot files has something else where a link belongs.
+    #[error(
+        "naming the new boot files: {} is there, and no link that an earlier build made; move it away, then try again",
+        path.display()
+    )]
+    InTheWay {
+        /// What is in the way.
+        path: PathBuf,
+    },
+    /// A file or folder cannot be read or written.
+    #[error("{doing} {}", path.display())]
+    File {
+        /// What was done.
+        doing: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Makes the files below `out`, and names them. The same request gives the same files.
+pub fn make(request: &Request, out: &Path) -> Result<Manifest, MediaError> {
+    request.config.check().map_err(BuildError::from)?;
+    let parts = parts(request)?;
+    let kinds: Vec<Kind> = request.kinds.iter().copied().collect();
+    let id = slipway_media::id(&request.config, &parts, &kinds);
+    let builds = out.join(BUILDS);
+    let (folder, unfinished) = (builds.join(&id), builds.join(format!("{id}.unfinished")));
+    remove(&unfinished)?;
+    let mut write = |path: &str, pieces: &[&[u8]]| {
+        let path = unfinished.join(path);
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        let mut file = File::create(path)?;
+        pieces.iter().try_for_each(|piece| file.write_all(piece))?;
+        file.sync_all()
+    };
+    let manifest = slipway_media::build(&request.config, &parts, &kinds, &mut write)?;
+    let names = names(&manifest);
+    for name in &names {
+        check_link(&out.join(name))?;
+    }
+    // The same files, unless somebody changed them.
+    remove(&folder)?;
+    rename(&unfinished, &folder)?;
+    let before = fs::read_link(out.join(MANIFEST)).ok().and_then(|link| build_of(&link));
+    for name in &names {
+        name_file(out, name, &id)?;
+    }
+    forget(&builds, &[Some(id), before])?;
+    Ok(manifest)
+}
+
+/// The parts that the request is about, one for each architecture.
+fn parts(request: &Request) -> Result<Vec<Parts>, MediaError> {
+    let folder = |arch: Arch| request.parts.join(format!("{}-{}", arch.name(), request.kernel));
+    let all = [Arch::X86_64, Arch::Aarch64];
+    let archs: Vec<Arch> = match request.archs.is_empty() {
+        true => all.into_iter().filter(|arch| folder(*arch).join(ABOUT).exists()).collect(),
+        false => request.archs.iter().copied().collect(),
+    };
+    let missing = archs.iter().find(|arch| !folder(**arch).join(ABOUT).exists());
+    if missing.is_some() || archs.is_empty() {
+        let arch = missing.map_or("any architecture", |arch| arch.name());
+        let wanted = format!("{arch} with kernel {}", request.kernel);
+        return Err(MediaError::NoParts { wanted, folder: request.parts.clone() });
+    }
+    archs.into_iter().map(|arch| Ok(Parts::open(&folder(arch))?)).collect()
+}
+
+/// The first names of the paths of all files.
+fn names(manifest: &Manifest) -> BTreeSet<String> {
+    let first = |path: &str| path.split('/').next().unwrap_or_default().to_owned();
+    manifest.assets.iter().map(|asset| first(&asset.path)).chain([MANIFEST.to_owned()]).collect()
+}
+
+fn check_link(path: &Path) -> Result<(), MediaError> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if !metadata.is_symlink() => Err(MediaError::InTheWay { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the link in the place of the one that is there, so that there is one at all times.
+fn name_file(out: &Path, name: &str, id: &str) -> Result<(), MediaError> {
+    let new = out.join(format!(".{name}.new"));
+    remove(&new)?;
+    let target = Path::new(BUILDS).join(id).join(name);
+    symlink(&target, &new).map_err(|source| MediaError::File { doing: "linking", path: new.clone(), source })?;
+    rename(&new, &out.join(name))
+}
+
+/// The id of the build that a link leads to.
+fn build_of(link: &Path) -> Option<String> {
+    Some(link.strip_prefix(BUILDS).ok()?.iter().next()?.to_str()?.to_owned())
+}
+
+/// Removes all builds but these. A machine may still be loading the files of the build before.
+fn forget(builds: &Path, keep: &[Option<String>]) -> Result<(), MediaError> {
+    let failed = |source| MediaError::File { doing: "reading", path: builds.to_owned(), source };
+    for entry in fs::read_dir(builds).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        if !keep.iter().flatten().any(|id| name == id.as_str()) {
+            remove(&builds.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> Result<(), MediaError> {
+    let is_folder = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
+    let removed = if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(MediaError::File { doing: "removing", path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), MediaError> {
+    fs::rename(from, to).map_err(|source| MediaError::File { doing: "replacing", path: to.to_owned(), source })
+}
