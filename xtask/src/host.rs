@@ -56,6 +56,7 @@ pub const TESTS: &[&str] = &[
     "swtpm-tools",
     "tpm2-tools",
     "openssl",
+    "sbsigntool",
 ];
 
 /// For power cut tests: the programs that make a block map and check a file system.

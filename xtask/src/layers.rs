@@ -16,6 +16,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("parts", &[]),
     ("media", &["protocol", "formats", "parts"]),
     ("attestation", &["protocol"]),
+    ("secure-boot", &[]),
     ("tpm", &["protocol"]),
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
     ("installer", &["protocol", "user-data", "actions", "tpm"]),

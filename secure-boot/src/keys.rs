@@ -1,0 +1,254 @@
+//! Keys that sign, each with its certificate.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use getrandom::SysRng;
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use ring::rand::SystemRandom;
+use ring::signature::{KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair};
+use rsa::pkcs1::DecodeRsaPrivateKey;
+use rsa::pkcs8::{self, DecodePrivateKey, EncodePrivateKey, spki};
+use rsa::traits::PublicKeyParts;
+use thiserror::Error;
+use time::OffsetDateTime;
+use x509_parser::prelude::ASN1Time;
+
+use crate::certificate::{Certificate, CertificateError, to_pem};
+
+/// Labels of private keys in PEM: PKCS#8 as it is and encrypted (RFC 7468, sections 10 and 11), PKCS#1, and those of other
+/// kinds of keys.
+const PKCS8: &str = "PRIVATE KEY";
+const ENCRYPTED: &str = "ENCRYPTED PRIVATE KEY";
+const PKCS1: &str = "RSA PRIVATE KEY";
+const OTHER: [&str; 3] = ["EC PRIVATE KEY", "DSA PRIVATE KEY", "OPENSSH PRIVATE KEY"];
+/// The header of a PKCS#1 key that openssl has encrypted.
+const ENCRYPTION_HEADER: &str = "DEK-Info";
+/// Bits of the smallest key that is accepted, and of the largest that can sign here.
+const SMALLEST: u32 = 2048;
+const LARGEST: u32 = 4096;
+
+/// Length of an RSA key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySize {
+    /// 2048 bits, for Secure Boot: much firmware verifies nothing else.
+    Rsa2048,
+    /// 3072 bits, for TLS: new firmware takes no less of a server.
+    Rsa3072,
+}
+
+/// An RSA key that signs, and the certificate that says whose it is.
+pub struct SigningKey {
+    pkcs8: pkcs8::SecretDocument,
+    pair: RsaKeyPair,
+    certificate: Certificate,
+}
+
+/// A key cannot be made, used or imported.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// No key could be made.
+    #[error("making an RSA key")]
+    Generate {
+        /// The cause.
+        #[source]
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// No certificate could be made for a key.
+    #[error("making the certificate of a key")]
+    Certify {
+        /// The cause.
+        #[source]
+        source: rcgen::Error,
+    },
+    /// The text has no key.
+    #[error("importing a key: the text has none in PEM (-----BEGIN PRIVATE KEY-----)")]
+    Missing,
+    /// The key needs a passphrase.
+    #[error("importing a key: it is encrypted; decrypt it before: openssl pkey -in ENCRYPTED -out KEY")]
+    Encrypted,
+    /// The key is of another kind.
+    #[error("importing a key: it is not RSA, and firmware verifies nothing else")]
+    NotRsa,
+    /// The key is damaged.
+    #[error("importing a key: it cannot be read")]
+    Unreadable {
+        /// The cause.
+        #[source]
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The key has too few or too many bits.
+    #[error("importing a key: it has {bits} bits; use one of 2048 bits, which all firmware verifies, and at most 4096")]
+    Size {
+        /// Its length.
+        bits: u32,
+    },
+    /// The certificate cannot be read.
+    #[error("importing a key with its certificate")]
+    Certificate {
+        /// The cause.
+        #[source]
+        source: CertificateError,
+    },
+    /// The certificate is that of another key.
+    #[error("importing a key: the certificate of {subject} is for another key")]
+    OtherKey {
+        /// Whose certificate it is.
+        subject: String,
+    },
+    /// The certificate is not valid yet.
+    #[error("using the certificate of {subject}: it is valid from {from}; check the clock")]
+    NotYetValid {
+        /// Whose certificate it is.
+        subject: String,
+        /// When it begins to be valid.
+        from: String,
+    },
+    /// The certificate was valid.
+    #[error("using the certificate of {subject}: it was valid until {until}; make a new one")]
+    Expired {
+        /// Whose certificate it is.
+        subject: String,
+        /// When it ceased to be valid.
+        until: String,
+    },
+    /// A signature could not be made.
+    #[error("signing with the key of {subject}: the library for it refused")]
+    Sign {
+        /// Whose key it is.
+        subject: String,
+    },
+}
+
+impl SigningKey {
+    /// Makes a key, and a certificate that it signs itself, for this common name and time.
+    ///
+    /// # Errors
+    /// If there is no randomness, or the times cannot be written.
+    pub fn generate(
+        size: KeySize,
+        common_name: &str,
+        not_before: OffsetDateTime,
+        not_after: OffsetDateTime,
+    ) -> Result<Self, KeyError> {
+        let document = generate(size)?;
+        let certify = |source| KeyError::Certify { source };
+        let pair = KeyPair::try_from(document.as_bytes()).map_err(certify)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        (params.not_before, params.not_after) = (not_before, not_after);
+        // It signs programs, and itself: verifiers that follow a chain to its end accept only an authority there.
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign];
+        let certificate = params.self_signed(&pair).map_err(certify)?;
+        let certificate = Certificate::from_der(certificate.der());
+        Self::new(document, certificate.map_err(|source| KeyError::Certificate { source })?)
+    }
+
+    /// Imports a key (PKCS#8 or PKCS#1) and its certificate, each the first of its kind in a text in PEM. The dates of the
+    /// certificate are left to [`Self::check_validity`].
+    ///
+    /// # Errors
+    /// If one of them is missing or cannot be read, if the key is not RSA of 2048 to 4096 bits, or if they do not fit.
+    pub fn from_pem(key: &str, certificate: &str) -> Result<Self, KeyError> {
+        let certificate = Certificate::from_pem(certificate).map_err(|source| KeyError::Certificate { source })?;
+        Self::new(read_key(key)?, certificate)
+    }
+
+    fn new(pkcs8: pkcs8::SecretDocument, certificate: Certificate) -> Result<Self, KeyError> {
+        let pair = RsaKeyPair::from_pkcs8(pkcs8.as_bytes());
+        let pair = pair.map_err(|rejected| KeyError::Unreadable { source: rejected.to_string().into() })?;
+        let is_its = certificate
+            .parsed()
+            .is_some_and(|it| *it.public_key().subject_public_key.data == *pair.public_key().as_ref());
+        if !is_its {
+            return Err(KeyError::OtherKey { subject: certificate.subject().to_owned() });
+        }
+        Ok(Self { pkcs8, pair, certificate })
+    }
+
+    /// Checks the dates of the certificate at a time. Firmware does not, so a key whose certificate has expired still works;
+    /// who imports one should know.
+    ///
+    /// # Errors
+    /// If the certificate is not valid then.
+    pub fn check_validity(&self, now: OffsetDateTime) -> Result<(), KeyError> {
+        let Some(parsed) = self.certificate.parsed() else { return Ok(()) };
+        let (validity, now) = (parsed.validity(), ASN1Time::from(now));
+        let subject = self.certificate.subject().to_owned();
+        match () {
+            () if now < validity.not_before => {
+                Err(KeyError::NotYetValid { subject, from: validity.not_before.to_string() })
+            }
+            () if now > validity.not_after => Err(KeyError::Expired { subject, until: validity.not_after.to_string() }),
+            () => Ok(()),
+        }
+    }
+
+    /// The certificate.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    /// The private key in PEM (PKCS#8), in clear text.
+    pub fn key_to_pem(&self) -> String {
+        to_pem(PKCS8, self.pkcs8.as_bytes())
+    }
+
+    /// RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2) of a message. The same message gives the same signature.
+    pub(crate) fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
+        let mut signature = vec![0; self.pair.public().modulus_len()];
+        let signed = self.pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message, &mut signature);
+        signed.map_err(|_| KeyError::Sign { subject: self.certificate.subject().to_owned() })?;
+        Ok(signature)
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SigningKey").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+/// Makes an RSA key, in PEM (PKCS#8). It is for uses whose certificates are made elsewhere.
+///
+/// # Errors
+/// If there is no randomness.
+pub fn generate_rsa_key(size: KeySize) -> Result<String, KeyError> {
+    generate(size).map(|document| to_pem(PKCS8, document.as_bytes()))
+}
+
+fn generate(size: KeySize) -> Result<pkcs8::SecretDocument, KeyError> {
+    let bits = match size {
+        KeySize::Rsa2048 => 2048,
+        KeySize::Rsa3072 => 3072,
+    };
+    let key = rsa::PrivateKey::new(&mut SysRng, bits);
+    let key = key.map_err(|source| KeyError::Generate { source: Box::new(source) })?;
+    key.to_pkcs8_der().map_err(|source| KeyError::Generate { source: Box::new(source) })
+}
+
+/// The first private key of a text in PEM, as PKCS#8.
+fn read_key(text: &str) -> Result<pkcs8::SecretDocument, KeyError> {
+    let blocks = pem::parse_many(text).map_err(|source| KeyError::Unreadable { source: Box::new(source) })?;
+    let is_key = |tag: &str| tag == PKCS8 || tag == ENCRYPTED || tag == PKCS1 || OTHER.contains(&tag);
+    let block = blocks.iter().find(|block| is_key(block.tag())).ok_or(KeyError::Missing)?;
+    let unreadable = |source| KeyError::Unreadable { source };
+    let key = match block.tag() {
+        ENCRYPTED => return Err(KeyError::Encrypted),
+        PKCS1 if block.headers().get(ENCRYPTION_HEADER).is_some() => return Err(KeyError::Encrypted),
+        PKCS1 => rsa::PrivateKey::from_pkcs1_der(block.contents()).map_err(|source| unreadable(Box::new(source)))?,
+        PKCS8 => match rsa::PrivateKey::from_pkcs8_der(block.contents()) {
+            Err(pkcs8::Error::PublicKey(spki::Error::OidUnknown { .. })) => return Err(KeyError::NotRsa),
+            key => key.map_err(|source| unreadable(Box::new(source)))?,
+        },
+        _ => return Err(KeyError::NotRsa),
+    };
+    let bits = key.n().bit_width();
+    if !(SMALLEST..=LARGEST).contains(&bits) {
+        return Err(KeyError::Size { bits });
+    }
+    key.to_pkcs8_der().map_err(|source| unreadable(Box::new(source)))
+}
