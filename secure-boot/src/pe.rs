@@ -1,0 +1,191 @@
+//! Where a PE image (Microsoft, "PE Format") has what its digest needs, and the digest itself (Microsoft, "Windows
+//! Authenticode Portable Executable Signature Format", "Calculating the PE Image Hash").
+
+use std::ops::Range;
+
+use ring::digest::{Context, SHA256};
+use thiserror::Error;
+
+/// Offset of the field with the position of the PE header, and bytes of the COFF header including the PE signature.
+const PE_OFFSET: usize = 0x3C;
+const COFF_HEADER: usize = 24;
+/// Bytes of an entry in the section table.
+const SECTION: usize = 40;
+/// Places in the optional header: of the size of all headers, and of the checksum.
+const SIZE_OF_HEADERS: usize = 60;
+const CHECKSUM: usize = 64;
+/// Places of the number of data directories and of the first one, in images of 32 and of 64 bits.
+const DIRECTORIES_32: usize = 92;
+const DIRECTORIES_64: usize = 108;
+/// Which data directory is that of the certificate table, and bytes of one.
+const CERTIFICATES: usize = 4;
+const DIRECTORY: usize = 8;
+/// Signatures begin at a multiple of this.
+pub const ALIGNMENT: usize = 8;
+
+/// An image cannot be signed or judged.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// It is something else.
+    #[error("reading an EFI program: it is not a PE image")]
+    NotPe,
+    /// Its end is missing, or its headers are wrong.
+    #[error("reading an EFI program: {what} is not inside the file, which is cut off or damaged")]
+    CutOff {
+        /// What is not inside.
+        what: &'static str,
+    },
+    /// There is no room to say where the signatures are.
+    #[error("reading an EFI program: its headers have no place for a signature")]
+    NoDirectory,
+    /// It has bytes that a digest would leave out or count twice.
+    #[error(
+        "signing an EFI program: its sections overlap or leave gaps, so a signature would not cover all of it; build it \
+         again with sections that follow one another"
+    )]
+    Gaps,
+    /// It has a signature already.
+    #[error("signing an EFI program: it is already signed; use the unsigned program, or remove its signatures first")]
+    Signed,
+    /// It would be too large.
+    #[error("signing an EFI program: it is larger than 4 GiB")]
+    TooLarge,
+    /// A signature cannot be read.
+    #[error("reading an EFI program: its signature {number} cannot be read: {reason}")]
+    Signature {
+        /// Which one of the image, from 1.
+        number: usize,
+        /// Why.
+        reason: &'static str,
+    },
+    /// The key does not sign.
+    #[error("signing an EFI program")]
+    Key {
+        /// The cause.
+        #[source]
+        source: crate::KeyError,
+    },
+}
+
+/// Places in an image, in bytes from its begin. All are inside it.
+pub struct Layout {
+    /// The field with the checksum, 4 bytes.
+    pub checksum: usize,
+    /// The data directory that says where the signatures are, 8 bytes.
+    pub directory: usize,
+    /// The signatures, at the end. Empty if there are none.
+    pub certificates: Range<usize>,
+    /// Bytes of all headers.
+    headers: usize,
+    /// What the sections have in the file, in its order.
+    sections: Vec<Range<usize>>,
+}
+
+impl Layout {
+    /// Reads the headers of a whole image.
+    pub fn read(image: &[u8]) -> Result<Self, ImageError> {
+        let pe = long(image, PE_OFFSET).ok_or(ImageError::NotPe)? as usize;
+        if !image.starts_with(b"MZ") || image.get(pe..).is_none_or(|rest| !rest.starts_with(b"PE\0\0")) {
+            return Err(ImageError::NotPe);
+        }
+        let cut_off = |what| ImageError::CutOff { what };
+        let count = usize::from(short(image, pe + 6).ok_or(ImageError::NotPe)?);
+        let optional = pe + COFF_HEADER;
+        let table = optional + usize::from(short(image, pe + 20).ok_or(ImageError::NotPe)?);
+        let number_of_directories = match short(image, optional) {
+            Some(0x10B) => optional + DIRECTORIES_32,
+            Some(0x20B) => optional + DIRECTORIES_64,
+            _ => return Err(ImageError::NotPe),
+        };
+        let directory = number_of_directories + 4 + CERTIFICATES * DIRECTORY;
+        let directories = long(image, number_of_directories).ok_or(cut_off("the optional header"))? as usize;
+        if directories <= CERTIFICATES || table < directory + DIRECTORY {
+            return Err(ImageError::NoDirectory);
+        }
+        let headers = long(image, optional + SIZE_OF_HEADERS).ok_or(cut_off("the optional header"))? as usize;
+        if headers > image.len() || table + count * SECTION > headers {
+            return Err(cut_off("the section table"));
+        }
+        let certificates = certificates(image, directory)?;
+        let mut sections: Vec<Range<usize>> = (0..count)
+            .map(|index| {
+                let entry = table + index * SECTION;
+                let (size, start) = long(image, entry + 16).zip(long(image, entry + 20))?;
+                Some(start as usize..(start as usize).checked_add(size as usize)?)
+            })
+            .collect::<Option<_>>()
+            .ok_or(cut_off("the section table"))?;
+        sections.retain(|section| !section.is_empty());
+        sections.sort_by_key(|section| section.start);
+        let layout = Self { checksum: optional + CHECKSUM, directory, certificates, headers, sections };
+        let end = layout.certificates.start;
+        // The second condition bounds the work for sections that overlap.
+        if headers > end || layout.sections.iter().any(|section| section.end > end) || layout.counted() > end {
+            return Err(cut_off("a section"));
+        }
+        Ok(layout)
+    }
+
+    /// Whether each byte belongs to one section, to the headers, or to what follows the last section.
+    pub fn is_without_gaps(&self) -> bool {
+        let mut end = self.headers;
+        self.sections.iter().all(|section| std::mem::replace(&mut end, section.end) == section.start)
+    }
+
+    /// The Authenticode digest with SHA-256 of the image that has this layout.
+    pub fn digest(&self, image: &[u8]) -> [u8; 32] {
+        let mut sum = Context::new(&SHA256);
+        let mut add = |range: Range<usize>| sum.update(image.get(range).unwrap_or_default());
+        add(0..self.checksum);
+        add(self.checksum + 4..self.directory);
+        add(self.directory + DIRECTORY..self.headers);
+        self.sections.iter().cloned().for_each(&mut add);
+        // From the number of bytes so far, as the specification says. Without gaps that is the end of the last section.
+        add(self.counted()..self.certificates.start);
+        let mut digest = [0; 32];
+        digest.copy_from_slice(sum.finish().as_ref());
+        digest
+    }
+
+    /// Bytes of headers and sections.
+    fn counted(&self) -> usize {
+        self.sections.iter().fold(self.headers, |sum, section| sum.saturating_add(section.len()))
+    }
+}
+
+/// The certificate table. It must be the last part of the file, because all that is not hashed is in it.
+fn certificates(image: &[u8], directory: usize) -> Result<Range<usize>, ImageError> {
+    let cut_off = ImageError::CutOff { what: "the table of signatures" };
+    let Some((start, size)) = long(image, directory).zip(long(image, directory + 4)) else { return Err(cut_off) };
+    let (start, size) = (start as usize, size as usize);
+    match start.checked_add(size) {
+        _ if size == 0 => Ok(image.len()..image.len()),
+        Some(end) if end == image.len() => Ok(start..end),
+        _ => Err(cut_off),
+    }
+}
+
+/// The checksum of an image whose field for it is at this place (PE Format, "Optional Header Windows-Specific Fields"): the
+/// sum of all words of 16 bits with the carry added, and the length.
+pub fn checksum(image: &[u8], field: usize) -> u32 {
+    let (before, after) = image.split_at_checked(field).unwrap_or((image, &[]));
+    let sum = |bytes: &[u8]| -> u64 {
+        let (words, rest) = bytes.as_chunks::<2>();
+        let last = rest.first().copied().unwrap_or_default();
+        words.iter().map(|word| u64::from(u16::from_le_bytes(*word))).sum::<u64>() + u64::from(last)
+    };
+    let mut sum = sum(before) + sum(after.get(4..).unwrap_or_default());
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    (sum as u32).wrapping_add(image.len() as u32)
+}
+
+fn long(image: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*image.get(at..)?.first_chunk()?))
+}
+
+fn short(image: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*image.get(at..)?.first_chunk()?))
+}
