@@ -1,11 +1,22 @@
-//! What UEFI Secure Boot is made of. Bytes in, bytes or a judgement out: no input or output.
+//! What UEFI Secure Boot is made of: keys and certificates, signed EFI programs, lists of what firmware may start, and signed
+//! updates of the variables that hold these lists. Bytes in, bytes or a judgement out: no input or output.
+//!
+//! Firmware has one owner, whose certificate is the variable [`Variable::Pk`]. The owner signs changes of
+//! [`Variable::Kek`], whose keys sign changes of [`Variable::Db`] and [`Variable::Dbx`]. A program starts if `db` has a
+//! certificate that leads to its signature, or its digest, and `dbx` has neither. While there is no PK, the firmware is in
+//! Setup Mode and takes any lists.
 
 pub mod authenticode;
 mod certificate;
 mod keys;
 pub mod lists;
+pub mod microsoft;
 mod pe;
+mod pkcs7;
+mod variable;
+
 pub use certificate::{Certificate, CertificateError};
 pub use keys::{KeyError, KeySize, SigningKey, generate_rsa_key};
 pub use pe::ImageError;
 pub use uuid::Uuid;
+pub use variable::{UpdateError, Variable, Write, update};
