@@ -105,6 +105,24 @@ fn what_sbsign_has_signed_verifies() {
 }
 
 #[test]
+fn sbverify_accepts_the_signed_stub_of_systemd() {
+    if !has(&["sbverify"]) {
+        return;
+    }
+    let package = match xtask::debian::unpacked(&xtask::debian::SYSTEMD_BOOT) {
+        Ok(package) => package,
+        Err(error) => return eprintln!("not checked: systemd-boot-efi: {error:#}"),
+    };
+    for name in ["linuxx64.efi.stub", "systemd-bootx64.efi"] {
+        let program = std::fs::read(package.join("usr/lib/systemd/boot/efi").join(name)).unwrap();
+        let (signed, certificate) = (sign(program, &KEY).unwrap(), KEY.certificate().to_pem());
+        let folder = Folder::new(&[("crt", certificate.as_bytes()), ("signed", &signed)]);
+        let output = folder.run(&["sbverify", "--cert", "crt", "signed"]);
+        assert!(output.contains("Signature verification OK"), "{name}: {output}");
+    }
+}
+
+#[test]
 fn virt_firmware_computes_the_same_digest_and_finds_the_signature() {
     let Some((python, inspect)) = virt_firmware("python").zip(virt_firmware("pe-inspect")) else { return };
     let script = "import pefile, sys; from virt.peutils import pesign\n\
@@ -158,6 +176,12 @@ fn each_kind_of_bad_image_is_refused_by_name() {
     let mut forged = signed.clone();
     // In the last bytes before the padding: the signature itself.
     forged[signed.len() - 20] ^= 1;
+    // Another program, and its digest in the place of the first one's: what is signed is the digest of that place.
+    let mut replaced = signed.clone();
+    replaced[HEADERS] ^= 1;
+    let place = signed.windows(32).position(|window| window == digest(&signed).unwrap()).unwrap();
+    let other_digest = digest(&replaced).unwrap();
+    replaced[place..place + 32].copy_from_slice(&other_digest);
     let mut long = signed.clone();
     long[table] = 0xFF;
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
@@ -172,6 +196,7 @@ fn each_kind_of_bad_image_is_refused_by_name() {
         ("another type", other_content, "its signature 1 cannot be read: it is not of the type PKCS #7"),
         ("a length that is too large", long, "its signature 1 cannot be read: its length is wrong"),
         ("a forged signature", forged, "is not that of its certificate's key"),
+        ("a replaced digest", replaced, "is not that of its certificate's key"),
         ("unsigned", unordered(), "it is not signed"),
     ];
     for (name, image, reason) in cases {

@@ -22,13 +22,14 @@ const FLAGS: [&str; 8] = [
     "--cfg=fuzzing",
 ];
 /// The repository's crates that are linked into the targets.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "slipway-fuzz",
     "slipway-actions",
     "slipway-attestation",
     "slipway-formats",
     "slipway-installer",
     "slipway-protocol",
+    "slipway-secure-boot",
     "slipway-tpm",
     "slipway-user-data",
 ];
