@@ -5,9 +5,10 @@ use std::io;
 use sha2::{Digest as _, Sha256};
 use slipway_formats::fat::{self, File, Volume};
 use slipway_parts::{Arch, Parts, cpio, sha256};
+use slipway_secure_boot::{ImageError, SigningKey, authenticode};
 
 use crate::config::{Config, ConfigError};
-use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM};
+use crate::manifest::{self, AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
 use crate::uki::{self, UkiError};
 use crate::{gpt, iso};
 
@@ -20,6 +21,19 @@ const MACHINE_SETTINGS_LEN: usize = 16 << 10;
 /// First byte of the partition of a disk.
 const DISK_START: u64 = 1 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// What boot files are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// What machines are told.
+    pub config: &'a Config,
+    /// One entry for each architecture.
+    pub parts: &'a [Parts],
+    /// What to make.
+    pub kinds: &'a [Kind],
+    /// Signs the unified kernel images for Secure Boot.
+    pub signer: Option<&'a SigningKey>,
+}
 
 /// A kind of boot files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +75,15 @@ pub enum BuildError {
     /// The unified kernel image cannot be made.
     #[error(transparent)]
     Uki(#[from] UkiError),
+    /// The unified kernel image cannot be signed.
+    #[error("signing the unified kernel image for {}", arch.name())]
+    Sign {
+        /// Its architecture.
+        arch: Arch,
+        /// The cause.
+        #[source]
+        source: ImageError,
+    },
     /// The files are too large for one medium.
     #[error("making a boot medium: the files do not fit into a FAT16 file system")]
     Medium(#[source] fat::NoRoom),
@@ -76,33 +99,38 @@ pub enum BuildError {
 }
 
 /// The digest of everything that files are made of: SHA-256, cut to 16 hexadecimal digits.
-pub fn id(config: &Config, parts: &[Parts], kinds: &[Kind]) -> String {
+pub fn id(inputs: &Inputs) -> String {
     let mut hasher = Sha256::new();
     let mut add = |text: &str| {
         hasher.update((text.len() as u64).to_le_bytes());
         hasher.update(text);
     };
     add(env!("CARGO_PKG_VERSION"));
-    add(&config.to_yaml());
-    for kind in Kind::ALL.into_iter().filter(|kind| kinds.contains(kind)) {
+    add(&inputs.config.to_yaml());
+    for kind in Kind::ALL.into_iter().filter(|kind| inputs.kinds.contains(kind)) {
         add(kind.name());
     }
-    for parts in parts {
+    for parts in inputs.parts {
         add(&parts.digest);
-        add(&config.cmdline(parts.about.arch));
+        add(&inputs.config.cmdline(parts.about.arch));
     }
+    add(&inputs.signer.map_or(String::new(), |signer| hex(&signer.certificate().sha256())));
     hex(&hasher.finalize()).chars().take(16).collect()
 }
 
-/// Makes boot files of these kinds, and the manifest, which comes last. `parts` has one entry for each architecture.
-pub fn build(config: &Config, parts: &[Parts], kinds: &[Kind], sink: &mut Sink) -> Result<Manifest, BuildError> {
+/// Makes boot files and the manifest, which comes last.
+pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
+    let Inputs { config, parts, kinds, signer } = *inputs;
     config.check()?;
     check(parts)?;
     let mut build = Build { sink, assets: Vec::new() };
     let mut programs = Vec::new();
     for parts in parts {
         let (arch, initramfs) = (parts.about.arch, initramfs(config, parts));
-        let program = unified(config, parts, &initramfs)?;
+        let mut program = unified(config, parts, &initramfs)?;
+        if let Some(signer) = signer {
+            program = authenticode::sign(program, signer).map_err(|source| BuildError::Sign { arch, source })?;
+        }
         if kinds.contains(&Kind::Network) {
             let files = [("vmlinuz", &parts.vmlinuz), ("initramfs", &initramfs), ("slipway.efi", &program)];
             for (name, content) in files {
@@ -111,7 +139,7 @@ pub fn build(config: &Config, parts: &[Parts], kinds: &[Kind], sink: &mut Sink) 
         }
         programs.push((arch, program));
     }
-    let id = id(config, parts, kinds);
+    let id = id(inputs);
     if kinds.contains(&Kind::Stick) {
         medium("slipway.img", Layout::Disk, &id, &programs, &mut build)?;
     }
@@ -133,6 +161,10 @@ pub fn build(config: &Config, parts: &[Parts], kinds: &[Kind], sink: &mut Sink) 
         server: config.server.clone(),
         ca_sha256: sha256(config.ca.as_bytes()),
         has_token: config.token.is_some(),
+        signed_by: signer.map(|signer| Signer {
+            subject: signer.certificate().subject().to_owned(),
+            certificate_sha256: hex(&signer.certificate().sha256()),
+        }),
         parts: parts.iter().map(used).collect(),
         assets: std::mem::take(&mut build.assets),
     };

@@ -10,7 +10,7 @@ mod iso;
 mod manifest;
 mod uki;
 
-pub use build::{BuildError, Kind, Sink, build, id};
+pub use build::{BuildError, Inputs, Kind, Sink, build, id};
 pub use config::{Config, ConfigError};
-pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM};
+pub use manifest::{AssetInfo, MANIFEST, Manifest, PartsUsed, Range, SBOM, Signer};
 pub use uki::{UkiError, assemble};

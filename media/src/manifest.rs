@@ -23,10 +23,22 @@ pub struct Manifest {
     pub ca_sha256: String,
     /// Whether there is a bootstrap token inside.
     pub has_token: bool,
+    /// What signed the unified kernel images for Secure Boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed_by: Option<Signer>,
     /// The parts.
     pub parts: Vec<PartsUsed>,
     /// The files.
     pub assets: Vec<AssetInfo>,
+}
+
+/// A key for Secure Boot, by its certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signer {
+    /// Subject of the certificate.
+    pub subject: String,
+    /// SHA-256 of the certificate in DER, in hexadecimal.
+    pub certificate_sha256: String,
 }
 
 /// The parts of a build.

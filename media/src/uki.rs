@@ -40,12 +40,20 @@ pub fn assemble(stub: &[u8], sections: &[(&str, &[u8])]) -> Result<Vec<u8>, UkiE
     let headers_end = get(&image, optional + 60, 4)?;
 
     // Each section follows the one before it, in memory and in the file.
-    let mut address = 0;
+    let (mut address, mut end) = (0, headers_end);
     for index in 0..count {
         let entry = table + index * SECTION_ENTRY;
         address = address.max(get(&image, entry + 8, 4)? + get(&image, entry + 12, 4)?);
+        end = end.max(get(&image, entry + 16, 4)? + get(&image, entry + 20, 4)?);
     }
-    // A signature would be at the end of the file. The stub has none, and appended sections would invalidate it.
+    // What is behind the last section is in no section, so it must stay at the end for a signature: it would be that of
+    // another program. The stub has symbols there, which nobody needs.
+    if end > image.len() {
+        return Err(CUT_OFF);
+    }
+    image.truncate(end);
+    put(&mut image, pe + 12, 0)?;
+    put(&mut image, pe + 16, 0)?;
     for (name, content) in sections {
         let entry = table + count * SECTION_ENTRY;
         if entry + SECTION_ENTRY > headers_end {
@@ -104,6 +112,8 @@ mod tests {
             (0x58 + 60, 512),
             (0xd0, 0x234),
             (0xd4, 0x1000),
+            (0xd8, 512),
+            (0xdc, 512),
         ] {
             assert!(put(&mut stub, at, value).is_ok());
         }

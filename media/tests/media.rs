@@ -7,9 +7,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use slipway_media::{Config, Kind, Manifest, build, id};
+use slipway_media::{Config, Inputs, Kind, Manifest, build, id};
 use slipway_parts::{About, Arch, Component, Parts};
 use slipway_protocol::Secret;
+use slipway_secure_boot::{KeySize, SigningKey, authenticode};
+use time::{Duration, OffsetDateTime};
 
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
@@ -29,7 +31,7 @@ fn stub() -> Vec<u8> {
     stub[..2].copy_from_slice(b"MZ");
     stub[0x3c] = 0x40;
     stub[0x40..0x44].copy_from_slice(b"PE\0\0");
-    let fields: [(usize, u32); 7] = [
+    let fields: [(usize, u32); 9] = [
         (0x46, 1),
         (0x54, 112),
         (0x58 + 32, 0x1000),
@@ -37,6 +39,8 @@ fn stub() -> Vec<u8> {
         (0x58 + 60, 512),
         (0xd0, 0x234),
         (0xd4, 0x1000),
+        (0xd8, 512),
+        (0xdc, 512),
     ];
     for (at, value) in fields {
         let bytes = value.to_le_bytes();
@@ -58,10 +62,18 @@ fn parts(arch: Arch, size: usize) -> Parts {
     Parts::new(about, noise(1), noise(2), stub())
 }
 
+fn inputs<'a>(config: &'a Config, parts: &'a [Parts]) -> Inputs<'a> {
+    Inputs { config, parts, kinds: &Kind::ALL, signer: None }
+}
+
 /// The files of a build, and its manifest.
 fn made(config: &Config, parts: &[Parts]) -> (BTreeMap<String, Vec<u8>>, Manifest) {
+    made_of(&inputs(config, parts))
+}
+
+fn made_of(inputs: &Inputs) -> (BTreeMap<String, Vec<u8>>, Manifest) {
     let mut files = BTreeMap::new();
-    let manifest = build(config, parts, &Kind::ALL, &mut |path, pieces| {
+    let manifest = build(inputs, &mut |path, pieces| {
         files.insert(path.to_owned(), pieces.concat());
         Ok(())
     });
@@ -95,7 +107,7 @@ fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
     let both = [parts(Arch::X86_64, 3000), parts(Arch::Aarch64, 5000)];
     let (files, manifest) = made(&config(), &both);
     assert_eq!(made(&config(), &both), (files.clone(), manifest.clone()));
-    assert_eq!(manifest.id, id(&config(), &both, &Kind::ALL));
+    assert_eq!(manifest.id, id(&inputs(&config(), &both)));
 
     let others = [
         Config { server: "https://other:1".to_owned(), ..config() },
@@ -104,10 +116,10 @@ fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
         Config { consoles: vec!["ttyS1,115200".to_owned()], ..config() },
         Config { arguments: vec!["panic=30".to_owned()], ..config() },
     ];
-    let mut ids: Vec<String> = others.iter().map(|config| id(config, &both, &Kind::ALL)).collect();
-    ids.push(id(&config(), &both[..1], &Kind::ALL));
-    ids.push(id(&config(), &[parts(Arch::X86_64, 3001)], &Kind::ALL));
-    ids.push(id(&config(), &both, &[Kind::Disc]));
+    let mut ids: Vec<String> = others.iter().map(|config| id(&inputs(config, &both))).collect();
+    ids.push(id(&inputs(&config(), &both[..1])));
+    ids.push(id(&inputs(&config(), &[parts(Arch::X86_64, 3001)])));
+    ids.push(id(&Inputs { kinds: &[Kind::Disc], ..inputs(&config(), &both) }));
     ids.push(manifest.id);
     let all = ids.len();
     ids.sort();
@@ -234,7 +246,7 @@ fn check_settings(medium: &[u8], manifest: &Manifest, name: &str) {
 fn a_wrong_value_is_named_before_anything_is_made() {
     let check = |config: Config, expect: &str| {
         let mut files = 0;
-        let error = build(&config, &[parts(Arch::X86_64, 100)], &Kind::ALL, &mut |_, _| {
+        let error = build(&inputs(&config, &[parts(Arch::X86_64, 100)]), &mut |_, _| {
             files += 1;
             Ok(())
         });
@@ -283,4 +295,52 @@ fn parts_that_are_damaged_or_of_another_version_are_refused() {
     assert!(
         Parts::open(folder.path()).unwrap_err().to_string().contains("reading the parts of the boot image: reading ")
     );
+}
+
+#[test]
+fn a_signed_program_is_accepted_by_others_and_a_changed_one_is_not() {
+    let Ok(stub) = fs::read("/usr/lib/systemd/boot/efi/linuxx64.efi.stub") else {
+        eprintln!("not checked: there is no package systemd-boot-efi");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let now = OffsetDateTime::from_unix_timestamp(1_800_000_000).unwrap();
+    let key =
+        SigningKey::generate(KeySize::Rsa2048, "db", now - Duration::days(1000), now + Duration::days(5000)).unwrap();
+    let whole = parts(Arch::X86_64, 30_000);
+    let whole = [Parts::new(whole.about, whole.vmlinuz, whole.initramfs, stub)];
+    let (files, manifest) = made_of(&Inputs { signer: Some(&key), ..inputs(&config(), &whole) });
+    assert_eq!(manifest.signed_by.unwrap().subject, "CN=db");
+    assert_ne!(manifest.id, id(&inputs(&config(), &whole)));
+    authenticode::verify(&files["x86_64/slipway.efi"], std::slice::from_ref(key.certificate())).unwrap();
+
+    let certificate = folder.path().join("db.pem");
+    fs::write(&certificate, key.certificate().to_pem()).unwrap();
+    let program = written(
+        folder.path(),
+        &BTreeMap::from([("program".to_owned(), files["x86_64/slipway.efi"].clone())]),
+        "program",
+    );
+    let verified = || Command::new("sbverify").arg("--cert").arg(&certificate).arg(&program).output();
+    let Ok(said) = verified() else {
+        eprintln!("not checked: there is no sbverify");
+        return;
+    };
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    if let Some(said) = judge("objdump", "--section-headers FILE", &program) {
+        for (name, len) in [(".linux", 30_000), (".cmdline", config().cmdline(Arch::X86_64).len())] {
+            let line = said.lines().find(|line| line.contains(name)).unwrap();
+            assert_eq!(line.split_whitespace().nth(2), Some(&*format!("{len:08x}")), "{line}");
+        }
+    }
+    // Kernel, configuration and command line are covered by the signature.
+    let marks: [&[u8]; 3] = [&whole[0].vmlinuz[100..132], b"https://10.0.2.2:8443", b"console=tty0"];
+    for mark in marks {
+        let mut changed = files["x86_64/slipway.efi"].clone();
+        let at = changed.windows(mark.len()).position(|window| window == mark).unwrap();
+        changed[at] ^= 1;
+        fs::write(&program, &changed).unwrap();
+        assert!(!verified().unwrap().status.success());
+        authenticode::verify(&changed, std::slice::from_ref(key.certificate())).unwrap_err();
+    }
 }

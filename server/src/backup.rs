@@ -27,7 +27,7 @@ const SUMS: &str = "SHA256SUMS";
 /// Where the images are.
 const IMAGES: &str = "images/sha256";
 /// The keys, certificates and tokens.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "ca.pem",
     "ca.key",
     "intermediate.pem",
@@ -40,6 +40,7 @@ const KEYS: [&str; 12] = [
     "server.key",
     "jwt.key",
     "operator-token",
+    "secure-boot.json",
 ];
 
 /// Writes a backup to a new file, for its owner alone. It appears complete or not at all. Encrypts it if there are

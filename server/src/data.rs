@@ -10,6 +10,7 @@
 //! server.pem server.key the server's own certificate and key
 //! jwt.key               key of the nodes' JWTs and of the tokens for metadata
 //! operator-token        token of the first operator of the HTTPS API
+//! secure-boot.json      keys of UEFI Secure Boot, if the site has some
 //! images/sha256/HEX     images by the digest of the file as delivered
 //! images/captures/RUN   received parts of the disks that a run captures
 //! ```

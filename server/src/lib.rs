@@ -33,6 +33,7 @@ pub mod range;
 pub mod rate;
 pub mod reports;
 pub mod seal;
+pub mod secure_boot;
 pub mod serve;
 pub mod snippet;
 pub mod state;

@@ -7,8 +7,9 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use slipway_media::{BuildError, Config, Kind, MANIFEST, Manifest};
+use slipway_media::{BuildError, Config, Inputs, Kind, MANIFEST, Manifest};
 use slipway_parts::{ABOUT, Arch, Parts, PartsError};
+use slipway_secure_boot::SigningKey;
 
 /// The folder of all builds, in the folder of boot files.
 const BUILDS: &str = "media";
@@ -70,12 +71,13 @@ pub enum MediaError {
     },
 }
 
-/// Makes the files below `out`, and names them. The same request gives the same files.
-pub fn make(request: &Request, out: &Path) -> Result<Manifest, MediaError> {
+/// Makes the files below `out`, signed for Secure Boot if there is a key, and names them. The same request gives the same files.
+pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Result<Manifest, MediaError> {
     request.config.check().map_err(BuildError::from)?;
     let parts = parts(request)?;
     let kinds: Vec<Kind> = request.kinds.iter().copied().collect();
-    let id = slipway_media::id(&request.config, &parts, &kinds);
+    let inputs = Inputs { config: &request.config, parts: &parts, kinds: &kinds, signer };
+    let id = slipway_media::id(&inputs);
     let builds = out.join(BUILDS);
     let (folder, unfinished) = (builds.join(&id), builds.join(format!("{id}.unfinished")));
     remove(&unfinished)?;
@@ -86,10 +88,11 @@ pub fn make(request: &Request, out: &Path) -> Result<Manifest, MediaError> {
         pieces.iter().try_for_each(|piece| file.write_all(piece))?;
         file.sync_all()
     };
-    let manifest = slipway_media::build(&request.config, &parts, &kinds, &mut write)?;
+    let manifest = slipway_media::build(&inputs, &mut write)?;
     let names = names(&manifest);
-    for name in &names {
-        check_link(&out.join(name))?;
+    if let Some(path) = names.iter().map(|name| out.join(name)).find(|path| is_in_the_way(path)) {
+        remove(&unfinished)?;
+        return Err(MediaError::InTheWay { path });
     }
     // The same files, unless somebody changed them.
     remove(&folder)?;
@@ -125,11 +128,8 @@ fn names(manifest: &Manifest) -> BTreeSet<String> {
     manifest.assets.iter().map(|asset| first(&asset.path)).chain([MANIFEST.to_owned()]).collect()
 }
 
-fn check_link(path: &Path) -> Result<(), MediaError> {
-    match fs::symlink_metadata(path) {
-        Ok(metadata) if !metadata.is_symlink() => Err(MediaError::InTheWay { path: path.to_owned() }),
-        _ => Ok(()),
-    }
+fn is_in_the_way(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_symlink())
 }
 
 /// Makes the link in the place of the one that is there, so that there is one at all times.

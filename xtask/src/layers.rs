@@ -14,14 +14,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("formats", &["protocol"]),
     ("user-data", &["protocol"]),
     ("parts", &[]),
-    ("media", &["protocol", "formats", "parts"]),
+    ("media", &["protocol", "formats", "parts", "secure-boot"]),
     ("attestation", &["protocol"]),
     ("secure-boot", &[]),
     ("tpm", &["protocol"]),
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
     ("installer", &["protocol", "user-data", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
-    ("server", &["protocol", "formats", "user-data", "attestation", "parts", "media"]),
+    ("server", &["protocol", "formats", "user-data", "attestation", "parts", "secure-boot", "media"]),
 ];
 
 /// The modules at the root of a crate, lowest layer first. A module may use its own layer and lower ones.
@@ -60,9 +60,9 @@ const MODULES: &[(&str, Layers)] = &[
         "server",
         &[
             &["error", "time", "random", "range", "limits", "log"],
-            &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data", "seal", "media"],
-            &["jwt"],
-            &["ca"],
+            &["rate", "state", "ipxe", "snippet", "phone_home_settings", "data", "seal"],
+            &["jwt", "secure_boot"],
+            &["ca", "media"],
             &["certificate", "store"],
             &["admission"],
             &["reports", "compose", "metadata", "escrow", "enrol", "image", "status"],

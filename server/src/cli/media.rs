@@ -11,6 +11,7 @@ use slipway_protocol::Secret;
 use slipway_server::ca;
 use slipway_server::data::DataDir;
 use slipway_server::media::{self, Request};
+use slipway_server::secure_boot::SecureBoot;
 use slipway_server::store::{Store, settings};
 
 use super::{print, print_json};
@@ -59,6 +60,9 @@ pub struct BuildOptions {
     /// Another argument of the kernel; may be given several times.
     #[arg(long = "argument", value_name = "WORD")]
     arguments: Vec<String>,
+    /// Do not sign, although the data folder has keys for Secure Boot.
+    #[arg(long)]
+    unsigned: bool,
     /// Print the manifest instead of a table.
     #[arg(long)]
     json: bool,
@@ -109,7 +113,12 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
         archs: options.archs.into_iter().map(Arch::from).collect(),
         kinds: if kinds.is_empty() { Kind::ALL.into() } else { kinds },
     };
-    let manifest = media::make(&request, &options.out)?;
+    // Without a data folder there are no keys.
+    let keys = match DataDir::open(data) {
+        Ok(data) if !options.unsigned => SecureBoot::open(&data)?,
+        _ => None,
+    };
+    let manifest = media::make(&request, keys.as_ref().map(SecureBoot::signer), &options.out)?;
     if options.json {
         return print_json(&manifest);
     }

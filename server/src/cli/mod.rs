@@ -7,6 +7,7 @@ mod disk;
 mod escrow;
 mod host_keys;
 mod image_add;
+mod keys;
 mod lists;
 mod media;
 mod node;
@@ -34,6 +35,7 @@ use slipway_user_data::MAX_BYTES;
 
 use crate::log;
 use escrow::EscrowCommand;
+use keys::KeysCommand;
 use lists::image_table;
 use media::MediaCommand;
 use node::NodeCommand;
@@ -74,6 +76,9 @@ pub enum Command {
     /// Start, list and cancel runs on machines.
     #[command(subcommand)]
     Run(RunCommand),
+    /// Make, show and replace the site's keys for UEFI Secure Boot.
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// Make what machines boot from.
     #[command(subcommand)]
     Media(MediaCommand),
@@ -160,6 +165,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let data = DataDir::open(&data)?;
     match command {
         Command::Ca(options) => ca::run(&data, options)?,
+        Command::Keys(command) => keys::run(&data, command)?,
         command => {
             let store = Store::open(&data.database()).await?;
             let done = on_store(&store, &data, command).await;
@@ -193,7 +199,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::OperatorToken => print_line(&operate::first_token(store, data).await?),
         Command::Operator(command) => operator::run(store, data, command).await,
         Command::Snippet(options) => reports::snippet(store, data, options).await,
-        Command::Serve(_) | Command::Restore(_) | Command::Media(_) | Command::Ca(_) => {
+        Command::Serve(_) | Command::Restore(_) | Command::Media(_) | Command::Keys(_) | Command::Ca(_) => {
             bail!("this command needs no database")
         }
     }
@@ -288,7 +294,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 16, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 17, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

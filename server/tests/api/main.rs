@@ -19,6 +19,7 @@ mod external_steps;
 mod files;
 mod images;
 mod installing;
+mod media;
 mod metadata;
 mod network;
 mod openapi;

@@ -1,10 +1,12 @@
 //! `cargo xtask image`
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use slipway_protocol::boot_settings;
 use xtask::command::{command, run};
 use xtask::{image, kernel, lab, prepare};
 
@@ -35,6 +37,11 @@ pub struct Image {
 
 impl Image {
     pub fn run(self) -> Result<()> {
+        // Checked before anything is built: a machine could not correct a wrong URL or CA.
+        let wrong = |what: &str, wrong: String| anyhow!("checking the configuration of the boot image: {what} {wrong}");
+        boot_settings::check_server(&self.server_url).map_err(|why| wrong(&format!("{:?}", self.server_url), why))?;
+        let ca = fs::read_to_string(&self.ca).with_context(|| format!("reading {}", self.ca.display()))?;
+        boot_settings::check_ca(&ca).map_err(|why| wrong(&self.ca.display().to_string(), why))?;
         let parts = [prepare::BINARY, prepare::BOOT_IMAGE, prepare::SERVER];
         prepare::prepare("cargo xtask image", &parts, Duration::from_secs(10))?;
         let config = image::config(&self.kernel)?;

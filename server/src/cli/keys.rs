@@ -1,0 +1,163 @@
+//! `slipway-server keys`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use slipway_secure_boot::authenticode;
+use slipway_server::data::DataDir;
+use slipway_server::random::hex;
+use slipway_server::secure_boot::{Beginning, Imported, Revoked, SecureBoot, no_keys};
+use time::OffsetDateTime;
+
+use super::{print, print_line, tell};
+
+#[derive(Subcommand)]
+pub enum KeysCommand {
+    /// Make the site's keys for UEFI Secure Boot, or import them. From then on, boot files are signed.
+    #[command(after_help = "\
+Examples:
+  slipway-server keys init
+  slipway-server keys init --db-key db.key --db-cert db.pem")]
+    Init(InitOptions),
+    /// Show the certificates, and what may not start any more.
+    Show,
+    /// Write what firmware is to trust to files: for its menus (.cer), for programs that write its variables (.auth, signed), and
+    /// for others (.esl).
+    Export {
+        /// The folder, which is created.
+        folder: PathBuf,
+    },
+    /// Begin to replace the key that signs, or end that with --finish or --cancel.
+    Rotate {
+        /// Put the new key in the place of the old one. What the old one signed may not start any more.
+        #[arg(long, conflicts_with_all = ["cancel", "key"])]
+        finish: bool,
+        /// Forget the new key.
+        #[arg(long, conflicts_with = "key")]
+        cancel: bool,
+        /// File with the new private key, in PEM. By default one is made.
+        #[arg(long, value_name = "FILE", requires = "cert")]
+        key: Option<PathBuf>,
+        /// File with the certificate of the new key, in PEM.
+        #[arg(long, value_name = "FILE", requires = "key")]
+        cert: Option<PathBuf>,
+    },
+    /// Let a program no longer start on machines that are given these keys.
+    Revoke {
+        /// The EFI program, such as the slipway.efi of an older build.
+        file: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub struct InitOptions {
+    /// File with the platform key (PK), in PEM. By default one is made.
+    #[arg(long, value_name = "FILE", requires = "pk_cert")]
+    pk_key: Option<PathBuf>,
+    /// File with the certificate of the platform key, in PEM.
+    #[arg(long, value_name = "FILE", requires = "pk_key")]
+    pk_cert: Option<PathBuf>,
+    /// File with the key exchange key (KEK), in PEM. By default one is made.
+    #[arg(long, value_name = "FILE", requires = "kek_cert")]
+    kek_key: Option<PathBuf>,
+    /// File with the certificate of the key exchange key, in PEM.
+    #[arg(long, value_name = "FILE", requires = "kek_key")]
+    kek_cert: Option<PathBuf>,
+    /// File with the key that signs programs (db), in PEM. By default one is made.
+    #[arg(long, value_name = "FILE", requires = "db_cert")]
+    db_key: Option<PathBuf>,
+    /// File with the certificate of the key that signs programs, in PEM.
+    #[arg(long, value_name = "FILE", requires = "db_key")]
+    db_cert: Option<PathBuf>,
+    /// Leave Microsoft's certificates out. The firmware of many network and graphics cards is signed with them, so such a card
+    /// does not work then, and a screen may stay dark.
+    #[arg(long)]
+    without_microsoft: bool,
+}
+
+pub fn run(data: &DataDir, command: KeysCommand) -> anyhow::Result<()> {
+    match command {
+        KeysCommand::Init(options) => {
+            let beginning = Beginning {
+                pk: imported(options.pk_key, options.pk_cert)?,
+                kek: imported(options.kek_key, options.kek_cert)?,
+                db: imported(options.db_key, options.db_cert)?,
+                without_microsoft: options.without_microsoft,
+            };
+            print(&shown(&SecureBoot::begin(data, beginning, OffsetDateTime::now_utc())?))?;
+            tell("back up the data folder now: who loses these keys must enrol every machine again by hand\n");
+            Ok(())
+        }
+        KeysCommand::Show => print(&shown(&open(data)?)),
+        KeysCommand::Export { folder } => export(&open(data)?, &folder),
+        KeysCommand::Rotate { finish: true, .. } => {
+            SecureBoot::finish_rotation(data)?;
+            print_line(
+                "the new key signs, and what the old one signed may not start any more; make the boot files again",
+            )
+        }
+        KeysCommand::Rotate { cancel: true, .. } => {
+            SecureBoot::cancel_rotation(data)?;
+            print_line("the new key is forgotten")
+        }
+        KeysCommand::Rotate { key, cert, .. } => {
+            SecureBoot::begin_rotation(data, imported(key, cert)?, OffsetDateTime::now_utc())?;
+            print_line(
+                "a new key is made; give its certificate to every machine, then run `slipway-server keys rotate --finish`",
+            )
+        }
+        KeysCommand::Revoke { file } => {
+            let image = fs::read(&file).with_context(|| format!("reading {file:?}"))?;
+            let digest = authenticode::digest(&image).with_context(|| format!("reading {file:?}"))?;
+            SecureBoot::revoke(data, digest)?;
+            print_line(&format!("{} may not start any more on machines that are given these keys", hex(&digest)))
+        }
+    }
+}
+
+fn open(data: &DataDir) -> anyhow::Result<SecureBoot> {
+    Ok(SecureBoot::open(data)?.ok_or_else(no_keys)?)
+}
+
+fn imported(key: Option<PathBuf>, certificate: Option<PathBuf>) -> anyhow::Result<Option<Imported>> {
+    let (Some(key), Some(certificate)) = (key, certificate) else { return Ok(None) };
+    Ok(Some(Imported { key: super::read(&key)?, certificate: super::read(&certificate)? }))
+}
+
+fn shown(keys: &SecureBoot) -> String {
+    let mut text = String::new();
+    for (name, certificate) in keys.certificates() {
+        text.push_str(&format!("{name}: {}\n  SHA-256 {}\n", certificate.subject(), hex(&certificate.sha256())));
+    }
+    text.push_str(match keys.has_microsoft() {
+        true => "Microsoft's certificates: in KEK and db\n",
+        false => "Microsoft's certificates: left out\n",
+    });
+    for revoked in keys.revoked() {
+        let line = match revoked {
+            Revoked::Program(digest) => format!("may not start: the program {digest}\n"),
+            Revoked::Certificate(_) => "may not start: what a replaced key signed\n".to_owned(),
+        };
+        text.push_str(&line);
+    }
+    text
+}
+
+fn export(keys: &SecureBoot, folder: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("creating {folder:?}"))?;
+    let write = |name: &str, content: &[u8]| {
+        let path = folder.join(name);
+        fs::write(&path, content).with_context(|| format!("writing {path:?}"))?;
+        print_line(&path.display().to_string())
+    };
+    for (name, certificate) in keys.certificates() {
+        write(&format!("{}.cer", name.replace(' ', "-")), certificate.der())?;
+    }
+    for update in keys.updates(OffsetDateTime::now_utc())? {
+        write(&format!("{}.esl", update.variable), &update.lists)?;
+        write(&format!("{}.auth", update.variable), &update.signed)?;
+    }
+    Ok(())
+}

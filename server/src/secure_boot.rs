@@ -1,0 +1,337 @@
+//! The site's keys for UEFI Secure Boot. A machine that has them starts what is signed with them, and, unless the operator does
+//! not want it, what Microsoft has signed.
+//!
+//! Everything is in one file of the data folder, so that each change is whole.
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::{ErrorCode, Failure, Secret};
+use slipway_secure_boot::lists::{self, Content, Entry};
+use slipway_secure_boot::{
+    Certificate, CertificateError, KeyError, KeySize, SigningKey, UpdateError, Uuid, Variable, Write, microsoft, update,
+};
+use time::{Duration, OffsetDateTime};
+
+use crate::data::DataDir;
+use crate::error::Error;
+
+/// The file in the data folder.
+pub const FILE: &str = "secure-boot.json";
+/// How long certificates are valid. Firmware does not look at it, and other programs do.
+const VALID: Duration = Duration::days(365 * 30);
+
+/// What is in the file.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    /// Owner of our entries in the lists (UEFI Specification 2.10, section 32.4.1).
+    owner: String,
+    /// Whether the lists have Microsoft's certificates too.
+    microsoft: bool,
+    pk: StoredKey,
+    kek: StoredKey,
+    db: StoredKey,
+    /// What takes the place of `db`, by a rotation in progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_db: Option<StoredKey>,
+    /// What may not start any more.
+    #[serde(default)]
+    revoked: Vec<Revoked>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredKey {
+    certificate: String,
+    key: Secret,
+}
+
+/// What may not start any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Revoked {
+    /// What is signed with the key of this certificate, in PEM.
+    Certificate(String),
+    /// The program with this digest (Authenticode, SHA-256, in hexadecimal).
+    Program(String),
+}
+
+/// The keys of a site.
+pub struct SecureBoot {
+    stored: Stored,
+    owner: Uuid,
+    pk: SigningKey,
+    kek: SigningKey,
+    db: SigningKey,
+    next_db: Option<SigningKey>,
+}
+
+/// A key and its certificate in PEM, to import.
+pub struct Imported {
+    /// The private key.
+    pub key: String,
+    /// Its certificate.
+    pub certificate: String,
+}
+
+/// The keys to begin with: those that are not imported are made.
+#[derive(Default)]
+pub struct Beginning {
+    /// The platform key.
+    pub pk: Option<Imported>,
+    /// The key that signs changes of the lists.
+    pub kek: Option<Imported>,
+    /// The key that signs programs.
+    pub db: Option<Imported>,
+    /// Leaves Microsoft's certificates out.
+    pub without_microsoft: bool,
+}
+
+/// A signed update of a variable of the firmware.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// The variable.
+    pub variable: Variable,
+    /// Whether it replaces what the variable has, or adds to it.
+    pub write: Write,
+    /// Its lists without a signature (an EFI_SIGNATURE_LIST each).
+    pub lists: Vec<u8>,
+    /// Time, signature and lists: what follows the attributes in efivarfs.
+    pub signed: Vec<u8>,
+}
+
+impl SecureBoot {
+    /// The keys of this data folder, if it has any.
+    pub fn open(data: &DataDir) -> Result<Option<Self>, Error> {
+        let Some(text) = data.read(FILE)? else { return Ok(None) };
+        let stored: Stored =
+            serde_json::from_str(&text).map_err(|source| Error::Record { what: FILE, source: source.into() })?;
+        Self::new(stored).map(Some)
+    }
+
+    /// Makes or imports the keys of a site. Fails if it has some.
+    pub fn begin(data: &DataDir, beginning: Beginning, now: OffsetDateTime) -> Result<Self, Error> {
+        let _lock = data.lock()?;
+        if data.read(FILE)?.is_some() {
+            let message = "there are keys for Secure Boot in this data folder; `slipway-server keys show` shows them, and \
+                           `slipway-server keys rotate` replaces the one that signs programs";
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        }
+        let key = |imported: Option<Imported>, name: &str| match imported {
+            Some(Imported { key, certificate }) => {
+                let key = SigningKey::from_pem(&key, &certificate).map_err(refused)?;
+                key.check_validity(now).map_err(refused)?;
+                Ok(key)
+            }
+            None => generate(name, now),
+        };
+        let pk = key(beginning.pk, "slipway Secure Boot platform key (PK)")?;
+        let kek = key(beginning.kek, "slipway Secure Boot key exchange key (KEK)")?;
+        let db = key(beginning.db, &signer_name(now))?;
+        let stored = Stored {
+            owner: new_owner().to_string(),
+            microsoft: !beginning.without_microsoft,
+            pk: stored(&pk),
+            kek: stored(&kek),
+            db: stored(&db),
+            next_db: None,
+            revoked: Vec::new(),
+        };
+        save(data, &stored)?;
+        Self::new(stored)
+    }
+
+    fn new(stored: Stored) -> Result<Self, Error> {
+        let open = |key: &StoredKey| SigningKey::from_pem(key.key.reveal(), &key.certificate).map_err(damaged);
+        let (pk, kek, db) = (open(&stored.pk)?, open(&stored.kek)?, open(&stored.db)?);
+        let next_db = stored.next_db.as_ref().map(open).transpose()?;
+        let owner = stored.owner.parse().map_err(|_| broken("the owner is not a GUID"))?;
+        Ok(Self { stored, owner, pk, kek, db, next_db })
+    }
+
+    /// What signs boot files.
+    pub fn signer(&self) -> &SigningKey {
+        &self.db
+    }
+
+    /// The certificates of the site by their use.
+    pub fn certificates(&self) -> Vec<(&'static str, &Certificate)> {
+        let own = [("PK", &self.pk), ("KEK", &self.kek), ("db", &self.db)];
+        let next = self.next_db.iter().map(|key| ("next db", key));
+        own.into_iter().chain(next).map(|(name, key)| (name, key.certificate())).collect()
+    }
+
+    /// Whether the lists have Microsoft's certificates too.
+    pub fn has_microsoft(&self) -> bool {
+        self.stored.microsoft
+    }
+
+    /// What may not start any more.
+    pub fn revoked(&self) -> &[Revoked] {
+        &self.stored.revoked
+    }
+
+    /// Begins to replace the key that signs programs: machines are given both, and the old one goes on signing.
+    pub fn begin_rotation(data: &DataDir, imported: Option<Imported>, now: OffsetDateTime) -> Result<Self, Error> {
+        Self::change(data, |keys| {
+            if keys.next_db.is_some() {
+                let message = "a new key is there already; end the rotation with `slipway-server keys rotate --finish` or --cancel";
+                return Err(Error::refused(ErrorCode::Conflict, message));
+            }
+            let key = match imported {
+                Some(Imported { key, certificate }) => SigningKey::from_pem(&key, &certificate).map_err(refused)?,
+                None => generate(&signer_name(now), now)?,
+            };
+            keys.stored.next_db = Some(stored(&key));
+            Ok(())
+        })
+    }
+
+    /// Ends the rotation: the new key signs, and what the old one signed may not start any more.
+    pub fn finish_rotation(data: &DataDir) -> Result<Self, Error> {
+        Self::change(data, |keys| {
+            let next = keys.stored.next_db.take().ok_or_else(no_rotation)?;
+            let old = std::mem::replace(&mut keys.stored.db, next);
+            keys.stored.revoked.push(Revoked::Certificate(old.certificate));
+            Ok(())
+        })
+    }
+
+    /// Forgets the new key.
+    pub fn cancel_rotation(data: &DataDir) -> Result<Self, Error> {
+        Self::change(data, |keys| keys.stored.next_db.take().map(drop).ok_or_else(no_rotation))
+    }
+
+    /// Lets a program no longer start, by its digest (Authenticode, SHA-256).
+    pub fn revoke(data: &DataDir, digest: [u8; 32]) -> Result<Self, Error> {
+        Self::change(data, |keys| {
+            let program = Revoked::Program(crate::random::hex(&digest));
+            if !keys.stored.revoked.contains(&program) {
+                keys.stored.revoked.push(program);
+            }
+            Ok(())
+        })
+    }
+
+    fn change(data: &DataDir, change: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<Self, Error> {
+        let _lock = data.lock()?;
+        let mut keys = Self::open(data)?.ok_or_else(no_keys)?;
+        change(&mut keys)?;
+        save(data, &keys.stored)?;
+        Self::new(keys.stored)
+    }
+
+    /// Updates of all variables, in the order in which a machine in Setup Mode takes them. They are signed as if the machine had
+    /// the keys already, so they are right on a machine that has them, too. Firmware takes only those that are later than the
+    /// ones before.
+    pub fn updates(&self, now: OffsetDateTime) -> Result<Vec<Update>, Error> {
+        let signed = |variable: Variable| {
+            let signer = match variable {
+                Variable::Pk | Variable::Kek => &self.pk,
+                Variable::Db | Variable::Dbx => &self.kek,
+            };
+            // What else may not start, such as what Microsoft has revoked, stays so.
+            let write = if variable == Variable::Dbx { Write::Append } else { Write::Replace };
+            let lists = lists::build(&self.entries(variable)?);
+            let signed = update(variable, write, &lists, now, signer).map_err(signing)?;
+            Ok(Update { variable, write, lists, signed })
+        };
+        let wanted = |variable: &Variable| *variable != Variable::Dbx || !self.stored.revoked.is_empty();
+        Variable::ENROLMENT.into_iter().filter(wanted).map(signed).collect()
+    }
+
+    fn entries(&self, variable: Variable) -> Result<Vec<Entry>, Error> {
+        let own = |key: &SigningKey| Entry::certificate(self.owner, key.certificate());
+        let mut entries = match variable {
+            Variable::Pk => vec![own(&self.pk)],
+            Variable::Kek => vec![own(&self.kek)],
+            Variable::Db => [Some(&self.db), self.next_db.as_ref()].into_iter().flatten().map(own).collect(),
+            Variable::Dbx => self.stored.revoked.iter().map(|revoked| self.entry(revoked)).collect::<Result<_, _>>()?,
+        };
+        if self.stored.microsoft {
+            entries.extend(microsoft::entries(variable).map_err(unreadable)?);
+        }
+        Ok(entries)
+    }
+
+    fn entry(&self, revoked: &Revoked) -> Result<Entry, Error> {
+        let owner = self.owner;
+        match revoked {
+            Revoked::Certificate(pem) => {
+                Ok(Entry::certificate(owner, &Certificate::from_pem(pem).map_err(unreadable)?))
+            }
+            Revoked::Program(hex) => {
+                let digest = unhex(hex).ok_or_else(|| broken("a digest is not SHA-256 in hexadecimal"))?;
+                Ok(Entry { owner, content: Content::Sha256(digest) })
+            }
+        }
+    }
+}
+
+/// A random GUID (RFC 9562, section 5.4).
+fn new_owner() -> Uuid {
+    let mut bytes = crate::random::bytes::<16>();
+    bytes[6] = bytes[6] & 0x0F | 0x40;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    Uuid::from_bytes(bytes)
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(index * 2..index * 2 + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// The name tells keys of a rotation apart.
+fn signer_name(now: OffsetDateTime) -> String {
+    format!("slipway Secure Boot signature (db) {}", now.date())
+}
+
+fn generate(name: &str, now: OffsetDateTime) -> Result<SigningKey, Error> {
+    // A machine whose clock is behind would take a certificate of today for one of tomorrow.
+    SigningKey::generate(KeySize::Rsa2048, name, now - Duration::days(1), now + VALID).map_err(refused)
+}
+
+fn stored(key: &SigningKey) -> StoredKey {
+    StoredKey { certificate: key.certificate().to_pem(), key: Secret::from(key.key_to_pem()) }
+}
+
+fn save(data: &DataDir, stored: &Stored) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(stored);
+    data.replace(FILE, &text.map_err(|source| Error::Record { what: FILE, source: source.into() })?)
+}
+
+/// There are no keys in the data folder.
+pub fn no_keys() -> Error {
+    let message = "there are no keys for Secure Boot in this data folder: make them with `slipway-server keys init`";
+    Error::refused(ErrorCode::NotFound, message)
+}
+
+fn no_rotation() -> Error {
+    Error::refused(ErrorCode::NotFound, "there is no new key: begin with `slipway-server keys rotate`")
+}
+
+fn refused(error: KeyError) -> Error {
+    let Failure { reason, causes, .. } = Failure::of(&error);
+    Error::Refused { code: ErrorCode::InvalidRequest, message: reason, causes }
+}
+
+fn broken(why: &'static str) -> Error {
+    Error::Record { what: FILE, source: why.into() }
+}
+
+fn damaged(source: KeyError) -> Error {
+    Error::Record { what: FILE, source: source.into() }
+}
+
+fn unreadable(source: CertificateError) -> Error {
+    Error::Record { what: FILE, source: source.into() }
+}
+
+fn signing(source: UpdateError) -> Error {
+    Error::Record { what: FILE, source: source.into() }
+}

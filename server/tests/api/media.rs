@@ -1,0 +1,241 @@
+//! Boot files, and the keys they are signed with.
+
+use std::fs;
+use std::path::Path;
+
+use slipway_media::Manifest;
+use slipway_parts::{About, Arch, Parts};
+use slipway_secure_boot::lists::{self, Content};
+use slipway_secure_boot::{Certificate, KeySize, SigningKey, authenticode};
+use time::{Duration, OffsetDateTime};
+
+use crate::program::{command, fail, made, started, succeed};
+
+/// Headers of a PE32+ image without sections (Microsoft, "PE Format").
+fn stub() -> Vec<u8> {
+    let mut stub = vec![0; 1024];
+    let mut put = |at: usize, bytes: &[u8]| stub[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"MZ");
+    put(0x3C, &[0x40]);
+    put(0x40, b"PE\0\0\x64\x86");
+    // Size of the optional header, and what it begins with.
+    put(0x54, &240_u16.to_le_bytes());
+    put(0x58, &0x20B_u16.to_le_bytes());
+    for (at, value) in [(32, 4096_u32), (36, 512), (56, 0x1000), (60, 1024), (108, 16)] {
+        put(0x58 + at, &value.to_le_bytes());
+    }
+    stub
+}
+
+/// A folder of parts. Another seed gives another kernel.
+fn write_parts(folder: &Path, arch: Arch, seed: u8) {
+    let about = About::new(arch, "generic", "6.1.0-1-amd64", 1_767_225_600, Vec::new());
+    let parts = Parts::new(about, vec![seed; 3000], vec![seed; 5000], stub());
+    let folder = folder.join(format!("{}-generic", arch.name()));
+    fs::create_dir_all(&folder).unwrap();
+    for (name, content) in parts.files() {
+        fs::write(folder.join(name), content).unwrap();
+    }
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        made(&bench.data());
+        write_parts(&bench.path("parts"), Arch::X86_64, 1);
+        bench
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn data(&self) -> std::path::PathBuf {
+        self.path("data")
+    }
+
+    fn arguments<'a>(&self, paths: &'a [String; 2], more: &[&'a str]) -> Vec<&'a str> {
+        [&["media", "build", "--parts", &paths[0], "--out", &paths[1]], more].concat()
+    }
+
+    fn paths(&self) -> [String; 2] {
+        ["parts", "boot"].map(|name| self.path(name).to_str().unwrap().to_owned())
+    }
+
+    fn build(&self, more: &[&str]) -> Manifest {
+        let paths = self.paths();
+        let said = succeed(&self.data(), &[&self.arguments(&paths, more)[..], &["--json"]].concat());
+        serde_json::from_str(&said).unwrap()
+    }
+
+    fn refused(&self, more: &[&str]) -> String {
+        let paths = self.paths();
+        fail(&self.data(), &self.arguments(&paths, more))
+    }
+
+    fn program(&self) -> Vec<u8> {
+        fs::read(self.path("boot/x86_64/slipway.efi")).unwrap()
+    }
+}
+
+#[test]
+fn an_operator_makes_boot_files_that_the_server_hands_out() {
+    let bench = Bench::new();
+    let manifest = bench.build(&[]);
+    assert_eq!(manifest.server, "https://server.test");
+    let ca = succeed(&bench.data(), &["ca"]);
+    assert_eq!(manifest.ca_sha256, slipway_parts::sha256(ca.as_bytes()));
+    let names: Vec<&str> = manifest.assets.iter().map(|asset| asset.path.as_str()).collect();
+    let network = ["x86_64/vmlinuz", "x86_64/initramfs", "x86_64/slipway.efi"];
+    assert_eq!(names, [&network[..], &["slipway.img", "slipway.iso", "slipway.spdx.json"]].concat());
+    for asset in &manifest.assets {
+        assert_eq!(slipway_parts::sha256(&fs::read(bench.path("boot").join(&asset.path)).unwrap()), asset.sha256);
+    }
+    let initramfs = fs::read(bench.path("boot/x86_64/initramfs")).unwrap();
+    let text = String::from_utf8_lossy(&initramfs);
+    assert!(text.contains("server: \"https://server.test\"\n") && text.contains(ca.lines().nth(1).unwrap()), "{text}");
+
+    let boot = bench.path("boot");
+    let serve =
+        ["serve", "--url", "https://server.test", "--listen", "127.0.0.1:0", "--boot-listen", "127.0.0.1:0", "--boot"];
+    let (_server, ready) = started(command(&bench.data(), &[&serve[..], &[boot.to_str().unwrap()]].concat()));
+    let url = format!("http://{}/boot/x86_64/slipway.efi", ready["boot"].as_str().unwrap());
+    let fetched = std::process::Command::new("curl").args(["--silent", "--fail", &url]).output().unwrap();
+    assert!(fetched.stdout == bench.program());
+}
+
+#[test]
+fn the_newest_build_has_the_names_and_the_one_before_stays() {
+    let bench = Bench::new();
+    let builds = || {
+        let entries = fs::read_dir(bench.path("boot/media")).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let sorted = |ids: &[&str]| {
+        let mut ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+        ids.sort();
+        ids
+    };
+    let first = bench.build(&[]).id;
+    assert_eq!(bench.build(&[]).id, first);
+    assert_eq!(builds(), [first.clone()]);
+    let second = bench.build(&["--argument", "panic=30"]).id;
+    assert_eq!(builds(), sorted(&[&first, &second]));
+    let third = bench.build(&["--console", "ttyS1,115200"]).id;
+    assert_eq!(builds(), sorted(&[&second, &third]));
+    let link = fs::read_link(bench.path("boot/x86_64")).unwrap();
+    assert_eq!(link, Path::new("media").join(&third).join("x86_64"));
+
+    // Files of an operator are not replaced.
+    fs::remove_file(bench.path("boot/x86_64")).unwrap();
+    fs::create_dir(bench.path("boot/x86_64")).unwrap();
+    let said = bench.refused(&[]);
+    assert!(said.contains("/boot/x86_64 is there, and no link that an earlier build made"), "{said}");
+    assert_eq!(builds(), sorted(&[&second, &third]), "nothing was made or removed");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let bench = Bench::new();
+    let check = |more: &[&str], expect: &str| {
+        let said = bench.refused(more);
+        assert!(said.contains(expect), "{said}");
+    };
+    check(&["--url", "http://a"], "server \"http://a\" does not begin with https://");
+    check(&["--kernel", "cloud"], "there are none for any architecture with kernel cloud in ");
+    check(&["--arch", "aarch64"], "there are none for aarch64 with kernel generic in ");
+    check(&["--ca", "/nowhere"], "reading \"/nowhere\"");
+    fs::write(bench.path("token"), "a b\n").unwrap();
+    check(&["--token-file", bench.path("token").to_str().unwrap()], "token \"(secret)\" must be one word");
+    let vmlinuz = bench.path("parts/x86_64-generic/vmlinuz");
+    fs::write(&vmlinuz, "damaged").unwrap();
+    check(&[], "x86_64-generic/vmlinuz does not have the digest that parts.json names");
+    assert!(!bench.path("boot").exists());
+}
+
+#[test]
+fn files_are_signed_with_the_keys_of_the_site_while_it_has_some() {
+    let bench = Bench::new();
+    assert!(bench.build(&[]).signed_by.is_none());
+    assert!(authenticode::signatures(&bench.program()).unwrap().is_empty());
+    succeed(&bench.data(), &["keys", "init"]);
+    let signer = bench.build(&[]).signed_by.unwrap();
+    let export = |name: &str| {
+        succeed(&bench.data(), &["keys", "export", bench.path(name).to_str().unwrap()]);
+        bench.path(name)
+    };
+    let db = Certificate::from_der(&fs::read(export("keys").join("db.cer")).unwrap()).unwrap();
+    assert_eq!((signer.subject.as_str(), signer.certificate_sha256), (db.subject(), hex(&db.sha256())));
+    let first = bench.program();
+    authenticode::verify(&first, std::slice::from_ref(&db)).unwrap();
+    assert!(bench.build(&["--unsigned"]).signed_by.is_none());
+
+    // Both keys, then only the new one.
+    succeed(&bench.data(), &["keys", "rotate"]);
+    let certificates = |folder: &Path, name: &str| {
+        let found = lists::parse(&fs::read(folder.join(name)).unwrap()).unwrap();
+        let own = found.into_iter().filter(|entry| entry.owner != slipway_secure_boot::microsoft::OWNER);
+        own.map(|entry| entry.content).collect::<Vec<_>>()
+    };
+    let folder = export("both");
+    let next = Certificate::from_der(&fs::read(folder.join("next-db.cer")).unwrap()).unwrap();
+    assert_eq!(certificates(&folder, "db.esl").len(), 2);
+    assert!(!folder.join("dbx.esl").exists());
+    bench.build(&[]);
+    assert!(bench.program() == first, "the old key goes on signing");
+    assert!(fail(&bench.data(), &["keys", "rotate"]).contains("a new key is there already"));
+    succeed(&bench.data(), &["keys", "rotate", "--finish"]);
+    bench.build(&[]);
+    authenticode::verify(&bench.program(), &[next]).unwrap();
+    authenticode::verify(&bench.program(), std::slice::from_ref(&db)).unwrap_err();
+
+    // What may not start any more: the old key, and a program.
+    let file = bench.path("old.efi");
+    fs::write(&file, &first).unwrap();
+    succeed(&bench.data(), &["keys", "revoke", file.to_str().unwrap()]);
+    let folder = export("after");
+    assert_eq!(certificates(&folder, "db.esl").len(), 1);
+    let revoked = certificates(&folder, "dbx.esl");
+    let program = Content::Sha256(authenticode::digest(&first).unwrap());
+    assert_eq!(revoked, [Content::Certificate(db.clone()), program]);
+    assert!(succeed(&bench.data(), &["keys", "show"]).contains("may not start: what a replaced key signed"));
+}
+
+#[test]
+fn keys_are_imported_or_made_once() {
+    let bench = Bench::new();
+    let data = bench.data();
+    assert!(fail(&data, &["keys", "show"]).contains("make them with `slipway-server keys init`"));
+    let now = OffsetDateTime::now_utc();
+    let key = SigningKey::generate(KeySize::Rsa2048, "ours", now - Duration::days(1), now + Duration::days(1)).unwrap();
+    let other =
+        SigningKey::generate(KeySize::Rsa2048, "other", now - Duration::days(9), now - Duration::days(1)).unwrap();
+    let write = |name: &str, text: String| {
+        fs::write(bench.path(name), text).unwrap();
+        bench.path(name).to_str().unwrap().to_owned()
+    };
+    let (file, cert) = (write("key", key.key_to_pem()), write("cert", key.certificate().to_pem()));
+    let (old_file, old_cert) = (write("old-key", other.key_to_pem()), write("old-cert", other.certificate().to_pem()));
+    let init = |key: &str, cert: &str| fail(&data, &["keys", "init", "--db-key", key, "--db-cert", cert]);
+    assert!(init(&file, &old_cert).contains("is for another key"));
+    assert!(init(&old_file, &old_cert).contains("it was valid until"));
+    assert!(init(&cert, &cert).contains("the text has none in PEM"));
+    succeed(&data, &["keys", "init", "--db-key", &file, "--db-cert", &cert, "--without-microsoft"]);
+    let shown = succeed(&data, &["keys", "show"]);
+    assert!(shown.contains("db: CN=ours\n") && shown.contains("left out"), "{shown}");
+    assert!(!shown.contains("PRIVATE"), "{shown}");
+    assert!(fail(&data, &["keys", "init"]).contains("there are keys for Secure Boot in this data folder"));
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::metadata(data.join("secure-boot.json")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
