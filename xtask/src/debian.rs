@@ -40,24 +40,31 @@ pub fn sources() -> Result<Sources> {
 }
 
 /// A package of a suite, which may differ from the host's.
-pub struct Package {
-    name: &'static str,
-    suite: &'static str,
+pub struct Package<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The codename of its release.
+    pub suite: &'a str,
+    /// The component of the archive, which the host's sources need not have: `main`, `non-free-firmware`.
+    pub component: &'a str,
 }
 
 /// Configures systems with Ignition configs at first boot. Debian has it since trixie.
-pub const IGNITION: Package = Package { name: "ignition", suite: "trixie" };
+pub const IGNITION: Package<'_> = Package { name: "ignition", suite: "trixie", component: "main" };
 /// Boot loader and stub for unified kernel images. 254 is the first version whose stub reads addons.
-pub const SYSTEMD_BOOT: Package = Package { name: "systemd-boot-efi", suite: "bookworm-backports" };
+pub const SYSTEMD_BOOT: Package<'_> =
+    Package { name: "systemd-boot-efi", suite: "bookworm-backports", component: "main" };
 /// Debian's installer for network boot.
-pub const INSTALLER: Package = Package { name: "debian-installer-12-netboot-amd64", suite: "bookworm" };
+pub const INSTALLER: Package<'_> =
+    Package { name: "debian-installer-12-netboot-amd64", suite: "bookworm", component: "main" };
 
 /// The root of an unpacked package. Neither it nor its dependencies are installed. It stays in the cache: remove the
 /// folder `debian-package` there to get a new version.
-pub fn unpacked(Package { name, suite }: &Package) -> Result<PathBuf> {
+pub fn unpacked(Package { name, suite, component }: &Package<'_>) -> Result<PathBuf> {
     let sources = sources()?;
     let own = format!(" {} main", sources.suite);
-    let line = sources.list.lines().find_map(|line| Some(format!("{} {suite} main\n", line.strip_suffix(&own)?)));
+    let line =
+        sources.list.lines().find_map(|line| Some(format!("{} {suite} {component}\n", line.strip_suffix(&own)?)));
     let line =
         line.with_context(|| format!("looking for the mirror of {}: apt has no source for it", sources.suite))?;
     let key = Key::new("debian-package-1").with("source", &line).with("name", name);

@@ -12,7 +12,7 @@ use crate::command::{command, run_quietly};
 use crate::components;
 use crate::kernel::Kernel;
 use crate::modules::{Index, Selection};
-use crate::{binary, kernel, mkfs, workspace};
+use crate::{binary, firmware_files, kernel, mkfs, workspace};
 
 /// The inputs of the parts.
 #[derive(Clone, Debug)]
@@ -39,6 +39,11 @@ pub struct ImagePaths {
     /// The unified kernel image.
     pub uki: PathBuf,
 }
+
+/// The list of modules in the initramfs.
+pub const DRIVERS: &str = "drivers.txt";
+/// The list of modules for which the initramfs has no room.
+pub const RARE_DRIVERS: &str = "rare-drivers.txt";
 
 /// Path of systemd-boot-efi's stub.
 const STUB: &str = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub";
@@ -91,7 +96,7 @@ impl ImagePaths {
 /// The compressed archive with programs and modules, from the cache or built.
 fn common_archive(config: &PartsConfig) -> Result<Vec<u8>> {
     let sources = workspace::root().join("initramfs");
-    let key = Key::new("initramfs-1")
+    let key = Key::new("initramfs-2")
         .with("date", config.date.to_string())
         .with("kernel", config.kernel.root.as_os_str().as_encoded_bytes())
         .with("release", &config.kernel.release)
@@ -109,7 +114,9 @@ const COMMON_ARCHIVE: &str = "common.cpio.zst";
 pub fn write_common_archive(config: &PartsConfig, folder: &Path) -> Result<PathBuf> {
     let sources = workspace::root().join("initramfs");
     let mut archive = manifest(&read_text(&sources.join("manifest.txt"))?, config)?;
-    add_modules(&mut archive, &config.kernel, &read_text(&sources.join("drivers.txt"))?)?;
+    let selection = select(&config.kernel, DRIVERS)?;
+    add_modules(&mut archive, &config.kernel, &selection)?;
+    firmware_files::add(&mut archive, &config.kernel, &selection)?;
     let plain = folder.join("common.cpio");
     fs::write(&plain, archive.to_bytes(config.date)).with_context(|| format!("writing {}", plain.display()))?;
     // One thread, because zstd does not promise the same output with more.
@@ -149,20 +156,23 @@ fn manifest(text: &str, config: &PartsConfig) -> Result<Archive> {
 
 /// Entries of the driver list that the kernel does not have.
 pub fn absent_drivers(kernel: &Kernel) -> Result<Vec<String>> {
-    Ok(select(kernel, &read_text(&workspace::root().join("initramfs/drivers.txt"))?)?.absent)
+    Ok(select(kernel, DRIVERS)?.absent)
 }
 
-fn select(kernel: &Kernel, drivers: &str) -> Result<Selection> {
+/// The modules of a list in the folder `initramfs`, with all their dependencies.
+pub fn select(kernel: &Kernel, list: &str) -> Result<Selection> {
+    let drivers = read_text(&workspace::root().join("initramfs").join(list))?;
+    // Debian's name of a kernel for virtual machines has this in the middle.
+    let name = if kernel.release.contains("-cloud-") { kernel::CLOUD } else { kernel::GENERIC };
     let index = |name: &str| read_text(&kernel.modules().join(name));
     let (dep, softdep) = (index("modules.dep")?, index("modules.softdep")?);
     let (alias, builtin) = (index("modules.alias")?, index("modules.builtin")?);
-    Ok(Index::parse(&dep, &softdep, &alias, &builtin).select(drivers))
+    Ok(Index::parse(&dep, &softdep, &alias, &builtin).select(&drivers, name))
 }
 
-/// Adds the modules of a driver list, and a depmod index of only those.
-fn add_modules(archive: &mut Archive, kernel: &Kernel, drivers: &str) -> Result<()> {
+/// Adds modules, and a depmod index of only those.
+fn add_modules(archive: &mut Archive, kernel: &Kernel, selection: &Selection) -> Result<()> {
     let modules = kernel.modules();
-    let selection = select(kernel, drivers)?;
     let staging = tempfile::tempdir().context("creating a temporary folder")?;
     let below = Path::new("lib/modules").join(&kernel.release);
     let own = ["modules.order", "modules.builtin", "modules.builtin.modinfo"].map(str::to_owned);

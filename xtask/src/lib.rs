@@ -10,6 +10,7 @@ mod components;
 pub mod debian;
 pub mod demo;
 mod elf;
+pub mod firmware_files;
 pub mod fresh;
 pub mod fuzz;
 pub mod host;

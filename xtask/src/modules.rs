@@ -45,19 +45,21 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The modules of a driver list, with all their dependencies.
-    pub fn select(&self, drivers: &str) -> Selection {
+    /// The modules of a driver list, with all their dependencies, for a kernel of `initramfs/kernels.txt`.
+    pub fn select(&self, drivers: &str, kernel: &str) -> Selection {
         let mut selection = Selection { files: BTreeSet::new(), absent: Vec::new() };
-        for line in drivers.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
-            if line.is_empty() {
+        for line in drivers.lines() {
+            let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+            let Some(entry) = words.next() else { continue };
+            if words.next().is_some_and(|only| only != kernel) {
                 continue;
             }
-            let found: Vec<&str> = match line.ends_with('/') {
-                true => self.needs.keys().copied().filter(|file| file.starts_with(line)).collect(),
-                false => self.files_of(line),
+            let found: Vec<&str> = match entry.ends_with('/') {
+                true => self.needs.keys().copied().filter(|file| file.starts_with(entry)).collect(),
+                false => self.files_of(entry),
             };
-            if found.is_empty() && !self.built_in.contains(&spelled(line)) {
-                selection.absent.push(line.to_owned());
+            if found.is_empty() && !self.built_in.contains(&spelled(entry)) {
+                selection.absent.push(entry.to_owned());
             }
             found.into_iter().for_each(|file| self.add(file, &mut selection.files));
         }
@@ -106,7 +108,7 @@ mod tests {
     const BUILTIN: &str = "kernel/drivers/nvme/host/nvme.ko\n";
 
     fn check(drivers: &str, files: &[&str], absent: &[&str]) {
-        let found = Index::parse(DEP, SOFTDEP, ALIAS, BUILTIN).select(drivers);
+        let found = Index::parse(DEP, SOFTDEP, ALIAS, BUILTIN).select(drivers, "generic");
         let found_files: Vec<&str> = found.files.iter().map(String::as_str).collect();
         assert_eq!((found_files.as_slice(), found.absent), (files, absent.iter().map(|s| (*s).to_owned()).collect()));
     }
@@ -119,6 +121,11 @@ mod tests {
             &["kernel/net/dca.ko", "kernel/net/intel/ice/ice.ko", "kernel/net/intel/igb/igb.ko"],
             &[],
         );
+    }
+
+    #[test]
+    fn a_line_for_another_kernel_selects_nothing() {
+        check("nls_iso8859_1 cloud\nnowhere cloud\nice generic # here", &["kernel/net/intel/ice/ice.ko"], &[]);
     }
 
     #[test]

@@ -77,7 +77,87 @@ fn the_initramfs_holds_binary_console_and_modules_with_their_index() -> Result<(
 #[test]
 fn the_default_kernel_has_every_driver_of_the_list() -> Result<()> {
     assert_eq!(image::absent_drivers(&kernel::fetch(None)?)?, Vec::<String>::new());
+    assert_eq!(image::select(&kernel::fetch(None)?, image::RARE_DRIVERS)?.absent, Vec::<String>::new());
     let of_cloud = image::absent_drivers(&kernel::fetch(Some(kernel::CLOUD))?)?;
     assert!(of_cloud.contains(&"ahci".to_owned()), "{of_cloud:?}");
+    Ok(())
+}
+
+/// Bytes in which the compressed archive of the bare-metal image must fit, without the program: 16 MB for all, of
+/// which the program takes at most 2.5 MB.
+const MOST_BYTES: u64 = 13_500_000;
+
+#[test]
+fn the_archive_for_real_machines_fits_and_has_firmware_with_licences() -> Result<()> {
+    let config = PartsConfig { kernel: kernel::fetch(None)?, ..config()? };
+    let folder = tempfile::tempdir()?;
+    let archive = write_common_archive(&config, folder.path())?;
+    let bytes = fs::metadata(&archive)?.len();
+    println!("{bytes} bytes without the program");
+    assert!(bytes <= MOST_BYTES, "{bytes} bytes");
+
+    let listed = shell("zstd --decompress --stdout \"$1\" | cpio --list --quiet", &archive)?;
+    let names: Vec<&str> = listed.lines().collect();
+    for name in [
+        "lib/firmware/bnx2/bnx2-mips-09-6.2.1b.fw",
+        "lib/firmware/bnx2x/bnx2x-e2-7.13.21.0.fw",
+        "lib/firmware/qed/qed_init_values_zipped-8.59.1.0.bin",
+        "lib/firmware/intel/ice/ddp/ice.pkg",
+        "lib/firmware/rtl_nic/rtl8168h-2.fw",
+        "usr/share/doc/firmware/firmware-bnx2x",
+        "usr/share/doc/firmware/firmware-qlogic",
+    ] {
+        assert!(names.contains(&name), "no {name} in the archive");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_archive_for_virtual_machines_has_no_firmware() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let archive = write_common_archive(&config()?, folder.path())?;
+    let bytes = fs::metadata(&archive)?.len();
+    println!("{bytes} bytes without the program");
+    assert!(bytes <= 4_100_000, "{bytes} bytes");
+    let listed = shell("zstd --decompress --stdout \"$1\" | cpio --list --quiet", &archive)?;
+    assert!(!listed.lines().any(|name| name.starts_with("lib/firmware")), "{listed}");
+    Ok(())
+}
+
+#[test]
+fn a_url_that_no_machine_could_use_is_refused_before_anything_is_built() -> Result<()> {
+    let good = [
+        "https://install.example:8443",
+        "https://install.example",
+        "https://192.0.2.1:8443/",
+        "https://[2001:db8::1]:8443",
+    ];
+    for url in good {
+        image::check_server_url(url)?;
+    }
+    let bad = [
+        ("foo bar", "it does not begin with https://"),
+        ("http://install.example:8443", "it does not begin with https://"),
+        ("https://", "it has no host"),
+        ("https://:8443", "it has no host"),
+        ("https://foo bar", "it has no host"),
+        ("https://user@host", "it has no host"),
+        ("https://host/path", "it has no host"),
+        ("https://host:https", "the part after the host is not a valid port"),
+        ("https://host:0", "the part after the host is not a valid port"),
+        ("https://host:8443/path", "the part after the host is not a valid port"),
+        ("https://[2001:db8::1]8443x", "the part after the host is not a valid port"),
+        ("https://2001:db8::1", "the part after the host is not a valid port"),
+    ];
+    for (url, why) in bad {
+        let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+            .args(["image", "--server-url", url, "--ca", "/nowhere/ca.pem"])
+            .output()?;
+        let said = String::from_utf8(output.stderr)?;
+        assert!(
+            !output.status.success() && said.contains(why) && said.contains("write it as https://"),
+            "{url}: {said}"
+        );
+    }
     Ok(())
 }
