@@ -1,5 +1,7 @@
 //! The hardware of the machine, for the operator to look at, and for later rules to choose by.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// All hardware that discovery found. Sizes are in bytes.
@@ -25,6 +27,10 @@ pub struct Inventory {
     /// How the machine booted.
     #[serde(default)]
     pub firmware: Firmware,
+    /// The network cards and storage controllers on the PCI bus that have no driver or whose driver lacks firmware, sorted
+    /// by address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unserved: Vec<UnservedDevice>,
 }
 
 /// SMBIOS types 1, 2 and 3 (DSP0134, 7.2 to 7.4), without fillers.
@@ -147,4 +153,57 @@ pub struct Firmware {
     /// The major version of the TPM (1 or 2). Absent without a TPM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<u8>,
+}
+
+/// A network card or storage controller on the PCI bus that has no driver or whose driver lacks firmware.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UnservedDevice {
+    /// What the device is for.
+    pub kind: DeviceKind,
+    /// The PCI address as sysfs shows it: domain, bus, slot and function, such as `0000:03:00.0`.
+    pub address: String,
+    /// The PCI vendor in four hexadecimal digits, in lower case.
+    pub vendor: String,
+    /// The PCI device in four hexadecimal digits, in lower case.
+    pub device: String,
+    /// The driver that asked for firmware, or that has this device in its table. Absent if no driver of the running
+    /// system is for this device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// The firmware files that the driver did not find, below `/lib/firmware`, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_firmware: Vec<String>,
+}
+
+/// What a device is for: the base class of its PCI class code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// A mass storage controller, base class 01.
+    Storage,
+    /// A network controller, base class 02.
+    Network,
+}
+
+/// A sentence for the console.
+impl fmt::Display for UnservedDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, address, vendor, device, driver, missing_firmware } = self;
+        let kind = match kind {
+            DeviceKind::Storage => "storage controller",
+            DeviceKind::Network => "network card",
+        };
+        write!(f, "{kind} {vendor}:{device} at {address}")?;
+        match (driver, missing_firmware.as_slice()) {
+            (None, []) => write!(f, " has no driver in this boot image"),
+            (Some(driver), []) => write!(f, " does not work with its driver {driver}: see the kernel log"),
+            (driver, files) => {
+                let driver = driver.as_deref().unwrap_or("of an unknown name");
+                write!(f, ": driver {driver} lacks firmware {}: add it to the boot image", files.join(", "))
+            }
+        }
+    }
 }

@@ -48,7 +48,7 @@ pub use event::{
 pub use external_step::{ExternalStep, ExternalStepAck, ExternalStepReport, ExternalStepStatus};
 pub use hint::{HintError, SizeHint, TextHint};
 pub use identity::Identity;
-pub use inventory::{Cpu, Disk, Firmware, Inventory, Nic, System};
+pub use inventory::{Cpu, DeviceKind, Disk, Firmware, Inventory, Nic, System, UnservedDevice};
 pub use network::{Bond, BondMode, Interface, Network, Vlan};
 pub use oci::{OciReference, OciReferenceError, OciVersion};
 pub use partition::{NewPartition, PartitionChoice, PartitionSize};

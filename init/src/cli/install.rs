@@ -115,6 +115,10 @@ async fn wait_for_all_disks(settled: watch::Sender<bool>) {
         }
     }
     settled.send_replace(true);
+    // The console is the only place where a machine whose only network card is dead can say so.
+    for device in discover::unserved(&discover::Roots::default()) {
+        warn!("{device}");
+    }
 }
 
 /// On a running system: one run. Only the owner restarts the machine.

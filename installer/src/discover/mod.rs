@@ -5,6 +5,7 @@
 //! of it.
 
 mod cpu;
+mod devices;
 mod files;
 mod firmware;
 mod links;
@@ -15,7 +16,7 @@ mod smbios;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use slipway_protocol::{Disk, Identity, Inventory};
+use slipway_protocol::{Disk, Identity, Inventory, UnservedDevice};
 
 use files::Notes;
 use links::Link;
@@ -28,11 +29,15 @@ pub struct Roots {
     pub sys: PathBuf,
     /// procfs.
     pub proc: PathBuf,
+    /// devtmpfs, for the kernel log.
+    pub dev: PathBuf,
+    /// The folder with the kernel's modules, by release.
+    pub modules: PathBuf,
 }
 
 impl Default for Roots {
     fn default() -> Self {
-        Self { sys: "/sys".into(), proc: "/proc".into() }
+        Self { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into(), modules: "/lib/modules".into() }
     }
 }
 
@@ -49,6 +54,12 @@ pub fn inventory(roots: &Roots, disks: Vec<Disk>) -> (Inventory, Vec<String>) {
     let links = ask_links(&mut notes);
     let inventory = take_stock(roots, &links, disks, &mut notes);
     (inventory, notes)
+}
+
+/// The network cards and storage controllers that have no driver or whose driver lacks firmware. Drivers must have been
+/// loaded, and a driver may ask for firmware only when its interface is brought up.
+pub fn unserved(roots: &Roots) -> Vec<UnservedDevice> {
+    devices::unserved(roots, &mut Vec::new())
 }
 
 fn ask_links(notes: &mut Notes) -> BTreeMap<String, Link> {
@@ -81,6 +92,7 @@ fn take_stock(roots: &Roots, links: &BTreeMap<String, Link>, mut disks: Vec<Disk
         // Their errors were noted with the identity.
         nics: nics::nics(&roots.sys, links, &mut Vec::new()),
         firmware: firmware::firmware(&roots.sys, notes),
+        unserved: devices::unserved(roots, notes),
     }
 }
 

@@ -38,7 +38,8 @@ struct Machine {
 impl Machine {
     fn empty() -> Self {
         let folder = TempDir::new().expect("a temporary folder");
-        let roots = Roots { sys: folder.path().join("sys"), proc: folder.path().join("proc") };
+        let root = |name| folder.path().join(name);
+        let roots = Roots { sys: root("sys"), proc: root("proc"), dev: root("dev"), modules: root("lib/modules") };
         Self { folder, roots }
     }
 
@@ -111,6 +112,7 @@ fn an_ordinary_server_is_known_in_full() {
             driver: Some("acme_nic".into()),
         }],
         firmware: Firmware { uefi: true, secure_boot: Some(true), tpm: Some(2) },
+        unserved: Vec::new(),
     };
     assert_eq!(inventory, expect);
 }
@@ -338,4 +340,72 @@ fn the_running_kernel_lists_its_interfaces() {
     assert_eq!(links.keys().cloned().collect::<Vec<_>>(), names);
     assert!(links.values().flat_map(|link| &link.addresses).all(|address| address.contains('/')));
     assert_eq!(notes, Vec::<String>::new());
+}
+
+/// A device on the PCI bus.
+fn pci(machine: &Machine, address: &str, class: &str, vendor: &str, device: &str, driver: Option<&str>) {
+    let folder = format!("sys/bus/pci/devices/{address}");
+    for (name, value) in [("class", class), ("vendor", vendor), ("device", device)] {
+        machine.file(&format!("{folder}/{name}"), format!("0x{value}\n").as_bytes());
+    }
+    if let Some(driver) = driver {
+        let target = machine.folder.path().join("sys/bus/pci/drivers").join(driver);
+        fs::create_dir_all(&target).expect("creating a driver");
+        symlink(target, machine.folder.path().join(folder).join("driver")).expect("linking the driver");
+    }
+}
+
+#[test]
+fn devices_without_driver_or_firmware_are_named() {
+    let machine = Machine::server();
+    machine.file("proc/sys/kernel/osrelease", b"6.1.0-test\n");
+    let aliases = b"alias pci:v00001000d000000E6sv*sd*bc*sc*i* mpi3mr\nalias pci:v*d*sv*sd*bc01sc08i02* nvme\n";
+    machine.file("lib/modules/6.1.0-test/modules.alias", aliases);
+    pci(&machine, "0000:00:1f.6", "020000", "8086", "15b7", Some("e1000e"));
+    pci(&machine, "0000:02:00.0", "030000", "102b", "0522", None);
+    pci(&machine, "0000:03:00.0", "020000", "14e4", "16A1", Some("bnx2x"));
+    pci(&machine, "0000:04:00.0", "010400", "1000", "00e6", None);
+    pci(&machine, "0000:05:00.0", "020000", "19ee", "4000", None);
+    pci(&machine, "0000:06:00.0", "020000", "1077", "1656", None);
+    // The virtual function of a card.
+    pci(&machine, "0000:05:08.0", "020000", "19ee", "6003", None);
+    machine.file("sys/bus/pci/devices/0000:05:08.0/physfn/vendor", b"0x19ee\n");
+    machine.file(
+        "dev/kmsg",
+        b"3,1,1,-;bnx2x 0000:03:00.0: Direct firmware load for bnx2x/b.fw failed with error -2\n SUBSYSTEM=pci\n\
+          3,2,2,-;bnx2x 0000:03:00.0: Direct firmware load for bnx2x/a.fw failed with error -2\n\
+          3,3,3,-;bnx2x 0000:03:00.0: Direct firmware load for bnx2x/a.fw failed with error -2\n\
+          3,4,4,-;qed 0000:06:00.0: firmware: failed to load qed/q.bin (-2)\n",
+    );
+    let (_, inventory, notes) = machine.discover();
+    assert_eq!(notes, Vec::<String>::new());
+    let told: Vec<String> = inventory.unserved.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "network card 14e4:16a1 at 0000:03:00.0: driver bnx2x lacks firmware bnx2x/a.fw, bnx2x/b.fw: add it to the \
+             boot image",
+            "storage controller 1000:00e6 at 0000:04:00.0 does not work with its driver mpi3mr: see the kernel log",
+            "network card 19ee:4000 at 0000:05:00.0 has no driver in this boot image",
+            "network card 1077:1656 at 0000:06:00.0: driver qed lacks firmware qed/q.bin: add it to the boot image",
+        ]
+    );
+    assert_eq!(inventory.unserved, unserved(&machine.roots));
+}
+
+#[test]
+fn odd_devices_and_a_crowd_of_them_do_no_harm() {
+    let machine = Machine::server();
+    for class in ["", "0x", "0x0", "02", "0xé2"] {
+        machine.file("sys/bus/pci/devices/0000:00:00.0/class", class.as_bytes());
+        assert_eq!(machine.discover().1.unserved, [], "{class:?}");
+    }
+    pci(&machine, "0000:00:00.0", "020000", "8086 and more", "1", None);
+    assert_eq!(machine.discover().1.unserved, []);
+    for i in 0..200 {
+        pci(&machine, &format!("0000:{i:02x}:00.0"), "010700", "1000", "00e6", None);
+    }
+    let (_, inventory, notes) = machine.discover();
+    assert_eq!(inventory.unserved.len(), 128);
+    assert!(notes.iter().any(|note| note.ends_with("of which 128 are listed")), "{notes:?}");
 }
