@@ -58,6 +58,9 @@ pub const SYSTEMD_BOOT: Package<'_> =
 pub const INSTALLER: Package<'_> =
     Package { name: "debian-installer-12-netboot-amd64", suite: "bookworm", component: "main" };
 
+/// The public list of PCI devices.
+pub const PCI_IDS: Package<'_> = Package { name: "pci.ids", suite: "bookworm", component: "main" };
+
 /// The root of an unpacked package. Neither it nor its dependencies are installed. It stays in the cache: remove the
 /// folder `debian-package` there to get a new version.
 pub fn unpacked(Package { name, suite, component }: &Package<'_>) -> Result<PathBuf> {

@@ -7,6 +7,7 @@ pub mod bootable;
 pub mod cache;
 pub mod command;
 mod components;
+pub mod coverage;
 pub mod debian;
 pub mod demo;
 mod elf;

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use slipway_parts::Parts;
 use xtask::image::{self, PartsConfig, build_parts, write_common_archive};
-use xtask::{kernel, mkfs};
+use xtask::{coverage, kernel, mkfs, workspace};
 
 fn config() -> Result<PartsConfig> {
     Ok(PartsConfig {
@@ -121,6 +121,27 @@ fn an_archive_for_virtual_machines_has_no_firmware() -> Result<()> {
     assert!(bytes <= 4_100_000, "{bytes} bytes");
     let listed = shell("zstd --decompress --stdout \"$1\" | cpio --list --quiet", &archive)?;
     assert!(!listed.lines().any(|name| name.starts_with("lib/firmware")), "{listed}");
+    Ok(())
+}
+
+#[test]
+fn the_coverage_of_known_devices_does_not_fall() -> Result<()> {
+    let path = workspace::root().join("initramfs/pci-coverage.txt");
+    let text = fs::read_to_string(&path)?;
+    let (shares, names) = coverage::of_kernel(&kernel::fetch(None)?, &text)?;
+    let table = coverage::table(&shares, &names);
+    println!("{table}");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        let comment: String =
+            text.lines().filter(|line| line.starts_with('#')).map(|line| format!("{line}\n")).collect();
+        fs::write(&path, comment + &table)?;
+        return Ok(());
+    }
+    for (key, before) in coverage::parse(&text)? {
+        let now = shares.get(&key).cloned().unwrap_or_default();
+        assert!(now.image >= before.image, "{key:?}: {now:?} of what was {before:?}");
+        assert!(now.image + now.rare >= before.image + before.rare, "{key:?}: {now:?} of what was {before:?}");
+    }
     Ok(())
 }
 
