@@ -45,6 +45,20 @@ impl Drivers {
         wanted.into_iter().map(|module| (module.clone(), self.load_module(&module))).collect()
     }
 
+    /// Removes the files of modules below a folder, given as in modules.dep, that are not loaded (`loaded` is
+    /// /sys/module). Returns the freed bytes.
+    pub fn remove_unused(&self, below: &str, loaded: &Path) -> u64 {
+        let mut freed = 0;
+        for (name, (path, _)) in &self.modules {
+            if path.starts_with(below) && !loaded.join(name).exists() {
+                let path = self.folder.join(path);
+                let size = std::fs::metadata(&path).map_or(0, |file| file.len());
+                freed += if std::fs::remove_file(&path).is_ok() { size } else { 0 };
+            }
+        }
+        freed
+    }
+
     fn load_module(&self, name: &str) -> io::Result<bool> {
         let Some((path, needed)) = self.modules.get(name) else { return Ok(false) };
         for other in needed {
@@ -185,6 +199,22 @@ mod tests {
         assert_eq!(path, "kernel/net/virtio_net.ko");
         assert_eq!(needed, ["failover", "net_failover"]);
         assert_eq!(module_of("kernel/fs/nls/nls_iso8859-1.ko"), "nls_iso8859_1");
+    }
+
+    #[test]
+    fn only_modules_of_a_folder_that_are_not_loaded_are_removed() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        for path in ["net/a-b.ko", "net/c.ko", "scsi/d.ko", "sys/module/a_b"] {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
+            std::fs::write(path, "12345")?;
+        }
+        let modules = parse_dependencies("net/a-b.ko: \nnet/c.ko: net/a-b.ko\nnet/absent.ko:\nscsi/d.ko:\n");
+        let drivers = Drivers { folder: folder.path().to_owned(), aliases: Vec::new(), modules };
+        assert_eq!(drivers.remove_unused("net/", &folder.path().join("sys/module")), 5);
+        let left = ["net/a-b.ko", "net/c.ko", "scsi/d.ko"].map(|path| folder.path().join(path).exists());
+        assert_eq!(left, [true, false, true]);
+        Ok(())
     }
 
     #[test]

@@ -21,6 +21,10 @@ const SOCKET_BUFFER: usize = 4 << 20;
 const LONGEST_UEVENT: usize = 8192;
 /// Multicast group of the kernel's events. Group 2 is udev's.
 const KERNEL_GROUP: u32 = 1;
+/// A machine with less memory, in bytes, needs that of drivers for cards it does not have: they fill 23 MB.
+const LITTLE_MEMORY: u64 = 512 << 20;
+/// Their modules, which no other module in the image needs.
+const NETWORK_CARDS: &str = "kernel/drivers/net/ethernet/";
 
 /// Starts the thread that loads drivers, now and whenever a device appears.
 pub fn start(log: Kmsg) {
@@ -62,6 +66,7 @@ fn load(socket: Option<OwnedFd>, log: &Kmsg) {
     if let Err(error) = mounts::mount_efivars() {
         log.write(Level::Warning, &error);
     }
+    free_memory(&drivers, log);
     let Some(socket) = socket else { return };
     let mut buffer = vec![0u8; LONGEST_UEVENT];
     loop {
@@ -86,6 +91,15 @@ fn tell_loaded(log: &Kmsg) {
     let folder = Path::new(DRIVERS_LOADED).parent().unwrap_or(Path::new("/run"));
     if let Err(error) = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(DRIVERS_LOADED, "")) {
         log.write(Level::Error, &format!("creating {DRIVERS_LOADED}: {error}"));
+    }
+}
+
+/// Removes drivers for absent network cards if memory is short. A card that is plugged in later has none then.
+fn free_memory(drivers: &Drivers, log: &Kmsg) {
+    let memory = rustix::system::sysinfo();
+    if u64::from(memory.mem_unit) * memory.totalram < LITTLE_MEMORY {
+        let freed = drivers.remove_unused(NETWORK_CARDS, Path::new("/sys/module"));
+        log.write(Level::Info, &format!("freed {freed} bytes of drivers for network cards that are not there"));
     }
 }
 
