@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use crate::command::{command, stdout};
-use crate::cpio::{Archive, Entry, Node};
 use crate::debian::{self, Package};
 use crate::kernel::Kernel;
 use crate::modules::Selection;
 use crate::workspace;
+use slipway_parts::cpio::{Archive, Entry, Node};
 
 /// Begins the reason why a file of the list is left out.
 const NOT_NEEDED: &str = "not needed because ";
