@@ -2,24 +2,51 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An architecture that slipway runs on, by its name of uname(2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A processor architecture that slipway runs on, by its name of uname(2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Arch {
     /// 64-bit x86.
+    #[default]
     #[serde(rename = "x86_64")]
+    #[cfg_attr(feature = "clap", value(name = "x86_64"))]
     X86_64,
     /// 64-bit ARM.
     Aarch64,
 }
 
 impl Arch {
-    /// Its name, which is also that of its folder of boot files.
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
+
+    /// Its name, as in target triples. It is also that of its folder of boot files.
     pub fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
             Self::Aarch64 => "aarch64",
         }
+    }
+
+    /// Its name in Debian's packages.
+    pub fn debian(self) -> &'static str {
+        match self {
+            Self::X86_64 => "amd64",
+            Self::Aarch64 => "arm64",
+        }
+    }
+
+    /// Its name in file names of the firmware (UEFI Specification 2.10, table 3-2).
+    pub fn efi(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x64",
+            Self::Aarch64 => "aa64",
+        }
+    }
+
+    /// Whether this host has it.
+    pub fn is_of_host(self) -> bool {
+        std::env::consts::ARCH == self.name()
     }
 
     /// The program that firmware starts from a removable medium (UEFI Specification 2.10, section 3.5.1.1).

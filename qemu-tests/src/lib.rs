@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use slipway_protocol::{Action, Digest, DiskHints, NodeStatus, Step, StreamImage};
 use tempfile::TempDir;
+use xtask::binary::Arch;
 use xtask::bootable;
 use xtask::image::ImagePaths;
 use xtask::lab::{Lab, parse_status};
@@ -112,6 +113,7 @@ impl Bench {
     /// The machine. It starts the boot image without firmware, which most tests are not about.
     pub fn machine(&self) -> MachineConfig {
         MachineConfig {
+            arch: Arch::X86_64,
             boot: Boot::Kernel {
                 vmlinuz: self.boot.vmlinuz.clone(),
                 initramfs: self.boot.initramfs.clone(),

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use qemu_tests::{Bench, DISK_SERIAL, LIMIT, UUID, step, stream, timed};
 use serde_json::{Value, json};
 use slipway_protocol::{Action, EfiBootOrder, Kexec, NodeState, Reboot, Step};
+use xtask::binary::Arch;
 use xtask::command::{command, run_quietly};
 use xtask::python;
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
@@ -103,7 +104,7 @@ fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<D
 /// Variables with which a machine always starts from a URI first, and then from a former installation.
 fn make_variables(folder: &Path, uri: &str) -> Result<()> {
     let variables = folder.join("vars.fd");
-    firmware::variables(&variables, Some(uri))?;
+    firmware::variables(&variables, Arch::X86_64, Some(uri))?;
     let variable = |name: &str, data: &[u8]| json!({ "name": name, "guid": GLOBAL, "attr": 7, "data": hex(data) });
     let order = variable("BootOrder", &[NETWORK, FORMER].map(u16::to_le_bytes).concat());
     let former = variable(&format!("Boot{FORMER:04X}"), &former_entry());

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use qemu_tests::{Bench, has_empty_head, noise, stream, timed};
 use slipway_parts::cpio::{self, Archive, Entry, Node};
 use slipway_protocol::{Action, RunState, Step, StreamImage, Verify};
+use xtask::binary::Arch;
 use xtask::qemu::{Boot, Disk, MachineConfig, drive};
 use xtask::{command, kernel};
 
@@ -121,7 +122,7 @@ fn mapper() -> Result<Archive> {
     for path in libraries.chain(["/sbin/dmsetup", "/bin/busybox"]) {
         archive.add_file(path, 0o755, fs::read(path).with_context(|| format!("reading {path}"))?);
     }
-    let modules = kernel::fetch(Some(kernel::CLOUD))?.modules().join("kernel/drivers/md");
+    let modules = kernel::fetch(Some(kernel::CLOUD), Arch::X86_64)?.modules().join("kernel/drivers/md");
     for name in ["dm-mod.ko", "dm-flakey.ko"] {
         archive.add_file(&format!("/{name}"), 0o644, fs::read(modules.join(name))?);
     }

@@ -108,9 +108,8 @@ pub fn make(request: &Request, signer: Option<&SigningKey>, out: &Path) -> Resul
 /// The parts that the request is about, one for each architecture.
 fn parts(request: &Request) -> Result<Vec<Parts>, MediaError> {
     let folder = |arch: Arch| request.parts.join(format!("{}-{}", arch.name(), request.kernel));
-    let all = [Arch::X86_64, Arch::Aarch64];
     let archs: Vec<Arch> = match request.archs.is_empty() {
-        true => all.into_iter().filter(|arch| folder(*arch).join(ABOUT).exists()).collect(),
+        true => Arch::ALL.into_iter().filter(|arch| folder(*arch).join(ABOUT).exists()).collect(),
         false => request.archs.iter().copied().collect(),
     };
     let missing = archs.iter().find(|arch| !folder(**arch).join(ABOUT).exists());

@@ -12,29 +12,11 @@ use crate::cache::{self, Key};
 use crate::command::{command, run, run_quietly, stdout};
 use crate::{elf, host, python, workspace};
 
-/// A processor architecture slipway runs on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Arch {
-    /// 64-bit x86.
-    #[default]
-    #[value(name = "x86_64")]
-    X86_64,
-    /// 64-bit ARM.
-    Aarch64,
-}
+pub use slipway_parts::Arch;
 
-impl Arch {
-    /// The name as in target triples.
-    pub fn name(self) -> &'static str {
-        match self {
-            Arch::X86_64 => "x86_64",
-            Arch::Aarch64 => "aarch64",
-        }
-    }
-
-    fn target(self) -> String {
-        format!("{}-unknown-linux-musl", self.name())
-    }
+/// The target of static programs.
+pub(crate) fn target(arch: Arch) -> String {
+    format!("{}-unknown-linux-musl", arch.name())
 }
 
 /// Where the compiler and std come from.
@@ -63,7 +45,7 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
     let toolchain = toolchain.unwrap_or_else(|| default_toolchain(arch));
     match toolchain {
         Toolchain::Rustup if !has_target(arch) => {
-            bail!("looking for a Rust std for {}: not installed, and rustup could not add it", arch.target())
+            bail!("looking for a Rust std for {}: not installed, and rustup could not add it", target(arch))
         }
         Toolchain::Rustup => {}
         Toolchain::Debian => host::ensure(host::DEBIAN_RUST)?,
@@ -74,7 +56,7 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
     let flags = flags(toolchain)?;
     let root = workspace::root();
     let mut key = Key::new("binary-1")
-        .with("target", arch.target())
+        .with("target", target(arch))
         .with("rustc", stdout(command(rustc(toolchain), ["-vV"]).current_dir(&root))?)
         .with("flags", flags.join("\n"))
         .with("cflags", cflags(arch))
@@ -91,7 +73,7 @@ pub fn build(arch: Arch, toolchain: Option<Toolchain>) -> Result<PathBuf> {
     let folder = cache::keyed("binary", key, |folder| {
         eprintln!("building the static binary for {} (kept for the next time)", arch.name());
         let built = compile(arch, toolchain, &flags, date)?;
-        check(&built)?;
+        check(&built, arch)?;
         fs::copy(&built, folder.join("slipway")).with_context(|| format!("copying {}", built.display())).map(drop)
     })?;
     Ok(folder.join("slipway"))
@@ -105,12 +87,12 @@ pub fn default_toolchain(arch: Arch) -> Toolchain {
 /// Whether the current toolchain has a std for the target. rustup is asked to add it first.
 fn has_target(arch: Arch) -> bool {
     let installed = || {
-        let query = ["--print", "target-libdir", "--target", &arch.target()];
+        let query = ["--print", "target-libdir", "--target", &target(arch)];
         let folder = stdout(command(rustc(Toolchain::Rustup), query).current_dir(workspace::root()));
         folder.is_ok_and(|folder| Path::new(folder.trim()).is_dir())
     };
     installed() || {
-        let add = ["target", "add", &arch.target()];
+        let add = ["target", "add", &target(arch)];
         run_quietly(command("rustup", add).current_dir(workspace::root())).is_ok() && installed()
     }
 }
@@ -158,7 +140,7 @@ fn target_folder(toolchain: Toolchain) -> Result<PathBuf> {
         Toolchain::Rustup => "target-rustup",
         Toolchain::Debian => "target-debian",
     };
-    let targets = [Arch::X86_64, Arch::Aarch64].map(Arch::target);
+    let targets = [Arch::X86_64, Arch::Aarch64].map(target);
     let profiles = targets.each_ref().map(|target| ["--profile", PROFILE, "--target", target.as_str()]);
     cache::cargo_target(name, &profiles.each_ref().map(|profile| profile.as_slice()))
 }
@@ -181,7 +163,7 @@ fn cargo_home() -> Result<PathBuf> {
 fn compile(arch: Arch, toolchain: Toolchain, flags: &[String], date: u64) -> Result<PathBuf> {
     let tools = python::environment(python::ZIG)?;
     let target_folder = target_folder(toolchain)?;
-    let target = arch.target();
+    let target = target(arch);
     let arguments = ["zigbuild", "--package", "slipway", "--bin", "slipway", "--profile", PROFILE, "--target", &target];
     let mut cargo = command(tools.join("cargo-zigbuild"), arguments);
     cargo
@@ -212,10 +194,10 @@ fn path_with(tools: &Path) -> std::ffi::OsString {
     path
 }
 
-/// Checks that the binary runs on any Linux and contains nothing about the machine that built it.
-fn check(binary: &Path) -> Result<()> {
+/// Checks that the binary runs on any Linux of its architecture and contains nothing about the machine that built it.
+fn check(binary: &Path, arch: Arch) -> Result<()> {
     let bytes = fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
-    if let Some(reason) = elf::why_not_static(&bytes) {
+    if let Some(reason) = elf::why_not_static(&bytes, arch) {
         bail!("checking that {} is static: {reason}", binary.display());
     }
     for private in [workspace::root(), cargo_home()?, cache::root()?] {

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
+use crate::binary::Arch;
 use crate::command::{command, run_quietly};
 use crate::host;
 use crate::qemu::create_disk;
@@ -18,10 +19,11 @@ const TRACK: u64 = 64 * 32;
 const SECTOR: u64 = 512;
 
 /// Makes an image of `size` bytes, at least 64 MiB: a GUID partition table and an EFI system partition (UEFI
-/// specification, 13.3) with a program and a file of other bytes. Without a network, the network boot loader
+/// specification, 13.3) with a program, where firmware of its architecture looks for it, and a file of other bytes. Without a network, the network boot loader
 /// [`crate::qemu::firmware::IPXE`] prints its greeting and gives up.
 pub fn make(image: &Path, size: u64, program: &Path, filler: &[u8]) -> Result<()> {
     host::ensure(host::TARGET_IMAGE)?;
+    let removable = format!("::EFI/BOOT/BOOT{}.EFI", architecture(program)?.to_ascii_uppercase());
     create_disk(image, size)?;
     run_quietly(command("sgdisk", ["--new=1:2048:0", "--typecode=1:ef00"]).arg(image))?;
     // mtools names a partition by the image and its offset.
@@ -30,7 +32,7 @@ pub fn make(image: &Path, size: u64, program: &Path, filler: &[u8]) -> Result<()
     let sectors = sectors.to_string();
     run_quietly(&mut command("mformat", ["-i", &partition, "-F", "-h", "64", "-s", "32", "-T", &sectors, "::"]))?;
     run_quietly(&mut command("mmd", ["-i", &partition, "::EFI", "::EFI/BOOT"]))?;
-    run_quietly(command("mcopy", ["-i", &partition]).arg(program).arg("::EFI/BOOT/BOOTX64.EFI"))?;
+    run_quietly(command("mcopy", ["-i", &partition]).arg(program).arg(removable))?;
     if !filler.is_empty() {
         let file = image.with_extension("filler");
         fs::write(&file, filler).with_context(|| format!("writing {}", file.display()))?;
@@ -38,4 +40,20 @@ pub fn make(image: &Path, size: u64, program: &Path, filler: &[u8]) -> Result<()
         fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
     }
     Ok(())
+}
+
+/// The architecture of an EFI program by its machine type ("PE Format", "Machine Types"), as in file names of the
+/// firmware.
+fn architecture(program: &Path) -> Result<&'static str> {
+    let bytes = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
+    let field = |at: usize, length: usize| {
+        let field = bytes.get(at..at + length)?;
+        Some(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
+    };
+    // The file header follows the signature, which the DOS header points to.
+    match field(0x3c, 4).and_then(|pe| field(pe + 4, 2)) {
+        Some(0x8664) => Ok(Arch::X86_64.efi()),
+        Some(0xaa64) => Ok(Arch::Aarch64.efi()),
+        _ => bail!("reading {}: it is not an EFI program for x86-64 or arm64", program.display()),
+    }
 }

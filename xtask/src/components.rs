@@ -7,11 +7,11 @@ use slipway_parts::Component;
 
 use crate::command::{command, stdout};
 use crate::image::PartsConfig;
-use crate::{host, workspace};
+use crate::{binary, host, workspace};
 
 /// Every component of the parts.
 pub fn of(config: &PartsConfig) -> Result<Vec<Component>> {
-    let mut components = crates("x86_64-unknown-linux-musl")?;
+    let mut components = crates(&binary::target(config.arch))?;
     components.push(kernel(config)?);
     components.push(debian("systemd-boot-efi", Some("LGPL-2.1-or-later"))?);
     // What mke2fs and mkfs.xfs are built from and linked with.

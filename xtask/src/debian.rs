@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::binary::Arch;
 use crate::cache::{self, Key};
 use crate::command::{command, run_quietly, stdout};
 use crate::host;
@@ -54,6 +55,11 @@ pub const IGNITION: Package<'_> = Package { name: "ignition", suite: "trixie", c
 /// Boot loader and stub for unified kernel images. 254 is the first version whose stub reads addons.
 pub const SYSTEMD_BOOT: Package<'_> =
     Package { name: "systemd-boot-efi", suite: "bookworm-backports", component: "main" };
+/// The network boot loader. Debian has it for arm64 since trixie; the package is the same for all architectures.
+pub const IPXE: Package<'_> = Package { name: "ipxe", suite: "trixie", component: "main" };
+/// UEFI firmware for QEMU's arm64 machines. That of bookworm comes without a formatted store of variables, so nothing
+/// but the firmware itself could write the first.
+pub const ARM64_FIRMWARE: Package<'_> = Package { name: "qemu-efi-aarch64", suite: "trixie", component: "main" };
 /// Debian's installer for network boot.
 pub const INSTALLER: Package<'_> =
     Package { name: "debian-installer-12-netboot-amd64", suite: "bookworm", component: "main" };
@@ -63,56 +69,103 @@ pub const PCI_IDS: Package<'_> = Package { name: "pci.ids", suite: "bookworm", c
 
 /// The root of an unpacked package. Neither it nor its dependencies are installed. It stays in the cache: remove the
 /// folder `debian-package` there to get a new version.
-pub fn unpacked(Package { name, suite, component }: &Package<'_>) -> Result<PathBuf> {
+pub fn unpacked(package: &Package<'_>) -> Result<PathBuf> {
+    unpacked_for(package, Arch::X86_64)
+}
+
+/// The same of an architecture that may differ from the host's.
+pub fn unpacked_for(Package { name, suite, component }: &Package<'_>, arch: Arch) -> Result<PathBuf> {
     let sources = sources()?;
     let own = format!(" {} main", sources.suite);
     let line =
         sources.list.lines().find_map(|line| Some(format!("{} {suite} {component}\n", line.strip_suffix(&own)?)));
     let line =
         line.with_context(|| format!("looking for the mirror of {}: apt has no source for it", sources.suite))?;
-    let key = Key::new("debian-package-1").with("source", &line).with("name", name);
+    let mut key = Key::new("debian-package-1").with("source", &line).with("name", name);
+    if arch != Arch::X86_64 {
+        key = key.with("architecture", arch.debian());
+    }
     cache::keyed("debian-package", key, |folder| {
-        host::ensure(&["debian-archive-keyring"])?;
         eprintln!("fetching {name} from {suite}");
+        let fetch = || Archive::open(&folder.join("apt"), &line, arch)?.unpack(&[*name], folder);
+        fetch().with_context(|| {
+            format!("fetching {name} of {suite} from the mirror that apt uses for {}", sources.suite)
+        })?;
         let apt = folder.join("apt");
-        let list = apt.join("sources.list");
-        fs::create_dir_all(&apt).with_context(|| format!("creating {}", apt.display()))?;
-        fs::write(&list, &line).with_context(|| format!("writing {}", list.display()))?;
-        run_quietly(apt_get(&apt, &list)?.arg("update"))
-            .and_then(|()| run_quietly(apt_get(&apt, &list)?.args(["download", name])))
-            .with_context(|| {
-                format!("fetching {name} of {suite} from the mirror that apt uses for {}", sources.suite)
-            })?;
-        for file in cache::files_below(&apt)?.iter().filter(|file| file.extension().is_some_and(|end| end == "deb")) {
-            run_quietly(command("dpkg-deb", ["--extract"]).arg(file).arg(folder))?;
-        }
         fs::remove_dir_all(&apt).with_context(|| format!("removing {}", apt.display()))
     })
 }
 
-/// apt-get with one list of sources, and with its own package lists and downloads in a folder, where it runs. It
-/// ignores the host's installed packages and preferences.
-pub(crate) fn apt_get(folder: &Path, sources: &Path) -> Result<Command> {
-    let (lists, cache) = (folder.join("lists"), folder.join("cache"));
-    for needed in [lists.join("partial"), cache.join("archives/partial")] {
-        fs::create_dir_all(&needed).with_context(|| format!("creating {}", needed.display()))?;
+/// Debian's archive as apt sees it with one list of sources, for one architecture. Package lists and downloads are in a
+/// folder of their own. The host's packages, preferences and architectures play no part.
+pub(crate) struct Archive {
+    folder: PathBuf,
+    arch: Arch,
+}
+
+impl Archive {
+    /// Fetches the package lists into a folder.
+    pub(crate) fn open(folder: &Path, sources: &str, arch: Arch) -> Result<Self> {
+        host::ensure(&["debian-archive-keyring"])?;
+        for needed in ["lists/partial", "cache/archives/partial"].map(|needed| folder.join(needed)) {
+            fs::create_dir_all(&needed).with_context(|| format!("creating {}", needed.display()))?;
+        }
+        let archive = Self { folder: folder.to_owned(), arch };
+        let list = archive.list();
+        fs::write(&list, sources).with_context(|| format!("writing {}", list.display()))?;
+        run_quietly(archive.apt("apt-get").arg("update"))?;
+        Ok(archive)
     }
-    let mut apt_get = command("apt-get", ["--quiet"]);
-    for (option, path) in [
-        ("Dir::Etc::sourcelist", sources),
-        ("Dir::Etc::sourceparts", Path::new("/dev/null")),
-        ("Dir::State::lists", &lists),
-        ("Dir::Cache", &cache),
-        ("Dir::State::status", Path::new("/dev/null")),
-        ("Dir::Etc::preferences", Path::new("/dev/null")),
-        ("Dir::Etc::preferencesparts", Path::new("/dev/null")),
-        // A list that cannot be fetched is an error.
-        ("APT::Update::Error-Mode", Path::new("any")),
-        // The folder is private: apt's sandbox user could not use it.
-        ("APT::Sandbox::User", Path::new("root")),
-    ] {
-        apt_get.arg("--option").arg(format!("{option}={}", path.display()));
+
+    fn list(&self) -> PathBuf {
+        self.folder.join("sources.list")
     }
-    apt_get.current_dir(folder);
-    Ok(apt_get)
+
+    /// A program of apt, such as `apt-get`, which runs in the folder.
+    pub(crate) fn apt(&self, program: &str) -> Command {
+        let mut apt = command(program, ["--quiet"]);
+        let (list, nothing) = (self.list(), Path::new("/dev/null"));
+        for (option, path) in [
+            ("Dir::Etc::sourcelist", list.as_path()),
+            ("Dir::Etc::sourceparts", nothing),
+            ("Dir::State::lists", &self.folder.join("lists")),
+            ("Dir::Cache", &self.folder.join("cache")),
+            ("Dir::State::status", nothing),
+            ("Dir::Etc::preferences", nothing),
+            ("Dir::Etc::preferencesparts", nothing),
+        ] {
+            apt.arg("--option").arg(format!("{option}={}", path.display()));
+        }
+        for (option, value) in [
+            ("APT::Architecture", self.arch.debian()),
+            ("APT::Architectures", self.arch.debian()),
+            // A list that cannot be fetched is an error.
+            ("APT::Update::Error-Mode", "any"),
+            // The folder is private: apt's sandbox user could not use it.
+            ("APT::Sandbox::User", "root"),
+        ] {
+            apt.arg("--option").arg(format!("{option}={value}"));
+        }
+        apt.current_dir(&self.folder);
+        apt
+    }
+
+    /// Downloads packages without their dependencies, and unpacks them below a root folder.
+    pub(crate) fn unpack(&self, packages: &[&str], root: &Path) -> Result<()> {
+        run_quietly(self.apt("apt-get").arg("download").args(packages))?;
+        unpack_files(&self.folder, root)
+    }
+}
+
+/// Unpacks the package files in a folder below a root folder, and removes them.
+pub(crate) fn unpack_files(folder: &Path, root: &Path) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    for entry in entries {
+        let file = entry.with_context(|| format!("reading {}", folder.display()))?.path();
+        if file.extension().is_some_and(|end| end == "deb") {
+            run_quietly(command("dpkg-deb", ["--extract"]).arg(&file).arg(root))?;
+            fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
+        }
+    }
+    Ok(())
 }

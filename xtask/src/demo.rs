@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use slipway_protocol::{NodeState, NodeStatus};
 
+use crate::binary::Arch;
 use crate::lab::Lab;
 use crate::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use crate::target_image::{self, System, TargetImage};
@@ -81,6 +82,7 @@ impl Demo {
         let disk = self.folder.join("disk.raw");
         create_disk(&disk, DISK_SIZE)?;
         let config = MachineConfig {
+            arch: Arch::X86_64,
             boot: Boot::Uefi { uri: Some(self.lab.loader_url()) },
             memory_mib: MEMORY_MIB,
             uuid: UUID.to_owned(),

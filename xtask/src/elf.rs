@@ -1,14 +1,26 @@
-//! Reads just enough of ELF to tell whether a program needs a dynamic loader (System V ABI, chapter 5, "Program Header"
-//! and "Dynamic Section"; 64 bit, little endian).
+//! Reads just enough of ELF to tell for which processor a program is, and whether it needs a dynamic loader (System V
+//! ABI, chapter 4, "ELF Header", and chapter 5, "Program Header" and "Dynamic Section"; 64 bit, little endian).
+
+use crate::binary::Arch;
+
+const EM_X86_64: u64 = 62;
+const EM_AARCH64: u64 = 183;
 
 const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
 const DT_NEEDED: u64 = 1;
 
-/// Why a program is not static, or none if it is.
-pub fn why_not_static(file: &[u8]) -> Option<&'static str> {
+/// Why a program is not a static one for this architecture, or none if it is.
+pub fn why_not_static(file: &[u8], arch: Arch) -> Option<&'static str> {
     if file.get(..6) != Some(b"\x7fELF\x02\x01") {
         return Some("it is not a 64-bit little-endian ELF file");
+    }
+    let machine = match arch {
+        Arch::X86_64 => EM_X86_64,
+        Arch::Aarch64 => EM_AARCH64,
+    };
+    if number(file, 18, 2) != Some(machine) {
+        return Some("it is for another processor");
     }
     let Some(headers) = program_headers(file) else { return Some("its program headers are cut off") };
     for (kind, content) in headers {
@@ -47,9 +59,14 @@ mod tests {
     #[test]
     fn a_program_of_the_host_is_dynamic() -> anyhow::Result<()> {
         let dynamic = std::fs::read("/proc/self/exe")?;
-        assert_eq!(why_not_static(&dynamic), Some("it asks for a dynamic loader (PT_INTERP)"));
-        assert_eq!(why_not_static(&dynamic[..40]), Some("its program headers are cut off"));
-        assert_eq!(why_not_static(b"#!/bin/sh"), Some("it is not a 64-bit little-endian ELF file"));
+        let (own, other) = match Arch::X86_64.is_of_host() {
+            true => (Arch::X86_64, Arch::Aarch64),
+            false => (Arch::Aarch64, Arch::X86_64),
+        };
+        assert_eq!(why_not_static(&dynamic, own), Some("it asks for a dynamic loader (PT_INTERP)"));
+        assert_eq!(why_not_static(&dynamic, other), Some("it is for another processor"));
+        assert_eq!(why_not_static(&dynamic[..40], own), Some("its program headers are cut off"));
+        assert_eq!(why_not_static(b"#!/bin/sh", own), Some("it is not a 64-bit little-endian ELF file"));
         Ok(())
     }
 
@@ -58,10 +75,10 @@ mod tests {
         // One PT_DYNAMIC segment directly after the header and its program header.
         let mut file = vec![0; 64 + 56 + 16];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        (file[32], file[54], file[56]) = (64, 56, 1);
+        (file[18], file[32], file[54], file[56]) = (183, 64, 56, 1);
         (file[64], file[64 + 8], file[64 + 32]) = (2, 120, 16);
-        assert_eq!(why_not_static(&file), None);
+        assert_eq!(why_not_static(&file, Arch::Aarch64), None);
         file[120] = 1;
-        assert_eq!(why_not_static(&file), Some("it needs a shared library (DT_NEEDED)"));
+        assert_eq!(why_not_static(&file, Arch::Aarch64), Some("it needs a shared library (DT_NEEDED)"));
     }
 }

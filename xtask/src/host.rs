@@ -15,6 +15,8 @@ pub const BOOT_IMAGE: &[&str] = &["kmod", "zstd", "systemd-boot-efi"];
 /// For the boot image's mkfs programs: a C compiler, and the static libraries they are linked with.
 pub const MKFS: &[&str] =
     &["build-essential", "libc6-dev", "libblkid-dev", "libinih-dev", "liburcu-dev", "pkg-config", "uuid-dev"];
+/// The same for arm64, besides [`MKFS`]: a cross compiler and its C library.
+pub const MKFS_ARM64: &[&str] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
 /// For crates with C code: the C compiler, which also links Rust programs, and the headers of the C library.
 pub const C_COMPILER: &[&str] = &["gcc", "libc6-dev"];
 /// For the target image.
@@ -22,6 +24,8 @@ pub const TARGET_IMAGE: &[&str] =
     &["mmdebstrap", "debian-archive-keyring", "uidmap", "e2fsprogs", "gdisk", "dosfstools", "mtools", "zstd"];
 /// For machines in QEMU, with UEFI firmware and a network boot loader.
 pub const QEMU: &[&str] = &["qemu-system-x86", "ovmf", "ipxe"];
+/// For arm64 machines in QEMU.
+pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 
 /// For benchmarks: servers, and other tools that write images.
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];

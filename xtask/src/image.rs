@@ -5,18 +5,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use slipway_parts::cpio::{Archive, Entry, Node};
-use slipway_parts::{About, Arch, Parts};
+use slipway_parts::{About, Parts};
 
+use crate::binary::Arch;
 use crate::cache::{self, Key};
 use crate::command::{command, run_quietly};
 use crate::components;
 use crate::kernel::Kernel;
 use crate::modules::{Index, Selection};
-use crate::{binary, firmware_files, kernel, mkfs, workspace};
+use crate::{binary, debian, firmware_files, kernel, mkfs, workspace};
 
 /// The inputs of the parts.
 #[derive(Clone, Debug)]
 pub struct PartsConfig {
+    /// The processor that binary, programs and kernel are for.
+    pub arch: Arch,
     /// The static binary.
     pub binary: PathBuf,
     /// The folder with mke2fs and mkfs.xfs.
@@ -45,8 +48,14 @@ pub const DRIVERS: &str = "drivers.txt";
 /// The list of modules for which the initramfs has no room.
 pub const RARE_DRIVERS: &str = "rare-drivers.txt";
 
-/// Path of systemd-boot-efi's stub.
-const STUB: &str = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub";
+/// Path of systemd-boot-efi's stub: that of the host, or one that is fetched for another architecture.
+fn stub(arch: Arch) -> Result<PathBuf> {
+    let root = match arch {
+        Arch::X86_64 => PathBuf::from("/"),
+        Arch::Aarch64 => debian::unpacked_for(&debian::SYSTEMD_BOOT, arch)?,
+    };
+    Ok(root.join(format!("usr/lib/systemd/boot/efi/linux{}.efi.stub", arch.efi())))
+}
 
 /// Default date of an image: that of the last change to its sources.
 fn source_date() -> Result<u64> {
@@ -56,11 +65,12 @@ fn source_date() -> Result<u64> {
 }
 
 /// The inputs of the parts with a kernel of `initramfs/kernels.txt`, from the cache or built.
-pub fn config(kernel: &str) -> Result<PartsConfig> {
+pub fn config(kernel: &str, arch: Arch) -> Result<PartsConfig> {
     Ok(PartsConfig {
-        binary: binary::build(binary::Arch::X86_64, None)?,
-        mkfs: mkfs::build()?,
-        kernel: kernel::fetch(Some(kernel))?,
+        arch,
+        binary: binary::build(arch, None)?,
+        mkfs: mkfs::build(arch)?,
+        kernel: kernel::fetch(Some(kernel), arch)?,
         kernel_name: kernel.to_owned(),
         date: source_date()?,
     })
@@ -69,10 +79,10 @@ pub fn config(kernel: &str) -> Result<PartsConfig> {
 /// The folder of parts with one folder for each architecture and kernel, from the cache or built. The same
 /// configuration gives the same bytes.
 pub fn build_parts(config: &PartsConfig) -> Result<PathBuf> {
-    let (arch, release) = (Arch::X86_64, &config.kernel.release);
+    let (arch, release) = (config.arch, &config.kernel.release);
     let about = About::new(arch, &config.kernel_name, release, config.date, components::of(config)?);
     let vmlinuz = read(&config.kernel.vmlinuz())?;
-    let parts = Parts::new(about, vmlinuz, common_archive(config)?, read(Path::new(STUB))?);
+    let parts = Parts::new(about, vmlinuz, common_archive(config)?, read(&stub(arch)?)?);
     let key = Key::new("parts-1").with("parts", &parts.digest);
     cache::keyed("parts", key, |folder| {
         let folder = folder.join(format!("{}-{}", arch.name(), config.kernel_name));

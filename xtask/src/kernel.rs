@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::binary::Arch;
 use crate::cache::{self, Key};
 use crate::command::{command, run_quietly, stdout};
-use crate::{host, workspace};
+use crate::{debian, host, workspace};
 
 /// The kernel for real machines, by its name in `initramfs/kernels.txt`.
 pub const GENERIC: &str = "generic";
@@ -36,14 +37,17 @@ impl Kernel {
 }
 
 /// Fetches a kernel by its name in `initramfs/kernels.txt`; without a name, the first.
-pub fn fetch(name: Option<&str>) -> Result<Kernel> {
+pub fn fetch(name: Option<&str>, arch: Arch) -> Result<Kernel> {
     let path = workspace::root().join("initramfs/kernels.txt");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let kernels: Vec<(&str, &str)> =
-        text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' ')).collect();
-    let chosen = kernels.iter().find(|(known, _)| name.is_none_or(|name| name == *known));
-    let (_, package) = chosen.with_context(|| {
-        let known: Vec<&str> = kernels.iter().map(|(name, _)| *name).collect();
+    let kernels: Vec<[&str; 3]> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_whitespace().collect::<Vec<_>>().try_into().ok())
+        .collect();
+    let chosen = kernels.iter().find(|[known, ..]| name.is_none_or(|name| name == *known));
+    let [_, of_x86_64, of_aarch64] = chosen.with_context(|| {
+        let known: Vec<&str> = kernels.iter().map(|[name, ..]| *name).collect();
         format!(
             "choosing kernel {:?}: the kernels in {} are {}",
             name.unwrap_or_default(),
@@ -51,25 +55,36 @@ pub fn fetch(name: Option<&str>) -> Result<Kernel> {
             known.join(", ")
         )
     })?;
-    unpack(package.trim())
-}
-
-fn unpack(package: &str) -> Result<Kernel> {
-    host::ensure(host::BOOT_IMAGE)?;
-    let (package, version) = match newest(package) {
+    // Debian builds a kernel for all architectures from one source. So the host's lists, which are those of x86-64, tell
+    // when there is a newer one.
+    let (package, version) = match newest(of_x86_64) {
         Ok(found) => found,
         // A new machine has no package lists yet.
-        Err(_) => host::refresh_lists().and_then(|()| newest(package))?,
+        Err(_) => host::refresh_lists().and_then(|()| newest(of_x86_64))?,
     };
     let key = Key::new("kernel-1").with("package", &package).with("version", &version);
+    match arch {
+        Arch::X86_64 => unpack(key, |folder| {
+            eprintln!("fetching {package} {version}");
+            let download = ["-o", "APT::Sandbox::User=root", "download", &format!("{package}={version}")];
+            run_quietly(command("apt-get", download).current_dir(folder))?;
+            debian::unpack_files(folder, folder)
+        }),
+        Arch::Aarch64 => unpack(key.with("for", of_aarch64), |folder| {
+            eprintln!("fetching {of_aarch64}");
+            let work = tempfile::tempdir_in(folder).context("creating a temporary folder")?;
+            let archive = debian::Archive::open(work.path(), &debian::sources()?.list, arch)?;
+            let depends = stdout(archive.apt("apt-cache").args(["depends", "--important", of_aarch64]))?;
+            archive.unpack(&[image_of(&depends).unwrap_or(of_aarch64)], folder)
+        }),
+    }
+}
+
+/// The kernel in the cache, or what `fetch` unpacks in a folder, with depmod's index.
+fn unpack(key: Key, fetch: impl FnOnce(&Path) -> Result<()>) -> Result<Kernel> {
+    host::ensure(host::BOOT_IMAGE)?;
     let root = cache::keyed("kernel", key, |folder| {
-        eprintln!("fetching {package} {version}");
-        let download = ["-o", "APT::Sandbox::User=root", "download", &format!("{package}={version}")];
-        run_quietly(command("apt-get", download).current_dir(folder))?;
-        for file in cache::files_below(folder)? {
-            run_quietly(command("dpkg-deb", ["--extract"]).arg(&file).arg(folder))?;
-            fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
-        }
+        fetch(folder)?;
         run_quietly(command("depmod", ["--basedir"]).arg(folder).arg(release(folder)?))
     })?;
     Ok(Kernel { release: release(&root)?, root })
@@ -78,10 +93,15 @@ fn unpack(package: &str) -> Result<Kernel> {
 /// Name and version of the package that a metapackage currently depends on.
 fn newest(package: &str) -> Result<(String, String)> {
     let depends = stdout(&mut command("apt-cache", ["depends", "--important", package]))?;
-    let images = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    let image = images.into_iter().find(|name| name.starts_with("linux-image-")).unwrap_or(package).to_owned();
+    let image = image_of(&depends).unwrap_or(package).to_owned();
     let version = host::candidate(&image)?;
     Ok((image, version))
+}
+
+/// The kernel among the dependencies that apt-cache lists.
+fn image_of(depends: &str) -> Option<&str> {
+    let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    names.find(|name| name.starts_with("linux-image-"))
 }
 
 /// The only kernel release below a root folder.

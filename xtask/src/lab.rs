@@ -18,7 +18,7 @@ use crate::cache;
 use crate::command::{command, run_and_tell, run_quietly, stdout, tail};
 use crate::image::{self, ImagePaths};
 use crate::qemu::firmware;
-use crate::{host, kernel, workspace};
+use crate::{kernel, workspace};
 
 /// This host's loopback on QEMU's user network.
 const HOST: &str = "10.0.2.2";
@@ -80,6 +80,11 @@ impl Lab {
         format!("{}/ipxe.efi", self.boot_url())
     }
 
+    /// The URL of the unified kernel image, from which the firmware may boot too.
+    pub fn image_url(&self, arch: Arch) -> String {
+        format!("{}/{}/slipway.efi", self.boot_url(), arch.name())
+    }
+
     /// The URL of the boot script, which the network boot loader gets from DHCP.
     pub fn script_url(&self) -> String {
         format!("{}/ipxe", self.boot_url())
@@ -120,24 +125,29 @@ impl Lab {
 
     /// The same with another CA in PEM.
     pub fn make_boot_files_with_ca(&self, ca: String) -> Result<ImagePaths> {
-        self.make(ca, kernel::CLOUD)
+        self.make(ca, kernel::CLOUD, Arch::X86_64)
     }
 
     /// The same for real machines: with the kernel that has their drivers.
     pub fn make_boot_files_for_real_machines(&self) -> Result<ImagePaths> {
-        self.make(self.operator(&["ca"])?, kernel::GENERIC)
+        self.make(self.operator(&["ca"])?, kernel::GENERIC, Arch::X86_64)
     }
 
-    fn make(&self, ca: String, kernel: &str) -> Result<ImagePaths> {
+    /// The same for virtual machines with arm64.
+    pub fn make_boot_files_for_arm64(&self) -> Result<ImagePaths> {
+        self.make(self.operator(&["ca"])?, kernel::CLOUD, Arch::Aarch64)
+    }
+
+    fn make(&self, ca: String, kernel: &str, arch: Arch) -> Result<ImagePaths> {
         let (boot, ca_file) = (self.boot_folder(), self.folder.join("ca.pem"));
-        host::ensure(host::QEMU)?;
-        fs::copy(firmware::IPXE, boot.join("ipxe.efi")).with_context(|| format!("copying {}", firmware::IPXE))?;
+        let loader = firmware::network_boot_loader(arch)?;
+        fs::copy(&loader, boot.join("ipxe.efi")).with_context(|| format!("copying {}", loader.display()))?;
         fs::write(&ca_file, ca).with_context(|| format!("writing {}", ca_file.display()))?;
         let mut media = command(&self.program, ["media", "build", "--kind", "network", "--kernel", kernel]);
-        media.arg("--parts").arg(image::build_parts(&image::config(kernel)?)?).arg("--out").arg(&boot);
+        media.arg("--parts").arg(image::build_parts(&image::config(kernel, arch)?)?).arg("--out").arg(&boot);
         media.args(["--url", &self.url(), "--argument", FOR_EMULATION, "--ca"]).arg(&ca_file);
         run_quietly(&mut media)?;
-        Ok(ImagePaths::below(&boot, Arch::X86_64.name()))
+        Ok(ImagePaths::below(&boot, arch.name()))
     }
 
     /// Starts the server and waits until it listens.

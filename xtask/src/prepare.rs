@@ -57,6 +57,16 @@ pub const BOOT_IMAGE: Part = Part {
     download: 90,
     kept: 400,
 };
+/// The same for arm64.
+pub const BOOT_IMAGE_ARM64: Part = Part {
+    name: "the boot image for arm64",
+    packages: &[host::BOOT_IMAGE, host::MKFS, host::MKFS_ARM64],
+    folder: "mkfs",
+    entries: 2,
+    seconds: 120,
+    download: 120,
+    kept: 450,
+};
 /// The Debian that the demo installs.
 pub const TARGET_IMAGE: Part = Part {
     name: "a Debian to install",

@@ -6,14 +6,16 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use slipway_parts::Parts;
+use xtask::binary::Arch;
 use xtask::image::{self, PartsConfig, build_parts, write_common_archive};
 use xtask::{coverage, kernel, mkfs, workspace};
 
 fn config() -> Result<PartsConfig> {
     Ok(PartsConfig {
+        arch: Arch::X86_64,
         binary: "/bin/true".into(),
-        mkfs: mkfs::build()?,
-        kernel: kernel::fetch(Some(kernel::CLOUD))?,
+        mkfs: mkfs::build(Arch::X86_64)?,
+        kernel: kernel::fetch(Some(kernel::CLOUD), Arch::X86_64)?,
         kernel_name: kernel::CLOUD.to_owned(),
         date: 1_767_225_600,
     })
@@ -76,9 +78,9 @@ fn the_initramfs_holds_binary_console_and_modules_with_their_index() -> Result<(
 
 #[test]
 fn the_default_kernel_has_every_driver_of_the_list() -> Result<()> {
-    assert_eq!(image::absent_drivers(&kernel::fetch(None)?)?, Vec::<String>::new());
-    assert_eq!(image::select(&kernel::fetch(None)?, image::RARE_DRIVERS)?.absent, Vec::<String>::new());
-    let of_cloud = image::absent_drivers(&kernel::fetch(Some(kernel::CLOUD))?)?;
+    assert_eq!(image::absent_drivers(&kernel::fetch(None, Arch::X86_64)?)?, Vec::<String>::new());
+    assert_eq!(image::select(&kernel::fetch(None, Arch::X86_64)?, image::RARE_DRIVERS)?.absent, Vec::<String>::new());
+    let of_cloud = image::absent_drivers(&kernel::fetch(Some(kernel::CLOUD), Arch::X86_64)?)?;
     assert!(of_cloud.contains(&"ahci".to_owned()), "{of_cloud:?}");
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use xtask::binary::Arch;
 use xtask::qemu::{Boot, Disk, Machine, MachineConfig, Nic, firmware};
 use xtask::target_image::{self, System};
 
@@ -19,6 +20,7 @@ fn folder(name: &str) -> PathBuf {
 
 fn config(boot: Boot) -> MachineConfig {
     MachineConfig {
+        arch: Arch::X86_64,
         boot,
         memory_mib: 512,
         uuid: "4c4c4544-0042-3010-8058-b7c04f503432".to_owned(),

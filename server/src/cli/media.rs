@@ -40,7 +40,7 @@ pub struct BuildOptions {
     kernel: String,
     /// Architecture; may be given several times. By default all for which there are parts.
     #[arg(long = "arch", value_enum)]
-    archs: Vec<ArchName>,
+    archs: Vec<Arch>,
     /// What to make; may be given several times. By default everything.
     #[arg(long = "kind", value_enum)]
     kinds: Vec<KindName>,
@@ -66,14 +66,6 @@ pub struct BuildOptions {
     /// Print the manifest instead of a table.
     #[arg(long)]
     json: bool,
-}
-
-/// An architecture.
-#[derive(Clone, Copy, ValueEnum)]
-enum ArchName {
-    #[value(name = "x86_64")]
-    X86_64,
-    Aarch64,
 }
 
 /// A kind of boot files.
@@ -110,7 +102,7 @@ pub async fn run(data: &Path, command: MediaCommand) -> anyhow::Result<()> {
         config,
         parts: options.parts,
         kernel: options.kernel,
-        archs: options.archs.into_iter().map(Arch::from).collect(),
+        archs: options.archs.into_iter().collect(),
         kinds: if kinds.is_empty() { Kind::ALL.into() } else { kinds },
     };
     // Without a data folder there are no keys.
@@ -138,15 +130,6 @@ async fn url_of(data: &Path) -> anyhow::Result<String> {
     match url.context("looking for the server's URL")? {
         Some(url) => Ok(url),
         None => bail!("looking for the server's URL: no server has run on this data folder yet; give it with --url"),
-    }
-}
-
-impl From<ArchName> for Arch {
-    fn from(name: ArchName) -> Self {
-        match name {
-            ArchName::X86_64 => Self::X86_64,
-            ArchName::Aarch64 => Self::Aarch64,
-        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use slipway_protocol::boot_settings;
+use xtask::binary::Arch;
 use xtask::command::{command, run};
 use xtask::{image, kernel, lab, prepare};
 
@@ -27,6 +28,9 @@ pub struct Image {
     /// Kernel: `generic` has the drivers of real machines; `cloud` is smaller and only for virtual machines
     #[arg(long, value_name = "NAME", default_value = kernel::GENERIC)]
     kernel: String,
+    /// Processor architecture
+    #[arg(long, value_enum, default_value_t)]
+    arch: Arch,
     /// Another argument of the kernel; may be given several times
     #[arg(long = "argument", value_name = "WORD")]
     arguments: Vec<String>,
@@ -42,13 +46,19 @@ impl Image {
         boot_settings::check_server(&self.server_url).map_err(|why| wrong(&format!("{:?}", self.server_url), why))?;
         let ca = fs::read_to_string(&self.ca).with_context(|| format!("reading {}", self.ca.display()))?;
         boot_settings::check_ca(&ca).map_err(|why| wrong(&self.ca.display().to_string(), why))?;
-        let parts = [prepare::BINARY, prepare::BOOT_IMAGE, prepare::SERVER];
+        let boot_image = match self.arch {
+            Arch::X86_64 => prepare::BOOT_IMAGE,
+            Arch::Aarch64 => prepare::BOOT_IMAGE_ARM64,
+        };
+        let parts = [prepare::BINARY, boot_image, prepare::SERVER];
         prepare::prepare("cargo xtask image", &parts, Duration::from_secs(10))?;
-        let config = image::config(&self.kernel)?;
+        let config = image::config(&self.kernel, self.arch)?;
         let absent = image::absent_drivers(&config.kernel)?;
         if !absent.is_empty() {
             println!("kernel {} has no drivers for {}", config.kernel.release, absent.join(", "));
-            println!("for real machines, build the image with --kernel generic");
+            if self.kernel != kernel::GENERIC {
+                println!("for real machines, build the image with --kernel {}", kernel::GENERIC);
+            }
         }
         let mut media = command(lab::build_server()?, ["media", "build"]);
         media.arg("--parts").arg(image::build_parts(&config)?);

@@ -26,8 +26,14 @@ pub struct Test {
 impl Test {
     pub fn run(self) -> Result<()> {
         let began = Instant::now();
-        let mut parts =
-            vec![prepare::BINARY, prepare::SERVER, prepare::BOOT_IMAGE, prepare::MACHINES, prepare::TEST_PROGRAMS];
+        let mut parts = vec![
+            prepare::BINARY,
+            prepare::SERVER,
+            prepare::BOOT_IMAGE,
+            prepare::BOOT_IMAGE_ARM64,
+            prepare::MACHINES,
+            prepare::TEST_PROGRAMS,
+        ];
         if self.filter.is_none() {
             parts.push(prepare::TARGET_IMAGES);
         }
@@ -57,10 +63,16 @@ impl Test {
                 target_image::build(system)?;
             }
             lab::build_server()?;
-            binary::build(Arch::X86_64, None)?;
-            mkfs::build()?;
-            kernel::fetch(None)?;
-            kernel::fetch(Some(kernel::CLOUD))?;
+            for arch in [Arch::X86_64, Arch::Aarch64] {
+                binary::build(arch, None)?;
+                mkfs::build(arch)?;
+                kernel::fetch(Some(kernel::CLOUD), arch)?;
+            }
+            kernel::fetch(None, Arch::X86_64)?;
+            for package in [debian::ARM64_FIRMWARE, debian::IPXE] {
+                debian::unpacked(&package)?;
+            }
+            debian::unpacked_for(&debian::SYSTEMD_BOOT, Arch::Aarch64)?;
             for package in [debian::IGNITION, debian::INSTALLER, debian::SYSTEMD_BOOT] {
                 debian::unpacked(&package)?;
             }

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::binary::Arch;
 use crate::cache::{self, Key};
 use crate::command::{command, stdout};
 
+use super::arguments::{board, program};
 use super::console::Console;
-use super::{POLL, QEMU, firmware};
+use super::{POLL, firmware};
 
 /// What executes a guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +26,13 @@ pub enum Accel {
 
 impl Accel {
     /// QEMU's arguments.
-    pub fn arguments(self) -> [&'static str; 4] {
-        match self {
-            Accel::Kvm => ["-accel", "kvm", "-cpu", "host"],
+    pub fn arguments(self, arch: Arch) -> [&'static str; 4] {
+        match (self, arch) {
+            (Accel::Kvm, _) => ["-accel", "kvm", "-cpu", "host"],
             // Without fast byte strings a kernel clears memory by words, so with fewer writes. QEMU checks a page that
             // was run as code at each write.
-            Accel::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"],
+            (Accel::Tcg, Arch::X86_64) => ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"],
+            (Accel::Tcg, Arch::Aarch64) => ["-accel", "tcg,thread=multi", "-cpu", "cortex-a72"],
         }
     }
 }
@@ -40,8 +43,12 @@ const PROBE: Duration = Duration::from_secs(10);
 /// instructions that fail in a half-working KVM.
 const ALIVE: &str = "UEFI Interactive Shell";
 
-/// KVM if a guest runs under it, or the value of `SLIPWAY_ACCEL` (`kvm` or `tcg`).
-pub fn choose() -> Result<Accel> {
+/// KVM if a guest runs under it, or the value of `SLIPWAY_ACCEL` (`kvm` or `tcg`). Another architecture than the host's
+/// is always translated.
+pub fn choose(arch: Arch) -> Result<Accel> {
+    if !arch.is_of_host() {
+        return Ok(Accel::Tcg);
+    }
     match std::env::var("SLIPWAY_ACCEL").as_deref() {
         Ok("kvm") => return Ok(Accel::Kvm),
         Ok("tcg") => return Ok(Accel::Tcg),
@@ -52,10 +59,10 @@ pub fn choose() -> Result<Accel> {
     let processor = fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
     let key = Key::new("accel-2")
         .with("kernel", stdout(&mut command("uname", ["-rv"]))?)
-        .with("qemu", stdout(&mut command(QEMU, ["--version"]))?)
+        .with("qemu", stdout(&mut command(program(arch), ["--version"]))?)
         .with("processor", processor.lines().find(|line| line.starts_with("model name")).unwrap_or_default());
     let folder = cache::keyed("accel", key, |folder| {
-        let answer = if lives_under_kvm()? { "kvm" } else { "tcg" };
+        let answer = if lives_under_kvm(arch)? { "kvm" } else { "tcg" };
         eprintln!("guests run under {answer}");
         fs::write(folder.join("answer"), answer).context("writing the answer")
     })?;
@@ -63,12 +70,12 @@ pub fn choose() -> Result<Accel> {
     Ok(if answer == "kvm" { Accel::Kvm } else { Accel::Tcg })
 }
 
-fn lives_under_kvm() -> Result<bool> {
+fn lives_under_kvm(arch: Arch) -> Result<bool> {
     let folder = tempfile::tempdir().context("creating a temporary folder")?;
     let (log, variables) = (folder.path().join("log"), folder.path().join("vars.fd"));
-    firmware::variables(&variables, None)?;
-    let mut qemu = command(QEMU, ["-machine", "q35", "-m", "256", "-display", "none", "-nodefaults"]);
-    qemu.args(firmware::drives(&variables)).args(Accel::Kvm.arguments());
+    firmware::variables(&variables, arch, None)?;
+    let mut qemu = command(program(arch), ["-machine", board(arch), "-m", "256", "-display", "none", "-nodefaults"]);
+    qemu.args(firmware::drives(&variables, arch)?).args(Accel::Kvm.arguments(arch));
     qemu.arg("-serial").arg(format!("file:{}", log.display()));
     let mut probe =
         qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting QEMU")?;

@@ -11,20 +11,20 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::binary::Arch;
 use crate::command::{command, tail};
 use crate::host;
 
 pub mod accel;
+mod arguments;
 mod console;
 pub mod drive;
 pub mod firmware;
 mod qmp;
 
-use accel::Accel;
 use console::Console;
 use qmp::Qmp;
 
-const QEMU: &str = "qemu-system-x86_64";
 /// Polling interval.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -69,6 +69,8 @@ pub struct Nic {
 /// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
+    /// Architecture of its processor.
+    pub arch: Arch,
     /// How it starts.
     pub boot: Boot,
     /// Memory in MiB.
@@ -105,18 +107,18 @@ pub fn create_disk(path: &Path, size: u64) -> Result<()> {
 impl Machine {
     /// Starts a machine. Its folder keeps `console.log`, to which restarts append, and the firmware's variables.
     pub fn start(config: &MachineConfig, folder: &Path) -> Result<Self> {
-        host::ensure(host::QEMU)?;
+        host::ensure(arguments::packages(config.arch))?;
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let sockets = tempfile::Builder::new().prefix("slipway-").tempdir().context("creating a folder for sockets")?;
         let variables = folder.join("vars.fd");
         if let Boot::Uefi { uri } = &config.boot {
-            firmware::variables(&variables, uri.as_deref())?;
+            firmware::variables(&variables, config.arch, uri.as_deref())?;
         }
         let console = Console::new(&folder.join("console.log"));
         let errors = folder.join("qemu.log");
         let log = File::create(&errors).with_context(|| format!("creating {}", errors.display()))?;
-        let arguments = arguments(config, accel::choose()?, &variables, console.log(), sockets.path());
-        let mut qemu = command(QEMU, arguments);
+        let arguments = arguments::of(config, accel::choose(config.arch)?, &variables, console.log(), sockets.path())?;
+        let mut qemu = command(arguments::program(config.arch), arguments);
         if config.detached {
             qemu.process_group(0);
         }
@@ -286,55 +288,6 @@ impl Drop for Machine {
             eprintln!("the machine's console is in {}", self.console.log().display());
         }
     }
-}
-
-fn arguments(config: &MachineConfig, accel: Accel, variables: &Path, log: &Path, sockets: &Path) -> Vec<String> {
-    let mut arguments: Vec<String> = accel.arguments().map(str::to_owned).to_vec();
-    let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
-    // One processor: under TCG, firmware and kernel are slower with two.
-    add(&["-machine", "q35", "-smp", "1", "-m", &config.memory_mib.to_string(), "-nodefaults", "-display", "none"]);
-    add(&[
-        "-uuid",
-        &config.uuid,
-        "-smbios",
-        &format!("type=1,manufacturer=QEMU,product=slipway,serial={}", config.serial),
-    ]);
-    let (console, log) = (escape_commas(&sockets.join("console")), escape_commas(log));
-    add(&["-chardev", &format!("socket,id=console,path={console},server=on,wait=off,logfile={log},logappend=on")]);
-    add(&[
-        "-serial",
-        "chardev:console",
-        "-qmp",
-        &format!("unix:{},server=on,wait=off", escape_commas(&sockets.join("qmp"))),
-    ]);
-    add(&["-device", "virtio-rng-pci"]);
-    match &config.boot {
-        Boot::Uefi { .. } => {
-            add(&firmware::drives(variables).each_ref().map(String::as_str));
-            // Nothing answers PXE here, and waiting for it would take a minute.
-            for protocol in ["IPv4PXESupport", "IPv6PXESupport"] {
-                add(&["-fw_cfg", &format!("name=opt/org.tianocore/{protocol},string=n")]);
-            }
-        }
-        Boot::Kernel { vmlinuz, initramfs, cmdline } => {
-            add(&["-kernel", &vmlinuz.to_string_lossy(), "-initrd", &initramfs.to_string_lossy(), "-append", cmdline]);
-        }
-    }
-    for (index, disk) in config.disks.iter().enumerate() {
-        add(&[
-            "-drive",
-            &format!("if=none,id=disk{index},format=raw,discard=unmap,file={}", escape_commas(&disk.path)),
-        ]);
-        add(&["-device", &format!("virtio-blk-pci,drive=disk{index},serial={}", disk.serial)]);
-    }
-    for (index, nic) in config.nics.iter().enumerate() {
-        let bootfile = nic.bootfile.as_ref().map(|url| format!(",bootfile={}", url.replace(',', ",,")));
-        add(&["-netdev", &format!("user,id=net{index}{}", bootfile.unwrap_or_default())]);
-        // No option ROM: Debian's QEMU would load one of 2019, and the firmware has its own drivers.
-        add(&["-device", &format!("virtio-net-pci,id=nic{index},netdev=net{index},mac={},romfile=", nic.mac)]);
-    }
-    arguments.extend(config.extra.iter().cloned());
-    arguments
 }
 
 /// A path inside a QEMU option, where commas are doubled.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::binary::Arch;
 use crate::qemu::{Boot, Disk, Machine, MachineConfig};
 use crate::tables::{self, Place};
 
@@ -25,6 +26,7 @@ pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
     let path = folder.join("disk");
     fs::write(&path, disk).with_context(|| format!("writing {}", path.display()))?;
     let config = MachineConfig {
+        arch: Arch::X86_64,
         boot: Boot::Uefi { uri: None },
         memory_mib: 256,
         uuid: "3f0b8a51-96a7-4c1e-8a6f-52c1d0e7b302".to_owned(),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use slipway_protocol::{Action, Digest, EraseDisk, RunState, Step, StreamImage, Verify};
 
+use crate::binary::Arch;
 use crate::command::{command, run_quietly};
 use crate::host;
 use crate::image::ImagePaths;
@@ -125,6 +126,7 @@ fn machine(boot: ImagePaths, disk: &Path, log: &Path) -> MachineConfig {
     let disk = Disk { path: disk.to_owned(), serial: "torture-disk-1".to_owned() };
     let cmdline = "console=ttyS0,115200".to_owned();
     MachineConfig {
+        arch: Arch::X86_64,
         boot: Boot::Kernel { vmlinuz: boot.vmlinuz, initramfs: boot.initramfs, cmdline },
         memory_mib: 512,
         uuid: UUID.to_owned(),
