@@ -123,6 +123,14 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// Network boot cannot be offered.
+    #[error("offering network boot on {interface}")]
+    NetworkBoot {
+        /// The interface.
+        interface: String,
+        /// Why not.
+        source: slipway_pxe::Error,
+    },
     /// The system does not say on which address the server listens.
     #[error("finding out on which address the server listens")]
     Address {

@@ -35,7 +35,8 @@ pub fn script(known: &Known, build_arch: &str) -> String {
     INSTALL.replace("{{arch}}", arch).replace("{{serial_console}}", serial_console)
 }
 
-fn boots_from_disk(known: &Known) -> bool {
+/// Whether the machine has nothing to install.
+pub fn boots_from_disk(known: &Known) -> bool {
     let Known::Node { state, run, .. } = known else { return false };
     match state {
         NodeState::Installed | NodeState::Booting | NodeState::Running => {

@@ -28,6 +28,7 @@ pub mod media;
 pub mod metadata;
 pub mod operate;
 pub mod phone_home_settings;
+pub mod pxe;
 pub mod random;
 pub mod range;
 pub mod rate;

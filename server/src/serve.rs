@@ -30,6 +30,7 @@ use crate::limits::{Limits, raise_open_files};
 use crate::listener::{self, Listener};
 use crate::live_keys::LiveKeys;
 use crate::operate;
+use crate::pxe::{self, NetworkBoot};
 use crate::rate::{Buckets, Rate};
 use crate::reports::secrets;
 use crate::store::{self, Store, settings};
@@ -58,6 +59,8 @@ pub struct Config {
     pub boot_listen: Option<SocketAddr>,
     /// The folder of boot files.
     pub boot: Option<PathBuf>,
+    /// Where network boot is offered beside a DHCP server of somebody else.
+    pub pxe: pxe::Settings,
     /// Host names and addresses for the certificate, in addition to those that follow from `url` and `listen`.
     pub names: Vec<String>,
     /// Largest captured image that is accepted, in bytes.
@@ -102,6 +105,8 @@ impl FromStr for ServerUrl {
 pub struct Server {
     https: TcpListener,
     boot: Option<TcpListener>,
+    pxe: Option<NetworkBoot>,
+    url: ServerUrl,
     tls: TlsAcceptor,
     certificate: Arc<Certificate>,
     app: Arc<App>,
@@ -135,6 +140,7 @@ impl Server {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
+        let pxe = NetworkBoot::bind(&config.pxe, config.boot.as_deref(), &data).await?;
 
         data.check_custody()?;
         data.remove_leftovers();
@@ -167,11 +173,11 @@ impl Server {
             stranger_bodies: Bodies::of_strangers(&limits),
             strangers: Semaphore::new(limits.strangers_at_once),
             limits,
-            site: config.url.host,
+            site: config.url.host.clone(),
             captures,
             stopping,
         };
-        Ok(Self { https, boot, tls, certificate, app: Arc::new(app), stop, _lock: lock })
+        Ok(Self { https, boot, pxe, url: config.url, tls, certificate, app: Arc::new(app), stop, _lock: lock })
     }
 
     /// The address on which it listens for HTTPS.
@@ -187,6 +193,8 @@ impl Server {
     /// Answers requests until `shutdown` completes. Then polls are answered at once, and other requests get ten seconds
     /// to finish.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
+        // As it was bound, so that it is known before the listener is given away.
+        let boot_address = self.boot.as_ref().and_then(|boot| boot.local_addr().ok());
         let (app, limits) = (&self.app, &self.app.limits);
         let keys = Arc::new(LiveKeys::new(app.store.clone()));
         let run = |listener, router| {
@@ -194,6 +202,12 @@ impl Server {
         };
         let https = Listener { socket: self.https, name: "https", tls: Some(self.tls), connections: limits.https };
         let https = run(https, api::router(Arc::clone(app)));
+        let pxe = async {
+            match self.pxe {
+                Some(pxe) => pxe.run(&app.store, &self.url.text, boot_address).await,
+                None => std::future::pending().await,
+            }
+        };
         let boot = async {
             if let Some(socket) = self.boot {
                 let boot = Listener { socket, name: "boot", tls: None, connections: limits.boot };
@@ -211,6 +225,7 @@ impl Server {
             () = self.app.captures.keep_swept() => {}
             () = keep_erased(&self.app) => {}
             () = keys.follow() => {}
+            () = pxe => {}
         }
         self.app.store.close().await;
     }

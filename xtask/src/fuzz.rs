@@ -22,7 +22,7 @@ const FLAGS: [&str; 8] = [
     "--cfg=fuzzing",
 ];
 /// The repository's crates that are linked into the targets.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "slipway-fuzz",
     "slipway-actions",
     "slipway-attestation",
@@ -30,6 +30,7 @@ const CRATES: [&str; 9] = [
     "slipway-installer",
     "slipway-protocol",
     "slipway-secure-boot",
+    "slipway-pxe",
     "slipway-tpm",
     "slipway-user-data",
 ];

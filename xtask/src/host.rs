@@ -29,7 +29,7 @@ pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 
 /// For benchmarks: servers, and other tools that write images.
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
-/// For our tests: other readers of what we write and writers of what we read; a shell and dmsetup for a machine with
+/// For our tests: other readers of what we write and writers of what we read; clients of TFTP; a shell and dmsetup for a machine with
 /// failing disks; the program that sends reports of installed systems; systemd to verify our unit.
 pub const TESTS: &[&str] = &[
     "curl",
@@ -61,6 +61,8 @@ pub const TESTS: &[&str] = &[
     "tpm2-tools",
     "openssl",
     "sbsigntool",
+    "tftp-hpa",
+    "atftp",
 ];
 
 /// For power cut tests: the programs that make a block map and check a file system.

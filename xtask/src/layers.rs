@@ -18,10 +18,11 @@ const CRATES: &[(&str, &[&str])] = &[
     ("attestation", &["protocol"]),
     ("secure-boot", &[]),
     ("tpm", &["protocol"]),
+    ("pxe", &[]),
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
     ("installer", &["protocol", "user-data", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
-    ("server", &["protocol", "formats", "user-data", "attestation", "parts", "secure-boot", "media"]),
+    ("server", &["protocol", "formats", "user-data", "attestation", "parts", "secure-boot", "media", "pxe"]),
 ];
 
 /// The modules at the root of a crate, lowest layer first. A module may use its own layer and lower ones.
@@ -66,7 +67,7 @@ const MODULES: &[(&str, Layers)] = &[
             &["certificate", "store"],
             &["admission"],
             &["reports", "compose", "metadata", "escrow", "enrol", "image", "status"],
-            &["capture", "operate", "backup", "live_keys"],
+            &["capture", "operate", "backup", "live_keys", "pxe"],
             &["api", "connections"],
             &["listener"],
             &["serve"],

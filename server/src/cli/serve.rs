@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use slipway_server::admission::Policy;
 use slipway_server::limits::Limits;
+use slipway_server::pxe;
 use slipway_server::serve::{Config, Server, ServerUrl};
 
 use super::words::ProofName;
@@ -17,7 +18,9 @@ use tokio::signal::unix::{SignalKind, signal};
 #[command(after_help = "\
 Examples:
   slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443
-  slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 --boot /srv/boot")]
+  slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 --boot /srv/boot
+  slipway-server serve --url https://install.example:8443 --listen 192.0.2.1:8443 --boot-listen 192.0.2.1:8080 --boot /srv/boot \
+    --proxy-dhcp eth1")]
 pub struct Options {
     /// URL at which machines reach this server, https://HOST:PORT.
     #[arg(long, env = "SLIPWAY_URL")]
@@ -31,6 +34,13 @@ pub struct Options {
     /// Folder with the boot files: x86_64/vmlinuz, x86_64/initramfs, and anything else to serve under /boot.
     #[arg(long)]
     boot: Option<PathBuf>,
+    /// Network interface on which machines are told by PXE what to boot, beside a DHCP server that belongs to somebody
+    /// else; may be given several times. Needs --boot, and ports 67, 69 and 4011.
+    #[arg(long, value_name = "INTERFACE", requires = "boot")]
+    proxy_dhcp: Vec<String>,
+    /// Tell machines too that nobody registered.
+    #[arg(long, requires = "proxy_dhcp")]
+    proxy_dhcp_unknown: bool,
     /// Additional host name or address for the server's certificate; may be given several times.
     #[arg(long = "san")]
     names: Vec<String>,
@@ -62,12 +72,13 @@ struct Ready {
 }
 
 pub async fn run(data: PathBuf, options: Options) -> anyhow::Result<()> {
-    let Options { url, listen, boot_listen, boot, names, max_capture, require, strict, ek_ca, log_format: _ } = options;
+    let Options { url, listen, boot_listen, boot, names, max_capture, require, strict, ek_ca, .. } = options;
+    let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
     let policy = Policy { require: require.into(), strict };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let limits = Limits::default();
-    let config = Config { data, url, listen, boot_listen, boot, names, max_capture, policy, ek_ca, limits };
+    let config = Config { data, url, listen, boot_listen, boot, pxe, names, max_capture, policy, ek_ca, limits };
     let server = Server::bind(config).await?;
     let ready = Ready { https: server.https_address()?, boot: server.boot_address()? };
     // Machines are served even if nobody reads this.

@@ -156,6 +156,7 @@ impl Running {
             listen: "127.0.0.1:0".parse().unwrap(),
             boot_listen: Some("127.0.0.1:0".parse().unwrap()),
             boot: Some(folder.join("boot")),
+            pxe: Default::default(),
             names: Vec::new(),
             max_capture: MAX_CAPTURE,
             policy,

@@ -83,6 +83,11 @@ pub(super) fn of(
                 add(&["-fw_cfg", &format!("name=opt/org.tianocore/{protocol},string=n")]);
             }
         }
+        Boot::UefiPxe => {
+            add(&firmware::drives(variables, config.arch)?.each_ref().map(String::as_str));
+            add(&["-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"]);
+        }
+        Boot::BiosPxe => add(&["-boot", "n"]),
         Boot::Kernel { vmlinuz, initramfs, cmdline } => {
             add(&["-kernel", &vmlinuz.to_string_lossy(), "-initrd", &initramfs.to_string_lossy(), "-append", cmdline]);
         }

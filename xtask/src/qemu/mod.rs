@@ -37,6 +37,10 @@ pub enum Boot {
         /// HTTP or HTTPS URL of an EFI program.
         uri: Option<String>,
     },
+    /// By UEFI firmware, over the network by PXE.
+    UefiPxe,
+    /// By a BIOS, over the network by PXE: with the option ROM of a card that has one.
+    BiosPxe,
     /// By a kernel that QEMU loads into memory. Saves seconds in tests that are not about booting.
     Kernel {
         /// The kernel.
@@ -111,8 +115,10 @@ impl Machine {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let sockets = tempfile::Builder::new().prefix("slipway-").tempdir().context("creating a folder for sockets")?;
         let variables = folder.join("vars.fd");
-        if let Boot::Uefi { uri } = &config.boot {
-            firmware::variables(&variables, config.arch, uri.as_deref())?;
+        match &config.boot {
+            Boot::Uefi { uri } => firmware::variables(&variables, config.arch, uri.as_deref())?,
+            Boot::UefiPxe => firmware::variables(&variables, config.arch, None)?,
+            Boot::BiosPxe | Boot::Kernel { .. } => {}
         }
         let console = Console::new(&folder.join("console.log"));
         let errors = folder.join("qemu.log");

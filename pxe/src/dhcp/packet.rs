@@ -1,0 +1,292 @@
+//! The packet of DHCP: a header of fixed size, and options (RFC 2131, section 2).
+
+use std::net::Ipv4Addr;
+
+use super::options::{code, each, find};
+
+pub(crate) const BOOT_REQUEST: u8 = 1;
+pub(crate) const BOOT_REPLY: u8 = 2;
+const ETHERNET: u8 = 1;
+const MAC_LENGTH: u8 = 6;
+/// Offset and size of the field for the boot file's name.
+const FILE: (usize, usize) = (108, 128);
+const COOKIE: [u8; 4] = [99, 130, 83, 99];
+/// Size of all before the options.
+const HEADER: usize = 240;
+/// What every client takes (RFC 2132, section 9.10).
+const SMALLEST_LARGEST: u16 = 576;
+
+/// The type of a message (RFC 2132, section 9.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A client looks for servers.
+    Discover,
+    /// A server offers.
+    Offer,
+    /// A client takes an offer.
+    Request,
+    /// A server confirms.
+    Ack,
+    /// A client has an address and wants the rest.
+    Inform,
+    /// Another.
+    Other(u8),
+}
+
+impl Message {
+    fn new(number: u8) -> Self {
+        match number {
+            1 => Self::Discover,
+            2 => Self::Offer,
+            3 => Self::Request,
+            5 => Self::Ack,
+            8 => Self::Inform,
+            other => Self::Other(other),
+        }
+    }
+
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Discover => 1,
+            Self::Offer => 2,
+            Self::Request => 3,
+            Self::Ack => 5,
+            Self::Inform => 8,
+            Self::Other(other) => other,
+        }
+    }
+}
+
+/// What kind of boot firmware asks: the beginning of its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// It loads by TFTP (PXE 2.1).
+    Pxe,
+    /// It loads by HTTP (UEFI 2.10, section 24.7).
+    Http,
+}
+
+impl Class {
+    fn new(class: &[u8]) -> Option<Self> {
+        [Self::Pxe, Self::Http].into_iter().find(|known| class.starts_with(known.as_str().as_bytes()))
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Pxe => "PXEClient",
+            Self::Http => "HTTPClient",
+        }
+    }
+}
+
+/// The architecture of the firmware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// BIOS.
+    Bios,
+    /// UEFI, x64.
+    X64,
+    /// UEFI, arm64.
+    Arm64,
+    /// Another, by its number.
+    Other(u16),
+}
+
+impl Architecture {
+    /// By its number in IANA's list of processor architecture types, where RFC 4578 and its errata confused 7 and 9: x64
+    /// firmware says either. Old BIOS firmware says nothing.
+    fn new(option: &[u8]) -> Self {
+        let of = |number| match number {
+            0 => Self::Bios,
+            7 | 9 | 16 => Self::X64,
+            11 | 19 => Self::Arm64,
+            other => Self::Other(other),
+        };
+        let (pairs, _) = option.as_chunks();
+        let mut all = pairs.iter().map(|pair| of(u16::from_be_bytes(*pair)));
+        let known = all.clone().find(|architecture| !matches!(architecture, Self::Other(_)));
+        known.or_else(|| all.next()).unwrap_or(Self::Bios)
+    }
+}
+
+/// What a request says of its machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Address of the network card.
+    pub mac: [u8; 6],
+    /// The UUID, in the order of its text. It is sent as SMBIOS has it, with three fields in little-endian order.
+    pub uuid: Option<[u8; 16]>,
+}
+
+/// A request for a boot file. What is meant for others is read too, so that it can be told apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its type.
+    pub message: Message,
+    /// Number of the exchange.
+    pub xid: u32,
+    /// Bit 15: answers are to be broadcast.
+    pub flags: u16,
+    /// The client's address, if it has one.
+    pub client: Ipv4Addr,
+    /// The relay that it came through, if any.
+    pub relay: Ipv4Addr,
+    /// The machine.
+    pub machine: Machine,
+    /// What kind of boot firmware asks, if any.
+    pub class: Option<Class>,
+    /// Its architecture.
+    pub architecture: Architecture,
+    /// Whether it is iPXE.
+    pub ipxe: bool,
+    /// Whether a slipway asks if somebody answers here.
+    pub probe: bool,
+    /// The server that is meant.
+    pub server: Option<Ipv4Addr>,
+    /// Size in bytes of the largest answer that it takes, with the headers of IP and UDP.
+    pub largest_answer: u16,
+    /// Option 97, which is to be returned.
+    pub(crate) uuid_option: Vec<u8>,
+    /// Option 43.
+    pub(crate) vendor_options: Vec<u8>,
+    wanted: Vec<u8>,
+}
+
+/// The user class of [`crate::probe`]. A proxy that answers known machines only must answer that too.
+pub(crate) const PROBE: &[u8] = b"slipway-probe";
+
+impl Request {
+    /// Reads a packet, unless it is not a DHCP request over Ethernet.
+    pub fn parse(packet: &[u8]) -> Option<Self> {
+        let (header, bytes) = read(packet, BOOT_REQUEST)?;
+        let option = |code| find(bytes, code).unwrap_or_default();
+        let user_class = option(code::USER_CLASS);
+        let architecture = Architecture::new(option(code::ARCHITECTURE));
+        let class = Class::new(option(code::CLASS));
+        let largest = option(code::LARGEST).try_into().map_or(SMALLEST_LARGEST, u16::from_be_bytes);
+        Some(Self {
+            message: message(bytes)?,
+            xid: header.xid,
+            flags: header.flags,
+            client: header.client,
+            relay: header.relay,
+            machine: Machine { mac: header.mac, uuid: uuid(option(code::UUID)) },
+            class,
+            architecture,
+            ipxe: has_user_class(user_class, b"iPXE") || find(bytes, code::IPXE).is_some(),
+            probe: has_user_class(user_class, PROBE),
+            server: option(code::SERVER).try_into().ok().map(|octets: [u8; 4]| octets.into()),
+            largest_answer: largest.max(SMALLEST_LARGEST),
+            uuid_option: option(code::UUID).to_vec(),
+            vendor_options: option(code::VENDOR).to_vec(),
+            wanted: option(code::WANTED).to_vec(),
+        })
+    }
+
+    pub(crate) fn wants(&self, code: u8) -> bool {
+        self.wanted.contains(&code)
+    }
+}
+
+fn message(options: &[u8]) -> Option<Message> {
+    match find(options, code::MESSAGE_TYPE)? {
+        [number] => Some(Message::new(*number)),
+        _ => None,
+    }
+}
+
+/// A list of texts with their lengths (RFC 3004), or one text without, as iPXE sends it.
+fn has_user_class(option: &[u8], wanted: &[u8]) -> bool {
+    let mut rest = option;
+    let listed = std::iter::from_fn(|| {
+        let (&length, tail) = rest.split_first()?;
+        let (text, tail) = tail.split_at_checked(usize::from(length))?;
+        rest = tail;
+        Some(text)
+    });
+    option == wanted || listed.into_iter().any(|text| text == wanted)
+}
+
+/// A type, which is 0, and the UUID (RFC 4578, section 2.3).
+fn uuid(option: &[u8]) -> Option<[u8; 16]> {
+    let mut uuid: [u8; 16] = option.strip_prefix(&[0])?.try_into().ok()?;
+    let (time, rest) = uuid.split_at_mut(4);
+    let (middle, rest) = rest.split_at_mut(2);
+    let (high, _) = rest.split_at_mut(2);
+    [time, middle, high].into_iter().for_each(<[u8]>::reverse);
+    Some(uuid)
+}
+
+/// The header's fields that are used here.
+pub(crate) struct Header {
+    /// Request or reply.
+    pub op: u8,
+    /// Number of the exchange.
+    pub xid: u32,
+    /// Bit 15: answers are to be broadcast.
+    pub flags: u16,
+    /// `ciaddr`.
+    pub client: Ipv4Addr,
+    /// `siaddr`.
+    pub server: Ipv4Addr,
+    /// `giaddr`.
+    pub relay: Ipv4Addr,
+    /// `chaddr`.
+    pub mac: [u8; 6],
+}
+
+impl Header {
+    /// Whether the name fits into the field for the boot file, with a zero behind it.
+    pub fn fits(&self, file: &str) -> bool {
+        file.len() < FILE.1
+    }
+
+    /// All that is before the options. The address that is given to the client, `yiaddr`, is always 0.
+    pub fn write(&self, file: &str) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER + 128);
+        bytes.extend([self.op, ETHERNET, MAC_LENGTH, 0]);
+        bytes.extend(self.xid.to_be_bytes());
+        bytes.extend([0, 0]);
+        bytes.extend(self.flags.to_be_bytes());
+        for address in [self.client, Ipv4Addr::UNSPECIFIED, self.server, self.relay] {
+            bytes.extend(address.octets());
+        }
+        bytes.extend(self.mac);
+        bytes.resize(FILE.0, 0);
+        bytes.extend(file.bytes().take(FILE.1 - 1));
+        bytes.resize(FILE.0 + FILE.1, 0);
+        bytes.extend(COOKIE);
+        bytes
+    }
+}
+
+/// Header and options of a packet over Ethernet.
+fn read(packet: &[u8], wanted: u8) -> Option<(Header, &[u8])> {
+    let (header, options) = packet.split_at_checked(HEADER)?;
+    let mut rest = header;
+    let [op, hardware, length, _hops] = take(&mut rest)?;
+    let xid = u32::from_be_bytes(take(&mut rest)?);
+    let [_, _, flags @ ..]: [u8; 4] = take(&mut rest)?;
+    let [client, _yours, server, relay] = [take(&mut rest)?, take(&mut rest)?, take(&mut rest)?, take(&mut rest)?];
+    let mac = take(&mut rest)?;
+    let cookie: [u8; 4] = header.last_chunk().copied()?;
+    let is_it = op == wanted && hardware == ETHERNET && length == MAC_LENGTH && cookie == COOKIE;
+    let [client, server, relay] = [client, server, relay].map(<Ipv4Addr as From<[u8; 4]>>::from);
+    is_it.then_some((Header { op, xid, flags: u16::from_be_bytes(flags), client, server, relay, mac }, options))
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*head)
+}
+
+/// The address of the proxy that sent this packet, if it is an answer to the exchange, tells firmware what to boot, and
+/// gives no address.
+pub(crate) fn offered_by_a_proxy(packet: &[u8], exchanges: &[u32]) -> Option<Ipv4Addr> {
+    let (header, options) = read(packet, BOOT_REPLY)?;
+    let gives_address = packet.get(16..20).is_none_or(|yours| yours.iter().any(|&byte| byte != 0));
+    let is_pxe = each(options).any(|(code, value)| code == code::CLASS && Class::new(value) == Some(Class::Pxe));
+    let by: Option<[u8; 4]> = find(options, code::SERVER).and_then(|value| value.try_into().ok());
+    (exchanges.contains(&header.xid) && !gives_address && is_pxe).then_some(by.map_or(header.server, Into::into))
+}

@@ -1,0 +1,82 @@
+//! A network interface of this host, and sockets on it alone.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd as _;
+
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
+
+use crate::Error;
+
+/// An interface that has an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its first IPv4 address.
+    pub address: Ipv4Addr,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+}
+
+impl Interface {
+    /// The interface with this name.
+    pub fn find(name: &str) -> Result<Self, Error> {
+        let all = getifaddrs().map_err(|errno| Error::Interfaces { source: errno.into() })?;
+        let all: Vec<_> = all.map(|each| (each.interface_name, each.address)).collect();
+        let own = || all.iter().filter(|(each, _)| each == name).filter_map(|(_, address)| address.as_ref());
+        let mac = own().find_map(|address| address.as_link_addr()?.addr()).filter(|mac| *mac != [0; 6]);
+        let address = own().find_map(|address| Some(address.as_sockaddr_in()?.ip()));
+        if !all.iter().any(|(each, _)| each == name) {
+            let mut have: Vec<String> = all.into_iter().map(|(each, _)| each).collect();
+            have.sort();
+            have.dedup();
+            return Err(Error::NoInterface { name: name.to_owned(), have });
+        }
+        let lacks = |what| Error::NotUsable { name: name.to_owned(), what };
+        let address = address.ok_or_else(|| lacks("IPv4 address"))?;
+        Ok(Self { name: name.to_owned(), address, mac: mac.ok_or_else(|| lacks("MAC address"))? })
+    }
+
+    /// A socket that receives from this interface alone. `shared` lets others of this host receive the same broadcasts, if
+    /// they let us.
+    pub(crate) fn bind(&self, address: Ipv4Addr, port: u16, shared: bool) -> Result<UdpSocket, Error> {
+        let made = make(&self.name, SocketAddrV4::new(address, port), shared);
+        made.map_err(|source| self.why_not_bound(port, source))
+    }
+
+    fn why_not_bound(&self, port: u16, source: io::Error) -> Error {
+        let interface = self.name.clone();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Error::NotPermitted { interface, port, source },
+            io::ErrorKind::AddrInUse => Error::InUse { interface, port, source },
+            _ => Error::Socket { doing: "binding", interface, port, source },
+        }
+    }
+}
+
+fn make(interface: &str, address: SocketAddrV4, shared: bool) -> io::Result<UdpSocket> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
+    setsockopt(&socket, sockopt::BindToDevice, &OsString::from(interface))?;
+    setsockopt(&socket, sockopt::Broadcast, &true)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &shared)?;
+    bind(socket.as_raw_fd(), &SockaddrIn::from(address))?;
+    Ok(UdpSocket::from(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_cannot_serve_is_refused_with_the_reason() {
+        let why = |name| Interface::find(name).map_err(|error| error.to_string());
+        let missing = why("no-such").unwrap_err();
+        assert!(missing.contains("no network interface \"no-such\"; this host has "), "{missing}");
+        assert!(missing.split(", ").any(|name| name.ends_with("lo")), "{missing}");
+        assert!(why("lo").unwrap_err().contains("lo has no MAC address"));
+    }
+}

@@ -1,0 +1,263 @@
+//! Network boot beside a DHCP server that belongs to somebody else: on which interfaces, for which machines, and with which
+//! of the boot files. [`slipway_pxe`] has the packets.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use slipway_protocol::{ErrorCode, Identity};
+use slipway_pxe::dhcp::{Files, Machine, Policy};
+use slipway_pxe::interface::Interface;
+use slipway_pxe::proxy::Proxy;
+use slipway_pxe::{Counters, Dropped, probe, tftp};
+
+use crate::data::DataDir;
+use crate::enrol;
+use crate::error::{Error, chain};
+use crate::ipxe::{self, Known};
+use crate::random;
+use crate::store::nodes::{self, Node};
+use crate::store::{Store, runs};
+use tokio::task::JoinSet;
+
+/// What firmware gets, in the boot folder, best first: the boot image itself, else iPXE.
+const X64: [&str; 2] = ["x86_64/slipway.efi", "x86_64/ipxe.efi"];
+const ARM64: [&str; 2] = ["aarch64/slipway.efi", "aarch64/ipxe.efi"];
+const BIOS: [&str; 1] = ["x86_64/undionly.kpxe"];
+
+/// Machines that are remembered as having been told of in the log.
+const MOST_TOLD: usize = 10_000;
+
+/// Where network boot is offered, and to whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Names of network interfaces. None: it is not offered.
+    pub interfaces: Vec<String>,
+    /// Whether machines are answered that nobody registered.
+    pub unknown: bool,
+}
+
+/// Proxies and TFTP servers that listen but do not answer yet.
+pub(crate) struct NetworkBoot {
+    segments: Vec<Segment>,
+    folder: PathBuf,
+    unknown: bool,
+    counters: Arc<Counters>,
+}
+
+struct Segment {
+    interface: Interface,
+    proxy: Proxy,
+    tftp: tftp::Server,
+}
+
+impl NetworkBoot {
+    /// Listens on each interface, unless another proxy answers there. That takes two seconds to find out.
+    pub async fn bind(settings: &Settings, folder: Option<&Path>, data: &DataDir) -> Result<Option<Self>, Error> {
+        if settings.interfaces.is_empty() {
+            return Ok(None);
+        }
+        let Some(folder) = folder else {
+            let message = "network boot needs boot files; name their folder with --boot";
+            return Err(Error::refused(ErrorCode::InvalidRequest, message));
+        };
+        let counters = Arc::new(Counters::default());
+        let mut segments = Vec::new();
+        for name in &settings.interfaces {
+            let failed = |source| Error::NetworkBoot { interface: name.clone(), source };
+            let interface = Interface::find(name).map_err(failed)?;
+            probe::refuse_if_answered(&interface, exchange()).await.map_err(failed)?;
+            let proxy = Proxy::bind(&interface, Arc::clone(&counters)).map_err(failed)?;
+            let open = open(folder.to_owned(), data.clone());
+            let tftp = tftp::Server::bind(&interface, open, Box::new(fetched), Arc::clone(&counters));
+            tracing::info!(interface = name, address = %interface.address, "network boot is offered");
+            segments.push(Segment { tftp: tftp.map_err(failed)?, interface, proxy });
+        }
+        Ok(Some(Self { segments, folder: folder.to_owned(), unknown: settings.unknown, counters }))
+    }
+
+    /// Answers until it is dropped. `https` is the server's URL, `boot` where boot files are to be had without TLS.
+    pub async fn run(mut self, store: &Store, https: &str, boot: Option<SocketAddr>) {
+        let audience = Audience { store: store.clone(), unknown: self.unknown, told: Mutex::default() };
+        let audience = Arc::new(audience);
+        let mut tasks = JoinSet::new();
+        for Segment { interface, proxy, tftp } in self.segments.drain(..) {
+            let (folder, base) = (self.folder.clone(), base_url(https, boot, interface.address));
+            let audience = Arc::clone(&audience);
+            let admit = move |machine| {
+                let audience = Arc::clone(&audience);
+                async move { audience.admit(&machine).await }
+            };
+            tasks.spawn(async move { proxy.run(|| policy(&folder, &base), admit).await });
+            tasks.spawn(async move { tftp.run().await });
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Who is answered.
+struct Audience {
+    store: Store,
+    unknown: bool,
+    /// Machines with nothing to install whose requests are in the log.
+    told: Mutex<BTreeSet<[u8; 6]>>,
+}
+
+impl Audience {
+    async fn admit(&self, machine: &Machine) -> Result<(), Dropped> {
+        let known = known(&self.store, machine).await.map_err(|error| {
+            tracing::warn!(error = chain(&error), "looking up a machine that boots over the network");
+            Dropped::NotSent
+        })?;
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if ipxe::boots_from_disk(&known) {
+            if told.len() < MOST_TOLD && told.insert(machine.mac) {
+                let mac = mac(machine);
+                tracing::info!(mac, "a machine with nothing to install asks for a boot file; it is left to its disk");
+            }
+            return Err(Dropped::NothingToInstall);
+        }
+        told.remove(&machine.mac);
+        match known {
+            Known::No if !self.unknown => Err(Dropped::Unknown),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for NetworkBoot {
+    fn drop(&mut self) {
+        tracing::info!("network boot ends: {}", self.counters);
+    }
+}
+
+/// A number for the exchange with a proxy that may be there. Its next is used too.
+fn exchange() -> u32 {
+    let text = random::id();
+    text.bytes().fold(0, |number: u32, byte| number.wrapping_mul(31).wrapping_add(byte.into()))
+}
+
+/// Opens boot files, as the HTTP API does.
+fn open(folder: PathBuf, data: DataDir) -> Box<tftp::Open> {
+    Box::new(move |name| {
+        let file = tftp::open_below(&folder, name)?;
+        if data.has(&file) { Err(std::io::ErrorKind::NotFound.into()) } else { Ok(file) }
+    })
+}
+
+fn fetched(address: IpAddr, name: &str, bytes: u64) {
+    tracing::info!(%address, name, bytes, "a boot file was fetched by TFTP");
+}
+
+/// Where HTTP clients on an interface find the server: without TLS if there is such a listener, because firmware may
+/// not know the CA.
+fn base_url(https: &str, boot: Option<SocketAddr>, interface: Ipv4Addr) -> String {
+    match boot {
+        Some(boot) if boot.ip().is_unspecified() => format!("http://{interface}:{}", boot.port()),
+        Some(boot) => format!("http://{boot}"),
+        None => https.to_owned(),
+    }
+}
+
+/// What the boot folder holds at the moment.
+fn policy(folder: &Path, base: &str) -> Policy {
+    let first = |names: &[&str]| names.iter().find(|name| folder.join(name).is_file()).map(|name| (*name).to_owned());
+    let tftp = Files { bios: first(&BIOS), x64: first(&X64), arm64: first(&ARM64) };
+    let url = |name: &Option<String>| name.as_ref().map(|name| format!("{base}/boot/{name}"));
+    let http = Files { bios: None, x64: url(&tftp.x64), arm64: url(&tftp.arm64) };
+    Policy { tftp, http, script: Some(format!("{base}/boot/ipxe")) }
+}
+
+/// What is known about a machine by UUID and one of its network cards. Firmware does not send the serial number.
+async fn known(store: &Store, machine: &Machine) -> Result<Known, Error> {
+    let uuid = machine.uuid.map(|uuid| uuid.iter().map(|byte| format!("{byte:02x}")).collect());
+    let asks = enrol::normalise(&Identity { uuid, serial: None, macs: vec![mac(machine)] });
+    let mut connection = store.read().await?;
+    // Two machines may have had the same network card.
+    let is_it = |node: &Node| node.identity.uuid.is_none() || asks.uuid.is_none() || node.identity.uuid == asks.uuid;
+    let mut nodes = nodes::matching(&mut connection, &asks).await?;
+    nodes.retain(is_it);
+    let mut known = Known::No;
+    for node in nodes {
+        let run = runs::newest_of(&mut connection, &node.id).await?;
+        known = Known::Node { state: node.state, run: run.map(|run| run.progress.state) };
+        // Of several, one that has something to install counts.
+        if !ipxe::boots_from_disk(&known) {
+            break;
+        }
+    }
+    Ok(known)
+}
+
+fn mac(machine: &Machine) -> String {
+    machine.mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use slipway_protocol::NodeState;
+
+    use super::*;
+
+    #[test]
+    fn urls_name_the_listener_that_firmware_can_use() {
+        let base = |boot: Option<&str>| {
+            base_url("https://a:8443", boot.map(|boot| boot.parse().unwrap()), Ipv4Addr::new(192, 0, 2, 1))
+        };
+        assert_eq!(base(None), "https://a:8443");
+        assert_eq!(base(Some("0.0.0.0:8080")), "http://192.0.2.1:8080");
+        assert_eq!(base(Some("[::]:8080")), "http://192.0.2.1:8080");
+        assert_eq!(base(Some("198.51.100.7:80")), "http://198.51.100.7:80");
+    }
+
+    #[tokio::test]
+    async fn registered_machines_are_answered_until_they_have_nothing_to_install() {
+        const MAC: [u8; 6] = [0x52, 0x54, 0, 0x7d, 0x2f, 1];
+        const UUID: u128 = 0x7d2f9a60_3c55_4b0e_9c7a_1f0f6a2b9d01;
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).await.unwrap();
+        let by_uuid = Machine { mac: [2, 0, 0, 0, 0, 9], uuid: Some(UUID.to_be_bytes()) };
+        let by_mac = Machine { mac: MAC, uuid: None };
+        let other = Machine { mac: MAC, uuid: Some((UUID + 1).to_be_bytes()) };
+        let stranger = Machine { mac: [2, 0, 0, 0, 0, 8], uuid: None };
+        let audience = |unknown| Audience { store: store.clone(), unknown, told: Mutex::default() };
+        let identity = Identity {
+            uuid: Some("7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d01".to_owned()),
+            serial: Some("S1".to_owned()),
+            macs: vec!["52:54:00:7d:2f:01".to_owned()],
+        };
+        let mut node = Node::new(identity, 0);
+        for (state, expected) in [
+            (NodeState::Registered, Ok(())),
+            (NodeState::Failed, Ok(())),
+            (NodeState::Installed, Err(Dropped::NothingToInstall)),
+            (NodeState::Decommissioned, Err(Dropped::Unknown)),
+        ] {
+            node.state = state;
+            let mut transaction = store.write().await.unwrap();
+            nodes::save(&mut transaction, &node).await.unwrap();
+            crate::store::commit(transaction).await.unwrap();
+            assert_eq!(audience(false).admit(&by_uuid).await, expected, "{state:?}");
+            assert_eq!(audience(false).admit(&by_mac).await, expected, "{state:?}");
+            for machine in [&other, &stranger] {
+                assert_eq!(audience(false).admit(machine).await, Err(Dropped::Unknown), "{state:?} {machine:?}");
+                assert_eq!(audience(true).admit(machine).await, Ok(()), "{state:?} {machine:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_boot_folder_lacks_is_not_offered() {
+        let folder = tempfile::tempdir().unwrap();
+        let offered = || policy(folder.path(), "http://a");
+        assert_eq!((offered().tftp, offered().http), (Files::default(), Files::default()));
+        std::fs::create_dir(folder.path().join("x86_64")).unwrap();
+        std::fs::write(folder.path().join("x86_64/ipxe.efi"), "").unwrap();
+        assert_eq!(offered().tftp.x64.as_deref(), Some("x86_64/ipxe.efi"));
+        std::fs::write(folder.path().join("x86_64/slipway.efi"), "").unwrap();
+        assert_eq!(offered().tftp.x64.as_deref(), Some("x86_64/slipway.efi"));
+        assert_eq!(offered().http.x64.as_deref(), Some("http://a/boot/x86_64/slipway.efi"));
+        assert_eq!(offered().tftp.arm64, None);
+    }
+}
