@@ -74,6 +74,8 @@ impl Config {
             true => vec![arch.consoles().to_owned()],
             false => self.consoles.iter().map(|console| format!("console={console}")).collect(),
         };
+        // A root of the default kind takes at most half of the memory, which is too little in a machine with 192 MiB.
+        words.push("rootfstype=ramfs".to_owned());
         words.extend(self.arguments.iter().cloned());
         words.join(" ")
     }

@@ -2,8 +2,9 @@
 //! disk on AHCI, an NVMe disk, and an Intel network card.
 
 use anyhow::{Context, Result};
-use qemu_tests::{Bench, bootable_image, noise, step, timed};
+use qemu_tests::{Bench, noise, step, timed};
 use slipway_protocol::{Action, Digest, DiskHints, NodeState, StreamImage};
+use xtask::kernel;
 use xtask::qemu::{Boot, MachineConfig, create_disk};
 
 const IMAGE: usize = 24 << 20;
@@ -12,8 +13,8 @@ const DISK: u64 = 64 << 20;
 #[test]
 fn a_stick_installs_a_machine_with_sata_nvme_and_an_intel_network_card() -> Result<()> {
     timed("a stick installs a machine with SATA, NVMe and an Intel network card", || {
-        let bench = Bench::with_boot_files(|lab| lab.make_boot_files_for_real_machines())?;
-        let stick = bootable_image(bench.folder(), bench.uki())?;
+        let bench = Bench::new()?;
+        let stick = bench.lab.make_medium("stick", kernel::GENERIC)?;
         let [sata, nvme] = ["sata", "nvme"].map(|name| bench.folder().join(name));
         for disk in [&sata, &nvme] {
             create_disk(disk, DISK)?;

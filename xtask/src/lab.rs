@@ -138,12 +138,23 @@ impl Lab {
         self.make(self.operator(&["ca"])?, kernel::CLOUD, Arch::Aarch64)
     }
 
+    /// Makes the image of a medium, `stick` or `disc`, with a kernel of `initramfs/kernels.txt`.
+    pub fn make_medium(&self, kind: &str, kernel: &str) -> Result<PathBuf> {
+        let out = self.folder.join("media");
+        let mut media = self.command();
+        media.args(["media", "build", "--kind", kind, "--kernel", kernel, "--argument", FOR_EMULATION, "--parts"]);
+        media.arg(image::build_parts(&image::config(kernel, Arch::X86_64)?)?).arg("--out").arg(&out);
+        run_quietly(&mut media)?;
+        Ok(out.join(if kind == "disc" { "slipway.iso" } else { "slipway.img" }))
+    }
+
     fn make(&self, ca: String, kernel: &str, arch: Arch) -> Result<ImagePaths> {
         let (boot, ca_file) = (self.boot_folder(), self.folder.join("ca.pem"));
         let loader = firmware::network_boot_loader(arch)?;
         fs::copy(&loader, boot.join("ipxe.efi")).with_context(|| format!("copying {}", loader.display()))?;
         fs::write(&ca_file, ca).with_context(|| format!("writing {}", ca_file.display()))?;
-        let mut media = command(&self.program, ["media", "build", "--kind", "network", "--kernel", kernel]);
+        let mut media = self.command();
+        media.args(["media", "build", "--kind", "network", "--kernel", kernel]);
         media.arg("--parts").arg(image::build_parts(&image::config(kernel, arch)?)?).arg("--out").arg(&boot);
         media.args(["--url", &self.url(), "--argument", FOR_EMULATION, "--ca"]).arg(&ca_file);
         run_quietly(&mut media)?;
